@@ -83,7 +83,8 @@ pub use self::mesh::{
 };
 pub use self::passes::{LAPSED, Pass};
 pub use self::records::{
-    Applied, CascadeWish, MAX_APPLIED, RecordDeleted, RecordError, RecordFilter, RecordWish,
+    Applied, CascadeWish, MAX_APPLIED, Observed, RecordDeleted, RecordError, RecordFilter,
+    RecordWish,
 };
 use self::relay::Relaying;
 pub use self::relay::{GATEWAY, Proved, RelayError, Relayed, RelayedBody, SERVER};
@@ -333,8 +334,8 @@ impl Engine {
         };
         let postmaster = engine.clone();
         engine.tasks.spawn(move |stop| postmaster.bring_letters(stop));
-        let sweeper = engine.clone();
-        engine.tasks.spawn(move |stop| sweeper.record_sweep(stop));
+        let garbage = Box::new(records::garbage::Garbage::new(engine.clone()));
+        engine.loops.add(&engine.tasks, garbage).await;
         Ok(engine)
     }
 

@@ -2,10 +2,13 @@
 //!
 //! What becomes of a record is decided by [`overmind_core::record::decide`]; here it is read,
 //! committed, and decided again when somebody else was faster. All records of one apply are one
-//! commit. A deletion takes what the record owns with it ([`delete`](Engine::record_delete)).
+//! commit. A deletion takes what the record owns with it ([`delete`](Engine::record_delete)); what a
+//! crash leaves of it is for the loop `garbage`.
 
 mod apply;
 mod delete;
+pub(crate) mod garbage;
+mod observe;
 
 use overmind_core::ids::{ColonyId, RecordId};
 use overmind_core::record::rows::{
@@ -20,6 +23,7 @@ use tokio::sync::watch;
 
 pub use self::apply::{Applied, MAX_APPLIED, RecordWish};
 pub use self::delete::{CascadeWish, RecordDeleted};
+pub use self::observe::Observed;
 use crate::Engine;
 use crate::caller::Caller;
 use crate::error::EngineError;

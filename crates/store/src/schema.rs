@@ -26,6 +26,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0012_board_past.sql"),
     include_str!("../migrations/0013_artifacts.sql"),
     include_str!("../migrations/0014_records.sql"),
+    include_str!("../migrations/0015_deleting.sql"),
 ];
 
 /// Marks a SQLite file as ours, so that another program's database is never migrated.

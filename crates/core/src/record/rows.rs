@@ -182,4 +182,12 @@ pub trait RecordRows: Send + Sync + fmt::Debug {
         after: Option<RecordId>,
         limit: u32,
     ) -> Fut<'_, Result<Vec<Record>, StoreError>>;
+
+    /// Records that are being deleted, by id, those after `after` only. A page whose records grow
+    /// large ends early, after one at least.
+    fn record_deleting(
+        &self,
+        after: Option<RecordId>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<Record>, StoreError>>;
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use overmind_core::ids::RecordId;
 use overmind_core::record::decide::{self, Draft, Outcome, Put, RecordWrite, Refusal, Stamp};
+use overmind_core::record::rows::RecordChange;
 use overmind_core::record::{FieldError, KindInfo, Name, Owner, Record, RecordKey, RecordVerb};
 use overmind_core::store::{Commit, StoreError};
 use serde_json::Value;
@@ -70,7 +71,7 @@ impl Engine {
                 let applied = |put: Put| Applied { outcome: put.outcome, record: put.record };
                 return Ok(puts.into_iter().map(applied).collect());
             }
-            match self.committed(puts).await {
+            match self.committed(&by.name, puts).await {
                 Ok(applied) => return Ok(applied),
                 // Somebody was faster: what they wrote is read, and decided on.
                 Err(StoreError::Conflict { .. }) => {}
@@ -143,11 +144,15 @@ impl Engine {
         Ok(Some(FieldError::new("metadata.ownerReferences[0].uid", problem)))
     }
 
-    async fn committed(&self, puts: Vec<Put>) -> Result<Vec<Applied>, StoreError> {
+    async fn committed(&self, by: &str, puts: Vec<Put>) -> Result<Vec<Applied>, StoreError> {
         let mut commit = Commit { guards: vec![], events: vec![], changes: vec![] };
         let (mut applied, mut written) = (Vec::with_capacity(puts.len()), Vec::new());
+        let mut gone = Vec::new();
         for Put { outcome, record, write } in puts {
             if let Some(write) = write {
+                if matches!(write.change, RecordChange::Delete { .. }) {
+                    gone.push(record.clone());
+                }
                 write.join(&mut commit);
                 written.push(applied.len());
             }
@@ -162,6 +167,9 @@ impl Engine {
             if let Some(one) = applied.get_mut(*at) {
                 one.record.changed = last.saturating_sub(n as u64);
             }
+        }
+        for record in &gone {
+            self.after_gone(by, record).await;
         }
         Ok(applied)
     }

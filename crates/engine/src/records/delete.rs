@@ -1,20 +1,18 @@
 //! Records that go, and what they own with them.
 
 use overmind_core::record::decide::{self, Cascade, Deletion, Stamp};
-use overmind_core::record::rows::RecordQuery;
+use overmind_core::record::rows::{RecordChange, RecordQuery};
 use overmind_core::record::{KindInfo, Name, Owner, Record, RecordVerb};
 use overmind_core::store::{Commit, StoreError};
-use tokio_util::sync::CancellationToken;
 
 use super::{RecordError, TRIES, absent, key};
 use crate::Engine;
 use crate::caller::Caller;
-use crate::error::EngineError;
 
 /// Records read at once.
-const PAGE: u32 = 500;
+pub(super) const PAGE: u32 = 500;
 /// Holds an owner until what it owns is gone: what Kubernetes calls the same.
-const FOREGROUND: &str = "foregroundDeletion";
+pub(super) const FOREGROUND: &str = "foregroundDeletion";
 
 /// What becomes of what a record owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,56 +100,86 @@ impl Engine {
             self.cortex.store.commit(commit).await?;
         }
         if done == RecordDeleted::Gone {
-            Box::pin(self.after_gone(by, &record)).await?;
+            Box::pin(self.after_gone(by, &record)).await;
         }
         Ok(done)
     }
 
     /// What follows when a record is gone: what it owned goes, and an owner that waited for it.
-    pub(super) async fn after_gone(&self, by: &str, gone: &Record) -> Result<(), StoreError> {
+    /// What cannot be done now is left to the loop `garbage`.
+    pub(super) async fn after_gone(&self, by: &str, gone: &Record) {
+        if let Err(err) = self.cleared(by, gone).await {
+            tracing::warn!(error = %err, record = %gone.key, "what it owned is deleted later");
+        }
+    }
+
+    async fn cleared(&self, by: &str, gone: &Record) -> Result<(), StoreError> {
         self.delete_owned(by, Owner::Record(gone.id)).await?;
         let Some(Owner::Record(owner)) = gone.owner else { return Ok(()) };
         let Some(owner) = self.records.record_by_id(owner).await? else { return Ok(()) };
-        let waits = owner.deleting.is_some() && owner.finalizers.iter().any(|f| f == FOREGROUND);
-        if !waits || !self.owned(Owner::Record(owner.id)).await?.is_empty() {
-            return Ok(());
+        match waits(&owner) && self.owned(Owner::Record(owner.id)).await?.is_empty() {
+            true => Box::pin(self.finalized(by, owner, FOREGROUND)).await.map(drop),
+            false => Ok(()),
         }
-        let stamp = Stamp { now: self.cortex.clock.now(), by };
-        if let Some(write) = decide::finalize(&owner, FOREGROUND, stamp) {
+    }
+
+    /// Takes a finalizer off a record. Answers whether the record is gone now.
+    pub(super) async fn finalized(
+        &self,
+        by: &str,
+        record: Record,
+        finalizer: &str,
+    ) -> Result<bool, StoreError> {
+        let mut found = Some(record);
+        for _ in 0..TRIES {
+            let Some(record) = found else { return Ok(true) };
+            let stamp = Stamp { now: self.cortex.clock.now(), by };
+            let Some(write) = decide::finalize(&record, finalizer, stamp) else {
+                return Ok(false);
+            };
+            let gone = matches!(write.change, RecordChange::Delete { .. });
             let mut commit = Commit { guards: vec![], events: vec![], changes: vec![] };
             write.join(&mut commit);
-            self.cortex.store.commit(commit).await?;
-            if owner.finalizers.len() == 1 {
-                Box::pin(self.after_gone(by, &owner)).await?;
+            match self.cortex.store.commit(commit).await {
+                Ok(_) if gone => {
+                    self.after_gone(by, &record).await;
+                    return Ok(true);
+                }
+                Ok(_) => return Ok(false),
+                Err(StoreError::Conflict { .. }) => {
+                    found = self.records.record_by_id(record.id).await?;
+                }
+                Err(err) => return Err(err),
             }
         }
-        Ok(())
+        let what = "the record is written by others all the time".to_owned();
+        Err(StoreError::Conflict { what, guard: None })
     }
 
     /// Deletes what an owner has, and what that owns in turn. What is held stays, marked.
-    async fn delete_owned(&self, by: &str, owner: Owner) -> Result<(), StoreError> {
+    pub(super) async fn delete_owned(&self, by: &str, owner: Owner) -> Result<(), StoreError> {
         for record in self.owned(owner).await? {
             self.delete_one(by, record).await?;
         }
         Ok(())
     }
 
-    /// Deletes a record whatever others make of it meanwhile.
-    async fn delete_one(&self, by: &str, record: Record) -> Result<(), StoreError> {
+    /// Deletes a record whatever others make of it meanwhile. Answers whether it is gone.
+    pub(super) async fn delete_one(&self, by: &str, record: Record) -> Result<bool, StoreError> {
         let mut found = Some(record);
         for _ in 0..TRIES {
-            let Some(record) = found else { return Ok(()) };
+            let Some(record) = found else { return Ok(true) };
             let id = record.id;
             match Box::pin(self.deleted(by, record, CascadeWish::Background)).await {
                 Err(StoreError::Conflict { .. }) => found = self.records.record_by_id(id).await?,
-                done => return done.map(drop),
+                done => return done.map(|done| done == RecordDeleted::Gone),
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// All that an owner has.
-    async fn owned(&self, owner: Owner) -> Result<Vec<Record>, StoreError> {
+    pub(super) async fn owned(&self, owner: Owner) -> Result<Vec<Record>, StoreError> {
         let mut all: Vec<Record> = Vec::new();
         loop {
             let after = all.last().map(|record| record.key.clone());
@@ -165,37 +193,9 @@ impl Engine {
             }
         }
     }
+}
 
-    /// Deletes records whose owners are gone: what a crash left between the two.
-    ///
-    /// # Errors
-    ///
-    /// What the store says.
-    pub async fn record_orphans_delete(&self) -> Result<u64, EngineError> {
-        let (mut after, mut count) = (None, 0);
-        loop {
-            let orphans = self.records.record_orphans(after, PAGE).await?;
-            let Some(last) = orphans.last() else { return Ok(count) };
-            after = Some(last.id);
-            for orphan in orphans {
-                self.delete_one("system", orphan).await?;
-                count += 1;
-            }
-        }
-    }
-
-    /// Looks once, after a start, for what the last life left behind.
-    pub(crate) async fn record_sweep(self, stop: CancellationToken) {
-        let swept = tokio::select! {
-            () = stop.cancelled() => return,
-            swept = self.record_orphans_delete() => swept,
-        };
-        match swept {
-            Ok(0) => {}
-            Ok(count) => tracing::info!(count, "records without their owner deleted"),
-            Err(err) => {
-                tracing::warn!(error = %err, "records without their owner were not deleted")
-            }
-        }
-    }
+/// Whether a record is gone as soon as it owns nothing.
+pub(super) fn waits(record: &Record) -> bool {
+    record.deleting.is_some() && record.finalizers.iter().any(|one| one == FOREGROUND)
 }

@@ -15,6 +15,7 @@ mod loops;
 mod mesh;
 mod names;
 mod orders;
+mod records;
 mod recovery;
 mod registry;
 mod replays;

@@ -58,4 +58,12 @@ impl RecordRows for Sqlite {
     ) -> Fut<'_, Result<Vec<Record>, StoreError>> {
         Box::pin(self.read(ATTEMPT, move |conn| read::orphans(conn, after, limit)))
     }
+
+    fn record_deleting(
+        &self,
+        after: Option<RecordId>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<Record>, StoreError>> {
+        Box::pin(self.read(ATTEMPT, move |conn| read::deleting(conn, after, limit)))
+    }
 }

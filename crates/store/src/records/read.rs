@@ -327,6 +327,21 @@ pub(super) fn orphans(
     Ok(page(conn, &sql, params![after, limit], limit)?.0)
 }
 
+pub(super) fn deleting(
+    conn: &Connection,
+    after: Option<RecordId>,
+    limit: u32,
+) -> Outcome<Vec<Record>> {
+    let limit = bounded(limit, MAX_PAGE);
+    let after = after.map(|id| blob(id.as_u128()).to_vec()).unwrap_or_default();
+    // The index by id would read all records.
+    let sql = format!(
+        "SELECT {RECORD} FROM records INDEXED BY records_deleting
+         WHERE deleting IS NOT NULL AND id > ?1 ORDER BY id LIMIT ?2"
+    );
+    Ok(page(conn, &sql, params![after, limit], limit)?.0)
+}
+
 #[cfg(test)]
 mod tests {
     use overmind_core::record::Selector;

@@ -159,6 +159,7 @@ pub async fn all<S: Store + RecordRows + 'static>(make: &dyn Fn() -> Arc<S>) {
         deletions_beyond_what_is_kept_are_told_as_gone
         what_is_due_is_found_in_its_order
         what_an_owner_leaves_is_found
+        what_is_being_deleted_is_found
         secrets_never_come_to_rest_in_records
     }
 }
@@ -693,6 +694,23 @@ async fn what_an_owner_leaves_is_found<S: Store + RecordRows>(bench: &Bench<S>) 
     bench.store.commit(commit_of(freed)).await.unwrap();
     assert_eq!(orphans(None).await, []);
     assert_eq!(names(&bench.list(query()).await), ["kept", "lost"]);
+}
+
+async fn what_is_being_deleted_is_found<S: Store + RecordRows>(bench: &Bench<S>) {
+    let held = || Some(vec!["a".to_owned()]);
+    for name in ["a", "b", "c"] {
+        let record = bench.put(Draft { finalizers: held(), ..draft(name, json!({})) }).await;
+        if name != "b" {
+            bench.write(decide::delete(&record, stamp(2)).into_write().unwrap()).await;
+        }
+    }
+    let deleting = async |after, limit| bench.store.record_deleting(after, limit).await.unwrap();
+    let all = deleting(None, 10).await;
+    assert_eq!(names(&all), ["a", "c"]);
+    assert_eq!(names(&deleting(None, 1).await), ["a"]);
+    assert_eq!(names(&deleting(Some(all[0].id), 10).await), ["c"]);
+    bench.write(decide::finalize(&all[0], "a", stamp(3)).unwrap()).await;
+    assert_eq!(names(&deleting(None, 10).await), ["c"]);
 }
 
 async fn secrets_never_come_to_rest_in_records<S: Store + RecordRows>(bench: &Bench<S>) {

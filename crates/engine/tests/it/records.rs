@@ -1,0 +1,270 @@
+//! What reconcilers write of records, and what the loop `garbage` takes away.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use overmind_core::budget::NoPrices;
+use overmind_core::ids::RecordId;
+use overmind_core::record::condition::{Condition, ConditionStatus, conditions};
+use overmind_core::record::decide::{self, RecordWrite, Stamp};
+use overmind_core::record::{KINDS, KindInfo, Name, Owner, Record, kind};
+use overmind_core::row::Role;
+use overmind_core::store::Commit;
+use overmind_core::time::{Clock as _, Timestamp};
+use overmind_engine::{
+    Caller, CascadeWish, EngineError, Observed, RecordDeleted, RecordError, RecordWish, Rights,
+};
+use overmind_testkit::clock::ManualClock;
+use overmind_testkit::ports::FakeModels;
+use serde_json::{Map, Value, json};
+
+use crate::world::World;
+
+fn context() -> &'static KindInfo {
+    kind::find(KINDS, "context").expect("the product has it")
+}
+
+fn name(text: &str) -> Name {
+    Name::parse(text).expect("the stage of a test works")
+}
+
+fn fields(value: Value) -> Option<Map<String, Value>> {
+    value.as_object().cloned()
+}
+
+struct Stage {
+    world: World,
+    clock: Arc<ManualClock>,
+}
+
+impl Stage {
+    /// The first pass of the loop is over; the next begins when the clock is advanced.
+    async fn new() -> Self {
+        let dir = Arc::new(tempfile::tempdir().expect("the stage of a test works"));
+        let clock = Arc::new(ManualClock::default());
+        let money = (Arc::clone(&clock) as Arc<_>, Arc::new(NoPrices));
+        let world = World::priced(dir, FakeModels::new([]), money.0, money.1).await;
+        let stage = Self { world, clock };
+        stage.collect().await;
+        stage
+    }
+
+    async fn put(&self, called: &str, owner: Option<RecordId>, finalizers: &[&str]) -> Record {
+        let wish = RecordWish {
+            info: context(),
+            name: name(called),
+            labels: Default::default(),
+            annotations: Default::default(),
+            spec: json!({"prompt": called}),
+            finalizers: Some(finalizers.iter().map(|&one| one.to_owned()).collect()),
+            owner: owner.map(Owner::Record),
+            was: None,
+        };
+        let applied = self.world.engine.record_apply(&self.world.by, vec![wish], false).await;
+        applied.expect("it is valid").remove(0).record
+    }
+
+    async fn there(&self, called: &str) -> Option<Record> {
+        match self.world.engine.record_fetch(&self.world.by, context(), &name(called)).await {
+            Ok(record) => Some(record),
+            Err(EngineError::NotFound { .. }) => None,
+            Err(err) => panic!("{err}"),
+        }
+    }
+
+    async fn delete(&self, called: &str, how: CascadeWish) -> RecordDeleted {
+        let (by, called) = (&self.world.by, name(called));
+        let done = self.world.engine.record_delete(by, context(), &called, how, None).await;
+        done.expect("it is there")
+    }
+
+    async fn observe(&self, found: &Record, observed: Observed) -> Result<Record, RecordError> {
+        self.world.engine.record_status(&self.world.by, context(), found, observed).await
+    }
+
+    /// One commit and nothing after it, as a crash leaves it.
+    async fn only(&self, write: RecordWrite) {
+        let mut commit = Commit { guards: vec![], events: vec![], changes: vec![] };
+        write.join(&mut commit);
+        self.world.store.commit(commit).await.expect("nobody else writes");
+    }
+
+    /// One pass of the loop: what it says.
+    async fn collect(&self) -> String {
+        let status = self.world.engine.loop_run(&self.world.by, "garbage").await;
+        let last = status.expect("it runs").last.expect("a pass was made");
+        last.result.expect("the pass works")
+    }
+}
+
+fn stamp(now: Timestamp) -> Stamp<'static> {
+    Stamp { now, by: "test" }
+}
+
+fn ready(status: ConditionStatus, at: Timestamp, message: &str) -> Condition {
+    Condition {
+        kind: "Ready".into(),
+        status,
+        reason: "Because".into(),
+        message: message.into(),
+        observed_generation: 1,
+        last_transition: at,
+    }
+}
+
+#[tokio::test]
+async fn a_status_is_written_only_over_what_was_read_and_leaves_the_generation() {
+    let stage = Stage::new().await;
+    let first = stage.put("a", None, &[]).await;
+    let began = stage.clock.now();
+    let seen = Observed {
+        fields: fields(json!({"active": 2})),
+        conditions: vec![ready(ConditionStatus::False, began, "waits")],
+        expires_at: None,
+    };
+    let second = stage.observe(&first, seen.clone()).await.unwrap();
+    assert_eq!((second.generation, second.version), (1, 2));
+    assert_eq!(Some(second.clone()), stage.there("a").await, "the answer is what is kept");
+    // The same again is no write; a later time of the same state is none either.
+    stage.clock.advance(Duration::from_secs(5));
+    let later = vec![ready(ConditionStatus::False, stage.clock.now(), "waits")];
+    let same = stage.observe(&second, Observed { conditions: later, ..seen.clone() }).await;
+    assert_eq!(same.unwrap(), second);
+    // Who has not seen the second must look again.
+    let late = Observed { fields: fields(json!({"active": 3})), ..Observed::default() };
+    let refused = stage.observe(&first, late.clone()).await.unwrap_err();
+    assert!(matches!(refused, RecordError::Changed { .. }), "{refused}");
+    // Fields are replaced and conditions stay, each with the time of its last change.
+    let third = stage.observe(&second, late).await.unwrap();
+    assert_eq!(third.status["active"], 3);
+    assert_eq!(conditions(&third.status), [ready(ConditionStatus::False, began, "waits")]);
+    let done = vec![ready(ConditionStatus::True, stage.clock.now(), "done")];
+    let fourth = Observed { conditions: done.clone(), ..Observed::default() };
+    let fourth = stage.observe(&third, fourth).await.unwrap();
+    assert_eq!((conditions(&fourth.status), &fourth.status["active"]), (done, &json!(3)));
+    assert_eq!((fourth.generation, &fourth.spec), (1, &first.spec));
+    let viewer = Caller::new("v", Rights::Role(Role::Viewer));
+    let refused =
+        stage.world.engine.record_status(&viewer, context(), &fourth, Observed::default()).await;
+    assert!(matches!(refused, Err(RecordError::Engine(EngineError::Forbidden { .. }))));
+}
+
+#[tokio::test]
+async fn a_secret_in_an_observation_is_masked_and_seen_twice_is_no_change() {
+    let stage = Stage::new().await;
+    let first = stage.put("a", None, &[]).await;
+    let secret = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789";
+    let seen = Observed {
+        fields: fields(json!({"last": secret})),
+        conditions: vec![ready(ConditionStatus::True, stage.clock.now(), secret)],
+        expires_at: None,
+    };
+    let second = stage.observe(&first, seen.clone()).await.unwrap();
+    assert!(!format!("{second:?}").contains(secret), "{second:?}");
+    assert_eq!(Some(second.clone()), stage.there("a").await);
+    assert_eq!(stage.observe(&second, seen).await.unwrap(), second);
+}
+
+#[tokio::test]
+async fn the_last_finalizer_lets_a_record_go_and_what_it_owns() {
+    let stage = Stage::new().await;
+    let owner = stage.put("owner", None, &["a", "b"]).await;
+    stage.put("child", Some(owner.id), &[]).await;
+    assert_eq!(stage.delete("owner", CascadeWish::Background).await, RecordDeleted::Marked);
+    let done = async |finalizer| {
+        let (engine, by) = (&stage.world.engine, &stage.world.by);
+        engine.record_finalize(by, context(), owner.id, finalizer).await.unwrap()
+    };
+    assert!(!done("a").await);
+    assert!(!done("a").await, "twice is once");
+    assert!(stage.there("child").await.is_some(), "its owner is there");
+    assert!(done("b").await);
+    assert!(done("b").await, "it is gone already");
+    assert_eq!((stage.there("owner").await, stage.there("child").await), (None, None));
+}
+
+#[tokio::test]
+async fn a_finalizer_that_is_taken_off_by_hand_takes_what_is_owned_too() {
+    let stage = Stage::new().await;
+    let owner = stage.put("owner", None, &["a"]).await;
+    stage.put("child", Some(owner.id), &[]).await;
+    stage.delete("owner", CascadeWish::Background).await;
+    stage.put("owner", None, &[]).await;
+    assert_eq!((stage.there("owner").await, stage.there("child").await), (None, None));
+}
+
+#[tokio::test]
+async fn what_a_crash_leaves_of_a_deletion_is_collected() {
+    let stage = Stage::new().await;
+    let owner = stage.put("owner", None, &[]).await;
+    let child = stage.put("child", Some(owner.id), &[]).await;
+    stage.put("grandchild", Some(child.id), &[]).await;
+    stage.put("held", Some(owner.id), &["a"]).await;
+    stage.put("other", None, &[]).await;
+    assert_eq!(stage.collect().await, "");
+    let now = stage.clock.now();
+    stage.only(decide::delete(&owner, stamp(now)).into_write().unwrap()).await;
+    assert_eq!(stage.collect().await, "1 without their owner deleted");
+    assert_eq!((stage.there("child").await, stage.there("grandchild").await), (None, None));
+    let held = stage.there("held").await.unwrap();
+    assert!(held.deleting.is_some(), "its finalizer holds it");
+    assert!(stage.there("other").await.is_some());
+    assert_eq!(stage.collect().await, "", "then it is silent");
+    assert_eq!(stage.there("held").await, Some(held));
+}
+
+#[tokio::test]
+async fn an_owner_that_waits_is_released_though_a_crash_came_between() {
+    let stage = Stage::new().await;
+    let top = stage.put("top", None, &[]).await;
+    let owner = stage.put("owner", Some(top.id), &[]).await;
+    stage.put("child", Some(owner.id), &["a"]).await;
+    assert_eq!(stage.delete("top", CascadeWish::Background).await, RecordDeleted::Gone);
+    assert!(stage.there("owner").await.is_none(), "in the background owners do not wait");
+    let owner = stage.put("owner", None, &[]).await;
+    let child = stage.put("kid", Some(owner.id), &["a"]).await;
+    assert_eq!(stage.delete("owner", CascadeWish::Foreground).await, RecordDeleted::Marked);
+    assert_eq!(stage.collect().await, "", "what it owns is held");
+    assert!(stage.there("owner").await.is_some());
+    let marked = stage.there("kid").await.unwrap();
+    assert!(marked.deleting.is_some() && marked.id == child.id);
+    stage.only(decide::finalize(&marked, "a", stamp(stage.clock.now())).unwrap()).await;
+    assert!(stage.there("owner").await.is_some(), "nobody released it");
+    assert_eq!(stage.collect().await, "1 deleted after what they owned");
+    assert!(stage.there("owner").await.is_none());
+    assert_eq!(stage.collect().await, "");
+}
+
+#[tokio::test]
+async fn a_record_goes_when_it_expires_and_not_before() {
+    let stage = Stage::new().await;
+    let record = stage.put("a", None, &[]).await;
+    let minute = Duration::from_mins(1);
+    let expires_at = Some(stage.clock.now().after(minute));
+    let observed = Observed { expires_at, ..Observed::default() };
+    let observed = stage.observe(&record, observed).await.unwrap();
+    assert_eq!(observed.expires_at, expires_at);
+    assert_eq!(stage.collect().await, "");
+    assert!(stage.there("a").await.is_some());
+    let mut changes = stage.world.engine.record_watch();
+    // The clock alone begins the pass.
+    stage.clock.advance(minute * 2);
+    while stage.there("a").await.is_some() {
+        changes.changed().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_change_begins_a_pass_after_a_rest() {
+    let stage = Stage::new().await;
+    let owner = stage.put("owner", None, &[]).await;
+    stage.put("child", Some(owner.id), &[]).await;
+    let mut changes = stage.world.engine.record_watch();
+    let now = stage.clock.now();
+    stage.only(decide::delete(&owner, stamp(now)).into_write().unwrap()).await;
+    // Less than the period.
+    stage.clock.advance(Duration::from_secs(11));
+    while stage.there("child").await.is_some() {
+        changes.changed().await.unwrap();
+    }
+}
