@@ -15,6 +15,7 @@ mod lapsed;
 mod lifecycle;
 mod proxy;
 mod replay;
+mod resources;
 mod rest;
 mod rooms;
 mod runs;

@@ -19,7 +19,7 @@ pub(crate) struct Watch {
 /// One message: its id, what it is called, what it says.
 #[derive(Debug)]
 pub(crate) struct Message {
-    id: Option<String>,
+    pub(crate) id: Option<String>,
     pub(crate) event: Option<String>,
     pub(crate) data: Value,
 }
