@@ -96,6 +96,8 @@ pub struct RoomOrder {
     /// What commits of its work say: what it is to do, in one line, or what somebody said of it. May be
     /// empty.
     pub about: String,
+    /// What its agent is called, for commits of its work. May be empty.
+    pub agent: String,
     /// Any directory of the project. The session begins at the same place within its worktree.
     pub project: PathBuf,
     pub wish: RoomWish,

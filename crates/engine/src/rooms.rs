@@ -141,7 +141,8 @@ impl Engine {
         let (wish, about) = (spec.room.unwrap_or_default(), about(&spec.task));
         let (session, name, project) = (row.id, row.name.clone(), row.workspace.clone().into());
         let sandbox = RoomSandbox::default();
-        let order = RoomOrder { session, name, about, project, wish, sandbox, before: None };
+        let agent = spec.agent.name.clone();
+        let order = RoomOrder { session, name, about, agent, project, wish, sandbox, before: None };
         Ok(Stay { order, made, closed: room.closed.clone() })
     }
 

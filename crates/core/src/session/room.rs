@@ -92,6 +92,7 @@ impl Session {
             session: self.row.id,
             name: self.row.name.clone(),
             about: about(&self.spec.task),
+            agent: self.agent.name.clone(),
             project: self.row.workspace.clone().into(),
             wish: self.room_wish()?.clone(),
             before: self.row.room.as_ref().and_then(|room| room.made.clone()).map(Box::new),

@@ -241,7 +241,7 @@ fn what_a_run_had_not_committed_becomes_the_users_commit_and_is_called_after_its
     let house = House::new(None);
     let who = "[user]\n\tname = Ann of the house\n\temail = ann@house\n";
     std::fs::write(house.home.0.path().join(".gitconfig"), who).unwrap();
-    let shown = "%an <%ae>|%cn|%s|%(trailers:key=Overmind-Run,valueonly)";
+    let shown = "%an <%ae>|%cn|%s|%(trailers:key=Overmind-Run,valueonly,separator=)|%(trailers:key=Overmind-Agent,valueonly)";
     let last = |branch: &str| {
         let log = house.git(&["log", "-1", &format!("--format={shown}"), branch]);
         log.trim().to_owned()
@@ -250,19 +250,19 @@ fn what_a_run_had_not_committed_becomes_the_users_commit_and_is_called_after_its
     house.run(&["run", "--name", "fix", "echo twice > story.txt"]).ok();
     house.ended("fix");
     house.run(&["done", "fix", "--park"]).ok();
-    assert_eq!(last("overmind/fix"), format!("{by}|echo twice > story.txt|fix"));
+    assert_eq!(last("overmind/fix"), format!("{by}|echo twice > story.txt|fix|command"));
     // Beside a commit of the user's, so that a merge commit joins both.
     std::fs::write(house.project.join("other.txt"), "mine\n").unwrap();
     house.git(&["add", "other.txt"]);
     house.git(&["commit", "-qm", "mine"]);
     house.run(&["done", "fix", "--merge"]).ok();
-    assert_eq!(last("main"), format!("{by}|echo twice > story.txt|fix"));
+    assert_eq!(last("main"), format!("{by}|echo twice > story.txt|fix|command"));
     // In words of the person's own.
     house.run(&["run", "--name", "more", "echo more > more.txt"]).ok();
     house.ended("more");
     house.run(&["done", "more", "--discard", "-m", "x"]).fails(2);
     house.run(&["done", "more", "--merge", "-m", "Add more"]).ok();
-    assert_eq!(last("main"), format!("{by}|Add more|more"));
+    assert_eq!(last("main"), format!("{by}|Add more|more|command"));
     assert_eq!(house.git(&["show", "main:story.txt"]), "twice\n");
     house.check();
 }

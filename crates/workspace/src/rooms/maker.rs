@@ -34,11 +34,8 @@ const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 3600);
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Intent {
     session: String,
-    /// What people call the session.
-    name: String,
-    /// See [`RoomOrder::about`].
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    about: String,
+    #[serde(flatten)]
+    whose: Whose,
     sandbox: Option<SandboxLevel>,
     /// User and group that it is given to, if its programs run as another one than we do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,6 +47,27 @@ struct Intent {
     /// It is there, of a time before, and known to be so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     again: Option<Again>,
+}
+
+/// Whose work is in a tree, for people and for messages of commits.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Whose {
+    /// What people call the session.
+    pub(super) name: String,
+    /// See [`RoomOrder::about`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) about: String,
+    /// See [`RoomOrder::agent`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) agent: String,
+}
+
+impl Intent {
+    /// Of a session that works as everybody, outside of a sandbox.
+    fn of(session: &str, whose: Whose, tree: TreeIntent) -> Self {
+        let session = session.to_owned();
+        Self { session, whose, sandbox: None, user: None, secrets: None, tree, again: None }
+    }
 }
 
 /// A tree that is taken up again.
@@ -146,13 +164,13 @@ impl Maker {
     /// Decides about a session's tree. Blocks.
     pub(super) fn plan(
         &self,
-        (session, about): (&str, &str),
+        (session, whose): (&str, &Whose),
         sandbox: Option<SandboxLevel>,
         user: Option<ProcessUser>,
         secrets: Option<&[String]>,
         mut request: Request,
     ) -> Result<(Value, Promise), TreeError> {
-        let name = request.name.clone();
+        let name = whose.name.clone();
         // Of two sessions with one name that are planned at once, the second gets a number.
         for number in 1..100 {
             request.name = if number == 1 { name.clone() } else { format!("{name}-{number}") };
@@ -165,14 +183,10 @@ impl Maker {
             drop(promised);
             let promise = Promise { maker: self.clone(), place: place.clone(), used: false };
             let intent = Intent {
-                session: session.to_owned(),
-                name,
-                about: about.to_owned(),
                 sandbox,
                 user: user.map(|user| (user.uid, user.gid)),
                 secrets: secrets.map(<[String]>::to_vec),
-                tree: plan.intent().clone(),
-                again: None,
+                ..Intent::of(session, whose.clone(), plan.intent().clone())
             };
             let intent = serde_json::to_value(&intent)
                 .map_err(|source| TreeError::Notes { place: place.clone(), source })?;
@@ -187,7 +201,7 @@ impl Maker {
     pub(super) fn again(
         &self,
         session: &str,
-        (name, about): (&str, &str),
+        whose: &Whose,
         user: Option<ProcessUser>,
         before: &RoomMade,
     ) -> Result<Option<(Value, Promise)>, TreeError> {
@@ -195,18 +209,14 @@ impl Maker {
         let Some(found) = self.own(session, worktree)? else { return Ok(None) };
         let place = found.intent.place.as_path().to_owned();
         let intent = Intent {
-            session: session.to_owned(),
-            name: name.to_owned(),
-            about: about.to_owned(),
             sandbox: before.sandbox,
             user: user.map(|user| (user.uid, user.gid)),
-            secrets: None,
-            tree: found.intent,
             again: Some(Again {
                 cwd: before.directory.clone(),
                 borrowed: before.borrowed.clone(),
                 withheld: before.withheld.clone(),
             }),
+            ..Intent::of(session, whose.clone(), found.intent)
         };
         let intent = serde_json::to_value(&intent)
             .map_err(|source| TreeError::Notes { place: place.clone(), source })?;
@@ -456,27 +466,17 @@ impl Maker {
     pub(super) fn park_kept(
         &self,
         session: &str,
-        name: &str,
-        about: &str,
+        whose: Whose,
         tree: &TreeIntent,
     ) -> Result<RoomClosed, String> {
-        let intent = Intent {
-            session: session.to_owned(),
-            name: name.to_owned(),
-            about: about.to_owned(),
-            sandbox: None,
-            user: None,
-            secrets: None,
-            tree: tree.clone(),
-            again: None,
-        };
+        let intent = Intent::of(session, whose, tree.clone());
         self.0.trees.keep(tree, false).map_err(|err| chain(&err))?;
         self.end_now(&intent, TreeEnd::Park)?;
         Ok(self.ended(session).map(|known| known.closed).unwrap_or_default())
     }
 
     fn park_now(&self, intent: &Intent, closed: &mut RoomClosed) -> Result<(), TreeError> {
-        let message = say::message(&intent.name, &intent.about);
+        let message = say::message(&intent.whose);
         let parked = match self.0.trees.park(&intent.tree, &message, self.now()) {
             // Its files were removed by somebody who wanted that; `undo` saves what is known.
             Err(TreeError::Gone { .. }) => return Ok(()),
@@ -661,17 +661,10 @@ impl Tree for Maker {
             self.step(place, move |maker| {
                 let found = maker.0.trees.at(&worktree).map_err(|err| chain(&err))?;
                 let Some(found) = found else { return Ok(()) };
-                let intent = Intent {
-                    session: found.intent.owner.clone().unwrap_or_default(),
-                    name: found.intent.session.clone(),
-                    about: String::new(),
-                    sandbox: None,
-                    user: None,
-                    secrets: None,
-                    tree: found.intent,
-                    again: None,
-                };
-                maker.fix_now(&intent)
+                let session = found.intent.owner.clone().unwrap_or_default();
+                let name = found.intent.session.clone();
+                let whose = Whose { name, ..Whose::default() };
+                maker.fix_now(&Intent::of(&session, whose, found.intent))
             })
             .await?
         })

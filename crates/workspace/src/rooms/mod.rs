@@ -43,7 +43,7 @@ use overmind_core::time::Clock;
 use tokio::sync::OwnedMutexGuard;
 
 use self::filling::Pools;
-use self::maker::{Details, Maker};
+use self::maker::{Details, Maker, Whose};
 use self::project::Ground;
 pub use self::project::project_top;
 use self::reached::Reached;
@@ -308,17 +308,18 @@ impl LocalRooms {
             let level = at.sandbox.level.max(sandbox.unwrap_or(SandboxLevel::None));
             let user = user.filter(|_| level != SandboxLevel::None);
             let session = at.session.to_string();
+            let RoomOrder { name, about, agent, .. } = at.clone();
+            let whose = Whose { name, about, agent };
             if let Some(before) = &at.before
-                && let Some(again) = maker
-                    .again(&session, (&at.name, &at.about), user, before)
-                    .map_err(|err| say::of_tree(&err))?
+                && let Some(again) =
+                    maker.again(&session, &whose, user, before).map_err(|err| say::of_tree(&err))?
             {
                 let (intent, promise) = again;
                 return Ok((found, setup_network, intent, promise));
             }
             let secrets = Some(found.config.secrets.as_slice());
             let secrets = secrets.filter(|_| level != SandboxLevel::None);
-            let planned = maker.plan((&session, &at.about), sandbox, user, secrets, request);
+            let planned = maker.plan((&session, &whose), sandbox, user, secrets, request);
             let (intent, promise) = planned.map_err(|err| say::of_tree(&err))?;
             Ok::<_, RoomError>((found, setup_network, intent, promise))
         });

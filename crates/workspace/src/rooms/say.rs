@@ -1,7 +1,8 @@
 //! Errors, findings and progress of this crate in the words of the port.
 
-use overmind_core::room::{Leak, RoomError, RoomErrorKind, RoomProgress, RoomSink};
+use overmind_core::room::{self, Leak, RoomError, RoomErrorKind, RoomProgress, RoomSink};
 
+use super::maker::Whose;
 use crate::git::GitError;
 use crate::leaks::Finding;
 use crate::lease::{self, BuildError, Progress, TeardownError, chain};
@@ -118,10 +119,15 @@ pub(super) fn of_teardown(err: &TeardownError) -> RoomError {
     RoomError::new(kind, chain(err))
 }
 
-/// The message of a commit of a session's work: what it was to do, and which run did it.
-pub(super) fn message(name: &str, about: &str) -> String {
-    let title = if about.is_empty() { format!("Work of {name}") } else { about.to_owned() };
-    format!("{title}\n\nOvermind-Run: {name}\n")
+/// The message of a commit of a session's work: what it was to do, and which run and agent did it.
+pub(super) fn message(whose: &Whose) -> String {
+    let Whose { name, about, agent } = whose;
+    let title = if about.is_empty() { format!("Work of {name}") } else { about.clone() };
+    let agent = match room::about(agent).as_str() {
+        "" => String::new(),
+        agent => format!("Overmind-Agent: {agent}\n"),
+    };
+    format!("{title}\n\nOvermind-Run: {name}\n{agent}")
 }
 
 pub(super) fn leak(finding: Finding) -> Leak {

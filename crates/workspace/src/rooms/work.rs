@@ -11,7 +11,7 @@ use overmind_core::room::{
     RoomWork,
 };
 
-use super::maker::{Maker, blocking, brought_back};
+use super::maker::{Maker, Whose, blocking, brought_back};
 use super::{Core, LocalRooms, say};
 use crate::lease::chain;
 use crate::tree::{Diff, Ending, Left, MergeInto, Merged, TreeError, TreeIntent};
@@ -36,6 +36,7 @@ pub(super) struct About {
     pub(super) session: String,
     pub(super) name: String,
     about: String,
+    agent: String,
     project: PathBuf,
     branch: Option<String>,
     base: Option<String>,
@@ -47,6 +48,11 @@ impl About {
     fn left<'a>(&'a self, branch: &'a str, commit: &'a str) -> Left<'a> {
         let (project, base) = (self.project.as_path(), self.base.as_deref());
         Left { project, branch, commit, base, keep_branch: false }
+    }
+
+    fn whose(&self) -> Whose {
+        let Self { name, about, agent, .. } = self.clone();
+        Whose { name, about, agent }
     }
 }
 
@@ -63,6 +69,7 @@ impl LocalRooms {
             session: order.session.to_string(),
             name: order.name.clone(),
             about: order.about.clone(),
+            agent: order.agent.clone(),
             project: order.project.clone(),
             branch: made.branch.clone(),
             base: made.base.clone(),
@@ -295,7 +302,7 @@ impl LocalRooms {
             self.end_alone(&about.session, RoomEnd::Park, Arc::new(|_| {})).await?
         } else {
             let (maker, at) = (core.maker.clone(), about.clone());
-            blocking(move || Ok(maker.park_kept(&at.session, &at.name, &at.about, &intent)))
+            blocking(move || Ok(maker.park_kept(&at.session, at.whose(), &intent)))
                 .await?
                 .map_err(say::failed)?
         };
@@ -394,7 +401,7 @@ fn remove(
 }
 
 fn message(about: &About) -> String {
-    say::message(&about.name, &about.about)
+    say::message(&about.whose())
 }
 
 fn how<'a>(about: &'a About, branch: Option<&'a str>, message: &'a str, now: i64) -> MergeInto<'a> {

@@ -115,6 +115,7 @@ impl Yard {
             session: SessionId::from_u128(number),
             name: name.to_owned(),
             about: String::new(),
+            agent: String::new(),
             project: self.repo.clone(),
             wish: RoomWish::default(),
             sandbox: RoomSandbox::default(),
