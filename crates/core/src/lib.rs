@@ -43,6 +43,7 @@ pub mod record;
 pub mod relay;
 pub mod replay;
 pub mod retry;
+pub mod ritual;
 pub mod room;
 pub mod row;
 pub mod sandbox;

@@ -1,0 +1,244 @@
+//! Rituals: quests that recur, as a pure function of schedule, time and what was done.
+//!
+//! Each tick of the schedule is decided on once: the status keeps up to which tick that was done, and
+//! never goes back, whatever the clock does. Whoever carries out a [`Plan`] writes the status and
+//! creates the quests of its ticks in one commit, so that a crash neither loses nor doubles one.
+//! A quest is named after its tick ([`quest_name`]).
+
+mod spec;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::quest::Author;
+use crate::schedule::jitter;
+use crate::time::Timestamp;
+
+pub use spec::{Concurrency, Missed, RitualSpec, schema};
+
+/// A tick that is decided on later than this is a missed one.
+pub const GRACE: Duration = Duration::from_secs(10);
+/// Most ticks that are caught up with at once; earlier ones are skipped.
+pub const MAX_CATCH_UP: usize = 100;
+
+/// The status of a ritual.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RitualStatus {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub author: Option<Author>,
+    /// The generation that was looked at last; 0 before.
+    pub observed_generation: u64,
+    /// Schedule and zone of that generation.
+    pub schedule: String,
+    /// It was suspended then.
+    pub suspended: bool,
+    /// All ticks up to this moment were decided on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub through: Option<Timestamp>,
+    /// The last tick that a quest was created for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_tick: Option<Timestamp>,
+    /// The last tick that none was created for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_skipped: Option<Timestamp>,
+}
+
+impl RitualStatus {
+    /// Of a status as it is stored. What is no status of a ritual is a new one.
+    pub fn read(status: &serde_json::Value) -> Self {
+        Self::deserialize(status).unwrap_or_default()
+    }
+}
+
+/// The ritual itself, as far as it matters.
+#[derive(Clone, Copy, Debug)]
+pub struct Ritual<'a> {
+    pub name: &'a str,
+    pub generation: u64,
+    pub created_at: Timestamp,
+    /// When its spec was last written, or later.
+    pub written_at: Timestamp,
+}
+
+/// A quest that the ritual owns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owned {
+    pub name: String,
+    pub created_at: Timestamp,
+    /// Whether it has finished, and well.
+    pub finished: Option<bool>,
+}
+
+/// What is to be done: `status` and a quest for each tick of `fire` in one commit, then the rest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    pub status: RitualStatus,
+    pub fire: Vec<Timestamp>,
+    /// Names of owned quests.
+    pub delete: Vec<String>,
+}
+
+/// What the quest of a tick is called.
+pub fn quest_name(ritual: &str, tick: Timestamp) -> String {
+    let short: String = ritual.chars().take(200).collect();
+    format!("{short}-{}", tick.as_micros().div_euclid(1_000_000))
+}
+
+/// When a tick begins.
+fn begins(name: &str, spec: &RitualSpec, tick: Timestamp) -> Timestamp {
+    tick.after(jitter(name, tick, spec.jitter))
+}
+
+/// When the next tick has to be decided on. `None`: never as things are.
+pub fn due(
+    ritual: Ritual<'_>,
+    spec: &RitualSpec,
+    status: &RitualStatus,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    if status.observed_generation != ritual.generation {
+        return Some(now);
+    }
+    if spec.suspend {
+        return None;
+    }
+    let through = status.through.unwrap_or(ritual.created_at);
+    spec.schedule.next(through).map(|tick| begins(ritual.name, spec, tick))
+}
+
+/// Decides which ticks get a quest now. Deciding again on what the plan leads to answers a plan that
+/// does nothing.
+pub fn decide(
+    ritual: Ritual<'_>,
+    spec: &RitualSpec,
+    status: &RitualStatus,
+    owned: &[Owned],
+    now: Timestamp,
+) -> Plan {
+    let mut new = status.clone();
+    if new.observed_generation != ritual.generation {
+        let text = format!("{} {}", spec.text, spec.zone);
+        // A new schedule, or the end of a suspension, begins when it was written: no earlier tick
+        // is a missed one.
+        if new.observed_generation > 0 && (new.suspended || new.schedule != text) {
+            let from = ritual.written_at.min(now);
+            new.through = Some(new.through.unwrap_or(ritual.created_at).max(from));
+        }
+        new.observed_generation = ritual.generation;
+        new.schedule = text;
+        new.suspended = spec.suspend;
+    }
+    let mut fire = if spec.suspend { Vec::new() } else { due_ticks(ritual, spec, &mut new, now) };
+    let is_active = owned.iter().any(|one| one.finished.is_none());
+    match spec.concurrency {
+        Concurrency::Allow => {}
+        Concurrency::Forbid if spec.missed == Missed::All => {
+            // Each has its turn, one after the other.
+            let next = if is_active { None } else { fire.first().copied() };
+            if !fire.is_empty() && next != fire.last().copied() {
+                let before = fire.first().map(|tick| tick.before(Duration::from_micros(1)));
+                new.through = next.or(before).max(status.through);
+            }
+            fire = next.into_iter().collect();
+        }
+        Concurrency::Forbid | Concurrency::Replace => {
+            let busy = is_active && spec.concurrency == Concurrency::Forbid;
+            let kept = if busy { None } else { fire.last().copied() };
+            let skipped = fire.iter().copied().filter(|tick| Some(*tick) != kept).max();
+            new.last_skipped = new.last_skipped.max(skipped);
+            fire = kept.into_iter().collect();
+        }
+    }
+    new.last_tick = fire.last().copied().or(new.last_tick);
+    let delete = superfluous(ritual, spec, &new, owned);
+    Plan { status: new, fire, delete }
+}
+
+/// The ticks that are due and wanted, and moves on behind all that are due.
+fn due_ticks(
+    ritual: Ritual<'_>,
+    spec: &RitualSpec,
+    new: &mut RitualStatus,
+    now: Timestamp,
+) -> Vec<Timestamp> {
+    let through = new.through.unwrap_or(ritual.created_at);
+    let begins = |tick: Timestamp| begins(ritual.name, spec, tick);
+    let ticks = latest(spec, through, now, &begins);
+    let Some(last) = ticks.last().copied() else { return Vec::new() };
+    new.through = Some(last);
+    let in_time = |tick: &Timestamp| {
+        spec.starting_deadline.is_none_or(|most| begins(*tick).after(most) >= now)
+    };
+    let (late, punctual): (Vec<Timestamp>, Vec<Timestamp>) =
+        ticks.iter().copied().partition(|tick| begins(*tick).after(GRACE) < now);
+    let late = late.into_iter().filter(in_time);
+    let mut fire: Vec<Timestamp> = match spec.missed {
+        Missed::Skip => Vec::new(),
+        Missed::Once if punctual.is_empty() => late.last().into_iter().collect(),
+        Missed::Once => Vec::new(),
+        Missed::All => late.collect(),
+    };
+    fire.extend(punctual.into_iter().filter(in_time));
+    let skipped = ticks.iter().copied().filter(|tick| !fire.contains(tick)).max();
+    new.last_skipped = new.last_skipped.max(skipped);
+    fire
+}
+
+/// The latest ticks after `through` that have begun, at most [`MAX_CATCH_UP`], ascending. However
+/// long ago `through` is, few ticks are looked at: windows before now grow until one has enough.
+fn latest(
+    spec: &RitualSpec,
+    through: Timestamp,
+    now: Timestamp,
+    begins: &dyn Fn(Timestamp) -> Timestamp,
+) -> Vec<Timestamp> {
+    let mut window = Duration::from_mins(2).saturating_add(spec.jitter);
+    loop {
+        let from = through.max(now.before(window));
+        let first = spec.schedule.next(from);
+        let all = std::iter::successors(first, |last| spec.schedule.next(*last));
+        let mut ticks: Vec<Timestamp> = all.take_while(|tick| begins(*tick) <= now).collect();
+        if ticks.len() >= MAX_CATCH_UP || from == through {
+            return ticks.split_off(ticks.len().saturating_sub(MAX_CATCH_UP));
+        }
+        window = window.saturating_mul(30);
+    }
+}
+
+/// Owned quests that the history is too short for, or that were replaced.
+fn superfluous(
+    ritual: Ritual<'_>,
+    spec: &RitualSpec,
+    new: &RitualStatus,
+    owned: &[Owned],
+) -> Vec<String> {
+    let mut newest: Vec<&Owned> = owned.iter().collect();
+    newest.sort_by(|a, b| (b.created_at, &b.name).cmp(&(a.created_at, &a.name)));
+    let current = new.last_tick.map(|tick| quest_name(ritual.name, tick));
+    let (mut well, mut badly) = (0, 0);
+    let mut gone = Vec::new();
+    for one in newest {
+        let is_over = match one.finished {
+            Some(true) => {
+                well += 1;
+                well > spec.keep_succeeded
+            }
+            Some(false) => {
+                badly += 1;
+                badly > spec.keep_failed
+            }
+            None => {
+                spec.concurrency == Concurrency::Replace
+                    && current.as_ref().is_some_and(|current| *current != one.name)
+            }
+        };
+        if is_over {
+            gone.push(one.name.clone());
+        }
+    }
+    gone
+}
