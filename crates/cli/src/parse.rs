@@ -26,7 +26,7 @@ pub fn parse() -> Cli {
         cli.unwrap_or_else(|err| whole::with_nearest(err, &args).exit())
     });
     if cli.global.json {
-        cli.global.output = Format::Json;
+        cli.global.output = Format::Json.into();
     }
     cli
 }
@@ -44,7 +44,7 @@ pub fn interspersed() -> Result<(Global, RunArgs), clap::Error> {
     let args = RunArgs::from_arg_matches_mut(&mut inner)?;
     let mut global = Global::from_arg_matches_mut(&mut found)?;
     if global.json {
-        global.output = Format::Json;
+        global.output = Format::Json.into();
     }
     Ok((global, args))
 }

@@ -7,6 +7,7 @@
 //! words of agents and programs steer nobody's terminal.
 
 pub mod clean;
+pub mod jsonpath;
 pub mod table;
 pub mod when;
 pub mod yaml;
@@ -17,12 +18,15 @@ use overmind_node::config::env::{self, Env};
 use serde_json::Value;
 
 use crate::args::{Format, Global, When};
+use jsonpath::Template;
 use table::{Table, Tone};
 
 /// How and where to show things; made once from the flags.
 #[derive(Clone, Debug)]
 pub struct Output {
     pub format: Format,
+    /// What becomes of values instead of JSON.
+    pub template: Option<Template>,
     pub colour: bool,
     /// Colour on standard error.
     pub err_colour: bool,
@@ -42,7 +46,8 @@ impl Output {
             When::Auto => (terminal || forced) && !plain,
         };
         Self {
-            format: global.output,
+            format: global.output.format,
+            template: global.output.template.clone(),
             colour: colour(io::stdout().is_terminal()),
             err_colour: colour(io::stderr().is_terminal()),
             quiet: global.quiet,
@@ -98,6 +103,9 @@ impl Output {
     ///
     /// As [`Output::text`].
     pub fn value(&self, value: &Value) -> io::Result<()> {
+        if let Some(template) = &self.template {
+            return self.text(&template.render(value));
+        }
         match self.format {
             Format::Yaml => self.text(&yaml::to_string(value)),
             Format::Json | Format::Table | Format::Wide | Format::Name => {
@@ -112,6 +120,9 @@ impl Output {
     ///
     /// As [`Output::text`].
     pub fn streamed(&self, value: &Value) -> io::Result<()> {
+        if let Some(template) = &self.template {
+            return self.text(&template.render(value));
+        }
         match self.format {
             Format::Yaml => self.text(&format!("---\n{}", yaml::to_string(value))),
             Format::Json | Format::Table | Format::Wide | Format::Name => {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 
@@ -184,4 +184,86 @@ fn every_mistake_of_every_file_is_told_with_its_place() {
     piped(&home, &["apply", "-f", "-"], &bomb).fails(2).says("-:9:1: x is not a field");
     home.run(&["get", "context", "a/b"]).fails(3);
     piped(&home, &["apply", "-f", "-"], GREETING).ok();
+}
+
+#[test]
+fn what_is_printed_follows_a_template() {
+    let home = Home::up();
+    write(&home, "a.yaml", &format!("{GREETING}---\n{}", context("other", "text")));
+    home.run(&["apply", "-f", "a.yaml"]).ok();
+    let get = |args: &[&str]| home.run(&[&["get", "contexts"], args].concat());
+    let names = get(&["-o", "jsonpath={.items[*].metadata.name}"]).ok();
+    assert_eq!(names.out, "greeting other");
+    let one = get(&["greeting", "-o", "jsonpath={.spec.values.LANG}"]).ok();
+    assert_eq!(one.out, "en");
+    let lines = "jsonpath={range .items[*]}{.kind}/{.metadata.name}{\"\\n\"}{end}";
+    assert_eq!(get(&["-o", lines]).ok().out, "Context/greeting\nContext/other\n");
+    get(&["-o", "jsonpath={.items[}"]).fails(2).says("jsonpath: character 8");
+    get(&["-o", "jsonpth={.a}"]).fails(2).says("possible values: table, wide, json");
+    get(&["-A"]).ok().shows("COLONY   NAME").shows("default  greeting");
+}
+
+#[test]
+fn a_watch_shows_what_is_there_and_then_each_change() {
+    let home = Home::up();
+    write(&home, "a.yaml", GREETING);
+    home.run(&["apply", "-f", "a.yaml"]).ok();
+    let mut command = home.command(&["get", "contexts", "-w", "-o", "name"]);
+    let mut watch = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let mut next = || lines.next().unwrap().unwrap();
+    assert_eq!(next(), "context/greeting");
+    piped(&home, &["apply", "-f", "-"], &context("second", "text")).ok();
+    assert_eq!(next(), "context/second");
+    home.run(&["label", "context", "greeting", "tier=gold"]).ok();
+    assert_eq!(next(), "context/greeting");
+    home.run(&["delete", "context", "second"]).ok();
+    let mut said = BufReader::new(watch.stderr.take().unwrap()).lines();
+    assert!(said.any(|line| line.unwrap().contains("context/second deleted")));
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+}
+
+#[test]
+fn deletions_take_what_is_owned_and_finalizers_hold() {
+    let home = Home::up();
+    let family = || {
+        piped(&home, &["apply", "-f", "-"], &context("owner", "text")).ok();
+        let uid = home.run(&["get", "cm/owner", "-o", "jsonpath={.metadata.uid}"]).ok().out;
+        let child = format!(
+            "apiVersion: overmind/v1\nkind: Context\nmetadata:\n  name: child\n  \
+             ownerReferences: [{{uid: {uid}}}]\n  finalizers: [test/held]\n"
+        );
+        piped(&home, &["apply", "-f", "-"], &child).ok();
+    };
+    let names = || home.run(&["get", "contexts", "-o", "name"]).ok().out;
+    let release =
+        "apiVersion: overmind/v1\nkind: Context\nmetadata: {name: child, finalizers: []}\n";
+    family();
+    home.run(&["delete", "context", "owner", "--cascade=foreground"])
+        .ok()
+        .shows("context/owner is being deleted; its finalizers, or what it owns, hold it");
+    home.run(&["get", "contexts"]).ok().shows("deleting");
+    piped(&home, &["apply", "-f", "-"], release).ok();
+    assert_eq!(names(), "");
+    family();
+    home.run(&["delete", "context", "owner", "--cascade=orphan"]).ok().shows("owner deleted");
+    assert_eq!(names(), "context/child\n");
+    home.run(&["delete", "context", "child"]).ok().shows("is being deleted");
+    piped(&home, &["apply", "-f", "-"], release).ok();
+    assert_eq!(names(), "");
+}
+
+#[test]
+fn a_secret_in_a_spec_is_masked_with_a_warning_and_in_a_label_refused() {
+    let home = Home::up();
+    let secret = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789";
+    let done = piped(&home, &["apply", "-f", "-"], &context("a", secret)).ok();
+    done.says("context/a has what looks like a secret; it was masked").says("overmind vault set");
+    assert!(!home.run(&["get", "cm/a", "-o", "yaml"]).ok().out.contains(secret));
+    let label = GREETING.replace("app: web", &format!("app: {secret}"));
+    let refused = piped(&home, &["apply", "-f", "-"], &label).fails(2);
+    refused.says("metadata.labels").says("holds a secret");
+    assert!(!refused.err.contains(secret));
+    assert_eq!(home.run(&["get", "contexts", "-o", "name"]).ok().line(), "context/a");
 }
