@@ -175,10 +175,10 @@ fn due_ticks(
     };
     let (late, punctual): (Vec<Timestamp>, Vec<Timestamp>) =
         ticks.iter().copied().partition(|tick| begins(*tick).after(GRACE) < now);
-    let late = late.into_iter().filter(in_time);
+    let mut late = late.into_iter().filter(in_time);
     let mut fire: Vec<Timestamp> = match spec.missed {
         Missed::Skip => Vec::new(),
-        Missed::Once if punctual.is_empty() => late.last().into_iter().collect(),
+        Missed::Once if punctual.is_empty() => late.next_back().into_iter().collect(),
         Missed::Once => Vec::new(),
         Missed::All => late.collect(),
     };

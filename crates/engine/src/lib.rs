@@ -24,11 +24,13 @@ mod loops;
 mod mesh;
 mod passes;
 mod policies;
+mod quests;
 mod reach;
 mod records;
 mod relay;
 mod replays;
 pub mod request;
+mod rituals;
 mod rooms;
 mod sessions;
 mod tasks;
@@ -336,6 +338,10 @@ impl Engine {
         engine.tasks.spawn(move |stop| postmaster.bring_letters(stop));
         let garbage = Box::new(records::garbage::Garbage::new(engine.clone()));
         engine.loops.add(&engine.tasks, garbage).await;
+        let quests = Box::new(quests::Quests::new(engine.clone()));
+        engine.loops.add(&engine.tasks, quests).await;
+        let rituals = Box::new(rituals::Rituals::new(engine.clone()));
+        engine.loops.add(&engine.tasks, rituals).await;
         Ok(engine)
     }
 

@@ -52,7 +52,8 @@ pub struct KindInfo {
 }
 
 /// All kinds of the product, by name.
-pub const KINDS: &[KindInfo] = &[super::kinds::context::CONTEXT];
+pub const KINDS: &[KindInfo] =
+    &[super::kinds::context::CONTEXT, super::kinds::quest::QUEST, super::kinds::ritual::RITUAL];
 
 /// A word that names no kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

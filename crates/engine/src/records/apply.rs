@@ -13,6 +13,7 @@ use super::{RecordError, TRIES, key};
 use crate::Engine;
 use crate::caller::Caller;
 use crate::error::EngineError;
+use crate::quests;
 
 /// Most records of one apply.
 pub const MAX_APPLIED: usize = 5_000;
@@ -105,7 +106,7 @@ impl Engine {
             }
             let id = RecordId::mint(&*self.cortex.ids);
             match put(wish, found.as_ref(), key, id, stamp) {
-                Ok(put) => puts.push(put),
+                Ok(put) => puts.push(quests::authored(by, found.as_ref(), put)),
                 Err(Refusal::Invalid { wrong: more, .. }) => {
                     wrong.extend(more.into_iter().map(|error| (at, error)));
                 }
@@ -195,6 +196,7 @@ fn put(
     stamp: Stamp<'_>,
 ) -> Result<Put, Refusal> {
     let RecordWish { info, labels, annotations, spec, finalizers, owner, .. } = wish.clone();
+    let finalizers = quests::held(info, found, finalizers);
     let draft = Draft {
         key,
         labels,

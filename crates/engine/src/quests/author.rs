@@ -1,0 +1,98 @@
+//! With whose rights a quest starts sessions.
+//!
+//! The status keeps who wrote the spec last, and their role then. It is written in the commit that
+//! writes the spec, and a document cannot say it. A change of labels alone changes no author: who
+//! puts a label on a quest does not lend it their rights.
+
+use overmind_core::quest::{Author, FINALIZER};
+use overmind_core::record::decide::Put;
+use overmind_core::record::kinds::quest::QUEST;
+use overmind_core::record::rows::RecordChange;
+use overmind_core::record::{KindInfo, Record};
+use overmind_core::row::Role;
+use overmind_core::store::Page;
+use serde_json::{Value, json};
+
+use crate::Engine;
+use crate::caller::{Caller, Rights};
+use crate::error::EngineError;
+
+/// Kinds whose reconcilers start sessions.
+const KINDS: &[&str] = &["quest", "ritual"];
+
+/// The finalizers that a record gets: a quest always has the one of its reconciler.
+pub(crate) fn held(
+    info: &KindInfo,
+    found: Option<&Record>,
+    wished: Option<Vec<String>>,
+) -> Option<Vec<String>> {
+    let is_new = found.is_none_or(|found| found.deleting.is_none());
+    if info.name != QUEST.name || !is_new {
+        return wished;
+    }
+    let kept = || found.map(|found| found.finalizers.clone()).unwrap_or_default();
+    let mut all = wished.unwrap_or_else(kept);
+    if !all.iter().any(|one| one == FINALIZER) {
+        all.push(FINALIZER.to_owned());
+    }
+    Some(all)
+}
+
+/// Keeps in a record who has written its spec.
+pub(crate) fn authored(by: &Caller, found: Option<&Record>, mut put: Put) -> Put {
+    let same = found.is_some_and(|found| found.generation == put.record.generation);
+    let Rights::Role(role) = by.rights else { return put };
+    if same || !KINDS.contains(&put.record.key.kind.as_str()) {
+        return put;
+    }
+    let set = |status: &mut Value| {
+        let author = json!(Author { name: by.name.clone(), role });
+        if let Some(fields) = status.as_object_mut() {
+            fields.insert("author".to_owned(), author);
+        }
+    };
+    set(&mut put.record.status);
+    if let Some(write) = &mut put.write
+        && let RecordChange::Put(record) = &mut write.change
+    {
+        set(&mut record.status);
+    }
+    put
+}
+
+impl Engine {
+    /// The author as a caller, as far as they may do now what they might do then.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`] when nobody is known, or their key was revoked.
+    pub(super) async fn author(&self, author: Option<&Author>) -> Result<Caller, EngineError> {
+        let Some(author) = author else {
+            let message = "it is not known who wrote the spec: apply it again".to_owned();
+            return Err(EngineError::Forbidden { message });
+        };
+        let admin = Caller::admin();
+        if author.name == admin.name && author.role == Role::Admin {
+            // No key can have this name.
+            return Ok(admin);
+        }
+        let mut after = None;
+        loop {
+            let page = Page { after, limit: 500 };
+            let keys = self.cortex.store.api_key_list(page).await?;
+            let Some(last) = keys.last() else { break };
+            after = Some(last.id);
+            let found = keys.iter().find(|k| k.name == author.name && k.revoked_at.is_none());
+            if let Some(key) = found {
+                let role = key.role.min(author.role);
+                return Ok(Caller::new(author.name.clone(), Rights::Role(role)));
+            }
+        }
+        let message = format!(
+            "the key `{}` of who wrote the spec is revoked: somebody who may run it has to write it \
+             again",
+            author.name
+        );
+        Err(EngineError::Forbidden { message })
+    }
+}
