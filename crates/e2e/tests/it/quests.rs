@@ -1,0 +1,166 @@
+//! Quests with real programs, over kills.
+
+#![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
+
+use serde_json::{Value, json};
+
+use crate::commands::Commands;
+use crate::home::{Home, until};
+
+/// An agent that runs a script with `sh`, on the host itself.
+fn scripted(home: &Home, name: &str, script: &str) {
+    let agent = json!({
+        "name": name, "role": "runs", "model": "command", "sandbox": "none",
+        "command": {"argv": ["sh", "-c", script], "exact": true},
+    });
+    let file = home.path().join(format!("{name}.json"));
+    std::fs::write(&file, agent.to_string()).unwrap();
+    home.run(&["agent", "create", "--file", file.to_str().unwrap()]).ok();
+}
+
+fn quest(home: &Home, name: &str, spec: &Value) {
+    let document = json!({
+        "apiVersion": "overmind/v1", "kind": "Quest", "metadata": {"name": name}, "spec": spec,
+    });
+    let file = format!("{name}.quest.json");
+    std::fs::write(home.work().join(&file), document.to_string()).unwrap();
+    home.run(&["apply", "-f", &file]).ok();
+}
+
+fn status(home: &Home, name: &str) -> Value {
+    home.run(&["get", "quest", name, "-o", "json"]).ok().json()["status"].clone()
+}
+
+fn says(status: &Value, kind: &str) -> Option<Value> {
+    let all = status["conditions"].as_array()?;
+    all.iter().find(|one| one["type"] == kind && one["status"] == "True").cloned()
+}
+
+fn until_it_says(home: &Home, name: &str, kind: &str) -> Value {
+    until(kind, || says(&status(home, name), kind))
+}
+
+/// The runs of a quest: names and states.
+fn runs(home: &Home, name: &str) -> Vec<(String, String)> {
+    let all = home.run(&["ps", "--all", "-o", "json", "--limit", "1000"]).ok().json();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let all = all.as_array().unwrap().iter();
+    let all = all.map(|run| (text(&run["name"]), text(&run["status"])));
+    all.filter(|(run, _)| run.starts_with(&format!("{name}-"))).collect()
+}
+
+#[test]
+fn three_completions_two_at_once_come_through_kills_without_a_doubled_run() {
+    let mut home = Commands::up();
+    let go = home.0.work().join("go");
+    let script = format!("until test -e {}; do sleep 0.05; done; echo done", go.display());
+    scripted(&home.0, "waits", &script);
+    quest(&home.0, "three", &json!({"agent": "waits", "completions": 3, "parallelism": 2}));
+    until("two run", || (runs(&home.0, "three").len() == 2).then_some(()));
+    for _ in 0..2 {
+        home.0.kill();
+        home.0.start(&["--listen", "none"], &[]);
+    }
+    until("they are known again", || {
+        let running = runs(&home.0, "three").iter().filter(|(_, s)| s == "running").count();
+        (running == 2).then_some(())
+    });
+    assert_eq!(runs(&home.0, "three").len(), 2, "two at once");
+    home.run(&["get", "jobs"]).ok().shows("COMPLETIONS").shows("0/3");
+    std::fs::write(&go, "").unwrap();
+    home.0.kill();
+    home.0.start(&["--listen", "none"], &[]);
+    let complete = until_it_says(&home.0, "three", "Complete");
+    assert_eq!(complete["message"], "3 of 3 succeeded");
+    home.run(&["loop", "run", "quests"]).ok();
+    let mut all = runs(&home.0, "three");
+    assert!(all.iter().all(|(_, status)| status == "succeeded"), "{all:?}");
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), 3, "{all:?}");
+    home.run(&["delete", "quest", "three"]).ok();
+    until("it is gone", || (home.run(&["get", "quest", "three"]).code == 3).then_some(()));
+    home.check();
+}
+
+#[test]
+fn failures_are_retried_and_the_last_one_fails_the_quest() {
+    let home = Commands::up();
+    scripted(&home.0, "fails", "exit 7");
+    let spec = json!({"agent": "fails", "retries": 1, "backoff": "0s", "ttlAfterFinish": "366d"});
+    quest(&home.0, "hopeless", &spec);
+    let failed = until_it_says(&home.0, "hopeless", "Failed");
+    assert_eq!(failed["reason"], "RetriesExhausted", "{failed}");
+    assert_eq!(runs(&home.0, "hopeless").len(), 2);
+    let spec = json!({"agent": "fails", "retries": 0, "ttlAfterFinish": "0s"});
+    quest(&home.0, "brief", &spec);
+    until("it is deleted after its end", || {
+        (home.run(&["get", "quest", "brief"]).code == 3).then_some(())
+    });
+    home.check();
+}
+
+#[test]
+fn a_missing_agent_is_a_condition_and_when_it_is_there_the_quest_goes_on() {
+    let home = Commands::up();
+    quest(&home.0, "early", &json!({"agent": "late", "task": "t"}));
+    let waits = until_it_says(&home.0, "early", "Waiting");
+    assert_eq!(waits["reason"], "NotFound", "{waits}");
+    assert!(waits["message"].as_str().unwrap().contains("no agent `late`"), "{waits}");
+    assert_eq!(runs(&home.0, "early"), []);
+    scripted(&home.0, "late", "true");
+    until_it_says(&home.0, "early", "Complete");
+    assert_eq!(runs(&home.0, "early").len(), 1);
+    home.check();
+}
+
+#[test]
+fn deleting_a_quest_ends_its_runs_also_over_a_kill() {
+    let mut home = Commands::up();
+    scripted(&home.0, "sleeps", "sleep 1000");
+    quest(&home.0, "long", &json!({"agent": "sleeps", "completions": 2, "parallelism": 2}));
+    until("both run", || {
+        let all = runs(&home.0, "long");
+        (all.len() == 2 && all.iter().all(|(_, status)| status == "running")).then_some(())
+    });
+    home.run(&["delete", "quest", "long"]).ok();
+    home.0.kill();
+    home.0.start(&["--listen", "none"], &[]);
+    until("it is gone", || (home.run(&["get", "quest", "long"]).code == 3).then_some(()));
+    let all = runs(&home.0, "long");
+    assert!(all.len() == 2 && all.iter().all(|(_, status)| status == "canceled"), "{all:?}");
+    home.check();
+}
+
+#[test]
+fn a_quest_may_what_its_author_may_and_a_label_lends_it_nothing() {
+    let home = Commands::up();
+    scripted(&home.0, "bare", "true");
+    let key = home.run(&["key", "create", "op", "--role", "operator", "-o", "name"]).ok();
+    let key = key.line().to_owned();
+    let document = json!({
+        "apiVersion": "overmind/v1", "kind": "Quest", "metadata": {"name": "sly"},
+        "spec": {"agent": "bare"},
+        "status": {"author": {"name": "admin", "role": "admin"}},
+    });
+    std::fs::write(home.0.work().join("sly.json"), document.to_string()).unwrap();
+    let apply = ["apply", "-f", "sly.json"];
+    home.0.run_env(&[("OVERMIND_TOKEN", &key)], &apply).ok();
+    let refused = |home: &Commands| {
+        let waits = until_it_says(&home.0, "sly", "Waiting");
+        assert_eq!(waits["reason"], "Forbidden", "{waits}");
+        assert_eq!(status(&home.0, "sly")["author"], json!({"name": "op", "role": "operator"}));
+    };
+    refused(&home);
+    home.run(&["label", "quest", "sly", "seen=yes"]).ok();
+    home.run(&["loop", "run", "quests"]).ok();
+    refused(&home);
+    assert_eq!(runs(&home.0, "sly"), []);
+    // An admin who writes the spec answers for it.
+    let mut other = document.clone();
+    other["spec"]["task"] = json!("mine now");
+    std::fs::write(home.0.work().join("sly.json"), other.to_string()).unwrap();
+    home.run(&apply).ok();
+    until_it_says(&home.0, "sly", "Complete");
+    home.check();
+}
