@@ -19,6 +19,7 @@ pub mod args_mesh;
 pub mod args_more;
 pub mod args_resource;
 pub mod args_room;
+pub mod args_shape;
 pub mod args_vault;
 pub mod artifact;
 pub mod asked;
