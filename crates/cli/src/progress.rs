@@ -50,6 +50,7 @@ mod tests {
     #[tokio::test]
     async fn work_gives_its_value_whether_or_not_anyone_watches() {
         let mut out = Output {
+            template: None,
             format: Format::Table,
             colour: false,
             err_colour: false,

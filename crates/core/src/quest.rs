@@ -66,6 +66,9 @@ pub struct QuestStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused_at: Option<Timestamp>,
     pub conditions: Vec<Condition>,
+    /// The generation of the spec that is decided on, for conditions; of the record, and not stored here.
+    #[serde(skip)]
+    pub generation: u64,
 }
 
 impl QuestStatus {
@@ -94,7 +97,7 @@ impl QuestStatus {
             status,
             reason: reason.to_owned(),
             message,
-            observed_generation: 0,
+            observed_generation: self.generation,
             last_transition: now,
         };
         set_condition(&mut self.conditions, new);

@@ -280,7 +280,8 @@ impl Engine {
                 let first = wrong.first().map(ToString::to_string).unwrap_or_default();
                 EngineError::invalid("spec", first)
             })?;
-            let status = QuestStatus::read(&record.status);
+            let generation = record.generation;
+            let status = QuestStatus { generation, ..QuestStatus::read(&record.status) };
             let seen = self.attempts(&record, &status).await?;
             let now = self.cortex.clock.now();
             let plan = decide(&spec, &status, &seen, record.deleting.is_some(), now);

@@ -72,6 +72,7 @@ fn three_completions_two_at_once_come_through_kills_without_a_doubled_run() {
     home.0.start(&["--listen", "none"], &[]);
     let complete = until_it_says(&home.0, "three", "Complete");
     assert_eq!(complete["message"], "3 of 3 succeeded");
+    assert_eq!(complete["observedGeneration"], 1, "{complete}");
     home.run(&["loop", "run", "quests"]).ok();
     let mut all = runs(&home.0, "three");
     assert!(all.iter().all(|(_, status)| status == "succeeded"), "{all:?}");
