@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command as Program, Stdio};
 use std::time::{Duration, Instant};
 
-use overmind_api::{Command, Run, RunCreate, RunStatus, RunStop};
+use overmind_api::{Command, ProjectConfirm, Run, RunCreate, RunStatus, RunStop};
 use overmind_cli::exit::Failure;
 
 use super::lives::{AGENT, Place, pause};
@@ -31,6 +31,7 @@ pub(super) async fn measure(
         leave_out(&format!("rooms left out: {}", err.message));
         return Ok(Vec::new());
     }
+    trust(&place, &project).await?;
     let rounds = setting.count(9).max(3);
     let mut bare = Vec::new();
     for _ in 0..rounds {
@@ -79,6 +80,15 @@ pub(super) async fn measure(
             .goal(Goal::Most(1000.0))
             .note("from the kill to the end that is told, the leak check included"),
     ])
+}
+
+/// Confirms what the project's file orders.
+async fn trust(place: &Place, project: &Path) -> Result<(), Failure> {
+    let project = project.to_string_lossy().into_owned();
+    let hash = place.client.project_trust(&project).await?.hash.unwrap_or_default();
+    let confirm = ProjectConfirm { project, hash, setup_network: false };
+    place.client.project_confirm(&confirm).await?;
+    Ok(())
 }
 
 fn repository(project: &Path) -> Result<(), Failure> {
