@@ -21,7 +21,7 @@ use crate::record::condition::{Condition, ConditionStatus, set_condition};
 use crate::row::Role;
 use crate::time::Timestamp;
 
-pub use spec::{MAX_COMPLETIONS, MAX_PARALLELISM, MAX_RETRIES, QuestSpec, period, schema};
+pub use spec::{MAX_COMPLETIONS, MAX_PARALLELISM, MAX_RETRIES, QuestSpec, schema};
 
 /// Holds a quest that is being deleted until its sessions have ended.
 pub const FINALIZER: &str = "overmind/quest";

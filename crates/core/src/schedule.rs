@@ -20,6 +20,8 @@ use crate::time::Timestamp;
 
 /// Longest text of a schedule, in bytes.
 pub const MAX_TEXT: usize = 200;
+/// The longest period.
+pub const MAX_PERIOD: Duration = Duration::from_hours(366 * 24);
 /// The shortest period of `every`.
 pub const MIN_EVERY: Duration = Duration::from_secs(1);
 
@@ -132,6 +134,11 @@ fn every(text: &str) -> Result<Duration, ScheduleError> {
              at least a second and at most 366 days"
         ))
     };
+    period(text).filter(|every| *every >= MIN_EVERY).ok_or_else(wrong)
+}
+
+/// Reads a period like `90s`, `1h30m` or `2d`: units s, m, h, d, w; at most 366 days.
+pub fn period(text: &str) -> Option<Duration> {
     let (mut seconds, mut number) = (0_u64, String::new());
     for c in text.chars() {
         let unit = match c {
@@ -144,14 +151,12 @@ fn every(text: &str) -> Result<Duration, ScheduleError> {
             'h' => 3600,
             'd' => 86_400,
             'w' => 604_800,
-            _ => return Err(wrong()),
+            _ => return None,
         };
-        let count: u64 = number.parse().map_err(|_| wrong())?;
+        let count: u64 = number.parse().ok()?;
         number.clear();
-        let more = count.checked_mul(unit).and_then(|more| more.checked_add(seconds));
-        seconds = more.ok_or_else(wrong)?;
+        seconds = count.checked_mul(unit)?.checked_add(seconds)?;
     }
     let period = Duration::from_secs(seconds);
-    let bounds = MIN_EVERY..=Duration::from_hours(366 * 24);
-    if number.is_empty() && bounds.contains(&period) { Ok(period) } else { Err(wrong()) }
+    (number.is_empty() && !text.is_empty() && period <= MAX_PERIOD).then_some(period)
 }

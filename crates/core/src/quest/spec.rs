@@ -8,14 +8,13 @@ use serde_json::{Map, Value, json};
 use crate::record::FieldError;
 use crate::record::kinds::{not_a, unknown_fields};
 use crate::sandbox::SandboxLevel;
+use crate::schedule::period;
 
 pub const MAX_COMPLETIONS: u32 = 10_000;
 pub const MAX_PARALLELISM: u32 = 100;
 pub const MAX_RETRIES: u32 = 1_000;
 /// Longest task, in bytes, as of any session.
 const MAX_TASK: usize = 200_000;
-/// The longest period of any field.
-const MAX_PERIOD: Duration = Duration::from_hours(366 * 24);
 
 const FIELDS: &[&str] = &[
     "agent",
@@ -155,30 +154,6 @@ impl Reader<'_> {
         }
         read
     }
-}
-
-/// Reads a period like `90s`, `1h30m` or `2d`: units s, m, h, d, w; at most 366 days.
-pub fn period(text: &str) -> Option<Duration> {
-    let (mut seconds, mut number) = (0_u64, String::new());
-    for c in text.chars() {
-        let unit = match c {
-            '0'..='9' => {
-                number.push(c);
-                continue;
-            }
-            's' => 1,
-            'm' => 60,
-            'h' => 3600,
-            'd' => 86_400,
-            'w' => 604_800,
-            _ => return None,
-        };
-        let count: u64 = number.parse().ok()?;
-        number.clear();
-        seconds = count.checked_mul(unit)?.checked_add(seconds)?;
-    }
-    let period = Duration::from_secs(seconds);
-    (number.is_empty() && !text.is_empty() && period <= MAX_PERIOD).then_some(period)
 }
 
 /// The JSON Schema of the spec.

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::schedule::period;
 
 const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::quest::{QuestSpec, period, schema as quest_schema};
+use crate::quest::{QuestSpec, schema as quest_schema};
 use crate::record::FieldError;
 use crate::record::kinds::{not_a, unknown_fields};
-use crate::schedule::Schedule;
+use crate::schedule::{Schedule, period};
 
 const FIELDS: &[&str] = &[
     "concurrency",

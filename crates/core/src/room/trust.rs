@@ -5,7 +5,7 @@
 //! project with this content of its file. A changed file is asked about again.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -62,15 +62,25 @@ impl RoomTrust {
             Some(given) => format!("changed since {} confirmed it", given.by),
             None => "was not confirmed yet".to_owned(),
         };
-        let project = self.project.display();
+        let (project, word) = (self.project.display(), shell_word(&self.project));
         let count = match self.orders.as_slice() {
             [one] => format!("orders `{one}`"),
             many => format!("orders {} things to be run or given", many.len()),
         };
         format!(
             "the .overmind.yml of {project} {count} and {changed}: an admin reads and confirms it with \
-             `overmind trust {project}`; --here runs without what it orders"
+             `overmind trust {word}`; --here runs without what it orders"
         )
+    }
+}
+
+/// A path as a shell reads it back.
+fn shell_word(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
+    match text.chars().all(plain) {
+        true => text,
+        false => format!("'{}'", text.replace('\'', "'\\''")),
     }
 }
 
@@ -85,7 +95,7 @@ mod tests {
 
     fn project(orders: &[&str], hash: Option<&str>, given: Option<TrustGiven>) -> RoomTrust {
         RoomTrust {
-            project: "/work/app".into(),
+            project: "/home/ann/app".into(),
             repository: true,
             hash: hash.map(str::to_owned),
             orders: orders.iter().map(|&order| order.to_owned()).collect(),
@@ -102,6 +112,8 @@ mod tests {
         let changed = project(&["setup: x"], Some("b"), Some(given("a")));
         assert!(!changed.holds());
         assert!(changed.refusal().contains("changed since ann confirmed it"));
-        assert!(changed.refusal().contains("overmind trust /work/app"));
+        assert!(changed.refusal().contains("`overmind trust /home/ann/app`"));
+        let spaced = RoomTrust { project: "/home/ann/my app".into(), ..changed };
+        assert!(spaced.refusal().contains("`overmind trust '/home/ann/my app'`"));
     }
 }
