@@ -347,6 +347,9 @@ impl BackupRequest {
         if !self.path.starts_with('/') {
             errors.push(FieldError::new("path", "must be an absolute path on the server"));
         }
+        if self.path.contains('\0') {
+            errors.push(FieldError::new("path", "must not hold a NUL character"));
+        }
         errors
     }
 }

@@ -99,6 +99,8 @@ kinds! {
     /// `If-Match` names another version.
     Stale = 412 "stale" "The thing has changed since it was read",
     TooLarge = 413 "too_large" "The body is too large",
+    /// The body is of another type than the route takes.
+    MediaType = 415 "unsupported_media_type" "The body has the wrong type",
     /// The Host header names none of this server's names.
     Misdirected = 421 "misdirected" "This server does not answer for that host",
     Invalid = 422 "invalid" "The request's content is wrong",

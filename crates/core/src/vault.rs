@@ -230,6 +230,9 @@ pub enum SealError {
     /// Nothing can be decrypted: what is missing and what to do, in words.
     #[error("the vault is locked: {reason}")]
     Locked { reason: String },
+    /// It stays locked: the passphrase that was given does not open it.
+    #[error("the vault is locked: {reason}")]
+    WrongPassphrase { reason: String },
     /// This one secret cannot be.
     #[error("the secret `{name}` (version {version}) is damaged: {reason}")]
     Damaged { name: SecretName, version: u32, reason: String },

@@ -247,7 +247,9 @@ impl Vault {
         });
         let mut state = self.state_mut();
         state.locked = match (&opened, self.parts.sealer.protection()) {
-            (Err(SealError::Locked { reason }), None) => Some(reason.clone()),
+            (Err(SealError::Locked { reason } | SealError::WrongPassphrase { reason }), None) => {
+                Some(reason.clone())
+            }
             (Err(err), None) => Some(err.to_string()),
             (Ok(()), _) | (Err(_), Some(_)) => None,
         };

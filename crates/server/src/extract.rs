@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use overmind_api::{Problem, ProblemKind};
@@ -16,6 +16,7 @@ use crate::cx::Cx;
 use crate::decode::decode;
 use crate::fault::Fault;
 use crate::host::single;
+use crate::routes::IDEMPOTENCY_KEY;
 
 /// Who calls. Put into the request by `front` once the token was proved.
 pub(crate) struct Who(pub(crate) Caller);
@@ -106,8 +107,7 @@ impl<T> Body<T> {
         &self,
         headers: &HeaderMap,
     ) -> Result<Option<(String, [u8; 32])>, Fault> {
-        const NAME: HeaderName = HeaderName::from_static("idempotency-key");
-        let Some(key) = single(headers, &NAME)? else { return Ok(None) };
+        let Some(key) = single(headers, &IDEMPOTENCY_KEY)? else { return Ok(None) };
         let sound =
             !key.is_empty() && key.len() <= 255 && key.bytes().all(|b| b.is_ascii_graphic());
         if !sound {
@@ -163,9 +163,8 @@ async fn read(request: Request, cx: &Cx, max: usize) -> Result<Bytes, Fault> {
         return Err(too_large());
     }
     if !is_json(request.headers().get(header::CONTENT_TYPE)) {
-        // 422 and not 415: it is what earlier control planes answered.
         let text = "the body must be JSON: send `Content-Type: application/json`";
-        return Err(Fault::new(ProblemKind::Invalid, text).closing());
+        return Err(Fault::new(ProblemKind::MediaType, text).closing());
     }
     let body = Limited::new(request.into_body(), max).collect();
     match tokio::time::timeout(cx.config.body_timeout, body).await {

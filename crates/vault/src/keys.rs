@@ -137,6 +137,27 @@ impl Open {
     }
 }
 
+/// Why a key file does not open, in words.
+enum Shut {
+    /// No passphrase that was tried opens it.
+    Wrong(String),
+    Other(String),
+}
+
+impl Shut {
+    fn reason(&self) -> &str {
+        match self {
+            Self::Wrong(reason) | Self::Other(reason) => reason,
+        }
+    }
+}
+
+impl From<String> for Shut {
+    fn from(reason: String) -> Self {
+        Self::Other(reason)
+    }
+}
+
 impl Vault {
     /// A vault that is locked until it is told to open.
     pub fn new(options: Options) -> Self {
@@ -153,15 +174,15 @@ impl Vault {
     }
 
     /// The file as it stands, opened.
-    fn opened(&self, needed: &[String], passphrase: Option<&Secret>) -> Result<State, String> {
+    fn opened(&self, needed: &[String], passphrase: Option<&Secret>) -> Result<State, Shut> {
         let Some((kept, file)) = self.options.read()? else {
             return match needed.is_empty() {
                 true => Ok(State::Empty),
-                false => Err(format!(
+                false => Err(Shut::Other(format!(
                     "{} is missing, and secrets were encrypted with a key in it: bring it back from \
                      where you keep a copy, or remove those secrets with `overmind vault rm`",
                     self.options.place(self.options.kept())
-                )),
+                ))),
             };
         };
         let wrong = |why: Wrong| format!("{} {why}", self.options.place(kept));
@@ -175,7 +196,8 @@ impl Vault {
                 "needs its passphrase: run `overmind vault unlock`, or set OVERMIND_VAULT_PASSPHRASE \
                  or vault.passphrase_file before the server starts"
                     .to_owned(),
-            ));
+            )
+            .into());
         }
         let mut why = String::new();
         for passphrase in tries {
@@ -185,7 +207,7 @@ impl Vault {
                 Err(err) => why = err,
             }
         }
-        Err(wrong(why))
+        Err(Shut::Wrong(wrong(why)))
     }
 
     /// The first key, made and on disk when this returns.
@@ -277,12 +299,15 @@ impl Sealer for Vault {
                 *state = opened;
                 Ok(())
             }
-            Err(reason) => {
+            Err(why) => {
                 // What is open stays so: a wrong passphrase must not lock others out.
                 if !matches!(*state, State::Open(_)) {
-                    *state = State::Locked { reason: reason.clone() };
+                    *state = State::Locked { reason: why.reason().to_owned() };
                 }
-                Err(SealError::Locked { reason })
+                Err(match (passphrase, why) {
+                    (Some(_), Shut::Wrong(reason)) => SealError::WrongPassphrase { reason },
+                    (_, Shut::Wrong(reason) | Shut::Other(reason)) => SealError::Locked { reason },
+                })
             }
         }
     }

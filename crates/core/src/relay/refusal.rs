@@ -15,8 +15,10 @@ pub enum RefusalKind {
     Unauthenticated,
     /// 403: known, and not allowed to.
     Forbidden,
-    /// 404: no such path, or no such model.
+    /// 404: no such model, or nothing that answers for it.
     NotFound,
+    /// 404: the gateway has no such path.
+    NoRoute,
     /// 413.
     TooLarge,
     /// 429: a limit of ours.
@@ -41,6 +43,7 @@ impl RefusalKind {
             Self::Unauthenticated => "unauthenticated",
             Self::Forbidden => "forbidden",
             Self::NotFound => "not_found",
+            Self::NoRoute => "no_route",
             Self::TooLarge => "too_large",
             Self::RateLimited => "rate_limited",
             Self::OverBudget => "over_budget",
@@ -82,7 +85,7 @@ impl Refusal {
             (RefusalKind::BadRequest, _) => 400,
             (RefusalKind::Unauthenticated, _) => 401,
             (RefusalKind::Forbidden, _) => 403,
-            (RefusalKind::NotFound, _) => 404,
+            (RefusalKind::NotFound | RefusalKind::NoRoute, _) => 404,
             (RefusalKind::TooLarge, _) => 413,
             (RefusalKind::RateLimited | RefusalKind::OverBudget, _) => 429,
             (RefusalKind::Overloaded, Dialect::OpenAi) => 503,
@@ -135,7 +138,9 @@ impl Refusal {
 /// `type` and `code`.
 fn openai(kind: RefusalKind) -> (&'static str, Option<&'static str>) {
     match kind {
-        RefusalKind::BadRequest | RefusalKind::TooLarge => ("invalid_request_error", None),
+        RefusalKind::BadRequest | RefusalKind::TooLarge | RefusalKind::NoRoute => {
+            ("invalid_request_error", None)
+        }
         RefusalKind::Unauthenticated => ("invalid_request_error", Some("invalid_api_key")),
         RefusalKind::Forbidden => ("invalid_request_error", Some("permission_denied")),
         RefusalKind::NotFound => ("invalid_request_error", Some("model_not_found")),
@@ -153,7 +158,7 @@ fn anthropic(kind: RefusalKind) -> &'static str {
         RefusalKind::BadRequest => "invalid_request_error",
         RefusalKind::Unauthenticated => "authentication_error",
         RefusalKind::Forbidden => "permission_error",
-        RefusalKind::NotFound => "not_found_error",
+        RefusalKind::NotFound | RefusalKind::NoRoute => "not_found_error",
         RefusalKind::TooLarge => "request_too_large",
         RefusalKind::RateLimited | RefusalKind::OverBudget => "rate_limit_error",
         RefusalKind::Overloaded => "overloaded_error",
@@ -179,6 +184,17 @@ mod tests {
         assert_eq!(anthropic["error"]["type"], "authentication_error");
         let full = Refusal::new(RefusalKind::Overloaded, "full");
         assert_eq!((full.status(Dialect::OpenAi), full.status(Dialect::Anthropic)), (503, 529));
+    }
+
+    #[test]
+    fn a_path_that_is_not_there_is_told_apart_from_a_model_that_is_not() {
+        let code = |kind| {
+            let body = Refusal::new(kind, "no").body(Dialect::OpenAi);
+            serde_json::from_str::<Value>(&body).unwrap()["error"]["code"].clone()
+        };
+        assert_eq!(code(RefusalKind::NotFound), "model_not_found");
+        assert_eq!(code(RefusalKind::NoRoute), Value::Null);
+        assert_eq!(Refusal::new(RefusalKind::NoRoute, "no").status(Dialect::Anthropic), 404);
     }
 
     #[test]

@@ -25,6 +25,7 @@ impl From<SealError> for EngineError {
             SealError::Locked { .. } | SealError::Failed { .. } => {
                 Self::Unavailable { message: err.to_string() }
             }
+            SealError::WrongPassphrase { .. } => Self::invalid("passphrase", err.to_string()),
             SealError::Damaged { .. } => Self::Conflict { message: err.to_string() },
         }
     }

@@ -25,7 +25,9 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
             Everything under `/api/runs` is also served under `/api/sessions`. Lists are bare \
             arrays of at most `limit` items; `Link: <…>; rel=\"next\"` leads to the next page. \
             Errors are RFC 9457 problems that also carry `\"ok\": false` and `\"error\"`. Unknown \
-            keys in bodies and queries are refused.",
+            keys in bodies and queries are refused. `POST /api/agents` and `POST /api/runs` honour an \
+            `Idempotency-Key`; another request that changes something and carries one is refused \
+            with 400.",
         license(name = "MIT OR Apache-2.0"),
     ),
     paths(
@@ -111,7 +113,7 @@ impl Modify for Common {
                             .insert("application/problem+json".into(), RefOr::T(problem()));
                     }
                 }
-                let text = "Any other failure: 400, 401, 403, 408, 413, 421, 429, 500, 503 or 504";
+                let text = "Any other failure: 400, 401, 403, 408, 413, 415, 421, 429, 500, 503 or 504";
                 let other = ResponseBuilder::new()
                     .description(text)
                     .content("application/problem+json", problem())

@@ -241,7 +241,7 @@ async fn attend(
         (_, method) => {
             let path = brief(request.uri().path());
             let text = format!("there is no {method} {path} here; see docs/gateway.md");
-            Err(Refusal::new(RefusalKind::NotFound, text).into())
+            Err(Refusal::new(RefusalKind::NoRoute, text).into())
         }
     }
 }

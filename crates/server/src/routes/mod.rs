@@ -6,12 +6,13 @@ use std::sync::LazyLock;
 
 use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{Method, Uri};
+use axum::http::{HeaderName, Method, Uri};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use overmind_api::ProblemKind;
 use overmind_engine::Caller;
 
+use self::roles::{Needs, Own};
 use crate::cx::Cx;
 use crate::fault::Fault;
 
@@ -39,6 +40,9 @@ pub(crate) mod runs;
 pub(crate) mod services;
 pub(crate) mod vault;
 
+/// Makes a repeated request answer as the first one did, where [`Keys::Honours`] says so.
+pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
 /// How long a handler may take until it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pace {
@@ -48,6 +52,17 @@ pub(crate) enum Pace {
     Long,
 }
 
+/// What a route does with an `Idempotency-Key`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keys {
+    /// A repeated request with the same key is answered with the first one's answer.
+    Honours,
+    /// The header goes on to the service that is called, which may honour it.
+    PassesOn,
+    /// A request that changes something and carries a key is refused; reads may carry one.
+    Refuses,
+}
+
 /// One line of the table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
@@ -55,13 +70,34 @@ pub(crate) struct Route {
     pub(crate) method: &'static str,
     pub(crate) path: &'static str,
     pub(crate) pace: Pace,
+    /// Which roles and scopes of API keys it takes.
+    pub(crate) needs: Needs,
+    /// What a run's own token reaches by it.
+    pub(crate) own: Own,
+    pub(crate) keys: Keys,
+}
+
+macro_rules! keys {
+    () => {
+        Keys::Refuses
+    };
+    ($keys:ident) => {
+        Keys::$keys
+    };
 }
 
 macro_rules! routes {
-    ($($pace:ident $method:ident $path:literal => $handler:path;)*) => {
+    ($($pace:ident $needs:ident $own:ident $method:ident $path:literal $($keys:ident)? => $handler:path;)*) => {
         /// Every route of the API.
         pub(crate) const ROUTES: &[Route] = &[
-            $(Route { method: stringify!($method), path: $path, pace: Pace::$pace },)*
+            $(Route {
+                method: stringify!($method),
+                path: $path,
+                pace: Pace::$pace,
+                needs: Needs::$needs,
+                own: Own::$own,
+                keys: keys!($($keys)?),
+            },)*
         ];
 
         fn add_all(mut router: Router<Arc<Cx>>) -> Router<Arc<Cx>> {
@@ -71,158 +107,160 @@ macro_rules! routes {
     };
 }
 
+// How long it may take · which roles and scopes of keys · what a run's own token reaches · method · path ·
+// what it does with an `Idempotency-Key`, where it does not refuse one.
 routes! {
-    Quick get "/health" => health::health;
-    Quick get "/healthz" => health::healthz;
-    Quick get "/readyz" => health::readyz;
-    Quick get "/metrics" => health::metrics;
+    Quick Anyone All get "/health" => health::health;
+    Quick Anyone All get "/healthz" => health::healthz;
+    Quick Anyone All get "/readyz" => health::readyz;
+    Quick Viewer Nothing get "/metrics" => health::metrics;
 
-    Quick post "/api/agents" => agents::agent_create;
-    Quick get "/api/agents" => agents::agent_list;
-    Quick get "/api/agents/{id}" => agents::agent_fetch;
-    Quick patch "/api/agents/{id}" => agents::agent_patch;
-    Quick delete "/api/agents/{id}" => agents::agent_remove;
-    Quick post "/api/agents/{id}/disable" => agents::agent_disable;
-    Quick get "/api/agents/{id}/versions" => agents::agent_versions;
+    Quick Operator Nothing post "/api/agents" Honours => agents::agent_create;
+    Quick Viewer AsAgent get "/api/agents" => agents::agent_list;
+    Quick ViewerOrRuns AsAgent get "/api/agents/{id}" => agents::agent_fetch;
+    Quick Operator Nothing patch "/api/agents/{id}" => agents::agent_patch;
+    Quick Operator Nothing delete "/api/agents/{id}" => agents::agent_remove;
+    Quick Operator Nothing post "/api/agents/{id}/disable" => agents::agent_disable;
+    Quick ViewerOrRuns Nothing get "/api/agents/{id}/versions" => agents::agent_versions;
 
-    Quick post "/api/runs" => runs::run_create;
-    Quick get "/api/runs" => runs::run_list;
-    Quick get "/api/runs/usage" => attach::run_usages;
-    Quick post "/api/runs/kill" => kills::run_kill_all;
-    Quick get "/api/runs/{id}" => runs::run_fetch;
-    Quick post "/api/runs/{id}/cancel" => runs::run_cancel;
-    Quick post "/api/runs/{id}/input" => runs::run_input;
-    Quick post "/api/runs/{id}/stop" => commands::run_stop;
-    Quick post "/api/runs/{id}/send" => commands::run_send;
-    Long get "/api/runs/{id}/work" => rooms::run_work;
-    Long post "/api/runs/{id}/done" => rooms::run_done;
-    Long post "/api/runs/{id}/undo" => rooms::run_undo;
-    Quick get "/api/runs/{id}/usage" => commands::run_usage;
-    Quick get "/api/runs/{id}/log" => commands::run_log;
-    Quick get "/api/runs/{id}/attach" => attach::run_attach;
-    Quick post "/api/runs/{id}/approvals/{approval_id}" => runs::run_decide;
-    Quick get "/api/runs/{id}/artifacts" => artifacts::artifact_list;
-    Quick get "/api/runs/{id}/artifacts/{*name}" => artifacts::artifact_fetch;
-    Long put "/api/runs/{id}/artifacts/{*name}" => artifacts::artifact_put;
-    Quick delete "/api/runs/{id}/artifacts/{*name}" => artifacts::artifact_delete;
-    Quick get "/api/runs/{id}/attestation" => runs::run_attestation;
-    Quick get "/api/runs/{id}/steps" => runs::run_steps;
-    Quick get "/api/runs/{id}/tool-calls" => runs::run_tool_calls;
-    Quick get "/api/runs/{id}/model-calls" => runs::run_model_calls;
-    Quick get "/api/runs/{id}/events" => runs::run_events;
-    Quick get "/api/runs/{id}/replay" => runs::run_replay;
-    Long post "/api/runs/{id}/tools/call" => runs::run_tool_call;
-    Long get "/api/runs/{id}/verify" => runs::run_verify;
-    Long post "/api/runs/{id}/fork" => runs::run_fork;
-    Long get "/api/diff" => runs::run_diff;
+    Quick OperatorOrRuns AsAgent post "/api/runs" Honours => runs::run_create;
+    Quick ViewerOrRuns Tree get "/api/runs" => runs::run_list;
+    Quick ViewerOrRuns Nothing get "/api/runs/usage" => attach::run_usages;
+    Quick Operator Below post "/api/runs/kill" => kills::run_kill_all;
+    Quick ViewerOrRuns Tree get "/api/runs/{id}" => runs::run_fetch;
+    Quick OperatorOrRuns Below post "/api/runs/{id}/cancel" => runs::run_cancel;
+    Quick OperatorOrRuns Nothing post "/api/runs/{id}/input" => runs::run_input;
+    Quick OperatorOrRuns Below post "/api/runs/{id}/stop" => commands::run_stop;
+    Quick OperatorOrRuns Below post "/api/runs/{id}/send" => commands::run_send;
+    Long ViewerOrRuns Tree get "/api/runs/{id}/work" => rooms::run_work;
+    Long Operator Nothing post "/api/runs/{id}/done" => rooms::run_done;
+    Long Operator Nothing post "/api/runs/{id}/undo" => rooms::run_undo;
+    Quick ViewerOrRuns Tree get "/api/runs/{id}/usage" => commands::run_usage;
+    Quick ViewerOrRuns Tree get "/api/runs/{id}/log" => commands::run_log;
+    Quick ViewerOrRuns Tree get "/api/runs/{id}/attach" => attach::run_attach;
+    Quick OperatorOrRuns Nothing post "/api/runs/{id}/approvals/{approval_id}" => runs::run_decide;
+    Quick ViewerOrRuns Tree get "/api/runs/{id}/artifacts" => artifacts::artifact_list;
+    Quick ViewerOrRuns Tree get "/api/runs/{id}/artifacts/{*name}" => artifacts::artifact_fetch;
+    Long Operator Itself put "/api/runs/{id}/artifacts/{*name}" => artifacts::artifact_put;
+    Quick Operator Nothing delete "/api/runs/{id}/artifacts/{*name}" => artifacts::artifact_delete;
+    Quick ViewerOrRuns Tree get "/api/runs/{id}/attestation" => runs::run_attestation;
+    Quick ViewerOrRuns Tree get "/api/runs/{id}/steps" => runs::run_steps;
+    Quick ViewerOrRuns Tree get "/api/runs/{id}/tool-calls" => runs::run_tool_calls;
+    Quick ViewerOrRuns Tree get "/api/runs/{id}/model-calls" => runs::run_model_calls;
+    Quick ViewerOrRuns Tree get "/api/runs/{id}/events" => runs::run_events;
+    Quick ViewerOrRuns Tree get "/api/runs/{id}/replay" => runs::run_replay;
+    Long Operator Itself post "/api/runs/{id}/tools/call" => runs::run_tool_call;
+    Long ViewerOrRuns Tree get "/api/runs/{id}/verify" => runs::run_verify;
+    Long OperatorOrRuns Nothing post "/api/runs/{id}/fork" => runs::run_fork;
+    Long Viewer Nothing get "/api/diff" => runs::run_diff;
 
-    Long get "/api/rooms/leaks" => rooms::room_leaks;
-    Long post "/api/rooms/fix" => rooms::room_fix;
+    Long Operator Nothing get "/api/rooms/leaks" => rooms::room_leaks;
+    Long Admin Nothing post "/api/rooms/fix" => rooms::room_fix;
 
-    Quick get "/api/projects/trust" => projects::project_trust;
-    Quick put "/api/projects/trust" => projects::project_confirm;
-    Quick delete "/api/projects/trust" => projects::project_revoke;
+    Quick Admin Nothing get "/api/projects/trust" => projects::project_trust;
+    Quick Admin Nothing put "/api/projects/trust" => projects::project_confirm;
+    Quick Admin Nothing delete "/api/projects/trust" => projects::project_revoke;
 
-    Quick get "/api/kinds" => resources::kind_list;
-    Long post "/api/resources" => resources::resource_apply;
-    Quick get "/api/resources/{kind}" => resources::resource_list;
-    Quick get "/api/resources/{kind}/watch" => resources::resource_watch;
-    Quick get "/api/resources/{kind}/{name}" => resources::resource_fetch;
-    Quick put "/api/resources/{kind}/{name}" => resources::resource_put;
-    Quick delete "/api/resources/{kind}/{name}" => resources::resource_delete;
+    Quick Viewer Nothing get "/api/kinds" => resources::kind_list;
+    Long Operator Nothing post "/api/resources" => resources::resource_apply;
+    Quick Viewer Nothing get "/api/resources/{kind}" => resources::resource_list;
+    Quick Viewer Nothing get "/api/resources/{kind}/watch" => resources::resource_watch;
+    Quick Viewer Nothing get "/api/resources/{kind}/{name}" => resources::resource_fetch;
+    Quick Operator Nothing put "/api/resources/{kind}/{name}" => resources::resource_put;
+    Quick Operator Nothing delete "/api/resources/{kind}/{name}" => resources::resource_delete;
 
-    Quick get "/api/inbox" => inbox::inbox_list;
-    Quick post "/api/inbox/answer" => inbox::inbox_answer_all;
-    Quick get "/api/inbox/groups" => inbox::inbox_groups;
-    Quick get "/api/inbox/proposals" => inbox::inbox_proposals;
-    Quick get "/api/inbox/events" => inbox::inbox_events;
-    Quick get "/api/inbox/{id}" => inbox::inbox_fetch;
-    Quick post "/api/inbox/{id}/answer" => inbox::inbox_answer;
+    Quick ViewerOrRuns Nothing get "/api/inbox" => inbox::inbox_list;
+    Quick OperatorOrRuns Nothing post "/api/inbox/answer" => inbox::inbox_answer_all;
+    Quick ViewerOrRuns Nothing get "/api/inbox/groups" => inbox::inbox_groups;
+    Quick ViewerOrRuns Nothing get "/api/inbox/proposals" => inbox::inbox_proposals;
+    Quick ViewerOrRuns Nothing get "/api/inbox/events" => inbox::inbox_events;
+    Quick ViewerOrRuns Nothing get "/api/inbox/{id}" => inbox::inbox_fetch;
+    Quick OperatorOrRuns Nothing post "/api/inbox/{id}/answer" => inbox::inbox_answer;
 
-    Quick post "/api/memory/store" => memory::memory_store;
-    Quick post "/api/memory/search" => memory::memory_search;
-    Quick get "/api/memory" => memory::memory_list;
-    Long post "/api/memory/reembed" => memory::memory_reembed;
-    Quick get "/api/memory/{id}" => memory::memory_fetch;
-    Quick delete "/api/memory/{id}" => memory::memory_delete;
+    Quick Operator Nothing post "/api/memory/store" => memory::memory_store;
+    Quick Viewer Nothing post "/api/memory/search" => memory::memory_search;
+    Quick Viewer Nothing get "/api/memory" => memory::memory_list;
+    Long Admin Nothing post "/api/memory/reembed" => memory::memory_reembed;
+    Quick Viewer Nothing get "/api/memory/{id}" => memory::memory_fetch;
+    Quick Operator Nothing delete "/api/memory/{id}" => memory::memory_delete;
 
-    Quick get "/api/tools" => admin::tool_list;
-    Quick get "/api/events" => admin::event_list;
-    Quick get "/api/events/stream" => admin::event_stream;
-    Quick get "/api/settings/{name}" => admin::setting_fetch;
-    Quick get "/api/settings/mcp/servers" => mcp::mcp_list;
-    Long post "/api/settings/mcp/servers" => mcp::mcp_put;
-    Quick get "/api/settings/mcp/servers/{id}" => mcp::mcp_fetch;
-    Long delete "/api/settings/mcp/servers/{id}" => mcp::mcp_remove;
-    Quick post "/api/settings/mcp/servers/{id}/pin" => mcp::mcp_pin;
-    Quick post "/api/settings/mcp/servers/{id}/unpin" => mcp::mcp_unpin;
-    Quick post "/api/keys" => admin::key_create;
-    Quick get "/api/keys" => admin::key_list;
-    Quick delete "/api/keys/{id}" => admin::key_revoke;
-    Quick get "/api/loops" => loops::loop_list;
-    Quick post "/api/loops/{name}/pause" => loops::loop_pause;
-    Quick post "/api/loops/{name}/resume" => loops::loop_resume;
-    Long post "/api/loops/{name}/run" => loops::loop_run;
-    Quick get "/api/status" => admin::status;
-    Quick get "/api/version" => admin::version;
-    Long get "/api/audit/verify" => admin::audit_verify;
-    Long post "/api/backup" => admin::backup;
-    Long post "/api/prune" => admin::prune;
-    Quick get "/api/openapi.json" => admin::openapi;
+    Quick Viewer Nothing get "/api/tools" => admin::tool_list;
+    Quick Viewer Nothing get "/api/events" => admin::event_list;
+    Quick Viewer Nothing get "/api/events/stream" => admin::event_stream;
+    Quick Admin Nothing get "/api/settings/{name}" => admin::setting_fetch;
+    Quick Viewer Nothing get "/api/settings/mcp/servers" => mcp::mcp_list;
+    Long Admin Nothing post "/api/settings/mcp/servers" => mcp::mcp_put;
+    Quick Viewer Nothing get "/api/settings/mcp/servers/{id}" => mcp::mcp_fetch;
+    Long Admin Nothing delete "/api/settings/mcp/servers/{id}" => mcp::mcp_remove;
+    Quick Admin Nothing post "/api/settings/mcp/servers/{id}/pin" => mcp::mcp_pin;
+    Quick Admin Nothing post "/api/settings/mcp/servers/{id}/unpin" => mcp::mcp_unpin;
+    Quick Admin Nothing post "/api/keys" => admin::key_create;
+    Quick Admin Nothing get "/api/keys" => admin::key_list;
+    Quick Admin Nothing delete "/api/keys/{id}" => admin::key_revoke;
+    Quick Viewer Nothing get "/api/loops" => loops::loop_list;
+    Quick Admin Nothing post "/api/loops/{name}/pause" => loops::loop_pause;
+    Quick Admin Nothing post "/api/loops/{name}/resume" => loops::loop_resume;
+    Long Admin Nothing post "/api/loops/{name}/run" => loops::loop_run;
+    Quick Viewer Nothing get "/api/status" => admin::status;
+    Quick ViewerOrRuns All get "/api/version" => admin::version;
+    Long Viewer Nothing get "/api/audit/verify" => admin::audit_verify;
+    Long Admin Nothing post "/api/backup" => admin::backup;
+    Long Admin Nothing post "/api/prune" => admin::prune;
+    Quick ViewerOrRuns All get "/api/openapi.json" => admin::openapi;
 
-    Quick get "/api/vault" => vault::vault_status;
-    Quick post "/api/vault/unlock" => vault::vault_unlock;
-    Long post "/api/vault/rotate-master" => vault::vault_rotate_master;
-    Quick post "/api/vault/import" => vault::secret_import;
-    Quick get "/api/vault/secrets" => vault::secret_list;
-    Quick put "/api/vault/secrets/{name}" => vault::secret_put;
-    Quick delete "/api/vault/secrets/{name}" => vault::secret_remove;
-    Quick post "/api/vault/secrets/{name}/rotate" => vault::secret_rotate;
-    Quick get "/api/vault/services" => vault::service_list;
-    Quick put "/api/vault/services/{name}" => vault::service_put;
-    Quick delete "/api/vault/services/{name}" => vault::service_remove;
-    Quick get "/api/vault/grants" => vault::grant_list;
-    Quick post "/api/vault/grants" => vault::grant_put;
-    Quick post "/api/vault/grants/revoke" => vault::grant_revoke;
-    Long get "/api/services/{service}/{*path}" => services::service_get;
-    Long post "/api/services/{service}/{*path}" => services::service_post;
-    Long put "/api/services/{service}/{*path}" => services::service_call_put;
-    Long patch "/api/services/{service}/{*path}" => services::service_patch;
-    Long delete "/api/services/{service}/{*path}" => services::service_delete;
-    Long post "/mesh/api" => services::mesh_api;
-    Quick get "/api/budgets" => budgets::budget_list;
-    Quick put "/api/budgets" => budgets::budget_put;
-    Quick get "/api/budgets/{id}" => budgets::budget_fetch;
-    Quick delete "/api/budgets/{id}" => budgets::budget_remove;
-    Quick get "/api/costs" => budgets::cost_list;
-    Quick get "/api/halt" => budgets::halt_fetch;
-    Long post "/api/halt" => budgets::halt;
-    Long post "/api/resume" => budgets::resume;
-    Quick get "/mesh/blackboard" => mesh::board_list;
-    Quick get "/mesh/blackboard/{*key}" => mesh::board_get;
-    Quick put "/mesh/blackboard/{*key}" => mesh::board_put;
-    Quick delete "/mesh/blackboard/{*key}" => mesh::board_delete;
-    Quick get "/mesh/watch" => mesh::board_watch;
-    Quick post "/mesh/message" => mesh::message_send;
-    Quick get "/mesh/messages" => mesh::message_list;
-    Long post "/mesh/messages/receive" => mesh::message_receive;
-    Quick post "/mesh/messages/ack" => mesh::message_ack;
-    Quick post "/mesh/messages/requeue" => mesh::message_requeue;
-    Quick post "/mesh/publish" => mesh::topic_publish;
-    Quick post "/mesh/subscribe" => mesh::topic_subscribe;
-    Quick delete "/mesh/subscribe" => mesh::topic_unsubscribe;
-    Quick get "/mesh/subscriptions" => mesh::topic_list;
-    Quick post "/mesh/register" => mesh::register;
-    Quick get "/mesh/agents" => mesh::mesh_agent_list;
-    Quick get "/mesh/agents/{id}/history" => mesh::agent_history;
-    Quick post "/mesh/spawn" => mesh::spawn;
-    Quick get "/mesh/permissions" => acl::acl_list;
-    Quick get "/mesh/permissions/{agent}" => acl::acl_effective;
-    Quick put "/mesh/permissions/{agent}" => acl::acl_put;
-    Quick delete "/mesh/permissions/{agent}" => acl::acl_delete;
-    Quick get "/mesh/can" => acl::can;
+    Quick Viewer Nothing get "/api/vault" => vault::vault_status;
+    Quick Admin Nothing post "/api/vault/unlock" => vault::vault_unlock;
+    Long Admin Nothing post "/api/vault/rotate-master" => vault::vault_rotate_master;
+    Quick Admin Nothing post "/api/vault/import" => vault::secret_import;
+    Quick Admin Nothing get "/api/vault/secrets" => vault::secret_list;
+    Quick Admin Nothing put "/api/vault/secrets/{name}" => vault::secret_put;
+    Quick Admin Nothing delete "/api/vault/secrets/{name}" => vault::secret_remove;
+    Quick Admin Nothing post "/api/vault/secrets/{name}/rotate" => vault::secret_rotate;
+    Quick Viewer Nothing get "/api/vault/services" => vault::service_list;
+    Quick Admin Nothing put "/api/vault/services/{name}" => vault::service_put;
+    Quick Admin Nothing delete "/api/vault/services/{name}" => vault::service_remove;
+    Quick Admin Nothing get "/api/vault/grants" => vault::grant_list;
+    Quick Admin Nothing post "/api/vault/grants" => vault::grant_put;
+    Quick Admin Nothing post "/api/vault/grants/revoke" => vault::grant_revoke;
+    Long Admin AsAgent get "/api/services/{service}/{*path}" PassesOn => services::service_get;
+    Long Admin AsAgent post "/api/services/{service}/{*path}" PassesOn => services::service_post;
+    Long Admin AsAgent put "/api/services/{service}/{*path}" PassesOn => services::service_call_put;
+    Long Admin AsAgent patch "/api/services/{service}/{*path}" PassesOn => services::service_patch;
+    Long Admin AsAgent delete "/api/services/{service}/{*path}" PassesOn => services::service_delete;
+    Long Admin AsAgent post "/mesh/api" => services::mesh_api;
+    Quick Viewer Nothing get "/api/budgets" => budgets::budget_list;
+    Quick Admin Nothing put "/api/budgets" => budgets::budget_put;
+    Quick Viewer Nothing get "/api/budgets/{id}" => budgets::budget_fetch;
+    Quick Admin Nothing delete "/api/budgets/{id}" => budgets::budget_remove;
+    Quick Viewer Nothing get "/api/costs" => budgets::cost_list;
+    Quick Viewer Nothing get "/api/halt" => budgets::halt_fetch;
+    Long Operator Nothing post "/api/halt" => budgets::halt;
+    Long Operator Nothing post "/api/resume" => budgets::resume;
+    Quick Viewer AsAgent get "/mesh/blackboard" => mesh::board_list;
+    Quick Viewer AsAgent get "/mesh/blackboard/{*key}" => mesh::board_get;
+    Quick Operator AsAgent put "/mesh/blackboard/{*key}" => mesh::board_put;
+    Quick Operator AsAgent delete "/mesh/blackboard/{*key}" => mesh::board_delete;
+    Quick Viewer AsAgent get "/mesh/watch" => mesh::board_watch;
+    Quick Operator AsAgent post "/mesh/message" => mesh::message_send;
+    Quick Viewer AsAgent get "/mesh/messages" => mesh::message_list;
+    Long Operator AsAgent post "/mesh/messages/receive" => mesh::message_receive;
+    Quick Operator AsAgent post "/mesh/messages/ack" => mesh::message_ack;
+    Quick Operator AsAgent post "/mesh/messages/requeue" => mesh::message_requeue;
+    Quick Operator AsAgent post "/mesh/publish" => mesh::topic_publish;
+    Quick Operator AsAgent post "/mesh/subscribe" => mesh::topic_subscribe;
+    Quick Operator AsAgent delete "/mesh/subscribe" => mesh::topic_unsubscribe;
+    Quick Viewer AsAgent get "/mesh/subscriptions" => mesh::topic_list;
+    Quick Operator AsAgent post "/mesh/register" => mesh::register;
+    Quick Viewer AsAgent get "/mesh/agents" => mesh::mesh_agent_list;
+    Quick Viewer AsAgent get "/mesh/agents/{id}/history" => mesh::agent_history;
+    Quick Operator AsAgent post "/mesh/spawn" => mesh::spawn;
+    Quick Viewer Nothing get "/mesh/permissions" => acl::acl_list;
+    Quick Viewer Itself get "/mesh/permissions/{agent}" => acl::acl_effective;
+    Quick Admin Nothing put "/mesh/permissions/{agent}" => acl::acl_put;
+    Quick Admin Nothing delete "/mesh/permissions/{agent}" => acl::acl_delete;
+    Quick Viewer Itself get "/mesh/can" => acl::can;
 
-    Long post "/mcp" => door::door;
+    Long OperatorOrMcp AsAgent post "/mcp" => door::door;
 }
 
 /// Adds a route, and its alias: what is served under `/api/runs` is also under `/api/sessions`, and
@@ -246,19 +284,36 @@ fn alias(path: &str) -> Option<String> {
     path.strip_prefix("/api/runs").map(|rest| format!("/api/sessions{rest}"))
 }
 
-/// By what the router matched, aliases included: the pace, and the path in the table. Methods of
-/// one path share the longest pace.
-static TEMPLATES: LazyLock<HashMap<String, (Pace, &'static str)>> = LazyLock::new(|| {
-    let mut templates = HashMap::new();
+/// The lines of the table of one path.
+struct Lines {
+    path: &'static str,
+    /// The longest pace of them.
+    pace: Pace,
+    routes: Vec<&'static Route>,
+}
+
+impl Lines {
+    /// The line of this method. `HEAD` is `GET` without the body.
+    fn of(&self, method: &Method) -> Option<&'static Route> {
+        let method = if *method == Method::HEAD { "GET" } else { method.as_str() };
+        self.routes.iter().copied().find(|route| route.method.eq_ignore_ascii_case(method))
+    }
+}
+
+/// By what the router matched, aliases included.
+static LINES: LazyLock<HashMap<String, Lines>> = LazyLock::new(|| {
+    let mut all: HashMap<String, Lines> = HashMap::new();
     for route in ROUTES {
         for path in [Some(route.path.to_owned()), alias(route.path)].into_iter().flatten() {
-            let (pace, _) = templates.entry(path).or_insert((route.pace, route.path));
+            let new = Lines { path: route.path, pace: route.pace, routes: Vec::new() };
+            let lines = all.entry(path).or_insert(new);
+            lines.routes.push(route);
             if route.pace == Pace::Long {
-                *pace = Pace::Long;
+                lines.pace = Pace::Long;
             }
         }
     }
-    templates
+    all
 });
 
 /// The whole API. What no route takes is answered with a problem, too.
@@ -280,17 +335,17 @@ async fn within_its_time(
     request: Request,
     next: Next,
 ) -> Response {
-    let known = TEMPLATES.get(matched.as_str());
-    let &(pace, template) = known.expect("the table and the router are made from the same lines");
-    if let Some(caller) = request.extensions().get::<Caller>() {
-        let method = request.method().as_str().to_ascii_lowercase();
-        if let Err(fault) = roles::check(caller, &method, template) {
-            let mut response = fault.into_response();
-            response.extensions_mut().insert(Template(template));
-            return response;
-        }
+    let known = LINES.get(matched.as_str());
+    let lines = known.expect("the table and the router are made from the same lines");
+    // A method that the path does not take has no line: it is refused behind this.
+    if let Some(route) = lines.of(request.method())
+        && let Err(fault) = may_begin(route, &request)
+    {
+        let mut response = fault.into_response();
+        response.extensions_mut().insert(Template(lines.path));
+        return response;
     }
-    let limit = match pace {
+    let limit = match lines.pace {
         Pace::Long => cx.config.long_request_timeout,
         Pace::Quick => cx.config.request_timeout,
     };
@@ -299,8 +354,31 @@ async fn within_its_time(
         let text = format!("the server did not finish within {limit:?}; what it began goes on");
         Fault::new(ProblemKind::Slow, text).into_response()
     });
-    response.extensions_mut().insert(Template(template));
+    response.extensions_mut().insert(Template(lines.path));
     response
+}
+
+/// What is asked of a request before its handler begins.
+fn may_begin(route: &Route, request: &Request) -> Result<(), Fault> {
+    if let Some(caller) = request.extensions().get::<Caller>() {
+        roles::check(caller, route)?;
+    }
+    let carries = request.headers().contains_key(IDEMPOTENCY_KEY);
+    if carries && route.keys == Keys::Refuses && route.method != "get" {
+        return Err(takes_no_key(route));
+    }
+    Ok(())
+}
+
+/// Whoever sends a key relies on it, so that it is not ignored.
+fn takes_no_key(route: &Route) -> Fault {
+    let named = |route: &Route| format!("{} {}", route.method.to_uppercase(), route.path);
+    let text = format!("{} does not honour an Idempotency-Key; nothing was done", named(route));
+    let honour = ROUTES.iter().filter(|route| route.keys == Keys::Honours).map(named);
+    let honour = honour.collect::<Vec<_>>().join(" and ");
+    Fault::new(ProblemKind::BadRequest, text)
+        .with_hint(format!("{honour} honour one; leave the header out here"))
+        .closing()
 }
 
 async fn not_found(method: Method, uri: Uri) -> Fault {

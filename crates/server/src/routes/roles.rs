@@ -1,5 +1,6 @@
-//! Which role or scope a route takes: said here once, held before any handler begins, and written to
-//! `docs/roles.md`. The engine asks again, for what depends on more than the route.
+//! What a route can ask of its caller. Each line of the table of routes says which it is: that is held
+//! before any handler begins, and written to `docs/roles.md`. The engine asks again, for what depends on
+//! more than the route.
 
 use std::fmt::Write as _;
 
@@ -7,109 +8,64 @@ use overmind_api::ProblemKind;
 use overmind_core::row::Role;
 use overmind_engine::{Caller, Rights};
 
-use super::ROUTES;
+use super::{ROUTES, Route};
 use crate::fault::Fault;
 
 /// What a route asks of an API key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Needs {
+pub(crate) enum Needs {
     /// No token at all.
-    Nothing,
-    /// This role, or one above it.
-    Role(Role),
-    /// As an operator, and the scope `runs`.
-    Runs,
-    /// As an operator, and the scope `mcp`.
-    Mcp,
+    Anyone,
+    Viewer,
+    /// A viewer, or the scope `runs`.
+    ViewerOrRuns,
+    Operator,
+    /// An operator, or the scope `runs`.
+    OperatorOrRuns,
+    /// An operator, or the scope `mcp`.
+    OperatorOrMcp,
+    Admin,
 }
 
-/// Routes that read and are not for viewers.
-const READ_BY_MORE: &[(&str, Role)] = &[
-    ("/api/keys", Role::Admin),
-    ("/api/settings/{name}", Role::Admin),
-    ("/api/vault/secrets", Role::Admin),
-    ("/api/rooms/leaks", Role::Operator),
-    ("/api/projects/trust", Role::Admin),
-];
+impl Needs {
+    /// The least role, beside scopes; `None` where no token is needed.
+    const fn least(self) -> Option<Role> {
+        match self {
+            Self::Anyone => None,
+            Self::Viewer | Self::ViewerOrRuns => Some(Role::Viewer),
+            Self::Operator | Self::OperatorOrRuns | Self::OperatorOrMcp => Some(Role::Operator),
+            Self::Admin => Some(Role::Admin),
+        }
+    }
 
-/// Routes that change something and are for admins alone, by how their paths begin.
-const CHANGED_BY_ADMINS: &[&str] = &[
-    "/api/backup",
-    "/api/budgets",
-    "/api/keys",
-    "/api/loops/",
-    "/api/memory/reembed",
-    "/api/projects/",
-    "/api/prune",
-    "/api/rooms/fix",
-    "/api/settings/",
-    "/api/vault",
-    "/mesh/permissions/",
-];
+    /// Whether a key of this role or scope may call the route.
+    fn met_by(self, role: Role) -> bool {
+        let Some(least) = self.least() else { return true };
+        match role {
+            Role::Model => false,
+            Role::Mcp => self == Self::OperatorOrMcp,
+            Role::Runs => matches!(self, Self::ViewerOrRuns | Self::OperatorOrRuns),
+            Role::Viewer | Role::Operator | Role::Admin => role >= least,
+        }
+    }
 
-/// Routes that the scope `runs` has beside reading runs and the inbox.
-const OF_RUNS: &[&str] = &[
-    "/api/runs",
-    "/api/runs/{id}/approvals/{approval_id}",
-    "/api/runs/{id}/cancel",
-    "/api/runs/{id}/fork",
-    "/api/runs/{id}/input",
-    "/api/runs/{id}/send",
-    "/api/runs/{id}/stop",
-    "/api/inbox/answer",
-    "/api/inbox/{id}/answer",
-];
-
-/// What `runs` may read.
-const READ_BY_RUNS: &[&str] =
-    &["/api/runs", "/api/inbox", "/api/agents/{id}", "/api/version", "/api/openapi.json"];
-
-fn needs(method: &str, path: &str) -> Needs {
-    if matches!(path, "/health" | "/healthz" | "/readyz") {
-        return Needs::Nothing;
-    }
-    if path == "/mcp" {
-        return Needs::Mcp;
-    }
-    if path.starts_with("/api/services/") || path == "/mesh/api" {
-        return Needs::Role(Role::Admin);
-    }
-    let reads = method == "get" || path == "/api/memory/search";
-    if reads {
-        let more = READ_BY_MORE.iter().find(|(of, _)| *of == path);
-        return Needs::Role(more.map_or(Role::Viewer, |(_, role)| *role));
-    }
-    if OF_RUNS.contains(&path) {
-        return Needs::Runs;
-    }
-    match CHANGED_BY_ADMINS.iter().any(|start| path.starts_with(start)) {
-        true => Needs::Role(Role::Admin),
-        false => Needs::Role(Role::Operator),
-    }
-}
-
-/// Whether a key of this role may call the route; `method` in lower case.
-fn may(role: Role, method: &str, path: &str) -> bool {
-    let needs = needs(method, path);
-    match role {
-        Role::Mcp => matches!(needs, Needs::Nothing | Needs::Mcp),
-        Role::Model => needs == Needs::Nothing,
-        Role::Runs => match needs {
-            Needs::Nothing | Needs::Runs => true,
-            Needs::Role(Role::Viewer) => READ_BY_RUNS.iter().any(|start| path.starts_with(start)),
-            Needs::Role(_) | Needs::Mcp => false,
-        },
-        Role::Viewer | Role::Operator | Role::Admin => match needs {
-            Needs::Nothing => true,
-            Needs::Role(least) => role >= least,
-            Needs::Runs | Needs::Mcp => role >= Role::Operator,
-        },
+    /// In the words of a refusal.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Anyone => "no token",
+            Self::Viewer => "viewer",
+            Self::ViewerOrRuns => "viewer, or the scope runs",
+            Self::Operator => "operator",
+            Self::OperatorOrRuns => "operator, or the scope runs",
+            Self::OperatorOrMcp => "operator, or the scope mcp",
+            Self::Admin => "admin",
+        }
     }
 }
 
 /// What a run's own token reaches by a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Own {
+pub(crate) enum Own {
     Nothing,
     All,
     /// Of the run alone.
@@ -135,62 +91,28 @@ impl Own {
     }
 }
 
-fn own(method: &str, path: &str) -> Own {
-    match (method, path) {
-        (_, "/api/version" | "/api/openapi.json") => Own::All,
-        _ if needs(method, path) == Needs::Nothing => Own::All,
-        ("get", "/api/runs/usage") => Own::Nothing,
-        (
-            "post",
-            "/api/runs/kill"
-            | "/api/runs/{id}/cancel"
-            | "/api/runs/{id}/send"
-            | "/api/runs/{id}/stop",
-        ) => Own::Below,
-        ("post", "/api/runs/{id}/tools/call") | ("put", "/api/runs/{id}/artifacts/{*name}") => {
-            Own::Itself
-        }
-        ("post", "/api/runs" | "/mcp") => Own::AsAgent,
-        ("get", "/api/agents" | "/api/agents/{id}") => Own::AsAgent,
-        ("get", "/api/runs") => Own::Tree,
-        ("get", path) if path.starts_with("/api/runs/{id}") => Own::Tree,
-        ("get", "/mesh/can" | "/mesh/permissions/{agent}") => Own::Itself,
-        (_, path) if path.starts_with("/mesh/permissions") => Own::Nothing,
-        (_, path) if path.starts_with("/mesh/") || path.starts_with("/api/services/") => {
-            Own::AsAgent
-        }
-        (_, _) => Own::Nothing,
-    }
-}
-
 /// Refuses a caller that the route is not for. Which run, which agent, which key of the shared state is
 /// the engine's to judge.
 ///
 /// # Errors
 ///
 /// 403.
-pub(super) fn check(caller: &Caller, method: &str, path: &str) -> Result<(), Fault> {
-    let method = if method == "head" { "get" } else { method };
+pub(super) fn check(caller: &Caller, route: &Route) -> Result<(), Fault> {
     let Rights::Role(role) = caller.rights else {
-        return match own(method, path) {
+        return match route.own {
             Own::Nothing => {
-                let method = method.to_uppercase();
-                let text = format!("a run's own token cannot do this: {method} {path}");
+                let method = route.method.to_uppercase();
+                let text = format!("a run's own token cannot do this: {method} {}", route.path);
                 Err(Fault::new(ProblemKind::Forbidden, text))
             }
             Own::All | Own::Itself | Own::Tree | Own::Below | Own::AsAgent => Ok(()),
         };
     };
-    if may(role, method, path) {
+    if route.needs.met_by(role) {
         return Ok(());
     }
-    let least = match needs(method, path) {
-        Needs::Nothing => return Ok(()),
-        Needs::Role(role) => role.as_str(),
-        Needs::Runs => "operator, or the scope runs",
-        Needs::Mcp => "operator, or the scope mcp",
-    };
-    let text = format!("`{}` has the role {}; this needs {least}", caller.name, role.as_str());
+    let (name, least) = (&caller.name, route.needs.as_str());
+    let text = format!("`{name}` has the role {}; this needs {least}", role.as_str());
     Err(Fault::new(ProblemKind::Forbidden, text))
 }
 
@@ -209,8 +131,7 @@ pub fn roles_document() -> String {
     };
     for route in ROUTES {
         let what = format!("`{} {}`", route.method.to_uppercase(), route.path);
-        let roles = COLUMNS.map(|role| may(role, route.method, route.path));
-        line(&what, roles, own(route.method, route.path));
+        line(&what, COLUMNS.map(|role| route.needs.met_by(role)), route.own);
     }
     line("`/llm/…`", [false, true, true, true, false, false], Own::AsAgent);
     text
@@ -221,7 +142,7 @@ const INTRODUCTION: &str = "\
 
 Who may call which route, by the role or the scope of an API key (`overmind key create NAME --role ROLE`, or `--scope SCOPE` for a program that
 does one thing). The admin token of the data directory is an admin. This page is made from the table that the server holds
-(`crates/server/src/routes/roles.rs`) by `cargo run -q -p overmind-server --example roles > docs/roles.md`; a test tries each line on a server.
+(`crates/server/src/routes/mod.rs`) by `cargo run -q -p overmind-server --example roles > docs/roles.md`; a test tries each line on a server.
 
 | | may |
 |---|---|

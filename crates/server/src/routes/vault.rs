@@ -291,7 +291,7 @@ pub(crate) async fn service_remove(
     Ok(json(&Okay { ok: true }))
 }
 
-/// Lists who may use what.
+/// Lists who may use what. Admins only: it names secrets.
 #[cfg_attr(feature = "openapi", utoipa::path(
     get, path = "/api/vault/grants", tag = "vault", params(ListQuery),
     responses((status = 200, body = [GrantInfo]))

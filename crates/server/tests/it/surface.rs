@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use overmind_server::RateLimit;
 use overmind_testkit::ports::{FakeModels, FakeTools};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::world::{Response, World, patiently};
@@ -132,10 +132,10 @@ async fn bodies_must_be_json_of_bounded_size() {
         |kind: &str| world.request("POST", "/api/agents").json(fine).header("Content-Type", kind);
     let wrong = "the body must be JSON: send `Content-Type: application/json`";
     for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"] {
-        assert_eq!(post(kind).send().await.problem(422), wrong, "{kind}");
+        assert_eq!(post(kind).send().await.problem(415), wrong, "{kind}");
     }
     let none = world.request("POST", "/api/agents").json(fine).without("Content-Type").send().await;
-    assert_eq!(none.problem(422), wrong);
+    assert_eq!(none.problem(415), wrong);
     assert_eq!(post("application/json; charset=utf-8").send().await.status, 200);
 
     let answer = world.post("/api/agents", "{\"name\": \"a\",\n\"role\" 1}").await;
@@ -457,17 +457,18 @@ async fn each_route_is_for_the_roles_and_scopes_that_the_table_says() {
         let cells: Vec<&str> = line.trim_matches(['|', ' ']).split(" | ").collect();
         let [route, allowed @ ..] = cells.as_slice() else { panic!("{line}") };
         let Some((method, path)) = route.trim_matches('`').split_once(' ') else { continue };
-        // What ends others' runs, waits for an answer, or judges by more than the role.
-        if matches!(path, "/api/halt" | "/mcp" | "/mesh/api") || path.starts_with("/api/services/")
-        {
+        // What judges by the service that a body names, once it has read it.
+        if path == "/mesh/api" {
             continue;
         }
-        let mut at = String::new();
-        for part in path.split('/').skip(1) {
-            let filled = if part.starts_with('{') { "nothing-like-it" } else { part };
-            at = format!("{at}/{filled}");
-        }
+        // What ends others' runs, waits for an answer, or judges by more than the role: only those
+        // who may not are tried.
+        let others = matches!(path, "/api/halt" | "/mcp") || path.starts_with("/api/services/");
+        let at = filled(path);
         for ((role, key), allowed) in keys.iter().zip(allowed) {
+            if others && *allowed != "–" {
+                continue;
+            }
             let request = world.request(method, &at).token(key);
             let request = if method == "GET" { request } else { request.json("{}") };
             let answer = request.status().await;
@@ -479,6 +480,82 @@ async fn each_route_is_for_the_roles_and_scopes_that_the_table_says() {
         }
     }
     assert!(tried > 500, "{tried} were tried");
+}
+
+/// A path of the table with something in the place of its parameters.
+fn filled(path: &str) -> String {
+    let part = |part: &str| if part.starts_with('{') { "nothing-like-it" } else { part }.to_owned();
+    path.split('/').map(part).collect::<Vec<_>>().join("/")
+}
+
+/// What was answered by a status that said another thing.
+#[tokio::test]
+async fn what_is_wrong_with_a_request_has_the_status_that_says_so() {
+    let world = World::new().await;
+    let path = world.dir.path().join("copy").display().to_string();
+    let body = format!(r#"{{"path":"{path}\u0000x"}}"#);
+    let nul = world.post("/api/backup", &body).await.problem(422);
+    assert!(nul.contains("NUL"), "{nul}");
+    assert_eq!(
+        std::fs::read_dir(world.dir.path())
+            .unwrap()
+            .filter(|entry| {
+                entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("copy")
+            })
+            .count(),
+        0
+    );
+    for path in ["/llm/openai/v1/nothing", "/llm/openai/v1/messages"] {
+        let error = world.get(path).await;
+        assert_eq!(error.status, 404);
+        let error = &error.json()["error"];
+        assert_eq!(error["code"], Value::Null, "no model was asked for: {error}");
+        assert!(error["message"].as_str().unwrap().contains(path), "{error}");
+    }
+    let model = world.get("/llm/openai/v1/models/nothing").await;
+    assert_eq!((model.status, &model.json()["error"]["code"]), (404, &json!("model_not_found")));
+}
+
+/// Each route that changes something, with a key: two honour it, calls of a service pass it on, and all
+/// others say that they do not, and do nothing.
+#[tokio::test]
+async fn an_idempotency_key_is_honoured_or_refused_on_every_route() {
+    let world = World::new().await;
+    let table = include_str!("../../../../docs/roles.md");
+    let (mut refused, mut taken) = (0, Vec::new());
+    for line in table.lines().filter(|line| line.starts_with("| `") && line.contains(" /")) {
+        let Some((route, _)) = line.trim_start_matches("| `").split_once('`') else { continue };
+        let Some((method, path)) = route.split_once(' ') else { continue };
+        if method == "GET" {
+            continue; // a read can be repeated without a key
+        }
+        let request = world.request(method, &filled(path)).header("Idempotency-Key", "once");
+        let answer = request.json("{}").send().await;
+        if answer.body.contains("does not honour an Idempotency-Key") {
+            let error = answer.problem(400);
+            assert!(error.starts_with(&format!("{method} {path} does not")), "{error}");
+            refused += 1;
+        } else {
+            taken.push(route.to_owned());
+        }
+    }
+    let read = world.request("GET", "/api/agents").header("Idempotency-Key", "once");
+    assert_eq!(read.send().await.status, 200);
+    let service = "/api/services/{service}/{*path}";
+    let mut wanted: Vec<_> =
+        ["POST", "PUT", "PATCH", "DELETE"].map(|method| format!("{method} {service}")).into();
+    wanted.extend(["POST /api/agents".to_owned(), "POST /api/runs".to_owned()]);
+    wanted.sort();
+    taken.sort();
+    assert_eq!(taken, wanted);
+    assert!(refused > 60, "{refused}");
+    // The other name of the same routes, and a refusal that did nothing.
+    let post = world.request("POST", "/api/sessions/kill").header("Idempotency-Key", "once");
+    let answer = post.json("{}").send().await;
+    assert!(answer.json()["hint"].as_str().unwrap().contains("POST /api/runs"), "{}", answer.body);
+    let put = world.request("PUT", "/mesh/blackboard/k").header("Idempotency-Key", "once");
+    put.json(r#"{"value":1}"#).send().await.problem(400);
+    assert_eq!(world.get("/mesh/blackboard/k").await.status, 404);
 }
 
 #[tokio::test]

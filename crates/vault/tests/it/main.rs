@@ -166,7 +166,9 @@ fn a_passphrase_that_is_missing_or_wrong_is_said_and_the_right_one_opens_it_late
     let none = Vault::new(options(dir.path(), None));
     let err = none.unlock(&needed, None).unwrap_err().to_string();
     assert!(err.contains("needs its passphrase") && err.contains("vault unlock"), "{err}");
-    let err = none.unlock(&needed, Some(&secret("wrong horse"))).unwrap_err().to_string();
+    let err = none.unlock(&needed, Some(&secret("wrong horse"))).unwrap_err();
+    assert!(matches!(err, SealError::WrongPassphrase { .. }), "{err}");
+    let err = err.to_string();
     assert!(err.contains("passphrase is wrong") && !err.contains("horse"), "{err}");
     assert!(none.open(&name("a"), 1, &sealed).is_err());
     none.unlock(&needed, Some(&secret(right))).unwrap();
