@@ -43,6 +43,12 @@ pub struct RunListQuery {
     /// Only runs of this name, or with a `*` at its end of names that begin so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Only runs with these labels: `app=web,tier!=gold`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<String>,
+    /// Only runs that were started for this resource: its uid.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     /// How much of each: `full`, as where nothing is said, or `basic`, which is what a list shows.
     #[cfg_attr(feature = "openapi", param(inline))]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,6 +1,8 @@
 //! Runs (sessions) on the wire, their steps, and what can be asked of them.
 
-use overmind_core::ids::{AgentId, ApprovalId, ColonyId, HiveId, SessionId, StepId};
+use std::collections::BTreeMap;
+
+use overmind_core::ids::{AgentId, ApprovalId, ColonyId, HiveId, RecordId, SessionId, StepId};
 use overmind_core::row::{SessionRow, StepRow};
 use overmind_core::time::Timestamp;
 use overmind_core::{attest, model, name};
@@ -83,6 +85,12 @@ pub struct Run {
     pub created_by: String,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub colony: ColonyId,
+    /// The uid of the resource that it was started for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub owner: Option<RecordId>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
 }
 
 /// What a list shows of a run: `view=basic`.
@@ -209,6 +217,8 @@ impl From<SessionRow> for Run {
             forked_from: row.forked_from.map(|(run_id, step)| ForkedFrom { run_id, step }),
             created_by: row.created_by,
             colony: row.colony,
+            owner: row.owner,
+            labels: row.labels,
         }
     }
 }
@@ -397,6 +407,9 @@ pub struct RunCreate {
     /// long as it lives does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<bool>,
+    /// By what it is found: `{"app": "web"}`, with the syntax of labels of Kubernetes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
 }
 
 impl RunCreate {

@@ -79,6 +79,7 @@ async fn one(engine: &Engine, client: &Client) -> Result<Duration, Failure> {
         workspace: None,
         conversation: None,
         idempotency: None,
+        ..SessionDraft::default()
     };
     let run = engine.session_create(&by, draft).await?.value.id;
     let mut watch = engine.session_watch(run);

@@ -674,6 +674,9 @@ pub struct RunArgs {
     /// The run that it is started for: an id, a name, or a unique part of one
     #[arg(long, value_name = "RUN")]
     pub parent: Option<String>,
+    /// Label it, to find it again with `overmind ps -l`; may be given again
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = crate::args_command::label)]
+    pub label: Vec<(String, String)>,
     /// Confirm what the project orders to be run, without asking; see `overmind help trust`
     #[arg(long)]
     pub trust_project: bool,
@@ -697,6 +700,9 @@ pub struct PsArgs {
     /// Only runs of this agent: its name, its id, or a unique part of it
     #[arg(long, value_name = "AGENT")]
     pub agent: Option<String>,
+    /// Only runs with these labels: app=web,tier!=gold
+    #[arg(short = 'l', long, conflicts_with = "children")]
+    pub selector: Option<String>,
     /// Below each run those that were started for it
     #[arg(long)]
     pub tree: bool,

@@ -68,6 +68,15 @@ pub struct CommandFlags {
     pub env_from: Vec<(String, String)>,
 }
 
+/// One label of a run.
+pub(crate) fn label(text: &str) -> Result<(String, String), String> {
+    use overmind_core::record::label::{check_key, check_value};
+    let (key, value) = text.split_once('=').ok_or("a label is KEY=VALUE")?;
+    check_key(key).map_err(|why| format!("the key {why}"))?;
+    check_value(value).map_err(|why| format!("the value {why}"))?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
 fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() && !value.is_empty() => {

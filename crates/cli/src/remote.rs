@@ -358,12 +358,17 @@ impl Remote {
         agent: Option<&str>,
         limit: u32,
     ) -> Result<Vec<R>, Failure> {
-        let query = RunListQuery {
-            limit: Some(limit.min(MAX_LIMIT)),
-            status: status.to_vec(),
-            agent: agent.map(str::to_owned),
-            ..RunListQuery::default()
-        };
+        let (status, agent) = (status.to_vec(), agent.map(str::to_owned));
+        self.runs_of(RunListQuery { status, agent, ..RunListQuery::default() }, limit).await
+    }
+
+    /// What a query finds, at most `limit`, newest first.
+    pub async fn runs_of<R: RunShape>(
+        &self,
+        query: RunListQuery,
+        limit: u32,
+    ) -> Result<Vec<R>, Failure> {
+        let query = RunListQuery { limit: Some(limit.min(MAX_LIMIT)), ..query };
         let first = self.client.run_list_as(&query).await?;
         self.rest(first, limit).await
     }
@@ -769,6 +774,7 @@ fn exit_of(kind: ProblemKind) -> Exit {
         }
         ProblemKind::BadRequest | ProblemKind::Invalid | ProblemKind::TooLarge => Exit::Usage,
         ProblemKind::MethodNotAllowed
+        | ProblemKind::MediaType
         | ProblemKind::Timeout
         | ProblemKind::Misdirected
         | ProblemKind::RateLimited

@@ -179,6 +179,7 @@ async fn begin(
         sandbox: args.command.sandbox.map(Into::into),
         room: args.room.wish(),
         conversation: None,
+        labels: args.label.into_iter().collect(),
     };
     let in_words = agent.is_none();
     let agent = match agent {

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use overmind_api::{
-    AgentId, Diff, ForkRequest, RoomAction, Run, RunBasic, RunStatus, SandboxLevel, SessionId,
-    Step, Timestamp, VerifyReport,
+    AgentId, Diff, ForkRequest, RoomAction, Run, RunBasic, RunListQuery, RunStatus, SandboxLevel,
+    SessionId, Step, Timestamp, VerifyReport,
 };
 use overmind_client::RunShape;
 use serde::Serialize;
@@ -80,7 +80,15 @@ impl Wish<'_> {
                 below.retain(|run| args.all || !ended(run.basics().status));
                 below
             }
-            None => remote.runs(&self.statuses, self.agent.as_deref(), args.limit).await?,
+            None => {
+                let query = RunListQuery {
+                    status: self.statuses.clone(),
+                    agent: self.agent.clone(),
+                    selector: args.selector.clone(),
+                    ..RunListQuery::default()
+                };
+                remote.runs_of(query, args.limit).await?
+            }
         };
         let branches = if args.tree { tree(&mut runs) } else { vec![String::new(); runs.len()] };
         Ok((runs, branches))

@@ -715,6 +715,8 @@ fn runs_path(query: &RunListQuery, view: RunView) -> TargetPath {
         .query("agent", query.agent.as_ref())
         .query("parent", query.parent.as_ref())
         .query("name", query.name.as_ref())
+        .query("selector", query.selector.as_ref())
+        .query("owner", query.owner.as_ref())
         .query("view", (view != RunView::Full).then_some(view.as_str()))
 }
 

@@ -152,17 +152,14 @@ pub enum End {
     Release,
 }
 
-/// What the session of an attempt is called: at most 63 characters.
-pub fn session_name(quest: &str, id: RecordId, number: u32) -> String {
-    format!("{}{number}", session_prefix(quest, id))
-}
+/// The label of a session that says which attempt of its owner it is.
+pub const ATTEMPT: &str = "overmind/attempt";
 
-/// What the names of all sessions of a quest begin with.
-pub fn session_prefix(quest: &str, id: RecordId) -> String {
-    let digest = blake3::hash(&id.as_u128().to_be_bytes()).to_hex();
-    let short: String = quest.chars().take(40).map(|c| if c == '.' { '-' } else { c }).collect();
-    let digits: String = digest.chars().take(10).collect();
-    format!("{short}-{digits}-")
+/// What the session of an attempt is called where that name is free: at most 63 characters. Nothing
+/// is found by it.
+pub fn session_name(quest: &str, number: u32) -> String {
+    let short: String = quest.chars().take(50).map(|c| if c == '.' { '-' } else { c }).collect();
+    format!("{short}-{number}")
 }
 
 /// What an attempt's start is idempotent by.

@@ -1,5 +1,6 @@
 //! Current state at rest: what the store keeps beside the log, in the same transaction.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,7 @@ use serde_json::Value;
 use crate::attest::AttestationRef;
 use crate::command::CommandRow;
 use crate::enclosure::Surroundings;
-use crate::ids::{AgentId, ApiKeyId, ApprovalId, ColonyId, HiveId, SessionId, StepId};
+use crate::ids::{AgentId, ApiKeyId, ApprovalId, ColonyId, HiveId, RecordId, SessionId, StepId};
 use crate::model::Usage;
 use crate::room::stay::RoomRow;
 use crate::sandbox::SandboxLevel;
@@ -118,6 +119,9 @@ pub struct SessionRow {
     pub forked_from: Option<(SessionId, u32)>,
     /// Who asked for it: the name of an API key, `admin`, or a session id.
     pub created_by: String,
+    /// The record that it was started for. Never changes, like the labels.
+    pub owner: Option<RecordId>,
+    pub labels: BTreeMap<String, String>,
 }
 
 impl SessionRow {

@@ -16,15 +16,15 @@ use crate::artifact::{Artifact, ArtifactContent, ArtifactHold, ArtifactName, Art
 use crate::attest::{Attested, Kept};
 use crate::budget::{self, BudgetChange, CallRecord, CostQuery, CostRow};
 use crate::ids::{
-    AgentId, ApiKeyId, CallId, ColonyId, EffectId, HiveId, InboxId, LetterId, MemoryId, SessionId,
-    StepId, SubscriptionId,
+    AgentId, ApiKeyId, CallId, ColonyId, EffectId, HiveId, InboxId, LetterId, MemoryId, RecordId,
+    SessionId, StepId, SubscriptionId,
 };
 use crate::inbox::{InboxCounts, InboxCursor, InboxFilter, InboxItem};
 use crate::memory::{MemoryFilter, MemoryItem};
 use crate::mesh::{
     BoardEntry, Key, Letter, LetterFilter, LetterMark, MailboxCounts, Registration, Subscription,
 };
-use crate::record::{RecordKey, rows::RecordChange};
+use crate::record::{RecordKey, Selector, rows::RecordChange};
 use crate::row::{ApiKey, SessionRow, SessionStatus, StepRow};
 use crate::time::Timestamp;
 use crate::vault::rows::VaultChange;
@@ -339,6 +339,10 @@ pub struct SessionFilter {
     /// This session, and those that were started for it, for those, and so on.
     pub tree: Option<SessionId>,
     pub name: Option<NameFilter>,
+    /// Started for this record.
+    pub owner: Option<RecordId>,
+    /// With these labels.
+    pub selector: Selector,
 }
 
 /// Which names.

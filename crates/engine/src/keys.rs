@@ -18,6 +18,12 @@ fn wrong() -> EngineError {
     EngineError::Unauthenticated { message: "the token is not valid".into() }
 }
 
+/// Who acts without a key. A key of such a name would be taken for them in the log, and share the
+/// idempotency keys of what they start.
+const RESERVED: [&str; 3] = ["admin", "postmaster", "system"];
+/// Beginnings of the names of sessions and agents.
+const RESERVED_BEGINNINGS: [&str; 2] = ["ses_", "agent:"];
+
 impl Engine {
     /// Finds out who holds `token`: the admin token, an `ovk_…` API key, or an `ovs_…` token of
     /// a session that lives in the epoch it names.
@@ -130,8 +136,12 @@ impl Engine {
         name::check_readable(name)
             .map_err(|why| EngineError::invalid("name", format!("name {why}")))?;
         self.no_secret("name", name)?;
-        if name == "admin" || name.starts_with("ses_") {
-            let message = "name must be neither `admin` nor look like a session's id";
+        if RESERVED.contains(&name) || RESERVED_BEGINNINGS.iter().any(|of| name.starts_with(of)) {
+            let message = format!(
+                "name must be none of {}, and not begin with {}: the log calls others so",
+                RESERVED.join(", "),
+                RESERVED_BEGINNINGS.join(" or ")
+            );
             return Err(EngineError::invalid("name", message));
         }
         // 244 random bits of the operating system's generator.

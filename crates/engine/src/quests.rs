@@ -2,7 +2,7 @@
 //!
 //! A pass looks at each quest that has not finished or is being deleted. It writes the status that
 //! was decided, and only then starts and ends sessions; a crash between the two is finished by the
-//! next pass, for the session of an attempt is found by its name. Sessions are started with the
+//! next pass, for the session of an attempt is found by its owner and the label of its number. Sessions are started with the
 //! rights of the author of the spec: the role that they had when they wrote it, and no more than
 //! they have now ([`author`]).
 
@@ -17,14 +17,14 @@ use overmind_core::Fut;
 use overmind_core::ids::{RecordId, SessionId};
 use overmind_core::loops::{Pace, Reconcile, Report};
 use overmind_core::quest::{
-    End, FINALIZER, Plan, QuestSpec, QuestStatus, Seen, backoff, decide, session_prefix,
+    ATTEMPT, End, FINALIZER, Plan, QuestSpec, QuestStatus, Seen, backoff, decide,
 };
 use overmind_core::record::decide::{Stamp, status as status_write};
 use overmind_core::record::kinds::quest::{OPEN, QUEST};
 use overmind_core::record::rows::RecordQuery;
 use overmind_core::record::{Kind, Record};
 use overmind_core::row::{Role, SessionRow, SessionStatus};
-use overmind_core::store::{Commit, NameFilter, Page, SessionFilter, StoreError, StreamId};
+use overmind_core::store::{Commit, Page, SessionFilter, StoreError, StreamId};
 use overmind_core::time::Timestamp;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -372,10 +372,9 @@ impl Engine {
         record: &Record,
         status: &QuestStatus,
     ) -> Result<BTreeMap<u32, Seen>, EngineError> {
-        let prefix = session_prefix(record.key.name.as_str(), record.id);
         let mut seen = BTreeMap::new();
         let mut add = |row: &SessionRow| {
-            let number = row.name.strip_prefix(&prefix).and_then(|rest| rest.parse().ok());
+            let number = row.labels.get(ATTEMPT).and_then(|number| number.parse().ok());
             if let Some(number) = number {
                 seen.insert(number, seen_of(row));
             }
@@ -383,7 +382,7 @@ impl Engine {
         let mut after = None;
         loop {
             let filter = SessionFilter {
-                name: Some(NameFilter::Begins(prefix.clone())),
+                owner: Some(record.id),
                 statuses: open_statuses(),
                 ..SessionFilter::default()
             };
@@ -400,7 +399,7 @@ impl Engine {
             }
             let row = match attempt.session {
                 Some(id) => self.cortex.store.session_fetch(id).await?,
-                None => self.attempt_named(record, attempt.number).await?,
+                None => self.attempt_made(record, attempt.number).await?,
             };
             if let Some(row) = row {
                 seen.insert(attempt.number, seen_of(&row));

@@ -1,9 +1,12 @@
 //! What callers ask for, already parsed and not yet checked.
 
+use std::collections::BTreeMap;
+
 use overmind_core::agent::{AgentBudget, AgentLimits, AgentStatus, OnUnknown, PolicyKind};
 use overmind_core::command::CommandSpec;
-use overmind_core::ids::{AgentId, InboxId, SessionId};
+use overmind_core::ids::{AgentId, InboxId, RecordId, SessionId};
 use overmind_core::inbox::{InboxKind, InboxState};
+use overmind_core::record::Selector;
 use overmind_core::room::RoomWish;
 use overmind_core::row::SessionStatus;
 use overmind_core::sandbox::SandboxLevel;
@@ -51,7 +54,7 @@ pub struct AgentPatch {
 }
 
 /// A new session.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct SessionDraft {
     /// Id or exact name.
     pub agent: String,
@@ -73,6 +76,9 @@ pub struct SessionDraft {
     pub workspace: Option<String>,
     /// Whether it rests after its answer; `None`: only a program that takes more input does.
     pub conversation: Option<bool>,
+    pub labels: BTreeMap<String, String>,
+    /// The record that a reconciler starts it for.
+    pub owner: Option<RecordId>,
     /// The Idempotency-Key header and the BLAKE3 of the body.
     pub idempotency: Option<(String, [u8; 32])>,
 }
@@ -85,6 +91,9 @@ pub struct SessionQuery {
     /// Started by this session.
     pub parent: Option<SessionId>,
     pub name: Option<NameFilter>,
+    /// Started for this record.
+    pub owner: Option<RecordId>,
+    pub selector: Selector,
 }
 
 /// What a fork changes from the fork on.

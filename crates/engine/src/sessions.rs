@@ -1,6 +1,6 @@
 //! Sessions as callers see them: create, look, order.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use overmind_core::budget::CostRow;
 use overmind_core::command::{CommandKind, CommandSpec, MAX_ARGUMENT, StopHow};
 use overmind_core::ids::{AgentId, ApprovalId, SessionId};
 use overmind_core::name;
+use overmind_core::record::bounds::check_labels;
 use overmind_core::room::RoomWhen;
 use overmind_core::room::stay::RoomPhase;
 use overmind_core::row::{Role, SessionRow, SessionStatus, StepRow};
@@ -118,6 +119,7 @@ impl Engine {
             name::check(name).map_err(|why| EngineError::invalid("name", format!("name {why}")))?;
             self.no_secret("name", name)?;
         }
+        self.labels_as_said(&draft.labels)?;
         let parent_row = match &draft.parent {
             Some(parent) => Some(self.find_parent(parent).await?),
             None => None,
@@ -170,6 +172,8 @@ impl Engine {
             room,
             trace,
             conversation: draft.conversation.unwrap_or(takes_more),
+            owner: draft.owner,
+            labels: draft.labels,
         };
         self.runs_as_said(&spec.task, &spec.agent)?;
         for attempt in 0.. {
@@ -198,6 +202,17 @@ impl Engine {
             }
         }
         unreachable!("the last attempt returns")
+    }
+
+    /// That labels are such, and hold no secret: they are compared, and cannot be masked.
+    fn labels_as_said(&self, labels: &BTreeMap<String, String>) -> Result<(), EngineError> {
+        if let Some(wrong) = check_labels(labels).into_iter().next() {
+            return Err(EngineError::invalid("labels", wrong.to_string()));
+        }
+        labels
+            .iter()
+            .flat_map(|(key, value)| [key, value])
+            .try_for_each(|text| self.no_secret("labels", text))
     }
 
     /// A session as it begins, and the commit that makes it so.
@@ -372,8 +387,9 @@ impl Engine {
             }
             Rights::Session { session, .. } => Some(session),
         };
-        let SessionQuery { statuses, agent, parent, name } = query;
-        let filter = SessionFilter { colony: None, agent, statuses, parent, tree, name };
+        let SessionQuery { statuses, agent, parent, name, owner, selector } = query;
+        let filter =
+            SessionFilter { colony: None, agent, statuses, parent, tree, name, owner, selector };
         self.settled(self.cortex.store.session_list(filter, page).await?).await
     }
 

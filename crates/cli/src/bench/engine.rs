@@ -203,6 +203,7 @@ async fn begin(engine: &Engine, agent: &str) -> Result<SessionId, EngineError> {
         workspace: None,
         conversation: None,
         idempotency: None,
+        ..SessionDraft::default()
     };
     Ok(engine.session_create(&Caller::admin(), draft).await?.value.id)
 }

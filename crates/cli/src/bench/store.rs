@@ -1,5 +1,6 @@
 //! The store by itself: how fast it makes things durable.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -124,5 +125,7 @@ fn session() -> SessionRow {
         workspace: "/tmp".into(),
         forked_from: None,
         created_by: "bench".into(),
+        owner: None,
+        labels: BTreeMap::new(),
     }
 }

@@ -5,6 +5,7 @@
 //! makes them again and compares. *Observations* (streamed output, calls of tools from
 //! outside the session) change nothing and are skipped.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -15,7 +16,7 @@ use crate::agent::AgentSpec;
 use crate::attest::AttestationRef;
 use crate::command::{LifeEnded, LifeInput, Notice, StopHow};
 use crate::gate::{self, GateVerdict};
-use crate::ids::{AgentId, ApprovalId, ColonyId, HiveId, SessionId, StepId};
+use crate::ids::{AgentId, ApprovalId, ColonyId, HiveId, RecordId, SessionId, StepId};
 use crate::model::{ModelFailure, ModelReply};
 use crate::process::provider;
 use crate::room::RoomWish;
@@ -61,6 +62,12 @@ pub struct Spec {
     /// Whether it rests after its answer, until somebody says more, instead of ending.
     #[serde(default, skip_serializing_if = "is_false")]
     pub conversation: bool,
+    /// The record that it was started for, by a reconciler.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<RecordId>,
+    /// By what people and reconcilers find it; never changes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
 }
 
 /// Where a fork comes from and what it changes from the fork on.

@@ -181,6 +181,8 @@ impl Session {
             workspace: spec.workspace.clone(),
             forked_from: spec.fork.as_ref().map(|fork| (fork.from, fork.at)),
             created_by: spec.created_by.clone(),
+            owner: spec.owner,
+            labels: spec.labels.clone(),
         };
         Self {
             // Who runs a command asks no model.

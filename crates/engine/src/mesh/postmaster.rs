@@ -263,6 +263,7 @@ impl Engine {
             workspace: None,
             conversation: Some(false),
             idempotency: Some((letter.id.to_string(), [0; 32])),
+            ..SessionDraft::default()
         };
         match Box::pin(self.session_create(&starter, draft)).await {
             Ok(_) => Brought::Yes,

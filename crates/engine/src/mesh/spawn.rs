@@ -189,6 +189,7 @@ impl Engine {
             // Whoever started it waits for its answer.
             conversation: Some(false),
             idempotency: key,
+            ..SessionDraft::default()
         };
         if let Some(parent) = &parent {
             let above = self.spec_of(parent.id).await?;

@@ -1,10 +1,10 @@
 //! One attempt of a quest becomes a session.
 
 use overmind_core::command::CommandSpec;
-use overmind_core::quest::{Author, QuestSpec, session_name, start_key};
-use overmind_core::record::Record;
+use overmind_core::quest::{ATTEMPT, Author, QuestSpec, session_name, start_key};
+use overmind_core::record::{Record, Selector};
 use overmind_core::row::SessionRow;
-use overmind_core::store::{NameFilter, Page, SessionFilter, StoreError};
+use overmind_core::store::{Page, SessionFilter, StoreError};
 
 use super::short;
 use crate::Engine;
@@ -13,13 +13,16 @@ use crate::request::SessionDraft;
 
 impl Engine {
     /// The session of an attempt, ended or not.
-    pub(super) async fn attempt_named(
+    pub(super) async fn attempt_made(
         &self,
         record: &Record,
         number: u32,
     ) -> Result<Option<SessionRow>, StoreError> {
-        let name = session_name(record.key.name.as_str(), record.id, number);
-        let filter = SessionFilter { name: Some(NameFilter::Is(name)), ..SessionFilter::default() };
+        let selector = Selector::equals(ATTEMPT, &number.to_string()).map_err(|err| {
+            StoreError::Other { attempt: "finding an attempt".into(), detail: err.to_string() }
+        })?;
+        let owner = Some(record.id);
+        let filter = SessionFilter { owner, selector, ..SessionFilter::default() };
         let page = Page { after: None, limit: 1 };
         Ok(self.cortex.store.session_list(filter, page).await?.pop())
     }
@@ -33,7 +36,7 @@ impl Engine {
         number: u32,
     ) -> Result<(), EngineError> {
         // The key below is forgotten after a while, and is another one for another author.
-        if self.attempt_named(record, number).await?.is_some() {
+        if self.attempt_made(record, number).await?.is_some() {
             return Ok(());
         }
         let by = self.author(author).await?;
@@ -47,17 +50,23 @@ impl Engine {
         let draft = SessionDraft {
             agent: spec.agent.clone(),
             task: spec.task.clone(),
-            name: Some(session_name(record.key.name.as_str(), record.id, number)),
-            parent: None,
+            name: Some(session_name(record.key.name.as_str(), number)),
             command,
             sandbox: spec.sandbox,
-            room: None,
-            step_limit: None,
             workspace: spec.project.clone(),
             conversation: Some(false),
+            labels: [(ATTEMPT.to_owned(), number.to_string())].into(),
+            owner: Some(record.id),
             idempotency: Some((key, fingerprint)),
+            ..SessionDraft::default()
         };
-        match Box::pin(self.session_create(&by, draft)).await {
+        let unnamed = SessionDraft { name: None, ..draft.clone() };
+        let made = match Box::pin(self.session_create(&by, draft)).await {
+            // The name may be another session's: then it gets a generated one.
+            Err(EngineError::Conflict { .. }) => Box::pin(self.session_create(&by, unnamed)).await,
+            made => made,
+        };
+        match made {
             Ok(_) => Ok(()),
             Err(EngineError::NotFound { .. }) => {
                 let agent: String = spec.agent.chars().take(64).collect();

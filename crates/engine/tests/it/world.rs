@@ -308,5 +308,6 @@ pub(crate) fn session_draft(agent: &str, task: &str) -> SessionDraft {
         workspace: None,
         conversation: None,
         idempotency: None,
+        ..SessionDraft::default()
     }
 }

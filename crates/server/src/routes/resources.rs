@@ -302,7 +302,7 @@ fn known(word: &str) -> Result<&'static KindInfo, Fault> {
     })
 }
 
-fn selector_of(query: &mut Query) -> Result<Selector, Fault> {
+pub(crate) fn selector_of(query: &mut Query) -> Result<Selector, Fault> {
     let text = query.take("selector").unwrap_or_default();
     Selector::parse(&text).map_err(|err| Fault::invalid("selector", err.to_string()))
 }

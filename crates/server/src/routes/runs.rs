@@ -20,6 +20,7 @@ use overmind_core::store::NameFilter;
 use overmind_engine::request::{SessionDraft, SessionQuery, ToolCallDraft};
 
 use super::agents::mark_replayed;
+use super::resources::selector_of;
 use crate::convert;
 use crate::cx::Cx;
 use crate::extract::{ApprovalPath, Body, LargeBody, Query, RunPath, Who, parse_bool};
@@ -59,6 +60,7 @@ pub(crate) async fn run_create(
         sandbox,
         room,
         conversation,
+        labels,
     } = body.value;
     let draft = SessionDraft {
         agent: agent_id,
@@ -71,6 +73,8 @@ pub(crate) async fn run_create(
         step_limit,
         workspace,
         conversation,
+        labels,
+        owner: None,
         idempotency,
     };
     let engine = cx.engine.clone();
@@ -104,12 +108,21 @@ pub(crate) async fn run_list(
         None => NameFilter::Is(name),
     });
     let view = query.take_parsed("view", "full or basic", RunView::parse)?.unwrap_or_default();
+    let owner = query.take_parsed("owner", "the uid of a resource", |text| text.parse().ok())?;
+    let selector = selector_of(&mut query)?;
     query.finish()?;
     let agent = match agent {
         Some(agent) => Some(cx.engine.agent_fetch(&caller, &agent).await?.id),
         None => None,
     };
-    let filter = SessionQuery { statuses: statuses.unwrap_or_default(), agent, parent, name };
+    let filter = SessionQuery {
+        statuses: statuses.unwrap_or_default(),
+        agent,
+        parent,
+        name,
+        owner,
+        selector,
+    };
     let limit = window.limit;
     let runs = cx.engine.session_list(&caller, filter, window.into()).await?;
     let agents: Vec<_> = runs.iter().map(|run| run.agent).collect();

@@ -5,8 +5,11 @@
 //! looking for a rare kind reads the events in between; and of several filters on sessions one
 //! chooses the range and the others are checked row by row.
 
+use std::fmt::Write as _;
+
 use overmind_core::agent::Agent;
 use overmind_core::ids::{AgentId, ApiKeyId, ColonyId, SessionId, StepId};
+use overmind_core::record::label::{Requirement, Test};
 use overmind_core::row::{ApiKey, SessionRow, SessionStatus, StepRow};
 use overmind_core::store::{
     EventQuery, IdempotentAnswer, LogEvent, NameFilter, Page, SessionFilter, StoreStats, StreamId,
@@ -161,6 +164,13 @@ pub(crate) fn session_list(
             }
             None => {}
         }
+        if let Some(owner) = filter.owner {
+            sql.push_str(" AND owner = ?");
+            with.push(Sql::Blob(blob(owner.as_u128()).to_vec()));
+        }
+        for requirement in filter.selector.requirements() {
+            labelled(requirement, &mut sql, &mut with);
+        }
         if let Some(status) = status {
             sql.push_str(" AND status = ?");
             with.push(Sql::Text(status.as_str().into()));
@@ -188,6 +198,24 @@ pub(crate) fn session_list(
         }
     };
     many(conn, &sql, params_from_iter(with), rows::session)
+}
+
+/// Sessions that meet a requirement of a selector.
+fn labelled(requirement: &Requirement, sql: &mut String, with: &mut Vec<Sql>) {
+    let (has, values) = match &requirement.test {
+        Test::In(values) => ("IN", Some(values)),
+        Test::NotIn(values) => ("NOT IN", Some(values)),
+        Test::Exists => ("IN", None),
+        Test::Missing => ("NOT IN", None),
+    };
+    with.push(Sql::Text(requirement.key.clone()));
+    let values = values.map(|values| {
+        with.extend(values.iter().cloned().map(Sql::Text));
+        format!(" AND value IN ({})", vec!["?"; values.len()].join(", "))
+    });
+    let values = values.unwrap_or_default();
+    let _ =
+        write!(sql, " AND id {has} (SELECT session FROM session_labels WHERE label = ?{values})");
 }
 
 pub(crate) fn session_scan(

@@ -1,9 +1,11 @@
 //! Rows of the file as values of the port, and back. A value that does not fit is damage, and
 //! the error says where.
 
+use std::collections::BTreeMap;
+
 use overmind_core::agent::{Agent, AgentStatus};
 use overmind_core::ids::{
-    AgentId, ApiKeyId, ApprovalId, ColonyId, HiveId, InboxId, MemoryId, SessionId, StepId,
+    AgentId, ApiKeyId, ApprovalId, ColonyId, HiveId, InboxId, MemoryId, RecordId, SessionId, StepId,
 };
 use overmind_core::inbox::{InboxItem, InboxKind, InboxState};
 use overmind_core::memory::{MemoryItem, Provenance, Trust};
@@ -174,7 +176,7 @@ pub(crate) const SESSION: &str = "id, colony, agent, agent_version, hive, epoch,
     step_limit, created_at, started_at, finished_at, approval, input_tokens, output_tokens, \
     cached_input_tokens, cache_write_tokens, reasoning_tokens, cost_microusd, model_calls, \
     steps, sandbox, workspace, forked_session, forked_step, created_by, task, prompt, \
-    final_answer, error, attestation, name, parent, command, room";
+    final_answer, error, attestation, name, parent, command, room, owner, labels";
 
 pub(crate) fn session(row: &Row<'_>) -> Outcome<SessionRow> {
     let cells = Cells::new(row, "sessions");
@@ -225,6 +227,11 @@ pub(crate) fn session(row: &Row<'_>) -> Outcome<SessionRow> {
         room: cells.opt(33, |cells, at| {
             serde_json::from_str(cells.str(at)?).map_err(|_| cells.wrong(at, "a room"))
         })?,
+        owner: cells.opt(34, Cells::u128)?.map(RecordId::from_u128),
+        labels: match cells.str(35)? {
+            "{}" => BTreeMap::new(),
+            text => serde_json::from_str(text).map_err(|_| cells.wrong(35, "labels"))?,
+        },
     })
 }
 

@@ -5,11 +5,12 @@ use overmind_core::inbox::InboxItem;
 use overmind_core::row::StepRow;
 use overmind_core::store::{Committed, Guard, StreamId};
 use rusqlite::{Connection, OptionalExtension, params};
+use serde_json::json;
 
 use super::log::Log;
 use super::{memory, mesh};
 use crate::error::{Fault, Outcome, Reach};
-use crate::prepare::{Prepared, Session, Write};
+use crate::prepare::{Prepared, Session, Write, json_text};
 use crate::read::rows::{agent_status_text, blob, int, opt_blob, opt_time};
 use crate::{artifacts, records, vault};
 
@@ -301,9 +302,10 @@ fn insert_session(conn: &Connection, session: &Session) -> Outcome<()> {
            created_at, started_at, finished_at, approval, input_tokens, output_tokens,
            cached_input_tokens, cache_write_tokens, reasoning_tokens, cost_microusd, model_calls,
            steps, sandbox, workspace, forked_session, forked_step, created_by, task, prompt,
-           final_answer, error, attestation, name, parent, command, room)
+           final_answer, error, attestation, name, parent, command, room, owner, labels)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
-           ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34)",
+           ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35,
+           ?36)",
     )?
     .execute(params![
         blob(row.id.as_u128()),
@@ -340,12 +342,21 @@ fn insert_session(conn: &Connection, session: &Session) -> Outcome<()> {
         opt_blob(row.parent.map(|parent| parent.as_u128())),
         session.command,
         session.room,
+        opt_blob(row.owner.map(|owner| owner.as_u128())),
+        json_text(&json!(row.labels)),
     ])
     .map_err(|err| taken(err.into(), || format!("session {}", row.id)))?;
+    for (label, value) in &row.labels {
+        conn.prepare_cached(
+            "INSERT INTO session_labels (label, value, session) VALUES (?1, ?2, ?3)",
+        )?
+        .execute(params![label, value, blob(row.id.as_u128())])?;
+    }
     Ok(())
 }
 
-/// Assignments of an update; the name and the parent never change. The indexed columns are left out: SQLite rewrites the index entries of
+/// Assignments of an update; the name, the parent, the owner and the labels
+/// never change. The indexed columns are left out: SQLite rewrites the index entries of
 /// every assigned column, changed or not.
 macro_rules! assign_session {
     () => {

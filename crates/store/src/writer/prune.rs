@@ -128,6 +128,13 @@ fn remove(
         .execute([blob(session.as_u128())])?;
     conn.prepare_cached("DELETE FROM artifacts WHERE session = ?1")?
         .execute([blob(session.as_u128())])?;
+    // Few sessions have labels: their rows are looked for by what the session says of itself.
+    conn.prepare_cached(
+        "DELETE FROM session_labels WHERE session = ?1 AND (label, value) IN
+           (SELECT one.key, one.value FROM sessions, json_each(sessions.labels) AS one
+            WHERE sessions.id = ?1)",
+    )?
+    .execute([blob(session.as_u128())])?;
     conn.prepare_cached("DELETE FROM sessions WHERE id = ?1")?
         .execute([blob(session.as_u128())])?;
     batch.sessions.push(session);

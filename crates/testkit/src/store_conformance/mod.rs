@@ -6,6 +6,7 @@
 
 #![expect(clippy::unwrap_used, reason = "this is test code that lives in a library")]
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -216,6 +217,8 @@ impl World {
             workspace: "/workspace".into(),
             forked_from: None,
             created_by: "admin".into(),
+            owner: None,
+            labels: BTreeMap::new(),
         }
     }
 

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use overmind_core::agent::{Agent, AgentStatus};
 use overmind_core::attest::{AttestationRef, Attested, Kept, Seal};
 use overmind_core::command::CommandRow;
-use overmind_core::ids::{AgentId, ApiKeyId, ApprovalId, ColonyId, HiveId, SessionId, StepId};
+use overmind_core::ids::{
+    AgentId, ApiKeyId, ApprovalId, ColonyId, HiveId, RecordId, SessionId, StepId,
+};
 use overmind_core::model::Usage;
+use overmind_core::record::Selector;
 use overmind_core::room::stay::{RoomAttested, RoomDecision, RoomPhase, RoomRow};
 use overmind_core::room::{RoomClosed, RoomDone, RoomError, RoomErrorKind, RoomMade, RoomOutcome};
 use overmind_core::row::{ApiKey, Role, SessionRow, SessionStatus, StepKind};
@@ -63,6 +66,8 @@ fn full_session(world: &World) -> SessionRow {
     row.attestation = Some(AttestationRef::from(&measured()));
     row.forked_from = Some((world.session_id(), 4));
     row.created_by = "key one".into();
+    row.owner = Some(RecordId::mint(world.ids()));
+    row.labels = [("tier".into(), "gold".into()), ("example.com/a".into(), String::new())].into();
     row.parent = Some(world.session_id());
     row.command = Some(CommandRow {
         life: 3,
@@ -105,7 +110,8 @@ pub(super) async fn sessions_round_trip(store: &dyn Store, world: &World) {
     let swapped = [SessionRow { id: a.id, ..b.clone() }, SessionRow { id: b.id, ..a.clone() }];
     for (row, own) in swapped.into_iter().zip([a, b]) {
         store.commit(one_change(Change::SessionUpdate(Box::new(row.clone())))).await.unwrap();
-        let row = SessionRow { name: own.name, parent: own.parent, ..row };
+        let SessionRow { name, parent, owner, labels, .. } = own;
+        let row = SessionRow { name, parent, owner, labels, ..row };
         assert_eq!(store.session_fetch(row.id).await.unwrap(), Some(row.clone()));
         // The same again, and then without a change of status.
         let row = SessionRow { task: "another".into(), epoch: row.epoch + 1, ..row };
@@ -134,6 +140,12 @@ pub(super) async fn sessions_are_listed_newest_first_in_pages(store: &dyn Store,
         }
         if n % 4 == 0 {
             row.status = SessionStatus::Running;
+            row.owner = Some(RecordId::from_u128(4));
+        }
+        if n % 3 == 0 {
+            row.labels.insert("tier".into(), ["gold", "tin"][n % 2].into());
+            row.labels.insert("n".into(), (n % 4).to_string());
+            row.owner = Some(RecordId::from_u128(3));
         }
         store.commit(one_change(Change::SessionInsert(Box::new(row.clone())))).await.unwrap();
         rows.push(row);
@@ -193,6 +205,27 @@ pub(super) async fn sessions_are_listed_newest_first_in_pages(store: &dyn Store,
         let running = |row: &SessionRow| row.status == SessionStatus::Running;
         let wanted = expect(&|row| family.contains(&row.id) && running(row));
         assert_eq!(list(filter, first(100)).await, wanted);
+    }
+    for owner in [RecordId::from_u128(3), RecordId::from_u128(4), RecordId::from_u128(9)] {
+        let filter = SessionFilter { owner: Some(owner), ..any.clone() };
+        assert_eq!(list(filter, first(100)).await, expect(&|row| row.owner == Some(owner)));
+    }
+    for text in
+        ["tier=gold", "tier!=gold", "tier in (gold, tin)", "tier,n!=1", "!tier", "n=2,tier=gold"]
+    {
+        let selector = Selector::parse(text).expect("it is one");
+        let wanted = expect(&|row| selector.matches(&row.labels));
+        assert!(!wanted.is_empty(), "{text}");
+        let statuses = vec![SessionStatus::Running, SessionStatus::Failed];
+        let filter = SessionFilter { selector, ..any.clone() };
+        assert_eq!(list(filter.clone(), first(100)).await, wanted, "{text}");
+        let running = |row: &SessionRow| row.status == SessionStatus::Running;
+        let wanted = expect(&|row| filter.selector.matches(&row.labels) && running(row));
+        assert_eq!(
+            list(SessionFilter { statuses, ..filter.clone() }, first(100)).await,
+            wanted,
+            "{text}"
+        );
     }
     for (name, fits) in [
         (NameFilter::Is(rows[3].name.clone()), 1),

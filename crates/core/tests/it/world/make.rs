@@ -1,5 +1,6 @@
 //! Specs, replies and outcomes in few words.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use overmind_core::agent::{AgentLimits, AgentSpec, OnUnknown, PolicyKind};
@@ -92,6 +93,8 @@ impl Setup {
             room: None,
             trace: None,
             conversation: false,
+            owner: None,
+            labels: BTreeMap::new(),
         };
         Self { spec, toolset, judge: 0 }
     }
