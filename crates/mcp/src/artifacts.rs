@@ -1,14 +1,16 @@
 //! Pictures, sound and blobs of a result, as files in the session's workspace.
 //!
-//! What lies in the workspace is the agent's: a link may stand where a directory is expected. So
-//! every step is opened beneath the one before it and without following links, and a file is
-//! new or it is not written.
+//! What lies in the workspace is the agent's: a link may stand where a directory is expected. So this
+//! is the one place of the crate that opens a path there (`cargo xtask check` looks for others): the
+//! workspace by a path without links, every step beneath the one before it, and nothing that is the
+//! server's own, by device and inode. A file is new or it is not written.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use overmind_core::ids::{EffectId, SessionId};
+use overmind_core::off_limits::{FileId, OffLimits};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
 /// Most bytes of one file, and of all files of one result.
@@ -24,10 +26,13 @@ pub(crate) fn place(session: SessionId, server: &str) -> PathBuf {
 ///
 /// # Errors
 ///
-/// When the workspace is not there, or something that is no directory stands in the way.
-pub(crate) fn make(workspace: &Path, place: &Path) -> io::Result<OwnedFd> {
+/// When the workspace is not there or is reached by a link, when something that is no directory
+/// stands in the way, or when a directory on the way is the server's own.
+pub(crate) fn make(workspace: &Path, off_limits: &OffLimits, place: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let mut at = rustix::fs::openat(CWD, workspace, flags, Mode::empty())?;
+    let plain = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let mut at = rustix::fs::openat2(CWD, workspace, flags, Mode::empty(), plain)?;
+    permit(&at, off_limits)?;
     for part in place {
         match rustix::fs::mkdirat(&at, part, Mode::from_raw_mode(0o755)) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => {}
@@ -35,8 +40,27 @@ pub(crate) fn make(workspace: &Path, place: &Path) -> io::Result<OwnedFd> {
         }
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         at = rustix::fs::openat2(&at, part, flags, Mode::empty(), how)?;
+        permit(&at, off_limits)?;
     }
     Ok(at)
+}
+
+fn permit(directory: &OwnedFd, off_limits: &OffLimits) -> io::Result<()> {
+    let found = rustix::fs::fstat(directory)?;
+    if off_limits.is_own(FileId { device: found.st_dev, inode: found.st_ino }) {
+        let text = "a directory on the way is the server's own, and no session's";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    Ok(())
+}
+
+/// Makes a directory of our own, where a server that belongs to no session works.
+///
+/// # Errors
+///
+/// What the file system says.
+pub(crate) fn make_own(path: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(path)
 }
 
 /// Writes one file; answers its path relative to the workspace.
@@ -45,8 +69,10 @@ pub(crate) fn make(workspace: &Path, place: &Path) -> io::Result<OwnedFd> {
 ///
 /// What the file system says; no part of the file is left under its name then, unless it says so
 /// while writing.
+#[expect(clippy::too_many_arguments, reason = "they are the parts of one name")]
 pub(crate) fn write(
     workspace: &Path,
+    off_limits: &OffLimits,
     session: SessionId,
     server: &str,
     effect: EffectId,
@@ -55,7 +81,7 @@ pub(crate) fn write(
     bytes: &[u8],
 ) -> io::Result<String> {
     let place = place(session, server);
-    let directory = make(workspace, &place)?;
+    let directory = make(workspace, off_limits, &place)?;
     // An effect that is done again after a crash has the same id: it gets another name.
     for again in 0..100 {
         let suffix = if again == 0 { String::new() } else { format!("-again{again}") };
@@ -97,26 +123,155 @@ pub(crate) fn extension(media_type: Option<&str>) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
+    use overmind_core::off_limits::Own;
+    use rustix::fs::FileType;
+
     use super::*;
 
     const SESSION: SessionId = SessionId::from_u128(5);
     const EFFECT: EffectId = EffectId::from_u128(14);
 
+    fn written(workspace: &Path, bytes: &[u8]) -> io::Result<String> {
+        write(workspace, &OffLimits::default(), SESSION, "s", EFFECT, 0, "png", bytes)
+    }
+
     #[test]
     fn files_lie_in_the_sessions_own_directory_and_never_replace_each_other() {
         let dir = tempfile::tempdir().unwrap();
-        let write = |bytes: &[u8]| write(dir.path(), SESSION, "s", EFFECT, 0, "png", bytes);
-        let (first, second) = (write(b"1").unwrap(), write(b"2").unwrap());
+        let (first, second) =
+            (written(dir.path(), b"1").unwrap(), written(dir.path(), b"2").unwrap());
         assert!(first.starts_with(&format!(".overmind_runs/{SESSION}/artifacts/mcp/s/")));
         assert_ne!(first, second);
         assert_eq!(std::fs::read(dir.path().join(first)).unwrap(), b"1");
     }
 
+    /// Puts something at a path that is not what is expected there.
+    type Shape = fn(&Path, &Path);
+
+    const SHAPES: [(&str, Shape); 8] = [
+        ("a link to a directory", |at, outside| symlink(outside, at).unwrap()),
+        ("a relative link", |at, _| symlink("../outside", at).unwrap()),
+        ("a link to a file", |at, outside| symlink(outside.join("kept"), at).unwrap()),
+        ("a link to nothing", |at, outside| symlink(outside.join("new"), at).unwrap()),
+        ("a link to a process's root", |at, _| symlink("/proc/self/root/tmp", at).unwrap()),
+        ("a pipe", |at, _| {
+            rustix::fs::mknodat(CWD, at, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        }),
+        ("a socket", |at, _| {
+            rustix::fs::mknodat(CWD, at, FileType::Socket, Mode::from_raw_mode(0o600), 0).unwrap();
+        }),
+        ("a file that is another's", |at, outside| {
+            std::fs::hard_link(outside.join("kept"), at).unwrap();
+        }),
+    ];
+
+    /// Each directory on the way, and the workspace itself, in each shape: nothing is made or written
+    /// outside, and nobody waits for a pipe.
     #[test]
-    fn a_link_in_the_way_leads_nowhere() {
-        let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        std::os::unix::fs::symlink(outside.path(), dir.path().join(".overmind_runs")).unwrap();
-        assert!(write(dir.path(), SESSION, "s", EFFECT, 0, "png", b"x").is_err());
-        assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
+    fn whatever_stands_in_the_way_leads_nowhere() {
+        let place = place(SESSION, "s");
+        let mut tried = 0;
+        for (what, shape) in SHAPES {
+            for depth in 0..=place.iter().count() {
+                let top = tempfile::tempdir().unwrap();
+                let (outside, workspace) = (top.path().join("outside"), top.path().join("ws"));
+                std::fs::create_dir(&outside).unwrap();
+                std::fs::write(outside.join("kept"), b"kept").unwrap();
+                let at: PathBuf = std::iter::once(workspace.as_os_str())
+                    .chain(place.iter().take(depth))
+                    .collect();
+                std::fs::create_dir_all(at.parent().unwrap()).unwrap();
+                shape(&at, &outside);
+                assert!(written(&workspace, b"x").is_err(), "{what} at {}", at.display());
+                assert!(make(&workspace, &OffLimits::default(), &place).is_err(), "{what}");
+                let left: Vec<_> = std::fs::read_dir(&outside).unwrap().collect();
+                assert_eq!(left.len(), 1, "{what}: {left:?}");
+                assert_eq!(std::fs::read(outside.join("kept")).unwrap(), b"kept", "{what}");
+                tried += 1;
+            }
+        }
+        assert_eq!(tried, 8 * 6);
+    }
+
+    /// The name of a file is taken already, by each shape: the file gets another.
+    #[test]
+    fn what_has_the_name_of_a_file_is_neither_followed_nor_written() {
+        for (what, shape) in SHAPES {
+            let top = tempfile::tempdir().unwrap();
+            let (outside, workspace) = (top.path().join("outside"), top.path().join("ws"));
+            std::fs::create_dir(&outside).unwrap();
+            std::fs::write(outside.join("kept"), b"kept").unwrap();
+            let directory = workspace.join(place(SESSION, "s"));
+            std::fs::create_dir_all(&directory).unwrap();
+            shape(&directory.join(format!("{EFFECT}-0.png")), &outside);
+            let path = written(&workspace, b"x").unwrap();
+            assert!(path.ends_with("-0-again1.png"), "{what}: {path}");
+            assert_eq!(std::fs::read(workspace.join(path)).unwrap(), b"x", "{what}");
+            assert_eq!(std::fs::read(outside.join("kept")).unwrap(), b"kept", "{what}");
+            assert!(!outside.join("new").exists(), "{what}");
+        }
+    }
+
+    /// A directory becomes a link again and again while files are written.
+    #[test]
+    fn a_directory_that_is_swapped_for_a_link_never_leads_out() {
+        let top = tempfile::tempdir().unwrap();
+        let (outside, workspace) = (top.path().join("outside"), top.path().join("ws"));
+        std::fs::create_dir(&outside).unwrap();
+        let place = place(SESSION, "s");
+        let real = workspace.join(&place);
+        std::fs::create_dir_all(&real).unwrap();
+        let link = workspace.join("link");
+        symlink(&outside, &link).unwrap();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let order = std::sync::atomic::Ordering::Relaxed;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(order) {
+                    let swap = rustix::fs::RenameFlags::EXCHANGE;
+                    rustix::fs::renameat_with(CWD, &real, CWD, &link, swap).unwrap();
+                }
+            });
+            let both = (0..2_000).map(|n| {
+                let effect = EffectId::from_u128(n);
+                let own = OffLimits::default();
+                write(&workspace, &own, SESSION, "s", effect, 0, "png", b"x").is_ok()
+            });
+            let done: Vec<bool> = both.collect();
+            stop.store(true, order);
+            assert!(done.contains(&true), "some are written");
+        });
+        assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_directory_that_is_the_servers_own_is_refused_by_what_it_is() {
+        #[derive(Debug)]
+        struct One(FileId);
+        impl Own for One {
+            fn refusal(&self, _: &Path) -> Option<String> {
+                None
+            }
+            fn all(&self) -> std::collections::HashSet<FileId> {
+                [self.0].into()
+            }
+            fn is_own(&self, file: FileId) -> bool {
+                file == self.0
+            }
+            fn withheld(&self, _: &Path) -> Result<Vec<PathBuf>, String> {
+                Ok(Vec::new())
+            }
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(SESSION, "s");
+        let data = dir.path().join(place.parent().unwrap());
+        std::fs::create_dir_all(&data).unwrap();
+        let found = rustix::fs::stat(&data).unwrap();
+        let own = One(FileId { device: found.st_dev, inode: found.st_ino });
+        let err = make(dir.path(), &OffLimits::new(std::sync::Arc::new(own)), &place).unwrap_err();
+        assert!(err.to_string().contains("the server's own"), "{err}");
+        assert_eq!(std::fs::read_dir(data).unwrap().count(), 0, "nothing was made in it");
     }
 }

@@ -224,6 +224,7 @@ impl Budget {
         let number = self.files.len();
         let path = artifacts::write(
             &context.workspace,
+            &context.off_limits,
             context.session,
             wanted.server,
             context.effect,

@@ -15,9 +15,10 @@ pub const UNSAFE_FILES: &[&str] = &[
     "crates/supervise/src/sys.rs",
 ];
 
-/// Files of the workspace crate that open paths by themselves, and what these are. Whatever lies in a
+/// Files of the crates for workspaces and MCP that open paths by themselves, and what these are. Whatever lies in a
 /// workspace or a repository is opened by the opener: as the host's user, the server would follow a link.
 const OPENING_FILES: &[(&str, &str)] = &[
+    ("crates/mcp/src/artifacts.rs", "the opener of files and directories of MCP servers"),
     ("crates/workspace/src/opener.rs", "the opener"),
     ("crates/workspace/src/database/cluster.rs", "the own database server's directory"),
     ("crates/workspace/src/leaks/mod.rs", "the kernel's tables, our marks"),
@@ -56,6 +57,7 @@ const OPENS: &[&str] = &[
     "fs::read_to_string",
     "fs::copy",
     "fs::open",
+    "fs::openat2",
     "fs::OpenOptions",
     "File::open",
     "File::options",
@@ -238,7 +240,8 @@ fn unsafety(tree: &Tree, allowed: &[&str]) -> Vec<String> {
 /// That paths of workspaces are opened by the opener alone. Tests make what they look at.
 fn openings(tree: &Tree, allowed: &[(&str, &str)]) -> Vec<String> {
     let mut problems = Vec::new();
-    let sources = tree.rust().filter(|file| file.path.starts_with("crates/workspace/src/"));
+    let of = ["crates/workspace/src/", "crates/mcp/src/"];
+    let sources = tree.rust().filter(|file| of.iter().any(|of| file.path.starts_with(of)));
     for File { path, text } in sources {
         let code = code_only(text);
         let code = code.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
@@ -246,7 +249,7 @@ fn openings(tree: &Tree, allowed: &[(&str, &str)]) -> Vec<String> {
         let excepted = allowed.iter().any(|(known, _)| known == path);
         match line {
             Some(line) if !excepted => problems.push(format!(
-                "{path}:{line}: opens a path by itself: use `crate::opener`, or say in the table of \
+                "{path}:{line}: opens a path by itself: use the crate's opener, or say in the table of \
                  exceptions whose path it is"
             )),
             None if excepted => {

@@ -253,7 +253,7 @@ impl McpServers {
                 (link, offered.map_err(late)?.map_err(Not::transport)?)
             }
             None => {
-                let session = (context.session, context.workspace.as_path());
+                let session = (context.session, context.workspace.as_path(), &context.off_limits);
                 let target = self.target(config, Some(session)).map_err(Not::transport)?;
                 self.connect(config, &target, tasks).await.map_err(Not::transport)?
             }

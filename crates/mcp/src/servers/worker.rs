@@ -1,9 +1,11 @@
 //! The life of one server: started, asked, watched, started again.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use overmind_core::ids::SessionId;
+use overmind_core::off_limits::OffLimits;
 use overmind_core::sandbox::SandboxLevel;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -224,7 +226,7 @@ impl McpServers {
     pub(super) fn target(
         &self,
         config: &ServerConfig,
-        session: Option<(overmind_core::ids::SessionId, &std::path::Path)>,
+        session: Option<(SessionId, &Path, &OffLimits)>,
     ) -> Result<Target, String> {
         match &config.transport {
             Transport::Http { url, headers } => {
@@ -232,9 +234,9 @@ impl McpServers {
             }
             Transport::Stdio { command, args, env, sandbox, read_only, writes_workspace } => {
                 let (workspace, cwd, writable) = match session {
-                    Some((session, workspace)) => {
+                    Some((session, workspace, off_limits)) => {
                         let place = artifacts::place(session, &config.id);
-                        artifacts::make(workspace, &place).map_err(|err| {
+                        artifacts::make(workspace, off_limits, &place).map_err(|err| {
                             format!("making {} in the workspace: {err}", place.display())
                         })?;
                         let writable =
@@ -243,7 +245,7 @@ impl McpServers {
                     }
                     None => {
                         let own = self.parts.scratch.join(&config.id);
-                        std::fs::create_dir_all(&own)
+                        artifacts::make_own(&own)
                             .map_err(|err| format!("making {}: {err}", own.display()))?;
                         (own, PathBuf::from("."), PathBuf::from("."))
                     }
