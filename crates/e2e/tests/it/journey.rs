@@ -277,15 +277,15 @@ fn recorded(page: &str, text: &str) {
 }
 
 const HEAD: &str = "# The first ten minutes\n\n\
-    What a terminal shows to somebody who has the README and a repository with a failing test. Recorded \
-    and checked by\nthe tests of `crates/e2e/tests/it/journey.rs`; times, identifiers and ports are \
+    This page shows a terminal of a new user who follows the README in a repository with a failing test. \
+    The tests of\n`crates/e2e/tests/it/journey.rs` record and check it. Times, identifiers and ports are \
     placeholders.\n";
 
 #[test]
 fn the_first_ten_minutes_are_what_the_page_shows() {
     let newcomer = Newcomer::new();
     let mut page = Recorder { newcomer: &newcomer, page: HEAD.to_owned() };
-    page.says("## An agent mends a test");
+    page.says("## An agent fixes a test");
     page.types("sh test.sh", 1);
     page.types("overmind up -d", 0);
     page.types("overmind init", 0);
@@ -300,12 +300,12 @@ fn the_first_ten_minutes_are_what_the_page_shows() {
     page.types("sh test.sh", 0);
     page.types("overmind replay mend --verify", 0);
 
-    page.says("## Programs are runs, too");
+    page.says("## Programs can be runs");
     page.types("overmind run --name check sh test.sh", 0);
     page.types("overmind run --name wrong sh -c 'echo no; exit 3'", 3);
     page.types("overmind ps --all", 0);
 
-    page.says("## What a person decides is asked where they stand");
+    page.says("## Approvals are asked at the terminal");
     page.types(
         "overmind agent create --name careful --model deterministic --tools run_shell --approvals run_shell",
         0,
@@ -316,7 +316,7 @@ fn the_first_ten_minutes_are_what_the_page_shows() {
         0,
     );
 
-    page.says("## Slips of the keyboard start nothing");
+    page.says("## Typing mistakes start nothing");
     page.types("overmind run codre \"mend the failing test\"", 3);
     page.types("overmind rnu coder", 2);
     page.types("overmind work mned", 3);
