@@ -1,7 +1,7 @@
 #!/bin/sh
 # Draws docs/picture.svg, the picture of the README, from docs/journey.md, which a test records from a
-# real terminal. Run it after the journey was recorded anew:  sh docs/picture.sh
-# Nothing is added: the lines are those of the page. The only colour is that of the prompt.
+# real terminal. Run it after the journey was recorded again: sh docs/picture.sh > docs/picture.svg
+# It adds nothing: the lines are those of the page. Only the prompt has a colour of its own.
 set -eu
 cd "$(dirname "$0")"
 awk '
@@ -30,4 +30,4 @@ awk '
         }
         print "</g>\n</svg>"
     }
-' journey.md > picture.svg
+' journey.md

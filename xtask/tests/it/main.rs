@@ -4,6 +4,7 @@
 mod fixture;
 mod layout;
 mod licences;
+mod links;
 mod lints;
 mod profiles;
 mod security;
