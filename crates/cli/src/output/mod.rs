@@ -6,7 +6,6 @@
 //! Whatever is written here has been through [`clean`], so that no command needs to think of it:
 //! words of agents and programs steer nobody's terminal.
 
-pub mod clean;
 pub mod jsonpath;
 pub mod table;
 pub mod when;
@@ -15,6 +14,7 @@ pub mod yaml;
 use std::io::{self, IsTerminal as _, Write as _};
 
 use overmind_node::config::env::{self, Env};
+pub use overmind_view::clean;
 use serde_json::Value;
 
 use crate::args::{Format, Global, When};

@@ -1,0 +1,22 @@
+//! What people look at, as data: one view model for each page, made from the types of the API.
+//!
+//! A view model holds finished text in reading order and says what each part means ([`Tone`]). It
+//! knows no HTML, no terminal and no style: a page or a table decides how a tone looks. Every text
+//! of agents in it has been through [`clean`].
+//!
+//! No I/O and no clock: the current time is an argument.
+
+pub mod clean;
+mod lists;
+mod now;
+mod parts;
+mod run;
+mod timeline;
+mod when;
+
+pub use lists::{AgentRow, AgentsPage, RunRow, RunsPage};
+pub use now::{Answer, Card, Item, Now, NowData};
+pub use parts::{Pill, Tone, error_text, headline, money, status, thousands};
+pub use run::{Fact, RunPage};
+pub use timeline::{Entry, Mark, Story, story};
+pub use when::{When, elapsed, span};

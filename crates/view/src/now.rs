@@ -1,0 +1,295 @@
+//! The first page: who needs me, who works, what is done.
+
+use overmind_api::{InboxItem, InboxKind, Run, RunStatus, Timestamp};
+use serde_json::Value;
+
+use crate::parts::{Pill, Tone, error_text, headline, money, status};
+use crate::when::When;
+use crate::{clean, span};
+
+/// Shortest and longest of what a row quotes, in characters.
+const QUOTE: usize = 200;
+
+/// What the page is made from.
+#[derive(Clone, Debug)]
+pub struct NowData {
+    /// Open items of the inbox.
+    pub inbox: Vec<InboxItem>,
+    /// Runs that have not ended, each with the last line that it wrote, if that is known.
+    pub active: Vec<(Run, Option<String>)>,
+    /// Runs that have ended, newest first.
+    pub ended: Vec<Run>,
+    /// US dollars spent today; `None` when unknown.
+    pub spent_today: Option<f64>,
+    pub now: Timestamp,
+}
+
+/// `/`: the three columns.
+#[derive(Clone, Debug)]
+pub struct Now {
+    /// The highest risk first, then the oldest.
+    pub needs: Vec<Card>,
+    pub working: Vec<Item>,
+    pub done: Vec<Item>,
+    pub spent_today: Option<String>,
+}
+
+/// How a card is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Approve or deny, with a reason where one is wanted.
+    Consent,
+    /// Words.
+    Words,
+    /// More of a limit, or the end of the run.
+    Raise,
+}
+
+/// One thing that waits for a person.
+#[derive(Clone, Debug)]
+pub struct Card {
+    /// The item's id.
+    pub id: String,
+    /// The run's name, else the agent's.
+    pub title: String,
+    pub agent: String,
+    /// `/runs/…`; `None` for what no run waits for.
+    pub link: Option<String>,
+    pub pill: Pill,
+    /// What would happen, as it would happen; empty for a question.
+    pub action: String,
+    /// The question, or why this needs consent.
+    pub text: String,
+    /// What the policy found: `curl: network`.
+    pub effects: Vec<String>,
+    pub asked: When,
+    pub answer: Answer,
+    /// Of a raise: it is about tokens, not US dollars.
+    pub tokens: bool,
+    /// Of a raise: what was asked for; empty when unknown.
+    pub amount: String,
+}
+
+/// One run in a list.
+#[derive(Clone, Debug)]
+pub struct Item {
+    pub id: String,
+    pub name: String,
+    pub agent: String,
+    pub link: String,
+    pub pill: Pill,
+    /// What it was told to do, on one line.
+    pub task: String,
+    /// The last line that it wrote, its answer, or its error; empty when there is none.
+    pub last: String,
+    pub at: When,
+    /// How long it took, of one that has ended.
+    pub took: Option<String>,
+    /// Absent as long as nothing was spent, and when a price is unknown.
+    pub cost: Option<String>,
+    pub branch: Option<String>,
+    /// `◈ sandboxed`, with the level; `None` on the host itself.
+    pub sandbox: Option<String>,
+    /// Whether its work waits for a decision.
+    pub undecided: bool,
+}
+
+impl Now {
+    pub fn new(data: NowData) -> Self {
+        let NowData { inbox, active, ended, spent_today, now } = data;
+        let names: Vec<(String, String)> =
+            active.iter().map(|(run, _)| (run.id.to_string(), run.name.clone())).collect();
+        let mut inbox = inbox;
+        inbox.sort_by_key(|item| (std::cmp::Reverse(weight(item)), item.asked_at));
+        let needs = inbox.iter().map(|item| Card::new(item, &names, now)).collect();
+        let works = |run: &Run| {
+            !matches!(run.status, RunStatus::AwaitingApproval | RunStatus::AwaitingInput)
+        };
+        let working = active
+            .iter()
+            .filter(|(run, _)| works(run))
+            .map(|(run, last)| Item::new(run, last.as_deref(), now))
+            .collect();
+        let done = ended.iter().map(|run| Item::new(run, None, now)).collect();
+        Self { needs, working, done, spent_today: spent_today.map(money) }
+    }
+}
+
+fn weight(item: &InboxItem) -> u8 {
+    match item.risk.as_deref() {
+        Some("critical") => 4,
+        Some("high") => 3,
+        Some("medium") => 2,
+        Some(_) => 1,
+        None => 0,
+    }
+}
+
+impl Card {
+    /// `names`: ids of runs with their names.
+    pub fn new(item: &InboxItem, names: &[(String, String)], now: Timestamp) -> Self {
+        let run = item.run_id.map(|id| id.to_string());
+        let name = names.iter().find(|(id, _)| Some(id) == run.as_ref());
+        let agent = clean::line(&item.agent).into_owned();
+        let detail = |key: &str| item.details.get(key).and_then(Value::as_str).unwrap_or_default();
+        let refusal =
+            |key: &str| item.details.pointer(&format!("/refusal/{key}")).unwrap_or(&Value::Null);
+        let (pill, action, text, answer) = match item.kind {
+            InboxKind::Approval => {
+                let args = item.details.get("args").unwrap_or(&Value::Null);
+                let tool = detail("tool_name");
+                let action = format!("{} {}", clean::line(tool), headline(tool, args));
+                let why = match (detail("reason"), detail("prompt")) {
+                    ("", prompt) => prompt,
+                    (reason, _) => reason,
+                };
+                (risk(item.risk.as_deref()), action, why.to_owned(), Answer::Consent)
+            }
+            InboxKind::Question => {
+                let prompt = detail("prompt");
+                let text = if prompt.is_empty() { item.title.as_str() } else { prompt };
+                let pill = Pill::new(Tone::Ask, "?", "question");
+                (pill, String::new(), text.to_owned(), Answer::Words)
+            }
+            InboxKind::Raise => {
+                let pill = Pill::new(Tone::Ask, "$", "budget");
+                (pill, String::new(), item.title.clone(), Answer::Raise)
+            }
+        };
+        Self {
+            id: item.id.to_string(),
+            title: name.map_or_else(|| agent.clone(), |(_, name)| clean::line(name).into_owned()),
+            agent,
+            link: run.map(|id| format!("/runs/{id}")),
+            pill,
+            action: action.trim().to_owned(),
+            text: clean::cut(&clean::block(&text), 2000).into_owned(),
+            effects: effects(&item.details),
+            asked: When::new(item.asked_at, now),
+            answer,
+            tokens: refusal("unit").as_str().is_some_and(|unit| unit.contains("token")),
+            amount: amount(refusal("unit"), refusal("asked")),
+        }
+    }
+}
+
+/// What a refused call asked for. Dollars are rounded up to whole ones.
+fn amount(unit: &Value, asked: &Value) -> String {
+    let tokens = unit.as_str().is_some_and(|unit| unit.contains("token"));
+    match asked.as_f64() {
+        Some(asked) if tokens => format!("{asked:.0}"),
+        // Millionths of a dollar.
+        Some(asked) => format!("{:.0}", (asked / 1e6).ceil().max(1.0)),
+        None => String::new(),
+    }
+}
+
+fn risk(risk: Option<&str>) -> Pill {
+    match risk {
+        Some("critical") => Pill::new(Tone::Bad, "▲", "critical"),
+        Some("high") => Pill::new(Tone::Bad, "▲", "high"),
+        Some(other) => Pill::new(Tone::Ask, "▲", clean::line(other)),
+        None => Pill::new(Tone::Ask, "▲", "approval"),
+    }
+}
+
+/// What the actions of an approval touch (`ls: read /`), at most six of them. What touches nothing
+/// outside of its project is left out.
+fn effects(details: &Value) -> Vec<String> {
+    let actions = details.get("actions").and_then(Value::as_array);
+    let line = |action: &Value| {
+        let program = action.get("program").and_then(Value::as_str)?;
+        let touches = action.get("touches").and_then(Value::as_array)?;
+        let touch = |touch: &Value| {
+            let part = |key: &str| touch.get(key).and_then(Value::as_str).unwrap_or_default();
+            format!("{} {}", part("kind"), part("target")).trim().to_owned()
+        };
+        let touches: Vec<_> = touches.iter().map(touch).collect();
+        (!touches.is_empty()).then(|| format!("{program}: {}", touches.join(", ")))
+    };
+    let lines = actions.into_iter().flatten().filter_map(line);
+    lines.take(6).map(|text| clean::cut(&clean::line(&text), QUOTE).into_owned()).collect()
+}
+
+impl Item {
+    pub fn new(run: &Run, last: Option<&str>, now: Timestamp) -> Self {
+        let stopping = run.process.as_ref().is_some_and(|process| process.stopping);
+        let restarting = run.process.as_ref().is_some_and(|process| process.restart_at.is_some());
+        let ended = run.status.is_terminal();
+        let pill = match (stopping, restarting) {
+            (true, _) if !ended => Pill::new(Tone::Flat, "◒", "stopping"),
+            (_, true) if !ended => Pill::new(Tone::Ask, "↻", "restarting"),
+            _ => status(run.status),
+        };
+        let said = match (&run.error, &run.final_answer) {
+            (Some(error), _) if ended => error_text(error),
+            (_, Some(answer)) => answer.trim().to_owned(),
+            _ => last.unwrap_or_default().trim().to_owned(),
+        };
+        let began = run.started_at.unwrap_or(run.created_at);
+        let room = run.room.as_ref();
+        Self {
+            id: run.id.to_string(),
+            name: clean::line(&run.name).into_owned(),
+            agent: clean::line(run.agent_name.as_deref().unwrap_or_default()).into_owned(),
+            link: format!("/runs/{}", run.id),
+            pill,
+            task: clean::cut(&clean::line(run.task.trim()), QUOTE).into_owned(),
+            last: clean::cut(&clean::line(&said), QUOTE).into_owned(),
+            at: When::new(run.finished_at.unwrap_or(began), now),
+            took: run.finished_at.map(|end| span(end.since(began))),
+            cost: run.cost_usd.filter(|usd| *usd > 0.0).map(money),
+            branch: room
+                .and_then(|room| room.branch.as_deref())
+                .map(|branch| clean::line(branch).into_owned()),
+            sandbox: match run.sandbox {
+                overmind_api::SandboxLevel::None => None,
+                level => Some(level.as_str().to_owned()),
+            },
+            undecided: room.is_some_and(|room| room.undecided),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn item(id: u8, asked: &str, risk: Option<&str>) -> InboxItem {
+        serde_json::from_value(json!({
+            "id": format!("inb_{id:032x}"), "kind": "approval", "state": "open", "title": "t",
+            "risk": risk, "run_id": null, "approval_id": null, "agent_id": null, "agent": "sh",
+            "epoch": 1, "group": null, "asked_at": asked, "expires_at": null, "answered_at": null,
+            "answered_by": null, "answer": null, "changed": 1,
+            "details": {"tool_name": "run_shell", "args": {"command": "ls /\u{1b}[2J"},
+                "reason": "`ls` would read `/`",
+                "actions": [
+                    {"program": "echo", "touches": []},
+                    {"program": "ls", "touches": [{"kind": "read", "target": "/"}]},
+                ]},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_highest_risk_comes_first_and_then_what_waits_longest() {
+        let inbox = vec![
+            item(1, "2026-11-25T16:03:00+00:00", None),
+            item(2, "2026-11-25T16:02:00+00:00", Some("low")),
+            item(3, "2026-11-25T16:01:00+00:00", Some("high")),
+            item(4, "2026-11-25T16:00:00+00:00", Some("high")),
+        ];
+        let now = Timestamp::default();
+        let data = NowData { inbox, active: vec![], ended: vec![], spent_today: Some(1.5), now };
+        let page = Now::new(data);
+        let order: Vec<_> = page.needs.iter().map(|card| card.id.ends_with('4')).collect();
+        assert_eq!(order, [true, false, false, false]);
+        let first = page.needs.first().unwrap();
+        assert_eq!(first.action, "run_shell ls /\\u{1b}[2J");
+        assert_eq!(first.text, "`ls` would read `/`");
+        assert_eq!(first.effects, ["ls: read /"]);
+        assert_eq!(page.spent_today.as_deref(), Some("$1.50"));
+    }
+}
