@@ -308,7 +308,9 @@ pub struct GateVerdict {
     pub actions: Vec<Action>,
     pub policy: PolicyVersion,
     /// Files that the call names and whose content an approval is bound to: scripts it runs and
-    /// files it reads. Sorted, each once, at most 64, without patterns.
+    /// files it reads, and what inline code of an interpreter may import. A name that ends in `/` is
+    /// what the call writes or deletes: not its content counts but where it leads, so that a directory
+    /// that becomes a link is noticed. Sorted, each once, at most 64, without patterns.
     pub files: Vec<String>,
     /// What a human is asked about this call may be shown with others of the same key: see
     /// [`Gate::group`].

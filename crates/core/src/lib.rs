@@ -22,6 +22,7 @@ pub mod encoded;
 pub mod failpoint;
 pub mod gate;
 pub mod ids;
+pub mod imports;
 pub mod inbox;
 pub mod json;
 pub mod live;

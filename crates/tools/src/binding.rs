@@ -1,9 +1,14 @@
 //! What exactly a call would do: the hash that an approval is bound to.
+//!
+//! It covers the files that the verdict names, what these import (see [`overmind_core::imports`]), and
+//! where the paths that the call writes lead.
 
+use std::collections::BTreeMap;
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use overmind_core::gate::{Binding, PolicyVersion};
+use overmind_core::imports::{Language, candidates};
 use overmind_core::tool::ToolContext;
 use serde_json::Value;
 
@@ -12,6 +17,11 @@ use crate::workspace::{Root, Workspace, blocking};
 /// Most bytes of one file that are read for its hash. Of a larger one, size and time of change
 /// count instead: whoever can fake both can do without.
 const MAX_FILE_BYTES: u64 = 64 << 20;
+/// Most bytes of a script whose imports are read.
+const MAX_SCRIPT_BYTES: usize = 512 << 10;
+/// Most files of one binding, with all that they import and with what is not there. What is beyond
+/// does not count, as imports that a program computes do not.
+const MAX_BOUND: usize = 2_000;
 
 /// What a program would be started with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,14 +40,16 @@ pub(crate) async fn bind(
     files: &[String],
     policy: &PolicyVersion,
 ) -> String {
-    let (root, names) = (Root::of(context), files.to_vec());
+    let (root, mut names) = (Root::of(context), files.to_vec());
+    if !execution.cwd.is_empty() {
+        names.push(format!("{}/", execution.cwd.trim_end_matches('/')));
+    }
     let hashed = blocking(move || {
         let workspace = Workspace::open(&root).ok();
-        let hash = |name: String| {
-            let content = workspace.as_ref().and_then(|workspace| content(workspace, &name));
-            (name, content)
-        };
-        Ok(names.into_iter().map(hash).collect::<Vec<_>>())
+        Ok(match workspace {
+            Some(workspace) => with_imports(&workspace, names),
+            None => names.into_iter().map(|name| (name, None)).collect(),
+        })
     });
     // Only a shutdown keeps it from being done, and then nobody waits for the hash.
     let files = hashed.await.unwrap_or_default();
@@ -45,15 +57,126 @@ pub(crate) async fn bind(
     Binding { tool, args, argv: &argv, cwd: &cwd, env: &env, files: &files, policy }.hash()
 }
 
-/// The hash of a file's content; `None` when it is not there, no file, or not in the workspace:
-/// what is outside, a command in a sandbox cannot have changed.
-fn content(workspace: &Workspace, name: &str) -> Option<String> {
+/// What each name is now, and each file that one of them may import.
+fn with_imports(workspace: &Workspace, names: Vec<String>) -> Vec<(String, Option<String>)> {
+    let mut all = BTreeMap::new();
+    let mut open = names;
+    while let Some(name) = open.pop() {
+        if all.len() >= MAX_BOUND || all.contains_key(&name) {
+            continue;
+        }
+        if let Some(text) = script(workspace, &name)
+            && let Some(language) = Language::of_file(&name, &text)
+        {
+            let inside = workspace.relative(&name).ok();
+            let inside = inside.as_deref().and_then(Path::to_str).unwrap_or(&name);
+            let dir = inside.rsplit_once('/').map_or(".", |(dir, _)| dir);
+            open.extend(candidates(language, &text, dir));
+        }
+        let content = content(workspace, &name);
+        all.insert(name, content);
+    }
+    all.into_iter().collect()
+}
+
+/// The text of a file that can be a script; `None` for another, and for what is only a place.
+fn script(workspace: &Workspace, name: &str) -> Option<String> {
+    if name.ends_with('/') {
+        return None;
+    }
     let path = workspace.relative(name).ok()?;
-    let opened = workspace.open_file(Path::new(&path)).ok()?;
+    let mut opened = workspace.open_file(&path).ok()?;
+    String::from_utf8(opened.read_all(MAX_SCRIPT_BYTES).ok()??).ok()
+}
+
+/// What a name is: the hash of a file's content; of a directory, and of a name that ends in `/`, the
+/// kind. With where it lies, if that is elsewhere than the name says. `None` when nothing is there,
+/// or it is not in the workspace: what is outside, a command in a sandbox cannot have changed.
+fn content(workspace: &Workspace, name: &str) -> Option<String> {
+    let path = workspace.relative(name.trim_end_matches('/')).ok()?;
+    let elsewhere = |real: Option<PathBuf>| match real {
+        Some(real) if real != path => format!(" at {}", real.display()),
+        Some(_) | None => String::new(),
+    };
+    let Ok(opened) = workspace.open_file(&path) else {
+        let directory = workspace.open_dir(&path).ok()?;
+        return Some(format!("directory{}", elsewhere(workspace.real(&directory))));
+    };
+    let at = elsewhere(workspace.real(&opened.file));
+    if name.ends_with('/') {
+        return Some(format!("file{at}"));
+    }
     if opened.bytes > MAX_FILE_BYTES {
-        return Some(format!("{:?}", opened.seen()));
+        return Some(format!("{:?}{at}", opened.seen()));
     }
     let mut hash = blake3::Hasher::new();
     hash.update_reader((&opened.file).take(MAX_FILE_BYTES + 1)).ok()?;
-    Some(hash.finalize().to_hex().to_string())
+    Some(format!("{}{at}", hash.finalize().to_hex()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn now(dir: &Path, names: &[&str]) -> Vec<(String, Option<String>)> {
+        let workspace = Workspace::open(&Root::plain(dir)).unwrap();
+        with_imports(&workspace, names.iter().map(|&name| name.to_owned()).collect())
+    }
+
+    #[test]
+    fn what_a_script_imports_counts_also_when_it_appears_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        put("bin/run.py", "import json\nfrom helper import go\n");
+        put("bin/helper.py", "from deep import er\n");
+        put("bin/deep/er.py", "x = 1\n");
+        put("other.py", "x = 1\n");
+        let before = now(dir.path(), &["bin/run.py"]);
+        put("other.py", "x = 2\n");
+        assert_eq!(now(dir.path(), &["bin/run.py"]), before, "what is not imported does not count");
+        for (name, text) in [
+            ("bin/deep/er.py", "x = 2\n"),
+            ("bin/helper.py", "from deep import er\ner.x = 7\n"),
+            ("bin/json.py", "a module of one's own in place of the library's"),
+            ("bin/deep/__init__.py", ""),
+        ] {
+            let before = now(dir.path(), &["bin/run.py"]);
+            put(name, text);
+            assert_ne!(now(dir.path(), &["bin/run.py"]), before, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_place_counts_by_where_it_leads_and_not_by_its_content() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir_all(at("out")).unwrap();
+        std::fs::create_dir_all(at("src")).unwrap();
+        std::fs::write(at("log"), "1").unwrap();
+        let before = now(dir.path(), &["out/", "log/"]);
+        std::fs::write(at("log"), "2").unwrap();
+        std::fs::write(at("out/new"), "2").unwrap();
+        assert_eq!(now(dir.path(), &["out/", "log/"]), before);
+        std::fs::rename(at("out"), at("was")).unwrap();
+        for to in ["src", "was", "/tmp", "nowhere"] {
+            symlink(to, at("out")).unwrap();
+            assert_ne!(now(dir.path(), &["out/", "log/"]), before, "{to}");
+            std::fs::remove_file(at("out")).unwrap();
+        }
+        std::fs::rename(at("was"), at("out")).unwrap();
+        assert_eq!(now(dir.path(), &["out/", "log/"]), before);
+        // A link on the way to a file of the same content.
+        std::fs::write(at("src/a.sh"), "same").unwrap();
+        std::fs::write(at("out/a.sh"), "same").unwrap();
+        let before = now(dir.path(), &["out/a.sh"]);
+        std::fs::rename(at("out"), at("was")).unwrap();
+        symlink("src", at("out")).unwrap();
+        assert_ne!(now(dir.path(), &["out/a.sh"]), before);
+    }
 }

@@ -7,6 +7,8 @@ use overmind_core::sandbox::SandboxLevel;
 
 use super::rule::Rule;
 use super::{BUILT_IN, Policy};
+use overmind_core::imports::{Language, candidates};
+
 use crate::calls::acts_of;
 use crate::glob::Fit;
 use crate::shell::expand::{is_private, is_static, shown};
@@ -306,21 +308,47 @@ fn recorded(act: &Act, decision: Decision) -> Action {
     }
 }
 
-/// The files whose content an approval depends on.
+/// The files that an approval depends on, as [`GateVerdict::files`] says: what is read and run comes
+/// first where there are too many.
 fn files_of(acts: &[Act]) -> Vec<String> {
-    let mut files: Vec<String> = acts
-        .iter()
-        .flat_map(|act| &act.touches)
-        .filter(|(kind, target)| {
-            matches!(kind, TouchKind::Read | TouchKind::Project | TouchKind::Code)
-                && is_static(target)
-                && target != "."
-                && !target.contains([' ', '\n'])
-        })
-        .map(|(_, target)| target.clone())
-        .collect();
+    let named = |target: &str| is_static(target) && target != "." && !target.contains([' ', '\n']);
+    let (mut files, mut places) = (Vec::new(), Vec::new());
+    for act in acts {
+        for (kind, target) in &act.touches {
+            match kind {
+                TouchKind::Read | TouchKind::Project | TouchKind::Code if named(target) => {
+                    files.push(target.clone());
+                }
+                TouchKind::Write | TouchKind::Delete if named(target) => {
+                    places.push(format!("{}/", target.trim_end_matches('/')));
+                }
+                _ => {}
+            }
+        }
+        files.extend(imported(act));
+    }
+    for names in [&mut files, &mut places] {
+        names.sort();
+        names.dedup();
+        names.truncate(MAX_FILES);
+    }
+    places.truncate(MAX_FILES - files.len());
+    files.append(&mut places);
     files.sort();
-    files.dedup();
-    files.truncate(MAX_FILES);
     files
+}
+
+/// What code on the command line may import, from each directory in which it can start.
+fn imported(act: &Act) -> Vec<String> {
+    let runs_code = act.touches.iter().any(|(kind, _)| *kind == TouchKind::Code);
+    let name = act.program.rsplit('/').next().unwrap_or_default();
+    let Some(language) = Language::of_program(name).filter(|_| runs_code) else {
+        return Vec::new();
+    };
+    if language == Language::Shell {
+        return Vec::new(); // its text is analysed, and what it runs are acts of their own
+    }
+    let code = act.args.join(" ");
+    let cwds = act.cwds.iter().filter(|cwd| is_static(cwd) && !cwd.starts_with('/'));
+    cwds.flat_map(|cwd| candidates(language, &code, cwd)).collect()
 }

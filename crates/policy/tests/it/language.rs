@@ -198,6 +198,20 @@ fn a_reload_takes_effect_at_once_and_a_bad_one_changes_nothing() {
     assert_eq!(gate.refused(), None);
 }
 
+/// Inline code is bound to what it may import, and a write to where it goes.
+#[test]
+fn an_approval_of_inline_code_covers_what_it_imports() {
+    let files = |command: &str| explain_command(&Policy::default(), command).verdict.files;
+    let python = files("cd lib && python3 -c 'import helper; helper.go()'");
+    assert!(python.contains(&"lib/helper.py".to_owned()), "{python:?}");
+    let node = files("node -e \"require('./tool')\"");
+    assert!(node.contains(&"tool.js".to_owned()), "{node:?}");
+    let module = files("python3 -m tool.run --fast");
+    assert!(module.contains(&"tool/run.py".to_owned()), "{module:?}");
+    assert_eq!(files("cp a build/"), ["a", "build/", "build/a/"]);
+    assert_eq!(files("rm -rf out"), ["out/"]);
+}
+
 #[test]
 fn a_verdict_is_recorded_and_read_back_as_it_was() {
     let verdict =
