@@ -82,8 +82,8 @@ fn of_help(command: &Command, path: &str, check: &mut dyn FnMut(&str, &str)) {
 
 /// The README and every page of the documentation.
 fn pages() -> Vec<PathBuf> {
-    let docs = std::fs::read_dir(repository().join("docs")).unwrap();
-    let docs = docs.map(|entry| entry.unwrap().path());
+    let listed = |dir: &str| std::fs::read_dir(repository().join(dir)).unwrap();
+    let docs = listed("docs").chain(listed("docs/guides")).map(|entry| entry.unwrap().path());
     let pages = docs.filter(|path| path.extension().is_some_and(|kind| kind == "md"));
     pages.chain([repository().join("README.md")]).collect()
 }
