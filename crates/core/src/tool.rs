@@ -1,7 +1,7 @@
 //! The port to tools: what they are called, what they take, what a call answers.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -301,6 +301,20 @@ pub trait Toolbox: Send + Sync + fmt::Debug {
         name: &'a str,
     ) -> Fut<'a, Option<Arc<Attested>>> {
         let _ = (context, name);
+        Box::pin(std::future::ready(None))
+    }
+
+    /// The content of a file that a result names under `artifacts`, of at most `max_bytes`. `path` is
+    /// relative to `workspace`. `None` when it is not there, larger, or no such file.
+    ///
+    /// As provided there are none.
+    fn artifact<'a>(
+        &'a self,
+        workspace: &'a Path,
+        path: &'a str,
+        max_bytes: usize,
+    ) -> Fut<'a, Option<Vec<u8>>> {
+        let _ = (workspace, path, max_bytes);
         Box::pin(std::future::ready(None))
     }
 

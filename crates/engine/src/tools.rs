@@ -1,7 +1,11 @@
 //! Tools called through the API in a run's name.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use overmind_core::agent::AgentSpec;
 use overmind_core::attest::AttestationRef;
 use overmind_core::bus::{Assignment, ToHive};
@@ -22,8 +26,36 @@ use crate::cortex::{Called, gate_request, lock, shutting_down};
 use crate::error::EngineError;
 use crate::request::ToolCallDraft;
 
+mod consent;
+
+use consent::Asker;
+
 /// How names of the tools of MCP servers begin.
 const MCP: &str = "mcp.";
+
+/// Why a call does not begin at once.
+enum Refusal {
+    No(ToolOutcome),
+    /// A person has to agree first; in words, where nobody can be asked.
+    Asks(String),
+}
+
+impl Refusal {
+    /// What the caller is told, where nobody is asked.
+    fn outcome(self) -> ToolOutcome {
+        match self {
+            Self::No(outcome) => outcome,
+            Self::Asks(message) => {
+                let outcome = ToolOutcome::failure("tool_not_allowed", message);
+                ToolOutcome { allowed: false, ..outcome }
+            }
+        }
+    }
+
+    fn no(code: &str, message: impl Into<String>) -> Option<Self> {
+        Some(Self::No(ToolOutcome { allowed: false, ..ToolOutcome::failure(code, message) }))
+    }
+}
 
 /// Whose tools a caller uses.
 enum Door {
@@ -89,7 +121,7 @@ impl Engine {
     ) -> Result<ToolOutcome, EngineError> {
         by.require_for(Role::Operator, id)?;
         self.require_host_of(by, id).await?;
-        self.tool_call_with(by, id, call, &[]).await
+        self.tool_call_with(by, id, call, None).await
     }
 
     /// The tools that `/mcp` offers. To a run: those of the mesh and of the memory, and what its
@@ -131,10 +163,48 @@ impl Engine {
         match door_of(by)? {
             Door::Run(id) => {
                 let more: Vec<&str> = door().collect();
-                self.tool_call_with(by, id, call, &more).await
+                self.tool_call_with(by, id, call, Some(&more)).await
             }
             Door::Key(by) => self.tool_call_of_key(by, call).await,
         }
+    }
+
+    /// The files that a result of [`Engine::door_call`] names, by their paths and as base64: as many as
+    /// have at most `max_bytes` together, before they are encoded.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn door_files(
+        &self,
+        by: &Caller,
+        result: &Value,
+        max_bytes: usize,
+    ) -> Result<BTreeMap<String, String>, EngineError> {
+        let named =
+            result.get("artifacts").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let mut found = BTreeMap::new();
+        if named.is_empty() {
+            return Ok(found);
+        }
+        let workspace = match door_of(by)? {
+            Door::Run(run) => self.find_session(run).await?.directory().to_owned(),
+            Door::Key(_) => self.workspace_of_keys(),
+        };
+        let mut left = max_bytes;
+        for path in named.iter().filter_map(Value::as_str) {
+            if let Some(bytes) = self.tools.artifact(&workspace, path, left).await {
+                left = left.saturating_sub(bytes.len());
+                found.insert(path.to_owned(), BASE64.encode(bytes));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Where calls of keys work.
+    fn workspace_of_keys(&self) -> PathBuf {
+        let config = &self.cortex.config;
+        config.workspace.join(if config.private { "keys" } else { "" })
     }
 
     /// A call in the name of a key: the policy judges it like an agent's of that name, and it stands
@@ -150,16 +220,21 @@ impl Engine {
         let ToolCallDraft { tool, args } = call;
         let effect = EffectId::mint(&*self.cortex.ids);
         let known = self.tools.specs().iter().any(|spec| spec.name == tool && for_keys(spec));
-        let called = match self.refuses_key(&by, known, &tool, &args) {
+        let refused = match self.refuses_key(&by, known, &tool, &args) {
+            Some(Refusal::Asks(_)) if tool.starts_with(MCP) => {
+                self.consented(Asker::Key(&by), &tool, &args).await?
+            }
+            refused => refused.map(Refusal::outcome),
+        };
+        let called = match refused {
             Some(outcome) => Called { outcome, latency_ms: 0, attested: None },
             None => {
                 let config = &self.cortex.config;
-                let own = if config.private { "keys" } else { "" };
                 let seat = self.take_seat(&by);
                 let assignment = Assignment {
                     session: seat.session,
                     epoch: 0,
-                    workspace: config.workspace.join(own),
+                    workspace: self.workspace_of_keys(),
                     room: None,
                     name: by.name.clone(),
                     colony: ColonyId::DEFAULT,
@@ -211,21 +286,12 @@ impl Engine {
     }
 
     /// Why a key's call may not happen.
-    fn refuses_key(
-        &self,
-        by: &Caller,
-        known: bool,
-        tool: &str,
-        args: &Value,
-    ) -> Option<ToolOutcome> {
-        let refused = |code, message| {
-            Some(ToolOutcome { allowed: false, ..ToolOutcome::failure(code, message) })
-        };
+    fn refuses_key(&self, by: &Caller, known: bool, tool: &str, args: &Value) -> Option<Refusal> {
         if !known {
-            return refused("tool_not_allowed", format!("a key is not offered `{tool}`"));
+            return Refusal::no("tool_not_allowed", format!("a key is not offered `{tool}`"));
         }
         if let Some(why) = self.tools.misfit(tool, args) {
-            return Some(ToolOutcome::failure("bad_args", why));
+            return Some(Refusal::No(ToolOutcome::failure("bad_args", why)));
         }
         let gate = self.cortex.gate.as_ref()?;
         let request =
@@ -233,15 +299,12 @@ impl Engine {
         let verdict = gate.judge(&request);
         match verdict.decision {
             gate::Decision::Allow => None,
-            gate::Decision::Deny => refused("denied", verdict.advice),
-            gate::Decision::Ask => refused(
-                "tool_not_allowed",
-                format!(
-                    "the policy asks a person before `{tool}`, and a key has no run that could wait \
-                     for one: allow it for the agent `{}` in policy.toml, or call it from a run",
-                    by.name
-                ),
-            ),
+            gate::Decision::Deny => Refusal::no("denied", verdict.advice),
+            gate::Decision::Ask => Some(Refusal::Asks(format!(
+                "the policy asks a person before `{tool}`, and a key has no run that could wait \
+                 for one: allow it for the agent `{}` in policy.toml, or call it from a run",
+                by.name
+            ))),
         }
     }
 
@@ -253,24 +316,31 @@ impl Engine {
         Seat { engine: self, session }
     }
 
-    /// `more` are tools that are allowed beside those of the agent's list.
+    /// By `/mcp`, `door` are the tools that are allowed beside those of the agent's list, and people are
+    /// asked where they have to agree.
     async fn tool_call_with(
         &self,
         by: &Caller,
         id: SessionId,
         call: ToolCallDraft,
-        more: &[&str],
+        door: Option<&[&str]>,
     ) -> Result<ToolOutcome, EngineError> {
         if self.cortex.draining() {
             return Err(shutting_down());
         }
         let row = self.find_session(id).await?;
         let mut agent = self.agent_at(&row).await?;
-        agent.tools_allowed.extend(more.iter().map(|name| (*name).to_owned()));
+        let more = door.unwrap_or_default().iter();
+        agent.tools_allowed.extend(more.map(|name| (*name).to_owned()));
         let ToolCallDraft { tool, mut args } = call;
         let effect = EffectId::mint(&*self.cortex.ids);
         let trail = self.trail_of_call(by, id).await?;
-        let refused = self.refuses(&row, &agent, &tool, &args);
+        let refused = match self.refuses(&row, &agent, &tool, &args) {
+            Some(Refusal::Asks(_)) if door.is_some() && tool.starts_with(MCP) => {
+                self.consented(Asker::Run(&row), &tool, &args).await?
+            }
+            refused => refused.map(Refusal::outcome),
+        };
         let called = if let Some(outcome) = refused {
             Called { outcome, latency_ms: 0, attested: None }
         } else {
@@ -346,22 +416,19 @@ impl Engine {
         agent: &AgentSpec,
         tool: &str,
         args: &Value,
-    ) -> Option<ToolOutcome> {
-        let refused = |code, message| {
-            Some(ToolOutcome { allowed: false, ..ToolOutcome::failure(code, message) })
-        };
+    ) -> Option<Refusal> {
         let outside = self.tools.specs().iter().any(|spec| spec.name == tool && !spec.internal);
         // What the agent may not call at all its gateway refuses, whatever the arguments are.
         let listed = agent.tools_allowed.iter().any(|name| name == tool);
         if let Some(why) = self.tools.misfit(tool, args).filter(|_| outside && listed) {
-            return Some(ToolOutcome::failure("bad_args", why));
+            return Some(Refusal::No(ToolOutcome::failure("bad_args", why)));
         }
         let asks = agent.approvals.iter().any(|name| name == "*" || *name == tool);
         let decision = match &self.cortex.gate {
             Some(_) if outside => {
                 let verdict = self.cortex.judge(row, agent, tool, args, Labels::default(), false);
                 if verdict.decision == gate::Decision::Deny {
-                    return refused("denied", verdict.advice);
+                    return Refusal::no("denied", verdict.advice);
                 }
                 verdict.decision
             }
@@ -370,7 +437,7 @@ impl Engine {
         if asks || decision == gate::Decision::Ask {
             let message =
                 format!("`{tool}` needs an approval, which only the run itself can ask for");
-            return refused("tool_not_allowed", message);
+            return Some(Refusal::Asks(message));
         }
         None
     }

@@ -53,10 +53,16 @@ pub(crate) fn outcome(result: CallToolResult, wanted: &For<'_>) -> ToolOutcome {
     for block in result.content.into_iter().take(MAX_BLOCKS) {
         content.push(budget.block(block, wanted));
     }
-    let structured = result.structured_content.map(|value| budget.value(value, wanted));
     let mut answer = json!({"content": content, "isError": is_error});
-    if let (Some(structured), Some(answer)) = (structured, answer.as_object_mut()) {
-        answer.insert("structuredContent".into(), structured);
+    let mut structured_left_out = false;
+    if let Some(given) = result.structured_content {
+        let (leaves, cut) = (leaves(&given), budget.total - budget.kept);
+        let made = budget.value(given, wanted);
+        // Structured content is whole or not there: a part of it would say something else.
+        structured_left_out = budget.total - budget.kept > cut || self::leaves(&made) < leaves;
+        if let (false, Some(answer)) = (structured_left_out, answer.as_object_mut()) {
+            answer.insert("structuredContent".into(), made);
+        }
     }
     let mut fields = Map::new();
     fields.insert("ok".into(), Value::Bool(!is_error));
@@ -72,13 +78,14 @@ pub(crate) fn outcome(result: CallToolResult, wanted: &For<'_>) -> ToolOutcome {
     if !budget.files.is_empty() {
         fields.insert("artifacts".into(), json!(budget.files));
     }
-    if budget.total > budget.kept || blocks > MAX_BLOCKS || budget.lost > 0 {
+    let cut = budget.total > budget.kept || structured_left_out;
+    if cut || blocks > MAX_BLOCKS || budget.lost > 0 {
         fields.insert(
             "truncated".into(),
             json!({
                 "text_bytes": budget.total, "kept_bytes": budget.kept,
                 "blocks": blocks, "kept_blocks": blocks.min(MAX_BLOCKS),
-                "files_not_kept": budget.lost,
+                "files_not_kept": budget.lost, "structured_left_out": structured_left_out,
             }),
         );
     }
@@ -86,6 +93,15 @@ pub(crate) fn outcome(result: CallToolResult, wanted: &For<'_>) -> ToolOutcome {
         fields.insert("hidden_characters_removed".into(), json!(budget.hidden));
     }
     ToolOutcome { allowed: true, result: Value::Object(fields) }
+}
+
+/// How many values that hold no others a value has.
+fn leaves(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => items.iter().map(leaves).sum(),
+        Value::Object(fields) => fields.values().map(leaves).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 1,
+    }
 }
 
 fn first_text(answer: &Value) -> String {
@@ -293,6 +309,20 @@ mod tests {
         assert!(!made.to_string().contains("hunter2"), "{made}");
         assert_eq!(made["hidden_characters_removed"], 1);
         assert_eq!(made["mcp"]["result"]["structuredContent"]["k"][0], "***");
+    }
+
+    #[test]
+    fn structured_content_is_whole_or_not_there() {
+        let result =
+            json!({"content": [], "structuredContent": {"rows": ["aaaa", "bbbb"], "n": 2}});
+        let (whole, _dir) = made(result.clone(), 1000);
+        assert_eq!(whole["mcp"]["result"]["structuredContent"]["rows"], json!(["aaaa", "bbbb"]));
+        assert_eq!(whole["truncated"], Value::Null);
+        for text_bytes in [1, 5, 8] {
+            let (cut, _dir) = made(result.clone(), text_bytes);
+            assert_eq!(cut["mcp"]["result"]["structuredContent"], Value::Null, "{cut}");
+            assert_eq!(cut["truncated"]["structured_left_out"], true);
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -24,6 +25,7 @@ use crate::canaries::Watch;
 use crate::options::Options;
 use crate::schema::Checker;
 use crate::sources::Sources;
+use crate::workspace::{self, blocking};
 use crate::{builtin, schema};
 
 /// Most bytes of arguments, counted as compact JSON.
@@ -279,6 +281,17 @@ impl Toolbox for Gateway {
             let driver = driver_for(context, &self.sandboxes).filter(|_| sandboxed)?;
             driver.attest().await.ok().flatten()
         })
+    }
+
+    fn artifact<'a>(
+        &'a self,
+        workspace: &'a Path,
+        path: &'a str,
+        max_bytes: usize,
+    ) -> Fut<'a, Option<Vec<u8>>> {
+        let (workspace, path) = (workspace.to_owned(), path.to_owned());
+        let read = blocking(move || Ok(workspace::artifact(&workspace, &path, max_bytes)));
+        Box::pin(async move { read.await.ok().flatten() })
     }
 
     fn session_ended(&self, session: SessionId) {

@@ -150,6 +150,25 @@ impl Root {
     }
 }
 
+/// Where what tools of MCP servers make lies in a workspace.
+const ARTIFACTS: &str = ".overmind_runs";
+
+/// The content of a file that a tool of an MCP server made; `None` when it is not there, is larger, lies
+/// elsewhere than its path says, or has a second name.
+pub(crate) fn artifact(workspace: &Path, path: &str, max_bytes: usize) -> Option<Vec<u8>> {
+    let root =
+        Root { path: workspace.to_owned(), off_limits: OffLimits::default(), withholds: false };
+    let workspace = Workspace::open(&root).ok()?;
+    let path = workspace.relative(path).ok().filter(|path| path.starts_with(ARTIFACTS))?;
+    let mut opened = workspace.open_file(&path).ok()?;
+    // Neither a link nor a hard link leads to a file of somebody else.
+    let single = rustix::fs::fstat(&opened.file).ok()?.st_nlink == 1;
+    if !single || workspace.real(&opened.file)? != path {
+        return None;
+    }
+    opened.read_all(max_bytes).ok()?
+}
+
 /// A workspace, opened.
 #[derive(Debug)]
 pub(crate) struct Workspace {

@@ -5,7 +5,7 @@
 use std::process::Command;
 
 use overmind_testkit::real::counterpart;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::home::Home;
 
@@ -39,26 +39,31 @@ fn the_routes_of_the_earlier_api_are_there_and_name_what_is_wrong() {
     assert_eq!(home.run(&["mcp", "list", "-o", "json"]).ok().json(), json!([]));
 }
 
-#[test]
-fn needs_python_a_run_calls_a_tool_of_a_server_and_servers_outlive_a_kill() {
-    let Some(root) = counterpart("MCP_PYTHON") else { return };
-    let mut home = Home::up();
+/// The server `small`, as `mcp add` takes it: python with the packages in `root`.
+fn small(home: &Home, root: &str, script: &std::path::Path) -> Value {
     let found = Command::new("python3")
         .args(["-c", "import os, sys; print(os.path.realpath(sys.executable)); print(os.path.realpath(sys.base_prefix))"])
         .output()
         .unwrap();
     let found = String::from_utf8(found.stdout).unwrap();
     let (python, prefix) = found.trim().split_once('\n').unwrap();
-    let script = home.path().join("server.py");
-    std::fs::write(&script, SERVER).unwrap();
-    let mut shown = vec![root.clone(), home.path().to_str().unwrap().to_owned()];
+    let mut shown = vec![root.to_owned(), home.path().to_str().unwrap().to_owned()];
     if !prefix.starts_with("/usr") {
         shown.push(prefix.to_owned());
     }
-    let config = json!({"id": "small", "transport": {
+    json!({"id": "small", "transport": {
         "kind": "stdio", "command": python, "args": [script], "read_only": shown,
         "env": {"PYTHONPATH": root},
-    }});
+    }})
+}
+
+#[test]
+fn needs_python_a_run_calls_a_tool_of_a_server_and_servers_outlive_a_kill() {
+    let Some(root) = counterpart("MCP_PYTHON") else { return };
+    let mut home = Home::up();
+    let script = home.path().join("server.py");
+    std::fs::write(&script, SERVER).unwrap();
+    let config = small(&home, &root, &script);
     let file = home.path().join("small.json");
     std::fs::write(&file, config.to_string()).unwrap();
     home.run(&["mcp", "add", "--file", file.to_str().unwrap()]).ok().shows("mcp.small.add");
@@ -88,4 +93,87 @@ fn needs_python_a_run_calls_a_tool_of_a_server_and_servers_outlive_a_kill() {
     });
     let tools = home.run(&["mcp", "tools", "small"]).ok();
     tools.shows("ready");
+}
+
+/// A tool that answers with a picture, beside that of [`SERVER`].
+const PICTURE: &str = r#"
+import base64
+try:
+    from mcp.server.mcpserver import Image
+except ImportError:
+    from mcp.server.fastmcp import Image
+@server.tool()
+def picture() -> Image:
+    "A small picture."
+    return Image(data=base64.b64decode("iVBORw0KGgo="), format="png")
+server.run()
+"#;
+
+/// A key calls a server's tools by `/mcp`: a person is asked, by an item of the inbox, for each call; a
+/// picture arrives as one, and what is structured as such.
+#[test]
+fn needs_python_a_call_by_http_waits_for_a_person_and_gets_what_the_server_said() {
+    let Some(root) = counterpart("MCP_PYTHON") else { return };
+    let home = Home::up();
+    let script = home.path().join("server.py");
+    let server = SERVER.replace("server.run()\n", "");
+    std::fs::write(&script, format!("{server}{PICTURE}")).unwrap();
+    let config = small(&home, &root, &script);
+    let file = home.path().join("small.json");
+    std::fs::write(&file, config.to_string()).unwrap();
+    home.run(&["mcp", "add", "--file", file.to_str().unwrap()]).ok().shows("mcp.small.picture");
+    let key = home.run(&["key", "create", "editor", "--scope", "mcp", "-o", "name"]).ok();
+    let key = key.line().to_owned();
+    let admin = std::fs::read_to_string(home.data().join("admin.token")).unwrap();
+    let call = |name: &str, arguments: Value| {
+        let message = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call",
+            "params": {"name": name, "arguments": arguments}});
+        asked(&home, &key, "POST", "/mcp", Some(&message.to_string()))["result"].clone()
+    };
+    // Each call waits for the item that it makes, and somebody answers that.
+    let answered = |name: &str, arguments: Value, answer: &str| {
+        std::thread::scope(|scope| {
+            let calling = scope.spawn(|| call(name, arguments.clone()));
+            let item = crate::home::until("the call asks", || {
+                let open = asked(&home, admin.trim(), "GET", "/api/inbox?state=open", None);
+                open.as_array()?.first().cloned()
+            });
+            let title = item["title"].as_str().unwrap();
+            assert_eq!(title, format!("Allow one call of `{name}`?"));
+            home.run(&["answer", item["id"].as_str().unwrap(), answer]).ok();
+            calling.join().unwrap()
+        })
+    };
+    let sum = answered("mcp.small.add", json!({"a": 20, "b": 22}), "yes");
+    assert_eq!(sum["content"][0]["text"], "42", "{sum}");
+    assert_eq!(sum["structuredContent"], json!({"result": 42}), "{sum}");
+    assert_eq!(sum["_meta"]["overmind/result"]["untrusted"], true);
+    // The same call again is another question.
+    let refused = answered("mcp.small.add", json!({"a": 20, "b": 22}), "not now");
+    assert_eq!(refused["isError"], true, "{refused}");
+    assert_eq!(refused["structuredContent"]["error"]["code"], "denied", "{refused}");
+    let picture = answered("mcp.small.picture", json!({}), "yes");
+    let image = json!({"type": "image", "data": "iVBORw0KGgo=", "mimeType": "image/png"});
+    assert_eq!(picture["content"][0], image, "{picture}");
+    // Whom it asks is not who may answer.
+    let own = asked(&home, &key, "GET", "/api/inbox", None);
+    assert_eq!(own["status"], 403, "{own}");
+    let events = asked(&home, admin.trim(), "GET", "/api/events?limit=200", None);
+    let kinds = |kind: &str| {
+        events.as_array().unwrap().iter().filter(|event| event["type"] == kind).count()
+    };
+    assert_eq!((kinds("mcp.called"), kinds("mcp.denied")), (2, 1), "{events}");
+}
+
+/// The JSON that the server answers on its socket.
+fn asked(home: &Home, token: &str, method: &str, path: &str, body: Option<&str>) -> Value {
+    let mut curl = Command::new("curl");
+    curl.args(["-s", "--max-time", "60", "-X", method, "--unix-socket"]);
+    curl.arg(home.data().join("overmind.sock"));
+    curl.args(["-H", &format!("Authorization: Bearer {token}")]);
+    if let Some(body) = body {
+        curl.args(["-H", "Content-Type: application/json", "-d", body]);
+    }
+    let out = curl.arg(format!("http://localhost{path}")).output().unwrap();
+    serde_json::from_slice(&out.stdout).unwrap_or(Value::Null)
 }

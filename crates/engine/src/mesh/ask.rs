@@ -28,7 +28,7 @@ const MAX_QUESTION: usize = 10_000;
 /// Longest title, in characters.
 const MAX_TITLE: usize = 200;
 /// What marks such a question among the details of an item.
-const MARK: &str = "asked_by_tool";
+pub(crate) const MARK: &str = "asked_by_tool";
 /// Items read at a time.
 const SCAN: u32 = 500;
 
@@ -107,10 +107,20 @@ impl Engine {
         id: InboxId,
         question: &str,
     ) -> Result<(), EngineError> {
+        let details = json!({"prompt": question, "reason": "asked by a tool", MARK: true});
+        self.put_asked(session, id, details).await
+    }
+
+    /// Puts an item for which nobody waits; `details` have a `prompt` and the mark.
+    pub(crate) async fn put_asked(
+        &self,
+        session: SessionId,
+        id: InboxId,
+        mut details: Value,
+    ) -> Result<(), EngineError> {
         let row = self.find_session(session).await?;
         let agent = self.find_agent(&row.agent.to_string()).await?;
         // Redacted by the store as all that is written is.
-        let mut details = json!({"prompt": question, "reason": "asked by a tool", MARK: true});
         self.cortex.store.redact(&mut details);
         let now = self.cortex.clock.now();
         let item = InboxItem {
@@ -206,13 +216,18 @@ impl Engine {
         if item.state != InboxState::Open {
             return Err(closed(&item));
         }
-        let Some(session) = item.session else {
-            return Err(EngineError::conflict("nothing waits for this item"));
+        let session = item.session;
+        // Of a call of a key there is no session.
+        let guards = match session {
+            Some(session) => {
+                let epoch = self.find_session(session).await?.epoch;
+                vec![Guard::SessionEpoch { session, epoch }]
+            }
+            None => Vec::new(),
         };
-        let row = self.find_session(session).await?;
         let now = self.cortex.clock.now();
         let event = NewEvent {
-            stream: StreamId::Session(session),
+            stream: session.map_or(StreamId::System, StreamId::Session),
             kind: "question.answered",
             ts: now,
             payload: json!({"run_id": session, "inbox_id": id, "by": by.name, "message": message}),
@@ -224,10 +239,11 @@ impl Engine {
             answer: Some(message),
             ..item
         };
-        let guards = vec![Guard::SessionEpoch { session, epoch: row.epoch }];
         let changes = vec![Change::InboxPut(Box::new(item))];
         self.cortex.store.commit(Commit { guards, events: vec![event], changes }).await?;
-        self.forget_question(session, id);
+        if let Some(session) = session {
+            self.forget_question(session, id);
+        }
         self.cortex.inbox_moved();
         self.find_item(id).await
     }

@@ -13,7 +13,10 @@ use axum::response::{IntoResponse as _, Response};
 use overmind_api::ProblemKind;
 use overmind_core::tool::{EffectClass, ToolSpec};
 use overmind_core::trace::{TRACEPARENT, Traceparent};
+use overmind_engine::EngineError;
 use serde_json::{Value, json};
+
+mod content;
 
 use crate::cx::Cx;
 use crate::extract::{AnyBody, Who};
@@ -24,6 +27,9 @@ use crate::page::json as answer;
 const VERSIONS: [&str; 2] = ["2026-07-28", "2025-11-25"];
 /// Of revisions before those, `initialize` may ask for any: what is served is the same.
 const OLDER: [&str; 2] = ["2025-06-18", "2025-03-26"];
+
+/// Most bytes of pictures and other files in one answer, before they are written as base64.
+const MAX_FILES_BYTES: usize = 12 << 20;
 
 const PARSE: i64 = -32700;
 const INVALID_REQUEST: i64 = -32600;
@@ -210,15 +216,22 @@ async fn called(
     let meta = params.get("_meta").and_then(|meta| meta.get(TRACEPARENT)).and_then(Value::as_str);
     caller.trace = meta.and_then(Traceparent::parse).or(caller.trace);
     let (engine, name) = (cx.engine.clone(), name.to_owned());
-    let done = cx.detached(async move { engine.door_call(&caller, name, args).await }).await;
-    let result = match done {
-        Ok(outcome) => outcome.result,
+    let done = cx.detached(async move {
+        let result = engine.door_call(&caller, name, args).await?.result;
+        let files = engine.door_files(&caller, &result, MAX_FILES_BYTES).await?;
+        Ok::<_, EngineError>(content::of_server(&result, &files).unwrap_or(result))
+    });
+    let result = match done.await {
+        Ok(result) => result,
         // What the model can act on is a result, not a failure of the protocol.
         Err(fault) if fault.problem().known_kind() == Some(ProblemKind::Conflict) => {
             json!({"ok": false, "error": {"code": "conflict", "message": fault.problem().error}})
         }
         Err(fault) => return Err(fault),
     };
+    if result.get("content").is_some() {
+        return Ok(Ok(result));
+    }
     let failed = result.get("ok") != Some(&Value::Bool(true));
     Ok(Ok(json!({
         "content": [{"type": "text", "text": result.to_string()}],
