@@ -37,6 +37,7 @@ mod raw;
 mod resource;
 mod room;
 mod run;
+mod sign_in;
 mod timeline;
 mod vault;
 mod vocabulary;
@@ -100,6 +101,7 @@ pub use run::{
     ApprovalAnswer, Attestation, AttestationRecord, Diff, DiffRow, Divergence, ForkRequest,
     ForkedFrom, Run, RunBasic, RunCreate, RunInput, Step, ToolCallRequest, Usage, VerifyReport,
 };
+pub use sign_in::SignInLink;
 pub use timeline::{Done, Event, ModelCall, Timeline, TimelineData, ToolCall};
 pub use vault::{
     ApiProxyReply, ApiProxyRequest, GrantInfo, GrantPut, SecretImport, SecretInfo, SecretPut,

@@ -421,6 +421,11 @@ Examples:
   overmind loop list
   overmind loop run retention")]
     Loop(crate::loops::LoopCommand),
+    /// Print a link that opens the dashboard in a browser, signed in
+    #[command(after_help = "\
+Example:
+  overmind dash")]
+    Dash,
     /// Manage keys to the API
     #[command(subcommand, visible_alias = "keys")]
     #[command(after_help = "\

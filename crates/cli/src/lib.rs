@@ -29,6 +29,7 @@ pub mod budget;
 pub mod command;
 pub mod config_cmd;
 pub mod context;
+pub mod dash;
 pub mod demo;
 mod doctor;
 pub mod duration;
@@ -202,6 +203,7 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Mail(command) => Box::pin(mesh::mail(cx, command)).await,
         Command::Can(args) => mesh::can(cx, args).await,
         Command::Acl(command) => Box::pin(mesh::acl(cx, command)).await,
+        Command::Dash => Box::pin(dash::run(cx)).await,
         Command::Loop(command) => Box::pin(loops::run(cx, command)).await,
         Command::Key(command) => Box::pin(things::key(cx, command)).await,
         Command::Vault(command) => Box::pin(vault::run(cx, command)).await,

@@ -13,8 +13,8 @@ use overmind_api::{
     MemoryStored, ModelCall, Okay, ProcessUsage, ProjectConfirm, ProjectRevoked, ProjectTrust,
     ProviderKeyView, PruneDone, PruneRequest, Ready, RoomDone, RoomDoneResult, RoomUndo,
     RoomUndone, RoomWork, Run, RunBasic, RunCreate, RunInput, RunListQuery, RunSend, RunStop,
-    RunUsages, RunView, RunsKill, RunsKilled, Status, Step, TerminalSize, Tool, ToolCall,
-    ToolCallRequest, VerifyReport, Version,
+    RunUsages, RunView, RunsKill, RunsKilled, SignInLink, Status, Step, TerminalSize, Tool,
+    ToolCall, ToolCallRequest, VerifyReport, Version,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -517,6 +517,11 @@ impl Client {
     pub async fn provider_key(&self, provider: &str) -> Result<ProviderKeyView, ClientError> {
         self.get(TargetPath::new("/api/settings").segment(&format!("{provider}-key")).as_str())
             .await
+    }
+
+    /// A link that signs a browser in to the dashboard, once.
+    pub async fn sign_in_link(&self) -> Result<SignInLink, ClientError> {
+        self.act(Method::POST, "/api/sign-in/links").await
     }
 
     pub async fn key_create(&self, key: &KeyCreate) -> Result<KeyCreated, ClientError> {

@@ -14,6 +14,8 @@ use crate::error::EngineError;
 use crate::passes::{Holder, Pass};
 use crate::view::NewKey;
 
+mod sign_in;
+
 fn wrong() -> EngineError {
     EngineError::Unauthenticated { message: "the token is not valid".into() }
 }
@@ -62,6 +64,9 @@ impl Engine {
         if let Some(rest) = token.strip_prefix("ovs_") {
             return self.session_holder(rest);
         }
+        if sign_in::end_of(token).is_some_and(|end| end <= self.cortex.clock.now()) {
+            return None;
+        }
         let hash = *blake3::hash(token.as_bytes()).as_bytes();
         if bool::from(hash.ct_eq(&self.cortex.config.admin_hash)) {
             return Some(Holder::Admin);
@@ -85,7 +90,7 @@ impl Engine {
         };
         let key = self.cortex.store.api_key_by_hash(hash).await?;
         let key = key.filter(|key| key.revoked_at.is_none()).ok_or_else(wrong)?;
-        let caller = Caller::new(key.name, Rights::Role(key.role));
+        let caller = Caller::new(sign_in::acts_as(key.name), Rights::Role(key.role));
         self.cortex.identities.keep(hash, caller.clone(), read);
         Ok(caller)
     }
@@ -190,14 +195,20 @@ impl Engine {
                 if key.revoked_at.is_some() {
                     return Err(EngineError::conflict("Key is already revoked"));
                 }
-                key.revoked_at = Some(self.cortex.clock.now());
-                // Over the commit: whoever sees its event finds the key revoked.
-                let _revoking = self.cortex.identities.revoking();
-                self.key_commit("key.revoked", by, &key).await?;
-                self.cortex.passes.revoked(key.hash);
+                key = self.key_end(by, key).await?;
+                self.sign_ins_end(by, &key.name).await?;
                 return Ok(key);
             }
         }
+    }
+
+    async fn key_end(&self, by: &Caller, mut key: ApiKey) -> Result<ApiKey, EngineError> {
+        key.revoked_at = Some(self.cortex.clock.now());
+        // Over the commit: whoever sees its event finds the key revoked.
+        let _revoking = self.cortex.identities.revoking();
+        self.key_commit("key.revoked", by, &key).await?;
+        self.cortex.passes.revoked(key.hash);
+        Ok(key)
     }
 
     async fn key_commit(

@@ -35,7 +35,7 @@ pub(crate) async fn whose(stream: &mut (impl AsyncRead + Unpin)) -> Option<Peer>
     let session = door_of(std::str::from_utf8(&line).ok()?)?;
     // Treated as a client over TCP. Nobody has this address, and nothing is counted by it.
     let (client, local) = (Ipv4Addr::UNSPECIFIED, Ipv4Addr::LOCALHOST);
-    Some(Peer { tcp: Some((client.into(), local.into())), door_of: Some(session) })
+    Some(Peer { tcp: Some((client.into(), local.into())), door_of: Some(session), tls: false })
 }
 
 /// On requests that came by the door of this session's sandbox.

@@ -14,6 +14,7 @@ use crate::config::ServerConfig;
 use crate::fault::Fault;
 use crate::front::Source;
 use crate::host::HostRules;
+use crate::links::Links;
 use crate::metrics::Metrics;
 use crate::rate::Limiter;
 use crate::viewer::Viewers;
@@ -36,6 +37,8 @@ pub(crate) struct Cx {
     pub(crate) viewers: Arc<Viewers>,
     /// Contents of artifacts on their way in: each is held in memory whole.
     pub(crate) uploads: Semaphore,
+    /// Links that sign in to the dashboard once.
+    pub(crate) links: Links,
     by_source: Option<Limiter<Source>>,
     by_caller: Option<Limiter<String>>,
 }
@@ -49,6 +52,7 @@ impl Cx {
             stop: CancellationToken::new(),
             viewers: Arc::default(),
             uploads: Semaphore::new(UPLOADS),
+            links: Links::default(),
             by_source: config.address_rate.map(Limiter::new),
             by_caller: config.caller_rate.map(Limiter::new),
             engine,

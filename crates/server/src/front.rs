@@ -32,6 +32,8 @@ pub(crate) struct Peer {
     pub(crate) tcp: Option<(IpAddr, IpAddr)>,
     /// It came by the door of this session's sandbox.
     pub(crate) door_of: Option<SessionId>,
+    /// What it says comes over TLS.
+    pub(crate) tls: bool,
 }
 
 /// Whose requests count together where nobody has proved who they are.
@@ -162,6 +164,13 @@ impl Front {
         }
         if let Some(source) = peer.source() {
             cx.admit_source(source)?;
+        }
+        if peer.door_of.is_none() && routes::web::serves(path) {
+            let page = routes::web::answer(cx, &self.router, request, peer.tls, peer.tcp.is_some());
+            return match AssertUnwindSafe(Box::pin(page)).catch_unwind().await {
+                Ok(answered) => answered,
+                Err(_) => Err(Fault::internal("a page panicked", &"see the panic above")),
+            };
         }
         // Doors find the token themselves: it stands where a client of a service puts its key.
         let open = routes::services::is_door(path) || (reads && path == "/readyz");

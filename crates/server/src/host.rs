@@ -11,6 +11,10 @@ use overmind_api::ProblemKind;
 
 use crate::fault::Fault;
 
+/// Browsers reach loopback by these. The second is the dashboard's own, so that what runs serve on
+/// other ports of `localhost` never sees its cookie.
+const OURS: [&str; 2] = ["localhost", "overmind.localhost"];
+
 /// The names that mean this server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HostRules {
@@ -90,7 +94,7 @@ impl HostRules {
         // An address cannot be rebound, so the one that was reached, and loopback, are fine.
         let known = match name.parse::<IpAddr>() {
             Ok(ip) => ip.is_loopback() || local == Some(ip) || self.has(name),
-            Err(_) => name.eq_ignore_ascii_case("localhost") || self.has(name),
+            Err(_) => OURS.iter().any(|ours| name.eq_ignore_ascii_case(ours)) || self.has(name),
         };
         if known {
             return Ok(());

@@ -15,8 +15,8 @@
 //!
 //! This crate decides nothing about agents and runs; it never touches the store. It refuses:
 //! a listener beyond loopback without TLS, requests without a token (but for `/health`,
-//! `/healthz`, `/readyz`), foreign hosts and origins, and bodies it cannot bound. It has no CORS
-//! and no cookies: browsers of other origins get nothing.
+//! `/healthz`, `/readyz` and the sign-in page), foreign hosts and origins, and bodies it cannot bound.
+//! It has no CORS, and the API takes no cookie: only the dashboard's pages (`routes::web`) do.
 
 mod agents;
 mod auth;
@@ -29,6 +29,7 @@ mod fault;
 mod front;
 mod host;
 mod inbox_stream;
+mod links;
 mod listen;
 mod log_stream;
 mod mesh_stream;

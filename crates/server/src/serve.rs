@@ -142,7 +142,7 @@ impl Acceptor {
         let _ = stream.set_nodelay(true);
         let Ok(local) = stream.local_addr() else { return }; // it has gone already
         let tcp = Some((client.to_canonical(), local.ip().to_canonical()));
-        let peer = Peer { tcp, door_of: None };
+        let peer = Peer { tcp, door_of: None, tls: tls.is_some() };
         let source = Source::Address(client.to_canonical());
         let place = match self.places.take().and_then(|place| self.places.count(place, source)) {
             Ok(place) => place,
@@ -189,7 +189,7 @@ impl Acceptor {
         };
         let this = self.clone();
         if !agents {
-            let peer = Peer { tcp: None, door_of: None };
+            let peer = Peer { tcp: None, door_of: None, tls: false };
             drop(cx.tasks.spawn(this.connection(stream, peer, place)));
             return;
         }

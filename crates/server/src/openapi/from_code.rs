@@ -11,7 +11,7 @@ use utoipa::{Modify, OpenApi};
 use super::bounds;
 use crate::routes::{
     acl, admin, agents, artifacts, attach, budgets, commands, door, health, inbox, kills, loops,
-    mcp, memory, mesh, projects, resources, rooms, runs, services, vault,
+    mcp, memory, mesh, projects, resources, rooms, runs, services, sign_in, vault,
 };
 
 /// Paths that need no token.
@@ -54,6 +54,7 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         mcp::mcp_list, mcp::mcp_fetch, mcp::mcp_put, mcp::mcp_remove, mcp::mcp_pin, mcp::mcp_unpin,
         memory::memory_store, memory::memory_search, memory::memory_list, memory::memory_delete,
         memory::memory_fetch, memory::memory_reembed,
+        sign_in::link_create,
         loops::loop_list, loops::loop_pause, loops::loop_resume, loops::loop_run,
         admin::tool_list, admin::event_list, admin::event_stream, admin::setting_fetch, admin::key_create,
         admin::key_list, admin::key_revoke, admin::status, admin::version, admin::audit_verify,

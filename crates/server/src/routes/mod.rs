@@ -38,7 +38,9 @@ pub(crate) mod roles;
 pub(crate) mod rooms;
 pub(crate) mod runs;
 pub(crate) mod services;
+pub(crate) mod sign_in;
 pub(crate) mod vault;
+pub(crate) mod web;
 
 /// Makes a repeated request answer as the first one did, where [`Keys::Honours`] says so.
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -197,6 +199,7 @@ routes! {
     Quick Admin Nothing post "/api/keys" => admin::key_create;
     Quick Admin Nothing get "/api/keys" => admin::key_list;
     Quick Admin Nothing delete "/api/keys/{id}" => admin::key_revoke;
+    Quick Viewer Nothing post "/api/sign-in/links" => sign_in::link_create;
     Quick Viewer Nothing get "/api/loops" => loops::loop_list;
     Quick Admin Nothing post "/api/loops/{name}/pause" => loops::loop_pause;
     Quick Admin Nothing post "/api/loops/{name}/resume" => loops::loop_resume;

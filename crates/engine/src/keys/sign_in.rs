@@ -1,0 +1,116 @@
+//! Signing in to the dashboard: keys that end by themselves.
+//!
+//! Such a key is minted for one sign-in and stored as all keys are: it survives a restart, is listed,
+//! and can be revoked. It reads `ovk_<64 digits>.<end in seconds since 1970>`; what is stored is the
+//! hash of all of it, so that nobody can put its end off. Its name is `<who>@web-<16 digits>`: it acts
+//! as `<who>`, with the role that `<who>` had when signing in.
+
+use std::time::Duration;
+
+use overmind_core::ids::{ApiKeyId, ColonyId};
+use overmind_core::row::{ApiKey, Role};
+use overmind_core::store::Page;
+use overmind_core::time::Timestamp;
+
+use crate::Engine;
+use crate::caller::{Caller, Rights};
+use crate::error::EngineError;
+use crate::view::NewKey;
+
+/// Between a name and what tells its sign-ins apart. No name that people give holds it.
+pub(super) const WEB: &str = "@web-";
+
+/// Where a token with an end ends; `None` for other tokens.
+pub(super) fn end_of(token: &str) -> Option<Timestamp> {
+    let (_, seconds) = token.strip_prefix("ovk_")?.split_once('.')?;
+    let seconds: i64 = seconds.parse().ok()?;
+    Some(Timestamp::from_micros(seconds.saturating_mul(1_000_000)))
+}
+
+/// Whom a key acts as.
+pub(super) fn acts_as(name: String) -> String {
+    match name.split_once(WEB) {
+        Some((who, _)) => who.to_owned(),
+        None => name,
+    }
+}
+
+impl Engine {
+    /// Mints a key of the caller's name and role that ends `lifetime` from now.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`] for the tokens of runs, and for keys that may not read runs.
+    pub async fn sign_in(&self, by: &Caller, lifetime: Duration) -> Result<NewKey, EngineError> {
+        let role = match by.rights {
+            Rights::Role(role @ (Role::Viewer | Role::Runs | Role::Operator | Role::Admin)) => role,
+            Rights::Role(Role::Mcp | Role::Model) | Rights::Session { .. } => {
+                let message =
+                    format!("`{}` cannot sign in to the dashboard: it may not read runs", by.name);
+                return Err(EngineError::Forbidden { message });
+            }
+        };
+        let now = self.cortex.clock.now();
+        let end = now.after(lifetime).as_micros() / 1_000_000;
+        let random = || uuid::Uuid::new_v4().simple().to_string();
+        let (secret, place) = (format!("ovk_{}{}.{end}", random(), random()), random());
+        let place: String = place.chars().take(16).collect();
+        let key = ApiKey {
+            id: ApiKeyId::mint(&*self.cortex.ids),
+            colony: ColonyId::DEFAULT,
+            name: format!("{}{WEB}{place}", by.name),
+            role,
+            hash: *blake3::hash(secret.as_bytes()).as_bytes(),
+            created_at: now,
+            revoked_at: None,
+        };
+        self.key_commit("key.created", by, &key).await?;
+        Ok(NewKey { key, secret })
+    }
+
+    /// Revokes the key of a sign-in, as its own holder may.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Unauthenticated`] when it is no such key, or has ended.
+    pub async fn sign_out(&self, token: &str) -> Result<(), EngineError> {
+        let by = self.authenticate(token).await?;
+        let hash = *blake3::hash(token.as_bytes()).as_bytes();
+        let key = self.cortex.store.api_key_by_hash(hash).await?;
+        match key.filter(|key| key.name.contains(WEB) && key.revoked_at.is_none()) {
+            Some(key) => self.key_end(&by, key).await.map(drop),
+            None => Err(super::wrong()),
+        }
+    }
+
+    /// Ends the sign-ins that were made with a key.
+    pub(super) async fn sign_ins_end(&self, by: &Caller, name: &str) -> Result<(), EngineError> {
+        let begins = format!("{name}{WEB}");
+        let mut after = None;
+        loop {
+            let page = self.cortex.store.api_key_list(Page { limit: 1000, after }).await?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = Some(last.id);
+            for key in page {
+                if key.revoked_at.is_none() && key.name.starts_with(&begins) {
+                    self.key_end(by, key).await?;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_says_when_it_ends_and_other_tokens_do_not() {
+        assert_eq!(end_of("ovk_ab.7"), Some(Timestamp::from_micros(7_000_000)));
+        for other in ["ovk_ab", "ova_ab.7", "ovk_ab.", "ovk_ab.x", "ovs_1.2.3"] {
+            assert_eq!(end_of(other), None, "{other}");
+        }
+        assert_eq!(acts_as("ann@web-1f".to_owned()), "ann");
+        assert_eq!(acts_as("ann@home".to_owned()), "ann@home");
+    }
+}

@@ -1,0 +1,208 @@
+//! The dashboard's pages, mounted: they call this very API, inside the process, as whoever signed in.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::response::Response;
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
+use http_body_util::{BodyExt, Limited};
+use overmind_api::ProblemKind;
+use overmind_core::row::Role;
+use overmind_engine::{Caller, EngineError, Rights};
+use overmind_web::{Answer, Call, Fut, Incoming, Pass, Port, Refusal, Reply, SignIn, Visitor};
+use tower::ServiceExt;
+
+use super::Template;
+use crate::cx::Cx;
+use crate::fault::Fault;
+
+/// How long a sign-in lasts.
+const LIFETIME: Duration = Duration::from_secs(12 * 3600);
+/// Longest form in bytes.
+const MAX_FORM: usize = 1 << 20;
+/// What the log and the metrics call a page.
+const PAGE: Template = Template("page");
+
+pub(crate) use overmind_web::serves;
+
+/// Answers a request to a page. `counted`: it counts for the rate of its caller.
+pub(crate) async fn answer(
+    cx: &Arc<Cx>,
+    router: &Router,
+    request: Request,
+    tls: bool,
+    counted: bool,
+) -> Result<Response, Fault> {
+    let (parts, body) = request.into_parts();
+    let body = match parts.method {
+        Method::POST => form(cx, body).await?,
+        _ => Bytes::new(),
+    };
+    let api = Api { cx, router, counted };
+    let resume = parts.headers.get("last-event-id").cloned();
+    let answer = overmind_web::answer(&api, Incoming { parts: &parts, body, secure: tls }).await;
+    let mut response = match answer {
+        Answer::Page(page) => page.map(Body::from),
+        Answer::Stream { secret, target } => {
+            let mut headers = HeaderMap::new();
+            if let Some(resume) = resume {
+                headers.insert("last-event-id", resume);
+            }
+            api.ask(&secret, Method::GET, &target, None, headers).await?
+        }
+    };
+    response.extensions_mut().insert(PAGE);
+    Ok(response)
+}
+
+async fn form(cx: &Cx, body: Body) -> Result<Bytes, Fault> {
+    let body = Limited::new(body, MAX_FORM).collect();
+    match tokio::time::timeout(cx.config.body_timeout, body).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(_)) => {
+            let text = "the form is larger than 1 MiB, or broke off before its end";
+            Err(Fault::new(ProblemKind::TooLarge, text).closing())
+        }
+        Err(_) => {
+            let text = format!("the form did not arrive within {:?}", cx.config.body_timeout);
+            Err(Fault::new(ProblemKind::Timeout, text).closing())
+        }
+    }
+}
+
+/// The API, called in the process.
+struct Api<'a> {
+    cx: &'a Arc<Cx>,
+    router: &'a Router,
+    counted: bool,
+}
+
+impl Api<'_> {
+    /// One request to a route, with the rights of the key's holder now.
+    async fn ask(
+        &self,
+        secret: &str,
+        method: Method,
+        target: &str,
+        body: Option<Vec<u8>>,
+        headers: HeaderMap,
+    ) -> Result<Response, Fault> {
+        let caller = self.cx.engine.authenticate(secret).await?;
+        let mut request = Request::new(Body::from(body.unwrap_or_default()));
+        *request.method_mut() = method;
+        *request.uri_mut() = target.parse().map_err(|_| {
+            Fault::new(ProblemKind::BadRequest, format!("`{target}` is no path of the API"))
+        })?;
+        *request.headers_mut() = headers;
+        let bearer = HeaderValue::from_str(&format!("Bearer {secret}"))
+            .map_err(|_| Fault::new(ProblemKind::Unauthenticated, "the cookie holds no key"))?;
+        let json = HeaderValue::from_static("application/json");
+        request.headers_mut().insert(header::AUTHORIZATION, bearer);
+        request.headers_mut().insert(header::CONTENT_TYPE, json);
+        request.extensions_mut().insert(caller);
+        match self.router.clone().oneshot(request).await {
+            Ok(mut response) => match response.extensions_mut().remove::<Fault>() {
+                Some(fault) => Err(fault),
+                None => Ok(response),
+            },
+            Err(never) => match never {},
+        }
+    }
+
+    async fn reply(&self, secret: &str, call: Call) -> Reply {
+        let Call { method, target, body, most } = call;
+        let body = body.map(|body| body.to_string().into_bytes());
+        let asked = self.ask(secret, method, &target, body, HeaderMap::new()).await;
+        let response = asked.unwrap_or_else(|fault| fault.render("page"));
+        let status = response.status();
+        let link = response.headers().get(header::LINK).and_then(|value| value.to_str().ok());
+        let link = link.map(str::to_owned);
+        let mut read = BytesMut::new();
+        let mut pieces = response.into_body().into_data_stream();
+        while let Some(Ok(piece)) = pieces.next().await {
+            let left = most.saturating_sub(read.len());
+            read.extend_from_slice(piece.get(..left.min(piece.len())).unwrap_or_default());
+            if piece.len() >= left {
+                break;
+            }
+        }
+        Reply { status, link, body: read.freeze() }
+    }
+
+    async fn pass(&self, by: &Caller) -> Result<Pass, Refusal> {
+        let (engine, by) = (self.cx.engine.clone(), by.clone());
+        let work = async move { engine.sign_in(&by, LIFETIME).await };
+        let made = self.cx.detached(work).await.map_err(|fault| refusal(&fault))?;
+        Ok(Pass { secret: made.secret, seconds: LIFETIME.as_secs() })
+    }
+}
+
+impl Port for Api<'_> {
+    fn visitor<'a>(&'a self, secret: &'a str) -> Fut<'a, Result<Visitor, Refusal>> {
+        Box::pin(async move {
+            // A cookie holds what a sign-in minted, and no other token.
+            if !(secret.starts_with("ovk_") && secret.contains('.')) {
+                let message = "this is not the key of a sign-in".to_owned();
+                return Err(Refusal { status: StatusCode::UNAUTHORIZED, message });
+            }
+            let caller = self.cx.engine.authenticate(secret).await.map_err(refused)?;
+            if self.counted {
+                self.cx.admit_caller(&caller).map_err(|fault| refusal(&fault))?;
+            }
+            Ok(Visitor { role: role(&caller).into(), name: caller.name })
+        })
+    }
+
+    fn sign_in<'a>(&'a self, by: SignIn<'a>) -> Fut<'a, Result<Pass, Refusal>> {
+        Box::pin(async move {
+            let caller = match by {
+                SignIn::Key(key) => self.cx.engine.authenticate(key).await.map_err(refused)?,
+                SignIn::Code(code) => {
+                    let token = self.cx.links.take(code).ok_or_else(|| Refusal {
+                        status: StatusCode::UNAUTHORIZED,
+                        message: "this link was used before, or is older than a minute: run \
+                                  `overmind dash` for another"
+                            .to_owned(),
+                    })?;
+                    self.cx.engine.authenticate(&token).await.map_err(refused)?
+                }
+            };
+            self.pass(&caller).await
+        })
+    }
+
+    fn sign_out<'a>(&'a self, secret: &'a str) -> Fut<'a, Result<(), Refusal>> {
+        let (engine, secret) = (self.cx.engine.clone(), secret.to_owned());
+        Box::pin(async move {
+            let work = async move { engine.sign_out(&secret).await };
+            self.cx.detached(work).await.map_err(|fault| refusal(&fault))
+        })
+    }
+
+    fn call<'a>(&'a self, secret: &'a str, call: Call) -> Fut<'a, Reply> {
+        Box::pin(self.reply(secret, call))
+    }
+}
+
+/// A run's own token cannot sign in; it would see nothing.
+fn role(caller: &Caller) -> Role {
+    match caller.rights {
+        Rights::Role(role) => role,
+        Rights::Session { .. } => Role::Model,
+    }
+}
+
+fn refused(err: EngineError) -> Refusal {
+    refusal(&Fault::from(err))
+}
+
+fn refusal(fault: &Fault) -> Refusal {
+    let problem = fault.problem();
+    let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    Refusal { status, message: problem.error.clone() }
+}

@@ -1,0 +1,36 @@
+//! Style and script, embedded in the program.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use http::header::{self, HeaderValue};
+
+use crate::page::Html;
+
+const STYLE: &str =
+    concat!(include_str!("../assets/tokens.css"), include_str!("../assets/app.css"));
+const SCRIPT: &str = include_str!("../assets/app.js");
+const ICON: &str = include_str!("../assets/icon.svg");
+
+/// Changes when one of them does: the pages name them with it, so browsers may keep them.
+pub(crate) static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let mut hash = blake3::Hasher::new();
+    hash.update(STYLE.as_bytes()).update(SCRIPT.as_bytes()).update(ICON.as_bytes());
+    hash.finalize().to_hex().chars().take(12).collect()
+});
+
+/// The file of `/assets/{name}`.
+pub(crate) fn file(name: &str) -> Option<Html> {
+    let (kind, text) = match name {
+        "app.css" => ("text/css; charset=utf-8", STYLE),
+        "app.js" => ("text/javascript; charset=utf-8", SCRIPT),
+        "icon.svg" => ("image/svg+xml", ICON),
+        _ => return None,
+    };
+    let mut response = http::Response::new(Bytes::from_static(text.as_bytes()));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    let keep = HeaderValue::from_static("public, max-age=31536000, immutable");
+    headers.insert(header::CACHE_CONTROL, keep);
+    Some(response)
+}

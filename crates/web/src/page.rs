@@ -1,0 +1,118 @@
+//! What all pages share: the frame around them and the headers of an answer.
+
+use askama::Template;
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, StatusCode, header};
+
+use crate::assets;
+use crate::form;
+use crate::port::{Refusal, Visitor};
+use crate::sections::SECTIONS;
+
+/// An answer with a whole body.
+pub(crate) type Html = http::Response<Bytes>;
+
+/// What the pages may load and do: nothing inline, nothing from elsewhere.
+pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+     img-src 'self' data:; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; \
+     base-uri 'none'";
+
+/// The frame around a page.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) title: String,
+    pub(crate) nav: Vec<Nav>,
+    pub(crate) name: String,
+    pub(crate) role: &'static str,
+    pub(crate) acts: bool,
+    pub(crate) csrf: String,
+    /// What went wrong with the last form.
+    pub(crate) notice: Option<String>,
+    pub(crate) version: &'static str,
+    /// The run that the page is about, for the script.
+    pub(crate) run: String,
+}
+
+#[derive(Debug)]
+pub(crate) struct Nav {
+    pub(crate) title: &'static str,
+    pub(crate) path: &'static str,
+    pub(crate) key: &'static str,
+    pub(crate) current: bool,
+}
+
+impl Frame {
+    /// `here`: the path of the section that the page belongs to.
+    pub(crate) fn new(
+        title: impl Into<String>,
+        here: &str,
+        visitor: &Visitor,
+        secret: &str,
+        notice: Option<Refusal>,
+    ) -> Self {
+        let shown = SECTIONS.iter().filter(|section| (section.shown)(visitor.role));
+        let nav = shown.map(|section| Nav {
+            title: section.title,
+            path: section.path,
+            key: section.key,
+            current: section.path == here,
+        });
+        Self {
+            title: title.into(),
+            nav: nav.collect(),
+            name: visitor.name.clone(),
+            role: visitor.role.as_str(),
+            acts: visitor.acts(),
+            csrf: form::csrf(secret),
+            notice: notice.map(|refusal| refusal.message),
+            version: assets::VERSION.as_str(),
+            run: String::new(),
+        }
+    }
+}
+
+/// A page, with the headers that all pages have.
+pub(crate) fn html(status: StatusCode, template: &impl Template) -> Html {
+    let (status, text) = match template.render() {
+        Ok(text) => (status, text),
+        Err(err) => (StatusCode::INTERNAL_SERVER_ERROR, format!("this page failed: {err}")),
+    };
+    let failed = status == StatusCode::INTERNAL_SERVER_ERROR;
+    let mut response = http::Response::new(Bytes::from(text));
+    *response.status_mut() = status;
+    let kind = if failed { "text/plain; charset=utf-8" } else { "text/html; charset=utf-8" };
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("same-origin"));
+    headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+    let opener = HeaderName::from_static("cross-origin-opener-policy");
+    headers.insert(opener, HeaderValue::from_static("same-origin"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// Sends the browser on after a form, so that reloading repeats nothing.
+pub(crate) fn see_other(path: &str) -> Html {
+    let mut response = http::Response::new(Bytes::new());
+    *response.status_mut() = StatusCode::SEE_OTHER;
+    if let Ok(target) = HeaderValue::from_str(form::own_path(path)) {
+        response.headers_mut().insert(header::LOCATION, target);
+    }
+    response
+}
+
+#[derive(Template)]
+#[template(path = "trouble.html")]
+struct Trouble {
+    frame: Frame,
+    status: u16,
+    message: String,
+}
+
+/// A page that cannot be shown, and why.
+pub(crate) fn trouble(visitor: &Visitor, secret: &str, refusal: &Refusal) -> Html {
+    let frame = Frame::new("Not shown", "", visitor, secret, None);
+    let (status, message) = (refusal.status.as_u16(), refusal.message.clone());
+    html(refusal.status, &Trouble { frame, status, message })
+}

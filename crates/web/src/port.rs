@@ -1,0 +1,168 @@
+//! What the pages need of the server.
+
+use std::pin::Pin;
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use overmind_api::{Problem, Role};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// A future of a port.
+pub type Fut<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// The server, as the pages see it.
+pub trait Port: Send + Sync {
+    /// Who holds the key of a cookie.
+    fn visitor<'a>(&'a self, secret: &'a str) -> Fut<'a, Result<Visitor, Refusal>>;
+
+    /// Proves an identity and mints a short-lived key of the same name and role for a cookie.
+    fn sign_in<'a>(&'a self, by: SignIn<'a>) -> Fut<'a, Result<Pass, Refusal>>;
+
+    /// Revokes the key of a cookie. Whatever it opened is closed.
+    fn sign_out<'a>(&'a self, secret: &'a str) -> Fut<'a, Result<(), Refusal>>;
+
+    /// Calls the API as the holder of `secret`.
+    fn call<'a>(&'a self, secret: &'a str, call: Call) -> Fut<'a, Reply>;
+}
+
+/// How somebody signs in.
+#[derive(Clone, Copy)]
+pub enum SignIn<'a> {
+    /// With an API key or the admin token.
+    Key(&'a str),
+    /// With the code of a link that is valid once, for a minute.
+    Code(&'a str),
+}
+
+impl std::fmt::Debug for SignIn<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Key(_) => "Key",
+            Self::Code(_) => "Code",
+        })
+    }
+}
+
+/// Who looks at a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Visitor {
+    pub name: String,
+    pub role: Role,
+}
+
+impl Visitor {
+    /// May start and end runs and answer what waits.
+    pub fn acts(&self) -> bool {
+        matches!(self.role, Role::Runs | Role::Operator | Role::Admin)
+    }
+}
+
+/// A key for a cookie.
+pub struct Pass {
+    pub secret: String,
+    /// Seconds until it ends.
+    pub seconds: u64,
+}
+
+impl std::fmt::Debug for Pass {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pass").field("seconds", &self.seconds).finish_non_exhaustive()
+    }
+}
+
+/// Why somebody was not let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub status: StatusCode,
+    pub message: String,
+}
+
+/// One call of the API.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub method: Method,
+    /// Path and query.
+    pub target: String,
+    pub body: Option<Value>,
+    /// Most bytes of the answer that are read; what is longer is cut.
+    pub most: usize,
+}
+
+/// Most bytes of an answer in JSON.
+const MOST: usize = 16 << 20;
+
+impl Call {
+    pub fn get(target: impl Into<String>) -> Self {
+        Self { method: Method::GET, target: target.into(), body: None, most: MOST }
+    }
+
+    pub fn post(target: impl Into<String>, body: Value) -> Self {
+        Self { method: Method::POST, target: target.into(), body: Some(body), most: MOST }
+    }
+
+    /// Reads at most so many bytes.
+    #[must_use]
+    pub fn most(mut self, most: usize) -> Self {
+        self.most = most;
+        self
+    }
+}
+
+/// What the API answered.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    pub status: StatusCode,
+    /// The `Link` header: where the next page is.
+    pub link: Option<String>,
+    pub body: Bytes,
+}
+
+impl Reply {
+    /// The value of a success.
+    ///
+    /// # Errors
+    ///
+    /// What the API refused, in its words.
+    pub fn value<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
+        self.check()?;
+        serde_json::from_slice(&self.body).map_err(|err| Refusal {
+            status: StatusCode::BAD_GATEWAY,
+            message: format!("the answer of the API could not be read: {err}"),
+        })
+    }
+
+    /// Whether it succeeded.
+    ///
+    /// # Errors
+    ///
+    /// What the API refused, in its words.
+    pub fn check(&self) -> Result<(), Refusal> {
+        if self.status.is_success() {
+            return Ok(());
+        }
+        let message = match serde_json::from_slice::<Problem>(&self.body) {
+            Ok(problem) => told(&problem),
+            Err(_) => format!("the API answered {}", self.status),
+        };
+        Err(Refusal { status: self.status, message })
+    }
+
+    /// The cursor of the next page.
+    pub fn next(&self) -> Option<&str> {
+        let (_, rest) = self.link.as_deref()?.split_once("cursor=")?;
+        let end = rest.find(['&', '>']).unwrap_or(rest.len());
+        rest.get(..end)
+    }
+}
+
+fn told(problem: &Problem) -> String {
+    let mut text = problem.error.clone();
+    for error in &problem.errors {
+        text.push_str(&format!(" · {}: {}", error.field, error.message));
+    }
+    if let Some(hint) = &problem.hint {
+        text.push_str(&format!(" · {hint}"));
+    }
+    text
+}

@@ -1,0 +1,28 @@
+//! The one list of sections, which the navigation is made from.
+
+use overmind_api::Role;
+
+/// A section of the dashboard. A later one is one more line of [`SECTIONS`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Section {
+    pub(crate) title: &'static str,
+    pub(crate) path: &'static str,
+    /// What one types after `g` to go there.
+    pub(crate) key: &'static str,
+    /// Who sees it.
+    pub(crate) shown: fn(Role) -> bool,
+}
+
+pub(crate) const SECTIONS: &[Section] = &[
+    Section { title: "Now", path: "/", key: "n", shown: reads },
+    Section { title: "Sessions", path: "/runs", key: "s", shown: reads },
+    Section { title: "Agents", path: "/agents", key: "a", shown: sees_agents },
+];
+
+fn reads(role: Role) -> bool {
+    !matches!(role, Role::Mcp | Role::Model)
+}
+
+fn sees_agents(role: Role) -> bool {
+    matches!(role, Role::Viewer | Role::Operator | Role::Admin)
+}

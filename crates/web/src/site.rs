@@ -1,0 +1,195 @@
+//! From a request to a page: the one way that all of them go.
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderValue, Method, StatusCode, header};
+
+use crate::form::{self, Fields};
+use crate::page::{Html, see_other};
+use crate::port::{Port, Refusal, Visitor};
+use crate::{assets, lists, login, now, page, run, start};
+
+/// Longest form that is read, in bytes.
+const MAX_FORM: usize = 1 << 20;
+
+/// A request to a page, with its body.
+pub struct Incoming<'a> {
+    pub parts: &'a Parts,
+    pub body: Bytes,
+    /// It came over TLS, so cookies may say `Secure`.
+    pub secure: bool,
+}
+
+/// What becomes of a request.
+pub enum Answer {
+    /// A page, a redirect, a file.
+    Page(http::Response<Bytes>),
+    /// The answer of the API at this target, as it comes, asked for with this key.
+    Stream { secret: String, target: String },
+}
+
+impl std::fmt::Debug for Incoming<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (method, path) = (&self.parts.method, self.parts.uri.path());
+        f.debug_struct("Incoming")
+            .field("method", method)
+            .field("path", &path)
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Page(response) => f.debug_tuple("Page").field(&response.status()).finish(),
+            Self::Stream { target, .. } => f.debug_tuple("Stream").field(target).finish(),
+        }
+    }
+}
+
+/// What a handler of a page works with.
+pub(crate) struct Ask<'a> {
+    pub(crate) port: &'a dyn Port,
+    pub(crate) secret: &'a str,
+    pub(crate) visitor: &'a Visitor,
+    pub(crate) query: Fields,
+}
+
+/// Whether a path is one of the dashboard's. The API has `/api`, `/mesh`, `/mcp`, `/llm`, `/metrics`
+/// and the paths of health.
+pub fn serves(path: &str) -> bool {
+    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    path.starts_with('/')
+        && !path.starts_with("//")
+        && matches!(
+            first,
+            "" | "login"
+                | "logout"
+                | "runs"
+                | "agents"
+                | "inbox"
+                | "live"
+                | "assets"
+                | "favicon.ico"
+        )
+}
+
+/// Answers one request. Never fails: what goes wrong is a page that says so.
+pub async fn answer(port: &dyn Port, incoming: Incoming<'_>) -> Answer {
+    let Incoming { parts, body, secure } = incoming;
+    let path = parts.uri.path();
+    let query = Fields::parse(parts.uri.query().unwrap_or_default());
+    let reads = matches!(parts.method, Method::GET | Method::HEAD);
+    if let Some(name) = path.strip_prefix("/assets/") {
+        return Answer::Page(assets::file(name).unwrap_or_else(not_here));
+    }
+    if path == "/favicon.ico" {
+        return Answer::Page(assets::file("icon.svg").unwrap_or_else(not_here));
+    }
+    let posts = parts.method == Method::POST;
+    if !reads && !posts {
+        let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "pages take GET, forms POST");
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD, POST"));
+        return Answer::Page(response);
+    }
+    if body.len() > MAX_FORM {
+        return Answer::Page(plain(StatusCode::PAYLOAD_TOO_LARGE, "a form has at most 1 MiB"));
+    }
+    let text = String::from_utf8_lossy(&body);
+    let fields = if posts { Fields::parse(&text) } else { Fields::default() };
+    if path == "/login" {
+        let door = login::Door { port, headers: &parts.headers, secure };
+        return Answer::Page(if posts {
+            door.enter(&fields).await
+        } else {
+            door.show(&query).await
+        });
+    }
+    let secret = form::cookie(&parts.headers);
+    let visitor = match &secret {
+        Some(secret) => port.visitor(secret).await,
+        None => Err(Refusal { status: StatusCode::UNAUTHORIZED, message: String::new() }),
+    };
+    let (secret, visitor) = match (secret, visitor) {
+        (Some(secret), Ok(visitor)) => (secret, visitor),
+        (secret, Err(refusal)) => {
+            return Answer::Page(login::asked(secret.is_some(), &refusal, parts, fields));
+        }
+        (None, Ok(_)) => return Answer::Page(see_other("/login")),
+    };
+    if posts && !form::is_ours(&secret, fields.get("csrf")) {
+        let message = "this form was not made for your sign-in; reload the page and send it again";
+        let refusal = Refusal { status: StatusCode::FORBIDDEN, message: message.to_owned() };
+        return Answer::Page(page::trouble(&visitor, &secret, &refusal));
+    }
+    let ask = Ask { port, secret: &secret, visitor: &visitor, query };
+    let parts_of: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let done = match (posts, parts_of.as_slice()) {
+        (false, []) => now::show(&ask, None).await,
+        (false, ["live"]) => return stream(&secret, "/api/events/stream".to_owned()),
+        (false, ["runs"]) => lists::runs(&ask).await,
+        (false, ["runs", "new"]) => start::show(&ask, &Fields::default(), None).await,
+        (false, ["runs", id]) => run::show(&ask, id, None).await,
+        (false, ["runs", id, "output"]) => {
+            let id = form::encoded(id);
+            return stream(&secret, format!("/api/runs/{id}/log?tail=0&follow=true"));
+        }
+        (false, ["agents"]) => lists::agents(&ask).await,
+        (true, ["inbox", id]) => now::decide(&ask, id, &fields).await,
+        (true, ["runs"]) => start::begin(&ask, &fields).await,
+        (true, ["runs", id, verb @ ("stop" | "kill" | "send")]) => {
+            run::act(&ask, id, verb, &fields).await
+        }
+        (true, ["logout"]) => match port.sign_out(&secret).await {
+            Ok(()) => {
+                let mut response = see_other("/login");
+                let gone = form::set_cookie(&parts.headers, "", 0, secure);
+                if let Ok(value) = HeaderValue::from_str(&gone) {
+                    response.headers_mut().insert(header::SET_COOKIE, value);
+                }
+                Ok(response)
+            }
+            Err(refusal) => Err(refusal),
+        },
+        (_, _) => Err(Refusal {
+            status: StatusCode::NOT_FOUND,
+            message: "there is no such page".to_owned(),
+        }),
+    };
+    let html = done.unwrap_or_else(|refusal| page::trouble(&visitor, &secret, &refusal));
+    Answer::Page(html)
+}
+
+fn stream(secret: &str, target: String) -> Answer {
+    Answer::Stream { secret: secret.to_owned(), target }
+}
+
+fn not_here() -> Html {
+    plain(StatusCode::NOT_FOUND, "there is no such file")
+}
+
+fn plain(status: StatusCode, text: &'static str) -> Html {
+    let mut response = http::Response::new(Bytes::from_static(text.as_bytes()));
+    *response.status_mut() = status;
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_ours_and_the_api_is_not() {
+        for path in ["/", "/login", "/runs", "/runs/ses_1/stop", "/inbox/inb_1", "/assets/app.css"]
+        {
+            assert!(serves(path), "{path}");
+        }
+        for path in
+            ["/api/runs", "/mesh/x", "/mcp", "/llm/x", "/metrics", "/health", "//runs", "runs"]
+        {
+            assert!(!serves(path), "{path}");
+        }
+    }
+}
