@@ -422,9 +422,7 @@ Examples:
   overmind loop run retention")]
     Loop(crate::loops::LoopCommand),
     /// Print a link that opens the dashboard in a browser, signed in
-    #[command(after_help = "\
-Example:
-  overmind dash")]
+    #[command(after_help = "Example:\n  overmind dash")]
     Dash,
     /// Manage keys to the API
     #[command(subcommand, visible_alias = "keys")]
