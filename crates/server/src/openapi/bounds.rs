@@ -6,7 +6,7 @@
 //! Rust without a sign get the formats and maxima of their width: utoipa calls them `int32` and
 //! `int64`, which their largest values are not.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 const BOUNDS: &str = include_str!("bounds.json");
 
@@ -16,6 +16,7 @@ const BOUNDS: &str = include_str!("bounds.json");
 ///
 /// When a bound is of something that is not in the document: it was renamed.
 pub(super) fn state(document: &mut Value) {
+    agents_in_either_form(document);
     let bounds: Value = serde_json::from_str(BOUNDS).expect("bounds.json is JSON");
     unsigned(document);
     for name in object(&bounds["document"]["components"]["schemas"]).keys() {
@@ -84,5 +85,13 @@ fn merge(to: &mut Value, more: &Value) {
         } else {
             merge(to.entry(key).or_insert(Value::Null), value);
         }
+    }
+}
+/// `GET /mesh/agents` answers with a list in place of the map when `details=true`.
+fn agents_in_either_form(document: &mut Value) {
+    let at = "/paths/~1mesh~1agents/get/responses/200/content/application~1json/schema";
+    if let Some(schema) = document.pointer_mut(at) {
+        let list = json!({"type": "array", "items": {"$ref": "#/components/schemas/MeshAgent"}});
+        *schema = json!({"oneOf": [schema.take(), list]});
     }
 }
