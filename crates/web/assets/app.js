@@ -22,7 +22,8 @@ function inUse(element) {
 
 /** Brings one live part to what the server says, child by child. @param {Element} old @param {Element} fresh */
 function patch(old, fresh) {
-  if (![...fresh.children].every((child) => child.id)) {
+  // A part of text alone, or of children without names, is shown as it comes.
+  if (!fresh.children.length || ![...fresh.children].every((child) => child.id)) {
     if (old.innerHTML !== fresh.innerHTML) old.innerHTML = fresh.innerHTML;
     return;
   }
@@ -106,8 +107,9 @@ if (say && !new URLSearchParams(location.search).has("before") && !new URLSearch
   stream.onopen = () => {
     const away = blind ? Math.round((Date.now() - blind) / 1000) : 0;
     tell(blind ? `live again, was away ${away} s` : "live", false);
-    if (blind) refresh();
     blind = 0;
+    // What happened between the page and the stream.
+    soon();
   };
   stream.onerror = () => {
     blind ||= Date.now();
