@@ -90,7 +90,7 @@ pub use raw::RawJson;
 pub use resource::{
     KindView, Manifest, OwnerReference, RESOURCE_API_VERSION, Resource, ResourceApplied,
     ResourceApply, ResourceDeleteQuery, ResourceDeleted, ResourceGone, ResourceListQuery,
-    ResourceMeta, ResourceSnapshot, ResourcesApplied, kind_of, kind_title,
+    ResourceMeta, ResourceOwned, ResourceSnapshot, ResourcesApplied, kind_of, kind_title,
 };
 pub use room::{
     FileChange, Leak, Leaks, Room, RoomAction, RoomAttested, RoomDecision, RoomDone,

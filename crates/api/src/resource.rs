@@ -1,9 +1,11 @@
 //! Declared things on the wire: one envelope for every kind, as users of kubectl know it.
 
 mod manifest;
+mod shown;
 
 use std::collections::BTreeMap;
 
+use overmind_core::ids::RecordId;
 use overmind_core::record::{self, KindInfo, Record};
 use overmind_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -105,11 +107,15 @@ impl Resource {
         let key = record::RecordKey {
             kind: record::Kind::parse(kind.name).ok()?,
             colony: overmind_core::ids::ColonyId::DEFAULT,
-            name: record::Name::parse(&self.metadata.name).ok()?,
+            // And what is only shown may have a name that no record can have.
+            name: record::Name::parse(&self.metadata.name)
+                .or_else(|_| record::Name::parse("shown"))
+                .ok()?,
         };
         let version = self.metadata.resource_version.as_deref().and_then(|text| text.parse().ok());
         Some(Record {
-            id: self.metadata.uid.parse().ok()?,
+            // What is only shown has an id of another sort.
+            id: self.metadata.uid.parse().unwrap_or(RecordId::from_u128(0)),
             key,
             version: 0,
             generation: self.metadata.generation,
@@ -162,6 +168,9 @@ pub struct KindView {
     pub api_version: String,
     /// JSON Schema of `spec`.
     pub schema: Value,
+    /// Of a kind that is only shown: the commands that change what it shows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed_by: Option<String>,
 }
 
 impl From<&KindInfo> for KindView {
@@ -173,6 +182,7 @@ impl From<&KindInfo> for KindView {
             kind: kind_title(info.name),
             api_version: RESOURCE_API_VERSION.to_owned(),
             schema: (info.schema)(),
+            changed_by: info.changed_by.map(str::to_owned),
         }
     }
 }
@@ -233,6 +243,22 @@ pub struct ResourceSnapshot {
     pub resource_version: String,
 }
 
+/// Something that exists for a resource.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ResourceOwned {
+    /// As documents spell it: `Session`.
+    pub kind: String,
+    pub name: String,
+    pub uid: String,
+    /// In one word, where its kind has such: `running`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
+    pub creation_timestamp: Timestamp,
+}
+
 /// Which resources of a kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
@@ -244,6 +270,8 @@ pub struct ResourceListQuery {
     pub cursor: Option<String>,
     /// A label selector: `app=web,tier!=gold,env in (a, b),!old`.
     pub selector: Option<String>,
+    /// Only what exists for this resource or run: its uid.
+    pub owner: Option<String>,
 }
 
 /// How to delete.

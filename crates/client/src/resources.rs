@@ -2,8 +2,9 @@
 
 use hyper::Method;
 use overmind_api::{
-    KindView, Resource, ResourceApplied, ResourceApply, ResourceDeleteQuery, ResourceDeleted,
-    ResourceGone, ResourceListQuery, ResourceSnapshot, ResourcesApplied,
+    Event, KindView, Resource, ResourceApplied, ResourceApply, ResourceDeleteQuery,
+    ResourceDeleted, ResourceGone, ResourceListQuery, ResourceOwned, ResourceSnapshot,
+    ResourcesApplied,
 };
 use serde_json::Value;
 
@@ -35,12 +36,27 @@ impl Client {
         let path = kind_path(kind)?
             .query("limit", query.limit)
             .query("cursor", query.cursor.as_ref())
-            .query("selector", query.selector.as_ref());
+            .query("selector", query.selector.as_ref())
+            .query("owner", query.owner.as_ref());
         self.page(path).await
     }
 
     pub async fn resource_fetch(&self, kind: &str, name: &str) -> Result<Resource, ClientError> {
         self.get(path(kind, name)?.as_str()).await
+    }
+
+    /// What was written of one, oldest first.
+    pub async fn resource_events(&self, kind: &str, name: &str) -> Result<Vec<Event>, ClientError> {
+        self.get(path(kind, name)?.then("/events").as_str()).await
+    }
+
+    /// What exists for one.
+    pub async fn resource_owned(
+        &self,
+        kind: &str,
+        name: &str,
+    ) -> Result<Vec<ResourceOwned>, ClientError> {
+        self.get(path(kind, name)?.then("/owned").as_str()).await
     }
 
     /// Creates or changes one to what `document` says.

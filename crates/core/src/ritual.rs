@@ -154,7 +154,7 @@ pub fn decide(
         }
     }
     new.last_tick = fire.last().copied().or(new.last_tick);
-    let delete = superfluous(ritual, spec, &new, owned);
+    let delete = superfluous(ritual, spec, &new, owned, !fire.is_empty());
     Plan { status: new, fire, delete }
 }
 
@@ -215,10 +215,18 @@ fn superfluous(
     spec: &RitualSpec,
     new: &RitualStatus,
     owned: &[Owned],
+    fired: bool,
 ) -> Vec<String> {
     let mut newest: Vec<&Owned> = owned.iter().collect();
     newest.sort_by(|a, b| (b.created_at, &b.name).cmp(&(a.created_at, &a.name)));
-    let current = new.last_tick.map(|tick| quest_name(ritual.name, tick));
+    // Of what somebody has started by hand since the last tick, the next tick decides.
+    let last = new.last_tick.map(|tick| quest_name(ritual.name, tick));
+    let began = owned.iter().find(|one| Some(&one.name) == last.as_ref()).map(|one| one.created_at);
+    let earlier = |one: &Owned| match (fired, began) {
+        (true, _) => true,
+        (false, Some(began)) => one.created_at < began,
+        (false, None) => false,
+    };
     let (mut well, mut badly) = (0, 0);
     let mut gone = Vec::new();
     for one in newest {
@@ -233,7 +241,8 @@ fn superfluous(
             }
             None => {
                 spec.concurrency == Concurrency::Replace
-                    && current.as_ref().is_some_and(|current| *current != one.name)
+                    && last.as_ref() != Some(&one.name)
+                    && earlier(one)
             }
         };
         if is_over {

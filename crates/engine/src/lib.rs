@@ -32,6 +32,7 @@ mod replays;
 pub mod request;
 mod rituals;
 mod rooms;
+mod session_changes;
 mod sessions;
 mod tasks;
 mod timeline;
@@ -86,11 +87,12 @@ pub use self::mesh::{
 pub use self::passes::{LAPSED, Pass};
 pub use self::records::{
     Applied, CascadeWish, MAX_APPLIED, Observed, RecordDeleted, RecordError, RecordFilter,
-    RecordWish,
+    RecordOwned, RecordWish,
 };
 use self::relay::Relaying;
 pub use self::relay::{GATEWAY, Proved, RelayError, Relayed, RelayedBody, SERVER};
 use self::rooms::Decisions;
+pub use self::session_changes::SessionChanges;
 pub use self::tasks::{Drained, Tasks};
 pub use self::vault::{
     Bound, Origin, SecretView, ServiceCall, ServiceCaller, ServiceReply, ServiceView, Vault,

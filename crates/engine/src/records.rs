@@ -9,13 +9,14 @@ mod apply;
 mod delete;
 pub(crate) mod garbage;
 mod observe;
+mod past;
 
 use overmind_core::ids::{ColonyId, RecordId};
 use overmind_core::record::rows::{
     ChangesError, ChangesQuery, RecordChanges, RecordPage, RecordQuery,
 };
 use overmind_core::record::{
-    FieldError, Kind, KindInfo, Name, Record, RecordKey, RecordVerb, Selector,
+    FieldError, Kind, KindInfo, Name, Owner, Record, RecordKey, RecordVerb, Selector,
 };
 use overmind_core::store::{StoreError, StreamId};
 use serde_json::Value;
@@ -24,6 +25,7 @@ use tokio::sync::watch;
 pub use self::apply::{Applied, MAX_APPLIED, RecordWish};
 pub use self::delete::{CascadeWish, RecordDeleted};
 pub use self::observe::Observed;
+pub use self::past::RecordOwned;
 use crate::Engine;
 use crate::caller::Caller;
 use crate::error::EngineError;
@@ -64,6 +66,8 @@ impl From<StoreError> for RecordError {
 #[derive(Clone, Debug, Default)]
 pub struct RecordFilter {
     pub selector: Selector,
+    /// Only what exists for this.
+    pub owner: Option<Owner>,
     /// Only those behind this name.
     pub after: Option<Name>,
     /// At most this many, 1..=1000.
@@ -113,6 +117,7 @@ impl Engine {
             colony: Some(ColonyId::DEFAULT),
             kind: Some(kind(info)?),
             selector: filter.selector,
+            owner: filter.owner,
             after,
             limit: filter.limit.clamp(1, 1000),
             ..RecordQuery::default()

@@ -396,7 +396,10 @@ impl Engine {
     /// Rows as they are shown: what the calls of a session came to is what was settled for it, and not what
     /// it heard. A program that asks its provider past the gateway says itself what it spent; what
     /// memory's embeddings cost it comes on top of that.
-    async fn settled(&self, mut rows: Vec<SessionRow>) -> Result<Vec<SessionRow>, EngineError> {
+    pub(crate) async fn settled(
+        &self,
+        mut rows: Vec<SessionRow>,
+    ) -> Result<Vec<SessionRow>, EngineError> {
         // What is free may be gathered for a moment, and its session has heard the same of it.
         let free = |row: &SessionRow| row.cost_microusd == Some(0);
         if !rows.iter().all(free) {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::bounds::{check_annotations, check_body, check_finalizers, check_labels, check_terms};
+use super::condition::conditions;
 use super::rows::{RecordChange, StatusChange};
 use super::{FieldError, KindInfo, Owner, Record, RecordKey};
 use crate::ids::RecordId;
@@ -181,6 +182,9 @@ pub fn status(
     if !wrong.is_empty() {
         return Err(Refusal::Invalid { key: found.key.clone(), wrong });
     }
+    let before = conditions(&found.status);
+    let mut changed = conditions(&status);
+    changed.retain(|condition| !before.contains(condition));
     let mut record = found.clone();
     record.status = status;
     record.expires_at = expires_at.or(record.expires_at);
@@ -190,10 +194,13 @@ pub fn status(
     }
     let version = found.version + 1;
     let Record { id, key, status, terms, due, expires_at, .. } = record;
-    let payload = json!({
+    let mut payload = json!({
         "id": id, "colony": key.colony, "kind": key.kind.as_str(), "name": key.name.as_str(),
         "version": version, "generation": found.generation, "by": stamp.by,
     });
+    if !changed.is_empty() {
+        payload["conditions"] = json!(changed);
+    }
     let change = StatusChange {
         key,
         id,

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{FieldError, Record, Terms};
+use super::{FieldError, Record, Terms, kinds};
 use crate::nearest::nearest;
 use crate::row::Role;
 use crate::time::Timestamp;
@@ -49,11 +49,28 @@ pub struct KindInfo {
     pub columns: &'static [Column],
     /// The JSON Schema of the spec.
     pub schema: fn() -> Value,
+    /// Of a kind that is only shown: the commands that change what it shows. Records of it are never
+    /// written.
+    pub changed_by: Option<&'static str>,
 }
 
 /// All kinds of the product, by name.
-pub const KINDS: &[KindInfo] =
-    &[super::kinds::context::CONTEXT, super::kinds::quest::QUEST, super::kinds::ritual::RITUAL];
+pub const KINDS: &[KindInfo] = &[
+    kinds::shown::AGENT,
+    kinds::shown::AKASHA,
+    kinds::shown::COLONY,
+    kinds::context::CONTEXT,
+    kinds::shown::CORTEX,
+    kinds::shown::HIVE,
+    kinds::shown::MEMORY,
+    kinds::shown::ORACLE,
+    kinds::quest::QUEST,
+    kinds::ritual::RITUAL,
+    kinds::shown::SECRET,
+    kinds::shown::SESSION,
+    kinds::shown::SWARM,
+    kinds::shown::WEAVER,
+];
 
 /// A word that names no kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -8,6 +8,7 @@ use crate::nearest::nearest;
 pub mod context;
 pub mod quest;
 pub mod ritual;
+pub mod shown;
 
 /// A mistake for each field of `object` that is not in `known`, with the nearest word that is. `at`
 /// is the path of the object: `spec`.

@@ -188,19 +188,20 @@ fn a_condition_moves_its_time_only_with_its_status() {
 const NOTE: KindInfo = KindInfo {
     name: "note",
     plural: "notes",
-    aliases: &["no", "memo"],
+    aliases: &["nt", "memo"],
     check: |_| Vec::new(),
     terms: |_| Vec::new(),
     due: |_, _| None,
     role: |_| Role::Operator,
     columns: &[],
     schema: || json!({}),
+    changed_by: None,
 };
 
 #[test]
 fn kinds_are_found_by_every_word_for_them() {
     let kinds = [NOTE];
-    for word in ["note", "Notes", "MEMO", "no"] {
+    for word in ["note", "Notes", "MEMO", "nt"] {
         assert_eq!(find(&kinds, word).unwrap().name, "note");
     }
     let err = find(&kinds, "ntoe").unwrap_err();

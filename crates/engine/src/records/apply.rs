@@ -94,6 +94,14 @@ impl Engine {
         let mut puts = Vec::with_capacity(wishes.len());
         let mut refused = None;
         for (at, wish) in wishes.iter().enumerate() {
+            if let Some(by) = wish.info.changed_by {
+                let problem = format!("{} is only shown here", wish.info.name);
+                wrong.push((
+                    at,
+                    FieldError::new("kind", problem).hint(format!("change it with {by}")),
+                ));
+                continue;
+            }
             let key = key(wish.info, wish.name.clone())?;
             let found = self.records.record_fetch(key.clone()).await?;
             let version = found.as_ref().map_or(0, |record| record.changed);

@@ -45,7 +45,7 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         rooms::run_work, rooms::run_done, rooms::run_undo, rooms::room_leaks, rooms::room_fix,
         projects::project_trust, projects::project_confirm, projects::project_revoke,
         resources::kind_list, resources::resource_apply, resources::resource_list,
-        resources::resource_watch, resources::resource_fetch, resources::resource_put,
+        resources::resource_watch, resources::resource_fetch, resources::resource_events, resources::resource_owned, resources::resource_put,
         resources::resource_delete,
         inbox::inbox_list, inbox::inbox_fetch, inbox::inbox_answer, inbox::inbox_answer_all,
         inbox::inbox_groups, inbox::inbox_proposals, inbox::inbox_events,
@@ -114,7 +114,8 @@ impl Modify for Common {
                             .insert("application/problem+json".into(), RefOr::T(problem()));
                     }
                 }
-                let text = "Any other failure: 400, 401, 403, 408, 413, 415, 421, 429, 500, 503 or 504";
+                let text =
+                    "Any other failure: 400, 401, 403, 408, 413, 415, 421, 429, 500, 503 or 504";
                 let other = ResponseBuilder::new()
                     .description(text)
                     .content("application/problem+json", problem())

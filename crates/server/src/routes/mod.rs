@@ -168,6 +168,8 @@ routes! {
     Quick Viewer Nothing get "/api/resources/{kind}" => resources::resource_list;
     Quick Viewer Nothing get "/api/resources/{kind}/watch" => resources::resource_watch;
     Quick Viewer Nothing get "/api/resources/{kind}/{name}" => resources::resource_fetch;
+    Quick Viewer Nothing get "/api/resources/{kind}/{name}/events" => resources::resource_events;
+    Quick Viewer Nothing get "/api/resources/{kind}/{name}/owned" => resources::resource_owned;
     Quick Operator Nothing put "/api/resources/{kind}/{name}" => resources::resource_put;
     Quick Operator Nothing delete "/api/resources/{kind}/{name}" => resources::resource_delete;
 

@@ -1,5 +1,6 @@
 //! `/api/resources`: declared things of every kind, by one family of routes.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::{FromRequestParts, Path, State};
@@ -7,13 +8,18 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use overmind_api::{
-    FieldError, KindView, Manifest, Problem, ProblemKind, Resource, ResourceApplied, ResourceApply,
-    ResourceDeleted, ResourcesApplied, kind_of,
+    Event, FieldError, KindView, Manifest, Problem, ProblemKind, Resource, ResourceApplied,
+    ResourceApply, ResourceDeleted, ResourceOwned, ResourcesApplied, kind_of, kind_title,
 };
 #[cfg(feature = "openapi")]
 use overmind_api::{ResourceDeleteQuery, ResourceListQuery, ResourceSnapshot};
+use overmind_core::ids::SessionId;
+use overmind_core::record::condition::{ConditionStatus, conditions};
 use overmind_core::record::decide::Outcome;
-use overmind_core::record::{self, KINDS, KindInfo, Name, Selector};
+use overmind_core::record::kinds::shown::SESSION;
+use overmind_core::record::{self, KINDS, KindInfo, Name, Owner, Record, Selector};
+use overmind_core::store::Page;
+use overmind_engine::request::SessionQuery;
 use overmind_engine::{
     Applied, Caller, CascadeWish, MAX_APPLIED, RecordDeleted, RecordError, RecordFilter, RecordWish,
 };
@@ -26,9 +32,11 @@ use crate::page::{Hex, Window, json, next_link};
 use crate::proof::Proof;
 use crate::sse::{self, number, resume_after};
 
+mod sessions;
+mod shown;
 mod stream;
 
-use stream::RecordSource;
+use self::stream::RecordSource;
 
 /// Mistakes that an answer lists. Further ones are counted.
 const MAX_MISTAKES: usize = 1_000;
@@ -62,15 +70,30 @@ pub(crate) async fn resource_list(
 ) -> Result<Response, Fault> {
     let window = Window::<Hex>::take(&mut query)?;
     let selector = selector_of(&mut query)?;
+    let wanted = "the uid of a resource or the id of a run";
+    let owner = query.take_parsed("owner", wanted, |text| text.parse::<Owner>().ok())?;
     query.finish()?;
-    let after = window.after.map(|Hex(name)| Name::parse(&name)).transpose();
-    let after = after.map_err(|err| Fault::invalid("cursor", err.to_string()))?;
-    let filter = RecordFilter { selector, after, limit: window.limit };
-    let page = cx.engine.record_list(&caller, info, filter).await?;
-    let next = page.records.last().filter(|_| page.more);
-    let next = next.map(|record| Hex(record.key.name.as_str().to_owned()).to_string());
-    let resources: Vec<Resource> = page.records.into_iter().map(Resource::of).collect();
+    let after = window.after.map(|Hex(text)| text);
+    let (resources, next) = if info.changed_by.is_some() {
+        let owner = match owner {
+            Some(Owner::Record(id)) => Some(id),
+            // Runs have parents, and no run for an owner.
+            Some(Owner::Session(_)) => return Ok(json(&Vec::<Resource>::new())),
+            None => None,
+        };
+        let wish = shown::Wish { selector: &selector, owner, after, limit: window.limit };
+        shown::list(&cx, &caller, info, wish).await?
+    } else {
+        let after = after.map(|name| Name::parse(&name)).transpose();
+        let after = after.map_err(|err| Fault::invalid("cursor", err.to_string()))?;
+        let filter = RecordFilter { selector, owner, after, limit: window.limit };
+        let page = cx.engine.record_list(&caller, info, filter).await?;
+        let next = page.records.last().filter(|_| page.more);
+        let next = next.map(|record| record.key.name.as_str().to_owned());
+        (page.records.into_iter().map(Resource::of).collect(), next)
+    };
     let mut response = json(&resources);
+    let next = next.map(|next| Hex(next).to_string());
     if let Some(link) = next.and_then(|cursor| next_link(&uri, &cursor)) {
         response.headers_mut().insert(header::LINK, link);
     }
@@ -86,12 +109,87 @@ pub(crate) async fn resource_list(
 pub(crate) async fn resource_fetch(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
-    OneOf(info, name): OneOf,
+    OfKind(info): OfKind,
+    Path((_, name)): Path<(String, String)>,
     query: Query,
 ) -> Result<Response, Fault> {
     query.finish()?;
-    let record = cx.engine.record_fetch(&caller, info, &name).await?;
+    if info.changed_by.is_some() {
+        return Ok(json(&shown::fetch(&cx, &caller, info, &name).await?));
+    }
+    let record = cx.engine.record_fetch(&caller, info, &named(info, &name)?).await?;
     Ok(json(&Resource::of(record)))
+}
+
+/// What was written of a resource, oldest first: the newest 200 events, of those that are among the
+/// newest 5,000 of all resources. Of a run the first 200 of its log.
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/resources/{kind}/{name}/events", tag = "resources",
+    params(("kind" = String, Path), ("name" = String, Path)),
+    responses((status = 200, body = [Event]), (status = 404, description = "There is no such kind or resource"))
+))]
+pub(crate) async fn resource_events(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    OfKind(info): OfKind,
+    Path((_, name)): Path<(String, String)>,
+    query: Query,
+) -> Result<Response, Fault> {
+    query.finish()?;
+    let events = match info.changed_by {
+        None => cx.engine.record_events(&caller, info, &named(info, &name)?).await?,
+        Some(_) => {
+            let one = shown::fetch(&cx, &caller, info, &name).await?;
+            match one.metadata.uid.parse::<SessionId>() {
+                Ok(id) => cx.engine.session_events(&caller, id, 0, 200).await?,
+                // Other things that are only shown have no log of their own.
+                Err(_) => Vec::new(),
+            }
+        }
+    };
+    Ok(json(&events.into_iter().map(Event::from).collect::<Vec<_>>()))
+}
+
+/// What exists for a resource, and goes when it does: at most 500 resources and 500 runs.
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/resources/{kind}/{name}/owned", tag = "resources",
+    params(("kind" = String, Path), ("name" = String, Path)),
+    responses((status = 200, body = [ResourceOwned]), (status = 404, description = "There is no such kind or resource"))
+))]
+pub(crate) async fn resource_owned(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    OfKind(info): OfKind,
+    Path((_, name)): Path<(String, String)>,
+    query: Query,
+) -> Result<Response, Fault> {
+    query.finish()?;
+    if info.changed_by.is_some() {
+        shown::fetch(&cx, &caller, info, &name).await?;
+        return Ok(json(&Vec::<ResourceOwned>::new()));
+    }
+    let owned = cx.engine.record_owned(&caller, info, &named(info, &name)?).await?;
+    let records = owned.records.into_iter().map(|record| ResourceOwned {
+        kind: kind_title(record.key.kind.as_str()),
+        name: record.key.name.as_str().to_owned(),
+        uid: record.id.to_string(),
+        phase: phase(&record),
+        creation_timestamp: record.created_at,
+    });
+    let sessions = owned.sessions.into_iter().map(|row| ResourceOwned {
+        kind: kind_title(SESSION.name),
+        name: row.name,
+        uid: row.id.to_string(),
+        phase: Some(row.status.as_str().to_owned()),
+        creation_timestamp: row.created_at,
+    });
+    Ok(json(&records.chain(sessions).collect::<Vec<_>>()))
+}
+
+/// The condition that says most: the first that is true.
+fn phase(record: &Record) -> Option<String> {
+    let all = conditions(&record.status);
+    all.into_iter().find(|one| one.status == ConditionStatus::True).map(|one| one.kind)
 }
 
 /// Creates a resource or changes it to what the document says. With `metadata.resourceVersion` only
@@ -244,6 +342,17 @@ pub(crate) async fn resource_watch(
     let version = query.take("resource_version");
     query.finish()?;
     let after = resume_after(&headers, version.as_deref(), number::<u64>)?;
+    if info.name == SESSION.name {
+        // A refusal is told by the status, not in the stream.
+        let one = Page { after: None, limit: 1 };
+        cx.engine.session_list(&caller, SessionQuery::default(), one).await?;
+        let source = sessions::SessionSource::new(selector, after);
+        return Ok(sse::Stream::new(cx, proof, source).into_response());
+    }
+    if info.changed_by.is_some() {
+        let text = format!("{} cannot be watched", info.plural);
+        return Err(Fault::new(ProblemKind::Conflict, text).with_hint("list them again"));
+    }
     match after {
         // A refusal is told by the status, not in the stream.
         Some(after) => drop(
@@ -272,9 +381,10 @@ impl<S: Send + Sync> FromRequestParts<S> for OfKind {
     type Rejection = Fault;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Fault> {
-        let path = Path::<String>::from_request_parts(parts, state).await;
-        let Path(kind) = path.map_err(|_| Fault::not_found("Kind"))?;
-        known(&kind).map(Self)
+        // Of a path that has a name as well, too.
+        let path = Path::<HashMap<String, String>>::from_request_parts(parts, state).await;
+        let Path(parts) = path.map_err(|_| Fault::not_found("Kind"))?;
+        known(parts.get("kind").map_or("", String::as_str)).map(Self)
     }
 }
 
@@ -285,14 +395,23 @@ impl<S: Send + Sync> FromRequestParts<S> for OneOf {
         let path = Path::<(String, String)>::from_request_parts(parts, state).await;
         let Path((kind, name)) = path.map_err(|_| Fault::not_found("Resource"))?;
         let info = known(&kind)?;
-        // What cannot be a name is the name of nothing.
-        let name = Name::parse(&name).map_err(|err| {
-            let shown: String = name.chars().take(60).collect();
-            let text = format!("there is no {}/{shown}: a name {err}", info.name);
-            Fault::new(ProblemKind::NotFound, text)
-        })?;
-        Ok(Self(info, name))
+        if let Some(by) = info.changed_by {
+            let text = format!("{} is only shown here", info.name);
+            return Err(
+                Fault::new(ProblemKind::Conflict, text).with_hint(format!("change it with {by}"))
+            );
+        }
+        Ok(Self(info, named(info, &name)?))
     }
+}
+
+/// What cannot be a name is the name of nothing.
+fn named(info: &KindInfo, name: &str) -> Result<Name, Fault> {
+    Name::parse(name).map_err(|err| {
+        let shown: String = name.chars().take(60).collect();
+        let text = format!("there is no {}/{shown}: a name {err}", info.name);
+        Fault::new(ProblemKind::NotFound, text)
+    })
 }
 
 fn known(word: &str) -> Result<&'static KindInfo, Fault> {

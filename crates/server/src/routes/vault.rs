@@ -21,7 +21,7 @@ use crate::extract::{Body, LargeBody, Query, SecretPath, ServicePath, Who};
 use crate::fault::Fault;
 use crate::page::{Hex, Window, json, list};
 
-fn secret_info(view: SecretView) -> SecretInfo {
+pub(super) fn secret_info(view: SecretView) -> SecretInfo {
     SecretInfo {
         name: view.name.to_string(),
         version: view.version,

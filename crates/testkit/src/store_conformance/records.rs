@@ -35,6 +35,7 @@ pub const NOTE: KindInfo = KindInfo {
     },
     due: |record, _| record.status.get("next").and_then(Value::as_i64).map(at),
     role: |_| Role::Operator,
+    changed_by: None,
     columns: &[],
     schema: || json!({ "type": "object" }),
 };

@@ -26,6 +26,7 @@ const TICK: KindInfo = KindInfo {
     role: |_| Role::Operator,
     columns: &[],
     schema: || json!({}),
+    changed_by: None,
 };
 
 const ID: RecordId = RecordId::from_u128(1);

@@ -28,6 +28,7 @@ pub const CONTEXT: KindInfo = KindInfo {
         Column { name: "PROMPT", is_wide: true, cell: |record, _| beginning(record) },
     ],
     schema,
+    changed_by: None,
 };
 
 fn schema() -> Value {

@@ -35,6 +35,7 @@ pub const QUEST: KindInfo = KindInfo {
         Column { name: "REASON", is_wide: true, cell: |record, _| reason(record) },
     ],
     schema,
+    changed_by: None,
 };
 
 fn check(spec: &Value) -> Vec<FieldError> {

@@ -27,6 +27,7 @@ pub const RITUAL: KindInfo = KindInfo {
         Column { name: "ZONE", is_wide: true, cell: |record, _| text(record, "timeZone") },
     ],
     schema,
+    changed_by: None,
 };
 
 /// The record as its decisions see it.

@@ -52,6 +52,7 @@ impl Source for RecordSource {
             At::Snapshot(after, first) => {
                 let filter = RecordFilter {
                     selector: self.selector.clone(),
+                    owner: None,
                     after: after.clone(),
                     limit: PAGE,
                 };
@@ -115,7 +116,7 @@ impl Source for RecordSource {
     }
 }
 
-fn say(out: &mut String, id: Option<u64>, event: &str, what: &impl Serialize) {
+pub(super) fn say(out: &mut String, id: Option<u64>, event: &str, what: &impl Serialize) {
     match serde_json::to_string(what) {
         Ok(data) => message(out, id, Some(event), &data),
         Err(err) => tracing::error!(error = %err, "a resource could not be written"),

@@ -1,0 +1,81 @@
+//! What became of a record, and what it owns.
+
+use overmind_core::ids::ColonyId;
+use overmind_core::record::rows::RecordQuery;
+use overmind_core::record::{KindInfo, Name, Owner, Record};
+use overmind_core::row::SessionRow;
+use overmind_core::store::{LogEvent, Page, SessionFilter, StreamId};
+use serde_json::Value;
+
+use crate::Engine;
+use crate::caller::Caller;
+use crate::error::EngineError;
+
+/// The newest changes of all records, in which those of one are looked for.
+const LOOKED_AT: u32 = 5_000;
+/// Events of one record that are answered.
+const EVENTS: usize = 200;
+/// Things of one kind, records or sessions, that are answered.
+const OWNED: u32 = 500;
+
+/// What a record owns.
+#[derive(Clone, Debug, Default)]
+pub struct RecordOwned {
+    pub records: Vec<Record>,
+    /// Newest first.
+    pub sessions: Vec<SessionRow>,
+}
+
+impl Engine {
+    /// What was written of a record, oldest first: at most the newest 200 of its events, of those
+    /// that are among the newest 5,000 of all records.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::record_fetch`].
+    pub async fn record_events(
+        &self,
+        by: &Caller,
+        info: &KindInfo,
+        name: &Name,
+    ) -> Result<Vec<LogEvent>, EngineError> {
+        let record = self.record_fetch(by, info, name).await?;
+        let id = record.id.to_string();
+        let newest = Page { after: None, limit: LOOKED_AT };
+        let found = self.cortex.store.events_newest(Some(StreamId::Records), newest).await?;
+        let of_it = |event: &LogEvent| {
+            let payload: Option<Value> = serde_json::from_str(&event.payload).ok();
+            payload.is_some_and(|payload| payload.get("id").and_then(Value::as_str) == Some(&id))
+        };
+        let mut events: Vec<LogEvent> = found.into_iter().filter(of_it).collect();
+        events.sort_by_key(|event| event.seq);
+        let superfluous = events.len().saturating_sub(EVENTS);
+        events.drain(..superfluous);
+        Ok(events)
+    }
+
+    /// What exists for a record: at most 500 records and the newest 500 sessions.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::record_fetch`].
+    pub async fn record_owned(
+        &self,
+        by: &Caller,
+        info: &KindInfo,
+        name: &Name,
+    ) -> Result<RecordOwned, EngineError> {
+        let record = self.record_fetch(by, info, name).await?;
+        let query = RecordQuery {
+            colony: Some(ColonyId::DEFAULT),
+            owner: Some(Owner::Record(record.id)),
+            limit: OWNED,
+            ..RecordQuery::default()
+        };
+        let records = self.records.record_list(query).await?.records;
+        let filter = SessionFilter { owner: Some(record.id), ..SessionFilter::default() };
+        let page = Page { after: None, limit: OWNED };
+        let sessions = self.cortex.store.session_list(filter, page).await?;
+        Ok(RecordOwned { records, sessions })
+    }
+}

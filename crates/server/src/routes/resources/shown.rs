@@ -1,0 +1,165 @@
+//! Resources of kinds that are only shown: read from where they are kept, by the methods that their
+//! own routes call, which check who asks.
+
+use std::collections::HashMap;
+
+use overmind_api::{Agent, Loop, MemoryItem, Resource, ResourceGone, Run, kind_title};
+use overmind_core::ids::{AgentId, MemoryId, RecordId, SessionId};
+use overmind_core::record::{KindInfo, Selector};
+use overmind_core::row::SessionRow;
+use overmind_core::store::{NameFilter, Page};
+use overmind_engine::request::SessionQuery;
+use overmind_engine::{Caller, EngineError};
+
+use super::super::vault::secret_info;
+use crate::convert;
+use crate::cx::Cx;
+use crate::fault::Fault;
+
+/// A page: what was found, and what the next page begins behind.
+pub(super) type Found = (Vec<Resource>, Option<String>);
+
+/// Which things.
+pub(super) struct Wish<'a> {
+    pub(super) selector: &'a Selector,
+    pub(super) owner: Option<RecordId>,
+    /// As the page before answered it.
+    pub(super) after: Option<String>,
+    pub(super) limit: u32,
+}
+
+fn bad_cursor() -> EngineError {
+    EngineError::invalid("cursor", "is none that a list of this kind has answered")
+}
+
+/// The id that a cursor is.
+fn id<T: std::str::FromStr>(after: Option<&str>) -> Result<Option<T>, EngineError> {
+    after.map(|text| text.parse().map_err(|_| bad_cursor())).transpose()
+}
+
+pub(super) async fn list(
+    cx: &Cx,
+    by: &Caller,
+    info: &'static KindInfo,
+    wish: Wish<'_>,
+) -> Result<Found, EngineError> {
+    let (limit, after) = (wish.limit, wish.after.as_deref());
+    let full = |count: usize| u32::try_from(count).is_ok_and(|count| count >= limit);
+    let (mut found, next): Found = match info.name {
+        "session" => {
+            let query = SessionQuery {
+                selector: wish.selector.clone(),
+                owner: wish.owner,
+                ..SessionQuery::default()
+            };
+            let page = Page { after: id::<SessionId>(after)?, limit };
+            let rows = cx.engine.session_list(by, query, page).await?;
+            let next = rows.last().filter(|_| full(rows.len())).map(|row| row.id.to_string());
+            return Ok((sessions(cx, rows).await?, next));
+        }
+        "agent" => {
+            let page = Page { after: id::<AgentId>(after)?, limit };
+            let all = cx.engine.agent_list(by, page).await?;
+            let next = all.last().filter(|_| full(all.len())).map(|agent| agent.id.to_string());
+            (all.into_iter().map(|agent| Resource::of_agent(&Agent::from(agent))).collect(), next)
+        }
+        "secret" => {
+            let all = cx.engine.secret_list(by, after, limit)?;
+            let next = all.last().filter(|_| full(all.len())).map(|view| view.name.to_string());
+            let shown = |view| Resource::of_secret(&secret_info(view));
+            (all.into_iter().map(shown).collect(), next)
+        }
+        "memory" => {
+            let page = Page { after: id::<MemoryId>(after)?, limit };
+            let all = cx.engine.memory_list(by, None, page).await?;
+            let next = all.last().filter(|_| full(all.len())).map(|item| item.id.to_string());
+            let shown = |item| Resource::of_memory(&MemoryItem::from(item));
+            (all.into_iter().map(shown).collect(), next)
+        }
+        "weaver" => {
+            let since = cx.engine.status(by).await?.started_at;
+            let all = cx.engine.loop_list(by)?.into_iter();
+            (all.map(|one| Resource::of_loop(&Loop::from(one), since)).collect(), None)
+        }
+        _ => {
+            let status = convert::status(cx.engine.status(by).await?);
+            (Resource::of_status(info, &status).into_iter().collect(), None)
+        }
+    };
+    found.retain(|one| wish.owner.is_none() && wish.selector.matches(&one.metadata.labels));
+    Ok((found, next))
+}
+
+/// One, by its name or its id.
+pub(super) async fn fetch(
+    cx: &Cx,
+    by: &Caller,
+    info: &'static KindInfo,
+    name: &str,
+) -> Result<Resource, Fault> {
+    match info.name {
+        "session" => {
+            let id = match name.parse::<SessionId>() {
+                Ok(id) => id,
+                Err(_) => {
+                    // The newest of that name: of those that have not ended there is one at most.
+                    let is = Some(NameFilter::Is(name.to_owned()));
+                    let query = SessionQuery { name: is, ..SessionQuery::default() };
+                    let page = Page { after: None, limit: 1 };
+                    let rows = cx.engine.session_list(by, query, page).await?;
+                    rows.first().map(|row| row.id).ok_or_else(|| missing(info, name))?
+                }
+            };
+            let row = cx.engine.session_fetch(by, id).await?;
+            let mut shown = sessions(cx, vec![row]).await?;
+            shown.pop().ok_or_else(|| missing(info, name))
+        }
+        "agent" => {
+            let agent = cx.engine.agent_fetch(by, name).await?;
+            Ok(Resource::of_agent(&Agent::from(agent)))
+        }
+        "memory" => {
+            let id = name.parse::<MemoryId>().map_err(|_| missing(info, name))?;
+            let item = cx.engine.memory_fetch(by, id).await?;
+            Ok(Resource::of_memory(&MemoryItem::from(item)))
+        }
+        _ => {
+            let mut after = None;
+            loop {
+                let selector = Selector::default();
+                let wish = Wish { selector: &selector, owner: None, after, limit: 1000 };
+                let (found, next) = list(cx, by, info, wish).await?;
+                if let Some(one) = found.into_iter().find(|one| one.metadata.name == name) {
+                    return Ok(one);
+                }
+                after = Some(next.ok_or_else(|| missing(info, name))?);
+            }
+        }
+    }
+}
+
+fn missing(info: &KindInfo, name: &str) -> Fault {
+    let shown: String = name.chars().take(60).collect();
+    EngineError::NotFound { message: format!("there is no {}/{shown}", info.name) }.into()
+}
+
+/// Sessions with the names of their agents.
+pub(super) async fn sessions(cx: &Cx, rows: Vec<SessionRow>) -> Result<Vec<Resource>, EngineError> {
+    let agents: Vec<_> = rows.iter().map(|row| row.agent).collect();
+    let names: HashMap<_, _> = cx.engine.agent_names(&agents).await?;
+    let shown = |row: SessionRow| {
+        let agent_name = names.get(&row.agent).cloned();
+        Resource::of_run(&Run { agent_name, ..row.into() })
+    };
+    Ok(rows.into_iter().map(shown).collect())
+}
+
+/// That a session is no longer there.
+pub(super) fn gone(info: &KindInfo, id: SessionId, at: u64) -> ResourceGone {
+    ResourceGone {
+        kind: kind_title(info.name),
+        name: id.to_string(),
+        uid: id.to_string(),
+        resource_version: at.to_string(),
+    }
+}
