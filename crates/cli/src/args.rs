@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 use crate::args_inbox::{AnswerArgs, ApproveArgs, DenyArgs, InboxArgs};
+pub use crate::args_logs::{EventsArgs, LogsArgs};
 use crate::args_mcp::McpCommand;
 use crate::args_mesh::{
     AclCommand, CanArgs, MailCommand, MeshCommand, PublishArgs, SubscribeTopicArgs,
@@ -143,7 +144,7 @@ On a terminal it follows the run, as `docker run` does: output is shown, what ne
 asked there, ^C leaves the run to itself. Elsewhere it returns when the program runs; --follow and
 --wait stay. With them the exit code is the program's, or tells how an agent's run ended:
 0 succeeded, 10 failed or not started, 11 canceled, 12 waits for a human.")]
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// List runs
     #[command(after_help = "\
 Examples:
@@ -244,11 +245,14 @@ Examples:
     /// Stream events as lines of JSON: `events --stream`, as it was called before
     #[command(hide = true)]
     Subscribe(crate::args_command::SubscribeArgs),
-    /// Wait until a run has ended; exits as its command did
+    /// Wait until runs have ended, exiting as the first that failed did; or for resources
     #[command(after_help = "\
 Examples:
   overmind wait build; echo $?
-  overmind wait build --timeout 10m")]
+  overmind wait build --timeout 10m
+  overmind wait --for condition=Complete quest/nightly-28374 --timeout 10m
+  overmind wait --for jsonpath={.status.phase}=idle session/build
+  overmind wait --for delete quest/nightly-28374")]
     Wait(crate::args_command::WaitArgs),
     /// Stop runs for good: `stop`, as it was called before
     #[command(hide = true)]
@@ -438,14 +442,23 @@ Examples:
   overmind vault set openai_api_key
   overmind vault list")]
     Vault(crate::args_vault::VaultCommand),
-    /// List declared things by kind; also runs, agents, hives, keys, tools, memory
+    /// Have something run again and again
+    #[command(subcommand)]
     #[command(after_help = "\
 Examples:
-  overmind get contexts
+  overmind cron add daily \"0 9 * * 1-5\" --tz Europe/Berlin -- run researcher \"the daily report\"
+  overmind cron next
+  overmind cron pause daily")]
+    Cron(crate::cron::CronCommand),
+    /// List resources of a kind: what is declared, and runs, agents, hives, secrets, memory
+    #[command(after_help = "\
+Examples:
+  overmind get rituals
   overmind get context greeting -o yaml
-  overmind get contexts -l app=web -w         goes on and shows each change
-  overmind get sessions                       the same as `overmind ps --all`
-  overmind get nodes                          the same as `overmind get hives`")]
+  overmind get sessions -l app=web -w         goes on and shows each change
+  overmind get pods                           words of kubectl mean what they would there
+
+`overmind api-resources` lists all kinds; keys and tools are listed too.")]
     Get(crate::args_resource::GetArgs),
     /// Write a consistent copy of the database while the server runs
     #[command(after_help = "\
@@ -728,57 +741,6 @@ pub enum Status {
     Succeeded,
     Failed,
     Canceled,
-}
-
-#[derive(Clone, Debug, Args)]
-pub struct LogsArgs {
-    /// The run: an id, a name, or a unique part of one [default: the newest run]
-    pub id: Option<String>,
-    /// Go on until the run ends
-    #[arg(short, long)]
-    pub follow: bool,
-    /// Only the last so many lines of a command
-    #[arg(short = 'n', long, value_name = "N")]
-    pub tail: Option<u64>,
-    /// Only what a command wrote since this time, or so long ago: 500ms, 90s, 10m, 2h, 1d
-    #[arg(long, value_name = "TIME", conflicts_with = "tail")]
-    pub since: Option<String>,
-    /// Only lines of a command in which this regular expression is found
-    #[arg(long, value_name = "PATTERN")]
-    pub grep: Option<String>,
-    /// The lines of Claude Code, Codex and the like as they wrote them, not in words
-    #[arg(long)]
-    pub raw: bool,
-    /// All commands, each line with the name of its run; with --follow those that run, and those
-    /// that begin
-    #[arg(short, long, conflicts_with = "id")]
-    pub all: bool,
-}
-
-#[derive(Clone, Debug, Args)]
-pub struct EventsArgs {
-    /// The run: an id, a name, or a unique part of one [default: all streams]
-    pub id: Option<String>,
-    /// Go on as events happen
-    #[arg(short, long)]
-    pub follow: bool,
-    /// At most this many (without --follow)
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub limit: u32,
-    /// One line of JSON for each event, its offset first: what --from takes. Goes on as
-    /// events happen, until the run ends that it is of
-    #[arg(long, conflicts_with_all = ["follow", "limit"])]
-    pub stream: bool,
-    /// With --stream: begin with the event at this offset, 0 for the first of all [default: with
-    /// the next one]
-    #[arg(long, value_name = "OFFSET", requires = "stream")]
-    pub from: Option<u64>,
-    /// With --stream: only events whose type begins so; may be given again
-    #[arg(long, value_name = "PREFIX", requires = "stream")]
-    pub kind: Vec<String>,
-    /// With --stream: end after the newest event
-    #[arg(long, requires = "from")]
-    pub no_follow: bool,
 }
 
 #[derive(Clone, Debug, Args)]

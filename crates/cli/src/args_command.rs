@@ -248,8 +248,13 @@ pub struct OneRunArgs {
 
 #[derive(Clone, Debug, Args)]
 pub struct WaitArgs {
-    /// The run: an id, a name, or a unique part of one
-    pub id: String,
+    /// Runs: ids, names, or unique parts of them; with --for resources: KIND/NAME, or KIND NAME
+    #[arg(required = true, value_name = "RUN")]
+    pub ids: Vec<String>,
+    /// Wait for this of resources: condition=NAME, condition=NAME=STATUS, jsonpath={.status.phase}=VALUE
+    /// or delete
+    #[arg(long = "for", value_name = "WHAT", value_parser = crate::resource_wait::wanted)]
+    pub wanted: Option<crate::resource_wait::Wanted>,
     /// Give up after so long: 500ms, 5s, 10m; a bare number is seconds
     #[arg(long, value_name = "DURATION", value_parser = duration::seconds)]
     pub timeout: Option<f64>,

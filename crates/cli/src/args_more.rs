@@ -353,18 +353,10 @@ pub enum RoleArg {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    #[value(alias = "run", alias = "sessions", alias = "session", alias = "pods")]
-    Runs,
-    #[value(alias = "agent")]
-    Agents,
-    #[value(alias = "hive", alias = "nodes", alias = "node")]
-    Hives,
     #[value(alias = "key")]
     Keys,
     #[value(alias = "tool")]
     Tools,
-    #[value(alias = "memories")]
-    Memory,
 }
 
 #[derive(Debug, Subcommand)]

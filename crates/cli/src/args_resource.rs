@@ -38,7 +38,7 @@ pub struct ApplyArgs {
     pub selector: Option<String>,
 }
 
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct GetArgs {
     /// What to list: a kind, or KIND/NAME
     pub kind: String,

@@ -323,30 +323,42 @@ async fn tell_and_watch(cx: &Context, remote: &Remote, id: &str, send: &RunSend)
     Ok(watch::exit_of(run.status))
 }
 
-/// Waits until a run has ended or rests. Exits with the exit code of its command, as a shell shows it.
+/// Waits until runs have ended or rest, or resources are as somebody wants. Exits with the exit code of
+/// the command of the first run that failed, as a shell shows it.
 ///
 /// # Errors
 ///
 /// When it does not end in time, or the server stays away.
 pub async fn wait(cx: &Context, args: &WaitArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
-    let id = remote.find_run(&args.id).await?;
-    let ended = watch::rested(cx, &remote, &id);
-    let run = match args.timeout {
-        None => ended.await?,
-        Some(seconds) => {
-            let limit = std::time::Duration::from_secs_f64(seconds);
-            match tokio::time::timeout(limit, ended).await {
-                Ok(run) => run?,
-                Err(_) => {
-                    let message = format!("{} has not ended within {seconds} s", args.id);
-                    return Err(Failure::failed(message));
+    let limit = args.timeout.map(std::time::Duration::from_secs_f64);
+    if let Some(wanted) = &args.wanted {
+        return Box::pin(crate::resource_wait::wait(cx, &remote, &args.ids, wanted, limit)).await;
+    }
+    let began = std::time::Instant::now();
+    let mut exit = Exit::Done;
+    for given in &args.ids {
+        let id = remote.find_run(given).await?;
+        let ended = watch::rested(cx, &remote, &id);
+        let run = match limit {
+            None => ended.await?,
+            Some(limit) => {
+                let left = limit.saturating_sub(began.elapsed());
+                match tokio::time::timeout(left, ended).await {
+                    Ok(run) => run?,
+                    Err(_) => {
+                        let seconds = limit.as_secs_f64();
+                        let message = format!("{given} has not ended within {seconds} s");
+                        return Err(Failure::failed(message));
+                    }
                 }
             }
-        }
-    };
-    session::show_run(cx, &run)?;
-    Ok(exit_of(&run))
+        };
+        session::show_run(cx, &run)?;
+        // The first that went wrong says how.
+        exit = if exit == Exit::Done { exit_of(&run) } else { exit };
+    }
+    Ok(exit)
 }
 
 /// The exit code of a run's command, where it has one. A run that has failed is no success, though its

@@ -14,6 +14,7 @@ pub mod args_artifact;
 pub mod args_budget;
 pub mod args_command;
 pub mod args_inbox;
+pub mod args_logs;
 pub mod args_mcp;
 pub mod args_mesh;
 pub mod args_more;
@@ -29,6 +30,7 @@ pub mod budget;
 pub mod command;
 pub mod config_cmd;
 pub mod context;
+mod cron;
 pub mod dash;
 pub mod demo;
 mod doctor;
@@ -60,6 +62,7 @@ pub mod remote;
 pub mod resource;
 pub mod resource_apply;
 pub mod resource_file;
+mod resource_wait;
 pub mod room;
 pub mod run;
 pub mod sandbox;
@@ -142,7 +145,7 @@ async fn client(cx: &Context, command: Command) -> Outcome {
     match command {
         Command::Status => admin::status(cx).await,
         Command::Agent(command) => Box::pin(agent::run(cx, command)).await,
-        Command::Run(args) => Box::pin(run::run(cx, args)).await,
+        Command::Run(args) => Box::pin(run::run(cx, *args)).await,
         Command::Ps(args) => session::ps(cx, &args).await,
         Command::Logs(args) => Box::pin(watch::logs(cx, &args)).await,
         Command::Events(args) if args.stream => {
@@ -204,6 +207,7 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Can(args) => mesh::can(cx, args).await,
         Command::Acl(command) => Box::pin(mesh::acl(cx, command)).await,
         Command::Dash => Box::pin(dash::run(cx)).await,
+        Command::Cron(command) => Box::pin(cron::command(cx, command)).await,
         Command::Loop(command) => Box::pin(loops::run(cx, command)).await,
         Command::Key(command) => Box::pin(things::key(cx, command)).await,
         Command::Vault(command) => Box::pin(vault::run(cx, command)).await,

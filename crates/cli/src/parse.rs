@@ -78,7 +78,7 @@ often! {
     "logs" => Logs(LogsArgs),
     "ps" => Ps(PsArgs),
     "result" => Result(OneRunArgs),
-    "run" => Run(RunArgs),
+    "run" => Run(Box<RunArgs>),
     "send" => Send(SendArgs),
     "stop" => Stop(StopArgs),
     "wait" => Wait(WaitArgs),

@@ -1,7 +1,8 @@
 //! Declared things of every kind: listed, described, labelled, deleted, explained.
 
 use overmind_api::{
-    KindView, MAX_LIMIT, ProblemKind, Resource, ResourceDeleteQuery, ResourceListQuery, kind_of,
+    KindView, MAX_LIMIT, ProblemKind, Resource, ResourceApplied, ResourceDeleteQuery,
+    ResourceListQuery, kind_of,
 };
 use overmind_client::{ClientError, ResourceNews};
 use overmind_core::nearest::nearest;
@@ -14,11 +15,13 @@ use crate::args_resource::{CascadeArg, DeleteArgs, DescribeArgs, ExplainArgs, Ge
 use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::table::{Table, Tone};
-use crate::output::{when, yaml};
+use crate::output::{clean, when, yaml};
 use crate::remote::Remote;
 use crate::resource_file;
 use crate::show::{self, cell, dim};
 
+/// Events of one resource that are shown.
+const EVENTS: usize = 20;
 /// How often a label is set again when others write the same resource.
 const TRIES: u32 = 5;
 
@@ -52,7 +55,7 @@ async fn viewed(remote: &Remote, word: &str) -> Result<KindView, Failure> {
     if let Some(kind) = kinds.iter().find(|kind| words(kind).any(|known| known == small)) {
         return Ok(kind.clone());
     }
-    let others = ["runs", "agents", "hives", "keys", "tools", "memory"];
+    let others = ["keys", "tools"];
     let known = kinds.iter().flat_map(words).chain(others);
     let hint = match nearest(&small, known) {
         Some(meant) => format!("did you mean `{meant}`?"),
@@ -93,7 +96,7 @@ pub async fn get(cx: &Context, args: &GetArgs) -> Outcome {
         return Ok(Exit::Done);
     }
     let found = if names.is_empty() {
-        listed(&remote, &kind.name, args.selector.as_deref()).await?
+        listed(&remote, &kind.name, &selected(args.selector.as_deref())).await?
     } else {
         let mut found = Vec::new();
         for name in &names {
@@ -121,17 +124,17 @@ pub async fn get(cx: &Context, args: &GetArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// All of a kind.
+pub(crate) fn selected(selector: Option<&str>) -> ResourceListQuery {
+    ResourceListQuery { selector: selector.map(str::to_owned), ..ResourceListQuery::default() }
+}
+
+/// All of a kind that a query finds.
 pub(crate) async fn listed(
     remote: &Remote,
     kind: &str,
-    selector: Option<&str>,
+    query: &ResourceListQuery,
 ) -> Result<Vec<Resource>, Failure> {
-    let query = ResourceListQuery {
-        limit: Some(MAX_LIMIT),
-        cursor: None,
-        selector: selector.map(str::to_owned),
-    };
+    let query = ResourceListQuery { limit: Some(MAX_LIMIT), ..query.clone() };
     let mut page = remote.client().resource_list(kind, &query).await?;
     let mut found = std::mem::take(&mut page.items);
     while let Some(mut next) = remote.client().page_next(&page).await? {
@@ -252,7 +255,7 @@ pub async fn describe(cx: &Context, args: &DescribeArgs) -> Outcome {
     let (word, names) = split(&args.kind, &args.names)?;
     let kind = kind(&remote, &word).await?;
     let found = if names.is_empty() {
-        listed(&remote, &kind.name, None).await?
+        listed(&remote, &kind.name, &selected(None)).await?
     } else {
         let mut found = Vec::new();
         for name in &names {
@@ -265,8 +268,64 @@ pub async fn describe(cx: &Context, args: &DescribeArgs) -> Outcome {
             cx.out.line("")?;
         }
         show::one(&cx.out, one, &one.reference(), || described(cx, one))?;
+        if cx.out.for_people() {
+            further(cx, &remote, &kind.name, one).await?;
+        }
     }
     Ok(Exit::Done)
+}
+
+/// What exists for it, and what was written of it.
+async fn further(cx: &Context, remote: &Remote, kind: &str, one: &Resource) -> Result<(), Failure> {
+    let name = match kind {
+        // Runs that have ended share names.
+        "session" => &one.metadata.uid,
+        _ => &one.metadata.name,
+    };
+    let owned = remote.client().resource_owned(kind, name).await?;
+    if !owned.is_empty() {
+        let mut table = Table::new(&["OWNS", "STATUS", "AGE"]);
+        for one in &owned {
+            let reference = format!("{}/{}", one.kind.to_ascii_lowercase(), one.name);
+            let age = when::ago(one.creation_timestamp, cx.now());
+            table.row(vec![cell(reference), show::or_dash(one.phase.clone()), cell(age)]);
+        }
+        cx.out.line("")?;
+        cx.out.table(&table)?;
+    }
+    let events = remote.client().resource_events(kind, name).await?;
+    if !events.is_empty() {
+        let mut table = Table::new(&["EVENT", "AGE", "BY", "DETAILS"]);
+        let superfluous = events.len().saturating_sub(EVENTS);
+        for event in events.iter().skip(superfluous) {
+            let payload = event.payload_json.value();
+            let by = payload.get("by").and_then(Value::as_str).unwrap_or_default();
+            table.row(vec![
+                cell(&event.kind),
+                cell(when::ago(event.ts, cx.now())),
+                dim(by),
+                cell(clean::cut(&details(&payload), 100)),
+            ]);
+        }
+        cx.out.line("")?;
+        cx.out.table(&table)?;
+    }
+    Ok(())
+}
+
+/// What an event says: the conditions that changed, or the generation of a spec.
+fn details(payload: &Value) -> String {
+    let changed = conditions(payload);
+    if !changed.is_empty() {
+        let said = changed
+            .iter()
+            .map(|one| format!("{}={:?} {} {}", one.kind, one.status, one.reason, one.message));
+        return said.collect::<Vec<_>>().join("; ");
+    }
+    match payload.get("generation").and_then(Value::as_u64) {
+        Some(generation) => format!("generation {generation}"),
+        None => String::new(),
+    }
 }
 
 fn described(cx: &Context, one: &Resource) -> Vec<(&'static str, (String, Tone))> {
@@ -357,7 +416,7 @@ async fn targets(
     let kind = kind(remote, &word).await?.name;
     let names = match (&args.selector, names.is_empty()) {
         (Some(selector), true) => {
-            let found = listed(remote, &kind, Some(selector)).await?;
+            let found = listed(remote, &kind, &selected(Some(selector))).await?;
             found.into_iter().map(|one| one.metadata.name).collect()
         }
         (None, true) => {
@@ -426,8 +485,7 @@ pub async fn label(cx: &Context, args: &LabelArgs) -> Outcome {
         );
     }
     let kind = kind(&remote, &word).await?;
-    for _ in 0..TRIES {
-        let mut found = remote.client().resource_fetch(&kind.name, &name).await?;
+    let set = |found: &mut Resource| {
         for word in &words {
             match (word.split_once('='), word.strip_suffix('-')) {
                 (Some((key, value)), _) => {
@@ -440,26 +498,39 @@ pub async fn label(cx: &Context, args: &LabelArgs) -> Outcome {
                 }
             }
         }
-        let put = remote.client().resource_put(&kind.name, &name, &show::to_value(&found)).await;
-        match put {
-            Ok(done) => {
-                let said = if done.outcome == "unchanged" { "not labelled" } else { "labelled" };
-                match cx.out.for_people() {
-                    true => cx.out.line(&format!("{} {said}", done.resource.reference()))?,
-                    false => {
-                        show::one(&cx.out, &done.resource, &done.resource.reference(), Vec::new)?
-                    }
-                }
-                return Ok(Exit::Done);
-            }
-            Err(err) if err.status() == Some(409) => {}
+        Ok(())
+    };
+    let done = change(&remote, &kind.name, &name, set).await?;
+    let said = if done.outcome == "unchanged" { "not labelled" } else { "labelled" };
+    match cx.out.for_people() {
+        true => cx.out.line(&format!("{} {said}", done.resource.reference()))?,
+        false => show::one(&cx.out, &done.resource, &done.resource.reference(), Vec::new)?,
+    }
+    Ok(Exit::Done)
+}
+
+/// Changes one, however often others write it meanwhile.
+///
+/// # Errors
+///
+/// What `set` says, and what kept it from being written.
+pub(crate) async fn change(
+    remote: &Remote,
+    kind: &str,
+    name: &str,
+    set: impl Fn(&mut Resource) -> Result<(), Failure>,
+) -> Result<ResourceApplied, Failure> {
+    for _ in 0..TRIES {
+        let mut found = remote.client().resource_fetch(kind, name).await?;
+        set(&mut found)?;
+        match remote.client().resource_put(kind, name, &show::to_value(&found)).await {
+            Ok(done) => return Ok(done),
+            Err(err) if err.status() == Some(409) && found.metadata.resource_version.is_some() => {}
             Err(err) => return Err(err.into()),
         }
     }
-    Err(Failure::new(
-        Exit::Conflict,
-        format!("{}/{name} is written by others all the time", kind.name),
-    ))
+    let text = format!("{kind}/{name} is written by others all the time");
+    Err(Failure::new(Exit::Conflict, text))
 }
 
 /// # Errors

@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::yaml;
 use crate::remote::Remote;
-use crate::resource::{deleted, kind, listed, split};
+use crate::resource::{deleted, kind, listed, selected, split};
 use crate::resource_file::{Document, Mistake, read_all};
 use crate::show;
 
@@ -137,7 +137,7 @@ async fn prune(
 ) -> Result<(), Failure> {
     let kept: BTreeSet<String> = results.iter().map(|one| one.resource.reference()).collect();
     for kind in remote.client().kind_list().await? {
-        for one in listed(remote, &kind.name, args.selector.as_deref()).await? {
+        for one in listed(remote, &kind.name, &selected(args.selector.as_deref())).await? {
             if kept.contains(&one.reference()) || !one.metadata.owner_references.is_empty() {
                 continue;
             }

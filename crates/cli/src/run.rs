@@ -27,7 +27,7 @@ const INTERRUPTED: i32 = 130;
 const AGENTS: u32 = 1000;
 
 /// Whether the person stands in a home or at the top of everything, which is nobody's project.
-fn is_home(cx: &Context) -> bool {
+pub(crate) fn is_home(cx: &Context) -> bool {
     let home = cx.env.text(overmind_node::config::env::HOME).map(Path::new);
     cx.cwd.parent().is_none() || home.is_some_and(|home| home == cx.cwd)
 }
@@ -108,7 +108,7 @@ async fn agent_named(
 /// # Errors
 ///
 /// [`Exit::NotFound`] when it is neither an agent nor a program.
-async fn agent_of_word(
+pub(crate) async fn agent_of_word(
     cx: &Context,
     remote: &Remote,
     word: &str,
@@ -144,7 +144,7 @@ async fn near(remote: &Remote, failure: Failure, word: &str) -> Failure {
 
 /// Whether one word is a line for a shell: a program's name has neither spaces nor what a shell
 /// takes apart.
-fn is_line(word: &str) -> bool {
+pub(crate) fn is_line(word: &str) -> bool {
     word.contains(|c: char| c.is_whitespace() || "|&;<>()$`\"'*?[]{}".contains(c))
 }
 
@@ -457,7 +457,7 @@ async fn follow_command(cx: &Context, remote: &Remote, made: &Run) -> Outcome {
 }
 
 /// The directory that a run is to begin in; `None` where nobody has said.
-fn workspace(
+pub(crate) fn workspace(
     cx: &Context,
     project: Option<&Path>,
     cwd: Option<&Path>,

@@ -7,16 +7,16 @@ use overmind_api::{KeyCreate, MemoryItem, MemorySearch, MemoryStore, Role, ToolC
 use overmind_core::memory::MemoryFilter;
 use serde_json::{Value, json};
 
-use crate::args::{Format, PsArgs};
+use crate::args::Format;
 use crate::args_more::{KeyCommand, Kind, MemoryCommand, ToolCommand, spelled};
 use crate::args_resource::GetArgs;
 use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::ids;
 use crate::output::table::{Table, Tone};
 use crate::output::{clean, when};
 use crate::remote::Remote;
-use crate::show::{self, cell, dim, or_dash};
-use crate::{agent, ids, session};
+use crate::show::{self, cell, dim};
 
 /// # Errors
 ///
@@ -299,7 +299,7 @@ async fn keys(cx: &Context, remote: &Remote) -> Result<(), Failure> {
     )
 }
 
-/// Declared things, and what is shown like them.
+/// Resources, keys and tools.
 ///
 /// # Errors
 ///
@@ -309,56 +309,13 @@ pub async fn get(cx: &Context, args: &GetArgs) -> Outcome {
         return crate::resource::get(cx, args).await;
     };
     if args.watch || args.selector.is_some() || !args.names.is_empty() {
-        let text = format!("{} are listed without a name, -l and -w so far", args.kind);
-        return Err(
-            Failure::usage(text).hint("`overmind ps`, `info`, `agent get` and `top` say more")
-        );
+        let text = format!("{} are listed without a name, -l and -w", args.kind);
+        return Err(Failure::usage(text).hint("`overmind tool` and `overmind key` say more"));
     }
     let remote = Remote::connect(cx)?;
     match kind {
-        Kind::Runs => {
-            let all = PsArgs { all: true, limit: 100, ..PsArgs::default() };
-            return session::ps(cx, &all).await;
-        }
-        Kind::Agents => agent::list(cx, &remote, 1000).await?,
         Kind::Keys => keys(cx, &remote).await?,
         Kind::Tools => tools(cx, &remote).await?,
-        Kind::Memory => memories(cx, &remote, None, 100).await?,
-        Kind::Hives => hives(cx, &remote).await?,
     }
     Ok(Exit::Done)
-}
-
-/// One machine has one hive, inside its server.
-async fn hives(cx: &Context, remote: &Remote) -> Result<(), Failure> {
-    let status = remote.status().await?;
-    let hives = [json!({
-        "id": overmind_core::ids::HiveId::LOCAL.to_string(),
-        "name": "local",
-        "state": status.ready.state,
-        "running": status.running,
-        "capacity": status.capacity,
-        "version": status.version,
-        "started_at": status.started_at,
-    })];
-    show::list(
-        &cx.out,
-        &hives,
-        |hive| hive["id"].as_str().unwrap_or_default().to_owned(),
-        |_| {
-            let mut table = Table::new(&["NAME", "STATE", "RUNNING", "CAPACITY", "VERSION", "AGE"])
-                .right("RUNNING")
-                .right("CAPACITY");
-            table.row(vec![
-                cell("local"),
-                or_dash(Some(status.ready.state.clone())),
-                cell(status.running.to_string()),
-                cell(status.capacity.to_string()),
-                cell(&status.version),
-                cell(when::ago(status.started_at, cx.now())),
-            ]);
-            table
-        },
-        "",
-    )
 }

@@ -18,20 +18,20 @@ pub const GROUPS: [(&str, &[&str]); 7] = [
     (
         "Daily use",
         &[
-            "up", "down", "status", "agent", "run", "ps", "logs", "attach", "inbox", "approve",
-            "done", "stop",
+            "up", "run", "ps", "send", "logs", "work", "done", "undo", "inbox", "dash", "apply",
+            "get",
         ],
     ),
     (
         "Runs",
         &[
-            "info", "wait", "result", "send", "answer", "deny", "kill", "work", "diff", "fork",
-            "undo", "prune", "replay", "events", "top", "url", "artifact",
+            "agent", "info", "wait", "result", "attach", "answer", "approve", "deny", "stop",
+            "kill", "diff", "fork", "prune", "replay", "events", "top", "url", "artifact",
         ],
     ),
     (
         "Declared things",
-        &["get", "apply", "describe", "edit", "label", "delete", "explain", "api-resources"],
+        &["describe", "cron", "edit", "label", "delete", "explain", "api-resources"],
     ),
     ("What agents use", &["tool", "mcp", "memory", "mesh", "mail", "acl"]),
     ("Keys and what is allowed", &["vault", "key", "policy", "sandbox"]),
@@ -40,6 +40,8 @@ pub const GROUPS: [(&str, &[&str]); 7] = [
         "Setting up and keeping up",
         &[
             "demo",
+            "down",
+            "status",
             "init",
             "trust",
             "config",

@@ -10,6 +10,7 @@ mod coders;
 mod commands;
 mod conversations;
 mod crash;
+mod cron;
 mod dashboard;
 mod demo;
 mod docker;

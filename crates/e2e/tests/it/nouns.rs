@@ -33,7 +33,8 @@ fn an_agent_is_created_shown_changed_and_disabled() {
         versions.as_array().unwrap().iter().map(|v| v["version"].as_u64().unwrap()).collect();
     assert_eq!(numbers, [4, 3, 2, 1]);
     home.run(&["agent", "list"]).ok().shows("NAME").shows("coder");
-    assert_eq!(home.run(&["get", "agents", "-o", "name"]).ok().line(), id);
+    assert_eq!(home.run(&["get", "agents", "-o", "name"]).ok().line(), "agent/coder");
+    assert_eq!(home.run(&["get", "agent/coder", "-o", "json"]).ok().json()["metadata"]["uid"], id);
 }
 
 #[test]

@@ -1,0 +1,54 @@
+//! Arguments of `logs` and `events`.
+
+use clap::Args;
+
+#[derive(Clone, Debug, Args)]
+pub struct LogsArgs {
+    /// The run: an id, a name, or a unique part of one [default: the newest run]
+    pub id: Option<String>,
+    /// Go on until the run ends
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Only the last so many lines of a command
+    #[arg(short = 'n', long, value_name = "N")]
+    pub tail: Option<u64>,
+    /// Only what a command wrote since this time, or so long ago: 500ms, 90s, 10m, 2h, 1d
+    #[arg(long, value_name = "TIME", conflicts_with = "tail")]
+    pub since: Option<String>,
+    /// Only lines of a command in which this regular expression is found
+    #[arg(long, value_name = "PATTERN")]
+    pub grep: Option<String>,
+    /// The lines of Claude Code, Codex and the like as they wrote them, not in words
+    #[arg(long)]
+    pub raw: bool,
+    /// All commands, each line with the name of its run; with --follow those that run, and those
+    /// that begin
+    #[arg(short, long, conflicts_with = "id")]
+    pub all: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct EventsArgs {
+    /// The run: an id, a name, or a unique part of one [default: all streams]
+    pub id: Option<String>,
+    /// Go on as events happen
+    #[arg(short, long)]
+    pub follow: bool,
+    /// At most this many (without --follow)
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub limit: u32,
+    /// One line of JSON for each event, its offset first: what --from takes. Goes on as
+    /// events happen, until the run ends that it is of
+    #[arg(long, conflicts_with_all = ["follow", "limit"])]
+    pub stream: bool,
+    /// With --stream: begin with the event at this offset, 0 for the first of all [default: with
+    /// the next one]
+    #[arg(long, value_name = "OFFSET", requires = "stream")]
+    pub from: Option<u64>,
+    /// With --stream: only events whose type begins so; may be given again
+    #[arg(long, value_name = "PREFIX", requires = "stream")]
+    pub kind: Vec<String>,
+    /// With --stream: end after the newest event
+    #[arg(long, requires = "from")]
+    pub no_follow: bool,
+}
