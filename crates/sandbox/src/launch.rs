@@ -100,11 +100,16 @@ pub(crate) async fn run(mut launch: Launch<'_>) -> io::Result<Outcome> {
     to_the_end(ordered, &launch, started).await
 }
 
-/// As [`run`], with an init that waits already; `None` when it does no longer.
+/// As [`run`], with an init that waits already; `None` when it does no longer, or ends before the
+/// command runs.
 pub(crate) async fn run_in(init: Init, launch: &Launch<'_>) -> io::Result<Option<Outcome>> {
     let started = Instant::now();
     match init.order(launch) {
-        Ok((ordered, true)) => to_the_end(ordered, launch, started).await.map(Some),
+        Ok((ordered, true)) => {
+            let outcome = to_the_end(ordered, launch, started).await?;
+            // Its order came too late. A new init runs the command, or says what is wrong.
+            Ok(Some(outcome).filter(|outcome| outcome.ended != Ended::Silent))
+        }
         // It has ended meanwhile, without its order.
         Ok((_, false)) | Err(_) => Ok(None),
     }

@@ -113,6 +113,29 @@ async fn an_init_that_has_ended_is_not_missed() {
 }
 
 #[tokio::test]
+async fn an_init_that_ends_with_its_order_in_hand_is_replaced() {
+    let driver = driver(1);
+    let place = Place::new();
+    warmed(&driver, &place).await;
+    let launchers = children(std::process::id());
+    let inits: Vec<Pid> = launchers.iter().flat_map(|pid| children(number(*pid))).collect();
+    let all: Vec<Pid> = launchers.iter().chain(&inits).copied().collect();
+    // They wait as before, and read nothing any more.
+    for pid in &all {
+        kill_process(*pid, Signal::STOP).unwrap();
+    }
+    let end = async {
+        until("the call has taken it", || driver.warmth().served == 1).await;
+        for pid in &all {
+            kill_process(*pid, Signal::KILL).unwrap();
+        }
+    };
+    let (result, ()) = tokio::join!(driver.run(place.sh("echo ran")), end);
+    let result = result.unwrap();
+    assert_eq!((result.exit, result.stdout.text.as_str()), (Exit::Code(0), "ran\n"));
+}
+
+#[tokio::test]
 async fn nothing_waits_after_the_end() {
     let driver = driver(1);
     let place = Place::new();
