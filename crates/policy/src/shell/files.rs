@@ -166,6 +166,54 @@ pub(super) fn chmod(call: &mut Call<'_, '_>) {
     }
 }
 
+/// Whether this argument of `install` is a mode with which the file runs as its owner or group.
+fn sets_id(args: &[String], n: usize, arg: &str) -> bool {
+    let mode = match arg.split_once('=') {
+        Some((name, mode)) if name.len() > 2 && "--mode".starts_with(name) => mode,
+        _ => match arg.strip_prefix("--") {
+            Some(name) if !name.is_empty() && "mode".starts_with(name) => {
+                args.get(n + 1).map_or("", String::as_str)
+            }
+            Some(_) => return false,
+            None => match arg.strip_prefix('-').and_then(|short| short.split_once('m')) {
+                Some((_, "")) => args.get(n + 1).map_or("", String::as_str),
+                Some((_, mode)) => mode,
+                None => return false,
+            },
+        },
+    };
+    match u32::from_str_radix(mode, 8) {
+        Ok(mode) => mode & 0o6000 != 0,
+        Err(_) => mode.contains(['s', HOLE, SPLIT]),
+    }
+}
+
+/// `dmesg` and `journalctl`: what the machine and its services wrote, which is not the project's.
+pub(super) fn machine_log(call: &mut Call<'_, '_>) {
+    let args = call.args();
+    let changes = [
+        "--clear",
+        "--read-clear",
+        "--console-off",
+        "--console-on",
+        "--vacuum-size",
+        "--vacuum-time",
+        "--vacuum-files",
+        "--rotate",
+        "--flush",
+        "--setup-keys",
+        "--update-catalog",
+        "--relinquish-var",
+        "--sync",
+    ];
+    let shorts = if call.name() == "dmesg" { "CcDEn" } else { "" };
+    if has_option(&args, shorts, &changes) || call.any_open() {
+        call.unknown("an option that changes the machine's log");
+    }
+    let log = if call.name() == "dmesg" { "/dev/kmsg" } else { "/var/log/journal" };
+    call.path(TouchKind::Read, log);
+}
+
 /// `cp`, `mv`, `ln`: reads all but the last, writes the last.
 pub(super) fn copy(call: &mut Call<'_, '_>) {
     let args = call.args();
@@ -176,6 +224,9 @@ pub(super) fn copy(call: &mut Call<'_, '_>) {
     }
     if call.name() == "install" && has_option(&args, "s", &["--strip-program", "--strip"]) {
         call.unknown("an option that runs a program");
+    }
+    if call.name() == "install" && args.iter().enumerate().any(|(n, arg)| sets_id(&args, n, arg)) {
+        call.act.touch(TouchKind::Privilege, "lets a program run as its owner");
     }
     if call.any_open() {
         call.unknown("an argument that may be an option is only known when it runs");

@@ -181,6 +181,11 @@ fn module_of_python(call: &mut Call<'_, '_>, module: &str, rest: &[String]) {
 }
 
 fn script_runner(call: &mut Call<'_, '_>, args: &[String]) {
+    // Scripts are named by addresses as well.
+    for address in args.iter().filter(|arg| arg.contains("://")) {
+        call.act.touch(TouchKind::Network, super::net::host_of(address));
+        call.act.touch(TouchKind::Code, shown(address));
+    }
     match args.first().map(String::as_str) {
         Some("test" | "fmt" | "lint" | "check" | "bench" | "build" | "task") => call.project(),
         Some("install" | "add" | "i" | "upgrade" | "update" | "remove" | "x") => {

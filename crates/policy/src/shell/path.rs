@@ -58,13 +58,26 @@ fn join(from: &str, path: &str, workspace: &str) -> String {
     inside(&clean("", &format!("{base}/{path}")), workspace)
 }
 
-/// Takes out `.`, `..` and double slashes. A `..` above `~` leads anywhere.
+/// Whether these parts lead to a link of the kernel's, whose parent is not the directory that the
+/// text names: `/proc/self/cwd`, `/proc/1/root`, `/dev/fd/3`.
+fn is_magic_link(parts: &[&str]) -> bool {
+    matches!(
+        parts,
+        ["proc", _, .., "cwd" | "root" | "exe"] | ["proc", _, .., "fd", _] | ["dev", "fd", _]
+    )
+}
+
+/// Takes out `.`, `..` and double slashes. A `..` above `~` leads anywhere; one of a link of `/proc`
+/// stays there, since what is beneath such a link is judged like all that the link may lead to.
 fn clean(root: &str, path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
         match part {
             "" | "." => {}
             ".." => {
+                if root.is_empty() && is_magic_link(&parts) {
+                    continue;
+                }
                 if parts.pop().is_none() && root == "~" {
                     return anywhere();
                 }
@@ -121,5 +134,8 @@ mod tests {
         check("a", "/etc", "/etc/a");
         check("a", "~/x", "~/x/a");
         check("/", ".", "/");
+        check("/proc/self/cwd/../../etc/shadow", ".", "/proc/self/cwd/etc/shadow");
+        check("/proc/1/root/../x", ".", "/proc/1/root/x");
+        check("/proc/cpuinfo/../version", ".", "/proc/version");
     }
 }

@@ -54,7 +54,7 @@ const fn reads(skip: usize) -> Spec {
 /// The program that has this plain name.
 pub(super) fn find(name: &str) -> Option<Spec> {
     use Spec::{By, Commands, Deletes, Does, Inert, Project, Reads, Writes};
-    use TouchKind::{Install, Network, Persistence, Privilege, Process, Unknown, Write};
+    use TouchKind::{Install, Network, Persistence, Privilege, Process, Unknown};
     Some(match name {
         "echo" | "true" | "false" | ":" | "pwd" | "whoami" | "id" | "groups" | "uname" | "arch"
         | "nproc" | "uptime" | "free" | "cal" | "sleep" | "seq" | "yes" | "expr" | "factor"
@@ -271,24 +271,7 @@ pub(super) fn find(name: &str) -> Option<Spec> {
         | "setenforce" | "semanage" | "dmesg" | "journalctl" | "mknod" | "newuidmap"
         | "newgidmap" | "gpasswd" | "debugfs" => match name {
             "hostname" | "ip" | "ifconfig" | "route" => By(net::interface),
-            "dmesg" => Reads {
-                skip: 0,
-                shorts: "CcDEn",
-                longs: &["--clear", "--read-clear", "--console-off", "--console-on"],
-            },
-            "journalctl" => Reads {
-                skip: 0,
-                shorts: "",
-                longs: &[
-                    "--vacuum-size",
-                    "--vacuum-time",
-                    "--vacuum-files",
-                    "--rotate",
-                    "--flush",
-                    "--setup-keys",
-                    "--update-catalog",
-                ],
-            },
+            "dmesg" | "journalctl" => By(files::machine_log),
             _ => Does(Privilege),
         },
         "mkfs" | "fdisk" | "sfdisk" | "parted" | "wipefs" | "mkswap" | "blkdiscard" | "hdparm"
@@ -297,7 +280,7 @@ pub(super) fn find(name: &str) -> Option<Spec> {
         "docker" | "podman" | "nerdctl" | "crictl" | "ctr" | "docker-compose" | "buildah"
         | "lxc" | "runc" | "kind" | "minikube" | "vagrant" | "virsh" | "qemu-system-x86_64"
         | "machinectl" => By(net::container),
-        "wall" | "write" | "mesg" | "logger" => Does(Write),
+        "wall" | "write" | "mesg" | "logger" => Does(Process),
         "xdg-open" | "open" | "sensible-browser" | "x-www-browser" => Does(Network),
         _ => return None,
     })

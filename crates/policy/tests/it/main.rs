@@ -5,6 +5,7 @@
 mod approvals;
 mod corpus;
 mod everyday;
+mod fresh;
 mod language;
 mod properties;
 mod traced;
