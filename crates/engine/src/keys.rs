@@ -206,6 +206,9 @@ impl Engine {
         key.revoked_at = Some(self.cortex.clock.now());
         // Over the commit: whoever sees its event finds the key revoked.
         let _revoking = self.cortex.identities.revoking();
+        // Before it, too: the event reaches streams, and may come first. Should the commit fail, whoever
+        // holds the key opens them again.
+        self.cortex.passes.revoked(key.hash);
         self.key_commit("key.revoked", by, &key).await?;
         self.cortex.passes.revoked(key.hash);
         Ok(key)

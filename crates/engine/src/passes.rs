@@ -2,7 +2,8 @@
 //!
 //! Nobody polls. A pass is taken before the token is looked at: an end that was written before that look
 //! is seen by it, and one that is written later finds the pass here. Whoever ends tokens says so right
-//! after the commit that does it: [`Passes::moved`], [`Passes::revoked`], [`Passes::regranted`].
+//! after the commit that does it: [`Passes::moved`], [`Passes::revoked`], [`Passes::regranted`]. Of a key
+//! it is said before as well, for the commit itself is told to streams.
 //! All calls of one token share what they wait for.
 
 use std::collections::HashMap;
