@@ -501,7 +501,7 @@ fn needs_claude_code_and_llama_for_an_answer_of_a_real_model_by_another_api() {
     let env = [QUIET, bound, "CLAUDE_CODE_ATTRIBUTION_HEADER=0"];
     let more = json!({"argv": argv, "model": "small", "env": env, "gateway": true});
     meshed.agent("claude", &bin, &more);
-    // A model of this size draws its words by lot, and at times finds no end: it says so, and is asked again.
+    // A model of this size draws its words by lot: at times it finds no end, or no word. Then it is asked again.
     let asked = ["real-1", "real-2", "real-3", "real-4", "real-5"];
     let answered = asked.into_iter().find(|name| {
         meshed.home.run(&["run", "--name", name, "boxed", "Say hello."]).ok();
@@ -511,11 +511,10 @@ fn needs_claude_code_and_llama_for_an_answer_of_a_real_model_by_another_api() {
             "{}",
             meshed.log(name)
         );
-        ended
+        let answer = meshed.named(name)["final_answer"].as_str().unwrap_or_default().to_owned();
+        ended && answer.trim().len() > 1
     });
-    let answered = answered.expect("one of five answers ends");
-    let answer = meshed.named(answered)["final_answer"].as_str().unwrap().to_owned();
-    assert!(answer.trim().len() > 1, "{answer:?}");
+    let answered = answered.expect("one of five answers ends and says something");
     assert_eq!(meshed.upstream.requests().len(), 0);
     let calls = until("its calls are told", || {
         Some(meshed.settled(answered)).filter(|calls| !calls.is_empty())

@@ -36,8 +36,11 @@ def stores():
 
 def lines():
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        with open(f"/proc/{pid}/cmdline") as line:
-            yield line.read()
+        try:
+            with open(f"/proc/{pid}/cmdline") as line:
+                yield line.read()
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # It has ended since it was listed.
 
 def look():
     inet, inet6, unix = socket.AF_INET, socket.AF_INET6, socket.AF_UNIX
