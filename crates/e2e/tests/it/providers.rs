@@ -12,6 +12,7 @@ use tokio::runtime::Runtime;
 
 use crate::commands::Commands;
 use crate::home::{Home, until};
+use crate::tty::Person;
 
 /// What the server knows as `OVERMIND_CRED_MODEL`, and the model asks for.
 const KEY: &str = "model-key-4711-abcdefgh";
@@ -483,6 +484,33 @@ fn what_is_sent_to_an_agent_is_answered_when_its_turn_is_over_and_in_words() {
     let said = home.run(&["send", "pair", "--wait", "apples"]).ok().out;
     assert_eq!(said, "I think about apples\nIt is APPLES\n1,000 tokens in, 5 out, $0.25 so far\n");
     home.run(&["kill", "pair"]).ok();
+    home.check();
+}
+
+#[test]
+fn who_attaches_to_an_agent_without_a_terminal_reads_its_words_and_leaves_it_at_work() {
+    let home = Commands::up();
+    std::fs::write(home.0.work().join("agent.py"), CLAUDE_LIKE).unwrap();
+    let argv = ["python3", "agent.py"];
+    lines(&home, "pair", &json!({"provider": "claude", "argv": argv, "kind": "session"}));
+    home.run(&["run", "--name", "pair", "pair"]).ok();
+    home.says("pair", "conversation c-1");
+    let mut person = Person::at(&home.0, 120, 30, &["attach", "pair"]);
+    person.sees("pair has no terminal; this is what it says");
+    person.sees("conversation c-1");
+    home.run(&["send", "pair", "apples"]).ok();
+    for words in ["I think about apples", "It is APPLES", "1,000 tokens in, 5 out, $0.25 so far"] {
+        person.sees(words);
+    }
+    let written = person.written();
+    assert!(!written.contains("\"type\"") && !written.contains("rate_limit"), "{written}");
+    // What it wrote is there for who wants that.
+    home.run(&["logs", "pair", "--raw"]).ok().shows("rate_limit_event");
+    person.types("\x03");
+    person.leaves();
+    assert_ne!(home.named("pair")["process"]["pid"], Value::Null, "it goes on");
+    home.run(&["kill", "pair"]).ok();
+    home.run(&["attach", "--read-only", "pair"]).fails(5).says("overmind logs pair");
     home.check();
 }
 
