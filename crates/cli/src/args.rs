@@ -450,6 +450,15 @@ Examples:
   overmind cron next
   overmind cron pause daily")]
     Cron(crate::cron::CronCommand),
+    /// Say how many runs a fleet is to have
+    Scale(crate::rollout::ScaleArgs),
+    /// Show and steer how a fleet's runs are replaced
+    #[command(subcommand)]
+    #[command(after_help = "\
+Examples:
+  overmind rollout status fleet/web
+  overmind rollout undo fleet/web")]
+    Rollout(crate::rollout::RolloutCommand),
     /// List resources of a kind: what is declared, and runs, agents, hives, secrets, memory
     #[command(after_help = "\
 Examples:

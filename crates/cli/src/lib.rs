@@ -63,6 +63,7 @@ pub mod resource;
 pub mod resource_apply;
 pub mod resource_file;
 mod resource_wait;
+mod rollout;
 pub mod room;
 pub mod run;
 pub mod sandbox;
@@ -207,6 +208,8 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Can(args) => mesh::can(cx, args).await,
         Command::Acl(command) => Box::pin(mesh::acl(cx, command)).await,
         Command::Dash => Box::pin(dash::run(cx)).await,
+        Command::Scale(args) => Box::pin(rollout::scale(cx, &args)).await,
+        Command::Rollout(command) => Box::pin(rollout::command(cx, command)).await,
         Command::Cron(command) => Box::pin(cron::command(cx, command)).await,
         Command::Loop(command) => Box::pin(loops::run(cx, command)).await,
         Command::Key(command) => Box::pin(things::key(cx, command)).await,

@@ -31,7 +31,17 @@ pub const GROUPS: [(&str, &[&str]); 7] = [
     ),
     (
         "Declared things",
-        &["describe", "cron", "edit", "label", "delete", "explain", "api-resources"],
+        &[
+            "describe",
+            "cron",
+            "scale",
+            "rollout",
+            "edit",
+            "label",
+            "delete",
+            "explain",
+            "api-resources",
+        ],
     ),
     ("What agents use", &["tool", "mcp", "memory", "mesh", "mail", "acl"]),
     ("Keys and what is allowed", &["vault", "key", "policy", "sandbox"]),

@@ -20,6 +20,7 @@ pub mod effect;
 pub mod enclosure;
 pub mod encoded;
 pub mod failpoint;
+pub mod fleet;
 pub mod gate;
 pub mod ids;
 pub mod imports;

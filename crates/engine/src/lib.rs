@@ -15,6 +15,7 @@ mod commands;
 mod cortex;
 mod credentials;
 pub mod error;
+mod fleets;
 mod hive;
 mod inbox;
 mod keys;
@@ -22,6 +23,7 @@ mod kills;
 mod live;
 mod loops;
 mod mesh;
+mod owners;
 mod passes;
 mod policies;
 mod quests;
@@ -340,8 +342,10 @@ impl Engine {
         engine.tasks.spawn(move |stop| postmaster.bring_letters(stop));
         let garbage = Box::new(records::garbage::Garbage::new(engine.clone()));
         engine.loops.add(&engine.tasks, garbage).await;
-        let quests = Box::new(quests::Quests::new(engine.clone()));
-        engine.loops.add(&engine.tasks, quests).await;
+        for of in [&quests::QUESTS, &fleets::FLEETS] {
+            let owners = Box::new(owners::Owners::new(of, engine.clone()));
+            engine.loops.add(&engine.tasks, owners).await;
+        }
         let rituals = Box::new(rituals::Rituals::new(engine.clone()));
         engine.loops.add(&engine.tasks, rituals).await;
         Ok(engine)

@@ -2,44 +2,34 @@
 //!
 //! A pass looks at each quest that has not finished or is being deleted. It writes the status that
 //! was decided, and only then starts and ends sessions; a crash between the two is finished by the
-//! next pass, for the session of an attempt is found by its owner and the label of its number. Sessions are started with the
-//! rights of the author of the spec: the role that they had when they wrote it, and no more than
-//! they have now ([`author`]).
+//! next pass, for the session of an attempt is found by its owner and the label of its number. Sessions are
+//! started with the rights of the author of the spec: the role that they had when they wrote it, and no
+//! more than they have now ([`author`]).
 
 mod author;
-mod start;
+pub(crate) mod start;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::time::Duration;
+use std::collections::BTreeMap;
 
-use futures_util::future::select_all;
-use overmind_core::Fut;
-use overmind_core::ids::{RecordId, SessionId};
-use overmind_core::loops::{Pace, Reconcile, Report};
-use overmind_core::quest::{
-    ATTEMPT, End, FINALIZER, Plan, QuestSpec, QuestStatus, Seen, backoff, decide,
-};
+use overmind_core::ids::RecordId;
+use overmind_core::quest::{ATTEMPT, End, FINALIZER, Plan, QuestSpec, QuestStatus, Seen, decide};
+use overmind_core::record::Record;
 use overmind_core::record::decide::{Stamp, status as status_write};
 use overmind_core::record::kinds::quest::{OPEN, QUEST};
-use overmind_core::record::rows::RecordQuery;
-use overmind_core::record::{Kind, Record};
 use overmind_core::row::{Role, SessionRow, SessionStatus};
-use overmind_core::store::{Commit, Page, SessionFilter, StoreError, StreamId};
-use overmind_core::time::Timestamp;
+use overmind_core::store::{Commit, Page, SessionFilter};
 use serde_json::Value;
-use tokio::sync::watch;
 
 pub(crate) use self::author::{authored, held};
 use crate::Engine;
 use crate::caller::{Caller, Rights};
 use crate::cortex::Order;
 use crate::error::EngineError;
+use crate::owners::{Owning, Turned, sooner};
 use crate::records::CascadeWish;
 use crate::sessions::open_statuses;
 
-/// Between two passes that nothing begins.
-const EVERY: Duration = Duration::from_secs(20);
-/// Records, and sessions of one quest, that are read at once.
+/// Sessions of one quest that are read at once.
 const PAGE: u32 = 500;
 /// How often one quest is decided on in one pass, while it changes.
 const TURNS: u32 = 16;
@@ -50,227 +40,15 @@ pub(crate) fn system() -> Caller {
 }
 
 /// The loop `quests`.
-pub(crate) struct Quests {
-    engine: Engine,
-    changes: watch::Receiver<u64>,
-    /// The last change before the last pass.
-    seen: u64,
-    /// Sessions of quests that have not ended, and what tells that they move.
-    running: HashMap<SessionId, watch::Receiver<u64>>,
-    /// Of those, which have moved and were not looked at since.
-    moved: HashSet<SessionId>,
-    /// One has ended and no pass has begun since.
-    ended: bool,
-    /// Quests that failed to be looked at: how often in a row, and when to look again.
-    failing: HashMap<RecordId, (u32, Timestamp)>,
-    /// A pass has looked at all quests since the start.
-    looked: bool,
-}
-
-impl Quests {
-    pub(crate) fn new(engine: Engine) -> Self {
-        let changes = engine.cortex.watchers.watch(StreamId::Records);
-        let seen = *changes.borrow();
-        Self {
-            engine,
-            changes,
-            seen,
-            running: HashMap::new(),
-            moved: HashSet::new(),
-            ended: false,
-            failing: HashMap::new(),
-            looked: false,
-        }
-    }
-
-    /// Whether one of those that have moved has ended.
-    async fn any_ended(&mut self) {
-        while let Some(id) = self.moved.iter().next().copied() {
-            let row = self.engine.cortex.store.session_fetch(id).await;
-            let open = row.is_ok_and(|row| row.is_some_and(|row| !row.status.is_terminal()));
-            self.moved.remove(&id);
-            if !open {
-                self.running.remove(&id);
-                self.ended = true;
-            }
-        }
-    }
-
-    fn follow(&mut self, id: SessionId) {
-        let engine = &self.engine;
-        self.running.entry(id).or_insert_with(|| {
-            // It may have ended before this.
-            self.moved.insert(id);
-            engine.cortex.watchers.watch(StreamId::Session(id))
-        });
-    }
-
-    async fn look(&mut self, now: Timestamp) -> Result<Report, String> {
-        self.seen = *self.changes.borrow();
-        self.ended = false;
-        let told = |err: StoreError| err.to_string();
-        let quests = match self.looked {
-            true => self.engine.open_quests().await.map_err(told)?,
-            false => self.engine.quests(None).await.map_err(told)?,
-        };
-        let mut again = None;
-        let (mut did, mut wrong) = (0_u32, None);
-        let mut running = HashSet::new();
-        let mut failing = std::mem::take(&mut self.failing);
-        for quest in quests {
-            let before = failing.remove(&quest.id);
-            if let Some((times, until)) = before.filter(|(_, until)| *until > now) {
-                self.failing.insert(quest.id, (times, until));
-                again = sooner(again, Some(until));
-                continue;
-            }
-            match Box::pin(self.engine.quest_turns(quest.id)).await {
-                Ok(turned) => {
-                    did += u32::from(turned.did);
-                    again = sooner(again, turned.again);
-                    running.extend(turned.running);
-                }
-                // One that fails holds up no other.
-                Err(err) => {
-                    let times = before.map_or(0, |(times, _)| times) + 1;
-                    let until = now.after(backoff(Duration::from_secs(1), times));
-                    self.failing.insert(quest.id, (times, until));
-                    again = sooner(again, Some(until));
-                    wrong = Some(format!("{}: {err}", quest.key));
-                }
-            }
-        }
-        self.looked = true;
-        self.running.retain(|id, _| running.contains(id));
-        for id in running {
-            self.follow(id);
-        }
-        let mut said = if did == 0 { String::new() } else { format!("{did} moved on") };
-        if let Some(wrong) = wrong {
-            tracing::warn!(error = wrong, "a quest could not be looked at; it is tried again");
-            said = format!("{} failing, {wrong}", self.failing.len());
-        }
-        Ok(Report { said, again })
-    }
-}
-
-/// The earlier of two times, of which either may be missing.
-pub(crate) fn sooner(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
-    [a, b].into_iter().flatten().min()
-}
-
-/// Returns when the number is another one; never when nothing changes any more.
-pub(crate) async fn differs(changes: &mut watch::Receiver<u64>, seen: u64) {
-    if changes.wait_for(|now| *now != seen).await.is_err() {
-        // The engine stops.
-        std::future::pending::<()>().await;
-    }
-}
-
-/// Returns a session that has moved.
-async fn any(running: &mut HashMap<SessionId, watch::Receiver<u64>>) -> SessionId {
-    if running.is_empty() {
-        return std::future::pending().await;
-    }
-    let moves = running.iter_mut().map(|(id, moves)| {
-        Box::pin(async move {
-            // Whose watcher is gone is looked at as well.
-            let _ = moves.changed().await;
-            *id
-        })
-    });
-    select_all(moves).await.0
-}
-
-impl Reconcile for Quests {
-    fn name(&self) -> &'static str {
-        "quests"
-    }
-
-    fn pace(&self) -> Pace {
-        Pace::every(EVERY).at_once()
-    }
-
-    fn wakes_on(&mut self) -> Fut<'_, ()> {
-        Box::pin(async move {
-            loop {
-                self.any_ended().await;
-                if self.ended {
-                    return;
-                }
-                let Self { seen, changes, running, moved, .. } = self;
-                tokio::select! {
-                    () = differs(changes, *seen) => return,
-                    id = any(running) => drop(moved.insert(id)),
-                }
-            }
-        })
-    }
-
-    fn pass(&mut self, now: Timestamp) -> Fut<'_, Result<Report, String>> {
-        Box::pin(self.look(now))
-    }
-}
-
-/// What the turns of one quest came to.
-#[derive(Default)]
-struct Turned {
-    did: bool,
-    again: Option<Timestamp>,
-    running: Vec<SessionId>,
-}
+pub(crate) const QUESTS: Owning = Owning {
+    name: "quests",
+    kind: QUEST.name,
+    open: OPEN,
+    turns: |engine, id| Box::pin(engine.quest_turns(id)),
+    follows_starts: false,
+};
 
 impl Engine {
-    /// Quests for which there may be something to do, and those whose time is over.
-    async fn open_quests(&self) -> Result<Vec<Record>, StoreError> {
-        let mut found = self.quests(Some((OPEN.0.to_owned(), OPEN.1.to_owned()))).await?;
-        // A deletion computes no index terms.
-        let mut after = None;
-        loop {
-            let deleting = self.records.record_deleting(after, PAGE).await?;
-            after = deleting.last().map(|last| last.id);
-            let is_new = |record: &Record| {
-                record.key.kind.as_str() == QUEST.name
-                    && !found.iter().any(|one| one.id == record.id)
-            };
-            let more: Vec<Record> = deleting.into_iter().filter(is_new).collect();
-            found.extend(more);
-            if after.is_none() {
-                break;
-            }
-        }
-        let now = self.cortex.clock.now();
-        let mut after = None;
-        loop {
-            let due = self.records.record_due(now, after, PAGE).await?;
-            after = due.last().and_then(|last| Some((last.wake()?, last.id)));
-            found.extend(due.into_iter().filter(|record| record.key.kind.as_str() == QUEST.name));
-            if after.is_none() {
-                return Ok(found);
-            }
-        }
-    }
-
-    /// All quests, or those with this index term.
-    async fn quests(&self, term: Option<(String, String)>) -> Result<Vec<Record>, StoreError> {
-        let mut all: Vec<Record> = Vec::new();
-        loop {
-            let query = RecordQuery {
-                kind: Kind::parse(QUEST.name).ok(),
-                term: term.clone(),
-                after: all.last().map(|record| record.key.clone()),
-                limit: PAGE,
-                ..RecordQuery::default()
-            };
-            let page = self.records.record_list(query).await?;
-            let more = page.more && !page.records.is_empty();
-            all.extend(page.records);
-            if !more {
-                return Ok(all);
-            }
-        }
-    }
-
     /// Decides on a quest and does it, until there is nothing to do.
     async fn quest_turns(&self, id: RecordId) -> Result<Turned, EngineError> {
         let mut turned = Turned::default();
@@ -409,7 +187,7 @@ impl Engine {
     }
 }
 
-fn told(err: crate::RecordError) -> EngineError {
+pub(crate) fn told(err: crate::RecordError) -> EngineError {
     match err {
         crate::RecordError::Engine(err) => err,
         crate::RecordError::Changed { .. } | crate::RecordError::Contended(_) => {

@@ -23,7 +23,8 @@ use tokio::sync::watch;
 
 use crate::Engine;
 use crate::error::EngineError;
-use crate::quests::{differs, sooner, system};
+use crate::owners::{differs, sooner};
+use crate::quests::system;
 use crate::records::CascadeWish;
 
 /// Between two passes that nothing begins.

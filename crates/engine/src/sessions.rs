@@ -127,7 +127,7 @@ impl Engine {
         let parent = parent_row.as_ref().map(|row| row.id);
         let id = SessionId::mint(&*self.cortex.ids);
         let Place { workspace, project } =
-            self.place(by, id, draft.workspace.as_deref(), parent_row.as_ref())?;
+            self.place(by, id, draft.workspace.as_deref(), parent_row.as_ref()).await?;
         let agent_spec = with_command(by, agent.spec, draft.command.clone())?;
         let agent_spec = with_sandbox(agent_spec, draft.sandbox)?;
         if agent_spec.command.as_ref().is_some_and(|command| !command.takes(&draft.task)) {
@@ -311,7 +311,7 @@ impl Engine {
 
     /// Where a session works. A child works in the project of its parent where that has a room, in
     /// a room of its own; who names nothing gets the server's directory, or an empty one.
-    fn place(
+    async fn place(
         &self,
         by: &Caller,
         id: SessionId,
@@ -332,15 +332,15 @@ impl Engine {
                 let own = resolved(&config.workspace).join(id.to_string());
                 own.to_string_lossy().into_owned()
             }
-            None | Some(_) => self.workspace(by, wanted)?,
+            None | Some(_) => self.workspace(by, wanted).await?,
         };
         Ok(Place { workspace, project: wanted.is_some() })
     }
 
     /// The directory that a session is started for, without links: what is judged is what is used
-    /// afterwards. Only an admin may name one outside the server's workspace: naming `/` would hand the
-    /// agent everything that the server can read.
-    fn workspace(&self, by: &Caller, wanted: Option<&str>) -> Result<String, EngineError> {
+    /// afterwards. Callers below admin name one in the server's workspace or in a project that an admin
+    /// has declared for them: naming `/` would hand the agent everything that the server can read.
+    async fn workspace(&self, by: &Caller, wanted: Option<&str>) -> Result<String, EngineError> {
         let home = resolved(&self.cortex.config.workspace);
         let may_be_given = |path: &Path| match self.cortex.config.off_limits.refusal(path) {
             None => Ok(()),
@@ -359,10 +359,13 @@ impl Engine {
         }
         let real = resolved(path);
         let admin = by.rights == Rights::Role(Role::Admin);
-        if !admin && !real.starts_with(&home) {
-            return Err(EngineError::Forbidden {
-                message: format!("only an admin may use a workspace outside {}", home.display()),
-            });
+        if !admin && !real.starts_with(&home) && !self.project_for(by, &real).await? {
+            let message = format!(
+                "only an admin may use a workspace outside {}; an admin can declare it for others: a \
+                 Project with this path (`overmind explain project`)",
+                home.display()
+            );
+            return Err(EngineError::Forbidden { message });
         }
         may_be_given(&real)?;
         let text = real.into_os_string().into_string();

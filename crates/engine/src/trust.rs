@@ -5,6 +5,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use overmind_core::ids::ColonyId;
+use overmind_core::record::kinds::project::{self, PROJECT};
+use overmind_core::record::rows::RecordQuery;
+use overmind_core::record::{Kind, Record};
 use overmind_core::room::trust::{MAX_TRUSTED, RoomTrust, TrustGiven, TrustedProjects};
 use overmind_core::room::{RoomWhen, RoomWish, Rooms};
 use overmind_core::row::Role;
@@ -40,6 +44,31 @@ pub(crate) async fn load(
 }
 
 impl Engine {
+    /// Whether a Project lets the caller have runs work at `place`, of which no part is a link.
+    pub(crate) async fn project_for(&self, by: &Caller, place: &Path) -> Result<bool, EngineError> {
+        let mut after = None;
+        loop {
+            let query = RecordQuery {
+                colony: Some(ColonyId::DEFAULT),
+                kind: Kind::parse(PROJECT.name).ok(),
+                after,
+                limit: 500,
+                ..RecordQuery::default()
+            };
+            let page = self.records.record_list(query).await?;
+            let allowed = |record: &Record| {
+                record.deleting.is_none() && project::allows(record, &by.name, place)
+            };
+            if page.records.iter().any(allowed) {
+                return Ok(true);
+            }
+            match page.records.last().filter(|_| page.more) {
+                Some(last) => after = Some(last.key.clone()),
+                None => return Ok(false),
+            }
+        }
+    }
+
     /// What a project's file orders, and whether that was confirmed.
     ///
     /// # Errors

@@ -6,6 +6,8 @@ use super::FieldError;
 use crate::nearest::nearest;
 
 pub mod context;
+pub mod fleet;
+pub mod project;
 pub mod quest;
 pub mod ritual;
 pub mod shown;

@@ -80,9 +80,11 @@ fn the_state_of_the_server_is_shown_to_people_and_scripts() {
     for word in ["nodes", "hives", "node"] {
         home.run(&["get", word]).ok().shows("local").shows("ready");
     }
-    for word in ["runs", "sessions", "agents", "keys", "memory"] {
-        assert_eq!(home.run(&["get", word, "-o", "json"]).ok().json(), serde_json::json!([]));
+    for word in ["runs", "sessions", "agents", "memory"] {
+        let list = home.run(&["get", word, "-o", "json"]).ok().json();
+        assert_eq!((&list["kind"], &list["items"]), (&"List".into(), &serde_json::json!([])));
     }
+    assert_eq!(home.run(&["get", "keys", "-o", "json"]).ok().json(), serde_json::json!([]));
     home.run(&["get", "tools", "-o", "name"]).ok().shows("run_shell");
     let doctor = home.run(&["doctor"]).ok();
     doctor.shows("is ready (pid ");

@@ -332,7 +332,7 @@ fn a_passphrase_protects_the_key_file_from_a_rotation_on() {
     home.kill();
     home.start(&["--listen", "none"], &[]);
     home.run(&["vault", "status"]).fails(1).shows("needs its passphrase");
-    let wrong = home.fed("wrong horse battery", &["vault", "unlock", "--from-stdin"]).fails(1);
+    let wrong = home.fed("wrong horse battery", &["vault", "unlock", "--from-stdin"]).fails(2);
     wrong.says("the passphrase is wrong");
     assert!(!wrong.err.contains("horse"), "{}", wrong.err);
     home.fed(PHRASE, &["vault", "unlock", "--from-stdin"]).ok();

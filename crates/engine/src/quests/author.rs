@@ -4,8 +4,10 @@
 //! writes the spec, and a document cannot say it. A change of labels alone changes no author: who
 //! puts a label on a quest does not lend it their rights.
 
+use overmind_core::fleet;
 use overmind_core::quest::{Author, FINALIZER};
 use overmind_core::record::decide::Put;
+use overmind_core::record::kinds::fleet::FLEET;
 use overmind_core::record::kinds::quest::QUEST;
 use overmind_core::record::rows::RecordChange;
 use overmind_core::record::{KindInfo, Record};
@@ -18,22 +20,27 @@ use crate::caller::{Caller, Rights};
 use crate::error::EngineError;
 
 /// Kinds whose reconcilers start sessions.
-const KINDS: &[&str] = &["quest", "ritual"];
+const KINDS: &[&str] = &["fleet", "quest", "ritual"];
 
-/// The finalizers that a record gets: a quest always has the one of its reconciler.
+/// The finalizers that a record gets: quests and fleets always have the one of their reconciler.
 pub(crate) fn held(
     info: &KindInfo,
     found: Option<&Record>,
     wished: Option<Vec<String>>,
 ) -> Option<Vec<String>> {
     let is_new = found.is_none_or(|found| found.deleting.is_none());
-    if info.name != QUEST.name || !is_new {
+    let finalizer = match info.name {
+        name if name == QUEST.name => FINALIZER,
+        name if name == FLEET.name => fleet::FINALIZER,
+        _ => return wished,
+    };
+    if !is_new {
         return wished;
     }
     let kept = || found.map(|found| found.finalizers.clone()).unwrap_or_default();
     let mut all = wished.unwrap_or_else(kept);
-    if !all.iter().any(|one| one == FINALIZER) {
-        all.push(FINALIZER.to_owned());
+    if !all.iter().any(|one| one == finalizer) {
+        all.push(finalizer.to_owned());
     }
     Some(all)
 }
@@ -66,7 +73,7 @@ impl Engine {
     /// # Errors
     ///
     /// [`EngineError::Forbidden`] when nobody is known, or their key was revoked.
-    pub(super) async fn author(&self, author: Option<&Author>) -> Result<Caller, EngineError> {
+    pub(crate) async fn author(&self, author: Option<&Author>) -> Result<Caller, EngineError> {
         let Some(author) = author else {
             let message = "it is not known who wrote the spec: apply it again".to_owned();
             return Err(EngineError::Forbidden { message });

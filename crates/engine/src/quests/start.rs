@@ -1,6 +1,8 @@
 //! One attempt of a quest becomes a session.
 
-use overmind_core::command::CommandSpec;
+use std::collections::BTreeMap;
+
+use overmind_core::command::{CommandKind, CommandSpec};
 use overmind_core::quest::{ATTEMPT, Author, QuestSpec, session_name, start_key};
 use overmind_core::record::{Record, Selector};
 use overmind_core::row::SessionRow;
@@ -11,9 +13,24 @@ use crate::Engine;
 use crate::error::EngineError;
 use crate::request::SessionDraft;
 
+/// A session that is to be made for a record.
+pub(crate) struct Begin<'a> {
+    /// What of it is about one session.
+    pub(crate) spec: &'a QuestSpec,
+    /// No other session of the record has it.
+    pub(crate) number: u32,
+    /// Where it is free.
+    pub(crate) name: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Of its own command, where it has one.
+    pub(crate) kind: CommandKind,
+    /// Whether it rests after its answer instead of ending; `None`: as its program is.
+    pub(crate) conversation: Option<bool>,
+}
+
 impl Engine {
     /// The session of an attempt, ended or not.
-    pub(super) async fn attempt_made(
+    pub(crate) async fn attempt_made(
         &self,
         record: &Record,
         number: u32,
@@ -35,6 +52,26 @@ impl Engine {
         author: Option<&Author>,
         number: u32,
     ) -> Result<(), EngineError> {
+        let name = session_name(record.key.name.as_str(), number);
+        let as_is = Begin {
+            spec,
+            number,
+            name,
+            labels: BTreeMap::new(),
+            kind: CommandKind::default(),
+            conversation: Some(false),
+        };
+        self.owned_start(record, author, as_is).await
+    }
+
+    /// Makes a session that a record owns, unless it is there.
+    pub(crate) async fn owned_start(
+        &self,
+        record: &Record,
+        author: Option<&Author>,
+        begin: Begin<'_>,
+    ) -> Result<(), EngineError> {
+        let Begin { spec, number, name, mut labels, kind, conversation } = begin;
         // The key below is forgotten after a while, and is another one for another author.
         if self.attempt_made(record, number).await?.is_some() {
             return Ok(());
@@ -43,19 +80,21 @@ impl Engine {
         let command = spec.command.clone().map(|argv| CommandSpec {
             argv,
             exact: true,
+            kind,
             ..CommandSpec::default()
         });
         let key = start_key(record.id, number);
+        labels.insert(ATTEMPT.to_owned(), number.to_string());
         let fingerprint = *blake3::hash(key.as_bytes()).as_bytes();
         let draft = SessionDraft {
             agent: spec.agent.clone(),
             task: spec.task.clone(),
-            name: Some(session_name(record.key.name.as_str(), number)),
+            name: Some(name),
             command,
             sandbox: spec.sandbox,
             workspace: spec.project.clone(),
-            conversation: Some(false),
-            labels: [(ATTEMPT.to_owned(), number.to_string())].into(),
+            conversation,
+            labels,
             owner: Some(record.id),
             idempotency: Some((key, fingerprint)),
             ..SessionDraft::default()
@@ -81,7 +120,7 @@ impl Engine {
 }
 
 /// One word for programs and a sentence for people.
-pub(super) fn reason(refused: &EngineError) -> (&'static str, String) {
+pub(crate) fn reason(refused: &EngineError) -> (&'static str, String) {
     let word = match refused {
         EngineError::Invalid { .. } => "Invalid",
         EngineError::Unauthenticated { .. } | EngineError::Forbidden { .. } => "Forbidden",

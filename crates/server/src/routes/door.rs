@@ -219,19 +219,19 @@ async fn called(
     let done = cx.detached(async move {
         let result = engine.door_call(&caller, name, args).await?.result;
         let files = engine.door_files(&caller, &result, MAX_FILES_BYTES).await?;
-        Ok::<_, EngineError>(content::of_server(&result, &files).unwrap_or(result))
+        let said = content::of_server(&result, &files);
+        Ok::<_, EngineError>((said, result))
     });
     let result = match done.await {
-        Ok(result) => result,
+        // As its server said it, and not in our envelope.
+        Ok((Some(said), _)) => return Ok(Ok(said)),
+        Ok((None, result)) => result,
         // What the model can act on is a result, not a failure of the protocol.
         Err(fault) if fault.problem().known_kind() == Some(ProblemKind::Conflict) => {
             json!({"ok": false, "error": {"code": "conflict", "message": fault.problem().error}})
         }
         Err(fault) => return Err(fault),
     };
-    if result.get("content").is_some() {
-        return Ok(Ok(result));
-    }
     let failed = result.get("ok") != Some(&Value::Bool(true));
     Ok(Ok(json!({
         "content": [{"type": "text", "text": result.to_string()}],

@@ -90,7 +90,11 @@ pub(crate) async fn resource_list(
         let page = cx.engine.record_list(&caller, info, filter).await?;
         let next = page.records.last().filter(|_| page.more);
         let next = next.map(|record| record.key.name.as_str().to_owned());
-        (page.records.into_iter().map(Resource::of).collect(), next)
+        let mut records = page.records;
+        for record in &mut records {
+            shown::trust(&cx, &caller, record).await;
+        }
+        (records.into_iter().map(Resource::of).collect(), next)
     };
     let mut response = json(&resources);
     let next = next.map(|next| Hex(next).to_string());
@@ -117,7 +121,8 @@ pub(crate) async fn resource_fetch(
     if info.changed_by.is_some() {
         return Ok(json(&shown::fetch(&cx, &caller, info, &name).await?));
     }
-    let record = cx.engine.record_fetch(&caller, info, &named(info, &name)?).await?;
+    let mut record = cx.engine.record_fetch(&caller, info, &named(info, &name)?).await?;
+    shown::trust(&cx, &caller, &mut record).await;
     Ok(json(&Resource::of(record)))
 }
 

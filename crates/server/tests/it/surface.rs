@@ -18,7 +18,7 @@ async fn life_signs_need_no_token_and_all_else_does() {
     }
     let ready = world.request("GET", "/readyz").without("Authorization").send().await;
     assert_eq!(ready.fine()["state"], "ready");
-    for path in ["/metrics", "/api/agents", "/api/openapi.json", "/", "/api/nothing", "/HEALTH"] {
+    for path in ["/metrics", "/api/agents", "/api/openapi.json", "/api/nothing", "/HEALTH"] {
         let answer = world.request("GET", path).without("Authorization").send().await;
         assert_eq!(answer.problem(401), "the request carries no token", "{path}");
         assert_eq!(answer.header("www-authenticate"), Some("Bearer realm=\"overmind\""));
@@ -78,7 +78,7 @@ async fn foreign_hosts_and_origins_are_refused_on_every_path() {
 #[tokio::test]
 async fn unknown_paths_are_404_and_wrong_methods_405_with_allow() {
     let world = World::new().await;
-    for path in ["/", "/api", "/api/settings/mcp/server", "/static/style.css", "/api/agents/a/b/c"]
+    for path in ["/api", "/api/settings/mcp/server", "/static/style.css", "/api/agents/a/b/c"]
     {
         let answer = world.get(path).await;
         assert_eq!(answer.problem(404), format!("there is no GET {path} here"));

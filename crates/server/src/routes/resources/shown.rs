@@ -5,7 +5,8 @@ use std::collections::HashMap;
 
 use overmind_api::{Agent, Loop, MemoryItem, Resource, ResourceGone, Run, kind_title};
 use overmind_core::ids::{AgentId, MemoryId, RecordId, SessionId};
-use overmind_core::record::{KindInfo, Selector};
+use overmind_core::record::kinds::project::{self, PROJECT};
+use overmind_core::record::{KindInfo, Record, Selector};
 use overmind_core::row::SessionRow;
 use overmind_core::store::{NameFilter, Page};
 use overmind_engine::request::SessionQuery;
@@ -141,6 +142,25 @@ pub(super) async fn fetch(
 fn missing(info: &KindInfo, name: &str) -> Fault {
     let shown: String = name.chars().take(60).collect();
     EngineError::NotFound { message: format!("there is no {}/{shown}", info.name) }.into()
+}
+
+/// Says of a project whether what its file orders was confirmed, to who may read that: admins.
+pub(super) async fn trust(cx: &Cx, by: &Caller, record: &mut Record) {
+    if record.key.kind.as_str() != PROJECT.name {
+        return;
+    }
+    let Some((path, _)) = project::read(record) else { return };
+    let word = match cx.engine.project_trust(by, &path).await {
+        Ok(trust) if trust.orders.is_empty() => "nothing to trust",
+        Ok(trust) if trust.confirmed().is_some() => "trusted",
+        Ok(trust) if trust.given.is_some() => "changed",
+        Ok(_) => "needed",
+        Err(EngineError::Forbidden { .. }) => return,
+        Err(_) => "unreadable",
+    };
+    if let Some(status) = record.status.as_object_mut() {
+        status.insert("trust".to_owned(), word.into());
+    }
 }
 
 /// Sessions with the names of their agents.

@@ -1,0 +1,220 @@
+//! The spec of a fleet: read strictly, with every mistake by its path.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::quest::QuestSpec;
+use crate::record::FieldError;
+use crate::record::bounds::check_labels;
+use crate::record::kinds::{not_a, unknown_fields};
+use crate::schedule::period;
+
+pub const MAX_REPLICAS: u32 = 10_000;
+/// Most packs that are kept.
+pub const MAX_HISTORY: u32 = 100;
+
+const FIELDS: &[&str] =
+    &["historyLimit", "maxSurge", "maxUnavailable", "minReady", "paused", "replicas", "template"];
+const TEMPLATE: &[&str] =
+    &["agent", "command", "labels", "project", "restartedAt", "sandbox", "task"];
+
+/// What sessions are to stay.
+#[derive(Clone, Debug)]
+pub struct FleetSpec {
+    pub replicas: u32,
+    /// Sessions beyond `replicas` that there may be during a rollout.
+    pub surge: u32,
+    /// Of `replicas`, how many may be missing during a rollout.
+    pub unavailable: u32,
+    /// A session counts as available when it has run for so long.
+    pub min_ready: Duration,
+    pub paused: bool,
+    pub history: u32,
+    /// What each session is.
+    pub template: Template,
+    /// Of the template as it is written.
+    pub fingerprint: String,
+}
+
+/// What each session of a fleet is.
+#[derive(Clone, Debug)]
+pub struct Template {
+    pub run: QuestSpec,
+    pub labels: BTreeMap<String, String>,
+}
+
+impl Template {
+    /// # Errors
+    ///
+    /// Every mistake.
+    pub fn read(at: &str, template: &Value) -> Result<Self, Vec<FieldError>> {
+        let Some(fields) = template.as_object() else {
+            return Err(vec![not_a(at, "a mapping", template)]);
+        };
+        let mut wrong = unknown_fields(at, fields, TEMPLATE);
+        if let Some(found) = fields.get("restartedAt").filter(|found| !found.is_string()) {
+            wrong.push(not_a(&format!("{at}.restartedAt"), "a text", found));
+        }
+        let labels = labels(at, fields, &mut wrong);
+        let mut run = fields.clone();
+        run.retain(|field, _| {
+            TEMPLATE.contains(&field.as_str()) && field != "labels" && field != "restartedAt"
+        });
+        match QuestSpec::read(at, &Value::Object(run)) {
+            Ok(run) if wrong.is_empty() => Ok(Self { run, labels }),
+            Ok(_) => Err(wrong),
+            Err(more) => {
+                wrong.extend(more);
+                Err(wrong)
+            }
+        }
+    }
+}
+
+fn labels(
+    at: &str,
+    fields: &Map<String, Value>,
+    wrong: &mut Vec<FieldError>,
+) -> BTreeMap<String, String> {
+    let at = format!("{at}.labels");
+    let Some(found) = fields.get("labels") else { return BTreeMap::new() };
+    let Some(entries) = found.as_object() else {
+        wrong.push(not_a(&at, "a mapping of texts", found));
+        return BTreeMap::new();
+    };
+    let mut labels = BTreeMap::new();
+    for (key, value) in entries {
+        match value.as_str() {
+            Some(text) => drop(labels.insert(key.clone(), text.to_owned())),
+            None => wrong.push(not_a(&format!("{at}.{key}"), "a text", value)),
+        }
+    }
+    for mut one in check_labels(&labels) {
+        one.path = one.path.replacen("metadata.labels", &at, 1);
+        wrong.push(one);
+    }
+    labels
+}
+
+impl FleetSpec {
+    /// # Errors
+    ///
+    /// Every mistake.
+    pub fn read(spec: &Value) -> Result<Self, Vec<FieldError>> {
+        let Some(fields) = spec.as_object() else {
+            return Err(vec![not_a("spec", "a mapping", spec)]);
+        };
+        let mut wrong = unknown_fields("spec", fields, FIELDS);
+        let mut count = |field: &str, default: u32, most: u32| -> u32 {
+            let Some(found) = fields.get(field) else { return default };
+            let number = found.as_u64().and_then(|number| u32::try_from(number).ok());
+            number.filter(|number| *number <= most).unwrap_or_else(|| {
+                let problem = format!("must be a whole number from 0 to {most}");
+                wrong.push(FieldError::new(format!("spec.{field}"), problem));
+                default
+            })
+        };
+        let replicas = count("replicas", 1, MAX_REPLICAS);
+        let surge = count("maxSurge", 1, MAX_REPLICAS);
+        let unavailable = count("maxUnavailable", 0, MAX_REPLICAS);
+        let history = count("historyLimit", 10, MAX_HISTORY);
+        if surge == 0 && unavailable == 0 {
+            let problem = "and spec.maxUnavailable are both 0: nothing could ever be replaced";
+            wrong.push(FieldError::new("spec.maxSurge", problem));
+        }
+        let min_ready = match fields.get("minReady") {
+            None => Duration::ZERO,
+            Some(found) => found.as_str().and_then(period).unwrap_or_else(|| {
+                let problem = "must be a period like `30s`, `10m` or `1h30m`, at most 366 days";
+                wrong.push(FieldError::new("spec.minReady", problem));
+                Duration::ZERO
+            }),
+        };
+        let paused = match fields.get("paused") {
+            None => false,
+            Some(found) => found.as_bool().unwrap_or_else(|| {
+                wrong.push(FieldError::new("spec.paused", "must be true or false"));
+                false
+            }),
+        };
+        let template = match fields.get("template") {
+            Some(template) => Template::read("spec.template", template),
+            None => Err(vec![
+                FieldError::new("spec.template", "is required").hint("what each session is"),
+            ]),
+        };
+        let text = fields.get("template").map(Value::to_string).unwrap_or_default();
+        let fingerprint: String = blake3::hash(text.as_bytes()).to_hex().chars().take(16).collect();
+        match template {
+            Ok(template) if wrong.is_empty() => Ok(Self {
+                replicas,
+                surge,
+                unavailable,
+                min_ready,
+                paused,
+                history,
+                template,
+                fingerprint,
+            }),
+            Ok(_) => Err(wrong),
+            Err(more) => {
+                wrong.extend(more);
+                Err(wrong)
+            }
+        }
+    }
+}
+
+/// The JSON Schema of the spec.
+pub fn schema() -> Value {
+    let count = |description: &str, default: u32, most: u32| {
+        json!({
+            "description": description, "type": "integer",
+            "minimum": 0, "maximum": most, "default": default,
+        })
+    };
+    let text = |description: &str| json!({"description": description, "type": "string"});
+    json!({
+        "description": "So many runs that stay: one that ends is started again, and a change of the \
+            template replaces them one after the other.",
+        "type": "object",
+        "required": ["template"],
+        "additionalProperties": false,
+        "properties": {
+            "replicas": count("Runs that are to be there.", 1, MAX_REPLICAS),
+            "maxSurge": count("Runs beyond them during a rollout.", 1, MAX_REPLICAS),
+            "maxUnavailable": count("Of them, how many may be missing during a rollout.", 0, MAX_REPLICAS),
+            "minReady": {
+                "description": "A run counts as available when it has run for so long: 30s.",
+                "type": "string", "pattern": "^([0-9]+[smhdw])+$",
+            },
+            "paused": {
+                "description": "A change of the template waits; what ends is still started again.",
+                "type": "boolean",
+            },
+            "historyLimit": count("Packs of earlier templates that are kept.", 10, MAX_HISTORY),
+            "template": {
+                "description": "What each run is.",
+                "type": "object",
+                "additionalProperties": false,
+                "properties": {
+                    "agent": text("Name or id of the agent; with a command it may be left out."),
+                    "command": {
+                        "description": "Program and arguments in place of those of the agent.",
+                        "type": "array", "items": { "type": "string" }, "minItems": 1,
+                    },
+                    "task": text("What each run is to do."),
+                    "labels": {
+                        "description": "Labels of the runs.",
+                        "type": "object", "additionalProperties": { "type": "string" },
+                    },
+                    "sandbox": text("In place of the agent's sandbox: a stronger one."),
+                    "project": text("Absolute path of what the runs work in."),
+                    "restartedAt": text("Any text: another one replaces all runs (`rollout restart`)."),
+                },
+            },
+        },
+    })
+}

@@ -1,0 +1,167 @@
+//! Fleets: runs that stay, through kills of theirs and of the server, changes and deletion.
+
+#![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::home::{Done, Home, until};
+use crate::commands::Commands;
+
+fn apply(home: &Home, spec: &Value) -> Done {
+    let document = json!({
+        "apiVersion": "overmind/v1", "kind": "Fleet", "metadata": {"name": "web"}, "spec": spec,
+    });
+    std::fs::write(home.work().join("fleet.json"), document.to_string()).unwrap();
+    home.run(&["apply", "-f", "fleet.json"])
+}
+
+/// A program that stays, marked so that its revision is seen.
+fn stays(word: &str) -> Value {
+    json!({"command": ["sh", "-c", "echo $0; exec cat", word], "labels": {"app": "web"}})
+}
+
+fn fleet(home: &Home) -> Value {
+    home.run(&["get", "fleet", "web", "-o", "json"]).ok().json()
+}
+
+/// Names and ids of the fleet's runs that have not ended.
+fn runs(home: &Home) -> Vec<(String, String)> {
+    let all = home.run(&["ps", "-l", "app=web", "-o", "json", "--limit", "1000"]).ok().json();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let mut all: Vec<_> =
+        all.as_array().unwrap().iter().map(|run| (text(&run["name"]), text(&run["id"]))).collect();
+    all.sort();
+    all
+}
+
+fn ready(home: &Home, wanted: u64) {
+    until("the fleet is ready", || {
+        let status = &fleet(home)["status"];
+        let says = |kind: &str| {
+            let all = status["conditions"].as_array()?;
+            Some(all.iter().find(|one| one["type"] == kind)?["status"] == "True")
+        };
+        (status["ready"] == wanted && says("Ready") == Some(true)).then_some(())
+    });
+}
+
+fn names(home: &Home) -> Vec<String> {
+    runs(home).into_iter().map(|(name, _)| name).collect()
+}
+
+#[test]
+fn a_fleet_heals_is_scaled_and_comes_through_a_kill_of_the_server() {
+    let mut home = Commands::up();
+    home.run(&["run", "--once", "--wait", "--", "true"]).ok();
+    apply(&home.0, &json!({"replicas": 3, "template": stays("one")})).ok().shows("fleet/web created");
+    ready(&home.0, 3);
+    assert_eq!(names(&home.0), ["web-0", "web-1", "web-2"]);
+    home.run(&["get", "deployments"]).ok().shows("READY").shows("UP-TO-DATE").shows("3/3");
+
+    // What is killed comes back by itself, under its name.
+    let before = runs(&home.0);
+    home.run(&["kill", "web-2"]).ok();
+    until("it is back", || {
+        let now = runs(&home.0);
+        (now.len() == 3 && now[2].0 == "web-2" && now[2].1 != before[2].1).then_some(())
+    });
+    ready(&home.0, 3);
+    assert_eq!(runs(&home.0)[..2], before[..2], "the others were left alone");
+
+    // So does the server: nothing doubled, nothing lost.
+    let before = runs(&home.0);
+    home.0.kill();
+    home.0.start(&["--listen", "none"], &[]);
+    ready(&home.0, 3);
+    assert_eq!(runs(&home.0), before);
+
+    home.run(&["scale", "fleet/web", "--replicas", "5"]).ok().shows("fleet/web scaled");
+    ready(&home.0, 5);
+    home.run(&["scale", "web", "--replicas", "1", "--current-replicas", "9"]).fails(5);
+    home.run(&["scale", "web", "--replicas", "1"]).ok();
+    until("the highest went", || (names(&home.0) == ["web-0"]).then_some(()));
+    ready(&home.0, 1);
+
+    let described = home.run(&["describe", "fleet", "web"]).ok();
+    described.shows("OWNS").shows("session/web-0").shows("pack/web-r1").shows("Ready=True");
+    home.run(&["delete", "fleet", "web"]).ok();
+    until("its runs have ended", || runs(&home.0).is_empty().then_some(()));
+    until("it is gone", || (home.run(&["get", "fleet", "web"]).code == 3).then_some(()));
+    home.check();
+}
+
+#[test]
+fn a_change_is_rolled_out_paused_undone_and_restarted() {
+    let home = Commands::up();
+    home.run(&["run", "--once", "--wait", "--", "true"]).ok();
+    let spec = |word: &str| json!({"replicas": 2, "template": stays(word)});
+    apply(&home.0, &spec("one")).ok();
+    ready(&home.0, 2);
+    let first: BTreeSet<_> = runs(&home.0).into_iter().map(|(_, id)| id).collect();
+
+    apply(&home.0, &spec("two")).ok().shows("configured");
+    let told = home.run(&["rollout", "status", "fleet/web", "--timeout", "1m"]).ok();
+    told.shows("revision 2 is rolled out: 2 of 2 are available");
+    let second: BTreeSet<_> = runs(&home.0).into_iter().map(|(_, id)| id).collect();
+    assert!(first.is_disjoint(&second));
+
+    // A paused change waits, and what is killed comes back as it was.
+    home.run(&["rollout", "pause", "web"]).ok().shows("paused");
+    let mut third = spec("three");
+    third["paused"] = json!(true);
+    apply(&home.0, &third).ok();
+    home.run(&["rollout", "status", "web", "--timeout", "1m"]).ok().shows("Paused");
+    let one = names(&home.0)[0].clone();
+    home.run(&["kill", &one]).ok();
+    until("it is back", || {
+        let now: BTreeSet<_> = runs(&home.0).into_iter().map(|(_, id)| id).collect();
+        (now.len() == 2 && now != second).then_some(())
+    });
+    until("it says what the second revision says", || {
+        home.run(&["logs", &one]).out.contains("two").then_some(())
+    });
+    home.run(&["rollout", "resume", "web"]).ok().shows("resumed");
+    home.run(&["rollout", "status", "web", "--timeout", "1m"]).ok().shows("revision 3");
+
+    home.run(&["rollout", "history", "web"]).ok().shows("REVISION").shows("web-r3");
+    home.run(&["rollout", "undo", "web", "--to-revision", "1"]).ok().shows("revision 1");
+    home.run(&["rollout", "status", "web", "--timeout", "1m"]).ok().shows("revision 4");
+    until("it says what the first revision says", || {
+        home.run(&["logs", &names(&home.0)[0]]).out.contains("one").then_some(())
+    });
+    home.run(&["rollout", "undo", "web", "--to-revision", "9"]).fails(3).says("it has 1, 2, 3, 4");
+    home.run(&["rollout", "restart", "web"]).ok();
+    home.run(&["rollout", "status", "web", "--timeout", "1m"]).ok().shows("revision 5");
+    home.run(&["rollout", "status", "nobody"]).fails(3);
+    home.run(&["rollout", "pause", "quest/x"]).fails(2).says("is no fleet");
+}
+
+#[test]
+fn a_program_that_ends_at_once_makes_no_storm_and_a_missing_agent_is_a_condition() {
+    let home = Commands::up();
+    home.run(&["run", "--once", "--wait", "--", "true"]).ok();
+    let spec = json!({"replicas": 2, "template": {"command": ["false"], "labels": {"app": "web"}}});
+    apply(&home.0, &spec).ok();
+    let says = |kind: &str, reason: &str| {
+        until(reason, || {
+            let all = fleet(&home.0)["status"]["conditions"].clone();
+            let found = all.as_array()?.iter().find(|one| one["type"] == kind)?.clone();
+            (found["reason"] == reason).then_some(found)
+        })
+    };
+    says("Waiting", "BackOff");
+    let all = home.run(&["ps", "-a", "-l", "app=web", "-o", "json"]).ok().json();
+    assert!(all.as_array().unwrap().len() <= 8, "{all}");
+    let spec = json!({"replicas": 1, "template": {"agent": "nobody", "labels": {"app": "web"}}});
+    apply(&home.0, &spec).ok();
+    says("Waiting", "NotFound");
+    apply(&home.0, &json!({"replicas": 1, "template": stays("well")})).ok();
+    ready(&home.0, 1);
+    let bad = json!({"replicas": -1, "maxSurge": 0, "template": {"agnet": "x"}});
+    apply(&home.0, &bad).fails(2).says("spec.replicas").says("spec.maxSurge").says("agnet");
+    home.run(&["delete", "fleet", "web"]).ok();
+    until("its runs have ended", || runs(&home.0).is_empty().then_some(()));
+    home.check();
+}

@@ -1,0 +1,333 @@
+//! Fleets: the loop that carries out what [`overmind_core::fleet`] decides.
+//!
+//! The status that says a slot is there, and the pack of a new revision, are one commit; the session of
+//! a slot is made after it, from the pack of its revision, and found by its owner and the label of its
+//! number. So a crash at any point leaves something that the next pass finishes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use overmind_core::command::CommandKind;
+use overmind_core::fleet::{
+    FINALIZER, FleetSpec, FleetStatus, Plan, Seen, Slot, Template, decide, pack_name,
+};
+use overmind_core::ids::RecordId;
+use overmind_core::quest::ATTEMPT;
+use overmind_core::record::decide::{Draft, Put, RecordWrite, Stamp, put, status as status_write};
+use overmind_core::record::kinds::fleet::{FLEET, OPEN, PACK};
+use overmind_core::record::rows::RecordQuery;
+use overmind_core::record::{Kind, Name, Owner, Record, RecordKey};
+use overmind_core::row::{SessionRow, SessionStatus};
+use overmind_core::store::{Commit, Page, SessionFilter};
+use serde_json::{Value, json};
+
+use crate::Engine;
+use crate::cortex::Order;
+use crate::error::EngineError;
+use crate::owners::{Owning, Turned, is_up, sooner};
+use crate::quests::start::{Begin, reason};
+use crate::quests::{system, told};
+use crate::records::CascadeWish;
+use crate::sessions::open_statuses;
+
+/// Sessions of one fleet that are read at once.
+const PAGE: u32 = 500;
+/// How often one fleet is decided on in one pass, while it changes.
+const TURNS: u32 = 16;
+/// The label of a session that says which revision of its fleet it is.
+const REVISION: &str = "overmind/revision";
+
+/// The loop `fleets`.
+pub(crate) const FLEETS: Owning = Owning {
+    name: "fleets",
+    kind: FLEET.name,
+    open: OPEN,
+    turns: |engine, id| Box::pin(engine.fleet_turns(id)),
+    follows_starts: true,
+};
+
+fn invalid(what: &str, why: impl ToString) -> EngineError {
+    EngineError::invalid(what, why.to_string())
+}
+
+impl Engine {
+    /// Decides on a fleet and does it, until there is nothing to do.
+    async fn fleet_turns(&self, id: RecordId) -> Result<Turned, EngineError> {
+        let mut turned = Turned::default();
+        for _ in 0..TURNS {
+            let Some(record) = self.records.record_by_id(id).await? else { return Ok(turned) };
+            let spec = FleetSpec::read(&record.spec).map_err(|wrong| {
+                let first = wrong.first().map(ToString::to_string).unwrap_or_default();
+                EngineError::invalid("spec", first)
+            })?;
+            let status = FleetStatus::read(&record.status);
+            let seen = self.fleet_seen(&record, &status).await?;
+            let now = self.cortex.clock.now();
+            let deleting = record.deleting.is_some();
+            let plan = decide(&spec, record.generation, &status, &seen, deleting, now);
+            turned.again = plan.again;
+            turned.running = plan.status.slots.iter().filter_map(|slot| slot.session).collect();
+            turned.running.extend(plan.cancel.iter().copied());
+            match self.fleet_do(record, &spec, status, plan).await {
+                Ok(false) => return Ok(turned),
+                Ok(true) => turned.did = true,
+                // Somebody has changed it: it is read again.
+                Err(EngineError::Conflict { .. }) => {}
+                Err(err) => return Err(err),
+            }
+        }
+        turned.again = sooner(turned.again, Some(self.cortex.clock.now()));
+        Ok(turned)
+    }
+
+    /// Answers whether anything was done.
+    async fn fleet_do(
+        &self,
+        mut record: Record,
+        spec: &FleetSpec,
+        status: FleetStatus,
+        plan: Plan,
+    ) -> Result<bool, EngineError> {
+        let mut did = false;
+        if plan.status != status || plan.pack.is_some() {
+            record = self.fleet_status(&record, &plan.status, plan.pack).await?;
+            did = true;
+        }
+        if plan.pack.is_some() {
+            self.fleet_prune(&record, spec, &plan.status).await?;
+        }
+        let mut templates: BTreeMap<u32, Template> = BTreeMap::new();
+        for slot in &plan.start {
+            let made = match templates.get(&slot.revision) {
+                Some(template) => self.fleet_start(&record, template, &plan.status, slot).await,
+                None => match self.fleet_template(&record, slot.revision).await {
+                    Ok(template) => {
+                        let template = templates.entry(slot.revision).or_insert(template);
+                        self.fleet_start(&record, template, &plan.status, slot).await
+                    }
+                    Err(err) => Err(err),
+                },
+            };
+            match made {
+                Ok(()) => did = true,
+                Err(refused) => {
+                    let mut status = plan.status.clone();
+                    let (word, message) = reason(&refused);
+                    status.refuse(word, message, self.cortex.clock.now());
+                    self.fleet_status(&record, &status, None).await?;
+                    return Ok(true);
+                }
+            }
+        }
+        for session in plan.cancel {
+            let order = Order::Cancel { by: system().name };
+            did |= self.cortex.order(session, order).await.is_ok();
+        }
+        if plan.release {
+            let done = self.record_finalize(&system(), &FLEET, record.id, FINALIZER).await;
+            return done.map_err(told);
+        }
+        Ok(did)
+    }
+
+    async fn fleet_start(
+        &self,
+        record: &Record,
+        template: &Template,
+        status: &FleetStatus,
+        slot: &Slot,
+    ) -> Result<(), EngineError> {
+        let mut labels = template.labels.clone();
+        labels.insert(REVISION.to_owned(), slot.revision.to_string());
+        let short: String = record.key.name.as_str().chars().take(50).collect();
+        let begin = Begin {
+            spec: &template.run,
+            number: slot.number,
+            name: format!("{}-{}", short.replace('.', "-"), slot.ordinal),
+            labels,
+            // It stays, and takes what it is sent.
+            kind: CommandKind::Session,
+            // An agent rests after its answer; a program takes more if it says so.
+            conversation: template.run.command.is_none().then_some(true),
+        };
+        self.owned_start(record, status.author.as_ref(), begin).await
+    }
+
+    /// What the sessions of a revision are.
+    async fn fleet_template(&self, fleet: &Record, revision: u32) -> Result<Template, EngineError> {
+        let key = self.pack_key(fleet, revision)?;
+        let pack = self.records.record_fetch(key.clone()).await?;
+        let pack = pack.filter(|pack| pack.owner == Some(Owner::Record(fleet.id)));
+        let pack = pack.ok_or_else(|| EngineError::NotFound {
+            message: format!("{key} is gone, or is another fleet's: change the template"),
+        })?;
+        let template = pack.spec.get("template").cloned().unwrap_or_default();
+        Template::read("spec.template", &template).map_err(|wrong| {
+            invalid("spec", wrong.first().map(ToString::to_string).unwrap_or_default())
+        })
+    }
+
+    fn pack_key(&self, fleet: &Record, revision: u32) -> Result<RecordKey, EngineError> {
+        Ok(RecordKey {
+            kind: Kind::parse(PACK.name).map_err(|err| invalid("kind", err))?,
+            colony: fleet.key.colony,
+            name: Name::parse(&pack_name(fleet.key.name.as_str(), revision))
+                .map_err(|err| invalid("metadata.name", err))?,
+        })
+    }
+
+    /// Writes a status, with the pack of a new revision, if the record is still as it was read.
+    async fn fleet_status(
+        &self,
+        record: &Record,
+        status: &FleetStatus,
+        pack: Option<u32>,
+    ) -> Result<Record, EngineError> {
+        let value = serde_json::to_value(status).map_err(|err| invalid("status", err))?;
+        let by = system().name;
+        let stamp = Stamp { now: self.cortex.clock.now(), by: &by };
+        let write = status_write(&FLEET, record, value.clone(), None, stamp)
+            .map_err(|err| invalid("status", err))?;
+        let mut commit = Commit { guards: vec![], events: vec![], changes: vec![] };
+        let changed = write.is_some();
+        if let Some(write) = write {
+            write.join(&mut commit);
+        }
+        if let Some(revision) = pack
+            && let Some(write) = self.pack_write(record, revision, stamp).await?
+        {
+            write.join(&mut commit);
+        }
+        if commit.changes.is_empty() {
+            return Ok(record.clone());
+        }
+        let global = self.cortex.store.commit(commit).await?.global;
+        let version = record.version + u64::from(changed);
+        Ok(Record { version, changed: global, status: value, ..record.clone() })
+    }
+
+    /// The pack of a revision. `None`: it is there already, and says the same.
+    async fn pack_write(
+        &self,
+        fleet: &Record,
+        revision: u32,
+        stamp: Stamp<'_>,
+    ) -> Result<Option<RecordWrite>, EngineError> {
+        let key = self.pack_key(fleet, revision)?;
+        let found = self.records.record_fetch(key.clone()).await?;
+        if found.as_ref().is_some_and(|found| found.owner != Some(Owner::Record(fleet.id))) {
+            let message = format!("{key} is another fleet's: delete it, or rename this fleet");
+            return Err(EngineError::conflict(message));
+        }
+        let draft = Draft {
+            key,
+            labels: fleet.labels.clone(),
+            annotations: BTreeMap::new(),
+            spec: json!({
+                "fleet": fleet.key.name.as_str(), "revision": revision,
+                "template": fleet.spec.get("template").cloned().unwrap_or(Value::Null),
+            }),
+            owner: Some(Owner::Record(fleet.id)),
+            finalizers: None,
+            expires_at: None,
+        };
+        let id = RecordId::mint(&*self.cortex.ids);
+        let made = put(&PACK, found.as_ref(), draft, id, stamp);
+        let Put { write, .. } = made.map_err(|err| invalid("spec", err))?;
+        Ok(write)
+    }
+
+    /// Deletes packs that the history is too long for; those that sessions run from stay.
+    async fn fleet_prune(
+        &self,
+        fleet: &Record,
+        spec: &FleetSpec,
+        status: &FleetStatus,
+    ) -> Result<(), EngineError> {
+        let query = RecordQuery {
+            kind: Kind::parse(PACK.name).ok(),
+            owner: Some(Owner::Record(fleet.id)),
+            limit: 1000,
+            ..RecordQuery::default()
+        };
+        let packs = self.records.record_list(query).await?.records;
+        let used: BTreeSet<u32> = status.slots.iter().map(|slot| slot.revision).collect();
+        let revision = |pack: &Record| {
+            pack.spec.get("revision").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok())
+        };
+        let oldest = status.revision.saturating_sub(spec.history);
+        for pack in packs {
+            let keeps = revision(&pack).is_some_and(|n| n >= oldest || used.contains(&n));
+            if !keeps {
+                let how = CascadeWish::Background;
+                let done = self.record_delete(&system(), &PACK, &pack.key.name, how, None).await;
+                if let Err(err) = done {
+                    tracing::debug!(error = %err, pack = %pack.key, "a pack was not deleted");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The sessions of a fleet by number: all that have not ended, and what became of those in slots.
+    async fn fleet_seen(
+        &self,
+        record: &Record,
+        status: &FleetStatus,
+    ) -> Result<BTreeMap<u32, Seen>, EngineError> {
+        let mut seen = BTreeMap::new();
+        let mut add = |row: &SessionRow| {
+            let number = row.labels.get(ATTEMPT).and_then(|number| number.parse().ok());
+            if let Some(number) = number {
+                seen.insert(number, seen_of(row));
+            }
+        };
+        let mut after = None;
+        loop {
+            let filter = SessionFilter {
+                owner: Some(record.id),
+                statuses: open_statuses(),
+                ..SessionFilter::default()
+            };
+            let rows = self.cortex.store.session_list(filter, Page { after, limit: PAGE }).await?;
+            rows.iter().for_each(&mut add);
+            match rows.last() {
+                Some(last) if rows.len() >= PAGE as usize => after = Some(last.id),
+                Some(_) | None => break,
+            }
+        }
+        for slot in &status.slots {
+            if seen.contains_key(&slot.number) {
+                continue;
+            }
+            let row = match slot.session {
+                Some(id) => self.cortex.store.session_fetch(id).await?,
+                None => self.attempt_made(record, slot.number).await?,
+            };
+            if let Some(row) = row {
+                seen.insert(slot.number, seen_of(&row));
+            }
+        }
+        Ok(seen)
+    }
+}
+
+fn seen_of(row: &SessionRow) -> Seen {
+    let ended = |by_hand, why: String| Seen::Ended { by_hand, why };
+    match row.status {
+        SessionStatus::Queued | SessionStatus::Running if !is_up(row) => Seen::Starting(row.id),
+        SessionStatus::Queued
+        | SessionStatus::Running
+        | SessionStatus::AwaitingInput
+        | SessionStatus::AwaitingApproval
+        | SessionStatus::Idle => Seen::Running(row.id),
+        SessionStatus::Canceled => ended(true, format!("run {} was canceled", row.name)),
+        SessionStatus::Succeeded => ended(false, format!("run {} has ended", row.name)),
+        SessionStatus::Failed => {
+            let message = row.error.as_ref().and_then(|error| error.get("message"));
+            let message = message.and_then(Value::as_str).unwrap_or("it failed");
+            let message: String =
+                message.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect();
+            ended(false, format!("run {}: {message}", row.name))
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Loops over records that own sessions: quests and fleets.
+//!
+//! A pass looks at each record that there may be something to do for, decides on it until nothing is
+//! left, and is begun by a change of records, by a session of theirs that moves, and by time. One record
+//! that fails waits for its own next try and holds up no other.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use futures_util::future::select_all;
+use overmind_core::Fut;
+use overmind_core::ids::{RecordId, SessionId};
+use overmind_core::loops::{Pace, Reconcile, Report};
+use overmind_core::quest::backoff;
+use overmind_core::record::rows::RecordQuery;
+use overmind_core::record::{Kind, Record};
+use overmind_core::row::{SessionRow, SessionStatus};
+use overmind_core::store::{StoreError, StreamId};
+use overmind_core::time::Timestamp;
+use tokio::sync::watch;
+
+use crate::Engine;
+use crate::error::EngineError;
+
+/// Between two passes that nothing begins.
+const EVERY: Duration = Duration::from_secs(20);
+/// Records that are read at once.
+const PAGE: u32 = 500;
+
+/// A kind whose records own sessions.
+pub(crate) struct Owning {
+    /// The loop's name.
+    pub(crate) name: &'static str,
+    pub(crate) kind: &'static str,
+    /// The index term of the records that there may be something to do for.
+    pub(crate) open: (&'static str, &'static str),
+    /// Decides on one and does it, until there is nothing to do.
+    pub(crate) turns: for<'a> fn(&'a Engine, RecordId) -> Fut<'a, Result<Turned, EngineError>>,
+    /// It is looked at when a session of it begins to run, and not only when one ends.
+    pub(crate) follows_starts: bool,
+}
+
+/// A loop over the records of one kind.
+pub(crate) struct Owners {
+    of: &'static Owning,
+    engine: Engine,
+    changes: watch::Receiver<u64>,
+    /// The last change before the last pass.
+    seen: u64,
+    /// Sessions of records that have not ended, and what tells that they move.
+    running: HashMap<SessionId, watch::Receiver<u64>>,
+    /// Of those, which run: not only queued.
+    begun: HashSet<SessionId>,
+    /// Of those, which have moved and were not looked at since.
+    moved: HashSet<SessionId>,
+    /// One has ended and no pass has begun since.
+    ended: bool,
+    /// Quests that failed to be looked at: how often in a row, and when to look again.
+    failing: HashMap<RecordId, (u32, Timestamp)>,
+    /// A pass has looked at all records since the start.
+    looked: bool,
+}
+
+impl Owners {
+    pub(crate) fn new(of: &'static Owning, engine: Engine) -> Self {
+        let changes = engine.cortex.watchers.watch(StreamId::Records);
+        let seen = *changes.borrow();
+        Self {
+            of,
+            engine,
+            changes,
+            seen,
+            running: HashMap::new(),
+            begun: HashSet::new(),
+            moved: HashSet::new(),
+            ended: false,
+            failing: HashMap::new(),
+            looked: false,
+        }
+    }
+
+    /// Whether one of those that have moved has ended, or begun where that matters.
+    async fn any_ended(&mut self) {
+        while let Some(id) = self.moved.iter().next().copied() {
+            let row = self.engine.cortex.store.session_fetch(id).await;
+            let row = row.ok().flatten().filter(|row| !row.status.is_terminal());
+            self.moved.remove(&id);
+            let Some(row) = row else {
+                self.running.remove(&id);
+                self.begun.remove(&id);
+                self.ended = true;
+                continue;
+            };
+            if is_up(&row) && self.begun.insert(id) {
+                self.ended |= self.of.follows_starts;
+            }
+        }
+    }
+
+    fn follow(&mut self, id: SessionId) {
+        let engine = &self.engine;
+        self.running.entry(id).or_insert_with(|| {
+            // It may have ended before this.
+            self.moved.insert(id);
+            engine.cortex.watchers.watch(StreamId::Session(id))
+        });
+    }
+
+    async fn look(&mut self, now: Timestamp) -> Result<Report, String> {
+        self.seen = *self.changes.borrow();
+        self.ended = false;
+        let told = |err: StoreError| err.to_string();
+        let records = match self.looked {
+            true => self.engine.open_owners(self.of).await.map_err(told)?,
+            false => self.engine.owners(self.of, None).await.map_err(told)?,
+        };
+        let mut again = None;
+        let (mut did, mut wrong) = (0_u32, None);
+        let mut running = HashSet::new();
+        let mut failing = std::mem::take(&mut self.failing);
+        for record in records {
+            let before = failing.remove(&record.id);
+            if let Some((times, until)) = before.filter(|(_, until)| *until > now) {
+                self.failing.insert(record.id, (times, until));
+                again = sooner(again, Some(until));
+                continue;
+            }
+            match (self.of.turns)(&self.engine, record.id).await {
+                Ok(turned) => {
+                    did += u32::from(turned.did);
+                    again = sooner(again, turned.again);
+                    running.extend(turned.running);
+                }
+                // One that fails holds up no other.
+                Err(err) => {
+                    let times = before.map_or(0, |(times, _)| times) + 1;
+                    let until = now.after(backoff(Duration::from_secs(1), times));
+                    self.failing.insert(record.id, (times, until));
+                    again = sooner(again, Some(until));
+                    wrong = Some(format!("{}: {err}", record.key));
+                }
+            }
+        }
+        self.looked = true;
+        self.running.retain(|id, _| running.contains(id));
+        self.begun.retain(|id| running.contains(id));
+        for id in running {
+            self.follow(id);
+        }
+        let mut said = if did == 0 { String::new() } else { format!("{did} moved on") };
+        if let Some(wrong) = wrong {
+            tracing::warn!(error = wrong, "it could not be looked at and is tried again");
+            said = format!("{} failing, {wrong}", self.failing.len());
+        }
+        Ok(Report { said, again })
+    }
+}
+
+/// Whether a session runs: a command does when its program does.
+pub(crate) fn is_up(row: &SessionRow) -> bool {
+    match row.status {
+        SessionStatus::Queued => false,
+        SessionStatus::Running => row.command.as_ref().is_none_or(|command| command.pid.is_some()),
+        _ => true,
+    }
+}
+
+/// The earlier of two times, of which either may be missing.
+pub(crate) fn sooner(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
+    [a, b].into_iter().flatten().min()
+}
+
+/// Returns when the number is another one; never when nothing changes any more.
+pub(crate) async fn differs(changes: &mut watch::Receiver<u64>, seen: u64) {
+    if changes.wait_for(|now| *now != seen).await.is_err() {
+        // The engine stops.
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Returns a session that has moved.
+async fn any(running: &mut HashMap<SessionId, watch::Receiver<u64>>) -> SessionId {
+    if running.is_empty() {
+        return std::future::pending().await;
+    }
+    let moves = running.iter_mut().map(|(id, moves)| {
+        Box::pin(async move {
+            // Whose watcher is gone is looked at as well.
+            let _ = moves.changed().await;
+            *id
+        })
+    });
+    select_all(moves).await.0
+}
+
+impl Reconcile for Owners {
+    fn name(&self) -> &'static str {
+        self.of.name
+    }
+
+    fn pace(&self) -> Pace {
+        Pace::every(EVERY).at_once()
+    }
+
+    fn wakes_on(&mut self) -> Fut<'_, ()> {
+        Box::pin(async move {
+            loop {
+                self.any_ended().await;
+                if self.ended {
+                    return;
+                }
+                let Self { seen, changes, running, moved, .. } = self;
+                tokio::select! {
+                    () = differs(changes, *seen) => return,
+                    id = any(running) => drop(moved.insert(id)),
+                }
+            }
+        })
+    }
+
+    fn pass(&mut self, now: Timestamp) -> Fut<'_, Result<Report, String>> {
+        Box::pin(self.look(now))
+    }
+}
+
+/// What the turns of one record came to.
+#[derive(Default)]
+pub(crate) struct Turned {
+    pub(crate) did: bool,
+    pub(crate) again: Option<Timestamp>,
+    pub(crate) running: Vec<SessionId>,
+}
+
+impl Engine {
+    /// Records for which there may be something to do, and those whose time is over.
+    pub(crate) async fn open_owners(&self, of: &Owning) -> Result<Vec<Record>, StoreError> {
+        let mut found = self.owners(of, Some((of.open.0.to_owned(), of.open.1.to_owned()))).await?;
+        // A deletion computes no index terms.
+        let mut after = None;
+        loop {
+            let deleting = self.records.record_deleting(after, PAGE).await?;
+            after = deleting.last().map(|last| last.id);
+            let is_new = |record: &Record| {
+                record.key.kind.as_str() == of.kind && !found.iter().any(|one| one.id == record.id)
+            };
+            let more: Vec<Record> = deleting.into_iter().filter(is_new).collect();
+            found.extend(more);
+            if after.is_none() {
+                break;
+            }
+        }
+        let now = self.cortex.clock.now();
+        let mut after = None;
+        loop {
+            let due = self.records.record_due(now, after, PAGE).await?;
+            after = due.last().and_then(|last| Some((last.wake()?, last.id)));
+            found.extend(due.into_iter().filter(|record| record.key.kind.as_str() == of.kind));
+            if after.is_none() {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// All of the kind, or those with this index term.
+    async fn owners(
+        &self,
+        of: &Owning,
+        term: Option<(String, String)>,
+    ) -> Result<Vec<Record>, StoreError> {
+        let mut all: Vec<Record> = Vec::new();
+        loop {
+            let query = RecordQuery {
+                kind: Kind::parse(of.kind).ok(),
+                term: term.clone(),
+                after: all.last().map(|record| record.key.clone()),
+                limit: PAGE,
+                ..RecordQuery::default()
+            };
+            let page = self.records.record_list(query).await?;
+            let more = page.more && !page.records.is_empty();
+            all.extend(page.records);
+            if !more {
+                return Ok(all);
+            }
+        }
+    }
+}
