@@ -16,6 +16,8 @@ use crate::view::NewKey;
 
 mod sign_in;
 
+pub use sign_in::SIGN_IN_LASTS;
+
 fn wrong() -> EngineError {
     EngineError::Unauthenticated { message: "the token is not valid".into() }
 }
@@ -165,7 +167,7 @@ impl Engine {
         Ok(NewKey { key, secret })
     }
 
-    /// Keys, newest first; revoked ones stay listed.
+    /// Keys, newest first; revoked ones stay listed. Sign-ins are listed while they last.
     ///
     /// # Errors
     ///
@@ -176,7 +178,19 @@ impl Engine {
         page: Page<ApiKeyId>,
     ) -> Result<Vec<ApiKey>, EngineError> {
         by.require(Role::Admin)?;
-        Ok(self.cortex.store.api_key_list(page).await?)
+        let now = self.cortex.clock.now();
+        let wanted = usize::try_from(page.limit).unwrap_or(usize::MAX);
+        let (mut keys, mut after) = (Vec::new(), page.after);
+        loop {
+            let more = self.cortex.store.api_key_list(Page { limit: page.limit, after }).await?;
+            let whole = more.len() < wanted;
+            after = more.last().map(|key| key.id);
+            keys.extend(more.into_iter().filter(|key| sign_in::is_listed(key, now)));
+            if whole || keys.len() >= wanted {
+                keys.truncate(wanted);
+                return Ok(keys);
+            }
+        }
     }
 
     /// Revokes a key: it opens nothing from the moment this returns.

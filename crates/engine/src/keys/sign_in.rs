@@ -35,6 +35,19 @@ pub(super) fn acts_as(name: String) -> String {
     }
 }
 
+/// How long a sign-in lasts.
+pub const SIGN_IN_LASTS: Duration = Duration::from_secs(12 * 3600);
+
+/// Whether a key is one of a sign-in that has ended by `now`.
+fn is_over(key: &ApiKey, now: Timestamp, lifetime: Duration) -> bool {
+    key.name.contains(WEB) && key.created_at.after(lifetime) <= now
+}
+
+/// Whether a list of keys shows it: a sign-in only while it lasts.
+pub(super) fn is_listed(key: &ApiKey, now: Timestamp) -> bool {
+    !key.name.contains(WEB) || (key.revoked_at.is_none() && !is_over(key, now, SIGN_IN_LASTS))
+}
+
 impl Engine {
     /// Mints a key of the caller's name and role that ends `lifetime` from now.
     ///
@@ -51,6 +64,7 @@ impl Engine {
             }
         };
         let now = self.cortex.clock.now();
+        self.sign_ins_expire(by, now, lifetime).await?;
         let end = now.after(lifetime).as_micros() / 1_000_000;
         let random = || uuid::Uuid::new_v4().simple().to_string();
         let (secret, place) = (format!("ovk_{}{}.{end}", random(), random()), random());
@@ -83,6 +97,26 @@ impl Engine {
         }
     }
 
+    /// Revokes the sign-ins that have ended by themselves, so that none stays open in the store.
+    async fn sign_ins_expire(
+        &self,
+        by: &Caller,
+        now: Timestamp,
+        lifetime: Duration,
+    ) -> Result<(), EngineError> {
+        let mut after = None;
+        loop {
+            let page = self.cortex.store.api_key_list(Page { limit: 1000, after }).await?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = Some(last.id);
+            for key in page {
+                if key.revoked_at.is_none() && is_over(&key, now, lifetime) {
+                    self.key_end(by, key).await?;
+                }
+            }
+        }
+    }
+
     /// Ends the sign-ins that were made with a key.
     pub(super) async fn sign_ins_end(&self, by: &Caller, name: &str) -> Result<(), EngineError> {
         let begins = format!("{name}{WEB}");
@@ -112,5 +146,26 @@ mod tests {
         }
         assert_eq!(acts_as("ann@web-1f".to_owned()), "ann");
         assert_eq!(acts_as("ann@home".to_owned()), "ann@home");
+    }
+
+    #[test]
+    fn a_sign_in_is_listed_while_it_lasts_and_other_keys_always() {
+        let at = |hours: u64| Timestamp::from_micros(0).after(Duration::from_secs(hours * 3600));
+        let key = |name: &str, revoked_at| ApiKey {
+            id: "key_00000000000000000000000000000001".parse().unwrap(),
+            colony: ColonyId::DEFAULT,
+            name: name.to_owned(),
+            role: Role::Viewer,
+            hash: [0; 32],
+            created_at: at(0),
+            revoked_at,
+        };
+        let web = key("ann@web-1f", None);
+        assert!(is_listed(&web, at(11)) && !is_listed(&web, at(12)));
+        assert!(is_over(&web, at(12), SIGN_IN_LASTS));
+        assert!(!is_listed(&key("ann@web-1f", Some(at(1))), at(2)));
+        for other in [key("ann", None), key("ann", Some(at(1)))] {
+            assert!(is_listed(&other, at(99)) && !is_over(&other, at(99), SIGN_IN_LASTS));
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! The dashboard's pages, mounted: they call this very API, inside the process, as whoever signed in.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -13,7 +12,7 @@ use futures_util::StreamExt;
 use http_body_util::{BodyExt, Limited};
 use overmind_api::ProblemKind;
 use overmind_core::row::Role;
-use overmind_engine::{Caller, EngineError, Rights};
+use overmind_engine::{Caller, EngineError, Rights, SIGN_IN_LASTS};
 use overmind_web::{Answer, Call, Fut, Incoming, Pass, Port, Refusal, Reply, SignIn, Visitor};
 use tower::ServiceExt;
 
@@ -21,8 +20,6 @@ use super::Template;
 use crate::cx::Cx;
 use crate::fault::Fault;
 
-/// How long a sign-in lasts.
-const LIFETIME: Duration = Duration::from_secs(12 * 3600);
 /// Longest form in bytes.
 const MAX_FORM: usize = 1 << 20;
 /// What the log and the metrics call a page.
@@ -136,9 +133,9 @@ impl Api<'_> {
 
     async fn pass(&self, by: &Caller) -> Result<Pass, Refusal> {
         let (engine, by) = (self.cx.engine.clone(), by.clone());
-        let work = async move { engine.sign_in(&by, LIFETIME).await };
+        let work = async move { engine.sign_in(&by, SIGN_IN_LASTS).await };
         let made = self.cx.detached(work).await.map_err(|fault| refusal(&fault))?;
-        Ok(Pass { secret: made.secret, seconds: LIFETIME.as_secs() })
+        Ok(Pass { secret: made.secret, seconds: SIGN_IN_LASTS.as_secs() })
     }
 }
 
