@@ -7,12 +7,14 @@
 //! No I/O and no clock: the current time is an argument.
 
 pub mod clean;
+pub mod documents;
 mod lists;
 mod now;
 mod parts;
 mod run;
 mod timeline;
 mod when;
+pub mod yaml;
 
 pub use lists::{AgentRow, AgentsPage, RunRow, RunsPage};
 pub use now::{Answer, Card, Item, Now, NowData};
