@@ -61,6 +61,7 @@ mod sdks;
 mod services;
 mod services_told;
 mod services_user;
+mod shapes;
 mod storm;
 mod streaming;
 mod surface;

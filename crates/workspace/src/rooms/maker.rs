@@ -543,6 +543,7 @@ impl Maker {
             | TreeError::NoRepository { .. }
             | TreeError::NoSuchBranch { .. }
             | TreeError::NoBranch { .. }
+            | TreeError::CheckoutUnknown { .. }
             | TreeError::BadBranch { .. }
             | TreeError::Uncommitted { .. }
             | TreeError::CheckedOut { .. }

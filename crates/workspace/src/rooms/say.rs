@@ -72,6 +72,7 @@ pub(super) fn of_tree(err: &TreeError) -> RoomError {
         | TreeError::Unsaved { .. }
         | TreeError::Kept { .. }
         | TreeError::NoBranch { .. }
+        | TreeError::CheckoutUnknown { .. }
         | TreeError::Uncommitted { .. }
         | TreeError::CheckedOut { .. }
         | TreeError::PrimaryBusy { .. }

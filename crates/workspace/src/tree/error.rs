@@ -66,10 +66,16 @@ pub enum TreeError {
     #[error("{branch} does not exist in {}, so nothing can be merged into it", repo.display())]
     NoSuchBranch { branch: String, repo: PathBuf },
     #[error(
-        "{} has no branch checked out, so name the one to merge into",
+        "{} has no branch checked out, so name the one to merge into: `--merge --into BRANCH`",
         repo.display()
     )]
     NoBranch { repo: PathBuf },
+    #[error(
+        "{branch} is checked out in a working tree that {} does not name: decide from within that working \
+         tree's own runs, or merge into another branch",
+        git_dir.display()
+    )]
+    CheckoutUnknown { branch: String, git_dir: PathBuf },
     #[error("{name:?} is not a name that git takes for a branch")]
     BadBranch { name: String },
     #[error("{session} has changes that are in no commit: commit or park them before merging")]

@@ -18,6 +18,8 @@ use super::{Trees, filters};
 use crate::git::{GitError, path_of};
 use crate::opener::Dir;
 
+/// The longest name of a branch, in bytes.
+const NAME: u64 = 4 << 10;
 /// How long the index of a checkout may be another git's before a merge is refused.
 const OTHERS: Duration = Duration::from_secs(2);
 
@@ -58,6 +60,19 @@ pub(crate) struct Target {
     /// Without `refs/heads/`.
     pub(crate) branch: String,
     pub(crate) old: String,
+}
+
+/// The git directory in which a rebase is under way that will move this branch.
+fn rebased_in(source: &Source, name: &str) -> Option<PathBuf> {
+    let worktrees = super::directories(&source.common.join("worktrees")).unwrap_or_default();
+    let git_dirs = std::iter::once(source.common.clone()).chain(worktrees);
+    let moves = |git_dir: &PathBuf| {
+        ["rebase-merge/head-name", "rebase-apply/head-name"].iter().any(|file| {
+            let text = source::read_small(&git_dir.join(file), NAME).ok().flatten();
+            text.is_some_and(|text| text.trim_ascii_end() == name.as_bytes())
+        })
+    };
+    git_dirs.filter(|dir| dir.is_dir()).find(moves)
 }
 
 impl Trees {
@@ -205,12 +220,25 @@ impl Trees {
             [Update::Move { name: name.to_owned(), to: new.to_owned(), from: old.to_owned() }];
         let out = self.checked_out(source)?;
         let Some((_, top)) = out.into_iter().find(|(branch, _)| branch == name) else {
+            if let Some(git_dir) = rebased_in(source, name) {
+                return Err(TreeError::PrimaryBusy { what: "rebase of this branch", top: git_dir });
+            }
             return self.update(source, "merge a session", &update);
         };
         // What git names as a worktree is one of this repository, or somebody else's files.
         let found = source::find(&top)?.filter(|(at, _)| at.common == source.common);
         let Some((at, _)) = found else {
             return Err(TreeError::RepositoryGone { repo: top.clone(), tree: top });
+        };
+        // Of a repository whose git directory is kept elsewhere git names that in place of the tree.
+        let ours = source.top.as_ref().filter(|_| at.git_dir == source.git_dir);
+        let (at, top) = match (ours, &at.top) {
+            (Some(top), _) => (source.clone(), top.clone()),
+            (None, Some(top)) => (at.clone(), top.clone()),
+            (None, None) => {
+                let branch = target.branch.clone();
+                return Err(TreeError::CheckoutUnknown { branch, git_dir: at.git_dir });
+            }
         };
         let git_dir = Dir::open(&at.git_dir).at("opening", &at.git_dir)?;
         if let Some(operation) = Operation::of(&git_dir) {
