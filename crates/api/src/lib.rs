@@ -93,7 +93,7 @@ pub use resource::{
     ResourceMeta, ResourceOwned, ResourceSnapshot, ResourcesApplied, kind_of, kind_title,
 };
 pub use room::{
-    FileChange, Leak, Leaks, Room, RoomAction, RoomAttested, RoomDecision, RoomDone,
+    FileChange, Leak, Leaks, Room, RoomAction, RoomAttested, RoomChanges, RoomDecision, RoomDone,
     RoomDoneResult, RoomEnd, RoomFile, RoomPhase, RoomUndo, RoomUndone, RoomWhen, RoomWish,
     RoomWork, RunsLater,
 };

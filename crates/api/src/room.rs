@@ -186,6 +186,28 @@ pub struct Room {
     /// last began; empty where they run in none.
     #[serde(default)]
     pub attested: Vec<RoomAttested>,
+    /// How much its work changes beside the base, as it was last counted: when its files were saved, and
+    /// when the room was given back. Not given: it was not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<RoomChanges>,
+}
+
+/// How much of its project a run has changed, beside the commit that its branch began at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RoomChanges {
+    /// Files that were added, changed or deleted.
+    pub files: u32,
+    /// Lines.
+    pub added: u64,
+    pub removed: u64,
+}
+
+impl From<history::RoomChanges> for RoomChanges {
+    fn from(counted: history::RoomChanges) -> Self {
+        let history::RoomChanges { files, added, removed } = counted;
+        Self { files, added, removed }
+    }
 }
 
 /// A program of a room, and what its sandbox was measured to give.
@@ -207,7 +229,8 @@ fn text(path: std::path::PathBuf) -> String {
 impl From<stay::RoomRow> for Room {
     fn from(row: stay::RoomRow) -> Self {
         let undecided = row.is_undecided();
-        let stay::RoomRow { phase, made, closed, error, done, attested } = row;
+        let stay::RoomRow { phase, made, closed, error, done, attested, changes } =
+            row;
         let had = made.is_some();
         let made = made.unwrap_or_default();
         let closed = closed.unwrap_or_default();
@@ -232,6 +255,7 @@ impl From<stay::RoomRow> for Room {
             leaks: closed.leaks.into_iter().map(Into::into).collect(),
             done: done.map(Into::into),
             attested: attested.into_iter().map(Into::into).collect(),
+            changes: changes.map(Into::into),
         }
     }
 }
@@ -593,7 +617,7 @@ pub struct RoomUndone {
 
 impl From<history::RoomUndone> for RoomUndone {
     fn from(undone: history::RoomUndone) -> Self {
-        let history::RoomUndone { to, saved, files, more, failed, left_out } = undone;
+        let history::RoomUndone { to, saved, files, more, failed, left_out, changes: _ } = undone;
         let files = files.into_iter().map(Into::into).collect();
         Self { to, saved, files, more, failed, left_out }
     }

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use crate::problem::{FieldError, refuse_blank, refuse_long};
 use crate::{
-    Command, Process, RawJson, Room, RoomAction, RoomWish, RunStatus, SandboxLevel, StepType,
-    Verdict,
+    Command, Process, RawJson, Room, RoomAction, RoomChanges, RoomWish, RunStatus, SandboxLevel,
+    StepType, Verdict,
 };
 
 /// One run: an agent at work, from placement to end. Also served as a session.
@@ -140,6 +140,9 @@ pub struct RunBasic {
     /// The branch that has its work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
+    /// How much its work changes beside the commit that its branch began at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<RoomChanges>,
     /// What was decided over its work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub done: Option<RoomAction>,
@@ -161,6 +164,7 @@ impl From<SessionRow> for RunBasic {
             cost_usd: row.cost_microusd.map(dollars),
             done: room.as_ref().and_then(|room| room.done.as_ref()).map(|done| done.action),
             undecided: room.as_ref().is_some_and(|room| room.undecided),
+            changes: room.as_ref().and_then(|room| room.changes),
             branch: room.and_then(|room| room.branch),
             id: row.id,
             name: row.name,

@@ -18,7 +18,7 @@ use crate::output::{clean, when};
 use crate::remote::Remote;
 use crate::show::{self, cell};
 use crate::spoken::Spoken;
-use crate::{command, ids, sandbox, session, watch};
+use crate::{command, ids, room, sandbox, session, watch};
 
 /// Most runs below one that are listed.
 const BELOW: u32 = 100;
@@ -157,6 +157,9 @@ fn room_lines(room: &Room) -> Vec<Line> {
         if let Some(value) = value {
             lines.push((name, cell(value)));
         }
+    }
+    if let Some(changes) = room.changes {
+        lines.push(("changes", cell(room::said_changes(changes))));
     }
     if !room.ports.is_empty() {
         let ports: Vec<String> =

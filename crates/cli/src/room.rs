@@ -3,8 +3,8 @@
 use std::io::{BufRead as _, IsTerminal as _};
 
 use overmind_api::{
-    FileChange, Room, RoomAction, RoomDone, RoomPhase, RoomUndo, RoomUndone, RoomWork, Run,
-    RunStatus, RunsLater,
+    FileChange, Room, RoomAction, RoomChanges, RoomDone, RoomPhase, RoomUndo, RoomUndone, RoomWork,
+    Run, RunStatus, RunsLater,
 };
 use serde::Serialize;
 
@@ -63,6 +63,15 @@ fn addresses(room: &Room) -> Vec<(String, String)> {
 /// The branch of a run, and how far it is with its room, for columns.
 pub fn branch_cell(run: &Run) -> (String, Tone) {
     or_dash(run.room.as_ref().and_then(|room| room.branch.clone()))
+}
+
+/// `3 +41 −7`: files, added and removed lines.
+pub fn changes_cell(changes: Option<RoomChanges>) -> (String, Tone) {
+    or_dash(changes.filter(|changes| changes.files > 0).map(said_changes))
+}
+
+pub fn said_changes(changes: RoomChanges) -> String {
+    format!("{} +{} −{}", changes.files, changes.added, changes.removed)
 }
 
 pub fn phase_cell(run: &Run) -> (String, Tone) {

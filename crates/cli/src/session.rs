@@ -269,9 +269,10 @@ impl From<&Run> for Standing {
 }
 
 fn short_table(runs: &[RunBasic], branches: &[String], now: Timestamp) -> Table {
-    let mut table = Table::new(&["RUN", "AGENT", "STATE", "AGE", "COST", "BRANCH", "EXIT", "TASK"])
-        .right("COST")
-        .right("EXIT");
+    let mut table =
+        Table::new(&["RUN", "AGENT", "STATE", "AGE", "COST", "BRANCH", "CHANGES", "EXIT", "TASK"])
+            .right("COST")
+            .right("EXIT");
     for (run, branch) in runs.iter().zip(branches) {
         // What models cost; a program says nothing of that unless it asks some.
         let cost = run.cost_usd.filter(|cost| *cost > 0.0).map(dollars);
@@ -287,6 +288,7 @@ fn short_table(runs: &[RunBasic], branches: &[String], now: Timestamp) -> Table 
             cell(when::ago(run.created_at, now)),
             or_dash(cost),
             or_dash(run.branch.clone()),
+            room::changes_cell(run.changes),
             or_dash(exit),
             cell(clean::cut(&run.task, 60)),
         ]);
@@ -313,6 +315,7 @@ fn wide_table(runs: &[Run], branches: &[String]) -> Table {
         "BY",
         "PARENT",
         "BRANCH",
+        "CHANGES",
         "ROOM",
         "WORKSPACE",
         "TASK",
@@ -341,6 +344,7 @@ fn wide_table(runs: &[Run], branches: &[String]) -> Table {
             cell(&run.created_by),
             or_dash(run.parent_id.map(|id| ids::short(&id.to_string()).to_owned())),
             room::branch_cell(run),
+            room::changes_cell(run.room.as_ref().and_then(|room| room.changes)),
             room::phase_cell(run),
             cell(&run.workspace),
             cell(&run.task),

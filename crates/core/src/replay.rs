@@ -85,6 +85,10 @@ impl Replayer {
                 session.note_done(*decision);
                 self.session = Some(session);
             }
+            (Recorded::RoomChanges(changes), Some(mut session)) => {
+                session.note_changes(changes);
+                self.session = Some(session);
+            }
             (Recorded::Queued(spec), None) => self.session = Some(begin(*spec, ts, toolset)?),
             (Recorded::Queued(_), Some(_)) => {
                 let why = "the session has begun already".into();
@@ -95,7 +99,8 @@ impl Replayer {
                 | Recorded::Decision
                 | Recorded::Attested(_)
                 | Recorded::RoomAttested(_)
-                | Recorded::RoomDone(_),
+                | Recorded::RoomDone(_)
+                | Recorded::RoomChanges(_),
                 None,
             ) => {
                 return Err(ReplayError::NoBeginning { seq, kind: kind.into() });

@@ -22,7 +22,7 @@ use crate::Fut;
 use crate::attest::Attested;
 use crate::enclosure::Network;
 use crate::ids::SessionId;
-use crate::room::history::{RoomMark, RoomSnapshot, RoomUndone};
+use crate::room::history::{RoomChanges, RoomMark, RoomSnapshot, RoomUndone};
 use crate::room::trust::{RoomTrust, TrustedProjects};
 use crate::sandbox::SandboxLevel;
 
@@ -200,6 +200,9 @@ pub struct RoomClosed {
     /// Whether a person asked for the branch by name, or to push it: then it is theirs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub published: bool,
+    /// What it changed beside its base; `None` when that was not counted again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<RoomChanges>,
     #[serde(default)]
     pub warnings: Vec<String>,
     /// What the leak check found afterwards. Empty is the promise.

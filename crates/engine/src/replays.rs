@@ -280,6 +280,7 @@ impl Repeat {
             | Recorded::Attested(_)
             | Recorded::RoomAttested(_)
             | Recorded::RoomDone(_)
+            | Recorded::RoomChanges(_)
             | Recorded::Observation => {}
             Recorded::Input(input) => return self.input(input),
         }

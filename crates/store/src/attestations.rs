@@ -155,6 +155,7 @@ fn logged(conn: &Connection, session: SessionId) -> Outcome<HashMap<Of, Option<A
                 | Recorded::Input(_)
                 | Recorded::Decision
                 | Recorded::RoomDone(_)
+                | Recorded::RoomChanges(_)
                 | Recorded::Observation,
             )
             | Err(_) => (None, None),

@@ -200,6 +200,7 @@ impl Git {
             home: None,
             users: false,
             finishes: false,
+            within: None,
             settings: Vec::new(),
         }
     }
@@ -222,6 +223,7 @@ pub(crate) struct Call<'a> {
     home: Option<PathBuf>,
     users: bool,
     finishes: bool,
+    within: Option<Duration>,
     /// Beside what is switched off.
     settings: Vec<(String, String)>,
 }
@@ -326,6 +328,12 @@ impl<'a> Call<'a> {
         self
     }
 
+    /// Ends the call after this time instead of git's own bound.
+    pub(crate) fn within(mut self, longest: Duration) -> Self {
+        self.within = Some(longest);
+        self
+    }
+
     /// Goes on to its end when the daemon dies: it changes a user's repository, and half of that would be
     /// worse than all of it.
     pub(crate) fn finishes(mut self) -> Self {
@@ -374,7 +382,7 @@ impl Call<'_> {
             source,
         })?;
         drop(command);
-        let timeout = self.git.timeout;
+        let timeout = self.within.unwrap_or(self.git.timeout);
         let mut out = Heard { from: child.stdout.take().map(OwnedFd::from), ..Heard::default() };
         let mut said = Heard { from: child.stderr.take().map(OwnedFd::from), ..Heard::default() };
         let ended = listen(&child, (&mut out, self.limit), &mut said, Instant::now() + timeout);

@@ -7,7 +7,7 @@ use overmind_core::time::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::{OwnerReference, RESOURCE_API_VERSION, Resource, ResourceMeta, kind_title};
-use crate::{Agent, Loop, LoopState, MemoryItem, Run, RunStatus, SecretInfo, Status};
+use crate::{Agent, Loop, LoopState, MemoryItem, RoomChanges, Run, RunStatus, SecretInfo, Status};
 
 /// Takes `names` out of what a type of the wire says.
 fn take(body: &mut Map<String, Value>, names: &[&str]) -> Map<String, Value> {
@@ -113,6 +113,11 @@ impl Resource {
         status.insert("modelCalls".into(), run.model_call_count.into());
         if let Some(branch) = run.room.as_ref().and_then(|room| room.branch.clone()) {
             status.insert("branch".into(), branch.into());
+        }
+        if let Some(changes) = run.room.as_ref().and_then(|room| room.changes) {
+            let RoomChanges { files, added, removed } = changes;
+            let changes = json!({"files": files, "added": added, "removed": removed});
+            status.insert("changes".into(), changes);
         }
         if let Some(code) = run.process.as_ref().and_then(|process| process.exit_code) {
             status.insert("exitCode".into(), code.into());

@@ -16,6 +16,16 @@ pub enum RoomMark {
     Again,
 }
 
+/// How much of its project a session has changed, beside the commit that it began at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomChanges {
+    /// Files that differ: added, changed or deleted.
+    pub files: u32,
+    /// Lines that were added; binary files have none.
+    pub added: u64,
+    pub removed: u64,
+}
+
 /// A saved state of the files of a room: a commit that is on no branch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomSnapshot {
@@ -26,6 +36,9 @@ pub struct RoomSnapshot {
     /// Files that are too large to be saved, the first of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
+    /// Beside the base; `None` when it could not be counted, or not in time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<RoomChanges>,
 }
 
 /// What became of a file.
@@ -73,4 +86,7 @@ pub struct RoomUndone {
     /// Files that are too large to be saved: they stayed as they are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
+    /// As of [`RoomSnapshot::changes`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<RoomChanges>,
 }

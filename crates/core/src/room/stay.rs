@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::history::RoomSnapshot;
+use super::history::{RoomChanges, RoomSnapshot};
 use super::{
     RoomClosed, RoomDone, RoomEnd, RoomError, RoomMade, RoomOrder, RoomOutcome, RoomProgress,
 };
@@ -140,6 +140,10 @@ pub struct RoomRow {
     /// in which they first did; the first [`MAX_ATTESTED`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attested: Vec<RoomAttested>,
+    /// What its work changes beside its base, as it was last counted: when its files were saved, and when
+    /// it was given back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<RoomChanges>,
 }
 
 /// So many programs of a room are on its row. The log has all.
@@ -170,12 +174,21 @@ impl RoomRow {
     pub fn preparing() -> Self {
         let phase = RoomPhase::Preparing;
         let attested = Vec::new();
-        Self { phase, made: None, closed: None, error: None, done: None, attested }
+        Self {
+            phase,
+            made: None,
+            closed: None,
+            error: None,
+            done: None,
+            attested,
+            changes: None,
+        }
     }
 
     /// As it is while it is made again, after what it was before.
-    pub fn again(before: Option<RoomMade>) -> Self {
-        Self { made: before, ..Self::preparing() }
+    pub fn again(before: Option<Self>) -> Self {
+        let (made, changes) = before.map(|room| (room.made, room.changes)).unwrap_or_default();
+        Self { made, changes, ..Self::preparing() }
     }
 
     /// Whether its worktree is there because nobody has decided over its work yet.

@@ -20,6 +20,7 @@ use crate::ids::{AgentId, ApprovalId, ColonyId, HiveId, RecordId, SessionId, Ste
 use crate::model::{ModelFailure, ModelReply};
 use crate::process::provider;
 use crate::room::RoomWish;
+use crate::room::history::RoomChanges;
 use crate::room::stay::{RoomAttested, RoomDecision, RoomInput};
 use crate::time::Timestamp;
 use crate::tool::ToolOutcome;
@@ -177,6 +178,8 @@ pub enum Recorded {
     RoomAttested(Box<RoomAttested>),
     /// The same: what was decided over the work of its room.
     RoomDone(Box<RoomDecision>),
+    /// The same: what its work changes.
+    RoomChanges(RoomChanges),
     Observation,
 }
 
@@ -314,12 +317,28 @@ pub const REBUILT_FROM: &[&str] = &[
     "room.closed",
     "room.left",
     ROOM_DONE,
+    ROOM_SNAPSHOT,
+    ROOM_UNDONE,
     SANDBOX_ATTESTED,
 ];
 
 #[derive(Deserialize)]
 struct RoomDonePayload {
     decision: RoomDecision,
+}
+
+#[derive(Default, Deserialize)]
+struct CountedPayload {
+    changes: Option<RoomChanges>,
+}
+
+/// Of a snapshot, or of an undo.
+#[derive(Deserialize)]
+struct SavedPayload {
+    #[serde(default)]
+    snapshot: CountedPayload,
+    #[serde(default)]
+    undone: CountedPayload,
 }
 
 #[derive(Deserialize)]
@@ -443,6 +462,11 @@ impl Recorded {
                 let RoomDonePayload { decision } = read(kind, payload)?;
                 Self::RoomDone(Box::new(decision))
             }
+            ROOM_SNAPSHOT | ROOM_UNDONE => {
+                let SavedPayload { snapshot, undone } = read(kind, payload)?;
+                let changes = snapshot.changes.or(undone.changes);
+                changes.map_or(Self::Observation, Self::RoomChanges)
+            }
             "run.time_limit_reached" => Self::Input(Input::TimeLimit),
             "run.forked" => Self::Input(Input::Forked),
             "run.handed_over" => {
@@ -473,8 +497,6 @@ impl Recorded {
             | "tool.progress"
             | "room.progress"
             | ROOM_FORKED
-            | ROOM_SNAPSHOT
-            | ROOM_UNDONE
             | "input.sent"
             | "attach.began"
             | "attach.ended"

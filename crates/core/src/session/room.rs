@@ -12,6 +12,7 @@ use super::{Decision, Session, Step};
 use crate::effect::{Effect, EffectAction};
 use crate::enclosure::Network;
 use crate::ids::{EffectId, SessionId};
+use crate::room::history::RoomChanges;
 use crate::room::stay::{RoomAct, RoomAttested, RoomDecision, RoomInput, RoomPhase, RoomRow};
 use crate::room::{
     RoomClosed, RoomError, RoomMade, RoomOrder, RoomSandbox, RoomWhen, RoomWish, about,
@@ -108,7 +109,7 @@ impl Session {
             false => self.new_effect().0,
         };
         self.phase = Phase::Preparing { effect, then };
-        let before = self.row.room.take().and_then(|room| room.made);
+        let before = self.row.room.take().map(|room| *room);
         self.row.room = Some(Box::new(RoomRow::again(before)));
         out.events.push(Decision {
             kind: "room.preparing",
@@ -192,6 +193,7 @@ impl Session {
             (_, _, None) => RoomPhase::Closed,
         };
         room.closed = Some(closed.clone());
+        room.changes = closed.changes.or(room.changes);
         if !closed.leaks.is_empty() {
             out.events.push(Decision {
                 kind: "room.leaked",
@@ -254,6 +256,12 @@ impl Session {
         if let Some(room) = &mut self.row.room {
             room.note(one);
         }
+    }
+
+    /// Notes what its work changes now. Whether the row shows something else than before.
+    pub fn note_changes(&mut self, changes: RoomChanges) -> bool {
+        let Some(room) = &mut self.row.room else { return false };
+        room.changes.replace(changes) != Some(changes)
     }
 
     /// Notes what was decided over its work, for whoever looks at the row.

@@ -111,6 +111,52 @@ fn a_run_that_has_ended_goes_on_with_the_same_conversation_and_files() {
 }
 
 #[test]
+fn what_a_run_has_changed_stands_in_ps_info_and_its_resource_while_it_rests_and_after_its_end() {
+    let mut house = house();
+    let run = fix(&house, &["--wait"]);
+    let counted = |files: u32, added: u32| json!({"files": files, "added": added, "removed": 0});
+    assert_eq!(run["room"]["changes"], counted(1, 1), "{run}");
+    house.run(&["ps"]).ok().shows("CHANGES").shows("1 +1 −0");
+    house.run(&["ps", "-o", "wide"]).ok().shows("1 +1 −0");
+    house.run(&["info", "fix"]).ok().shows("1 +1 −0");
+    let shown = house.run(&["get", "session", "fix", "-o", "json"]).ok().json();
+    assert_eq!(shown["status"]["changes"], counted(1, 1), "{shown}");
+    house.run(&["send", "--wait", "fix", "and a test"]).ok();
+    house.run(&["ps"]).ok().shows("2 +2 −0");
+
+    // The same after an undo, and when the run is read back from its log.
+    let undone = house.run(&["undo", "fix", "-o", "json"]).ok().json();
+    house.run(&["ps"]).ok().shows("1 +1 −0");
+    house.home.0.kill();
+    house.home.0.start(&["--listen", "none"], &[]);
+    assert_eq!(house.home.named("fix")["room"]["changes"], counted(1, 1));
+    house.run(&["undo", "fix", "--to", undone["saved"].as_str().unwrap()]).ok();
+    assert_eq!(house.home.named("fix")["room"]["changes"], counted(2, 2));
+    house.run(&["stop", "fix"]).ok();
+    house.run(&["done", "fix", "--merge"]).ok();
+    house.run(&["ps", "-a"]).ok().shows("2 +2 −0").shows("merged");
+
+    // A command: what it deletes and commits counts, too; nothing is a dash.
+    house
+        .run(&[
+            "run",
+            "--name",
+            "cut",
+            "--wait",
+            "git rm -q story.txt && git -c user.name=a -c user.email=a@b commit -qm cut",
+        ])
+        .ok();
+    house.run(&["run", "--name", "idle", "--wait", "true"]).ok();
+    assert_eq!(
+        house.home.named("cut")["room"]["changes"],
+        json!({"files": 1, "added": 0, "removed": 1})
+    );
+    assert_eq!(house.home.named("idle")["room"]["changes"]["files"], 0);
+    house.run(&["done", "cut", "--discard", "--yes"]).ok();
+    house.check();
+}
+
+#[test]
 fn what_cannot_be_told_more_says_why() {
     let house = house();
     house.run(&["run", "--name", "script", "--wait", "true"]).ok();

@@ -269,6 +269,8 @@ impl Case<'_> {
         let log = self.run(&["logs", run]).out;
         assert!(log.contains("git-42-works"), "{run}: {log}\n{}{}", started.out, started.err);
         let made = self.home.named(run);
+        let changes = &made["room"]["changes"];
+        assert_eq!(changes["files"], json!(2), "{run}: {made}");
         let work = self.run(&["work", run]).ok();
         assert!(work.out.contains("+more") && work.out.contains("new.txt"), "{run}: {}", work.out);
         made["room"]["worktree"].as_str().unwrap().into()

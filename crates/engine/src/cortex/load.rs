@@ -67,6 +67,7 @@ impl Cortex {
                 | Recorded::Attested(_)
                 | Recorded::RoomAttested(_)
                 | Recorded::RoomDone(_)
+                | Recorded::RoomChanges(_)
                 | Recorded::Observation,
             )
             | Err(_) => Ok(None),

@@ -10,6 +10,7 @@ use overmind_core::ids::{
 };
 use overmind_core::model::Usage;
 use overmind_core::record::Selector;
+use overmind_core::room::history::RoomChanges;
 use overmind_core::room::stay::{RoomAttested, RoomDecision, RoomPhase, RoomRow};
 use overmind_core::room::{RoomClosed, RoomDone, RoomError, RoomErrorKind, RoomMade, RoomOutcome};
 use overmind_core::row::{ApiKey, Role, SessionRow, SessionStatus, StepKind};
@@ -92,6 +93,7 @@ fn full_session(world: &World) -> SessionRow {
             outcome: RoomOutcome { said: "merged".into(), ..RoomOutcome::default() },
         }),
         attested: vec![RoomAttested::new("service db".into(), &measured())],
+        changes: Some(RoomChanges { files: 3, added: 41, removed: 7 }),
     }));
     row
 }

@@ -43,7 +43,10 @@ impl LocalRooms {
             maker.trees().save_files(&found.intent, step, maker.now()).map(Some)
         });
         let saved = saved.await?.filter(|saved| saved.new);
-        Ok(saved.map(|saved| told(&saved.at, names(&saved.left_out))))
+        Ok(saved.map(|saved| RoomSnapshot {
+            changes: saved.changes,
+            ..told(&saved.at, names(&saved.left_out))
+        }))
     }
 
     /// Brings the files of a session's tree back.
@@ -114,7 +117,7 @@ impl LocalRooms {
 }
 
 fn told(at: &FilesAt, left_out: Vec<String>) -> RoomSnapshot {
-    RoomSnapshot { label: at.label(), commit: at.commit.clone(), left_out }
+    RoomSnapshot { label: at.label(), commit: at.commit.clone(), left_out, changes: None }
 }
 
 fn names(paths: &[impl AsRef<Path>]) -> Vec<String> {
@@ -134,7 +137,7 @@ pub(super) fn file(change: &Change) -> RoomFile {
 }
 
 fn undone(restored: Restored) -> RoomUndone {
-    let Restored { to, from, changes, failed, left_out } = restored;
+    let Restored { to, from, changes, failed, left_out, beside_base } = restored;
     let failed = failed.into_iter().take(MAX_NAMED);
     RoomUndone {
         to: to.label(),
@@ -143,5 +146,6 @@ fn undone(restored: Restored) -> RoomUndone {
         more: u32::try_from(changes.len().saturating_sub(MAX_NAMED)).unwrap_or(u32::MAX),
         failed: failed.map(|(path, why)| format!("{}: {why}", path.display())).collect(),
         left_out: names(&left_out),
+        changes: beside_base,
     }
 }

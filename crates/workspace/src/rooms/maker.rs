@@ -456,6 +456,7 @@ impl Maker {
             Ok(_) => Ok(()),
             Err(TreeError::Unsaved { .. }) => {
                 closed.undecided = true;
+                closed.changes = self.0.trees.changed(tree);
                 self.keep_now(tree, closed)
             }
             Err(err) => Err(err),
@@ -483,6 +484,9 @@ impl Maker {
             parked => parked?,
         };
         closed.commit = parked.commit;
+        if closed.commit.is_some() {
+            closed.changes = self.0.trees.changed(&intent.tree);
+        }
         closed.parked = parked.wip && closed.commit.is_some();
         match (intent.tree.source(), parked.saved_as) {
             (Some(_), saved_as) => closed.branch = saved_as,

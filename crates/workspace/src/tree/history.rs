@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use overmind_core::room::history::RoomChanges;
+
 use super::build::Paths;
 use super::error::{At, TreeError};
 use super::notes::{Ending, Held, TreeIntent};
@@ -86,6 +88,8 @@ pub struct SavedFiles {
     pub new: bool,
     /// Files that are larger than is saved.
     pub left_out: Vec<PathBuf>,
+    /// What the files change beside the tree's base, where they are new and it could be counted.
+    pub changes: Option<RoomChanges>,
 }
 
 /// What bringing files back did.
@@ -101,6 +105,8 @@ pub struct Restored {
     pub failed: Vec<(PathBuf, String)>,
     /// Files that are larger than is saved: they stay as they are.
     pub left_out: Vec<PathBuf>,
+    /// What the files change beside the tree's base now, if it could be counted.
+    pub beside_base: Option<RoomChanges>,
 }
 
 /// A private index, made from the last one. It takes that one's place when it is [kept](Self::keep).
@@ -182,23 +188,28 @@ impl Trees {
         if let (false, Some(last)) = (taken.changed, all.last()) {
             let at = last.clone();
             private.keep()?;
-            return Ok((SavedFiles { at, new: false, left_out }, all));
+            return Ok((SavedFiles { at, new: false, left_out, changes: None }, all));
         }
         let tree = write_tree(self.git(), &private.paths)?;
         private.keep()?;
         if let Some(last) = all.last().filter(|last| last.tree == tree) {
             let at = last.clone();
-            return Ok((SavedFiles { at, new: false, left_out }, all));
+            return Ok((SavedFiles { at, new: false, left_out, changes: None }, all));
         }
         let (step, number) = next(all.last(), step);
         let at = FilesAt { step, number, commit: String::new(), tree, of: None };
         let at = self.put(held, &paths, at, now)?;
+        // An index that nothing has brought further yet is the base's.
+        let changes = match all.is_empty() && !taken.changed {
+            true => Some(RoomChanges::default()),
+            false => self.counted(held, &at.tree),
+        };
         all.push(at.clone());
         for old in all.iter().rev().skip(MOST_KEPT) {
             let path = paths.ours.join(REFS).join(old.label());
             std::fs::remove_file(&path).at("removing", &path)?;
         }
-        Ok((SavedFiles { at, new: true, left_out }, all))
+        Ok((SavedFiles { at, new: true, left_out, changes }, all))
     }
 
     /// Writes a state's commit and the reference to it.
@@ -285,16 +296,17 @@ impl Trees {
         let (from, left_out) = (saved.at, saved.left_out);
         let paths = main(held)?;
         let changes = self.changes(&paths.ours, &from.tree, &target.tree)?;
+        let beside_base = self.counted(held, &target.tree);
         if changes.is_empty() {
             let failed = Vec::new();
-            return Ok(Restored { to: target, from, changes, failed, left_out });
+            return Ok(Restored { to: target, from, changes, failed, left_out, beside_base });
         }
         let failed = self.bring_back(&paths, &target, &changes)?;
         let (step, number) = next(all.last(), Some(0));
         let of = Some(target.label());
         let (commit, tree) = (String::new(), target.tree.clone());
         self.put(held, &paths, FilesAt { step, number, commit, tree, of }, now)?;
-        Ok(Restored { to: target, from, changes, failed, left_out })
+        Ok(Restored { to: target, from, changes, failed, left_out, beside_base })
     }
 
     /// Writes the files that differ: git lays them out where no session can write, and they are taken

@@ -5,6 +5,9 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use overmind_core::room::history::RoomChanges;
 
 use super::adopt::{Adopted, Operation, adopt, called};
 use super::build::{Paths, Unit};
@@ -18,6 +21,8 @@ use crate::secrets;
 
 /// Bytes of new and changed files that a snapshot takes at most.
 const MOST: u64 = 2 << 30;
+/// How long counting changed lines may take.
+const COUNTING: Duration = Duration::from_secs(5);
 
 /// How a file differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -406,6 +411,23 @@ pub(crate) fn record(git: &Git, paths: &Paths) -> Result<String, TreeError> {
 /// A message that nobody reads: the commit is not published.
 pub(crate) const UNNAMED: Stamp<'_> = Stamp { message: "uncommitted", now: 0, by: &[] };
 
+/// Reads ` 3 files changed, 41 insertions(+), 7 deletions(-)`, of which any part may be missing.
+fn short_stat(said: &str) -> RoomChanges {
+    let mut counted = RoomChanges::default();
+    for part in said.split(',') {
+        let Some((number, what)) = part.trim().split_once(' ') else { continue };
+        let Ok(number) = number.parse::<u64>() else { continue };
+        if what.starts_with("file") {
+            counted.files = u32::try_from(number).unwrap_or(u32::MAX);
+        } else if what.starts_with("insertion") {
+            counted.added = number;
+        } else if what.starts_with("deletion") {
+            counted.removed = number;
+        }
+    }
+    counted
+}
+
 impl Trees {
     /// What state a session's tree is in. The session may be at work meanwhile.
     ///
@@ -508,6 +530,36 @@ impl Trees {
         };
         let from = base.unwrap_or_else(|| empty_tree(format(&held.notes.intent)));
         Ok((self.difference(&ours, from, &main.tree, patch_bytes)?, commits))
+    }
+
+    /// How much a session changed since its base, committed or not; `None` when git could not say within
+    /// [`COUNTING`]. The session may be at work meanwhile.
+    pub(crate) fn changed(&self, intent: &TreeIntent) -> Option<RoomChanges> {
+        let counted = Held::take(intent).and_then(|held| {
+            let shots = shoot(&self.git, &held, UNNAMED)?;
+            let main =
+                shots.first().ok_or_else(|| TreeError::Gone { place: held.place.clone() })?;
+            Ok(self.counted(&held, &main.tree))
+        });
+        counted.ok().flatten()
+    }
+
+    /// How much a state that a tree's git directory has differs from the tree's base.
+    pub(super) fn counted(&self, held: &Held, tree: &str) -> Option<RoomChanges> {
+        let intent = &held.notes.intent;
+        let base = intent.base.as_deref().unwrap_or_else(|| empty_tree(format(intent)));
+        let said = self
+            .compare(&held.place.join("ours"), base, tree)
+            .args(["--shortstat", "--no-renames"])
+            .within(COUNTING)
+            .run();
+        match said {
+            Ok(said) => Some(short_stat(&said.line())),
+            Err(err) => {
+                tracing::debug!(session = intent.session, %err, "its changes are not counted");
+                None
+            }
+        }
     }
 
     /// What lies between two states that a git directory has.

@@ -1,6 +1,6 @@
 //! What stands in a session's log about its room beside inputs and decisions.
 
-use overmind_core::room::history::RoomUndone;
+use overmind_core::room::history::{RoomChanges, RoomUndone};
 use overmind_core::room::stay::{RoomDecision, RoomWord};
 use overmind_core::session::{ROOM_DONE, ROOM_SNAPSHOT, ROOM_UNDONE};
 use overmind_core::store::{Change, Commit, Guard, NewEvent, StreamId};
@@ -11,12 +11,14 @@ use super::{Driver, Stop};
 impl Driver {
     /// Writes down a step or a warning.
     pub(super) async fn room_word(&mut self, word: RoomWord) -> Result<(), Stop> {
+        let mut counted = None;
         let (kind, payload) = match word {
             RoomWord::Step(step) => ("room.progress", json!({"run_id": self.id, "step": step})),
             RoomWord::Warning(warning) => {
                 ("room.progress", json!({"run_id": self.id, "warning": warning}))
             }
             RoomWord::Saved(snapshot) => {
+                counted = snapshot.changes;
                 (ROOM_SNAPSHOT, json!({"run_id": self.id, "snapshot": snapshot}))
             }
         };
@@ -24,7 +26,17 @@ impl Driver {
         let event = NewEvent { stream, kind, ts, payload };
         let epoch = self.session().row().epoch;
         let guards = vec![Guard::SessionEpoch { session: self.id, epoch }];
-        self.commit(Commit { guards, events: vec![event], changes: Vec::new() }).await
+        let changes = self.counted(counted);
+        self.commit(Commit { guards, events: vec![event], changes }).await
+    }
+
+    /// Takes over what its work changes now; the row is written when it shows something else then.
+    fn counted(&mut self, counted: Option<RoomChanges>) -> Vec<Change> {
+        let Some((session, counted)) = self.held.as_mut().zip(counted) else { return Vec::new() };
+        match session.note_changes(counted) {
+            true => vec![Change::SessionUpdate(Box::new(session.row().clone()))],
+            false => Vec::new(),
+        }
     }
 
     /// Writes down that its files were brought back, also when it has ended.
@@ -32,8 +44,9 @@ impl Driver {
         let payload = json!({"run_id": self.id, "by": by, "undone": undone});
         let (stream, ts) = (StreamId::Session(self.id), self.cortex.clock.now());
         let event = NewEvent { stream, kind: ROOM_UNDONE, ts, payload };
+        let changes = self.counted(undone.changes);
         let guards = vec![self.guard()];
-        self.commit(Commit { guards, events: vec![event], changes: Vec::new() }).await
+        self.commit(Commit { guards, events: vec![event], changes }).await
     }
 
     /// One that has ended has no epoch to be guarded by: nothing starts it again.
