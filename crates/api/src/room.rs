@@ -190,6 +190,9 @@ pub struct Room {
     /// when the room was given back. Not given: it was not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changes: Option<RoomChanges>,
+    /// Who ended the run while it rested: a person, or the setting `engine.rest_hours`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rest_ended_by: Option<String>,
 }
 
 /// How much of its project a run has changed, beside the commit that its branch began at.
@@ -229,7 +232,7 @@ fn text(path: std::path::PathBuf) -> String {
 impl From<stay::RoomRow> for Room {
     fn from(row: stay::RoomRow) -> Self {
         let undecided = row.is_undecided();
-        let stay::RoomRow { phase, made, closed, error, done, attested, changes } =
+        let stay::RoomRow { phase, made, closed, error, done, attested, changes, rest_ended_by } =
             row;
         let had = made.is_some();
         let made = made.unwrap_or_default();
@@ -256,6 +259,7 @@ impl From<stay::RoomRow> for Room {
             done: done.map(Into::into),
             attested: attested.into_iter().map(Into::into).collect(),
             changes: changes.map(Into::into),
+            rest_ended_by,
         }
     }
 }

@@ -158,6 +158,9 @@ fn room_lines(room: &Room) -> Vec<Line> {
             lines.push((name, cell(value)));
         }
     }
+    if let Some(by) = &room.rest_ended_by {
+        lines.push(("rest ended by", cell(by)));
+    }
     if let Some(changes) = room.changes {
         lines.push(("changes", cell(room::said_changes(changes))));
     }

@@ -1,5 +1,7 @@
 //! Rooms of sessions, as callers see them: what was done in one, and what becomes of it.
 
+mod rest;
+
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -144,6 +144,9 @@ pub struct RoomRow {
     /// it was given back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changes: Option<RoomChanges>,
+    /// Who, or what setting, ended the session while it rested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rest_ended_by: Option<String>,
 }
 
 /// So many programs of a room are on its row. The log has all.
@@ -182,6 +185,7 @@ impl RoomRow {
             done: None,
             attested,
             changes: None,
+            rest_ended_by: None,
         }
     }
 

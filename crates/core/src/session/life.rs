@@ -258,7 +258,11 @@ impl Session {
         let Some(living) = self.living() else { return self.stopped(by, now, out) };
         let rested = living.rests && how != StopHow::Kill;
         living.ending = Some(Ending::Asked { how, by: by.to_owned(), rested });
-        let Some(effect) = living.effect else {
+        let effect = living.effect;
+        if rested {
+            self.rest_ended(by);
+        }
+        let Some(effect) = effect else {
             // Between two lives there is nothing to be ended but the waiting.
             return self.stopped(by, now, out);
         };

@@ -555,9 +555,10 @@ impl Session {
                 self.fail(json!({"code": "time_limit", "message": message}), now, out);
             }
             // What rests has nothing to be stopped but its rest.
-            Input::Life(LifeInput::StopAsked { how: StopHow::Stop { .. }, .. })
+            Input::Life(LifeInput::StopAsked { how: StopHow::Stop { .. }, by })
                 if self.is_resting() =>
             {
+                self.rest_ended(by);
                 self.end(SessionStatus::Succeeded, "the session ended", now, out);
             }
             Input::Life(life) => self.life(life, now, out),

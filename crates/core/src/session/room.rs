@@ -258,6 +258,13 @@ impl Session {
         }
     }
 
+    /// Notes who ended its rest, for whoever looks at the row.
+    pub(super) fn rest_ended(&mut self, by: &str) {
+        if let Some(room) = &mut self.row.room {
+            room.rest_ended_by = Some(by.to_owned());
+        }
+    }
+
     /// Notes what its work changes now. Whether the row shows something else than before.
     pub fn note_changes(&mut self, changes: RoomChanges) -> bool {
         let Some(room) = &mut self.row.room else { return false };

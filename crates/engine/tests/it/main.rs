@@ -19,6 +19,7 @@ mod records;
 mod recovery;
 mod registry;
 mod replays;
+mod rests;
 mod rooms;
 mod runs;
 mod vault;

@@ -100,6 +100,18 @@ impl World {
         Self::made(dir, tools, models, 64, (None, None), commands, plain()).await
     }
 
+    /// Built-in agents in rooms, at a time that somebody else turns.
+    pub(crate) async fn in_rooms(
+        models: Arc<FakeModels>,
+        rooms: Arc<FakeRooms>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let dir = Arc::new(tempfile::tempdir().expect("the world of a test works"));
+        let commands = (None, None, Some(rooms as Arc<_>));
+        let money = (clock, Arc::new(NoPrices) as Arc<dyn Prices>);
+        Self::made(dir, FakeTools::ok(), models, 64, (None, None), commands, money).await
+    }
+
     /// Where models have prices, at a time that somebody else turns.
     pub(crate) async fn priced(
         dir: Arc<TempDir>,

@@ -13,6 +13,8 @@ use overmind_engine::{Caller, Engine};
 
 use crate::config::Config;
 
+/// Between two looks for rests that are too long.
+const RESTS_EVERY: Duration = Duration::from_mins(5);
 /// Between two looks for work that nobody decided about.
 const UNDECIDED_EVERY: Duration = Duration::from_hours(1);
 /// Between two looks for what the retention may remove.
@@ -68,6 +70,18 @@ pub(super) async fn start(
     engine.loop_add(Every { name: "checkpoints", every: config.checkpoint_every, pass }).await;
     let pass = move |_| collect(Arc::clone(&memory));
     engine.loop_add(Every { name: "expired-memory", every: COLLECT_EVERY, pass }).await;
+    if let Some(longest) = config.rest {
+        let of = engine.clone();
+        let pass = move |now: Timestamp| {
+            let engine = of.clone();
+            async move {
+                let ended = engine.rests_end(&Caller::admin(), now, longest).await;
+                let ended = ended.map_err(|err| format!("looking for long rests: {err}"))?;
+                Ok(counted(u64::from(ended), "ended"))
+            }
+        };
+        engine.loop_add(Every { name: "rests", every: RESTS_EVERY, pass }).await;
+    }
     if let Some(waits) = config.undecided {
         let of = engine.clone();
         let pass = move |now: Timestamp| {

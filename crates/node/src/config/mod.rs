@@ -90,6 +90,8 @@ pub struct Config {
     pub prices: Option<PathBuf>,
     pub permissions: PermissionsPlace,
     pub approval_ttl: Option<Duration>,
+    /// How long a rest may keep a program or services; `None`: for ever.
+    pub rest: Option<Duration>,
     /// How long worktrees wait for a decision; `None`: for ever.
     pub undecided: Option<Duration>,
     pub propose_after: u32,
@@ -288,6 +290,10 @@ impl Config {
                 .map(PathBuf::from),
             permissions: permissions(&layers),
             approval_ttl: match count(key::APPROVAL_HOURS) {
+                0 => None,
+                hours => Some(Duration::from_secs(3600) * hours),
+            },
+            rest: match count(key::REST_HOURS) {
                 0 => None,
                 hours => Some(Duration::from_secs(3600) * hours),
             },

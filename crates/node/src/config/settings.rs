@@ -97,6 +97,7 @@ pub const PRIVATE_PATHS: &str = "tools.private_paths";
 pub const UNTRUSTED_PATHS: &str = "tools.untrusted_paths";
 pub const CANARIES: &str = "tools.canaries";
 pub const POLICY_FILE: &str = "policy.file";
+pub const REST_HOURS: &str = "engine.rest_hours";
 pub const UNDECIDED_DAYS: &str = "engine.undecided_days";
 pub const APPROVAL_HOURS: &str = "policy.approval_hours";
 pub const PROPOSE_AFTER: &str = "policy.propose_after";
@@ -495,6 +496,13 @@ pub const SETTINGS: &[Setting] = &[
         Kind::Whole { min: 0, max: 8760 },
         Some("168"),
         "an approval that took longer is asked for anew; 0 is never",
+    ),
+    setting(
+        REST_HOURS,
+        None,
+        Kind::Whole { min: 0, max: 8760 },
+        Some("24"),
+        "runs at rest whose program or services go on are ended after so long; `send` goes on with them; 0 is never",
     ),
     setting(
         UNDECIDED_DAYS,

@@ -94,6 +94,7 @@ fn full_session(world: &World) -> SessionRow {
         }),
         attested: vec![RoomAttested::new("service db".into(), &measured())],
         changes: Some(RoomChanges { files: 3, added: 41, removed: 7 }),
+        rest_ended_by: Some("ann".into()),
     }));
     row
 }

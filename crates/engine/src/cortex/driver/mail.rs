@@ -107,6 +107,10 @@ pub(crate) enum Order {
         how: StopHow,
         by: String,
     },
+    /// Ends a session that rests; one that does not is left alone.
+    EndRest {
+        by: String,
+    },
     /// Ends its command at once; cancels what has none.
     Kill {
         by: String,
@@ -136,7 +140,11 @@ impl Order {
         match self {
             Self::Stop { how, by } => Some((*how, by.clone())),
             Self::Cancel { by } | Self::Kill { by } => Some((StopHow::Kill, by.clone())),
-            Self::Answer { .. } | Self::Tell { .. } | Self::Decide { .. } => None,
+            // What was begun meanwhile is not ended.
+            Self::EndRest { .. }
+            | Self::Answer { .. }
+            | Self::Tell { .. }
+            | Self::Decide { .. } => None,
         }
     }
 }

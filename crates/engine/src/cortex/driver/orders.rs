@@ -2,7 +2,7 @@
 
 use overmind_core::command::{LifeInput, StopHow};
 use overmind_core::row::{SessionRow, SessionStatus};
-use overmind_core::session::{Input, Refusal};
+use overmind_core::session::{Input, Refusal, STOP_GRACE_MS};
 use tokio::sync::oneshot;
 
 use super::{Driver, Order, Stop};
@@ -24,6 +24,7 @@ impl Driver {
             Order::Answer { item: None, .. }
             | Order::Cancel { .. }
             | Order::Stop { .. }
+            | Order::EndRest { .. }
             | Order::Kill { .. }
             | Order::Tell { .. }
             | Order::Decide { .. } => false,
@@ -41,6 +42,14 @@ impl Driver {
                 Some(_) => Input::Life(LifeInput::StopAsked { how, by }),
                 None => Input::Canceled { by },
             },
+            Order::EndRest { .. } if self.session().status() != SessionStatus::Idle => {
+                let _ = reply.send(Err(EngineError::conflict("Run does not rest any more")));
+                return Ok(());
+            }
+            Order::EndRest { by } => {
+                let how = StopHow::Stop { grace_ms: STOP_GRACE_MS };
+                Input::Life(LifeInput::StopAsked { how, by })
+            }
             Order::Kill { by } => match self.session().row().command {
                 Some(_) => Input::Life(LifeInput::StopAsked { how: StopHow::Kill, by }),
                 None => Input::Canceled { by },
