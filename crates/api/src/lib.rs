@@ -91,6 +91,7 @@ pub use resource::{
     KindView, Manifest, OwnerReference, RESOURCE_API_VERSION, Resource, ResourceApplied,
     ResourceApply, ResourceDeleteQuery, ResourceDeleted, ResourceGone, ResourceListQuery,
     ResourceMeta, ResourceOwned, ResourceSnapshot, ResourcesApplied, kind_of, kind_title,
+    ritual_ticks,
 };
 pub use room::{
     FileChange, Leak, Leaks, Room, RoomAction, RoomAttested, RoomChanges, RoomDecision, RoomDone,

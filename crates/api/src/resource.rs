@@ -286,6 +286,17 @@ pub struct ResourceDeleteQuery {
     pub resource_version: Option<u64>,
 }
 
+/// The next ticks of a ritual's spec after `now`, at most `count`; none while it is suspended or when
+/// the spec cannot be read.
+pub fn ritual_ticks(spec: &Value, now: Timestamp, count: usize) -> Vec<Timestamp> {
+    let Ok(spec) = overmind_core::ritual::RitualSpec::read(spec) else { return Vec::new() };
+    if spec.suspend {
+        return Vec::new();
+    }
+    let first = spec.schedule.next(now);
+    std::iter::successors(first, |last| spec.schedule.next(*last)).take(count).collect()
+}
+
 /// The kind that a word names, of those this program knows.
 ///
 /// # Errors

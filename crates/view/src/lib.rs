@@ -6,19 +6,29 @@
 //!
 //! No I/O and no clock: the current time is an argument.
 
+mod changes;
 pub mod clean;
+mod costs;
 pub mod documents;
 mod lists;
+mod log;
 mod now;
 mod parts;
+mod resource;
 mod run;
 mod timeline;
 mod when;
 pub mod yaml;
 
+pub use changes::{ChangedFile, Changes, Row, Side};
+pub use costs::{Bar, BudgetRow, CostChart, CostsPage};
 pub use lists::{AgentRow, AgentsPage, RunRow, RunsPage};
+pub use log::{ArtifactRow, Compared, LogRow, StepView, Verdict, bytes};
 pub use now::{Answer, Card, Item, Now, NowData};
 pub use parts::{Pill, Tone, error_text, headline, money, status, thousands};
+pub use resource::{
+    ConditionRow, KindRow, OwnedRow, Recurring, ResourcePage, ResourceRow, ResourceTable,
+};
 pub use run::{Fact, RunPage};
 pub use timeline::{Entry, Mark, Story, story};
 pub use when::{When, elapsed, span};

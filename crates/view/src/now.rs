@@ -17,7 +17,7 @@ pub struct NowData {
     pub inbox: Vec<InboxItem>,
     /// Runs that have not ended, each with the last line that it wrote, if that is known.
     pub active: Vec<(Run, Option<String>)>,
-    /// Runs that have ended, newest first.
+    /// Runs that have ended, in any order.
     pub ended: Vec<Run>,
     /// US dollars spent today; `None` when unknown.
     pub spent_today: Option<f64>,
@@ -27,9 +27,10 @@ pub struct NowData {
 /// `/`: the three columns.
 #[derive(Clone, Debug)]
 pub struct Now {
-    /// The highest risk first, then the oldest.
+    /// The highest risk first, then the oldest; runs at rest after all that keeps one from working.
     pub needs: Vec<Card>,
     pub working: Vec<Item>,
+    /// What ended last comes first.
     pub done: Vec<Item>,
     pub spent_today: Option<String>,
 }
@@ -43,6 +44,8 @@ pub enum Answer {
     Words,
     /// More of a limit, or the end of the run.
     Raise,
+    /// What comes next, to a run at rest; or its end.
+    Turn,
 }
 
 /// One thing that waits for a person.
@@ -101,15 +104,21 @@ impl Now {
             active.iter().map(|(run, _)| (run.id.to_string(), run.name.clone())).collect();
         let mut inbox = inbox;
         inbox.sort_by_key(|item| (std::cmp::Reverse(weight(item)), item.asked_at));
-        let needs = inbox.iter().map(|item| Card::new(item, &names, now)).collect();
+        let asks = inbox.iter().map(|item| Card::new(item, &names, now));
+        let rests = active.iter().filter(|(run, _)| run.status == RunStatus::Idle);
+        let needs = asks.chain(rests.map(|(run, last)| Card::resting(run, last.as_deref(), now)));
+        let needs = needs.collect();
         let works = |run: &Run| {
-            !matches!(run.status, RunStatus::AwaitingApproval | RunStatus::AwaitingInput)
+            use RunStatus::{AwaitingApproval, AwaitingInput, Idle};
+            !matches!(run.status, AwaitingApproval | AwaitingInput | Idle)
         };
         let working = active
             .iter()
             .filter(|(run, _)| works(run))
             .map(|(run, last)| Item::new(run, last.as_deref(), now))
             .collect();
+        let mut ended = ended;
+        ended.sort_by_key(|run| std::cmp::Reverse(run.finished_at));
         let done = ended.iter().map(|run| Item::new(run, None, now)).collect();
         Self { needs, working, done, spent_today: spent_today.map(money) }
     }
@@ -126,6 +135,26 @@ fn weight(item: &InboxItem) -> u8 {
 }
 
 impl Card {
+    /// A run that has answered and waits for what comes next. `last`: the last line that it wrote.
+    pub fn resting(run: &Run, last: Option<&str>, now: Timestamp) -> Self {
+        let item = Item::new(run, None, now);
+        let said = run.final_answer.as_deref().or(last).unwrap_or_default();
+        Self {
+            id: item.id,
+            title: item.name,
+            agent: item.agent,
+            link: Some(item.link),
+            pill: item.pill,
+            action: String::new(),
+            text: clean::cut(&clean::block(said.trim()), 2000).into_owned(),
+            effects: Vec::new(),
+            asked: item.at,
+            answer: Answer::Turn,
+            tokens: false,
+            amount: String::new(),
+        }
+    }
+
     /// `names`: ids of runs with their names.
     pub fn new(item: &InboxItem, names: &[(String, String)], now: Timestamp) -> Self {
         let run = item.run_id.map(|id| id.to_string());
@@ -291,5 +320,43 @@ mod tests {
         assert_eq!(first.text, "`ls` would read `/`");
         assert_eq!(first.effects, ["ls: read /"]);
         assert_eq!(page.spent_today.as_deref(), Some("$1.50"));
+    }
+
+    fn run(id: u8, status: &str, finished: Option<&str>) -> Run {
+        let at = "2026-11-25T16:00:00+00:00";
+        serde_json::from_value(json!({
+            "id": format!("ses_{id:032x}"), "name": format!("run-{id}"), "parent_id": null,
+            "agent_id": "agt_00000000000000000000000000000001", "task": "t", "status": status,
+            "step_limit": 0, "created_at": at, "started_at": at, "finished_at": finished,
+            "agent_version": 1, "epoch": 1, "hive": null, "prompt": null, "approval_id": null,
+            "final_answer": "done:\u{1b}[2J\nyes", "error": null, "cost_usd": 0.0,
+            "usage": {"input_tokens": 0, "output_tokens": 0, "cached_input_tokens": 0,
+                "cache_write_tokens": 0, "reasoning_tokens": 0},
+            "step_count": 0, "model_call_count": 0, "sandbox": "none", "workspace": "/w",
+            "forked_from": null, "created_by": "ann",
+            "colony": "col_00000000000000000000000000000001",
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn what_ended_last_comes_first_and_runs_at_rest_need_somebody() {
+        let ended = vec![
+            run(1, "succeeded", Some("2026-11-25T16:05:00+00:00")),
+            run(2, "failed", Some("2026-11-25T16:09:00+00:00")),
+            run(3, "canceled", Some("2026-11-25T16:07:00+00:00")),
+        ];
+        let active = vec![(run(4, "idle", None), None), (run(5, "running", None), None)];
+        let inbox = vec![item(1, "2026-11-25T16:03:00+00:00", None)];
+        let now = Timestamp::default();
+        let page = Now::new(NowData { inbox, active, ended, spent_today: None, now });
+        let names: Vec<_> = page.done.iter().map(|item| item.name.as_str()).collect();
+        assert_eq!(names, ["run-2", "run-3", "run-1"]);
+        let working: Vec<_> = page.working.iter().map(|item| item.name.as_str()).collect();
+        assert_eq!(working, ["run-5"]);
+        let rests = page.needs.last().unwrap();
+        assert_eq!((page.needs.len(), rests.title.as_str()), (2, "run-4"));
+        assert_eq!(rests.answer, Answer::Turn);
+        assert_eq!(rests.text, "done:\\u{1b}[2J\nyes");
     }
 }

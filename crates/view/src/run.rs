@@ -33,6 +33,12 @@ pub struct RunPage {
     pub active: bool,
     /// Its agent is a program, so there is a log.
     pub has_log: bool,
+    /// It has a worktree of its own, or had one.
+    pub has_room: bool,
+    /// Its work waits for a decision.
+    pub undecided: bool,
+    /// What was decided over its work, in a sentence.
+    pub decided: Option<String>,
 }
 
 impl RunPage {
@@ -89,6 +95,12 @@ impl RunPage {
             waits: waits.iter().map(|item| Card::new(item, &names, now)).collect(),
             active: !run.status.is_terminal(),
             has_log: run.process.is_some(),
+            has_room: run.room.is_some(),
+            undecided: item.undecided,
+            decided: run.room.as_ref().and_then(|room| room.done.as_ref()).map(|done| {
+                let said = format!("{}, by {}", done.said.trim_end_matches('.'), done.by);
+                clean::cut(&clean::line(&said), 400).into_owned()
+            }),
         }
     }
 }

@@ -28,6 +28,13 @@ impl When {
     }
 }
 
+impl When {
+    /// A moment that is to come: `in 16 h`.
+    pub fn until(at: Timestamp, now: Timestamp) -> Self {
+        Self { ago: format!("in {}", span(at.since(now))), ..Self::new(at, now) }
+    }
+}
+
 /// A length of time in one unit, rounded down: `41 s`, `18 min`, `3 h`, `2 d`.
 pub fn span(time: Duration) -> String {
     match time.as_secs() {

@@ -17,13 +17,16 @@
 //! Where to start: [`answer`]; `sections.rs` is the list that the navigation is made from.
 
 mod assets;
+mod costs;
 mod form;
 mod lists;
 mod login;
 mod now;
 mod page;
 mod port;
+mod resources;
 mod run;
+mod run_pages;
 mod sections;
 mod site;
 mod start;

@@ -2,7 +2,7 @@
 
 use askama::Template;
 use http::StatusCode;
-use overmind_api::{Cost, InboxItem, Run, Status};
+use overmind_api::{Cost, InboxItem, Run, RunBasic, Status};
 use overmind_view::{Answer, Now, NowData, clean};
 use serde_json::{Value, json};
 
@@ -14,6 +14,8 @@ use crate::site::Ask;
 /// Most runs of each column.
 const WORKING: usize = 60;
 const DONE: usize = 15;
+/// Of so many that were made last, those that ended last are shown.
+const ENDED: usize = 300;
 /// Of the end of a log, for its last line.
 const TAIL: usize = 16 << 10;
 
@@ -41,8 +43,7 @@ pub(crate) async fn show(
     let active = "queued,running,awaiting_input,awaiting_approval,idle";
     let active: Vec<Run> =
         get(format!("/api/runs?limit={WORKING}&status={active}")).await.value()?;
-    let ended: Vec<Run> =
-        get(format!("/api/runs?limit={DONE}&status=succeeded,failed,canceled")).await.value()?;
+    let ended = ended(ask).await?;
     let today = get("/api/costs?by=day&limit=1".to_owned()).await.value::<Vec<Cost>>().ok();
     let newest = active.iter().chain(&ended).map(|run| run.finished_at.unwrap_or(run.created_at));
     let now = now.or_else(|| newest.max()).unwrap_or_default();
@@ -69,6 +70,21 @@ pub(crate) async fn show(
     let title = if count > 0 { format!("({count}) Now") } else { "Now".to_owned() };
     let frame = Frame::new(title, "/", ask.visitor, ask.secret, refusal);
     Ok(html(code, &Page { frame, now, draft }))
+}
+
+/// The runs that ended last. Runs are listed by when they were made, and the full form of one holds
+/// all that it answered: so the order is found by the short form.
+async fn ended(ask: &Ask<'_>) -> Result<Vec<Run>, Refusal> {
+    let target = format!("/api/runs?view=basic&limit={ENDED}&status=succeeded,failed,canceled");
+    let mut rows: Vec<RunBasic> = ask.port.call(ask.secret, Call::get(target)).await.value()?;
+    rows.sort_by_key(|run| std::cmp::Reverse(run.finished_at));
+    let mut ended = Vec::with_capacity(DONE);
+    for row in rows.iter().take(DONE) {
+        let call = Call::get(format!("/api/runs/{}", row.id));
+        // One that was pruned meanwhile is gone.
+        ended.extend(ask.port.call(ask.secret, call).await.value::<Run>().ok());
+    }
+    Ok(ended)
 }
 
 /// The last line of what a command wrote.

@@ -3,6 +3,7 @@
 use askama::Template;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode, header};
+use overmind_view::clean;
 
 use crate::assets;
 use crate::form;
@@ -24,10 +25,15 @@ pub(crate) struct Frame {
     pub(crate) nav: Vec<Nav>,
     pub(crate) name: String,
     pub(crate) role: &'static str,
+    /// Of what the visitor may do: runs, other things, what holds for all.
     pub(crate) acts: bool,
+    pub(crate) changes: bool,
+    pub(crate) rules: bool,
     pub(crate) csrf: String,
     /// What went wrong with the last form.
     pub(crate) notice: Option<String>,
+    /// What was done.
+    pub(crate) said: Option<String>,
     pub(crate) version: &'static str,
     /// The run that the page is about, for the script.
     pub(crate) run: String,
@@ -58,13 +64,16 @@ impl Frame {
             current: section.path == here,
         });
         Self {
-            title: title.into(),
+            title: clean::line(&title.into()).into_owned(),
             nav: nav.collect(),
-            name: visitor.name.clone(),
+            name: clean::line(&visitor.name).into_owned(),
             role: visitor.role.as_str(),
             acts: visitor.acts(),
+            changes: visitor.changes(),
+            rules: visitor.rules(),
+            said: None,
             csrf: form::csrf(secret),
-            notice: notice.map(|refusal| refusal.message),
+            notice: notice.map(|refusal| clean::block(&refusal.message).into_owned()),
             version: assets::VERSION.as_str(),
             run: String::new(),
         }
@@ -113,6 +122,6 @@ struct Trouble {
 /// A page that cannot be shown, and why.
 pub(crate) fn trouble(visitor: &Visitor, secret: &str, refusal: &Refusal) -> Html {
     let frame = Frame::new("Not shown", "", visitor, secret, None);
-    let (status, message) = (refusal.status.as_u16(), refusal.message.clone());
+    let (status, message) = (refusal.status.as_u16(), clean::block(&refusal.message).into_owned());
     html(refusal.status, &Trouble { frame, status, message })
 }

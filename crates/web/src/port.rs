@@ -58,6 +58,18 @@ impl Visitor {
     }
 }
 
+impl Visitor {
+    /// May make and change things: agents, resources, what becomes of work.
+    pub fn changes(&self) -> bool {
+        matches!(self.role, Role::Operator | Role::Admin)
+    }
+
+    /// May set what holds for all.
+    pub fn rules(&self) -> bool {
+        self.role == Role::Admin
+    }
+}
+
 /// A key for a cookie.
 pub struct Pass {
     pub secret: String,
@@ -99,6 +111,18 @@ impl Call {
 
     pub fn post(target: impl Into<String>, body: Value) -> Self {
         Self { method: Method::POST, target: target.into(), body: Some(body), most: MOST }
+    }
+
+    pub fn put(target: impl Into<String>, body: Value) -> Self {
+        Self { method: Method::PUT, target: target.into(), body: Some(body), most: MOST }
+    }
+
+    pub fn patch(target: impl Into<String>, body: Value) -> Self {
+        Self { method: Method::PATCH, target: target.into(), body: Some(body), most: MOST }
+    }
+
+    pub fn delete(target: impl Into<String>) -> Self {
+        Self { method: Method::DELETE, target: target.into(), body: None, most: MOST }
     }
 
     /// Reads at most so many bytes.

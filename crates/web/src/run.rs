@@ -2,7 +2,7 @@
 
 use askama::Template;
 use http::StatusCode;
-use overmind_api::{Event, InboxItem, Run, Timeline};
+use overmind_api::{Event, InboxItem, Run, Timeline, Timestamp};
 use overmind_view::{Answer, RunPage, Story, clean, story};
 use serde_json::json;
 
@@ -17,11 +17,66 @@ const WINDOW: u64 = 400;
 const MOST: usize = 4 << 20;
 const LOG: usize = 64 << 10;
 
+/// What stands above each page of a run.
+pub(crate) struct Head {
+    pub(crate) run: RunPage,
+    /// Title, path and whether it is the page that is shown.
+    pub(crate) tabs: Vec<(&'static str, String, bool)>,
+    /// What was typed, if it could not be sent.
+    pub(crate) draft: (String, String),
+}
+
+/// The pages of a run: the last part of the path, and the title.
+const TABS: &[(&str, &str)] = &[
+    ("", "Timeline"),
+    ("changes", "Changes"),
+    ("artifacts", "Artifacts"),
+    ("log", "Log"),
+    ("replay", "Replay"),
+];
+
+/// A run and the frame of a page of it. Also says what time it is.
+pub(crate) async fn head(
+    ask: &Ask<'_>,
+    id: &str,
+    tab: &str,
+    failed: Option<(Refusal, String)>,
+) -> Result<(Frame, Head, Run, Timestamp), Refusal> {
+    let target = format!("/api/runs/{}", encoded(id));
+    let run: Run = ask.port.call(ask.secret, Call::get(target)).await.value()?;
+    let target = format!("/api/inbox?run_id={}&limit=20", run.id);
+    let waits = ask.port.call(ask.secret, Call::get(target)).await.value();
+    let waits: Vec<InboxItem> = waits.unwrap_or_default();
+    let now = crate::lists::time(ask, Some(run.finished_at.unwrap_or(run.created_at))).await;
+    let view = RunPage::new(&run, &waits, now);
+    let shown = TABS.iter().filter(|(part, _)| *part != "changes" || view.has_room);
+    let tabs = shown.map(|(part, title)| {
+        let path = match *part {
+            "" => view.link.clone(),
+            part => format!("{}/{part}", view.link),
+        };
+        (*title, path, *part == tab)
+    });
+    let (refusal, draft) = match failed {
+        Some((refusal, text)) => (Some(refusal), text),
+        None => (None, String::new()),
+    };
+    let head = Head { tabs: tabs.collect(), draft: (String::new(), draft), run: view };
+    let title = TABS.iter().find(|(part, _)| *part == tab && !tab.is_empty());
+    let title = title
+        .map_or_else(|| head.run.name.clone(), |(_, title)| format!("{title} · {}", head.run.name));
+    let frame = Frame {
+        run: head.run.id.clone(),
+        ..Frame::new(title, "/runs", ask.visitor, ask.secret, refusal)
+    };
+    Ok((frame, head, run, now))
+}
+
 #[derive(Template)]
 #[template(path = "run.html")]
 struct Page {
     frame: Frame,
-    run: RunPage,
+    head: Head,
     story: Story,
     /// The query of the part before this one.
     earlier: Option<String>,
@@ -29,8 +84,6 @@ struct Page {
     old: bool,
     /// The end of what its command wrote.
     log: String,
-    /// What was typed, if it could not be sent.
-    draft: (String, String),
 }
 
 pub(crate) async fn show(
@@ -39,11 +92,8 @@ pub(crate) async fn show(
     failed: Option<(Refusal, String)>,
 ) -> Result<Html, Refusal> {
     let base = format!("/api/runs/{}", encoded(id));
-    let get = |target: String| ask.port.call(ask.secret, Call::get(target));
-    let run: Run = get(base.clone()).await.value()?;
-    let waits: Vec<InboxItem> =
-        get(format!("/api/inbox?run_id={}&limit=20", run.id)).await.value().unwrap_or_default();
-    let now = crate::lists::time(ask, Some(run.finished_at.unwrap_or(run.created_at))).await;
+    let status = failed.as_ref().map_or(StatusCode::OK, |(refusal, _)| refusal.status);
+    let (frame, head, _, now) = head(ask, id, "", failed).await?;
     let before = ask.query.get("before").parse::<u64>().ok();
     let end = match before {
         Some(before) => before,
@@ -51,35 +101,24 @@ pub(crate) async fn show(
     };
     let from = end.saturating_sub(WINDOW);
     let items = timeline(ask, &base, from, before).await?;
-    let view = RunPage::new(&run, &waits, now);
-    let log = match view.has_log {
+    let log = match head.run.has_log {
         true => log(ask, &base).await,
         false => String::new(),
-    };
-    let (refusal, draft) = match failed {
-        Some((refusal, text)) => (Some(refusal), text),
-        None => (None, String::new()),
-    };
-    let status = refusal.as_ref().map_or(StatusCode::OK, |refusal| refusal.status);
-    let frame = Frame {
-        run: view.id.clone(),
-        ..Frame::new(view.name.clone(), "/runs", ask.visitor, ask.secret, refusal)
     };
     let page = Page {
         frame,
         story: story(&items, now),
         earlier: (from > 0).then(|| format!("?before={from}")),
         old: before.is_some(),
-        run: view,
+        head,
         log,
-        draft: (String::new(), draft),
     };
     Ok(html(status, &page))
 }
 
 /// The number of the run's last event. Runs have up to some hundred thousand: the number is
 /// searched for, so that a page costs a handful of rows.
-async fn last_event(ask: &Ask<'_>, base: &str) -> Result<u64, Refusal> {
+pub(crate) async fn last_event(ask: &Ask<'_>, base: &str) -> Result<u64, Refusal> {
     let any_after = async |seq: u64| {
         let call = Call::get(format!("{base}/events?limit=1&cursor={seq}"));
         let events: Vec<Event> = ask.port.call(ask.secret, call).await.value()?;
@@ -149,6 +188,7 @@ pub(crate) async fn act(
         _ => (format!("{base}/send"), json!({"text": fields.raw("text")})),
     };
     match ask.port.call(ask.secret, Call::post(target, body)).await.check() {
+        Ok(()) if fields.get("next") == "/" => Ok(see_other("/")),
         Ok(()) => Ok(see_other(&format!("/runs/{}", encoded(id)))),
         Err(refusal) => show(ask, id, Some((refusal, fields.raw("text").to_owned()))).await,
     }

@@ -17,6 +17,8 @@ pub(crate) const SECTIONS: &[Section] = &[
     Section { title: "Now", path: "/", key: "n", shown: reads },
     Section { title: "Sessions", path: "/runs", key: "s", shown: reads },
     Section { title: "Agents", path: "/agents", key: "a", shown: sees_agents },
+    Section { title: "Resources", path: "/resources", key: "r", shown: sees_agents },
+    Section { title: "Costs", path: "/costs", key: "c", shown: sees_agents },
 ];
 
 fn reads(role: Role) -> bool {

@@ -7,7 +7,7 @@ use http::{HeaderValue, Method, StatusCode, header};
 use crate::form::{self, Fields};
 use crate::page::{Html, see_other};
 use crate::port::{Port, Refusal, Visitor};
-use crate::{assets, lists, login, now, page, run, start};
+use crate::{assets, costs, lists, login, now, page, resources, run, run_pages, start};
 
 /// Longest form that is read, in bytes.
 const MAX_FORM: usize = 1 << 20;
@@ -67,6 +67,8 @@ pub fn serves(path: &str) -> bool {
                 | "logout"
                 | "runs"
                 | "agents"
+                | "resources"
+                | "costs"
                 | "inbox"
                 | "live"
                 | "assets"
@@ -130,11 +132,40 @@ pub async fn answer(port: &dyn Port, incoming: Incoming<'_>) -> Answer {
         (false, ["runs"]) => lists::runs(&ask).await,
         (false, ["runs", "new"]) => start::show(&ask, &Fields::default(), None).await,
         (false, ["runs", id]) => run::show(&ask, id, None).await,
+        (false, ["runs", id, "changes"]) => run_pages::changes(&ask, id, None).await,
+        (false, ["runs", id, "artifacts"]) => run_pages::artifacts(&ask, id).await,
+        (false, ["runs", id, "artifacts", ..]) => {
+            // As the path came: a name may hold what has to stay encoded.
+            let name = path.splitn(5, '/').nth(4).unwrap_or_default();
+            let target = format!("/api/runs/{}/artifacts/{name}", form::encoded(id));
+            return stream(&secret, target);
+        }
+        (false, ["runs", id, "log"]) => run_pages::log(&ask, id, None).await,
+        (false, ["runs", id, "replay"]) => run_pages::replay(&ask, id, None).await,
+        (true, ["runs", id, verb @ ("done" | "undo")]) => {
+            run_pages::decide(&ask, id, verb, &fields).await
+        }
+        (true, ["runs", id, "verify"]) => run_pages::verify(&ask, id).await,
+        (true, ["runs", id, "fork"]) => run_pages::fork(&ask, id, &fields).await,
         (false, ["runs", id, "output"]) => {
             let id = form::encoded(id);
             return stream(&secret, format!("/api/runs/{id}/log?tail=0&follow=true"));
         }
         (false, ["agents"]) => lists::agents(&ask).await,
+        (false, ["resources"]) => resources::kinds(&ask).await,
+        (false, ["resources", kind]) => resources::table(&ask, kind, None).await,
+        (false, ["resources", kind, name]) => resources::one(&ask, kind, name, None).await,
+        (true, ["resources", kind]) => resources::write(&ask, kind, None, &fields).await,
+        (true, ["resources", kind, name]) => {
+            resources::write(&ask, kind, Some(name), &fields).await
+        }
+        (true, ["resources", kind, name, verb @ ("delete" | "pause" | "resume" | "run")]) => {
+            resources::act(&ask, kind, name, verb).await
+        }
+        (false, ["costs"]) => costs::show(&ask, None).await,
+        (true, ["costs", verb @ ("halt" | "resume" | "budget" | "forget")]) => {
+            costs::act(&ask, verb, &fields).await
+        }
         (true, ["inbox", id]) => now::decide(&ask, id, &fields).await,
         (true, ["runs"]) => start::begin(&ask, &fields).await,
         (true, ["runs", id, verb @ ("stop" | "kill" | "send")]) => {

@@ -3,6 +3,7 @@
 use askama::Template;
 use http::StatusCode;
 use overmind_api::{Agent, AgentStatus, Run, SandboxLevel};
+use overmind_view::clean;
 use serde_json::{Value, json};
 
 use crate::form::Fields;
@@ -14,8 +15,8 @@ use crate::site::Ask;
 #[template(path = "start.html")]
 struct Page {
     frame: Frame,
-    /// Names of agents, and whether each is chosen.
-    agents: Vec<(String, bool)>,
+    /// Ids and names of agents, and whether each is chosen.
+    agents: Vec<(String, String, bool)>,
     sandboxes: Vec<(&'static str, bool)>,
     task: String,
     name: String,
@@ -41,8 +42,9 @@ pub(crate) async fn show(
     };
     let agents = agents.into_iter().filter(|agent| agent.status == AgentStatus::Active);
     let agents = agents.map(|agent| {
-        let is = agent.name == chosen;
-        (agent.name, is)
+        let id = agent.id.to_string();
+        let is = agent.name == chosen || id == chosen;
+        (id, clean::line(&agent.name).into_owned(), is)
     });
     let sandbox = fields.get("sandbox");
     let level = |level: &SandboxLevel| (level.as_str(), level.as_str() == sandbox);

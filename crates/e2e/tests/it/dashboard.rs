@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
+mod pages;
+
 use reqwest::header::{HOST, LOCATION, ORIGIN, SET_COOKIE};
 use reqwest::{Client, Response, StatusCode, redirect};
 use serde_json::{Value, json};

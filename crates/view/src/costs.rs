@@ -1,0 +1,187 @@
+//! What was spent, and what may be.
+
+use overmind_api::{Budget, Cost, HaltState, Timestamp, usd_of};
+
+use crate::clean;
+use crate::parts::{money, thousands};
+use crate::when::When;
+
+/// A bar of a chart, with what stands in the table behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bar {
+    pub name: String,
+    pub cost: String,
+    pub calls: String,
+    pub input: String,
+    pub cached: String,
+    pub output: String,
+    /// Calls without a known price; empty when there are none.
+    pub unpriced: String,
+    /// Of the longest bar, 0 to 100.
+    pub share: u8,
+}
+
+/// Spending by one thing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CostChart {
+    pub title: &'static str,
+    pub bars: Vec<Bar>,
+}
+
+impl CostChart {
+    /// `by_day`: in the order of days; otherwise what cost most comes first. `names`: ids of agents
+    /// with their names.
+    pub fn new(
+        title: &'static str,
+        by_day: bool,
+        costs: &[Cost],
+        names: &[(String, String)],
+    ) -> Self {
+        let mut costs: Vec<_> = costs.iter().collect();
+        match by_day {
+            true => costs.sort_by(|a, b| a.key.cmp(&b.key)),
+            false => costs.sort_by_key(|cost| std::cmp::Reverse((cost.microusd, cost.calls))),
+        }
+        let most = costs.iter().map(|cost| cost.microusd).max().unwrap_or(0).max(1);
+        let bars = costs.iter().map(|cost| Bar {
+            name: named(&cost.key, names),
+            cost: money(usd_of(cost.microusd)),
+            calls: thousands(cost.calls),
+            input: thousands(cost.input_tokens),
+            cached: thousands(cost.cached_input_tokens),
+            output: thousands(cost.output_tokens),
+            unpriced: match cost.unpriced_calls {
+                0 => String::new(),
+                count => thousands(count),
+            },
+            share: percent(cost.microusd, most),
+        });
+        Self { title, bars: bars.collect() }
+    }
+}
+
+/// Of a whole, 0 to 100.
+fn percent(part: u64, whole: u64) -> u8 {
+    let share = u128::from(part) * 100 / u128::from(whole.max(1));
+    u8::try_from(share.min(100)).unwrap_or(100)
+}
+
+/// A key for people: the name of an agent's id, the text itself otherwise.
+fn named(key: &str, names: &[(String, String)]) -> String {
+    let (before, id) = key.split_once(':').unwrap_or(("", key));
+    let name = names.iter().find(|(known, _)| known == id).map(|(_, name)| name.as_str());
+    let text = match (before, name) {
+        (_, None) if key.is_empty() => "none".to_owned(),
+        (_, None) => key.to_owned(),
+        ("", Some(name)) => name.to_owned(),
+        (before, Some(name)) => format!("{before} {name}"),
+    };
+    clean::cut(&clean::line(&text), 80).into_owned()
+}
+
+/// A limit and how it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BudgetRow {
+    pub id: String,
+    pub scope: String,
+    pub per: String,
+    /// `$5.00`, `20,000 tokens`, or both.
+    pub limit: String,
+    pub used: String,
+    pub reserved: String,
+    pub left: String,
+    /// Of the limit, 0 to 100: used, and reserved on top.
+    pub used_share: u8,
+    pub reserved_share: u8,
+    pub soft: bool,
+    /// It can be taken away here: no definition says it.
+    pub set: bool,
+    pub resets: Option<When>,
+}
+
+/// `/costs`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CostsPage {
+    pub charts: Vec<CostChart>,
+    pub budgets: Vec<BudgetRow>,
+    /// Everything stands still: who stopped it, why, since when.
+    pub halted: Option<(String, String, Option<When>)>,
+}
+
+impl CostsPage {
+    pub fn new(
+        charts: Vec<CostChart>,
+        budgets: &[Budget],
+        names: &[(String, String)],
+        halt: &HaltState,
+        now: Timestamp,
+    ) -> Self {
+        let text =
+            |of: &Option<String>| clean::line(of.as_deref().unwrap_or_default()).into_owned();
+        Self {
+            charts,
+            budgets: budgets.iter().map(|budget| BudgetRow::new(budget, names, now)).collect(),
+            halted: halt.halted.then(|| {
+                (text(&halt.by), text(&halt.reason), halt.since.map(|at| When::new(at, now)))
+            }),
+        }
+    }
+}
+
+impl BudgetRow {
+    fn new(budget: &Budget, names: &[(String, String)], now: Timestamp) -> Self {
+        let both = |usd: Option<u64>, tokens: Option<u64>| {
+            let usd = usd.map(|usd| money(usd_of(usd)));
+            let tokens = tokens.map(|tokens| format!("{} tokens", thousands(tokens)));
+            usd.into_iter().chain(tokens).collect::<Vec<_>>().join(", ")
+        };
+        // Only what the limit bounds.
+        let of = |amount: overmind_api::BudgetAmount| {
+            both(budget.microusd.map(|_| amount.microusd), budget.tokens.map(|_| amount.tokens))
+        };
+        let share = |amount: overmind_api::BudgetAmount| {
+            let usd = budget.microusd.map_or(0, |limit| percent(amount.microusd, limit));
+            usd.max(budget.tokens.map_or(0, |limit| percent(amount.tokens, limit)))
+        };
+        let used_share = share(budget.used);
+        Self {
+            id: budget.id.to_string(),
+            scope: named(&budget.scope, names),
+            per: budget.per.as_str().to_owned(),
+            limit: both(budget.microusd, budget.tokens),
+            used: of(budget.used),
+            reserved: of(budget.reserved),
+            left: both(budget.left.microusd, budget.left.tokens),
+            reserved_share: share(budget.reserved).min(100 - used_share),
+            used_share,
+            soft: budget.soft,
+            set: budget.source == "set",
+            resets: budget.resets_at.map(|at| When::until(at, now)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cost(key: &str, microusd: u64) -> Cost {
+        serde_json::from_value(serde_json::json!({"key": key, "calls": 2, "microusd": microusd,
+            "unpriced_calls": 0, "input_tokens": 1200, "output_tokens": 3, "cached_input_tokens": 0,
+            "cache_write_tokens": 0, "reasoning_tokens": 0}))
+        .unwrap()
+    }
+
+    #[test]
+    fn bars_are_parts_of_the_longest_and_days_keep_their_order() {
+        let names = [("agt_1".to_owned(), "fixer\u{7}".to_owned())];
+        let costs = [cost("agt_1", 500_000), cost("agt_2", 1_000_000)];
+        let chart = CostChart::new("By agent", false, &costs, &names);
+        let bars: Vec<_> = chart.bars.iter().map(|bar| (bar.name.as_str(), bar.share)).collect();
+        assert_eq!(bars, [("agt_2", 100), ("fixer\\u{7}", 50)]);
+        let days = [cost("2026-11-26", 1), cost("2026-11-25", 9)];
+        let chart = CostChart::new("By day", true, &days, &[]);
+        assert_eq!(chart.bars[0].name, "2026-11-25");
+        assert_eq!((percent(3, 0), percent(u64::MAX, u64::MAX)), (100, 100));
+    }
+}
