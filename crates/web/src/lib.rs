@@ -19,6 +19,8 @@
 mod assets;
 mod costs;
 mod form;
+#[cfg(test)]
+mod hostile;
 mod lists;
 mod login;
 mod now;
