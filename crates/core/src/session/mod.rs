@@ -558,8 +558,7 @@ impl Session {
             Input::Life(LifeInput::StopAsked { how: StopHow::Stop { .. }, by })
                 if self.is_resting() =>
             {
-                self.rest_ended(by);
-                self.end(SessionStatus::Succeeded, "the session ended", now, out);
+                self.end_rest(by, now, out);
             }
             Input::Life(life) => self.life(life, now, out),
             Input::Room(room) => self.room_said(room, now, out),

@@ -265,6 +265,12 @@ impl Session {
         }
     }
 
+    /// It rests without a program, and somebody stops it: that is a good end.
+    pub(super) fn end_rest(&mut self, by: &str, now: Timestamp, out: &mut Step) {
+        self.rest_ended(by);
+        self.end(SessionStatus::Succeeded, "the session ended", now, out);
+    }
+
     /// Notes what its work changes now. Whether the row shows something else than before.
     pub fn note_changes(&mut self, changes: RoomChanges) -> bool {
         let Some(room) = &mut self.row.room else { return false };
