@@ -1,5 +1,6 @@
 //! `cargo xtask soak`: the second tier. The tests of storms, kills, hostile corpora, emulated machines
-//! and random schedules with large counts, and the fuzz targets, for as long as somebody wants.
+//! and random schedules with large counts, the fuzz targets, and strangers' programs that read the
+//! OpenAPI document, for as long as somebody wants.
 
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,8 @@ use crate::host::Host;
 use crate::report::Report;
 use crate::steps::succeed;
 use crate::{counterparts, say};
+
+mod surface;
 
 const HELP: &str = "`cargo xtask soak [--minutes N] [NAME…]`";
 
@@ -25,8 +28,14 @@ const TESTS: &[(&str, &str)] = &[
 
 /// The fuzz targets, by the name under which they are soaked.
 const FUZZ: &str = "fuzz";
+/// A fuzzer of the HTTP surface, see [`surface::fuzz`].
+const OPENAPI: &str = "openapi";
+/// Generated clients of the HTTP surface, see [`surface::clients`].
+const CLIENTS: &str = "clients";
 /// How long the fuzz targets run where no time is given, all together.
 const FUZZ_SECONDS: u64 = 60;
+/// How long the HTTP surface is fuzzed where no time is given.
+const OPENAPI_SECONDS: u64 = 300;
 
 #[derive(Debug, PartialEq, Eq)]
 struct Options<'a> {
@@ -36,7 +45,7 @@ struct Options<'a> {
 }
 
 fn options<'a>(args: &[&'a str]) -> Result<Options<'a>> {
-    let known = || TESTS.iter().map(|(name, _)| *name).chain([FUZZ]);
+    let known = || TESTS.iter().map(|(name, _)| *name).chain([FUZZ, OPENAPI, CLIENTS]);
     let mut options = Options { minutes: None, names: Vec::new() };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
@@ -86,6 +95,14 @@ pub fn command(host: &Host, args: &[&str]) -> Result<()> {
         }
     }
     let mut passed = 0;
+    if options.names.contains(&OPENAPI) {
+        let share = if options.names.len() > 1 { 4 } else { 1 };
+        let seconds = limit.map_or(OPENAPI_SECONDS, |limit| (limit.as_secs() / share).max(1));
+        count("openapi", surface::fuzz(host, seconds), &mut passed, &mut failed);
+    }
+    if options.names.contains(&CLIENTS) {
+        count("clients", surface::clients(host), &mut passed, &mut failed);
+    }
     if !filter.is_empty() {
         let counterparts = counterparts::start(host);
         let nextest = ["nextest", "run", "--workspace", "--locked", "--profile", "soak"];
@@ -115,6 +132,17 @@ pub fn command(host: &Host, args: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// Counts what came of one thing that is no test of nextest, and says why it failed.
+fn count(name: &str, outcome: Result<()>, passed: &mut usize, failed: &mut usize) {
+    match outcome {
+        Ok(()) => *passed += 1,
+        Err(err) => {
+            say::note(&format!("soak: {name} FAILED: {err:#}"));
+            *failed += 1;
+        }
+    }
+}
+
 /// Runs every fuzz target on the stable toolchain for `seconds` in all.
 fn fuzz_targets(host: &Host, seconds: u64) -> Result<()> {
     // With the workspace's features, so that this shares the builds of the tests.
@@ -133,7 +161,7 @@ mod tests {
         let read = options(&["--minutes", "3", "kills", "fuzz"]).expect("options");
         assert_eq!(read, Options { minutes: Some(3), names: vec!["kills", "fuzz"] });
         let all = options(&[]).expect("no options");
-        assert_eq!((all.minutes, all.names.len()), (None, TESTS.len() + 1));
+        assert_eq!((all.minutes, all.names.len()), (None, TESTS.len() + 3));
         for wrong in [&["storms"][..], &["--minutes"], &["--minutes", "0"], &["--minutes", "x"]] {
             assert!(options(wrong).is_err(), "{wrong:?}");
         }

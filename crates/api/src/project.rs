@@ -102,7 +102,7 @@ pub struct ProjectRevoked {
 
 /// Which project is asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 pub struct ProjectQuery {
     /// An absolute path in the project.
     pub project: String,

@@ -77,6 +77,16 @@ impl Fault {
         self
     }
 
+    /// Turns "unavailable" into a conflict: for requests whose purpose it is to end that state.
+    #[must_use]
+    pub(crate) fn unavailable_is_conflict(mut self) -> Self {
+        if self.problem.known_kind() == Some(ProblemKind::Unavailable) {
+            let error = std::mem::take(&mut self.problem.error);
+            *self.problem = Problem::new(ProblemKind::Conflict, error);
+        }
+        self
+    }
+
     /// The whole response.
     pub(crate) fn render(mut self, request_id: &str) -> Response {
         self.problem.request_id = Some(request_id.to_owned());

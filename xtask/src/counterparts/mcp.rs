@@ -24,20 +24,49 @@ const SDKS: &[&str] = &["openai==3.54.0", "anthropic==2.12.0"];
 
 const LITELLM: &[&str] = &["litellm[proxy]==1.106.2"];
 
+/// What reads an OpenAPI document: a fuzzer, and generators of clients.
+const SCHEMATHESIS: &[&str] = &["schemathesis==4.32.5"];
+const PYTHON_CLIENT: &[&str] = &["openapi-python-client==0.29.1"];
+const TYPESCRIPT_CLIENT: &[&str] = &[
+    "openapi-typescript@7.13.0",
+    "openapi-fetch@0.17.0",
+    "typescript@5.9.3",
+    "@types/node@20.9.5",
+];
+
 /// The messages of OpenTelemetry's own protocol.
 const OTLP: &[&str] = &["opentelemetry-proto==1.45.2"];
 
 /// A directory with `node_modules`.
 pub(super) fn node(host: &Host) -> Result<Started> {
+    modules(host, host.mcp_node.as_ref(), "mcp-node", NODE)
+}
+
+/// A directory with `node_modules` of what makes a client in TypeScript.
+pub(super) fn typescript_client(host: &Host) -> Result<Started> {
+    modules(host, None, "typescript-client", TYPESCRIPT_CLIENT)
+}
+
+fn modules(host: &Host, brought: Option<&String>, name: &str, all: &[&str]) -> Result<Started> {
     let npm = host.which("npm").context("this needs node and npm")?;
-    installed(host, host.mcp_node.as_ref(), "mcp-node", NODE.join(" "), |dir| {
+    installed(host, brought, name, all.join(" "), |dir| {
         let mut command = Command::new(&npm);
         command
             .args(["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"])
             .arg(dir)
-            .args(NODE);
+            .args(all);
         command
     })
+}
+
+/// A directory for `PYTHONPATH` with Schemathesis, its program in `bin`.
+pub(super) fn schemathesis(host: &Host) -> Result<Started> {
+    packages(host, None, "python-schemathesis", SCHEMATHESIS)
+}
+
+/// A directory for `PYTHONPATH` with what makes a client in Python, its program in `bin`.
+pub(super) fn python_client(host: &Host) -> Result<Started> {
+    packages(host, None, "python-client", PYTHON_CLIENT)
 }
 
 /// A directory for `PYTHONPATH`.

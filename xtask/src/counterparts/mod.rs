@@ -135,6 +135,33 @@ pub fn of_litellm(host: &Host) -> Result<String> {
     Ok(mcp::litellm(host).context("installing LiteLLM")?.address)
 }
 
+/// The directory with Schemathesis, which fuzzes the HTTP surface.
+///
+/// # Errors
+///
+/// When it cannot be installed.
+pub fn of_schemathesis(host: &Host) -> Result<String> {
+    Ok(mcp::schemathesis(host).context("installing Schemathesis")?.address)
+}
+
+/// The directory with what generates a client in Python.
+///
+/// # Errors
+///
+/// When it cannot be installed.
+pub fn of_python_client(host: &Host) -> Result<String> {
+    Ok(mcp::python_client(host).context("installing openapi-python-client")?.address)
+}
+
+/// The directory with what generates and compiles a client in TypeScript.
+///
+/// # Errors
+///
+/// When it cannot be installed.
+pub fn of_typescript_client(host: &Host) -> Result<String> {
+    Ok(mcp::typescript_client(host).context("installing openapi-typescript")?.address)
+}
+
 /// What the figures of sandboxes are measured with. Dropped, the engine ends.
 #[derive(Debug)]
 pub struct OfSandboxes {

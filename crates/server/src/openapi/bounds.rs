@@ -17,6 +17,7 @@ const BOUNDS: &str = include_str!("bounds.json");
 /// When a bound is of something that is not in the document: it was renamed.
 pub(super) fn state(document: &mut Value) {
     agents_in_either_form(document);
+    events_of_streams(document);
     let bounds: Value = serde_json::from_str(BOUNDS).expect("bounds.json is JSON");
     unsigned(document);
     for name in object(&bounds["document"]["components"]["schemas"]).keys() {
@@ -93,5 +94,28 @@ fn agents_in_either_form(document: &mut Value) {
     if let Some(schema) = document.pointer_mut(at) {
         let list = json!({"type": "array", "items": {"$ref": "#/components/schemas/MeshAgent"}});
         *schema = json!({"oneOf": [schema.take(), list]});
+    }
+}
+
+/// What a stream answers with is one event after another: the text of each is JSON of what the
+/// handler names.
+fn events_of_streams(document: &mut Value) {
+    let paths = document["paths"].as_object_mut().expect("a document has paths");
+    for operation in paths.values_mut().filter_map(Value::as_object_mut).flat_map(Map::values_mut) {
+        let Some(responses) = operation["responses"].as_object_mut() else { continue };
+        for response in responses.values_mut() {
+            let at = "/content/text~1event-stream/schema";
+            let Some(schema) = response.pointer_mut(at) else { continue };
+            let text = "One event of the stream; `data` is JSON";
+            *schema = json!({
+                "type": "object",
+                "description": text,
+                "properties": {
+                    "id": {"type": "string"},
+                    "event": {"type": "string"},
+                    "data": {"type": "string", "contentMediaType": "application/json"},
+                },
+            });
+        }
     }
 }

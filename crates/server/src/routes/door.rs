@@ -67,6 +67,8 @@ fn refused(code: i64, message: impl Into<String>) -> Refused {
     responses(
         (status = 200, description = "The response", body = serde_json::Value),
         (status = 202, description = "The message asks for none"),
+        (status = 400, description = "An error of JSON-RPC: the message is wrong", body = serde_json::Value),
+        (status = 404, description = "An error of JSON-RPC: there is no such method", body = serde_json::Value),
         (status = 403, description = "The token is neither a run's nor a key's with the scope `mcp` or the role operator"),
     )
 ))]

@@ -91,7 +91,9 @@ pub(crate) async fn vault_status(
 /// Opens a vault that is locked: with a passphrase, or because its key file is back.
 #[cfg_attr(feature = "openapi", utoipa::path(
     post, path = "/api/vault/unlock", tag = "vault", request_body = VaultPassphrase,
-    responses((status = 200, body = VaultInfo), (status = 503, description = "It stays locked, and why"))
+    responses((status = 200, body = VaultInfo),
+        (status = 409, description = "It stays locked, and why: its passphrase was not given, or its key file is not there"),
+        (status = 422, description = "The passphrase is wrong"))
 ))]
 pub(crate) async fn vault_unlock(
     State(cx): State<Arc<Cx>>,
@@ -102,7 +104,9 @@ pub(crate) async fn vault_unlock(
     let passphrase = passphrase.transpose()?;
     let engine = cx.engine.clone();
     let work = async move { engine.vault_unlock(&caller, passphrase).await };
-    Ok(json(&info(cx.detached(work).await?)))
+    // That it is locked is what the caller came for, and no failure of the server.
+    let status = cx.detached(work).await.map_err(Fault::unavailable_is_conflict)?;
+    Ok(json(&info(status)))
 }
 
 /// Puts all secrets under a new master key; with a passphrase, under that one from now on.
