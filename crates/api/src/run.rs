@@ -414,6 +414,10 @@ pub struct RunCreate {
     /// By what it is found: `{"app": "web"}`, with the syntax of labels of Kubernetes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    /// Names of contexts whose values and prompt it is given, at most 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 16))]
+    pub contexts: Vec<String>,
 }
 
 impl RunCreate {

@@ -702,6 +702,9 @@ pub struct RunArgs {
     /// Label it, to find it again with `overmind ps -l`; may be given again
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = crate::args_command::label)]
     pub label: Vec<(String, String)>,
+    /// Give it the values and the prompt of this context; may be given again
+    #[arg(long, value_name = "CONTEXT")]
+    pub context: Vec<String>,
     /// Confirm what the project orders to be run, without asking; see `overmind help trust`
     #[arg(long)]
     pub trust_project: bool,

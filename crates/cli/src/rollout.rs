@@ -112,7 +112,7 @@ fn named(given: &str) -> Result<String, Failure> {
     }
 }
 
-fn field<'a>(one: &'a mut Resource) -> Result<&'a mut serde_json::Map<String, Value>, Failure> {
+fn field(one: &mut Resource) -> Result<&mut serde_json::Map<String, Value>, Failure> {
     let spec = one.spec.as_object_mut();
     spec.ok_or_else(|| Failure::failed("the server's fleet has no spec"))
 }

@@ -180,6 +180,7 @@ async fn begin(
         room: args.room.wish(),
         conversation: None,
         labels: args.label.into_iter().collect(),
+        contexts: args.context,
     };
     let in_words = agent.is_none();
     let agent = match agent {
@@ -382,7 +383,7 @@ fn exit_of(run: &Run) -> Exit {
 pub async fn follow(cx: &Context, remote: &Remote, made: &Run, is_command: bool) -> Outcome {
     let watched = async {
         match is_command {
-            true => follow_command(cx, remote, made).await,
+            true => Box::pin(follow_command(cx, remote, made)).await,
             false => follow_agent(cx, remote, made).await,
         }
     };

@@ -51,6 +51,8 @@ pub struct Assignment {
     pub workspace: PathBuf,
     /// Its room, if it has a worktree of its own: variables for its commands, and what they see.
     pub room: Option<Arc<Surroundings>>,
+    /// Variables that the session's contexts give its commands.
+    pub given: Arc<[(String, String)]>,
     /// The trace that the work belongs to.
     pub trail: Option<Trail>,
 }

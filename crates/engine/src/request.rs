@@ -77,6 +77,8 @@ pub struct SessionDraft {
     /// Whether it rests after its answer; `None`: only a program that takes more input does.
     pub conversation: Option<bool>,
     pub labels: BTreeMap<String, String>,
+    /// Names of contexts that it is given.
+    pub contexts: Vec<String>,
     /// The record that a reconciler starts it for.
     pub owner: Option<RecordId>,
     /// The Idempotency-Key header and the BLAKE3 of the body.

@@ -10,16 +10,20 @@ use overmind_core::budget::CostRow;
 use overmind_core::command::{CommandKind, CommandSpec, MAX_ARGUMENT, StopHow};
 use overmind_core::ids::{AgentId, ApprovalId, SessionId};
 use overmind_core::name;
+use overmind_core::record::Name;
 use overmind_core::record::bounds::check_labels;
+use overmind_core::record::kinds::context::CONTEXT;
 use overmind_core::room::RoomWhen;
 use overmind_core::room::stay::RoomPhase;
 use overmind_core::row::{Role, SessionRow, SessionStatus, StepRow};
 use overmind_core::sandbox::SandboxLevel;
+use overmind_core::session::given::{self, GivenContext};
 use overmind_core::session::{Session, Spec, Toolset};
 use overmind_core::store::{
     Change, Commit, EventQuery, Guard, IdempotentAnswer, LogEvent, NameFilter, NewEvent, Page,
     SessionFilter, StoreError, StreamId,
 };
+use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::Engine;
@@ -120,6 +124,7 @@ impl Engine {
             self.no_secret("name", name)?;
         }
         self.labels_as_said(&draft.labels)?;
+        let contexts = self.contexts_given(by, &draft.contexts).await?;
         let parent_row = match &draft.parent {
             Some(parent) => Some(self.find_parent(parent).await?),
             None => None,
@@ -174,6 +179,7 @@ impl Engine {
             conversation: draft.conversation.unwrap_or(takes_more),
             owner: draft.owner,
             labels: draft.labels,
+            contexts,
         };
         self.runs_as_said(&spec.task, &spec.agent)?;
         for attempt in 0.. {
@@ -202,6 +208,55 @@ impl Engine {
             }
         }
         unreachable!("the last attempt returns")
+    }
+
+    /// The contexts of these names, as they are now.
+    async fn contexts_given(
+        &self,
+        by: &Caller,
+        names: &[String],
+    ) -> Result<Vec<GivenContext>, EngineError> {
+        let wrong = |text: String| EngineError::invalid("contexts", text);
+        if names.len() > given::MAX_CONTEXTS {
+            let text = format!("has {}; {} is the most", names.len(), given::MAX_CONTEXTS);
+            return Err(wrong(text));
+        }
+        let (mut all, mut bytes) = (Vec::new(), 0);
+        for name in names {
+            let parsed = Name::parse(name).map_err(|why| wrong(format!("`{name}`: {why}")))?;
+            let record = self.record_fetch(by, &CONTEXT, &parsed).await?;
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let values = record.spec.get("values").and_then(Value::as_object);
+            let values: BTreeMap<String, String> = values
+                .into_iter()
+                .flatten()
+                .map(|(key, value)| (key.clone(), text(value)))
+                .collect();
+            let prompt = record.spec.get("prompt").map(text).unwrap_or_default();
+            if record
+                .spec
+                .get("files")
+                .and_then(Value::as_object)
+                .is_some_and(|all| !all.is_empty())
+            {
+                let text = format!(
+                    "context {name} has files, which runs are not given: values and the prompt are"
+                );
+                return Err(wrong(text));
+            }
+            for key in values.keys() {
+                given::check_variable(key)
+                    .map_err(|why| wrong(format!("context {name}: the value `{key}` {why}")))?;
+            }
+            bytes += prompt.len() + values.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
+            if bytes > given::MAX_BYTES {
+                let text = format!("are more than {} KiB together", given::MAX_BYTES >> 10);
+                return Err(wrong(text));
+            }
+            let generation = record.generation;
+            all.push(GivenContext { name: name.clone(), generation, values, prompt });
+        }
+        Ok(all)
     }
 
     /// That labels are such, and hold no secret: they are compared, and cannot be masked.

@@ -242,6 +242,7 @@ impl Engine {
                     agent_name: by.name.clone(),
                     tools_allowed: Arc::from([tool.clone()]),
                     sandbox: SandboxLevel::Namespace,
+                    given: Arc::default(),
                     trail: by.trace.map(|here| Trail { here, recorded: config.traced }),
                 };
                 self.called_by_hive(effect, assignment, &tool, &args).await?
@@ -355,6 +356,8 @@ impl Engine {
                 agent_name: agent.name,
                 tools_allowed: agent.tools_allowed.into(),
                 sandbox: row.sandbox,
+                // Who calls a tool in a run's name has variables of its own.
+                given: Arc::default(),
                 trail,
             };
             self.called_by_hive(effect, assignment, &tool, &args).await?

@@ -18,7 +18,7 @@ pub const MAX_HISTORY: u32 = 100;
 const FIELDS: &[&str] =
     &["historyLimit", "maxSurge", "maxUnavailable", "minReady", "paused", "replicas", "template"];
 const TEMPLATE: &[&str] =
-    &["agent", "command", "labels", "project", "restartedAt", "sandbox", "task"];
+    &["agent", "command", "contexts", "labels", "project", "restartedAt", "sandbox", "task"];
 
 /// What sessions are to stay.
 #[derive(Clone, Debug)]
@@ -203,6 +203,10 @@ pub fn schema() -> Value {
                     "agent": text("Name or id of the agent; with a command it may be left out."),
                     "command": {
                         "description": "Program and arguments in place of those of the agent.",
+                        "type": "array", "items": { "type": "string" }, "minItems": 1,
+                    },
+                    "contexts": {
+                        "description": "Names of contexts whose values and prompt each run is given.",
                         "type": "array", "items": { "type": "string" }, "minItems": 1,
                     },
                     "task": text("What each run is to do."),

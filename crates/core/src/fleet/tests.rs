@@ -247,7 +247,8 @@ proptest! {
                 0 | 1 => world.run(at),
                 _ => hand = world.step(hand),
             }
-            prop_assert!(world.open().len() as u32 <= replicas + surge, "{:?}", world.status);
+            let most = (replicas + surge) as usize;
+            prop_assert!(world.open().len() <= most, "{:?}", world.status);
             prop_assert!(world.running() >= least, "{:?}", world.status);
         }
         world.settle();

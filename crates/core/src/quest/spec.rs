@@ -21,6 +21,7 @@ const FIELDS: &[&str] = &[
     "backoff",
     "command",
     "completions",
+    "contexts",
     "deadline",
     "parallelism",
     "project",
@@ -53,6 +54,8 @@ pub struct QuestSpec {
     pub sandbox: Option<SandboxLevel>,
     /// An absolute path.
     pub project: Option<String>,
+    /// Names of contexts that each session is given.
+    pub contexts: Vec<String>,
 }
 
 impl QuestSpec {
@@ -67,6 +70,7 @@ impl QuestSpec {
         };
         let mut reader = Reader { at, fields, wrong: unknown_fields(at, fields, FIELDS) };
         let command = reader.words("command");
+        let contexts = reader.words("contexts").unwrap_or_default();
         let agent = reader.text("agent").filter(|agent| !agent.is_empty());
         if !fields.contains_key("command") && !fields.contains_key("agent") {
             let hint = "name an agent (`overmind agent list`), or give a command";
@@ -100,6 +104,7 @@ impl QuestSpec {
             ttl: reader.period("ttlAfterFinish"),
             sandbox,
             project,
+            contexts,
         };
         if reader.wrong.is_empty() { Ok(spec) } else { Err(reader.wrong) }
     }
@@ -132,7 +137,7 @@ impl Reader<'_> {
         let words: Option<Vec<String>> =
             list.and_then(|list| list.iter().map(|one| one.as_str().map(str::to_owned)).collect());
         if words.is_none() {
-            self.refuse(field, "must be a list of texts: a program and its arguments");
+            self.refuse(field, "must be a list of texts, and not empty");
         }
         words
     }
@@ -180,6 +185,10 @@ pub fn schema() -> Value {
             },
             "command": {
                 "description": "Program and arguments in place of those of the agent.",
+                "type": "array", "items": { "type": "string" }, "minItems": 1,
+            },
+            "contexts": {
+                "description": "Names of contexts whose values and prompt each run is given.",
                 "type": "array", "items": { "type": "string" }, "minItems": 1,
             },
             "task": { "description": "What each run is to do.", "type": "string" },

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::given::GivenContext;
 use super::room::{self, ROOM_DONE, ROOM_FORKED, ROOM_SNAPSHOT, ROOM_UNDONE};
 use crate::agent::AgentSpec;
 use crate::attest::AttestationRef;
@@ -69,6 +70,9 @@ pub struct Spec {
     /// By what people and reconcilers find it; never changes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    /// What it was given of contexts, as they were then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub contexts: Vec<GivenContext>,
 }
 
 /// Where a fork comes from and what it changes from the fork on.

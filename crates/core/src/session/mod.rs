@@ -11,6 +11,7 @@ mod act;
 mod convo;
 mod end;
 mod gating;
+pub mod given;
 mod input;
 mod life;
 mod model_turn;
@@ -45,9 +46,7 @@ use crate::ids::{ApprovalId, EffectId, InboxId, StepId};
 use crate::inbox::{InboxItem, InboxKind, InboxState, Waiting, title};
 use crate::model::Usage;
 use crate::name;
-use crate::policy::prompt;
 use crate::row::{SessionRow, SessionStatus, StepKind, StepRow};
-use crate::sandbox::SandboxLevel;
 use crate::time::Timestamp;
 
 /// An event that a session decided on. Its stream and time are the commit's.
@@ -188,7 +187,7 @@ impl Session {
             // Who runs a command asks no model.
             system: match agent.command {
                 Some(_) => Arc::default(),
-                None => prompt::system(&agent, agent.sandbox != SandboxLevel::None).into(),
+                None => given::system(&agent, &spec.contexts),
             },
             spec: Arc::new(spec),
             toolset,
@@ -671,7 +670,7 @@ impl Session {
                 agent.role.clone_from(prompt);
             }
             self.gated = fork.gated;
-            self.system = prompt::system(agent, agent.sandbox != SandboxLevel::None).into();
+            self.system = given::system(agent, &self.spec.contexts);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Forks: a session's beginning, repeated without its effects, and an end of its own.
 
 use overmind_core::row::SessionStatus;
+use overmind_core::session::given::GivenContext;
 use overmind_core::session::{Input, Refusal};
 use serde_json::json;
 
@@ -39,6 +40,24 @@ fn a_fork_at_every_step_takes_that_step_itself_and_ends_well() {
         assert_eq!(fork.status(), SessionStatus::Succeeded, "at {at}");
         fork.rebuild();
     }
+}
+
+#[test]
+fn what_contexts_say_is_told_to_the_model_and_to_that_of_a_fork() {
+    let given = GivenContext {
+        name: "tone".into(),
+        generation: 1,
+        values: std::collections::BTreeMap::new(),
+        prompt: "Answer in one line.".into(),
+    };
+    let mut w = model().contexts(vec![given]).start();
+    assert!(w.request().system.ends_with("\n\nAnswer in one line."), "{}", w.request().system);
+    w.model(says("done"));
+    w.succeeded("done");
+    let mut fork = w.fork(0, None, Some("breaks things"));
+    fork.start();
+    assert!(fork.request().system.contains("breaks things"));
+    assert!(fork.request().system.ends_with("Answer in one line."));
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::home::{Done, Home, until};
 use crate::commands::Commands;
+use crate::home::{Done, Home, until};
 
 fn apply(home: &Home, spec: &Value) -> Done {
     let document = json!({
@@ -55,7 +55,9 @@ fn names(home: &Home) -> Vec<String> {
 fn a_fleet_heals_is_scaled_and_comes_through_a_kill_of_the_server() {
     let mut home = Commands::up();
     home.run(&["run", "--once", "--wait", "--", "true"]).ok();
-    apply(&home.0, &json!({"replicas": 3, "template": stays("one")})).ok().shows("fleet/web created");
+    apply(&home.0, &json!({"replicas": 3, "template": stays("one")}))
+        .ok()
+        .shows("fleet/web created");
     ready(&home.0, 3);
     assert_eq!(names(&home.0), ["web-0", "web-1", "web-2"]);
     home.run(&["get", "deployments"]).ok().shows("READY").shows("UP-TO-DATE").shows("3/3");

@@ -8,6 +8,7 @@ mod budgets;
 mod built_in_rooms;
 mod coders;
 mod commands;
+mod contexts;
 mod conversations;
 mod crash;
 mod cron;

@@ -360,14 +360,11 @@ fn git_works_in_runs_and_checkouts_are_left_as_git_would_whatever_shape_a_reposi
         {"text": "done"},
     ]);
     home.0.scripted("coder", &turns, &[]);
-    let only = std::env::var("OVERMIND_TEST_SHAPE").unwrap_or_default();
-    let wanted: Vec<&Shape> =
-        SHAPES.iter().filter(|(name, ..)| only.is_empty() || *name == only).collect();
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
-                while let Some(shape) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
+                while let Some(shape) = SHAPES.get(next.fetch_add(1, Ordering::Relaxed)) {
                     check(&home, shape);
                 }
             });

@@ -28,7 +28,7 @@ use overmind_core::process::provider::{Fact, Told};
 use overmind_core::queue::Ticket;
 use overmind_core::room::stay::RoomInput;
 use overmind_core::row::{SessionRow, SessionStatus};
-use overmind_core::session::{Input, Refusal, Session, Step};
+use overmind_core::session::{Input, Refusal, Session, Step, given};
 use overmind_core::store::{Change, Commit, Guard, NewEvent, StoreError, StreamId};
 use overmind_core::time::Timestamp;
 use overmind_core::trace::Trail;
@@ -760,6 +760,7 @@ fn assignment(session: &Session, traced: bool) -> Assignment {
         sandbox: session.agent().sandbox,
         workspace: row.directory().to_owned(),
         room: row.surroundings().map(Arc::new),
+        given: given::variables(&session.spec().contexts).into(),
         trail: Trail::of_session(row.id, session.spec().trace, traced),
     }
 }

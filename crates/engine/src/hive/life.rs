@@ -426,6 +426,9 @@ impl Lives {
         };
         // What its log never has.
         let mut secrets: Vec<String> = token.iter().cloned().collect();
+        for (name, value) in assignment.given.iter() {
+            set(name, value.clone());
+        }
         for (name, value) in room {
             set(&name, value);
         }

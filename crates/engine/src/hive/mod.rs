@@ -371,6 +371,11 @@ impl Hive {
             }
             Some(_) | None => Vec::new(),
         };
+        // What the environment itself says goes before what a context gives.
+        let own = |name: &String| variables.iter().any(|(known, _)| known == name);
+        let given: Vec<_> =
+            assignment.given.iter().filter(|(name, _)| !own(name)).cloned().collect();
+        let variables: Vec<_> = variables.into_iter().chain(given).collect();
         ToolContext {
             variables: variables.into(),
             colony: assignment.colony,

@@ -93,6 +93,7 @@ impl Engine {
             command,
             sandbox: spec.sandbox,
             workspace: spec.project.clone(),
+            contexts: spec.contexts.clone(),
             conversation,
             labels,
             owner: Some(record.id),

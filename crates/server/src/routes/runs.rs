@@ -61,6 +61,7 @@ pub(crate) async fn run_create(
         room,
         conversation,
         labels,
+        contexts,
     } = body.value;
     let draft = SessionDraft {
         agent: agent_id,
@@ -74,6 +75,7 @@ pub(crate) async fn run_create(
         workspace,
         conversation,
         labels,
+        contexts,
         owner: None,
         idempotency,
     };

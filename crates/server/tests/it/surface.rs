@@ -78,8 +78,7 @@ async fn foreign_hosts_and_origins_are_refused_on_every_path() {
 #[tokio::test]
 async fn unknown_paths_are_404_and_wrong_methods_405_with_allow() {
     let world = World::new().await;
-    for path in ["/api", "/api/settings/mcp/server", "/static/style.css", "/api/agents/a/b/c"]
-    {
+    for path in ["/api", "/api/settings/mcp/server", "/static/style.css", "/api/agents/a/b/c"] {
         let answer = world.get(path).await;
         assert_eq!(answer.problem(404), format!("there is no GET {path} here"));
         assert_eq!(answer.json()["hint"], "GET /api/openapi.json lists every path");

@@ -1,5 +1,5 @@
-//! Context: values, files and a piece of a prompt that agents share by name. It is stored, checked and
-//! shown; nothing reads it yet.
+//! Context: values, files and a piece of a prompt that agents share by name. Sessions that name one are
+//! given its values and prompt ([`crate::session::given`]).
 
 use serde_json::{Map, Value, json};
 
@@ -34,7 +34,8 @@ pub const CONTEXT: KindInfo = KindInfo {
 fn schema() -> Value {
     json!({
         "description": "Values, files and a piece of a prompt that agents share by name. A Context \
-            is stored and checked; agents and workflows that name one come in a later version.",
+            is given to runs that name it: values as variables of their commands, the prompt to the \
+            model.",
         "type": "object",
         "additionalProperties": false,
         "properties": {

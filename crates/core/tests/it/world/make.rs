@@ -95,8 +95,18 @@ impl Setup {
             conversation: false,
             owner: None,
             labels: BTreeMap::new(),
+            contexts: Vec::new(),
         };
         Self { spec, toolset, judge: 0 }
+    }
+
+    /// It is given contexts.
+    pub(crate) fn contexts(
+        mut self,
+        given: Vec<overmind_core::session::given::GivenContext>,
+    ) -> Self {
+        self.spec.contexts = given;
+        self
     }
 
     /// It rests after its answer.
