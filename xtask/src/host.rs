@@ -35,6 +35,8 @@ pub struct Host {
     pub claude_code: Option<String>,
     /// A directory with the program `codex`, instead of ours.
     pub codex: Option<String>,
+    /// A directory of Node packages with `playwright-core` and `axe-core`, instead of ours.
+    pub chromium: Option<String>,
     /// A directory with the program `gemini`, instead of ours.
     pub gemini_cli: Option<String>,
     /// A directory with the program `opencode`, instead of ours.
@@ -86,6 +88,7 @@ impl Host {
             python_otlp: var("OVERMIND_TEST_PYTHON_OTLP"),
             claude_code: var("OVERMIND_TEST_CLAUDE_CODE"),
             codex: var("OVERMIND_TEST_CODEX"),
+            chromium: var("OVERMIND_TEST_CHROMIUM"),
             gemini_cli: var("OVERMIND_TEST_GEMINI_CLI"),
             opencode: var("OVERMIND_TEST_OPENCODE"),
             embedding_model: var("OVERMIND_TEST_EMBEDDING_MODEL"),

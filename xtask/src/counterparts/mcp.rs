@@ -47,7 +47,13 @@ pub(super) fn typescript_client(host: &Host) -> Result<Started> {
     modules(host, None, "typescript-client", TYPESCRIPT_CLIENT)
 }
 
-fn modules(host: &Host, brought: Option<&String>, name: &str, all: &[&str]) -> Result<Started> {
+/// A directory with `node_modules` of these packages; no script of theirs is run.
+pub(super) fn modules(
+    host: &Host,
+    brought: Option<&String>,
+    name: &str,
+    all: &[&str],
+) -> Result<Started> {
     let npm = host.which("npm").context("this needs node and npm")?;
     installed(host, brought, name, all.join(" "), |dir| {
         let mut command = Command::new(&npm);

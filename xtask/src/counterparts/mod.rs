@@ -6,7 +6,8 @@
 //! The addresses reach the tests as `OVERMIND_TEST_DOCKER` (a socket's path), `OVERMIND_TEST_LLAMA`
 //! (a base URL), and as directories in which nothing runs: `OVERMIND_TEST_MCP_NODE`,
 //! `OVERMIND_TEST_MCP_PYTHON`, `OVERMIND_TEST_PYTHON_SDKS`, `OVERMIND_TEST_CLAUDE_CODE`, `OVERMIND_TEST_CODEX`,
-//! `OVERMIND_TEST_GEMINI_CLI` and `OVERMIND_TEST_OPENCODE` (where their programs are), `OVERMIND_TEST_EMBEDDING_MODEL`, `OVERMIND_TEST_MANUAL` and
+//! `OVERMIND_TEST_GEMINI_CLI` and `OVERMIND_TEST_OPENCODE` (where their programs are),
+//! `OVERMIND_TEST_CHROMIUM` (what drives the browser), `OVERMIND_TEST_EMBEDDING_MODEL`, `OVERMIND_TEST_MANUAL` and
 //! `OVERMIND_TEST_MICROVM`; and
 //! `OVERMIND_TEST_STRACE`, `OVERMIND_TEST_GIT_LFS`, `OVERMIND_TEST_POSTGRES`, `OVERMIND_TEST_REDIS`
 //! and `OVERMIND_TEST_GNOME_KEYRING` (programs, the servers among which the tests start themselves).
@@ -17,6 +18,7 @@
 //! What is already in the environment is taken as it is and left running.
 
 mod agents;
+mod chromium;
 mod daemon;
 mod docker;
 mod embedding;
@@ -72,7 +74,7 @@ pub fn start(host: &Host) -> Counterparts {
         let mut daemons = Vec::new();
         let mut outcome = Ready { missing: packages::ensure(&host), ..Ready::default() };
         type Start = fn(&Host) -> Result<Started>;
-        let all: [(&'static str, Start); 19] = [
+        let all: [(&'static str, Start); 20] = [
             ("OVERMIND_TEST_DOCKER", docker::start),
             ("OVERMIND_TEST_LLAMA", llama::start),
             ("OVERMIND_TEST_MCP_NODE", mcp::node),
@@ -84,6 +86,7 @@ pub fn start(host: &Host) -> Counterparts {
             ("OVERMIND_TEST_CODEX", agents::codex),
             ("OVERMIND_TEST_GEMINI_CLI", agents::gemini_cli),
             ("OVERMIND_TEST_OPENCODE", agents::opencode),
+            ("OVERMIND_TEST_CHROMIUM", chromium::start),
             ("OVERMIND_TEST_EMBEDDING_MODEL", embedding::start),
             ("OVERMIND_TEST_MANUAL", manual::start),
             ("OVERMIND_TEST_MICROVM", microvm::start),

@@ -12,6 +12,7 @@ use crate::steps::output;
 /// How to see whether a package is there, and its name.
 const PACKAGES: &[(Probe, &str)] = &[
     (Probe::StaticProgram("busybox"), "busybox-static"),
+    (Probe::Program("chromium"), "chromium"),
     (Probe::Program("dbus-daemon"), "dbus"),
     (Probe::Program("dockerd"), "docker.io"),
     (Probe::Program("git"), "git"),

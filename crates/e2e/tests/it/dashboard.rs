@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
+mod chromium;
 mod pages;
 
 use reqwest::header::{HOST, LOCATION, ORIGIN, SET_COOKIE};

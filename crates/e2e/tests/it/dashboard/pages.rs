@@ -20,7 +20,7 @@ fn git(project: &Path, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn project(home: &Home) -> PathBuf {
+pub(super) fn project(home: &Home) -> PathBuf {
     let project = home.work().join("app");
     std::fs::create_dir(&project).unwrap();
     git(&project, &["init", "-q", "-b", "main"]);
@@ -31,7 +31,7 @@ fn project(home: &Home) -> PathBuf {
 }
 
 /// A command that ran in a worktree of the project; its id.
-fn ran(home: &Home, project: &Path, name: &str, line: &str) -> String {
+pub(super) fn ran(home: &Home, project: &Path, name: &str, line: &str) -> String {
     let run = |args: &[&str]| {
         let output = home.command(args).current_dir(project).output().unwrap();
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
