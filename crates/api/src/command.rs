@@ -67,7 +67,7 @@ pub struct Command {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub exact: bool,
     pub provider: Provider,
-    /// The model that the provider's program is to use.
+    /// The model that the provider's program is to use. It does not begin with `-`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     pub kind: CommandKind,

@@ -1,7 +1,8 @@
 //! Strict JSON bodies with errors that name the field.
 //!
 //! serde says what is wrong but not where; the wrapper here remembers the key that was being
-//! read. It also refuses what serde's derive would let pass: an array in the place of an object.
+//! read. It also refuses what serde's derive would let pass: an array in the place of an object
+//! ([`objects`]).
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -12,6 +13,10 @@ use serde::de::value::CowStrDeserializer;
 use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, MapAccess, Visitor};
 
 use crate::fault::Fault;
+
+use self::objects::Objects;
+
+mod objects;
 
 /// Longest message about one field, in characters: serde repeats what it was given.
 const MAX_MESSAGE: usize = 300;
@@ -37,7 +42,7 @@ pub(crate) fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
 
 fn read<T: DeserializeOwned>(body: &[u8], key: &Key) -> Result<T, serde_json::Error> {
     let mut json = serde_json::Deserializer::from_slice(body);
-    let value = T::deserialize(Tracked { inner: &mut json, key })?;
+    let value = T::deserialize(Tracked { inner: Objects(&mut json), key })?;
     json.end().map(|()| value)
 }
 
@@ -287,6 +292,33 @@ mod tests {
         );
         let deep = format!("{{\"agent_id\":\"a\",\"task\":{}", "[".repeat(100_000));
         assert_eq!(fault::<RunCreate>(&deep).status, 422);
+    }
+
+    #[test]
+    fn a_list_is_no_object_however_deep_it_stands() {
+        let lists = [
+            (r#""limits":[7,8,9,10,1]"#, "limits"),
+            (r#""limits":[]"#, "limits"),
+            (r#""command":["make"]"#, "command"),
+            (r#""command":{"argv":["make"],"limits":[64]}"#, "command"),
+        ];
+        for (list, field) in lists {
+            let body = format!(r#"{{"name":"a","role":"r","model":"m",{list}}}"#);
+            let problem = fault::<AgentCreate>(&body);
+            assert_eq!(
+                problem.error,
+                format!("{field}: must be an object, not sequence"),
+                "{list}"
+            );
+        }
+        let body = r#"{"ids":[],"decision":"approve","raise":[null,null]}"#;
+        let problem = fault::<overmind_api::InboxBatch>(body);
+        assert_eq!(problem.error, "raise: must be an object, not sequence");
+        let body = r#"{"ids":[],"decision":"approve","raise":{"usd":1.0}}"#;
+        assert_eq!(
+            decode::<overmind_api::InboxBatch>(body.as_bytes()).unwrap().raise.unwrap().usd,
+            Some(1.0)
+        );
     }
 
     #[test]

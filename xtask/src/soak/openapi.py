@@ -22,6 +22,20 @@ def fill(value):
     return filled
 
 
+def harmless(server):
+    """No program of this machine is started by chance, and no other machine is asked."""
+    server, transport = dict(server), server.get("transport")
+    if isinstance(server.get("command"), str):
+        server["command"] = "true"
+    if isinstance(transport, dict):
+        transport = server["transport"] = dict(transport)
+        if isinstance(transport.get("command"), str):
+            transport["command"] = "true"
+        if isinstance(transport.get("url"), str):
+            transport["url"] = "http://127.0.0.1:9/"
+    return server
+
+
 @schemathesis.hook
 def before_call(context, case, kwargs):
     operation = case.operation.definition.raw.get("operationId")
@@ -42,4 +56,6 @@ def before_call(context, case, kwargs):
     if operation == "secret_import" and isinstance(body.get("secrets"), dict):
         simple = {k: v for k, v in body["secrets"].items() if isinstance(v, str) and 8 <= len(v) and len(set(v)) < 4}
         body = {**body, "secrets": {**body["secrets"], **{k: v[:-4] + "aB3$" for k, v in simple.items()}}}
+    if operation == "mcp_put":
+        body = harmless(body)
     case.body = fill(body)

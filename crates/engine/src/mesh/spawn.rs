@@ -143,6 +143,7 @@ impl Engine {
         if wish.agent.is_none() && wish.role.trim().is_empty() {
             return Err(EngineError::invalid("role", "name an `agent`, or a `role` for a new one"));
         }
+        super::checked_ttl(wish.ttl)?;
         let there = match &wish.agent {
             Some(agent) => Some(self.find_agent(agent).await?),
             None => None,
@@ -170,7 +171,6 @@ impl Engine {
             Some(agent) => (agent.id, None),
             None => {
                 let ttl = wish.ttl.unwrap_or(TTL);
-                super::checked_ttl(Some(ttl))?;
                 let draft = self.after_parent(who, parent.as_ref(), &wish, ttl).await?;
                 let made = self.agent_create(&as_operator, draft, key.clone()).await?;
                 (made.value.agent.id, Some(ttl))

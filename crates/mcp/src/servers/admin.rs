@@ -94,6 +94,12 @@ fn taken(config: Value) -> Result<ServerConfig, String> {
         }
         fields.insert("transport".into(), Value::Object(transport));
     }
+    // serde takes a list for a struct, by position.
+    for field in ["transport", "limits"] {
+        if fields.get(field).is_some_and(|value| !value.is_object()) {
+            return Err(format!("`{field}` must be an object"));
+        }
+    }
     serde_json::from_value(Value::Object(fields)).map_err(|err| err.to_string())
 }
 
@@ -155,5 +161,9 @@ mod tests {
         assert!(taken(json!({"id": "a", "command": "x", "transport": {}})).is_err());
         assert!(taken(json!({"id": "a", "command": "x", "colour": 1})).is_err());
         assert!(taken(json!([])).is_err());
+        let listed = json!({"id": "a", "transport": ["stdio", {"command": "x"}]});
+        assert_eq!(taken(listed), Err("`transport` must be an object".to_owned()));
+        let listed = json!({"id": "a", "command": "x", "limits": [1, 1, 1, 1, 1, 1, 1]});
+        assert_eq!(taken(listed), Err("`limits` must be an object".to_owned()));
     }
 }

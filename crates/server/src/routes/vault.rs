@@ -13,7 +13,7 @@ use overmind_api::{
 };
 use overmind_core::vault::grant::{Grant, GrantKind, GrantRow};
 use overmind_core::vault::service::Service;
-use overmind_core::vault::{Secret, import};
+use overmind_core::vault::{Secret, SecretName, import};
 use overmind_engine::{SecretView, ServiceView, VaultStatus};
 
 use crate::cx::Cx;
@@ -224,6 +224,16 @@ pub(crate) async fn secret_import(
     Who(caller): Who,
     LargeBody(body): LargeBody<SecretImport>,
 ) -> Result<Response, Fault> {
+    // Of a file's lines those without a value are left out; here somebody meant each name.
+    for (name, text) in &body.secrets {
+        import::name_of(name).parse::<SecretName>().map_err(|err| {
+            let shown: String = name.chars().filter(|c| !c.is_control()).take(24).collect();
+            Fault::invalid("secrets", format!("`{shown}`: {err}"))
+        })?;
+        if text.expose().trim().is_empty() {
+            return Err(Fault::invalid("secrets", format!("`{name}` has no value: leave it out")));
+        }
+    }
     let pairs = body.secrets.iter().map(|(name, text)| (name.as_str(), text.expose()));
     let all =
         import::from_pairs(pairs).map_err(|err| Fault::invalid("secrets", err.to_string()))?;

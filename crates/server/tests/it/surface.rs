@@ -504,6 +504,17 @@ async fn what_is_wrong_with_a_request_has_the_status_that_says_so() {
             .count(),
         0
     );
+    let agent = world.agent("stub").await;
+    let ttl = json!({"agent": agent, "task": "x", "ttl": 31_622_401}).to_string();
+    for (path, body, said) in [
+        ("/mesh/spawn", ttl.as_str(), "ttl is 31622401; it is 1 to 31622400 seconds"),
+        ("/api/vault/import", r#"{"secrets":{"":""}}"#, "secrets: ``: "),
+        ("/api/vault/import", r#"{"secrets":{"a b":"a-value-of-12"}}"#, "secrets: `a b`: "),
+        ("/api/vault/import", r#"{"secrets":{"token":" "}}"#, "`token` has no value: leave it out"),
+    ] {
+        let problem = world.post(path, body).await.problem(422);
+        assert!(problem.contains(said), "{path} {body}: {problem}");
+    }
     for path in ["/llm/openai/v1/nothing", "/llm/openai/v1/messages"] {
         let error = world.get(path).await;
         assert_eq!(error.status, 404);
