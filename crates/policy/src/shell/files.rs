@@ -219,6 +219,8 @@ pub(super) fn copy(call: &mut Call<'_, '_>) {
     let args = call.args();
     let moves = matches!(call.name(), "mv" | "rename");
     let links = matches!(call.name(), "ln" | "link");
+    let links_copies =
+        call.name() == "cp" && has_option(&args, "sl", &["--symbolic-link", "--link"]);
     if call.name() == "rename" {
         call.unknown("`rename` may run Perl");
     }
@@ -286,6 +288,10 @@ pub(super) fn copy(call: &mut Call<'_, '_>) {
                 let name = path.rsplit('/').next().unwrap_or_default();
                 if !name.is_empty() && last != *path && !matches!(name, "." | "..") {
                     call.path(TouchKind::Write, &format!("{last}/{name}"));
+                }
+                if links || links_copies {
+                    call.walk.link(&last, path);
+                    call.walk.link(&format!("{last}/{name}"), path);
                 }
             }
         }

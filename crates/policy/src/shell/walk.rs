@@ -10,7 +10,7 @@ use super::ast::{
 };
 use super::expand::{self, HOLE, SPLIT, expand, is_open, is_static};
 use super::parse::{MAX_DEPTH, parse};
-use super::path::{anywhere, resolve};
+use super::path::{anywhere, in_workspace, resolve};
 use super::variables::{dangerous_variable, environment};
 use super::{Act, Place};
 
@@ -18,6 +18,8 @@ use super::{Act, Place};
 const MAX_ACTS: usize = 256;
 /// Most values of a loop's variable that are looked at one by one.
 const MAX_VALUES: usize = 8;
+/// Most links of one text that are followed.
+const MAX_LINKS: usize = 64;
 /// Most directories where the shell may be that are followed.
 const MAX_CWDS: usize = 6;
 
@@ -48,6 +50,8 @@ pub(super) struct Walk<'a> {
     /// Functions whose bodies are looked at now.
     inside: Vec<String>,
     pub(super) aliases: HashSet<String>,
+    /// Links that the text has made: where each stands, and where it leads.
+    links: Vec<(String, String)>,
     variables: HashMap<String, String>,
     /// How often each name stands in the text without a dollar before it.
     bare_names: HashMap<String, u32>,
@@ -67,6 +71,7 @@ impl<'a> Walk<'a> {
             functions: HashSet::new(),
             inside: Vec::new(),
             aliases: HashSet::new(),
+            links: Vec::new(),
             variables: HashMap::new(),
             bare_names: HashMap::new(),
             repeated: 0,
@@ -155,8 +160,45 @@ impl<'a> Walk<'a> {
 
     pub(super) fn touch_path(&self, act: &mut Act, kind: TouchKind, path: &str) {
         for path in self.paths(path) {
+            for to in self.behind_links(&path, kind) {
+                act.touch(kind, to);
+            }
             act.touch(kind, path);
         }
+    }
+
+    /// Keeps that a link at `link` leads to `target`, which is told from the link's directory or, of a
+    /// hard link, from where the shell is: both are taken.
+    pub(super) fn link(&mut self, link: &str, target: &str) {
+        for at in self.paths(link) {
+            let parent = at.rsplit_once('/').map_or(".", |(parent, _)| parent).to_owned();
+            let mut leads = self.paths(target);
+            leads.push(resolve(target, &parent, &self.place.workspace));
+            let further: Vec<String> =
+                leads.iter().flat_map(|to| self.behind_links(to, TouchKind::Read)).collect();
+            leads.extend(further);
+            for to in leads {
+                if self.links.len() == MAX_LINKS {
+                    self.unknown("ln", "it makes more links than are followed");
+                    return;
+                }
+                if at != "." && at != to && !in_workspace(&to) {
+                    self.links.push((at.clone(), to));
+                }
+            }
+        }
+    }
+
+    /// Where the links of the text lead that `path` goes through. What deletes a link leaves its
+    /// target.
+    fn behind_links(&self, path: &str, kind: TouchKind) -> Vec<String> {
+        let through = |(link, to): &(String, String)| match path.strip_prefix(link.as_str())? {
+            "" if kind == TouchKind::Delete => None,
+            "" => Some(to.clone()),
+            rest if rest.starts_with('/') => Some(format!("{to}{rest}")),
+            _ => None,
+        };
+        self.links.iter().filter_map(through).collect()
     }
 
     fn script(&mut self, script: &Script) {
@@ -488,7 +530,12 @@ impl<'a> Walk<'a> {
                 } else if path.starts_with("/dev/tcp") || path.starts_with("/dev/udp") {
                     act.touch(TouchKind::Network, HOLE.to_string());
                 } else if !is_sink(&path) {
-                    kinds.iter().for_each(|&kind| act.touch(kind, path.clone()));
+                    for &kind in kinds {
+                        for to in self.behind_links(&path, kind) {
+                            act.touch(kind, to);
+                        }
+                        act.touch(kind, path.clone());
+                    }
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Attempts to have an effect outside of the workspace that nobody agreed to, each with that effect.
 
-use overmind_core::gate::{Decision, GateRequest};
+use overmind_core::gate::{Decision, GateRequest, TouchKind};
 use overmind_core::sandbox::SandboxLevel;
 use overmind_policy::Policy;
 
@@ -68,5 +68,32 @@ fn what_is_known_to_leave_is_stopped_in_a_room_although_programs_that_are_not_kn
     }
     for command in ["install -m 755 x y", "install -Dm644 x y", "deno run main.ts"] {
         assert_eq!(policy.judge(&in_a_room(command)).decision, Decision::Allow, "{command}");
+    }
+}
+
+/// What a text writes through a link that it made itself is written where the link leads.
+#[test]
+fn links_that_a_command_makes_are_followed() {
+    let policy = Policy::default();
+    let judged = |command: &str| policy.judge(&in_a_room(command));
+    for command in [
+        "ln -s /etc/hosts l && cp x l",
+        "ln -s /etc l; echo x > l/hosts",
+        "ln -sf ~/.ssh keys && cp x keys/authorized_keys",
+        "ln -s /etc a; ln -s a b; tee b/hosts < x",
+        "ln -s /etc l && cd l && touch hosts",
+        "ln -s ../../etc d/l && cp x d/l/hosts",
+        "cp -s /etc/hosts l && cp x l",
+        "ln -t d /etc/hosts && cp x d/hosts",
+    ] {
+        let verdict = judged(command);
+        let beyond = |touched: &str| touched.starts_with(['/', '~']);
+        let writes = verdict.actions.iter().flat_map(|action| &action.touches);
+        let mut writes = writes.filter(|touch| touch.kind == TouchKind::Write);
+        assert!(writes.any(|touch| beyond(&touch.target)), "{command}: {verdict:?}");
+    }
+    for command in ["ln -s src/a l && cp x l", "ln -s /etc/hosts l && rm l", "ln -s /etc/hosts l"] {
+        let verdict = judged(command);
+        assert_eq!(verdict.decision, Decision::Allow, "{command}: {verdict:?}");
     }
 }
