@@ -8,13 +8,14 @@ use overmind_core::agent::{AgentSpec, AgentStatus};
 use overmind_core::attest::Kept;
 use overmind_core::budget::CostRow;
 use overmind_core::command::{CommandKind, CommandSpec, MAX_ARGUMENT, StopHow};
+use overmind_core::enclosure::Network;
 use overmind_core::ids::{AgentId, ApprovalId, SessionId};
 use overmind_core::name;
 use overmind_core::record::Name;
 use overmind_core::record::bounds::check_labels;
 use overmind_core::record::kinds::context::CONTEXT;
-use overmind_core::room::RoomWhen;
 use overmind_core::room::stay::RoomPhase;
+use overmind_core::room::{RoomWhen, RoomWish};
 use overmind_core::row::{Role, SessionRow, SessionStatus, StepRow};
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::session::given::{self, GivenContext};
@@ -31,6 +32,7 @@ use crate::agents::{granted_by, sandbox_of_commands};
 use crate::caller::{Caller, Rights};
 use crate::cortex::{Order, count, shutting_down};
 use crate::error::EngineError;
+use crate::quests;
 use crate::request::{Decision, SessionDraft, SessionQuery};
 use crate::view::Created;
 
@@ -124,7 +126,7 @@ impl Engine {
             self.no_secret("name", name)?;
         }
         self.labels_as_said(&draft.labels)?;
-        let contexts = self.contexts_given(by, &draft.contexts).await?;
+        let (contexts, foreign) = self.contexts_given(by, &draft.contexts).await?;
         let parent_row = match &draft.parent {
             Some(parent) => Some(self.find_parent(parent).await?),
             None => None,
@@ -147,6 +149,14 @@ impl Engine {
         }
         if draft.room.as_ref().is_some_and(|room| room.when == RoomWhen::Never) {
             by.require_host("have a run work in a directory itself (`--here`)")?;
+        }
+        if let Some(name) = foreign.filter(|_| reaches_host(&agent_spec, draft.room.as_ref())) {
+            let message = format!(
+                "context {name} was written by somebody who is no admin, and its variables decide what a \
+                 program does: a run that reaches the host beyond its sandbox is not given it. Delete it, \
+                 and have an admin apply it"
+            );
+            return Err(EngineError::Forbidden { message });
         }
         let room = {
             let project = project || (agent_spec.command.is_some() && !self.cortex.config.private);
@@ -210,21 +220,24 @@ impl Engine {
         unreachable!("the last attempt returns")
     }
 
-    /// The contexts of these names, as they are now.
+    /// The contexts of these names, as they are now, and the name of one that no admin wrote.
     async fn contexts_given(
         &self,
         by: &Caller,
         names: &[String],
-    ) -> Result<Vec<GivenContext>, EngineError> {
+    ) -> Result<(Vec<GivenContext>, Option<String>), EngineError> {
         let wrong = |text: String| EngineError::invalid("contexts", text);
         if names.len() > given::MAX_CONTEXTS {
             let text = format!("has {}; {} is the most", names.len(), given::MAX_CONTEXTS);
             return Err(wrong(text));
         }
-        let (mut all, mut bytes) = (Vec::new(), 0);
+        let (mut all, mut bytes, mut foreign) = (Vec::new(), 0, None);
         for name in names {
             let parsed = Name::parse(name).map_err(|why| wrong(format!("`{name}`: {why}")))?;
             let record = self.record_fetch(by, &CONTEXT, &parsed).await?;
+            if !quests::is_of_an_admin(&record) {
+                foreign = Some(name.clone());
+            }
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let values = record.spec.get("values").and_then(Value::as_object);
             let values: BTreeMap<String, String> = values
@@ -256,7 +269,7 @@ impl Engine {
             let generation = record.generation;
             all.push(GivenContext { name: name.clone(), generation, values, prompt });
         }
-        Ok(all)
+        Ok((all, foreign))
     }
 
     /// That labels are such, and hold no secret: they are compared, and cannot be masked.
@@ -720,6 +733,16 @@ fn with_sandbox(
     sandbox_of_commands(level)?;
     agent.sandbox = level;
     Ok(agent)
+}
+
+/// Whether programs of a run reach what only an admin gives: all of the host, or a part of it.
+fn reaches_host(agent: &AgentSpec, room: Option<&RoomWish>) -> bool {
+    agent.sandbox == SandboxLevel::None
+        || room.is_some_and(|room| room.when == RoomWhen::Never)
+        || agent.command.as_ref().is_some_and(|command| {
+            let is_granted = !command.read.is_empty() || !command.write.is_empty();
+            is_granted || command.network == Some(Network::Host)
+        })
 }
 
 /// Whether `message` can be an answer to a question.

@@ -57,3 +57,39 @@ fn what_cannot_be_given_is_refused_before_anything_starts() {
     run("A b").fails(2);
     assert_eq!(home.run(&["ps", "-a", "-o", "name"]).ok().out, "");
 }
+
+/// `BASH_ENV` and its like are code that a program runs before its own.
+#[test]
+fn a_run_that_reaches_the_host_is_given_no_context_that_somebody_else_wrote() {
+    let home = Home::up();
+    let key = home.run(&["key", "create", "op", "--role", "operator", "-o", "name"]).ok();
+    let key = key.line().to_owned();
+    let mark = home.work().join("reached");
+    let code = home.work().join("code.sh");
+    std::fs::write(&code, format!("touch {}\n", mark.display())).unwrap();
+    let spec = format!("{{values: {{BASH_ENV: {}}}}}", code.display());
+    std::fs::write(home.work().join("context.yaml"), context("sly", &spec)).unwrap();
+    let apply = ["apply", "-f", "context.yaml"];
+    home.run_env(&[("OVERMIND_TOKEN", &key)], &apply).ok();
+
+    let run = |level: &str| {
+        let words = ["run", "--once", "--wait", "--sandbox", level, "--context", "sly"];
+        home.run(&[&words[..], &["--", "bash", "-c", "true"]].concat())
+    };
+    run("none").fails(6).says("context sly was written by somebody who is no admin");
+    let quest = json!({"apiVersion": "overmind/v1", "kind": "Quest", "metadata": {"name": "q"},
+        "spec": {"command": ["bash", "-c", "true"], "sandbox": "none", "contexts": ["sly"]}});
+    std::fs::write(home.work().join("quest.json"), quest.to_string()).unwrap();
+    home.run(&["apply", "-f", "quest.json"]).ok();
+    home.run(&["wait", "--for", "condition=Waiting", "quest/q", "--timeout", "1m"]).ok();
+    home.run(&["get", "quest", "q", "-o", "json"]).ok().shows("Forbidden");
+    assert!(!mark.exists(), "an operator's code ran on the host");
+
+    // An admin who changes its labels does not answer for its values; who writes it does.
+    home.run(&["label", "context", "sly", "seen=yes"]).ok();
+    run("none").fails(6);
+    home.run(&["delete", "context", "sly"]).ok();
+    home.run(&apply).ok();
+    run("none").ok();
+    assert!(mark.exists());
+}

@@ -29,12 +29,19 @@ fn the_routes_of_the_earlier_api_are_there_and_name_what_is_wrong() {
     home.run(&["mcp", "rm", "nobody"]).fails(3).says("MCP server not found");
     home.run(&["mcp", "add", "Bad Name", "--", "true"]).fails(2).says("id must be a-z");
     home.run(&["mcp", "add", "none"]).fails(2).says("neither a program nor a --url");
-    // It is added, and what is wrong with it is told.
-    let gone = home.run(&["mcp", "add", "gone", "--", "no-such-program-anywhere"]).fails(1);
-    gone.says("`gone` has failed");
+    // What does not start is not added, unless somebody wants it so.
+    let add = ["mcp", "add", "gone", "--", "no-such-program-anywhere"];
+    home.run(&add).fails(1).says("`gone` was not added, for it does not start");
+    assert_eq!(home.run(&["mcp", "list", "-o", "json"]).ok().json(), json!([]));
+    let keep = ["mcp", "add", "gone", "--keep", "--", "no-such-program-anywhere"];
+    home.run(&keep).fails(1).says("`gone` has failed");
+    // A new configuration that does not start leaves the one before.
+    let other = ["mcp", "add", "gone", "--", "no-such-program-either"];
+    home.run(&other).fails(1).says("was not added");
     let listed = home.run(&["mcp", "list", "-o", "json"]).ok().json();
     assert_eq!((&listed[0]["id"], &listed[0]["state"]), (&json!("gone"), &json!("failed")));
     assert_eq!(listed[0]["command"], "no-such-program-anywhere");
+    home.run(&["mcp", "pin", "--all"]).ok().says("no tools");
     home.run(&["mcp", "rm", "gone"]).ok();
     assert_eq!(home.run(&["mcp", "list", "-o", "json"]).ok().json(), json!([]));
 }
@@ -158,11 +165,32 @@ fn needs_python_a_call_by_http_waits_for_a_person_and_gets_what_the_server_said(
     // Whom it asks is not who may answer.
     let own = asked(&home, &key, "GET", "/api/inbox", None);
     assert_eq!(own["status"], 403, "{own}");
+    let operator = home.run(&["key", "create", "op", "--role", "operator", "-o", "name"]).ok();
+    let operator = operator.line().to_owned();
+    let other = home.run(&["key", "create", "other", "--role", "operator", "-o", "name"]).ok();
+    let other = other.line().to_owned();
+    let message = json!({"jsonrpc": "2.0", "id": 8, "method": "tools/call",
+        "params": {"name": "mcp.small.add", "arguments": {"a": 1, "b": 2}}});
+    std::thread::scope(|scope| {
+        let calling =
+            scope.spawn(|| asked(&home, &operator, "POST", "/mcp", Some(&message.to_string())));
+        let item = crate::home::until("the operator's call asks", || {
+            let open = asked(&home, admin.trim(), "GET", "/api/inbox?state=open", None);
+            open.as_array()?.first().cloned()
+        });
+        let path = format!("/api/inbox/{}/answer", item["id"].as_str().unwrap());
+        let yes = r#"{"decision":"answer","message":"yes"}"#;
+        let refused = asked(&home, &operator, "POST", &path, Some(yes));
+        assert_eq!(refused["status"], 403, "{refused}");
+        asked(&home, &other, "POST", &path, Some(yes));
+        let sum = calling.join().unwrap();
+        assert_eq!(sum["result"]["content"][0]["text"], "3", "{sum}");
+    });
     let events = asked(&home, admin.trim(), "GET", "/api/events?limit=200", None);
     let kinds = |kind: &str| {
         events.as_array().unwrap().iter().filter(|event| event["type"] == kind).count()
     };
-    assert_eq!((kinds("mcp.called"), kinds("mcp.denied")), (2, 1), "{events}");
+    assert_eq!((kinds("mcp.called"), kinds("mcp.denied")), (3, 1), "{events}");
 }
 
 /// The JSON that the server answers on its socket.

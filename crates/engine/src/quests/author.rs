@@ -19,8 +19,9 @@ use crate::Engine;
 use crate::caller::{Caller, Rights};
 use crate::error::EngineError;
 
-/// Kinds whose reconcilers start sessions.
-const KINDS: &[&str] = &["fleet", "quest", "ritual"];
+/// Kinds that keep their author: those whose reconcilers start sessions, and contexts, which say what is
+/// in the environment of a command.
+const KINDS: &[&str] = &["context", "fleet", "quest", "ritual"];
 
 /// The finalizers that a record gets: quests and fleets always have the one of their reconciler.
 pub(crate) fn held(
@@ -65,6 +66,12 @@ pub(crate) fn authored(by: &Caller, found: Option<&Record>, mut put: Put) -> Put
         set(&mut record.status);
     }
     put
+}
+
+/// Whether an admin wrote the spec of this record last.
+pub(crate) fn is_of_an_admin(record: &Record) -> bool {
+    let author = record.status.get("author").cloned().unwrap_or_default();
+    serde_json::from_value(author).is_ok_and(|author: Author| author.role == Role::Admin)
 }
 
 impl Engine {
