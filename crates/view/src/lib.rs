@@ -6,10 +6,12 @@
 //!
 //! No I/O and no clock: the current time is an argument.
 
+mod agent;
 mod changes;
 pub mod clean;
 mod costs;
 pub mod documents;
+mod fleet;
 mod lists;
 mod log;
 mod now;
@@ -20,11 +22,13 @@ mod timeline;
 mod when;
 pub mod yaml;
 
+pub use agent::{AgentPage, VersionRow};
 pub use changes::{ChangedFile, Changes, Row, Side};
 pub use costs::{Bar, BudgetRow, CostChart, CostsPage};
+pub use fleet::{FleetPanel, Revision};
 pub use lists::{AgentRow, AgentsPage, RunRow, RunsPage};
 pub use log::{ArtifactRow, Compared, LogRow, StepView, Verdict, bytes};
-pub use now::{Answer, Card, Item, Now, NowData};
+pub use now::{Answer, Card, Fold, Item, Now, NowData};
 pub use parts::{Pill, Tone, error_text, headline, money, status, thousands};
 pub use resource::{
     ConditionRow, KindRow, OwnedRow, Recurring, ResourcePage, ResourceRow, ResourceTable,

@@ -10,6 +10,9 @@ use crate::{clean, span};
 /// Shortest and longest of what a row quotes, in characters.
 const QUOTE: usize = 200;
 
+/// Most runs of one fleet that stand by themselves.
+const FOLDED: usize = 3;
+
 /// What the page is made from.
 #[derive(Clone, Debug)]
 pub struct NowData {
@@ -19,6 +22,8 @@ pub struct NowData {
     pub active: Vec<(Run, Option<String>)>,
     /// Runs that have ended, in any order.
     pub ended: Vec<Run>,
+    /// Uids and names of fleets.
+    pub fleets: Vec<(String, String)>,
     /// US dollars spent today; `None` when unknown.
     pub spent_today: Option<f64>,
     pub now: Timestamp,
@@ -30,6 +35,10 @@ pub struct Now {
     /// The highest risk first, then the oldest; runs at rest after all that keeps one from working.
     pub needs: Vec<Card>,
     pub working: Vec<Item>,
+    /// Runs of fleets of which more than [`FOLDED`] work; they do not stand in `working`.
+    pub folds: Vec<Fold>,
+    /// How many work, folded or not.
+    pub at_work: usize,
     /// What ended last comes first.
     pub done: Vec<Item>,
     pub spent_today: Option<String>,
@@ -99,7 +108,7 @@ pub struct Item {
 
 impl Now {
     pub fn new(data: NowData) -> Self {
-        let NowData { inbox, active, ended, spent_today, now } = data;
+        let NowData { inbox, active, ended, fleets, spent_today, now } = data;
         let names: Vec<(String, String)> =
             active.iter().map(|(run, _)| (run.id.to_string(), run.name.clone())).collect();
         let mut inbox = inbox;
@@ -112,15 +121,71 @@ impl Now {
             use RunStatus::{AwaitingApproval, AwaitingInput, Idle};
             !matches!(run.status, AwaitingApproval | AwaitingInput | Idle)
         };
-        let working = active
-            .iter()
-            .filter(|(run, _)| works(run))
-            .map(|(run, last)| Item::new(run, last.as_deref(), now))
-            .collect();
+        let at_work: Vec<_> = active.iter().filter(|(run, _)| works(run)).collect();
+        let (folds, working) = fold(&at_work, &fleets, now);
         let mut ended = ended;
         ended.sort_by_key(|run| std::cmp::Reverse(run.finished_at));
         let done = ended.iter().map(|run| Item::new(run, None, now)).collect();
-        Self { needs, working, done, spent_today: spent_today.map(money) }
+        let at_work = at_work.len();
+        Self { needs, working, folds, at_work, done, spent_today: spent_today.map(money) }
+    }
+}
+
+/// What works, with the runs of one fleet in one line where there are many.
+fn fold(
+    at_work: &[&(Run, Option<String>)],
+    fleets: &[(String, String)],
+    now: Timestamp,
+) -> (Vec<Fold>, Vec<Item>) {
+    let owner = |run: &Run| run.owner.map(|owner| owner.to_string());
+    let mut folds = Vec::new();
+    for (uid, name) in fleets {
+        let of: Vec<_> =
+            at_work.iter().filter(|(run, _)| owner(run).as_ref() == Some(uid)).collect();
+        if of.len() > FOLDED {
+            let items = of.iter().map(|(run, last)| Item::new(run, last.as_deref(), now));
+            let cost: f64 = of.iter().filter_map(|(run, _)| run.cost_usd).sum();
+            folds.push(Fold::new(uid, name, items.collect(), cost));
+        }
+    }
+    let folded = |run: &Run| folds.iter().any(|fold| Some(&fold.id) == owner(run).as_ref());
+    let alone = at_work.iter().filter(|(run, _)| !folded(run));
+    let alone = alone.map(|(run, last)| Item::new(run, last.as_deref(), now)).collect();
+    (folds, alone)
+}
+
+/// Runs of one fleet in one line.
+#[derive(Clone, Debug)]
+pub struct Fold {
+    /// The fleet's uid.
+    pub id: String,
+    pub name: String,
+    /// `/resources/fleet/…`; `None` for a name that no fleet of the API has.
+    pub link: Option<String>,
+    /// Each state that occurs, with how many have it.
+    pub states: Vec<(Pill, usize)>,
+    pub cost: Option<String>,
+    pub items: Vec<Item>,
+}
+
+impl Fold {
+    fn new(id: &str, name: &str, items: Vec<Item>, cost: f64) -> Self {
+        let mut states: Vec<(Pill, usize)> = Vec::new();
+        for item in &items {
+            match states.iter_mut().find(|(pill, _)| *pill == item.pill) {
+                Some((_, count)) => *count += 1,
+                None => states.push((item.pill.clone(), 1)),
+            }
+        }
+        let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.'));
+        Self {
+            id: id.to_owned(),
+            name: clean::line(name).into_owned(),
+            link: plain.then(|| format!("/resources/fleet/{name}")),
+            states,
+            cost: (cost > 0.0).then(|| money(cost)),
+            items,
+        }
     }
 }
 
@@ -311,7 +376,14 @@ mod tests {
             item(4, "2026-11-25T16:00:00+00:00", Some("high")),
         ];
         let now = Timestamp::default();
-        let data = NowData { inbox, active: vec![], ended: vec![], spent_today: Some(1.5), now };
+        let data = NowData {
+            inbox,
+            active: vec![],
+            ended: vec![],
+            fleets: vec![],
+            spent_today: Some(1.5),
+            now,
+        };
         let page = Now::new(data);
         let order: Vec<_> = page.needs.iter().map(|card| card.id.ends_with('4')).collect();
         assert_eq!(order, [true, false, false, false]);
@@ -349,7 +421,8 @@ mod tests {
         let active = vec![(run(4, "idle", None), None), (run(5, "running", None), None)];
         let inbox = vec![item(1, "2026-11-25T16:03:00+00:00", None)];
         let now = Timestamp::default();
-        let page = Now::new(NowData { inbox, active, ended, spent_today: None, now });
+        let page =
+            Now::new(NowData { inbox, active, ended, fleets: vec![], spent_today: None, now });
         let names: Vec<_> = page.done.iter().map(|item| item.name.as_str()).collect();
         assert_eq!(names, ["run-2", "run-3", "run-1"]);
         let working: Vec<_> = page.working.iter().map(|item| item.name.as_str()).collect();
@@ -358,5 +431,29 @@ mod tests {
         assert_eq!((page.needs.len(), rests.title.as_str()), (2, "run-4"));
         assert_eq!(rests.answer, Answer::Turn);
         assert_eq!(rests.text, "done:\\u{1b}[2J\nyes");
+    }
+
+    #[test]
+    fn many_runs_of_one_fleet_at_work_are_one_line_and_few_are_not() {
+        let uid = |n: u8| format!("rec_{n:032x}");
+        let owned = |id: u8, status: &str, of: u8| {
+            let mut run = run(id, status, None);
+            run.owner = uid(of).parse().ok();
+            (run, None)
+        };
+        let mut active: Vec<_> = (1..5).map(|id| owned(id, "running", 1)).collect();
+        active.push(owned(5, "queued", 1));
+        active.extend((6..9).map(|id| owned(id, "running", 2)));
+        // Of no fleet, however many.
+        active.extend((10..15).map(|id| owned(id, "running", 9)));
+        let fleets = vec![(uid(1), "web".to_owned()), (uid(2), "few".to_owned())];
+        let now = Timestamp::default();
+        let (inbox, ended) = (vec![], vec![]);
+        let page = Now::new(NowData { inbox, active, ended, fleets, spent_today: None, now });
+        assert_eq!((page.at_work, page.working.len(), page.folds.len()), (13, 8, 1));
+        let web = page.folds.first().unwrap();
+        assert_eq!(web.link.as_deref(), Some("/resources/fleet/web"));
+        let states: Vec<_> = web.states.iter().map(|(pill, n)| (pill.text.as_str(), *n)).collect();
+        assert_eq!((states, web.items.len()), (vec![("running", 4), ("queued", 1)], 5));
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::parts::{Pill, Tone};
 use crate::when::When;
-use crate::{LogRow, clean, yaml};
+use crate::{FleetPanel, LogRow, clean, yaml};
 
 /// Most of a document that is shown, in characters.
 const MOST: usize = 64_000;
@@ -139,6 +139,8 @@ pub struct ResourcePage {
     /// Of a kind that is only shown: the commands that change it.
     pub changed_by: Option<String>,
     pub recurring: Option<Recurring>,
+    /// Of a fleet; `None` until [`with_packs`](Self::with_packs).
+    pub fleet: Option<FleetPanel>,
 }
 
 impl ResourcePage {
@@ -180,7 +182,15 @@ impl ResourcePage {
             document: document(one),
             changed_by: KindRow::new(kind).changed_by,
             recurring,
+            fleet: None,
         }
+    }
+
+    /// With what only a fleet has. `packs`: those that it owns.
+    #[must_use]
+    pub fn with_packs(mut self, fleet: &Resource, packs: &[Resource], now: Timestamp) -> Self {
+        self.fleet = Some(FleetPanel::new(fleet, packs, now));
+        self
     }
 }
 

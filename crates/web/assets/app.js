@@ -77,6 +77,7 @@ async function refresh() {
       if (next) patch(part, next);
     }
     document.title = fresh.title;
+    document.dispatchEvent(new Event("overmind:shown"));
   } catch {
     // The stream says that the server is away.
   } finally {

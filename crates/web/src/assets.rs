@@ -10,12 +10,14 @@ use crate::page::Html;
 const STYLE: &str =
     concat!(include_str!("../assets/tokens.css"), include_str!("../assets/app.css"));
 const SCRIPT: &str = include_str!("../assets/app.js");
+const NOTIFY: &str = include_str!("../assets/notify.js");
 const ICON: &str = include_str!("../assets/icon.svg");
 
 /// Changes when one of them does: the pages name them with it, so browsers may keep them.
 pub(crate) static VERSION: LazyLock<String> = LazyLock::new(|| {
     let mut hash = blake3::Hasher::new();
-    hash.update(STYLE.as_bytes()).update(SCRIPT.as_bytes()).update(ICON.as_bytes());
+    hash.update(STYLE.as_bytes()).update(SCRIPT.as_bytes());
+    hash.update(NOTIFY.as_bytes()).update(ICON.as_bytes());
     hash.finalize().to_hex().chars().take(12).collect()
 });
 
@@ -24,6 +26,7 @@ pub(crate) fn file(name: &str) -> Option<Html> {
     let (kind, text) = match name {
         "app.css" => ("text/css; charset=utf-8", STYLE),
         "app.js" => ("text/javascript; charset=utf-8", SCRIPT),
+        "notify.js" => ("text/javascript; charset=utf-8", NOTIFY),
         "icon.svg" => ("image/svg+xml", ICON),
         _ => return None,
     };

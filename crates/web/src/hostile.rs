@@ -107,10 +107,13 @@ const PAGES: &[&str] = &[
     "/runs/x/replay",
     "/runs/x/replay?with=y",
     "/agents",
+    "/agents/new",
+    "/agents/x",
     "/runs/new",
     "/resources",
     "/resources/session",
     "/resources/session/x",
+    "/resources/fleet/x",
     "/costs",
 ];
 
@@ -159,6 +162,15 @@ impl Says<'_> {
             "started_at": AT, "finished_at": AT, "error": said})
     }
 
+    fn agent(&self, role: &str) -> Value {
+        let said = self.0;
+        json!({"id": id("agt"), "name": said, "role": role, "model": said,
+                "tools_allowed": [said], "status": "active", "created_at": AT, "updated_at": AT,
+                "version": 1, "policy": "auto", "sandbox": "none", "limits": {},
+                "on_unknown": "ask", "approvals": [], "reasoning_effort": null,
+                "max_output_tokens": null, "colony": id("col")})
+    }
+
     /// What the API answers; `None`: there is no such thing.
     fn body(&self, path: &str, query: &str) -> Option<Value> {
         let said = self.0;
@@ -182,13 +194,28 @@ impl Says<'_> {
             "/api/runs" if query.contains("status=succeeded") => json!([self.run("failed")]),
             "/api/runs" => json!([self.run("idle"), self.run("running")]),
             "/api/runs/x" | "/api/runs/y" => self.run("idle"),
-            "/api/agents" => json!([{"id": id("agt"), "name": said, "role": said, "model": said,
-                "tools_allowed": [said], "status": "active", "created_at": AT, "updated_at": AT,
-                "version": 1, "policy": "auto", "sandbox": "none", "limits": {},
-                "on_unknown": "ask", "approvals": [], "reasoning_effort": null,
-                "max_output_tokens": null, "colony": id("col")}]),
-            "/api/kinds" => json!([{"name": "session", "plural": said, "aliases": [said],
-                "kind": said, "apiVersion": said, "schema": {}, "changedBy": said}]),
+            "/api/agents" => json!([self.agent(said)]),
+            "/api/agents/x" => self.agent(said),
+            "/api/agents/x/versions" => json!([self.agent(said), self.agent("before")]),
+            "/api/kinds" => Value::Array(
+                ["session", "fleet"]
+                    .map(|name| {
+                        json!({"name": name, "plural": said, "aliases": [said],
+                    "kind": said, "apiVersion": said, "schema": {}, "changedBy": said})
+                    })
+                    .into(),
+            ),
+            "/api/resources/fleet/x" => {
+                let mut fleet = resource;
+                fleet["status"]["conditions"] = json!([{"type": "Waiting", "status": "True",
+                    "reason": said, "message": said}]);
+                fleet
+            }
+            "/api/resources/pack" => {
+                let mut pack = resource;
+                pack["spec"] = json!({"revision": 1, "template": {"agent": said, "task": said}});
+                json!([pack])
+            }
             "/api/resources/session" => json!([resource]),
             path if path.starts_with("/api/resources/session/") => match path {
                 path if path.ends_with("/owned") => {
@@ -314,7 +341,8 @@ fn no_text_of_an_agent_becomes_markup_a_link_a_script_or_a_title() {
                 let path_of = link.split('?').next().unwrap_or_default();
                 assert!(own && !path_of.contains("/../") && !link.contains('\\'), "{path}: {link}");
             }
-            assert_eq!(page.matches("<script").count(), 1, "{path} with {text:?}");
+            // Two of ours.
+            assert_eq!(page.matches("<script").count(), 2, "{path} with {text:?}");
             assert_eq!(page.matches("<title>").count(), 1, "{path} with {text:?}");
             let bare = |c: char| c.is_control() && c != '\n' && c != '\t';
             assert_eq!(page.find(bare), None, "{path} with {text:?}");

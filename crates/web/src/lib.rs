@@ -16,8 +16,10 @@
 //!
 //! Where to start: [`answer`]; `sections.rs` is the list that the navigation is made from.
 
+mod agents;
 mod assets;
 mod costs;
+mod fleet;
 mod form;
 #[cfg(test)]
 mod hostile;

@@ -2,12 +2,12 @@
 
 use askama::Template;
 use http::StatusCode;
-use overmind_api::{Cost, InboxItem, Run, RunBasic, Status};
+use overmind_api::{Cost, InboxItem, Resource, Run, RunBasic, Status};
 use overmind_view::{Answer, Now, NowData, clean};
 use serde_json::{Value, json};
 
 use crate::form::{self, Fields};
-use crate::page::{Frame, Html, html, see_other};
+use crate::page::{self, Frame, Html, html, see_other};
 use crate::port::{Call, Refusal};
 use crate::site::Ask;
 
@@ -44,6 +44,7 @@ pub(crate) async fn show(
     let active: Vec<Run> =
         get(format!("/api/runs?limit={WORKING}&status={active}")).await.value()?;
     let ended = ended(ask).await?;
+    let fleets = fleets(ask, &active).await;
     let today = get("/api/costs?by=day&limit=1".to_owned()).await.value::<Vec<Cost>>().ok();
     let newest = active.iter().chain(&ended).map(|run| run.finished_at.unwrap_or(run.created_at));
     let now = now.or_else(|| newest.max()).unwrap_or_default();
@@ -60,7 +61,7 @@ pub(crate) async fn show(
         let row = rows.iter().find(|row| date.starts_with(&row.key));
         row.map_or(0.0, |row| overmind_api::usd_of(row.microusd))
     });
-    let now = Now::new(NowData { inbox, active: rows, ended, spent_today: spent, now });
+    let now = Now::new(NowData { inbox, active: rows, ended, fleets, spent_today: spent, now });
     let (refusal, draft) = match failed {
         Some((refusal, id, text)) => (Some(refusal), (id, text)),
         None => (None, Default::default()),
@@ -70,6 +71,16 @@ pub(crate) async fn show(
     let title = if count > 0 { format!("({count}) Now") } else { "Now".to_owned() };
     let frame = Frame::new(title, "/", ask.visitor, ask.secret, refusal);
     Ok(html(code, &Page { frame, now, draft }))
+}
+
+/// Uids and names of the fleets, where a run was started for a resource.
+async fn fleets(ask: &Ask<'_>, active: &[Run]) -> Vec<(String, String)> {
+    if active.iter().all(|run| run.owner.is_none()) {
+        return Vec::new();
+    }
+    let call = Call::get("/api/resources/fleet?limit=1000");
+    let all = ask.port.call(ask.secret, call).await.value::<Vec<Resource>>().unwrap_or_default();
+    all.into_iter().map(|one| (one.metadata.uid, one.metadata.name)).collect()
 }
 
 /// The runs that ended last. Runs are listed by when they were made, and the full form of one holds
@@ -95,6 +106,21 @@ async fn last_line(ask: &Ask<'_>, id: &str) -> Option<String> {
     let text = String::from_utf8_lossy(&reply.body);
     let text = clean::passing(&text, false).into_owned();
     text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned)
+}
+
+/// What needs somebody, as `{"items": [{"id", "title"}]}`, for the script that counts it.
+pub(crate) async fn count(ask: &Ask<'_>) -> Result<Html, Refusal> {
+    let call = Call::get("/api/inbox?limit=100");
+    let inbox: Vec<InboxItem> = ask.port.call(ask.secret, call).await.value()?;
+    let call = Call::get("/api/runs?view=basic&limit=100&status=idle");
+    let rests: Vec<RunBasic> = ask.port.call(ask.secret, call).await.value()?;
+    let line = |text: &str| clean::cut(&clean::line(text), 120).into_owned();
+    let asked =
+        inbox.iter().map(|item| json!({"id": item.id.to_string(), "title": line(&item.title)}));
+    let rests = rests.iter().map(
+        |run| json!({"id": run.id.to_string(), "title": line(&format!("{}: your turn", run.name))}),
+    );
+    Ok(page::json(&json!({"items": asked.chain(rests).collect::<Vec<_>>()})))
 }
 
 /// Answers one item, and goes back to where the form stood.

@@ -101,6 +101,17 @@ pub(crate) fn html(status: StatusCode, template: &impl Template) -> Html {
     response
 }
 
+/// Data for one of our scripts.
+pub(crate) fn json(value: &serde_json::Value) -> Html {
+    let mut response = http::Response::new(Bytes::from(value.to_string()));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    let sniff = HeaderName::from_static("x-content-type-options");
+    headers.insert(sniff, HeaderValue::from_static("nosniff"));
+    response
+}
+
 /// Sends the browser on after a form, so that reloading repeats nothing.
 pub(crate) fn see_other(path: &str) -> Html {
     let mut response = http::Response::new(Bytes::new());

@@ -6,8 +6,9 @@ use overmind_api::{
     Event, KindView, Problem, Resource, ResourceApplied, ResourceOwned, ResourcesApplied,
 };
 use overmind_view::{KindRow, ResourcePage, ResourceTable, documents};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
+use crate::fleet;
 use crate::form::{Fields, encoded};
 use crate::page::{Frame, Html, html, see_other};
 use crate::port::{Call, Refusal};
@@ -17,6 +18,8 @@ use crate::site::Ask;
 const ROWS: usize = 200;
 /// The section that all of these belong to.
 const SECTION: &str = "/resources";
+/// The kind with a panel of its own.
+const FLEET: &str = "fleet";
 /// Most that one document may weigh; see [`documents::MAX_WEIGHT`].
 const WEIGHT: usize = 4 << 20;
 
@@ -125,6 +128,7 @@ pub(crate) async fn one(
     word: &str,
     name: &str,
     typed: Option<(&str, Checked)>,
+    failed: Option<Refusal>,
 ) -> Result<Html, Refusal> {
     let kind = kind(ask, word).await?;
     let base = format!("/api/resources/{}/{}", kind.name, encoded(name));
@@ -133,15 +137,20 @@ pub(crate) async fn one(
     let owned: Vec<ResourceOwned> = get("/owned").await.value().unwrap_or_default();
     let events: Vec<Event> = get("/events").await.value().unwrap_or_default();
     let now = crate::lists::time(ask, Some(resource.metadata.creation_timestamp)).await;
-    let page = ResourcePage::new(&kind, &resource, &owned, &events, now);
-    let mut frame = Frame::new(name, SECTION, ask.visitor, ask.secret, None);
+    let mut page = ResourcePage::new(&kind, &resource, &owned, &events, now);
+    if kind.name == FLEET {
+        let packs = fleet::packs(ask, &resource).await?;
+        page = page.with_packs(&resource, &packs, now);
+    }
+    let refused = failed.as_ref().map_or(StatusCode::OK, |refusal| refusal.status);
+    let mut frame = Frame::new(name, SECTION, ask.visitor, ask.secret, failed);
     let open = typed.is_some();
     let (document, mistakes, status) = match typed {
         Some((document, checked)) => {
             frame.said = checked.said;
             (document.to_owned(), checked.mistakes, checked.status)
         }
-        None => (page.document.clone(), Vec::new(), StatusCode::OK),
+        None => (page.document.clone(), Vec::new(), refused),
     };
     let link = format!("/resources/{}/{}", kind.name, encoded(name));
     Ok(html(status, &One { frame, page, link, document, mistakes, open }))
@@ -217,17 +226,18 @@ pub(crate) async fn write(
         (Ok((kind, name)), _) => {
             Ok(see_other(&format!("/resources/{}/{}", encoded(&kind), encoded(&name))))
         }
-        (Err(checked), Some(name)) => one(ask, kind, name, Some((&text, checked))).await,
+        (Err(checked), Some(name)) => one(ask, kind, name, Some((&text, checked)), None).await,
         (Err(checked), None) => table(ask, kind, Some((&text, checked))).await,
     }
 }
 
-/// Deletes one; of a ritual also pauses it, goes on, or starts it now.
+/// Deletes one; pauses a ritual, resumes it or starts it now; or does to a fleet what [`fleet::act`] does.
 pub(crate) async fn act(
     ask: &Ask<'_>,
     word: &str,
     name: &str,
     verb: &str,
+    fields: &Fields,
 ) -> Result<Html, Refusal> {
     let kind = kind(ask, word).await?.name;
     let base = format!("/api/resources/{kind}/{}", encoded(name));
@@ -236,43 +246,23 @@ pub(crate) async fn act(
         ask.port.call(ask.secret, Call::delete(base)).await.check()?;
         return Ok(see_other(&format!("/resources/{kind}")));
     }
+    if kind == FLEET {
+        return match fleet::act(ask, &base, verb, fields).await {
+            Ok(()) => Ok(see_other(&here)),
+            Err(refusal) => one(ask, &kind, name, None, Some(refusal)).await,
+        };
+    }
     let ritual: Resource = ask.port.call(ask.secret, Call::get(&base)).await.value()?;
     if verb == "run" {
         let quest = run_now(ask, &ritual).await?;
         return Ok(see_other(&format!("/resources/quest/{}", encoded(&quest))));
     }
-    suspend(ask, &base, ritual, verb == "pause").await?;
+    let set = |spec: &mut Map<String, Value>| match verb == "pause" {
+        true => drop(spec.insert("suspend".to_owned(), Value::Bool(true))),
+        false => drop(spec.remove("suspend")),
+    };
+    fleet::change(ask, &base, ritual, set).await?;
     Ok(see_other(&here))
-}
-
-/// Pauses a ritual, or lets it go on. Its status is written meanwhile: then the change is made to
-/// what is there by then.
-async fn suspend(
-    ask: &Ask<'_>,
-    base: &str,
-    mut ritual: Resource,
-    suspend: bool,
-) -> Result<(), Refusal> {
-    for further in 0.. {
-        if let Some(spec) = ritual.spec.as_object_mut() {
-            match suspend {
-                true => drop(spec.insert("suspend".to_owned(), Value::Bool(true))),
-                false => drop(spec.remove("suspend")),
-            }
-        }
-        let body = json!({"apiVersion": ritual.api_version, "kind": ritual.kind,
-            "metadata": {"name": ritual.metadata.name, "labels": ritual.metadata.labels,
-                "annotations": ritual.metadata.annotations,
-                "resourceVersion": ritual.metadata.resource_version},
-            "spec": ritual.spec});
-        match ask.port.call(ask.secret, Call::put(base, body)).await.check() {
-            Err(refusal) if refusal.status == StatusCode::CONFLICT && further < 5 => {
-                ritual = ask.port.call(ask.secret, Call::get(base)).await.value()?;
-            }
-            done => return done,
-        }
-    }
-    Ok(())
 }
 
 /// A quest of the ritual's, named by the second, as `overmind cron run` makes one.

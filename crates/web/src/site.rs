@@ -7,7 +7,7 @@ use http::{HeaderValue, Method, StatusCode, header};
 use crate::form::{self, Fields};
 use crate::page::{Html, see_other};
 use crate::port::{Port, Refusal, Visitor};
-use crate::{assets, costs, lists, login, now, page, resources, run, run_pages, start};
+use crate::{agents, assets, costs, lists, login, now, page, resources, run, run_pages, start};
 
 /// Longest form that is read, in bytes.
 const MAX_FORM: usize = 1 << 20;
@@ -152,20 +152,34 @@ pub async fn answer(port: &dyn Port, incoming: Incoming<'_>) -> Answer {
             return stream(&secret, format!("/api/runs/{id}/log?tail=0&follow=true"));
         }
         (false, ["agents"]) => lists::agents(&ask).await,
+        (false, ["agents", "new"]) => agents::fresh(&ask),
+        (false, ["agents", id]) => agents::one(&ask, id).await,
+        (true, ["agents"]) => agents::write(&ask, None, &fields).await,
+        (true, ["agents", id]) => agents::write(&ask, Some(id), &fields).await,
+        (true, ["agents", id, verb @ ("disable" | "enable" | "remove")]) => {
+            agents::act(&ask, id, verb).await
+        }
         (false, ["resources"]) => resources::kinds(&ask).await,
         (false, ["resources", kind]) => resources::table(&ask, kind, None).await,
-        (false, ["resources", kind, name]) => resources::one(&ask, kind, name, None).await,
+        (false, ["resources", kind, name]) => resources::one(&ask, kind, name, None, None).await,
         (true, ["resources", kind]) => resources::write(&ask, kind, None, &fields).await,
         (true, ["resources", kind, name]) => {
             resources::write(&ask, kind, Some(name), &fields).await
         }
-        (true, ["resources", kind, name, verb @ ("delete" | "pause" | "resume" | "run")]) => {
-            resources::act(&ask, kind, name, verb).await
-        }
+        (
+            true,
+            [
+                "resources",
+                kind,
+                name,
+                verb @ ("delete" | "pause" | "resume" | "run" | "scale" | "restart" | "undo"),
+            ],
+        ) => resources::act(&ask, kind, name, verb, &fields).await,
         (false, ["costs"]) => costs::show(&ask, None).await,
         (true, ["costs", verb @ ("halt" | "resume" | "budget" | "forget")]) => {
             costs::act(&ask, verb, &fields).await
         }
+        (false, ["inbox", "count"]) => now::count(&ask).await,
         (true, ["inbox", id]) => now::decide(&ask, id, &fields).await,
         (true, ["runs"]) => start::begin(&ask, &fields).await,
         (true, ["runs", id, verb @ ("stop" | "kill" | "send")]) => {

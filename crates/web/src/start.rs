@@ -2,9 +2,9 @@
 
 use askama::Template;
 use http::StatusCode;
-use overmind_api::{Agent, AgentStatus, Run, SandboxLevel};
+use overmind_api::{Agent, AgentStatus, Resource, Run, SandboxLevel};
 use overmind_view::clean;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::form::Fields;
 use crate::page::{Frame, Html, html, see_other};
@@ -18,6 +18,12 @@ struct Page {
     /// Ids and names of agents, and whether each is chosen.
     agents: Vec<(String, String, bool)>,
     sandboxes: Vec<(&'static str, bool)>,
+    /// Names and directories of projects, and whether each is chosen.
+    projects: Vec<(String, String, bool)>,
+    /// Names of contexts, and whether each is chosen.
+    contexts: Vec<(String, bool)>,
+    /// `key=value`, separated by commas.
+    labels: String,
     task: String,
     name: String,
     workspace: String,
@@ -46,6 +52,15 @@ pub(crate) async fn show(
         let is = agent.name == chosen || id == chosen;
         (id, clean::line(&agent.name).into_owned(), is)
     });
+    let projects = named(ask, "project").await.into_iter().filter_map(|one| {
+        let path = one.spec.get("path").and_then(Value::as_str)?.to_owned();
+        let is = path == fields.get("project");
+        Some((clean::line(&one.metadata.name).into_owned(), path, is))
+    });
+    let contexts = named(ask, "context").await.into_iter().map(|one| {
+        let is = fields.all("context").any(|name| name == one.metadata.name);
+        (one.metadata.name, is)
+    });
     let sandbox = fields.get("sandbox");
     let level = |level: &SandboxLevel| (level.as_str(), level.as_str() == sandbox);
     let status = refusal.as_ref().map_or(StatusCode::OK, |refusal| refusal.status);
@@ -53,6 +68,9 @@ pub(crate) async fn show(
         frame: Frame::new("Start a run", "/runs", ask.visitor, ask.secret, refusal),
         agents: agents.collect(),
         sandboxes: SandboxLevel::ALL.iter().map(level).collect(),
+        projects: projects.collect(),
+        contexts: contexts.collect(),
+        labels: fields.get("labels").to_owned(),
         task: fields.raw("task").to_owned(),
         name: fields.get("name").to_owned(),
         workspace: fields.get("workspace").to_owned(),
@@ -62,15 +80,80 @@ pub(crate) async fn show(
 }
 
 pub(crate) async fn begin(ask: &Ask<'_>, fields: &Fields) -> Result<Html, Refusal> {
-    let mut body = json!({"agent_id": fields.get("agent"), "task": fields.raw("task")});
-    for key in ["name", "workspace", "sandbox"] {
-        if let (false, Value::Object(body)) = (fields.get(key).is_empty(), &mut body) {
-            body.insert(key.to_owned(), fields.get(key).into());
-        }
-    }
+    let body = match draft(fields) {
+        Ok(body) => body,
+        Err(refusal) => return show(ask, fields, Some(refusal)).await,
+    };
     let reply = ask.port.call(ask.secret, Call::post("/api/runs", body)).await;
     match reply.value::<Run>() {
         Ok(run) => Ok(see_other(&format!("/runs/{}", run.id))),
         Err(refusal) => show(ask, fields, Some(refusal)).await,
+    }
+}
+
+/// The resources of a kind; none where they may not be read.
+async fn named(ask: &Ask<'_>, kind: &str) -> Vec<Resource> {
+    let call = Call::get(format!("/api/resources/{kind}?limit=1000"));
+    ask.port.call(ask.secret, call).await.value().unwrap_or_default()
+}
+
+/// What the API takes of a form.
+///
+/// # Errors
+///
+/// Labels that are no `key=value`; and both a project and a directory.
+fn draft(fields: &Fields) -> Result<Value, Refusal> {
+    let wrong = |message: String| Refusal { status: StatusCode::UNPROCESSABLE_ENTITY, message };
+    let mut body = Map::new();
+    body.insert("agent_id".to_owned(), fields.get("agent").into());
+    body.insert("task".to_owned(), fields.raw("task").into());
+    let (project, path) = (fields.get("project"), fields.get("workspace"));
+    if !project.is_empty() && !path.is_empty() {
+        return Err(wrong("choose a project or name a directory, not both".to_owned()));
+    }
+    let workspace = if project.is_empty() { path } else { project };
+    let given = [
+        ("name", fields.get("name")),
+        ("sandbox", fields.get("sandbox")),
+        ("workspace", workspace),
+    ];
+    for (key, value) in given.into_iter().filter(|(_, value)| !value.is_empty()) {
+        body.insert(key.to_owned(), value.into());
+    }
+    let mut labels = Map::new();
+    for part in fields.get("labels").split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let Some((key, value)) = part.split_once('=') else {
+            return Err(wrong(format!("`{part}` is no label; write key=value")));
+        };
+        labels.insert(key.trim().to_owned(), value.trim().into());
+    }
+    if !labels.is_empty() {
+        body.insert("labels".to_owned(), Value::Object(labels));
+    }
+    let contexts: Vec<&str> = fields.all("context").filter(|name| !name.is_empty()).collect();
+    if !contexts.is_empty() {
+        body.insert("contexts".to_owned(), json!(contexts));
+    }
+    Ok(Value::Object(body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_form_becomes_the_run_that_the_api_takes() {
+        let read = |text: &str| draft(&Fields::parse(text));
+        let whole = read(
+            "agent=sh&task=+x&name=&sandbox=namespace&project=/srv/web&workspace=&labels=app%3Dweb,+a%3D&context=b&context=c",
+        );
+        let want = json!({"agent_id": "sh", "task": " x", "sandbox": "namespace",
+            "workspace": "/srv/web", "labels": {"app": "web", "a": ""}, "contexts": ["b", "c"]});
+        assert_eq!(whole.unwrap(), want);
+        let least = read("agent=sh&task=").unwrap();
+        assert_eq!(least, json!({"agent_id": "sh", "task": ""}));
+        assert!(read("agent=sh&labels=app").unwrap_err().message.contains("`app` is no label"));
+        let both = read("agent=sh&project=/a&workspace=/b").unwrap_err();
+        assert!(both.message.contains("not both"));
     }
 }
