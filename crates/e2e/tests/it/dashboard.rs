@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
 mod chromium;
+mod kinds;
 mod pages;
 
 use reqwest::header::{HOST, LOCATION, ORIGIN, SET_COOKIE};
