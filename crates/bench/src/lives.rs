@@ -145,7 +145,7 @@ impl Place {
                 })
                 .await?;
             let (_, mut first) = opened.await?;
-            let pid = self.pid(&run).await?;
+            let pid = self.pid_of(&run).await?;
             let began = Instant::now();
             kill(pid)?;
             let again = tokio::task::spawn_blocking(move || {
@@ -339,7 +339,7 @@ impl Place {
         }
     }
 
-    async fn pid(&self, run: &Run) -> Result<u32, Failure> {
+    async fn pid_of(&self, run: &Run) -> Result<u32, Failure> {
         let began = Instant::now();
         loop {
             let now = self.client.run_fetch(&run.id.to_string()).await?;
@@ -379,6 +379,11 @@ impl Place {
         )
         .map_err(|err| Failure::failed(format!("making the pipe {}: {err}", path.display())))?;
         Ok(path)
+    }
+
+    /// The server's process.
+    pub(super) fn pid(&self) -> u32 {
+        self.daemon.pid()
     }
 
     pub(super) fn patient(&self, began: Instant, what: &str) -> Result<(), Failure> {

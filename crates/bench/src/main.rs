@@ -21,6 +21,7 @@ mod mesh;
 mod policy;
 mod process;
 mod relay;
+mod resources;
 mod rooms;
 mod sandbox;
 mod store;
@@ -200,6 +201,14 @@ const LIVES: &[&str] = &[
     "survivors of 2000 lives",
 ];
 
+const RESOURCES: &[&str] = &[
+    "apply of 1000 resources",
+    "idle cpu of 10000 rituals",
+    "rss of 10000 rituals",
+    "fleet of 1000 runs",
+    "heal of one run",
+];
+
 const GROUPS: &[Group] = &[
     ("store", &["durable events", "commit p50", "commit p99"]),
     ("memory", &["memory of listing", "listing events"]),
@@ -214,6 +223,7 @@ const GROUPS: &[Group] = &[
     ("litellm", LITELLM),
     ("sandbox", SANDBOX),
     ("lives", LIVES),
+    ("resources", RESOURCES),
     ("rooms", &["warm room", "room given back"]),
     ("mesh", MESH),
     ("budgets", &["budget decision", "budget reservation p50", "budgeted calls"]),
@@ -291,6 +301,7 @@ async fn measure(
                 Box::pin(sandbox::measure(setting, drivers, wanted, leave_out)).await?
             }
             "rooms" => Box::pin(rooms::measure(setting, leave_out)).await?,
+            "resources" => Box::pin(resources::measure(setting)).await?,
             "lives" => Box::pin(lives::measure(setting, &floors)).await?,
             "mesh" => Box::pin(mesh::measure(setting, &floors)).await?,
             "telemetry" => Box::pin(telemetry::measure(setting)).await?,

@@ -29,7 +29,7 @@ pub struct ScaleArgs {
     /// A fleet: NAME, or fleet/NAME
     pub fleet: String,
     /// Runs that are to be there
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000))]
     pub replicas: u32,
     /// Only if so many are wanted now
     #[arg(long, value_name = "N")]

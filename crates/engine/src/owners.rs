@@ -24,6 +24,8 @@ use crate::error::EngineError;
 
 /// Between two passes that nothing begins.
 const EVERY: Duration = Duration::from_secs(20);
+/// The longest that a pass waits for more to happen.
+const MOST_WAIT: Duration = Duration::from_millis(500);
 /// Records that are read at once.
 const PAGE: u32 = 500;
 
@@ -59,6 +61,8 @@ pub(crate) struct Owners {
     failing: HashMap<RecordId, (u32, Timestamp)>,
     /// A pass has looked at all records since the start.
     looked: bool,
+    /// How long the last pass took.
+    took: Duration,
 }
 
 impl Owners {
@@ -76,6 +80,7 @@ impl Owners {
             ended: false,
             failing: HashMap::new(),
             looked: false,
+            took: Duration::ZERO,
         }
     }
 
@@ -207,19 +212,28 @@ impl Reconcile for Owners {
             loop {
                 self.any_ended().await;
                 if self.ended {
-                    return;
+                    break;
                 }
                 let Self { seen, changes, running, moved, .. } = self;
                 tokio::select! {
-                    () = differs(changes, *seen) => return,
+                    () = differs(changes, *seen) => break,
                     id = any(running) => drop(moved.insert(id)),
                 }
             }
+            // What moves at the same time is looked at together: of a thousand sessions that begin,
+            // not each begins a pass over the thousand. One that is quick waits for nearly nothing.
+            let wait = self.took.min(MOST_WAIT);
+            let clock = &self.engine.cortex.clock;
+            clock.sleep_until(clock.now().after(wait)).await;
         })
     }
 
     fn pass(&mut self, now: Timestamp) -> Fut<'_, Result<Report, String>> {
-        Box::pin(self.look(now))
+        Box::pin(async move {
+            let done = self.look(now).await;
+            self.took = self.engine.cortex.clock.now().since(now);
+            done
+        })
     }
 }
 

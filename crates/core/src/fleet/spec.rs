@@ -11,7 +11,9 @@ use crate::record::bounds::check_labels;
 use crate::record::kinds::{not_a, unknown_fields};
 use crate::schedule::period;
 
-pub const MAX_REPLICAS: u32 = 10_000;
+/// As many as a status can tell of, with the surge.
+pub const MAX_REPLICAS: u32 = 1_000;
+const MAX_SURGE: u32 = 500;
 /// Most packs that are kept.
 pub const MAX_HISTORY: u32 = 100;
 
@@ -117,7 +119,7 @@ impl FleetSpec {
             })
         };
         let replicas = count("replicas", 1, MAX_REPLICAS);
-        let surge = count("maxSurge", 1, MAX_REPLICAS);
+        let surge = count("maxSurge", 1, MAX_SURGE);
         let unavailable = count("maxUnavailable", 0, MAX_REPLICAS);
         let history = count("historyLimit", 10, MAX_HISTORY);
         if surge == 0 && unavailable == 0 {
@@ -184,7 +186,7 @@ pub fn schema() -> Value {
         "additionalProperties": false,
         "properties": {
             "replicas": count("Runs that are to be there.", 1, MAX_REPLICAS),
-            "maxSurge": count("Runs beyond them during a rollout.", 1, MAX_REPLICAS),
+            "maxSurge": count("Runs beyond them during a rollout.", 1, MAX_SURGE),
             "maxUnavailable": count("Of them, how many may be missing during a rollout.", 0, MAX_REPLICAS),
             "minReady": {
                 "description": "A run counts as available when it has run for so long: 30s.",

@@ -155,7 +155,7 @@ fn ps_lists_what_is_under_way_and_all_of_it_when_asked() {
     let lines: Vec<&str> = all.out.lines().collect();
     assert_eq!(lines.len(), 3, "{}", all.out);
     let words: Vec<&str> = lines[0].split_whitespace().collect();
-    let columns = ["RUN", "AGENT", "STATE", "AGE", "COST", "BRANCH", "EXIT", "TASK"];
+    let columns = ["RUN", "AGENT", "STATE", "AGE", "COST", "BRANCH", "CHANGES", "EXIT", "TASK"];
     assert_eq!(words, columns);
     assert!(
         lines[1].contains("other") && lines[1].contains("failed"),

@@ -96,7 +96,7 @@ fn the_list_tells_restarts_exit_codes_and_what_is_about_to_end() {
     let words = row("twice");
     let words: Vec<&str> = words.split_whitespace().collect();
     assert_eq!(words[2..5], ["failed,", "1", "restart"], "{words:?}");
-    assert_eq!(words[8], "3", "its exit code: {words:?}");
+    assert_eq!(words[9], "3", "its exit code: {words:?}");
     home.run(&["info", "twice"]).ok().shows("restart     on-failure").shows("2, 1 restarts");
     // One that does not hear TERM is stopping until it is killed.
     home.run(&["run", "--name", "deaf", "trap '' TERM HUP; echo up; while :; do sleep 0.1; done"])
