@@ -3,6 +3,8 @@
 use std::io::Read as _;
 
 use overmind_api::{Agent, AgentCreate, AgentPatch, AgentStatus};
+use overmind_core::budget::Prices as _;
+use overmind_core::nearest::nearest;
 use serde_json::{Map, Value, json};
 
 use crate::args_more::{AgentCommand, AgentFlags, spelled};
@@ -65,10 +67,23 @@ pub async fn run(cx: &Context, command: AgentCommand) -> Outcome {
             let agent = remote.agent_patch(&agent, &patch, if_version).await?;
             changed(cx, &agent, "changed")
         }
-        AgentCommand::Disable { agent } => {
-            let agent = remote.find_agent(&agent).await?;
-            let agent = remote.agent_disable(&agent).await?;
-            changed(cx, &agent, "disabled")
+        AgentCommand::Disable { agents } => {
+            for agent in agents {
+                let agent = remote.find_agent(&agent).await?;
+                let agent = remote.agent_disable(&agent).await?;
+                changed(cx, &agent, "disabled")?;
+            }
+            Ok(Exit::Done)
+        }
+        AgentCommand::Enable { agents } => {
+            for agent in agents {
+                let agent = remote.find_agent(&agent).await?;
+                let patch =
+                    AgentPatch { status: Some(AgentStatus::Active), ..AgentPatch::default() };
+                let agent = remote.agent_patch(&agent, &patch, None).await?;
+                changed(cx, &agent, "enabled")?;
+            }
+            Ok(Exit::Done)
         }
         AgentCommand::Rm { agents } => {
             for agent in agents {
@@ -190,11 +205,27 @@ fn changed(cx: &Context, agent: &Agent, what: &str) -> Outcome {
     for warning in &agent.warnings {
         cx.out.warn(warning);
     }
+    if agent.warnings.iter().any(|warning| warning.contains(&format!("model `{}`", agent.model)))
+        && let Some(near) = meant(cx, &agent.model)
+    {
+        cx.out.note(&format!("did you mean the model `{near}`?"));
+    }
     show::one(&cx.out, agent, &agent.id.to_string(), || {
         let text = format!("{} {what} (version {}, {})", agent.name, agent.version, agent.id);
         vec![("agent", cell(text))]
     })?;
     Ok(Exit::Done)
+}
+
+/// The model that may have been meant, of those whose price is known.
+fn meant(cx: &Context, model: &str) -> Option<String> {
+    let models = overmind_node::app::models(&cx.config(None).ok()?, None).ok()?;
+    let known = models.table();
+    let names = || known.iter().map(|row| row.model.as_str());
+    if names().any(|name| name == model) {
+        return None;
+    }
+    nearest(model, names()).map(str::to_owned)
 }
 
 /// What the file and the flags say, in the API's keys; flags win.

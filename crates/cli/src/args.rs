@@ -26,8 +26,8 @@ First steps:
   overmind init                       in your repository: proposes an agent for it
   overmind run coder \"mend the failing test\"
 
-`overmind help COMMAND` shows examples of each; topics: overmind help rooms, approvals, models,
-secrets, environment, output.";
+`overmind help COMMAND` shows examples of any command. Topics: overmind help rooms, approvals,
+models, secrets, environment, output.";
 
 /// Runs AI agents the way Kubernetes runs containers: durable, isolated, recorded.
 #[derive(Debug, Parser)]
@@ -329,9 +329,10 @@ Examples:
   overmind done mend --merge                  into what is checked out in the project
   overmind done mend --merge --into release -m 'Mend the login'
   overmind done mend --pr-branch mend-login   a branch to be pushed; also while it runs
+  overmind done mend build --merge            one after the other
   overmind done mend --discard --yes
 
-Until then its worktree stays where it is. A run that rests is ended first. Exit code 5 when it cannot be done as things are: the
+Until then its worktree stays where it is. A name must be whole. A run that rests is ended first. Exit code 5 when it cannot be done as things are: the
 run has not ended, or the merge has conflicts.")]
     Done(crate::args_room::DoneArgs),
     /// Bring the files of a run's worktree back to what they were before a step
@@ -519,12 +520,12 @@ Example:
 Example:
   overmind audit verify")]
     Audit(AuditCommand),
-    /// Show the configuration
+    /// Show and change the configuration
     #[command(subcommand)]
     #[command(after_help = "\
 Examples:
   overmind config show -o wide
-  overmind config path")]
+  overmind config set log.level debug")]
     Config(ConfigCommand),
     /// Try what agents may do: explain a call, test recorded ones
     #[command(subcommand)]
@@ -600,24 +601,28 @@ Examples:
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Print the manual page, or write all of them to a directory
+    /// Show a manual page, or write all of them to a directory
     #[command(after_help = "\
 Examples:
-  overmind man | man -l -
-  overmind man ~/.local/share/man/man1")]
+  overmind man                                on a terminal the page, in a pipe its source (roff)
+  overmind man run                            the page of a command
+  overmind man ~/.local/share/man/man1        writes the page of every command there")]
     Man {
-        /// Directory for one page per command
-        #[arg(value_hint = ValueHint::DirPath)]
-        dir: Option<PathBuf>,
+        /// A command, or the directory for one page per command: a path with a `/`, or a directory
+        /// that is there
+        #[arg(value_name = "COMMAND|DIR", value_hint = ValueHint::DirPath)]
+        of: Vec<String>,
     },
-    /// Show help on a command or a topic
+    /// Show help on a command, a group of commands or a topic
     #[command(after_help = "\
 Examples:
   overmind help
+  overmind help runs                          a group of commands
   overmind help agent create
   overmind help rooms                         a topic: how runs get their directories")]
     Help {
-        /// A command, or a topic: rooms, approvals, models, secrets, environment, output
+        /// A command; a group: runs, declare, agents, keys, spending, setup; or a topic: rooms,
+        /// approvals, models, secrets, environment, output
         words: Vec<String>,
     },
     /// Print the OpenAPI document of this version

@@ -11,9 +11,9 @@ pub enum ArtifactCommand {
     #[command(after_help = "\
 Examples:
   overmind artifact list build
-  overmind artifact list                      in a run: its own")]
+  overmind artifact list                      of the newest run; in a run: its own")]
     List {
-        /// The run: an id, a name, or a unique part of one; in a run: itself
+        /// The run: an id, a name, or a unique part of one [default: the newest; in a run: itself]
         run: Option<String>,
         /// Most artifacts to show
         #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

@@ -28,7 +28,7 @@ Examples:
 Example:
   overmind budget rm agent:coder")]
     Rm {
-        /// The limit's id, or a unique beginning or end of it
+        /// What it limits, as `budget list` prints it, or its id or a unique part of that
         id: String,
     },
 }

@@ -36,7 +36,7 @@ pub struct CommandFlags {
     #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u32>(0, u32::MAX.into()))]
     pub max_seconds: Option<u32>,
     /// Before the first restart: 500ms, 2s; doubles with each, up to a minute [default: 1s]
-    #[arg(long, value_name = "DURATION", value_parser = duration::milliseconds)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::milliseconds_with_unit)]
     pub backoff: Option<u32>,
     /// End it as stuck when it neither writes nor works for so long: 90s, 10m; 0 is never
     /// [default: 0]
@@ -142,7 +142,7 @@ pub enum RestartArg {
 
 #[derive(Clone, Debug, Args)]
 pub struct StopArgs {
-    /// The runs: ids, names, or unique parts of them
+    /// The runs: whole names, ids, or unique parts of ids
     #[arg(required = true)]
     pub ids: Vec<String>,
     /// How long between TERM and KILL: 30s, 2m; a bare number is seconds [default: 10s]
@@ -158,7 +158,7 @@ pub struct StopArgs {
 
 #[derive(Clone, Debug, Args)]
 pub struct KillArgs {
-    /// The runs: ids, names, or unique parts of them
+    /// The runs: whole names, ids, or unique parts of ids
     #[arg(required_unless_present = "all")]
     pub ids: Vec<String>,
     /// Also the runs that were started for them
@@ -255,7 +255,7 @@ pub struct WaitArgs {
     /// or delete
     #[arg(long = "for", value_name = "WHAT", value_parser = crate::resource_wait::wanted)]
     pub wanted: Option<crate::resource_wait::Wanted>,
-    /// Give up after so long: 500ms, 5s, 10m; a bare number is seconds
-    #[arg(long, value_name = "DURATION", value_parser = duration::seconds)]
+    /// Give up after so long: 500ms, 5s, 10m
+    #[arg(long, value_name = "DURATION", value_parser = duration::seconds_with_unit)]
     pub timeout: Option<f64>,
 }

@@ -37,10 +37,15 @@ Examples:
     #[command(after_help = "\
 Examples:
   overmind mcp pin files                      all that can be approved
+  overmind mcp pin --all                      all of all servers
   overmind mcp pin files read_text_file       one, after a look at `overmind mcp tools files`")]
     Pin {
         /// The server
-        id: String,
+        #[arg(required_unless_present = "all", conflicts_with = "all")]
+        id: Option<String>,
+        /// Approve what can be approved of all servers
+        #[arg(long)]
+        all: bool,
         /// The server's own name of the tool
         tool: Option<String>,
         /// Approve only if the tool still has this hash
@@ -117,6 +122,9 @@ pub struct McpAddArgs {
     /// Offer no tool before somebody pins it
     #[arg(long)]
     pub manual: bool,
+    /// Keep it also when it does not start
+    #[arg(long)]
+    pub keep: bool,
     /// Add it and do not start it
     #[arg(long)]
     pub disabled: bool,

@@ -60,10 +60,20 @@ Examples:
     /// Keep an agent from being run
     #[command(after_help = "\
 Example:
-  overmind agent disable coder                no new runs; `agent edit coder --enable` takes it back")]
+  overmind agent disable coder                no new runs; `agent enable coder` takes it back")]
     Disable {
-        /// Its name, its id, or a unique part of it
-        agent: String,
+        /// Names, ids, or unique parts of ids
+        #[arg(required = true)]
+        agents: Vec<String>,
+    },
+    /// Let disabled agents be run again
+    #[command(after_help = "\
+Example:
+  overmind agent enable coder")]
+    Enable {
+        /// Names, ids, or unique parts of ids
+        #[arg(required = true)]
+        agents: Vec<String>,
     },
     /// Remove agents; their runs stay, and their names are free
     #[command(after_help = "\
@@ -379,6 +389,49 @@ Examples:
   overmind config show
   overmind config show -o wide                 with where each value comes from")]
     Show,
+    /// Print the value of a setting
+    #[command(after_help = "\
+Examples:
+  overmind config get server.listen
+  overmind config get log.level -o json       with where it comes from")]
+    Get {
+        /// Its key, as `config show` prints it
+        key: String,
+    },
+    /// Set a setting in the configuration file; the rest of the file stays as it is
+    #[command(after_help = "\
+Examples:
+  overmind config set log.level debug
+  overmind config set server.allowed_hosts a.example,b.example
+  overmind config set models.openai_api_key - < key.txt
+
+The server reads the file when it starts.")]
+    Set {
+        /// Its key, as `config show` prints it
+        key: String,
+        /// Its value; lists are separated by commas; `-` reads it from standard input
+        value: String,
+    },
+    /// Remove a setting from the configuration file: its default holds again
+    #[command(after_help = "\
+Example:
+  overmind config unset log.level")]
+    Unset {
+        /// Its key, as `config show` prints it
+        key: String,
+    },
+    /// Change the configuration file in your editor; only what is right is kept
+    #[command(after_help = "\
+Example:
+  overmind config edit
+
+Opens the file in $VISUAL, else $EDITOR, else vi; where there is none yet, with the sample.")]
+    Edit,
+    /// Print a configuration file with every setting, what it means and its default
+    #[command(after_help = "\
+Example:
+  overmind config sample | less")]
+    Sample,
     /// Print the path of the configuration file
     #[command(after_help = "\
 Example:

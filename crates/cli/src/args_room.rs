@@ -58,8 +58,9 @@ pub struct WorkArgs {
 #[derive(Clone, Debug, Args)]
 #[command(group = ArgGroup::new("what").required(true).args(["merge", "pr_branch", "keep", "park", "discard"]))]
 pub struct DoneArgs {
-    /// The run: an id, a name, or a unique part of one
-    pub id: String,
+    /// The runs: whole names, ids, or unique parts of ids
+    #[arg(required = true, value_name = "RUN")]
+    pub ids: Vec<String>,
     /// Merge its work into what is checked out in the project
     #[arg(long)]
     pub merge: bool,

@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use overmind_api::{Artifact, ListQuery, MAX_ARTIFACT};
+use overmind_api::{Artifact, ListQuery, MAX_ARTIFACT, RunBasic};
 use overmind_node::config::env;
 use serde_json::json;
 
@@ -25,7 +25,10 @@ pub async fn run(cx: &Context, command: ArtifactCommand) -> Outcome {
         ArtifactCommand::List { run, limit } => {
             let run = match run {
                 Some(run) => remote.find_run(&run).await?,
-                None => own_run(cx)?,
+                None => match own_run(cx) {
+                    Ok(own) => own,
+                    Err(_) => newest(cx, &remote).await?,
+                },
             };
             list(cx, &remote, &run, limit).await?;
         }
@@ -48,6 +51,20 @@ fn own_run(cx: &Context) -> Result<String, Failure> {
         Failure::usage("no run is named, and this is no run")
             .hint("name one: `overmind ps --all` lists them")
     })
+}
+
+/// The newest run, as `overmind logs` takes it.
+async fn newest(cx: &Context, remote: &Remote) -> Result<String, Failure> {
+    let runs: Vec<RunBasic> = remote.runs(&[], None, 1).await?;
+    let Some(run) = runs.first() else {
+        return Err(Failure::new(Exit::NotFound, "there are no runs yet")
+            .hint("overmind run AGENT TASK starts one"));
+    };
+    cx.out.note(&format!(
+        "of `{}`, the newest run; name another: overmind artifact list RUN",
+        run.name
+    ));
+    Ok(run.id.to_string())
 }
 
 async fn named(

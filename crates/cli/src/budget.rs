@@ -5,6 +5,7 @@ use overmind_api::{
     LimitId, Period, UnknownPrice,
 };
 use overmind_core::budget::{PriceRow, Prices as _};
+use overmind_core::nearest::nearest;
 use serde_json::{Value, json};
 
 use crate::args_budget::{
@@ -78,7 +79,9 @@ async fn set(remote: &Remote, args: BudgetSetArgs) -> Result<Budget, Failure> {
 async fn found(remote: &Remote, all: &[Budget], given: &str) -> Result<LimitId, Failure> {
     let scope = scope_of(remote, given).await.ok();
     let fits = |budget: &&Budget| {
-        ids::matches(given, &budget.id.to_string()) || scope.as_ref() == Some(&budget.scope)
+        scope.as_ref() == Some(&budget.scope)
+            || budget.scope == given
+            || ids::matches(given, &budget.id.to_string())
     };
     let fitting: Vec<&Budget> = all.iter().filter(fits).collect();
     match fitting.as_slice() {
@@ -95,6 +98,19 @@ async fn found(remote: &Remote, all: &[Budget], given: &str) -> Result<LimitId, 
                 .hint(format!("give the id of one: {}", ids.join(", "))))
         }
     }
+}
+
+/// What the limits are for, as `budget list` prints it.
+///
+/// # Errors
+///
+/// What kept them from being listed.
+pub async fn scopes(remote: &Remote) -> Result<Vec<String>, Failure> {
+    let mut scopes = Vec::new();
+    for budget in remote.client().budget_list().await? {
+        scopes.push(named(remote, &budget.scope).await);
+    }
+    Ok(scopes)
 }
 
 /// What a limit is for, as people say it.
@@ -295,8 +311,13 @@ pub fn prices(cx: &Context, args: &PricesArgs) -> Outcome {
             return Ok(Exit::Done);
         }
         let message = format!("the price of `{model}` is not known");
-        return Err(Failure::new(Exit::NotFound, message)
-            .hint("add it to the file of `models.prices`: docs/budgets.md"));
+        let known = models.table();
+        return Err(Failure::new(Exit::NotFound, message).hint(
+            match nearest(model, known.iter().map(|row| row.model.as_str())) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => "add it to the file of `models.prices`: docs/budgets.md".to_owned(),
+            },
+        ));
     };
     let same = |row: &&PriceRow| {
         (row.provider == "*" || row.provider == quote.provider) && row.price == price

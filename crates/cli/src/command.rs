@@ -1,5 +1,6 @@
 //! Runs whose agent is a command: `stop`, `kill`, `send`, `wait`, and their part of `run` and `logs`.
 
+use std::collections::HashMap;
 use std::io::IsTerminal as _;
 
 use futures_util::StreamExt as _;
@@ -19,9 +20,13 @@ use crate::args_command::{
 use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::clean;
+use crate::progress::spin;
 use crate::remote::Remote;
 use crate::spoken::Spoken;
 use crate::{duration, session, watch};
+
+/// Seconds between TERM and KILL where nobody says otherwise.
+const GRACE: u32 = 10;
 
 /// Runs that are ended at the same time.
 const AT_ONCE: usize = 64;
@@ -68,6 +73,11 @@ pub fn built_in(name: &str) -> Option<AgentCreate> {
         command: Some(Command { argv, provider, ..Command::default() }),
         ..AgentCreate::default()
     })
+}
+
+/// The names of the agents that are there without being made.
+pub fn built_in_names() -> impl Iterator<Item = &'static str> {
+    BUILT_IN.into_iter().map(|(name, ..)| name)
 }
 
 impl ProviderArg {
@@ -176,16 +186,18 @@ pub async fn stop(cx: &Context, args: &StopArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let stop = RunStop { kill: false, grace: args.grace };
     let end = async |given: &String| {
-        let id = remote.find_run(given).await?;
+        let id = remote.find_run_exactly(given).await?;
         let ending = match args.cascade {
             true => remote.run_cancel(&id, true).await,
             false => remote.run_stop(&id, stop).await,
         };
         let ending = ending.map_err(|failure| failure.of_run(given))?;
-        match args.no_wait || ending.status.is_terminal() {
-            true => Ok(ending),
-            false => watch::ended(cx, &remote, &id).await,
+        if args.no_wait || ending.status.is_terminal() {
+            return Ok(ending);
         }
+        let grace = args.grace.unwrap_or(GRACE);
+        let waits = format!("{given} was told to end; it is killed after {grace} s");
+        Box::pin(spin(&cx.out, &waits, watch::ended(cx, &remote, &id))).await
     };
     let mut ending = futures_util::stream::iter(args.ids.iter().map(end)).buffered(AT_ONCE);
     let mut worst = Worst::default();
@@ -209,7 +221,7 @@ pub async fn kill(cx: &Context, args: &KillArgs) -> Outcome {
         loop {
             let killed = remote.run_kill_all(&ask).await?;
             any |= !killed.results.is_empty();
-            show_killed(cx, killed.results, &mut worst);
+            show_killed(cx, killed.results, &HashMap::new(), &mut worst);
             if killed.next.is_none() {
                 break;
             }
@@ -221,33 +233,47 @@ pub async fn kill(cx: &Context, args: &KillArgs) -> Outcome {
         return worst.told();
     }
     let find = async |given: &String| -> Result<SessionId, Failure> {
-        let id = remote.find_run(given).await?;
+        let id = remote.find_run_exactly(given).await?;
         id.parse().map_err(|_| Failure::failed(format!("{id} is not the id of a run")))
     };
     let mut finding = futures_util::stream::iter(args.ids.iter().map(find)).buffered(AT_ONCE);
-    let mut ids: Vec<SessionId> = Vec::new();
-    while let Some(found) = finding.next().await {
+    let (mut ids, mut given): (Vec<SessionId>, _) = (Vec::new(), args.ids.iter());
+    let mut names: HashMap<SessionId, &str> = HashMap::new();
+    while let (Some(found), Some(given)) = (finding.next().await, given.next()) {
         match found {
             Ok(id) if ids.contains(&id) => {}
-            Ok(id) => ids.push(id),
+            Ok(id) => {
+                ids.push(id);
+                names.insert(id, given);
+            }
             Err(failure) => worst.of(cx, Err(failure)),
         }
     }
     for ids in ids.chunks(MAX_KILL_BATCH) {
         let ask = RunsKill { ids: ids.to_vec(), cascade: args.cascade, ..RunsKill::default() };
-        show_killed(cx, remote.run_kill_all(&ask).await?.results, &mut worst);
+        show_killed(cx, remote.run_kill_all(&ask).await?.results, &names, &mut worst);
     }
     worst.told()
 }
 
 /// One as a single thing is shown; of several a line each for people, and each for itself for programs.
-fn show_killed(cx: &Context, results: Vec<RunKilled>, worst: &mut Worst) {
+/// `names`: what the person called them.
+fn show_killed(
+    cx: &Context,
+    results: Vec<RunKilled>,
+    names: &HashMap<SessionId, &str>,
+    worst: &mut Worst,
+) {
     let (mut killed, mut failures) = (Vec::new(), Vec::new());
     for RunKilled { id, ok: _, run, problem } in results {
         match (run, problem) {
             (Some(run), _) => killed.push(run),
             (None, Some(problem)) => {
-                failures.push(ClientError::Refused(Box::new(problem)).into());
+                let failure = Failure::from(ClientError::Refused(Box::new(problem)));
+                failures.push(match names.get(&id) {
+                    Some(name) => failure.of_run(name),
+                    None => failure,
+                });
             }
             (None, None) => failures.push(Failure::failed(format!("{id} was not killed"))),
         }
@@ -262,10 +288,10 @@ fn show_killed(cx: &Context, results: Vec<RunKilled>, worst: &mut Worst) {
 
 /// The last failure of many attempts; those before it are shown as they come.
 #[derive(Default)]
-struct Worst(Option<Failure>);
+pub(crate) struct Worst(Option<Failure>);
 
 impl Worst {
-    fn of(&mut self, cx: &Context, done: Result<(), Failure>) {
+    pub(crate) fn of(&mut self, cx: &Context, done: Result<(), Failure>) {
         if let Err(failure) = done
             && let Some(before) = self.0.replace(failure)
         {
@@ -273,7 +299,7 @@ impl Worst {
         }
     }
 
-    fn told(self) -> Outcome {
+    pub(crate) fn told(self) -> Outcome {
         match self.0 {
             Some(failure) => Err(failure),
             None => Ok(Exit::Done),

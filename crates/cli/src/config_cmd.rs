@@ -1,8 +1,11 @@
 //! `overmind config …`: what is set, to what, and by whom.
 
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
 use overmind_node::config::layers::{self, Given, Source};
 use overmind_node::config::settings::{Kind, SETTINGS, by_key};
-use overmind_node::config::{Config, Secret};
+use overmind_node::config::{Config, Secret, env, file};
 use serde_json::{Value, json};
 
 use crate::args_more::ConfigCommand;
@@ -16,19 +19,126 @@ use crate::show::{self, cell, dim};
 /// What is wrong with the configuration.
 pub fn run(cx: &Context, command: &ConfigCommand) -> Outcome {
     match command {
-        ConfigCommand::Path => {
-            let path = match &cx.global.config {
-                Some(path) => cx.cwd.join(path),
-                None => cx.env.path(overmind_node::config::env::CONFIG).map_or_else(
-                    || Ok::<_, Failure>(cx.data()?.config_file()),
-                    |path| Ok(cx.cwd.join(path)),
-                )?,
+        ConfigCommand::Path => cx.out.line(&path(cx)?.display().to_string())?,
+        ConfigCommand::Sample => cx.out.text(&file::sample())?,
+        ConfigCommand::Get { key } => get(cx, key)?,
+        ConfigCommand::Set { key, value } => {
+            known(key)?;
+            let value = match value.as_str() {
+                "-" => {
+                    let mut text = String::new();
+                    std::io::stdin().read_to_string(&mut text).map_err(|err| {
+                        Failure::failed(format!("reading the value from standard input: {err}"))
+                    })?;
+                    text.trim_end_matches('\n').to_owned()
+                }
+                value => value.to_owned(),
             };
-            cx.out.line(&path.display().to_string())?;
+            let path = path(cx)?;
+            let text = file::set(&file::read(&path)?, &path, key, &value)?;
+            write(cx, &path, &text)?;
         }
+        ConfigCommand::Unset { key } => {
+            known(key)?;
+            let path = path(cx)?;
+            match file::unset(&file::read(&path)?, &path, key)? {
+                Some(text) => write(cx, &path, &text)?,
+                None => cx.out.note(&format!("{key} is not set in {}", path.display())),
+            }
+        }
+        ConfigCommand::Edit => edit(cx)?,
         ConfigCommand::Show => show_all(cx, &cx.config(None)?)?,
     }
     Ok(Exit::Done)
+}
+
+/// The configuration file, whether or not it is there.
+fn path(cx: &Context) -> Result<PathBuf, Failure> {
+    match cx.global.config.clone().or_else(|| cx.env.path(env::CONFIG)) {
+        Some(path) => Ok(cx.cwd.join(path)),
+        None => Ok(cx.data()?.config_file()),
+    }
+}
+
+/// Refuses a key that is none.
+fn known(key: &str) -> Result<(), Failure> {
+    if layers::known(key).is_some() {
+        return Ok(());
+    }
+    let failure = Failure::new(Exit::NotFound, format!("there is no setting `{key}`"));
+    Err(match layers::meant(key) {
+        Some(near) => failure.hint(format!("did you mean `{near}`?")),
+        None => failure.hint("`overmind config show` lists all settings"),
+    })
+}
+
+fn get(cx: &Context, key: &str) -> Result<(), Failure> {
+    known(key)?;
+    let config = cx.config(None)?;
+    let row = rows(&config).into_iter().find(|row| row.key == key);
+    let value = row.as_ref().and_then(|row| row.value.clone());
+    let text = match &value {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(items)) => {
+            let items: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
+            items.join(",")
+        }
+        Some(other) => other.to_string(),
+        None => String::new(),
+    };
+    if !cx.out.for_people() {
+        let source = row.map_or_else(|| "unset".to_owned(), |row| row.source);
+        let shown = json!({"key": key, "value": value, "source": source});
+        return show::one(&cx.out, &shown, &text, Vec::new);
+    }
+    if value.is_none() {
+        cx.out.note(&format!("{key} is not set"));
+        return Ok(());
+    }
+    Ok(cx.out.line(&text)?)
+}
+
+/// Puts a new text in the file's place, and tells what else it needs.
+fn write(cx: &Context, path: &Path, text: &str) -> Result<(), Failure> {
+    file::replace(path, cx.data()?.path(), text)?;
+    cx.out.note(&format!("wrote {}; the server reads it when it starts", path.display()));
+    if let Err(failure) = cx.config(None) {
+        cx.out.warn(&format!("the server would not start with it: {}", failure.message));
+    }
+    Ok(())
+}
+
+fn edit(cx: &Context) -> Result<(), Failure> {
+    let path = path(cx)?;
+    let before = match file::read(&path)? {
+        text if text.is_empty() => file::sample(),
+        text => text,
+    };
+    let failed = |err| Failure::failed(format!("writing a copy to edit: {err}"));
+    let copy = tempfile::Builder::new().suffix(".toml").tempfile().map_err(failed)?;
+    std::fs::write(copy.path(), &before).map_err(failed)?;
+    let editor = cx.env.text(env::VISUAL).or_else(|| cx.env.text(env::EDITOR)).unwrap_or("vi");
+    // As git does it: the variable is a line for the shell.
+    let status = std::process::Command::new("sh")
+        .args(["-c", &format!("{editor} \"$1\""), "sh"])
+        .arg(copy.path())
+        .status()
+        .map_err(|err| Failure::failed(format!("starting {editor}: {err}")))?;
+    if !status.success() {
+        return Err(Failure::failed(format!("{editor} ended with {status}; nothing was changed")));
+    }
+    let after = std::fs::read_to_string(copy.path()).map_err(failed)?;
+    if after == before {
+        cx.out.note("nothing was changed");
+        return Ok(());
+    }
+    write(cx, &path, &after).map_err(|failure| match copy.keep() {
+        Ok((_, kept)) => {
+            let hint = format!("nothing was changed; your text is in {}", kept.display());
+            failure.hint(hint)
+        }
+        Err(_) => failure,
+    })
 }
 
 /// One setting as it is shown.

@@ -73,6 +73,32 @@ pub fn milliseconds(text: &str) -> Result<u32, String> {
     fits.ok_or_else(|| "give at most 1h".to_owned())
 }
 
+/// The text, if it says its unit: where a bare number once was milliseconds, it is refused.
+fn with_unit(text: &str) -> Result<&str, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number != 0.0 => Err(format!("say the unit: {text}s or {text}ms?")),
+        Ok(_) | Err(_) => Ok(text),
+    }
+}
+
+/// As [`seconds`], and a bare number is refused.
+///
+/// # Errors
+///
+/// As [`parse`], and a number without a unit that is not 0.
+pub fn seconds_with_unit(text: &str) -> Result<f64, String> {
+    seconds(with_unit(text)?)
+}
+
+/// As [`milliseconds`], and a bare number is refused.
+///
+/// # Errors
+///
+/// As [`milliseconds`], and a number without a unit that is not 0.
+pub fn milliseconds_with_unit(text: &str) -> Result<u32, String> {
+    milliseconds(with_unit(text)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,6 +122,15 @@ mod tests {
         for bad in ["", "s", "5x", "-1", "1e9", "5 s", "1..2", "5s3", "NaN", "40000d", "µs"] {
             assert!(parse(bad).unwrap_err().contains("bare number is seconds"), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_bare_number_is_refused_where_it_once_was_milliseconds() {
+        assert_eq!(seconds_with_unit("5000"), Err("say the unit: 5000s or 5000ms?".to_owned()));
+        assert_eq!(milliseconds_with_unit("5"), Err("say the unit: 5s or 5ms?".to_owned()));
+        assert_eq!(seconds_with_unit("5s"), Ok(5.0));
+        assert_eq!(milliseconds_with_unit("500ms"), Ok(500));
+        assert_eq!((seconds_with_unit("0"), milliseconds_with_unit("0")), (Ok(0.0), Ok(0)));
     }
 
     #[test]

@@ -242,12 +242,16 @@ async fn find_open(
     decision: InboxDecision,
 ) -> Result<InboxItem, Failure> {
     if given.parse::<InboxId>().is_ok() {
-        return fitting(remote.inbox_fetch(given).await?, decision);
+        return fitting(given, remote.inbox_fetch(given).await?, decision);
     }
     let open = remote.inbox(false, None, None, MAX_OPEN).await?;
+    // A name that looks like a part of an id is a name first.
+    if remote.is_name_of_run(given).await? {
+        return open_of_run(remote, given, open, decision).await;
+    }
     let found: Vec<_> = open.iter().filter(|item| fits(given, item)).cloned().collect();
     if !found.is_empty() {
-        return fitting(one_of(given, found)?, decision);
+        return fitting(given, one_of(given, found)?, decision);
     }
     // Nothing of this id is open: say what became of it.
     if ids::plausible(given, InboxId::PREFIX) {
@@ -257,9 +261,19 @@ async fn find_open(
             return one_of(given, closed);
         }
     }
+    open_of_run(remote, given, open, decision).await
+}
+
+/// The one open item of a run.
+async fn open_of_run(
+    remote: &Remote,
+    given: &str,
+    open: Vec<InboxItem>,
+    decision: InboxDecision,
+) -> Result<InboxItem, Failure> {
     let (id, found) = of_run(remote, given, open).await?;
     if !found.is_empty() {
-        return fitting(one_of(given, found)?, decision);
+        return fitting(given, one_of(given, found)?, decision);
     }
     let run = remote.run(&id).await?;
     let for_what = match decision {
@@ -268,30 +282,28 @@ async fn find_open(
     };
     Err(Failure::new(
         Exit::Conflict,
-        format!("run {id} does not wait for {for_what}: it is {}", run.status),
+        format!("run {given} does not wait for {for_what}: it is {}", run.status),
     )
     .hint("`overmind inbox` lists what waits"))
 }
 
 /// Refuses an answer that is not of the item's kind, with the command that is.
-fn fitting(item: InboxItem, decision: InboxDecision) -> Result<InboxItem, Failure> {
+fn fitting(given: &str, item: InboxItem, decision: InboxDecision) -> Result<InboxItem, Failure> {
     if item.state != InboxState::Open {
         // The server says who was first.
         return Ok(item);
     }
-    let id = item.id.to_string();
-    let short = ids::short(&id);
     match (item.kind, decision) {
         (InboxKind::Approval, InboxDecision::Answer) => Err(Failure::new(
             Exit::Conflict,
             format!("{} waits for approval, not for an answer", clean::line(&item.title)),
         )
-        .hint(format!("decide: overmind approve {short}, or overmind deny {short}"))),
+        .hint(format!("decide: overmind approve {given}, or overmind deny {given}"))),
         (InboxKind::Question, InboxDecision::Approve | InboxDecision::Deny) => Err(Failure::new(
             Exit::Conflict,
             format!("this does not wait for approval, it asks: {}", clean::line(&item.title)),
         )
-        .hint(format!("answer it: overmind answer {short} \"…\""))),
+        .hint(format!("answer it: overmind answer {given} \"…\""))),
         (InboxKind::Approval, InboxDecision::Approve | InboxDecision::Deny)
         | (InboxKind::Question, InboxDecision::Answer)
         | (InboxKind::Raise, _) => Ok(item),

@@ -28,6 +28,7 @@ pub mod attach;
 pub mod bench;
 pub mod budget;
 pub mod command;
+pub mod complete;
 pub mod config_cmd;
 pub mod context;
 mod cron;
@@ -95,6 +96,11 @@ use exit::{Exit, Failure, Outcome};
 
 /// Runs the command that the process's arguments name.
 pub fn main() -> ExitCode {
+    match complete::asked() {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(_) => return ExitCode::FAILURE,
+    }
     let Cli { global, command } = parse::parse();
     run(global, |cx| dispatch(cx, command))
 }
@@ -123,8 +129,8 @@ fn dispatch(cx: &Context, command: Command) -> Outcome {
         Command::Config(command) => config_cmd::run(cx, &command),
         Command::Policy(command) => policy_cmd::run(cx, &command),
         Command::Prices(args) => budget::prices(cx, &args),
-        Command::Completions { shell } => shell::completions(cx, shell),
-        Command::Man { dir } => shell::man(cx, dir.as_deref()),
+        Command::Completions { shell } => complete::script(cx, shell),
+        Command::Man { of } => shell::man(cx, &of),
         Command::Help { words } => whole::help(cx, &words),
         Command::Openapi => {
             cx.out.line(&overmind_server::openapi())?;

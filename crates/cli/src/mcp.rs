@@ -29,9 +29,19 @@ pub async fn run(cx: &Context, command: McpCommand) -> Outcome {
             };
             tools(cx, &servers)?;
         }
-        McpCommand::Pin { id, tool, hash } => {
+        McpCommand::Pin { id: Some(id), tool, hash, .. } => {
             let server = remote.mcp_pin(&id, &McpPin { tool, hash }).await?;
             tools(cx, &[server])?;
+        }
+        McpCommand::Pin { id: None, .. } => {
+            let mut pinned = Vec::new();
+            for server in remote.mcp_list().await? {
+                if server["needs_approval"] == true {
+                    let all = McpPin { tool: None, hash: None };
+                    pinned.push(remote.mcp_pin(&text(&server, "id"), &all).await?);
+                }
+            }
+            tools(cx, &pinned)?;
         }
         McpCommand::Unpin { id, tool } => {
             let server = remote.mcp_unpin(&id, &McpUnpin { tool }).await?;
@@ -52,9 +62,22 @@ async fn add(cx: &Context, remote: &Remote, args: McpAddArgs) -> Outcome {
         None => from_flags(&args)?,
     };
     let id = config["id"].as_str().unwrap_or_default().to_owned();
+    let before = remote.mcp_list().await?.into_iter().find(|server| server["id"] == *id);
     let all = remote.mcp_put(&McpServerPut(config)).await?;
     let added: Vec<Value> = all.into_iter().filter(|server| server["id"] == *id).collect();
     let failed = added.iter().any(|server| server["state"] == "failed");
+    if failed && !args.keep {
+        match before {
+            Some(before) => {
+                remote.mcp_put(&McpServerPut(before["config"].clone())).await?;
+            }
+            None => remote.mcp_remove(&id).await?,
+        }
+        let why = added.iter().find_map(|server| server["reason"].as_str()).unwrap_or("no reason");
+        let failure =
+            Failure::failed(format!("`{id}` was not added, for it does not start: {why}"));
+        return Err(failure.hint("--keep adds it all the same"));
+    }
     if cx.out.for_people() {
         for server in &added {
             if let Some(reason) = server["reason"].as_str() {

@@ -86,7 +86,28 @@ often! {
 
 /// What `args` say, when they are right and name a command.
 pub fn quickly(args: &[OsString]) -> Option<Cli> {
-    at_once(args).or_else(|| by_name(args))
+    at_once(args).or_else(|| by_name(args)).or_else(|| bare(args))
+}
+
+/// What a noun without a verb means: the first of these that it has.
+const BARE: [&str; 3] = ["list", "show", "levels"];
+
+/// A noun that has verbs, and was said without one: its list.
+fn bare(args: &[OsString]) -> Option<Cli> {
+    let whole = Cli::command();
+    let word = |at: usize| args.get(at).and_then(|word| word.to_str());
+    (1..args.len()).find_map(|at| {
+        let mut noun = whole.find_subcommand(word(at)?)?.clone();
+        noun.build();
+        let verb = BARE.into_iter().find(|verb| noun.find_subcommand(verb).is_some())?;
+        // A word that follows was meant for a verb, and is told as what it is.
+        if args.get(at + 1).is_some_and(|next| !next.to_string_lossy().starts_with('-')) {
+            return None;
+        }
+        let mut said = args.to_vec();
+        said.insert(at + 1, verb.into());
+        by_name(&said)
+    })
 }
 
 /// With the grammar of a command that is known by its word.
@@ -107,6 +128,12 @@ fn by_name(args: &[OsString]) -> Option<Cli> {
     let command = words.find_map(|word| whole.find_subcommand(word))?.clone();
     let mut matches = globals().subcommand(command).try_get_matches_from(args).ok()?;
     Cli::from_arg_matches_mut(&mut matches).ok()
+}
+
+/// The global options where none is said.
+pub fn no_globals() -> Global {
+    let none = globals().subcommand_required(false).get_matches_from(["overmind"]);
+    Global::from_arg_matches(&none).expect("every global option has a default or none")
 }
 
 /// The program with its global options, and no command yet.
@@ -144,7 +171,7 @@ mod tests {
             "overmind info build -o json",
             "overmind result build",
             "overmind stop build --grace 30",
-            "overmind wait build --timeout 3 -v",
+            "overmind wait build --timeout 3s -v",
             "overmind run --sandbox namespace --restart always make ps",
             "overmind memory search ps",
         ] {
@@ -153,6 +180,34 @@ mod tests {
             let whole = whole.unwrap_or_else(|err| panic!("{line}: {err}"));
             let quick = quickly(&args).unwrap_or_else(|| panic!("{line}: not read quickly"));
             assert_eq!(format!("{quick:?}"), format!("{whole:?}"), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_noun_without_a_verb_lists() {
+        for (said, means) in [
+            ("overmind agents", "overmind agent list"),
+            ("overmind agent -o json", "overmind agent list -o json"),
+            ("overmind -o wide loop", "overmind -o wide loop list"),
+            ("overmind cron", "overmind cron list"),
+            ("overmind vault", "overmind vault list"),
+            ("overmind keys", "overmind key list"),
+            ("overmind mcp", "overmind mcp list"),
+            ("overmind memory --limit 3", "overmind memory list --limit 3"),
+            ("overmind budgets", "overmind budget list"),
+            ("overmind artifacts", "overmind artifact list"),
+            ("overmind tools", "overmind tool list"),
+            ("overmind mail", "overmind mail list"),
+            ("overmind --data agent agent", "overmind --data agent agent list"),
+            ("overmind config", "overmind config show"),
+            ("overmind sandbox", "overmind sandbox levels"),
+        ] {
+            let bare = quickly(&words(said)).unwrap_or_else(|| panic!("{said}: not a list"));
+            let whole = Cli::try_parse_from(words(means)).unwrap();
+            assert_eq!(format!("{bare:?}"), format!("{whole:?}"), "{said}");
+        }
+        for wrong in ["overmind agents lsit", "overmind agent --help", "overmind memory --tp 1"] {
+            assert!(quickly(&words(wrong)).is_none(), "{wrong}");
         }
     }
 

@@ -389,6 +389,16 @@ impl Remote {
 
     /// The id of a run by itself, by its name or by a unique part; inside a run it is `me` to itself.
     pub async fn find_run(&self, given: &str) -> Result<String, Failure> {
+        self.run_meant(given, true).await
+    }
+
+    /// As [`Remote::find_run`], for what ends a run or loses its work: a name counts only when it is
+    /// whole.
+    pub async fn find_run_exactly(&self, given: &str) -> Result<String, Failure> {
+        self.run_meant(given, false).await
+    }
+
+    async fn run_meant(&self, given: &str, beginnings: bool) -> Result<String, Failure> {
         if given.parse::<SessionId>().is_ok() {
             return Ok(given.to_owned());
         }
@@ -415,6 +425,11 @@ impl Remote {
             // A run that is under way is meant before one that has ended.
             let meant = if open.is_empty() { over } else { open };
             let names: BTreeSet<&str> = meant.iter().map(|run| run.name.as_str()).collect();
+            if let Some(first) = names.first().filter(|_| !beginnings) {
+                let message = format!("there is no run `{given}`");
+                let hint = format!("what ends a run takes its whole name: did you mean `{first}`?");
+                return Err(Failure::new(Exit::NotFound, message).hint(hint));
+            }
             if names.len() > 1 {
                 let names = names.into_iter().map(str::to_owned).collect();
                 return ids::only("run", given, names, "overmind ps --all");
@@ -429,15 +444,16 @@ impl Remote {
         ids::only("run", given, found, "overmind ps --all")
     }
 
+    /// Whether a run has this very name.
+    pub async fn is_name_of_run(&self, given: &str) -> Result<bool, Failure> {
+        let a_name = overmind_core::name::check(given).is_ok();
+        Ok(a_name && !self.runs_named(given, 1).await?.is_empty())
+    }
+
     /// Runs of this name, newest first; with a `*` at its end of names that begin so.
     async fn runs_named(&self, name: &str, limit: u32) -> Result<Vec<RunBasic>, Failure> {
-        let query = RunListQuery {
-            limit: Some(limit),
-            name: Some(name.to_owned()),
-            ..RunListQuery::default()
-        };
-        let first = self.client.run_list_as(&query).await?;
-        self.rest(first, limit).await
+        let query = RunListQuery { name: Some(name.to_owned()), ..RunListQuery::default() };
+        self.runs_of(query, limit).await
     }
 
     /// The runs that were started for `parent`, newest first.
@@ -446,13 +462,8 @@ impl Remote {
         parent: &str,
         limit: u32,
     ) -> Result<Vec<R>, Failure> {
-        let query = RunListQuery {
-            limit: Some(limit.min(MAX_LIMIT)),
-            parent: Some(parent.to_owned()),
-            ..RunListQuery::default()
-        };
-        let first = self.client.run_list_as(&query).await?;
-        self.rest(first, limit).await
+        let query = RunListQuery { parent: Some(parent.to_owned()), ..RunListQuery::default() };
+        self.runs_of(query, limit).await
     }
 
     /// Tool servers, by id.

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::args::Format;
 use crate::args_room::{DoneArgs, PruneArgs, UndoArgs, UrlArgs, WorkArgs};
+use crate::command::Worst;
 use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::ids;
@@ -153,7 +154,29 @@ fn print_diff(cx: &Context, work: &RoomWork) -> Result<(), Failure> {
 /// and nobody can be asked.
 pub async fn done(cx: &Context, args: &DoneArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
-    let id = remote.find_run(&args.id).await?;
+    if let ([_, _, ..], Some(Some(name))) = (args.ids.as_slice(), &args.pr_branch) {
+        let message = format!("`--pr-branch {name}` is one branch, and several runs are named");
+        return Err(Failure::usage(message)
+            .hint("without a name, each run's work gets a branch of its own name"));
+    }
+    let mut worst = Worst::default();
+    for given in &args.ids {
+        worst.of(cx, Box::pin(done_one(cx, &remote, args, given)).await);
+    }
+    worst.told()
+}
+
+/// Decides over the work of one run; of several it says first whose work it is about.
+async fn done_one(
+    cx: &Context,
+    remote: &Remote,
+    args: &DoneArgs,
+    given: &str,
+) -> Result<(), Failure> {
+    let id = remote.find_run_exactly(given).await?;
+    if args.ids.len() > 1 {
+        cx.out.note(&format!("{given}:"));
+    }
     let mut done = args.done();
     // What it is about is shown first. That there is nothing to be shown may be just why
     // somebody discards it.
@@ -169,10 +192,10 @@ pub async fn done(cx: &Context, args: &DoneArgs) -> Outcome {
         cx.out.note(&stat(work));
     }
     if done.action == RoomAction::Discard && !args.yes {
-        let hint = format!("look at it with `overmind work {}`, then add --yes", ids::short(&id));
+        let hint = format!("look at it with `overmind work {}`, then add --yes", given);
         if !agreed(cx, "--discard throws work away", "throw this away?", hint)? {
             cx.out.note("nothing was done");
-            return Ok(Exit::Done);
+            return Ok(());
         }
     }
     let runs_later = shown.map(|work| work.runs_later).unwrap_or_default();
@@ -180,15 +203,15 @@ pub async fn done(cx: &Context, args: &DoneArgs) -> Outcome {
         tell_runs_later(cx, &runs_later);
     }
     if done.action == RoomAction::Merge && !runs_later.is_empty() {
-        let hint = format!("look at them with `overmind work {}`, then add --yes", args.id);
+        let hint = format!("look at them with `overmind work {}`, then add --yes", given);
         let why = "the work changes files that run by themselves later; nothing was merged";
         if !args.yes && !agreed(cx, why, "merge them?", hint)? {
             cx.out.note("nothing was done");
-            return Ok(Exit::Done);
+            return Ok(());
         }
         done.accept = runs_later.into_iter().map(|file| file.path).collect();
     }
-    let result = remote.run_done(&id, &done).await.map_err(|err| err.of_run(&args.id))?;
+    let result = remote.run_done(&id, &done).await.map_err(|err| err.of_run(given))?;
     for warning in &result.decision.warnings {
         cx.out.note(&format!("remark: {}", clean::line(warning)));
     }
@@ -201,8 +224,7 @@ pub async fn done(cx: &Context, args: &DoneArgs) -> Outcome {
             ("commit", or_dash(decision.commit.clone())),
             ("kept", or_dash(decision.kept.clone())),
         ]
-    })?;
-    Ok(Exit::Done)
+    })
 }
 
 /// Names the changed files that other programs run by themselves.

@@ -432,7 +432,7 @@ pub async fn cancel(cx: &Context, given: &[String], cascade: bool) -> Outcome {
     let mut failed: Option<Failure> = None;
     for id in given {
         let done = async {
-            let id = remote.find_run(id).await?;
+            let id = remote.find_run_exactly(id).await?;
             let run = remote.run_cancel(&id, cascade).await?;
             show_run(cx, &run)
         };
@@ -466,7 +466,7 @@ pub async fn fork(cx: &Context, args: ForkArgs) -> Outcome {
         if let Some(files) = begun.iter().find(|event| event.kind == "room.forked") {
             cx.out.note(&clean::line(&story::forked_files(&files.payload_json.value())));
         }
-        cx.out.note(&format!("watch it: overmind logs -f {}", ids::short(&run.id.to_string())));
+        cx.out.note(&format!("watch it: overmind logs -f {}", run.name));
     }
     Ok(Exit::Done)
 }

@@ -12,26 +12,34 @@ use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::topics::TOPICS;
 
-/// What `--help` lists: each command that is not hidden stands in one group. The first is what people
-/// use all day, and has at most twelve.
-pub const GROUPS: [(&str, &[&str]); 7] = [
-    (
-        "Daily use",
-        &[
-            "up", "run", "ps", "send", "logs", "work", "done", "undo", "inbox", "dash", "apply",
-            "get",
+/// Commands that belong together.
+#[derive(Debug)]
+pub struct Group {
+    /// What `overmind help` calls it.
+    pub name: &'static str,
+    /// What its commands are for, in one line.
+    pub about: &'static str,
+    pub commands: &'static [&'static str],
+}
+
+/// What people use all day, at most twelve: the only commands that `--help` lists.
+pub const DAILY: [&str; 12] =
+    ["up", "run", "ps", "send", "logs", "work", "done", "undo", "inbox", "dash", "apply", "get"];
+
+/// All other commands that are not hidden: each stands in one group, which `overmind help GROUP` lists.
+pub const GROUPS: [Group; 6] = [
+    Group {
+        name: "runs",
+        about: "Look into runs, wait for them, answer, stop and compare them",
+        commands: &[
+            "info", "wait", "result", "attach", "answer", "approve", "deny", "stop", "kill",
+            "diff", "fork", "prune", "replay", "events", "top", "url", "artifact",
         ],
-    ),
-    (
-        "Runs",
-        &[
-            "agent", "info", "wait", "result", "attach", "answer", "approve", "deny", "stop",
-            "kill", "diff", "fork", "prune", "replay", "events", "top", "url", "artifact",
-        ],
-    ),
-    (
-        "Declared things",
-        &[
+    },
+    Group {
+        name: "declare",
+        about: "Declare resources, schedules and fleets, and change them",
+        commands: &[
             "describe",
             "cron",
             "scale",
@@ -42,13 +50,26 @@ pub const GROUPS: [(&str, &[&str]); 7] = [
             "explain",
             "api-resources",
         ],
-    ),
-    ("What agents use", &["tool", "mcp", "memory", "mesh", "mail", "acl"]),
-    ("Keys and what is allowed", &["vault", "key", "policy", "sandbox"]),
-    ("Spending", &["budget", "costs", "prices", "halt", "resume"]),
-    (
-        "Setting up and keeping up",
-        &[
+    },
+    Group {
+        name: "agents",
+        about: "Create agents, and manage their tools, memory and messages",
+        commands: &["agent", "tool", "mcp", "memory", "mesh", "mail", "acl"],
+    },
+    Group {
+        name: "keys",
+        about: "Manage secrets, API keys, the policy and sandboxes",
+        commands: &["vault", "key", "policy", "sandbox"],
+    },
+    Group {
+        name: "spending",
+        about: "Set budgets, see costs and prices, stop everything",
+        commands: &["budget", "costs", "prices", "halt", "resume"],
+    },
+    Group {
+        name: "setup",
+        about: "Set up, check, back up and stop the server",
+        commands: &[
             "demo",
             "down",
             "status",
@@ -65,30 +86,50 @@ pub const GROUPS: [(&str, &[&str]); 7] = [
             "man",
             "help",
         ],
-    ),
+    },
 ];
 
-/// The grammar, whose help shows the groups.
+/// Lines of names and what each is for, under a heading.
+fn section(plain: &Command, heading: &str, lines: &[(&str, String)]) -> String {
+    let (header, literal) = (*plain.get_styles().get_header(), *plain.get_styles().get_literal());
+    let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
+    let mut text = format!("{header}{heading}:{header:#}\n");
+    for (name, about) in lines {
+        let _ = writeln!(text, "  {literal}{name:<width$}{literal:#}  {about}");
+    }
+    text
+}
+
+/// Each command with what it is for.
+fn abouts<'a>(plain: &Command, names: &[&'a str]) -> Vec<(&'a str, String)> {
+    let about = |name: &str| plain.find_subcommand(name).and_then(Command::get_about);
+    names
+        .iter()
+        .map(|name| (*name, about(name).map(ToString::to_string).unwrap_or_default()))
+        .collect()
+}
+
+/// The grammar, whose help shows the commands of daily use and the names of the groups.
 pub fn command() -> Command {
     let plain = Cli::command();
-    let (header, literal) = (*plain.get_styles().get_header(), *plain.get_styles().get_literal());
-    let width = GROUPS.iter().flat_map(|(_, names)| *names).map(|name| name.len()).max();
-    let width = width.unwrap_or_default();
-    let mut groups = String::new();
-    for (heading, names) in GROUPS {
-        let _ = writeln!(groups, "{header}{heading}:{header:#}");
-        for name in names {
-            let about = plain.find_subcommand(name).and_then(Command::get_about);
-            let about = about.map(ToString::to_string).unwrap_or_default();
-            let _ = writeln!(groups, "  {literal}{name:<width$}{literal:#}  {about}");
-        }
-        groups.push('\n');
-    }
+    let header = *plain.get_styles().get_header();
+    let daily = section(&plain, "Daily use", &abouts(&plain, &DAILY));
+    let groups: Vec<_> = GROUPS.iter().map(|group| (group.name, group.about.to_owned())).collect();
+    let groups = section(&plain, "More commands, listed by `overmind help GROUP`", &groups);
     let template = format!(
-        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}\
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{daily}\n{groups}\n\
          {header}Options:{header:#}\n{{options}}{{after-help}}"
     );
     plain.help_template(template)
+}
+
+/// The help of a group: its commands, a line each.
+fn of_group(group: &Group) -> clap::builder::StyledStr {
+    let plain = Cli::command();
+    let commands = section(&plain, "Commands", &abouts(&plain, group.commands));
+    let text =
+        format!("{}\n\n{commands}\n`overmind help COMMAND` shows examples of each.\n", group.about);
+    text.into()
 }
 
 /// The error, with the command that may have been meant: clap looks at how words begin, and finds
@@ -114,17 +155,22 @@ pub fn with_nearest(mut err: clap::Error, args: &[OsString]) -> clap::Error {
     err
 }
 
-/// `overmind help`: the whole, a command or a topic.
+/// `overmind help`: the whole, a group of commands, a command or a topic.
 ///
 /// # Errors
 ///
-/// When there is neither of this name.
+/// When there is nothing of this name.
 pub fn help(cx: &Context, words: &[String]) -> Outcome {
     if let [word] = words
         && let Some((_, text)) = TOPICS.iter().find(|(topic, _)| topic == word)
     {
         cx.out.text(text)?;
         return Ok(Exit::Done);
+    }
+    if let [word] = words
+        && let Some(group) = GROUPS.iter().find(|group| group.name == word)
+    {
+        return styled(cx, &of_group(group));
     }
     let mut whole = command();
     whole.build();
@@ -140,11 +186,13 @@ pub fn help(cx: &Context, words: &[String]) -> Outcome {
             None => return Err(unknown(&words.join(" "), word, &names)),
         }
     }
-    let text = found.render_long_help();
-    if cx.out.colour {
-        cx.out.text(&text.ansi().to_string())?
-    } else {
-        cx.out.text(&text.to_string())?
+    styled(cx, &found.render_long_help())
+}
+
+fn styled(cx: &Context, text: &clap::builder::StyledStr) -> Outcome {
+    match cx.out.colour {
+        true => cx.out.text(&text.ansi().to_string())?,
+        false => cx.out.text(&text.to_string())?,
     }
     Ok(Exit::Done)
 }
@@ -152,10 +200,15 @@ pub fn help(cx: &Context, words: &[String]) -> Outcome {
 fn unknown(all: &str, word: &str, commands: &[String]) -> Failure {
     let topics = TOPICS.iter().map(|(topic, _)| *topic);
     let failure = Failure::usage(format!("there is no command and no topic `{all}`"));
-    match nearest(word, commands.iter().map(String::as_str).chain(topics.clone())) {
+    let groups = GROUPS.iter().map(|group| group.name);
+    match nearest(
+        word,
+        commands.iter().map(String::as_str).chain(groups.clone()).chain(topics.clone()),
+    ) {
         Some(near) => failure.hint(format!("did you mean `{near}`?")),
         None => failure.hint(format!(
-            "`overmind help` lists the commands; topics are {}",
+            "`overmind help` lists commands; groups are {}; topics are {}",
+            groups.collect::<Vec<_>>().join(", "),
             topics.collect::<Vec<_>>().join(", ")
         )),
     }
@@ -168,8 +221,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_that_is_shown_stands_in_one_group_and_twelve_are_for_daily_use() {
-        let listed: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
+    fn every_command_that_is_shown_is_for_daily_use_or_stands_in_one_group() {
+        let mut listed = DAILY.to_vec();
+        listed.extend(GROUPS.iter().flat_map(|group| group.commands));
         let once: BTreeSet<&str> = listed.iter().copied().collect();
         assert_eq!(once.len(), listed.len());
         let whole = Cli::command();
@@ -179,7 +233,17 @@ mod tests {
             .map(Command::get_name)
             .collect();
         assert_eq!(shown, once);
-        assert!(GROUPS[0].1.len() <= 12);
+    }
+
+    #[test]
+    fn a_group_that_has_a_name_of_a_command_lists_that_command() {
+        let whole = Cli::command();
+        for group in GROUPS {
+            if let Some(command) = whole.find_subcommand(group.name) {
+                assert!(group.commands.contains(&command.get_name()), "{}", group.name);
+            }
+            assert!(TOPICS.iter().all(|(topic, _)| *topic != group.name), "{}", group.name);
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod bounds;
 mod budgets;
 mod built_in_rooms;
 mod coders;
+mod command_line;
 mod commands;
 mod contexts;
 mod conversations;

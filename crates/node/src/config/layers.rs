@@ -264,8 +264,9 @@ fn of_family(key: &str) -> Option<(&'static str, &'static [Setting], &str, &str)
     Some((family, fields, name, field))
 }
 
-fn unknown_key(key: &str, path: &Path, line: usize) -> ConfigError {
-    let suggestion = match of_family(key) {
+/// The key that may have been meant by one that there is not.
+pub fn meant(key: &str) -> Option<String> {
+    match of_family(key) {
         Some((family, fields, name, field)) => {
             let fields = fields.iter().map(|setting| setting.key);
             nearest(field, fields).map(|near| format!("{family}.{name}.{near}"))
@@ -283,7 +284,11 @@ fn unknown_key(key: &str, path: &Path, line: usize) -> ConfigError {
             });
             near.map(str::to_owned)
         }
-    };
+    }
+}
+
+fn unknown_key(key: &str, path: &Path, line: usize) -> ConfigError {
+    let suggestion = meant(key);
     ConfigError::UnknownKey { key: key.to_owned(), path: path.to_owned(), line, suggestion }
 }
 

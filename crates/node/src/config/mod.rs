@@ -9,6 +9,7 @@ mod canaries;
 pub mod data;
 pub mod env;
 pub mod error;
+pub mod file;
 pub mod layers;
 pub mod secret;
 mod services;

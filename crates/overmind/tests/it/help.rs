@@ -44,17 +44,36 @@ fn wrong_usage_is_told_on_standard_error_with_code_2() {
 }
 
 #[test]
+fn the_help_of_a_group_lists_its_commands() {
+    let home = Home::new();
+    for (group, command) in [
+        ("runs", "stop "),
+        ("declare", "cron "),
+        ("agents", "mcp "),
+        ("keys", "vault "),
+        ("spending", "costs "),
+        ("setup", "doctor "),
+    ] {
+        let listed = home.run(&["help", group]).ok();
+        listed.shows(&format!("\n  {command}"));
+        assert!(!home.run(&["--help"]).ok().out.contains(&format!("\n  {command}")), "{command}");
+    }
+    home.run(&["help", "cron"]).ok().shows("overmind cron add");
+    home.run(&["help", "frobnicate"]).fails(2).says("groups are runs, declare");
+}
+
+#[test]
 fn the_version_is_the_packages() {
     let done = Home::new().run(&["--version"]).ok();
     assert_eq!(done.line(), concat!("overmind ", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
-fn completions_of_every_shell_know_the_commands() {
+fn completions_of_every_shell_ask_the_program() {
     let home = Home::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = home.run(&["completions", shell]).ok().out;
-        assert!(script.contains("memory") && script.contains("replay"), "{shell}");
+        assert!(script.contains("_OVERMIND_COMPLETE"), "{shell}");
     }
     home.run(&["completions", "tcsh"]).fails(2);
 }
@@ -63,7 +82,12 @@ fn completions_of_every_shell_know_the_commands() {
 fn manual_pages_are_printed_or_written_for_every_command() {
     let home = Home::new();
     home.run(&["man"]).ok().shows(".TH overmind 1");
-    home.run(&["man", "pages/man1"]).ok();
+    home.run(&["man", "run"]).ok().shows(".TH overmind-run 1");
+    home.run(&["man", "agent", "create"]).ok().shows(".TH overmind-agent-create 1");
+    home.run(&["man", "rnu"]).fails(2).says("did you mean `run`?");
+    home.run(&["man", "pages"]).fails(2).says("overmind man ./pages");
+    let written = home.run(&["man", "pages/man1"]).ok();
+    written.says(&home.work().join("pages/man1").display().to_string());
     let dir = home.work().join("pages/man1");
     for page in ["overmind.1", "overmind-run.1", "overmind-agent-create.1"] {
         let text = std::fs::read_to_string(dir.join(page)).unwrap();
