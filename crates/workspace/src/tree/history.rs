@@ -473,7 +473,7 @@ impl Trees {
 }
 
 /// Takes the tree, and waits a while where another step has it.
-fn patiently(intent: &TreeIntent) -> Result<Held, TreeError> {
+pub(super) fn patiently(intent: &TreeIntent) -> Result<Held, TreeError> {
     let until = Instant::now() + PATIENCE;
     loop {
         match Held::take(intent) {

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::adopt::{Operation, tell_branch};
 use super::error::{At, TreeError};
-use super::notes::{Held, TreeIntent};
+use super::history::patiently;
+use super::notes::TreeIntent;
 use super::primary::Update;
 use super::snapshot::{Stamp, commit, shoot};
 use super::source::{self, Head, References, Source};
@@ -87,7 +88,8 @@ impl Trees {
     /// [`TreeError::NoBranch`], [`TreeError::NoSuchBranch`], [`TreeError::NoRepository`],
     /// [`GitError::Locked`]; otherwise as [`Trees::status`].
     pub fn merge(&self, intent: &TreeIntent, into: &MergeInto<'_>) -> Result<Merged, TreeError> {
-        let mut held = Held::take(intent)?;
+        // A person reads the work while they decide: that is over in a moment.
+        let mut held = patiently(intent)?;
         let Some(source) = held.notes.intent.source() else {
             return Err(TreeError::NoRepository { session: intent.session.clone() });
         };

@@ -163,13 +163,15 @@ async fn what_prepares_a_lease_has_the_hosts_network_only_where_that_was_granted
     let workspace = open(&bench, &marks);
     let request = LeaseRequest { setup_network: true, ..request(&bench, SandboxLevel::Namespace) };
     let built = workspace.build(request, &bench.told).await;
-    built.unwrap_or_else(|err| panic!("{}", chain(&err)));
+    let lease = built.unwrap_or_else(|err| panic!("{}", chain(&err)));
     for word in ["note.sh template", "note.sh setup"] {
         let plan = marks.asked(word).pop().unwrap();
         assert_eq!((plan.network, plan.reaches.len()), (Network::Host, 0), "{word}");
     }
     let web = marks.asked("note.sh web").pop().unwrap();
     assert_eq!(web.network, Network::Mesh);
+    // Its services would stay otherwise.
+    workspace.teardown(&lease.session, TreeEnd::Park, &bench.told).await.unwrap();
 }
 
 #[tokio::test]

@@ -15,8 +15,12 @@ fn fleet(home: &Home) -> Value {
 
 fn ready(home: &Home, wanted: u64) {
     until("the fleet is ready", || {
-        let status = &fleet(home)["status"];
-        (status["ready"] == wanted && status["updated"] == wanted).then_some(())
+        // And those that were replaced have ended.
+        let fleet = fleet(home);
+        let status = &fleet["status"];
+        let slots = status["slots"].as_array().map_or(0, |slots| slots.len() as u64);
+        let seen = status["observedGeneration"] == fleet["metadata"]["generation"];
+        (status["ready"] == wanted && slots == wanted && seen).then_some(())
     });
 }
 
