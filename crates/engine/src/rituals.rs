@@ -72,7 +72,8 @@ impl Rituals {
             }
         }
         self.looked = true;
-        let next = self.engine.ritual_next(self.engine.cortex.clock.now()).await.map_err(told)?;
+        // As of when this pass began: what became due meanwhile was not looked at.
+        let next = self.engine.ritual_next(now).await.map_err(told)?;
         again = sooner(again, next);
         let mut said = if fired == 0 { String::new() } else { format!("{fired} ticks") };
         if let Some(wrong) = wrong {

@@ -7,6 +7,7 @@ use super::Trees;
 use super::adopt::called;
 use super::error::{At, TreeError};
 use super::gitdir;
+use super::history::shortly;
 use super::names;
 use super::notes::{Ending, Held, TreeIntent};
 use super::primary::Update;
@@ -74,7 +75,7 @@ impl Trees {
     ///
     /// As [`Trees::status`].
     pub fn park(&self, intent: &TreeIntent, message: &str, now: i64) -> Result<Parked, TreeError> {
-        let mut held = Held::take(intent)?;
+        let mut held = shortly(intent)?;
         // The same files under the stamp of the last time are the same commit.
         let (message, now) = held.notes.stamp.clone().unwrap_or_else(|| (message.to_owned(), now));
         let by = self.by(intent.source().as_ref());
@@ -213,7 +214,7 @@ impl Trees {
         intent: &TreeIntent,
         name: Option<&str>,
     ) -> Result<Published, TreeError> {
-        let mut held = Held::take(intent)?;
+        let mut held = shortly(intent)?;
         let (source, name) = published_as(&held, name)?;
         let shots = shoot(&self.git, &held, UNNAMED)?;
         let main = shots.first().ok_or_else(|| TreeError::Gone { place: held.place.clone() })?;
@@ -349,7 +350,7 @@ impl Trees {
     /// [`TreeError::Unsaved`] says what would be lost; [`TreeError::Kept`], [`TreeError::Busy`]; as
     /// [`Trees::status`].
     pub fn remove(&self, intent: &TreeIntent) -> Result<Removed, TreeError> {
-        let mut held = match Held::take(intent) {
+        let mut held = match shortly(intent) {
             Ok(held) => held,
             Err(TreeError::Gone { place }) => {
                 // Without notes it was never handed over, or its removal was cut short.

@@ -47,6 +47,8 @@ const MOST_KEPT: usize = 200;
 const BOUND: Bound = Bound { all: 1 << 30, each: 64 << 20 };
 /// How long another step on the same tree is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a decision waits for another step.
+const DECIDED: Duration = Duration::from_secs(3);
 
 /// Makes the names of indexes differ within this process.
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -474,7 +476,16 @@ impl Trees {
 
 /// Takes the tree, and waits a while where another step has it.
 pub(super) fn patiently(intent: &TreeIntent) -> Result<Held, TreeError> {
-    let until = Instant::now() + PATIENCE;
+    within(intent, PATIENCE)
+}
+
+/// The same for what somebody has decided: whoever reads the work meanwhile is done in a moment.
+pub(super) fn shortly(intent: &TreeIntent) -> Result<Held, TreeError> {
+    within(intent, DECIDED)
+}
+
+fn within(intent: &TreeIntent, patience: Duration) -> Result<Held, TreeError> {
+    let until = Instant::now() + patience;
     loop {
         match Held::take(intent) {
             Err(TreeError::Busy { .. }) if Instant::now() < until => {
