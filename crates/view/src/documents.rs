@@ -8,7 +8,7 @@ use granit_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Number, Value};
 
 /// Most that all documents together may weigh, repeated aliases counted: bytes of texts, and
-/// [`NODE`] for each value.
+/// `NODE` for each value.
 pub const MAX_WEIGHT: usize = 64 << 20;
 const NODE: usize = 32;
 const MAX_DEPTH: usize = 96;

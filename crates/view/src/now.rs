@@ -35,7 +35,7 @@ pub struct Now {
     /// The highest risk first, then the oldest; runs at rest after all that keeps one from working.
     pub needs: Vec<Card>,
     pub working: Vec<Item>,
-    /// Runs of fleets of which more than [`FOLDED`] work; they do not stand in `working`.
+    /// Runs of fleets of which more than `FOLDED` work; they do not stand in `working`.
     pub folds: Vec<Fold>,
     /// How many work, folded or not.
     pub at_work: usize,
