@@ -12,6 +12,7 @@ use overmind_core::room::history::RoomChanges;
 use super::adopt::{Adopted, Operation, adopt, called};
 use super::build::{Paths, Unit};
 use super::error::{At, TreeError};
+use super::history::shortly;
 use super::notes::{Ending, Held, Origin, TreeIntent};
 use super::source::{OURS, References};
 use super::{Trees, gitdir};
@@ -436,7 +437,7 @@ impl Trees {
     /// [`TreeError::Gone`], [`TreeError::RepositoryGone`], [`TreeError::Busy`], [`TreeError::TooLarge`];
     /// git and I/O errors.
     pub fn status(&self, intent: &TreeIntent) -> Result<Status, TreeError> {
-        let held = Held::take(intent)?;
+        let held = shortly(intent)?;
         let shots = shoot(&self.git, &held, UNNAMED)?;
         self.status_of(&held, &shots)
     }
@@ -516,7 +517,7 @@ impl Trees {
     ///
     /// As [`Trees::status`].
     pub fn work(&self, intent: &TreeIntent, patch_bytes: u64) -> Result<(Diff, u64), TreeError> {
-        let held = Held::take(intent)?;
+        let held = shortly(intent)?;
         let shots = shoot(&self.git, &held, UNNAMED)?;
         let main = shots.first().ok_or_else(|| TreeError::Gone { place: held.place.clone() })?;
         let ours = held.place.join("ours");
