@@ -57,6 +57,32 @@ pub fn needles(secret: &str) -> Vec<String> {
     all
 }
 
+/// The masks that stand in a text: where each begins, and the kind that it names.
+pub fn masks(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    const BEGIN: &str = "[redacted:";
+    text.match_indices(BEGIN).filter_map(|(at, _)| {
+        let (kind, _) = text[at + BEGIN.len()..].split_once(']')?;
+        let is_kind = (1..=40).contains(&kind.len())
+            && kind.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+        is_kind.then_some((at, kind))
+    })
+}
+
+/// The kind of the first mask in the texts of a JSON value, names of fields included, other than that
+/// of a canary: canaries have an alarm of their own.
+pub fn masked_kind(value: &serde_json::Value) -> Option<&str> {
+    use serde_json::Value;
+    let first = |text| masks(text).map(|(_, kind)| kind).find(|kind| *kind != "canary");
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => None,
+        Value::String(text) => first(text),
+        Value::Array(items) => items.iter().find_map(masked_kind),
+        Value::Object(fields) => {
+            fields.iter().find_map(|(name, value)| first(name).or_else(|| masked_kind(value)))
+        }
+    }
+}
+
 /// What is looked for; shared by the streams of one command.
 #[derive(Debug)]
 struct Wanted {
@@ -313,6 +339,18 @@ mod tests {
 
     fn at_once(text: &str) -> String {
         shown(&[(text.as_bytes(), false)])
+    }
+
+    #[test]
+    fn masks_are_found_in_the_texts_and_names_of_a_value() {
+        let args = serde_json::json!({"a": ["x", {"n": 1, "b": "T=[redacted:api-key]."}]});
+        assert_eq!(masked_kind(&args), Some("api-key"));
+        assert_eq!(masked_kind(&serde_json::json!({"[redacted:secret]": 1})), Some("secret"));
+        for none in ["", "[redacted:]", "[redacted:A b]", "[redacted:x", "[redacted:canary]"] {
+            assert_eq!(masked_kind(&serde_json::json!([none])), None, "{none}");
+        }
+        let found: Vec<_> = masks("a[redacted:x]b[redacted:[redacted:y-1]").collect();
+        assert_eq!(found, [(1, "x"), (24, "y-1")]);
     }
 
     #[test]

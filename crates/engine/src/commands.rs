@@ -17,7 +17,7 @@ use crate::Engine;
 use crate::caller::Caller;
 use crate::cortex::Order;
 use crate::error::EngineError;
-use crate::sessions::{check_message, open_statuses};
+use crate::sessions::open_statuses;
 
 /// Longest text that is sent at once, in bytes.
 const SEND_BYTES: usize = 200_000;
@@ -178,7 +178,7 @@ impl Engine {
             }
             _ if is_command => return Ok(None),
             AwaitingInput => {
-                check_message(&message)?;
+                self.can_be_told(&message)?;
                 return Ok(Some(Order::Answer { item: None, message, by }));
             }
             AwaitingApproval => {
@@ -194,7 +194,7 @@ impl Engine {
             | SessionStatus::Failed
             | SessionStatus::Canceled => {}
         }
-        check_message(&message)?;
+        self.can_be_told(&message)?;
         Ok(Some(Order::Tell { message, by }))
     }
 

@@ -118,7 +118,7 @@ impl Engine {
         {
             return self.answer_question(by, id, message).await;
         }
-        let order = order_of(&item, answer, by)?;
+        let order = order_of(self, &item, answer, by)?;
         let Some(session) = item.session else {
             return Err(EngineError::conflict("nothing waits for this item"));
         };
@@ -302,7 +302,12 @@ fn newest() -> Page<InboxCursor> {
 }
 
 /// The order that an answer is to the session that waits.
-fn order_of(item: &InboxItem, answer: InboxAnswer, by: &Caller) -> Result<Order, EngineError> {
+fn order_of(
+    engine: &Engine,
+    item: &InboxItem,
+    answer: InboxAnswer,
+    by: &Caller,
+) -> Result<Order, EngineError> {
     let by = by.name.clone();
     let decide = |approve, reason: Option<String>, by| {
         let reason = reason.filter(|reason| !reason.trim().is_empty());
@@ -317,7 +322,7 @@ fn order_of(item: &InboxItem, answer: InboxAnswer, by: &Caller) -> Result<Order,
         (InboxKind::Approval, InboxAnswer::Approve { reason }) => decide(true, reason, by),
         (InboxKind::Approval, InboxAnswer::Deny { reason }) => decide(false, reason, by),
         (InboxKind::Question, InboxAnswer::Words { message }) => {
-            crate::sessions::check_message(&message)?;
+            engine.can_be_told(&message)?;
             Ok(Order::Answer { item: Some(item.id), message, by })
         }
         (InboxKind::Approval, InboxAnswer::Words { .. }) => {

@@ -112,6 +112,9 @@ impl Engine {
             return Err(EngineError::invalid("task", message));
         }
         let agent = self.find_agent(&draft.agent).await?;
+        // Of the very version that is started.
+        let lent = draft.owner.map(|_| quests::lent(by, &agent));
+        let by = lent.as_ref().unwrap_or(by);
         let scope = format!("{}/runs", by.name);
         if let Some(row) = self.session_made_before(&scope, draft.idempotency.as_ref()).await? {
             return Ok(Created { value: row, replayed: true });
@@ -582,7 +585,7 @@ impl Engine {
     ) -> Result<SessionRow, EngineError> {
         by.require(Role::Runs)?;
         self.find_session(id).await?;
-        check_message(&message)?;
+        self.can_be_told(&message)?;
         let order = Order::Answer { item: None, message, by: by.name.clone() };
         let row = self.cortex.order(id, order).await?;
         if is_closing(&row) { self.ended(row).await } else { Ok(row) }
@@ -745,14 +748,17 @@ fn reaches_host(agent: &AgentSpec, room: Option<&RoomWish>) -> bool {
         })
 }
 
-/// Whether `message` can be an answer to a question.
-pub(crate) fn check_message(message: &str) -> Result<(), EngineError> {
-    if message.trim().is_empty() {
-        return Err(EngineError::invalid("message", "message must be a non-empty string"));
+impl Engine {
+    /// Refuses what cannot be told to a run: no text, too much, or one in which something would be
+    /// masked, so that the run would read something else.
+    pub(crate) fn can_be_told(&self, message: &str) -> Result<(), EngineError> {
+        if message.trim().is_empty() {
+            return Err(EngineError::invalid("message", "message must be a non-empty string"));
+        }
+        if message.len() > TASK_BYTES {
+            let text = format!("message must have at most {TASK_BYTES} bytes");
+            return Err(EngineError::invalid("message", text));
+        }
+        self.as_said("message", "the message", message)
     }
-    if message.len() > TASK_BYTES {
-        let text = format!("message must have at most {TASK_BYTES} bytes");
-        return Err(EngineError::invalid("message", text));
-    }
-    Ok(())
 }

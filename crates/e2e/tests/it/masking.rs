@@ -148,3 +148,44 @@ fn no_secret_makes_a_run_unreadable() {
     home.run(&["audit", "verify"]).ok();
     home.check();
 }
+
+#[test]
+fn a_call_or_an_answer_that_holds_a_secret_is_refused_and_not_changed() {
+    let home = Commands::up();
+    home.0.set("db_pass", VALUE, &[]);
+    let write = |content: &str| {
+        json!({"calls": [{"name": "write_file",
+            "args": {"path": "settings.txt", "content": content}}]})
+    };
+    let turns = json!([
+        write(&format!("password={VALUE}\n")),
+        {"calls": [{"name": "run_shell", "args": {"command": format!("echo {VALUE} > shell.txt")}}]},
+        {"calls": [{"name": "ask_user", "args": {"message": "Which host?"}}]},
+        write("password=$DB_PASS\n"),
+        {"text": "done"},
+    ]);
+    home.0.scripted("writer", &turns, &["--tools", "run_shell,write_file,ask_user"]);
+    let id = home.run(&["run", "writer", "go", "-o", "name"]).ok().line().to_owned();
+    home.0.wait_for(&id, "awaiting_input");
+    let events = home.run(&["events", &id, "-o", "json"]).ok().json();
+    let events = events.as_array().expect("a list");
+    let failed = events.iter().filter(|event| event["type"] == "tool.failed");
+    assert_eq!(failed.clone().count(), 2, "{events:?}");
+    for event in failed {
+        let error = event["payload_json"]["error"].to_string();
+        assert!(error.contains("bad_args") && error.contains("[redacted:secret]"), "{error}");
+    }
+    let answer = ["send", &id, &format!("the host of {VALUE}")];
+    home.run(&answer).fails(2).says("the message holds").says("`db_pass`");
+    assert_eq!(home.0.fetch(&id)["status"], "awaiting_input", "it still waits");
+    home.run(&["send", &id, "localhost"]).ok();
+    let row = home.0.wait_for(&id, "succeeded");
+    let made = std::path::Path::new(row["workspace"].as_str().expect("a directory"));
+    let kept = std::fs::read_to_string(made.join("settings.txt")).expect("it was written");
+    assert_eq!(kept, "password=$DB_PASS\n");
+    assert!(!made.join("shell.txt").exists());
+    // What the model says is the test's own.
+    std::fs::remove_dir_all(home.0.data().join("cassettes")).expect("it is there");
+    home.0.keeps_none_of(&[VALUE]);
+    home.run(&["replay", &id, "--verify"]).ok();
+}

@@ -6,6 +6,7 @@ use overmind_core::gate::{
     Decision, GateRequest, GateVerdict, Labels, PolicyVersion, Risk, RuleRef, scratch_of,
 };
 use overmind_core::ids::{ColonyId, SessionId};
+use overmind_core::masking::masked_kind;
 use overmind_core::row::SessionRow;
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::session::Input;
@@ -151,9 +152,17 @@ impl Cortex {
 }
 
 impl Cortex {
-    /// The refusal of a call whose arguments do not fit; `None` for all others.
+    /// The refusal of a call whose arguments do not fit, or in which a secret was masked: something
+    /// else would run than the model said. `None` for all others.
     pub(crate) fn misfit(&self, tool: &str, args: &Value) -> Option<GateVerdict> {
-        let why = self.tools.misfit(tool, args)?;
+        let why = self.tools.misfit(tool, args).or_else(|| {
+            let kind = masked_kind(args)?;
+            Some(format!(
+                "the arguments hold `[redacted:{kind}]`, which stands where a secret was masked, so \
+                 the call would do something else than was meant. Read the value from an environment \
+                 variable or a file within the command, and edit only the lines around it"
+            ))
+        })?;
         let policy = self.gate.as_ref().map_or(PolicyVersion("none".into()), |gate| gate.version());
         Some(GateVerdict::misfit(tool, why, policy))
     }

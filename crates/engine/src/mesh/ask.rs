@@ -208,7 +208,7 @@ impl Engine {
         id: InboxId,
         message: String,
     ) -> Result<InboxItem, EngineError> {
-        crate::sessions::check_message(&message)?;
+        self.can_be_told(&message)?;
         // One after the other: nobody else changes such an item but the end of its session, which
         // the guard tells.
         let _turn = self.raises.lock().await;

@@ -3,6 +3,7 @@
 
 use overmind_core::agent::AgentSpec;
 use overmind_core::command::CommandSpec;
+use overmind_core::masking::masks;
 use overmind_core::vault::MIN_SECRET;
 use serde_json::Value;
 
@@ -82,11 +83,7 @@ impl super::Vault {
 
 /// The kind that the first mask names which the text itself does not have.
 fn kind_of<'a>(text: &str, masked: &'a str) -> &'a str {
-    let masks = masked.match_indices("[redacted:").filter_map(|(at, begin)| {
-        let (kind, _) = masked[at + begin.len()..].split_once(']')?;
-        Some((at, kind))
-    });
-    let mut new = masks
+    let mut new = masks(masked)
         .filter(|(at, _)| !text.is_char_boundary(*at) || !text[*at..].starts_with("[redacted:"));
     new.next().map_or("a secret", |(_, kind)| kind)
 }
