@@ -11,13 +11,12 @@ use overmind_core::fleet::{
     FINALIZER, FleetSpec, FleetStatus, Plan, Seen, Slot, Template, decide, pack_name,
 };
 use overmind_core::ids::RecordId;
-use overmind_core::quest::ATTEMPT;
 use overmind_core::record::decide::{Draft, Put, RecordWrite, Stamp, put, status as status_write};
 use overmind_core::record::kinds::fleet::{FLEET, OPEN, PACK};
 use overmind_core::record::rows::RecordQuery;
 use overmind_core::record::{Kind, Name, Owner, Record, RecordKey};
 use overmind_core::row::{SessionRow, SessionStatus};
-use overmind_core::store::{Commit, Page, SessionFilter};
+use overmind_core::store::Commit;
 use serde_json::{Value, json};
 
 use crate::Engine;
@@ -27,10 +26,7 @@ use crate::owners::{Owning, Turned, is_up, sooner};
 use crate::quests::start::{Begin, reason};
 use crate::quests::{system, told};
 use crate::records::CascadeWish;
-use crate::sessions::open_statuses;
 
-/// Sessions of one fleet that are read at once.
-const PAGE: u32 = 500;
 /// How often one fleet is decided on in one pass, while it changes.
 const TURNS: u32 = 16;
 /// The label of a session that says which revision of its fleet it is.
@@ -274,40 +270,9 @@ impl Engine {
         record: &Record,
         status: &FleetStatus,
     ) -> Result<BTreeMap<u32, Seen>, EngineError> {
-        let mut seen = BTreeMap::new();
-        let mut add = |row: &SessionRow| {
-            let number = row.labels.get(ATTEMPT).and_then(|number| number.parse().ok());
-            if let Some(number) = number {
-                seen.insert(number, seen_of(row));
-            }
-        };
-        let mut after = None;
-        loop {
-            let filter = SessionFilter {
-                owner: Some(record.id),
-                statuses: open_statuses(),
-                ..SessionFilter::default()
-            };
-            let rows = self.cortex.store.session_list(filter, Page { after, limit: PAGE }).await?;
-            rows.iter().for_each(&mut add);
-            match rows.last() {
-                Some(last) if rows.len() >= PAGE as usize => after = Some(last.id),
-                Some(_) | None => break,
-            }
-        }
-        for slot in &status.slots {
-            if seen.contains_key(&slot.number) {
-                continue;
-            }
-            let row = match slot.session {
-                Some(id) => self.cortex.store.session_fetch(id).await?,
-                None => self.attempt_made(record, slot.number).await?,
-            };
-            if let Some(row) = row {
-                seen.insert(slot.number, seen_of(&row));
-            }
-        }
-        Ok(seen)
+        let known = status.slots.iter().map(|slot| (slot.number, slot.session)).collect();
+        let rows = self.owned_sessions(record, known).await?;
+        Ok(rows.into_iter().map(|(number, row)| (number, seen_of(&row))).collect())
     }
 }
 

@@ -143,7 +143,10 @@ impl Engine {
         name::check_readable(name)
             .map_err(|why| EngineError::invalid("name", format!("name {why}")))?;
         self.no_secret("name", name)?;
-        if RESERVED.contains(&name) || RESERVED_BEGINNINGS.iter().any(|of| name.starts_with(of)) {
+        // Whoever reads the log does not tell `Admin` from `admin`.
+        let plain = name.to_lowercase();
+        if RESERVED.contains(&&*plain) || RESERVED_BEGINNINGS.iter().any(|of| plain.starts_with(of))
+        {
             let message = format!(
                 "name must be none of {}, and not begin with {}: the log calls others so",
                 RESERVED.join(", "),

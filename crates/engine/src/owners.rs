@@ -4,23 +4,24 @@
 //! left, and is begun by a change of records, by a session of theirs that moves, and by time. One record
 //! that fails waits for its own next try and holds up no other.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use futures_util::future::select_all;
 use overmind_core::Fut;
 use overmind_core::ids::{RecordId, SessionId};
 use overmind_core::loops::{Pace, Reconcile, Report};
-use overmind_core::quest::backoff;
+use overmind_core::quest::{ATTEMPT, backoff};
 use overmind_core::record::rows::RecordQuery;
 use overmind_core::record::{Kind, Record};
 use overmind_core::row::{SessionRow, SessionStatus};
-use overmind_core::store::{StoreError, StreamId};
+use overmind_core::store::{Page, SessionFilter, StoreError, StreamId};
 use overmind_core::time::Timestamp;
 use tokio::sync::watch;
 
 use crate::Engine;
 use crate::error::EngineError;
+use crate::sessions::open_statuses;
 
 /// Between two passes that nothing begins.
 const EVERY: Duration = Duration::from_secs(20);
@@ -297,5 +298,47 @@ impl Engine {
                 return Ok(all);
             }
         }
+    }
+
+    /// The sessions of a record by the number in their label: all that have not ended, and of `known`
+    /// numbers also those that have.
+    pub(crate) async fn owned_sessions(
+        &self,
+        record: &Record,
+        known: Vec<(u32, Option<SessionId>)>,
+    ) -> Result<BTreeMap<u32, SessionRow>, EngineError> {
+        let mut found = BTreeMap::new();
+        let mut after = None;
+        loop {
+            let filter = SessionFilter {
+                owner: Some(record.id),
+                statuses: open_statuses(),
+                ..SessionFilter::default()
+            };
+            let rows = self.cortex.store.session_list(filter, Page { after, limit: PAGE }).await?;
+            after = rows.last().filter(|_| rows.len() >= PAGE as usize).map(|last| last.id);
+            for row in rows {
+                let number = row.labels.get(ATTEMPT).and_then(|number| number.parse().ok());
+                if let Some(number) = number {
+                    found.insert(number, row);
+                }
+            }
+            if after.is_none() {
+                break;
+            }
+        }
+        for (number, id) in known {
+            if found.contains_key(&number) {
+                continue;
+            }
+            let row = match id {
+                Some(id) => self.cortex.store.session_fetch(id).await?,
+                None => self.attempt_made(record, number).await?,
+            };
+            if let Some(row) = row {
+                found.insert(number, row);
+            }
+        }
+        Ok(found)
     }
 }

@@ -12,12 +12,12 @@ pub(crate) mod start;
 use std::collections::BTreeMap;
 
 use overmind_core::ids::RecordId;
-use overmind_core::quest::{ATTEMPT, End, FINALIZER, Plan, QuestSpec, QuestStatus, Seen, decide};
+use overmind_core::quest::{End, FINALIZER, Plan, QuestSpec, QuestStatus, Seen, decide};
 use overmind_core::record::Record;
 use overmind_core::record::decide::{Stamp, status as status_write};
 use overmind_core::record::kinds::quest::{OPEN, QUEST};
 use overmind_core::row::{Role, SessionRow, SessionStatus};
-use overmind_core::store::{Commit, Page, SessionFilter};
+use overmind_core::store::Commit;
 use serde_json::Value;
 
 pub(crate) use self::author::{authored, held, is_of_an_admin};
@@ -27,10 +27,7 @@ use crate::cortex::Order;
 use crate::error::EngineError;
 use crate::owners::{Owning, Turned, sooner};
 use crate::records::CascadeWish;
-use crate::sessions::open_statuses;
 
-/// Sessions of one quest that are read at once.
-const PAGE: u32 = 500;
 /// How often one quest is decided on in one pass, while it changes.
 const TURNS: u32 = 16;
 
@@ -150,40 +147,9 @@ impl Engine {
         record: &Record,
         status: &QuestStatus,
     ) -> Result<BTreeMap<u32, Seen>, EngineError> {
-        let mut seen = BTreeMap::new();
-        let mut add = |row: &SessionRow| {
-            let number = row.labels.get(ATTEMPT).and_then(|number| number.parse().ok());
-            if let Some(number) = number {
-                seen.insert(number, seen_of(row));
-            }
-        };
-        let mut after = None;
-        loop {
-            let filter = SessionFilter {
-                owner: Some(record.id),
-                statuses: open_statuses(),
-                ..SessionFilter::default()
-            };
-            let rows = self.cortex.store.session_list(filter, Page { after, limit: PAGE }).await?;
-            rows.iter().for_each(&mut add);
-            match rows.last() {
-                Some(last) if rows.len() >= PAGE as usize => after = Some(last.id),
-                Some(_) | None => break,
-            }
-        }
-        for attempt in &status.active {
-            if seen.contains_key(&attempt.number) {
-                continue;
-            }
-            let row = match attempt.session {
-                Some(id) => self.cortex.store.session_fetch(id).await?,
-                None => self.attempt_made(record, attempt.number).await?,
-            };
-            if let Some(row) = row {
-                seen.insert(attempt.number, seen_of(&row));
-            }
-        }
-        Ok(seen)
+        let known = status.active.iter().map(|attempt| (attempt.number, attempt.session)).collect();
+        let rows = self.owned_sessions(record, known).await?;
+        Ok(rows.into_iter().map(|(number, row)| (number, seen_of(&row))).collect())
     }
 }
 
