@@ -153,7 +153,7 @@ pub struct AgentCreate {
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 200, example = "fixer"))]
     pub name: String,
     /// Not blank.
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, example = "You mend failing tests."))]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, example = "You fix failing tests."))]
     pub role: String,
     /// Not blank: `deterministic`, `scripted:<cassette>`, or a provider's model.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, example = "deterministic"))]

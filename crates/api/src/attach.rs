@@ -87,7 +87,7 @@ pub enum AttachWord {
 pub enum AttachSaid {
     /// The first word.
     Began {
-        /// The run's life that this is the terminal of; with it the connection ends.
+        /// The attempt that this is the terminal of; the connection ends with it.
         life: u32,
         mode: AttachMode,
     },
@@ -96,11 +96,11 @@ pub enum AttachSaid {
     Screen { size: TerminalSize, skipped: u64 },
     /// What was typed was not taken, or not all of it.
     Refused { message: String },
-    /// The life has ended; the connection is closed.
+    /// The attempt has ended; the connection is closed.
     Ended {
         exit_code: Option<i32>,
         signal: Option<i32>,
-        /// Why nobody knows more, when the life was lost.
+        /// Why nothing more is known, if the attempt was lost.
         reason: Option<String>,
     },
     /// The connection is closed by the server, and the terminal goes on: attach again.

@@ -12,7 +12,7 @@ use crate::vocabulary::{CostBy, Period, UnknownPrice};
 /// Longest reason of an emergency stop, in characters.
 const MAX_REASON: usize = 500;
 
-/// Dollars as people write them, in millionths. Nothing finer is counted.
+/// Dollars as people write them, in millionths. Rounded to a millionth.
 ///
 /// # Errors
 ///
@@ -83,7 +83,7 @@ pub struct Budget {
     pub left: BudgetLeft,
     /// Calls in `used` whose price is not known.
     pub unpriced_calls: u64,
-    /// `null` for one that never begins anew.
+    /// `null` for one that never resets.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub starts_at: Option<Timestamp>,
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
@@ -252,7 +252,7 @@ impl From<core_agent::AgentBudget> for AgentBudget {
     }
 }
 
-/// How much more a limit gets, in the answer to a raise.
+/// How much is added to a limit, in the answer to a budget request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
@@ -318,7 +318,7 @@ impl From<budget::CostRow> for Cost {
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
 #[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct CostsQuery {
-    /// By what costs are told apart.
+    /// What costs are grouped by.
     #[cfg_attr(feature = "openapi", param(inline))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<CostBy>,
@@ -351,7 +351,7 @@ pub enum HaltMode {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct HaltRequest {
-    /// Why; whoever is refused is told. At most 500 characters.
+    /// The reason, which refused callers see. At most 500 characters.
     #[cfg_attr(feature = "openapi", schema(max_length = 500))]
     pub reason: String,
     pub mode: HaltMode,

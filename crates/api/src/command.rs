@@ -35,7 +35,7 @@ pub enum CommandKind {
     /// It does its task and ends; behind pipes its input is closed.
     #[default]
     Task,
-    /// It takes more input for as long as it lives.
+    /// It takes more input until it ends.
     Session,
 }
 
@@ -113,12 +113,12 @@ pub struct Command {
     /// out: Claude Code and Codex do, where the server has a key for them and the agent names none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gateway: Option<bool>,
-    /// Bounds of all that one life starts. Wider ones than its agent's are an admin's to grant.
+    /// Bounds of all processes of one attempt. Only an admin may grant wider ones than the agent's.
     #[serde(skip_serializing_if = "CommandLimits::is_none")]
     pub limits: CommandLimits,
 }
 
-/// Bounds of all that one life of a command starts, in a sandbox or in none. What is left out is not
+/// Bounds of all processes of one attempt, in a sandbox or in none. What is left out is not
 /// bounded. A machine that cannot keep a bound refuses the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -166,7 +166,7 @@ pub enum CommandNetwork {
     /// The host's: what it serves is reached from the host, and it reaches what the host reaches.
     Host,
     /// A loopback of its own, on which this server answers at `http://127.0.0.1:80` for models,
-    /// the mesh and the run itself, and services of its room at their own ports. Nothing else is
+    /// the mesh and the run itself, and services of its environment at their own ports. Nothing else is
     /// reached.
     Mesh,
     /// A loopback of its own, and nothing else.
@@ -311,7 +311,7 @@ pub struct Process {
     /// Of the main process, while it runs.
     pub pid: Option<u32>,
     pub restarts: u32,
-    /// Of the last life that ended.
+    /// Of the last attempt that ended.
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
     /// When it is started again, while it waits for that.

@@ -44,7 +44,7 @@ pub struct InboxItem {
     /// Of an approval: `prompt`, `tool_name`, `args`, `action_hash`, `sandbox`, `workspace` and,
     /// under a policy, `reason`, `risk`, `rule`, `policy`, `actions` and `files`. With
     /// `args_cut`, arguments were too long to stand here; the run's `approval.requested` event
-    /// has them whole. Of a question: `prompt`, `reason` and `step_id`. Of a raise: `limit_id`,
+    /// has them whole. Of a question: `prompt`, `reason` and `step_id`. Of a budget request: `limit_id`,
     /// and `refusal` with `scope`, `period`, `unit`, `limit`, `used`, `reserved`, `asked` and
     /// `resets_at`; of a warning that a soft limit is reached (`why` is `soft_limit`, and no run
     /// waits) the same about that limit.
@@ -52,7 +52,7 @@ pub struct InboxItem {
     pub details: Value,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub asked_at: Timestamp,
-    /// From then on a consent is too late, and the same is asked anew.
+    /// From then on an answer is too late, and the approval is asked for again.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub expires_at: Option<Timestamp>,
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
@@ -96,10 +96,10 @@ impl From<inbox::InboxItem> for InboxItem {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum InboxDecision {
-    /// To an approval: it may happen, once, exactly as shown. To a raise: the limit gets more,
+    /// To an approval: it may happen, once, exactly as shown. To a budget request: the limit gets more,
     /// by the amounts in `raise`.
     Approve,
-    /// To an approval: it may not; the agent hears the `reason`. To a raise: the run that waits
+    /// To an approval: it may not; the agent gets the `reason`. To a budget request: the run that waits
     /// ends; a warning is put away.
     Deny,
     /// To a question: the `message`.
@@ -119,7 +119,7 @@ pub struct InboxAnswer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 2000))]
     pub reason: Option<String>,
-    /// By how much, when a raise is approved; nothing else has one.
+    /// How much to add, if a budget request is approved; nothing else has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raise: Option<InboxRaise>,
 }
@@ -174,7 +174,7 @@ fn check_raise(errors: &mut Vec<FieldError>, decision: InboxDecision, raise: Opt
         (_, None) => {}
         (InboxDecision::Approve, Some(raise)) => raise.check(errors),
         (InboxDecision::Deny | InboxDecision::Answer, Some(_)) => {
-            errors.push(FieldError::new("raise", "belongs to the decision approve"));
+            errors.push(FieldError::new("raise", "is allowed only with the decision `approve`"));
         }
     }
 }

@@ -84,7 +84,8 @@ pub use project::{
     ProjectConfirm, ProjectQuery, ProjectRevoked, ProjectTrust, ProjectTrustGiven, path_mistake,
 };
 pub use query::{
-    AttestationQuery, CancelQuery, DiffQuery, ListQuery, MemoryListQuery, ReplayQuery, RunListQuery,
+    AttestationQuery, CancelQuery, DiffQuery, ListQuery, MemoryListQuery, RemoveQuery, ReplayQuery,
+    RunListQuery,
 };
 pub use raw::RawJson;
 pub use resource::{

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::problem::{FieldError, refuse_non_object};
 use crate::run::empty_object;
 
-/// Longest life of an item that is to be forgotten: 100 years.
+/// The longest time after which an item may expire: 100 years.
 const MAX_TTL_SECONDS: u64 = 3_155_760_000;
 
 /// One remembered text.

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::problem::{FieldError, refuse_blank, refuse_long};
 use crate::run::empty_object;
 
-/// Letters that one request reads or acknowledges.
+/// Messages that one request reads or acknowledges.
 pub const MAX_LETTERS: u32 = 100;
 /// Longest `wait_ms` of a request.
 pub const MAX_WAIT_MS: u64 = 30_000;
@@ -122,7 +122,7 @@ pub struct BlackboardPutQuery {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AgentMessage {
-    /// Taken and not used: the answer has the letter's id.
+    /// Accepted and ignored: the answer has the message's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// The caller's own name, if anything.
@@ -138,13 +138,13 @@ pub struct AgentMessage {
     pub payload: Value,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workflow_id: Option<String>,
-    /// The id of the letter that this one answers.
+    /// The id of the message that this one answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<String>,
     /// Taken and not used: the server's clock counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<String>,
-    /// Seconds after which a letter that was not acknowledged is dead; not given: never.
+    /// Seconds after which a message that was not acknowledged is dead; not given: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub ttl: Option<u64>,
@@ -191,7 +191,7 @@ impl AgentMessage {
     }
 }
 
-/// Answer of `POST /mesh/message`: the letter is durable and on its way.
+/// Answer of `POST /mesh/message`: the message is durable and on its way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MessageReceived {
@@ -206,7 +206,7 @@ pub struct MessageReceived {
     pub to: String,
 }
 
-/// A letter as its reader sees it.
+/// A message as its reader sees it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Letter {
@@ -267,7 +267,7 @@ impl Letter {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct LetterReceive {
-    /// Whose letters; the caller's own without it.
+    /// Whose messages; not given: the caller's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
     /// 1 to 100; not given: 10.
@@ -296,7 +296,7 @@ impl LetterReceive {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LetterIds {
-    /// Whose letters; the caller's own without it.
+    /// Whose messages; not given: the caller's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
     /// 1 to 100.
@@ -319,13 +319,13 @@ pub struct LetterDone {
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
 #[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct LetterListQuery {
-    /// Whose letters; the caller's own without it.
+    /// Whose messages; not given: the caller's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
     /// Dead ones instead of the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead: Option<bool>,
-    /// Letters per page.
+    /// Messages per page.
     #[cfg_attr(feature = "openapi", param(minimum = 1, maximum = 1000, default = 100))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
@@ -359,7 +359,7 @@ pub struct MeshEvent {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Published {
-    /// Agents that have a letter now.
+    /// Agents that have a message now.
     pub subscribers_notified: u32,
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub id: Option<LetterId>,
@@ -427,7 +427,7 @@ pub struct Register {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
     pub capabilities: Vec<String>,
-    /// Taken and not used: letters go through the server.
+    /// Accepted and ignored: messages go through the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
 }
@@ -447,7 +447,7 @@ pub struct MeshAgent {
     pub name: String,
     pub capabilities: Vec<String>,
     pub registered: bool,
-    /// Letters that are not dead.
+    /// Messages that are not dead.
     pub waiting: u32,
 }
 
@@ -516,7 +516,7 @@ pub struct Permissions {
     pub allowed_apis: Vec<String>,
     pub models: Vec<String>,
     pub spawn: Vec<String>,
-    /// What a letter does to the agent: `queue`, `wake` (not given) or `start`.
+    /// What a message does to the agent: `queue`, `wake` (not given) or `start`.
     pub on_message: OnMessage,
 }
 

@@ -65,12 +65,22 @@ pub struct CancelQuery {
     pub cascade: Option<bool>,
 }
 
+/// Of `DELETE /api/runs/{id}`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+pub struct RemoveQuery {
+    /// Throw away work that nobody has decided about, or whose worktree was kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub discard: Option<bool>,
+}
+
 /// Of `GET /api/runs/{id}/attestation`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
 #[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct AttestationQuery {
-    /// A program of the run's room, as `room.attested` names it (`service db`); not given: the run's
+    /// A program of the run's environment, as `room.attested` names it (`service db`); not given: the run's
     /// own commands.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of: Option<String>,

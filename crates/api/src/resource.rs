@@ -234,7 +234,7 @@ pub struct ResourceGone {
     pub resource_version: String,
 }
 
-/// All that matched has been told; what follows happens now.
+/// All that matched have been sent; what follows happens now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]

@@ -1,4 +1,4 @@
-//! Rooms: what runs of commands work in, and what becomes of their work.
+//! Environments: what runs work in, and what becomes of their work.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::problem::FieldError;
 use crate::{Attestation, Run, SandboxLevel};
 
-/// Whether a run gets a room.
+/// Whether a run gets an environment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -41,7 +41,7 @@ pub enum RoomEnd {
     Discard,
 }
 
-/// What is wanted of a run's room.
+/// What is wanted of a run's environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
@@ -96,14 +96,14 @@ impl From<RoomWish> for core::RoomWish {
     }
 }
 
-/// How far a run is with its room.
+/// The state of a run's environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RoomPhase {
     Preparing,
     Ready,
-    /// How the run ends is decided; it has ended when its room is given back.
+    /// How the run ends is decided; it has ended when its environment is removed.
     Closing,
     /// Given back.
     Closed,
@@ -157,7 +157,7 @@ pub struct Room {
     pub branch: Option<String>,
     /// The commit that the branch began at.
     pub base: Option<String>,
-    /// The commit that its work ended at, once the room was given back.
+    /// The commit that its work ended at, once the environment was removed.
     pub commit: Option<String>,
     /// Whether that commit is ours, of what was not committed.
     pub parked: bool,
@@ -187,7 +187,7 @@ pub struct Room {
     #[serde(default)]
     pub attested: Vec<RoomAttested>,
     /// How much its work changes beside the base, as it was last counted: when its files were saved, and
-    /// when the room was given back. Not given: it was not counted.
+    /// when the environment was removed. Not given: it was not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changes: Option<RoomChanges>,
     /// Who ended the run while it rested: a person, or the setting `engine.rest_hours`.
@@ -213,7 +213,7 @@ impl From<history::RoomChanges> for RoomChanges {
     }
 }
 
-/// A program of a room, and what its sandbox was measured to give.
+/// A program of an environment, and what its sandbox was measured to give.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RoomAttested {
@@ -309,7 +309,7 @@ impl From<Vec<core::Leak>> for Leaks {
     }
 }
 
-/// What a run has done in its room, against the commit that it began at.
+/// What a run has done in its environment, against the commit that it began at.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RoomWork {
@@ -409,7 +409,7 @@ pub struct RoomDone {
     /// What a commit says that is made for this: of what was not committed, or a merge. Not given: the
     /// first line of the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(max_length = 10000, example = "Mend the login"))]
+    #[cfg_attr(feature = "openapi", schema(max_length = 10000, example = "Fix the login"))]
     pub message: Option<String>,
     /// Of a merge: the changed files that other programs run by themselves and that somebody has seen,
     /// as `runs_later` of the run's work names them. A merge with others is refused.

@@ -123,7 +123,7 @@ pub struct RunBasic {
     /// How often its command was started again.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub restarts: u32,
-    /// Of the last life of its command that ended.
+    /// Of the last attempt that ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -380,7 +380,7 @@ pub struct RunCreate {
     #[cfg_attr(feature = "openapi", schema(example = "fixer"))]
     pub agent_id: String,
     /// What to do. May be empty.
-    #[cfg_attr(feature = "openapi", schema(example = "mend the failing test"))]
+    #[cfg_attr(feature = "openapi", schema(example = "fix the failing test"))]
     pub task: String,
     /// Not given: the agent's `max_steps`. 0: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -402,13 +402,13 @@ pub struct RunCreate {
     /// In place of the agent's sandbox, for this run of an agent that is a command: a stronger one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxLevel>,
-    /// What it is to work in; only runs of commands work in rooms. Not given: its own worktree in
+    /// What it is to work in. Not given: its own worktree in
     /// a git repository, and elsewhere the directory itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub room: Option<RoomWish>,
     /// Whether it rests after its answer (`idle`), keeps what it works in, and goes on with what is sent,
     /// until it is stopped or its work is decided. Not given: only a program that takes more input for as
-    /// long as it lives does.
+    /// long as it runs does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<bool>,
     /// By what it is found: `{"app": "web"}`, with the syntax of labels of Kubernetes.
@@ -467,7 +467,7 @@ impl RunInput {
 #[serde(deny_unknown_fields)]
 pub struct ApprovalAnswer {
     pub decision: Verdict,
-    /// Told to the agent when denied, and kept in the log. At most 2,000 characters.
+    /// Sent to the agent when denied, and kept in the log. At most 2,000 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 2000))]
     pub reason: Option<String>,

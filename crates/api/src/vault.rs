@@ -170,7 +170,7 @@ pub struct GrantInfo {
     pub created_by: String,
 }
 
-/// Body of `POST /mesh/api`. Who calls is told by the token.
+/// Body of `POST /mesh/api`. The token says who calls.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]

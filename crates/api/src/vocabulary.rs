@@ -60,7 +60,7 @@ words! {
         Removed = "removed",
     }
 
-    /// By what costs are told apart.
+    /// What costs are grouped by.
     CostBy = budget::CostBy {
         Agent = "agent",
         Model = "model",
@@ -70,7 +70,7 @@ words! {
         Day = "day",
     }
 
-    /// How long a limit counts before it begins anew, by the calendar of UTC.
+    /// The window after which a limit resets, by the calendar of UTC.
     Period = budget::Period {
         /// From midnight to midnight.
         Day = "day",
@@ -116,7 +116,7 @@ words! {
         Approved = "approved",
         Denied = "denied",
         Answered = "answered",
-        /// Approved when it was too late: the same is asked anew, as another item.
+        /// Approved when it was too late: the approval is asked for again, as another item.
         Expired = "expired",
         /// What asked has ended.
         Withdrawn = "withdrawn",

@@ -86,7 +86,7 @@ impl Client {
         &self.connections
     }
 
-    // --- life signs
+    // --- health
 
     pub async fn health(&self) -> Result<Okay, ClientError> {
         self.get("/health").await
@@ -113,7 +113,7 @@ impl Client {
         self.get("/api/status").await
     }
 
-    /// Figures in the OpenMetrics text format.
+    /// Metrics in the OpenMetrics text format.
     pub async fn metrics(&self) -> Result<String, ClientError> {
         self.text("/metrics").await
     }
@@ -244,7 +244,13 @@ impl Client {
         self.get("/api/runs/usage").await
     }
 
-    /// What a run has done in its room.
+    /// Removes a run that has ended, with its log; `discard` throws away undecided work first.
+    pub async fn run_remove(&self, run: &str, discard: bool) -> Result<PruneDone, ClientError> {
+        let path = run_path(run)?.then(if discard { "?discard=true" } else { "" });
+        parse(&self.ask(Method::DELETE, path.as_str(), None, vec![], Patience::Long).await?)
+    }
+
+    /// What a run has changed in its environment.
     pub async fn run_work(&self, run: &str) -> Result<RoomWork, ClientError> {
         self.get_long(run_path(run)?.then("/work").as_str()).await
     }
@@ -319,7 +325,7 @@ impl Client {
     }
 
     /// What the sandbox of the run's commands was measured to give; `of`: that of a program of its
-    /// room.
+    /// environment.
     pub async fn run_attestation(
         &self,
         run: &str,
@@ -436,7 +442,7 @@ impl Client {
         self.get("/api/inbox/groups").await
     }
 
-    /// Rules for what was approved often enough.
+    /// Proposed rules for actions that were approved often.
     pub async fn inbox_proposals(&self) -> Result<Vec<InboxProposal>, ClientError> {
         self.get("/api/inbox/proposals").await
     }

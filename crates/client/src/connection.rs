@@ -293,7 +293,7 @@ impl Connections {
             reason = "a client has nothing to drain: the task ends when the connection's sender is dropped"
         )]
         tokio::spawn(async move {
-            // What broke is told to whoever waits for an answer on it.
+            // A request that waits on it gets the error.
             let _ = connection.with_upgrades().await;
         });
         Ok(sender)

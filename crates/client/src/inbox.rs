@@ -13,7 +13,7 @@ pub enum InboxNews {
     Opened(Box<InboxItem>),
     /// An item that was answered or withdrawn; it may not have been seen open before.
     Closed(Box<InboxItem>),
-    /// All that was open has been told; what follows happens now.
+    /// All open items have been sent; what follows happens now.
     Snapshot(InboxSnapshot),
 }
 

@@ -1,4 +1,4 @@
-//! A typed client of the HTTP API, light enough for a command that lives five milliseconds.
+//! A typed client of the HTTP API, light enough for a command that takes five milliseconds.
 //!
 //! [`Client::connect`] takes a [`Target`] (a Unix socket or a URL) and a token; nothing is opened
 //! until the first call. There is one method per operation, named as in the OpenAPI document;

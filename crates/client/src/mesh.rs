@@ -1,4 +1,4 @@
-//! The mesh: shared state, letters, topics, permissions.
+//! The mesh: shared state, messages, topics, permissions.
 
 use hyper::Method;
 use overmind_api::{
@@ -145,7 +145,7 @@ impl Client {
         self.post("/mesh/spawn", wish).await
     }
 
-    /// One message of MCP at a run's own door; the answer may be an error of JSON-RPC.
+    /// One message of MCP to a run's own endpoint; the answer may be an error of JSON-RPC.
     pub async fn mcp_message(&self, message: &Value) -> Result<Value, ClientError> {
         let body = message.to_string().into_bytes().into();
         let call = Call {

@@ -115,9 +115,9 @@ impl Client {
 pub enum ResourceNews {
     /// As it stands now.
     Put(Box<Resource>),
-    /// It is gone, or does not match any more; it may not have been told before.
+    /// It is gone, or does not match any more; it may not have been sent before.
     Gone(ResourceGone),
-    /// All that was there has been told; what follows happens now.
+    /// All existing ones have been sent; what follows happens now.
     Snapshot(ResourceSnapshot),
 }
 

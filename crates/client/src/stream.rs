@@ -1,6 +1,6 @@
 //! A stream of server-sent events, across broken connections.
 //!
-//! What its messages mean is a [`Reader`]'s. Signs of life, errors that the server tells, its going
+//! What its messages mean is a [`Reader`]'s. Heartbeats, errors that the server tells, its going
 //! away, and resuming after the last message are the same for all streams.
 
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ use crate::connection::{Call, Patience};
 use crate::error::ClientError;
 use crate::sse::{Frame, Parser};
 
-/// The server gives a sign of life every 15 seconds; after this long it is taken for gone.
+/// The server sends a heartbeat every 15 seconds; after this long it is considered gone.
 const SILENCE: Duration = Duration::from_secs(60);
 /// Between two tries to resume: doubles from the first to the last of these.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -162,7 +162,7 @@ impl<R: Reader> Stream<R> {
         let (id, event, data) = match frame {
             Frame::Message { id, event, data } => (id, event, data),
             Frame::Comment(text) => {
-                // Any other comment is a sign of life: the stream works.
+                // Any other comment is a heartbeat: the stream works.
                 if text.starts_with("the server is shutting down") {
                     self.cut = true;
                 } else {

@@ -22,7 +22,7 @@ use crate::connection::{Call, Patience};
 use crate::error::ClientError;
 use crate::page::TargetPath;
 
-/// The server gives a sign of life every 15 seconds; after this long it is taken for gone.
+/// The server sends a heartbeat every 15 seconds; after this long it is considered gone.
 const SILENCE: Duration = Duration::from_secs(60);
 /// The largest screen that is taken: every cell of the largest terminal, each with its colours.
 const MAX_MESSAGE: usize = 64 << 20;
@@ -36,7 +36,7 @@ pub enum TerminalNews {
     Said(AttachSaid),
 }
 
-/// The terminal of a run's command. It belongs to one life; nothing is resumed.
+/// The terminal of a run's command. It belongs to one attempt; nothing is resumed.
 #[derive(Debug)]
 pub struct Terminal {
     socket: WebSocketStream<TokioIo<Upgraded>>,
@@ -125,7 +125,7 @@ impl Terminal {
         }
     }
 
-    /// Types. What is not taken is told by [`AttachSaid::Refused`].
+    /// Types. Refused input is reported by [`AttachSaid::Refused`].
     ///
     /// # Errors
     ///

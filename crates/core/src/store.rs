@@ -765,6 +765,13 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// (daily sums of costs stay), and writes a `retention.pruned` event that explains each to `audit`. Also forgets idempotency keys
     /// older than `before`.
     fn prune(&self, before: Timestamp, now: Timestamp) -> Fut<'_, Result<Pruned, StoreError>>;
+    /// Removes one session as [`prune`](Self::prune) does, however long ago it ended. `None`: there is no
+    /// such session, or it has not ended; nothing is removed then.
+    fn session_remove(
+        &self,
+        session: SessionId,
+        now: Timestamp,
+    ) -> Fut<'_, Result<Option<Pruned>, StoreError>>;
     /// Finishes what was accepted and closes. Later calls answer [`StoreError::Closed`].
     fn close(&self) -> Fut<'_, Result<(), StoreError>>;
 }

@@ -1,5 +1,6 @@
 //! Rooms of sessions, as callers see them: what was done in one, and what becomes of it.
 
+mod removal;
 mod rest;
 
 use std::collections::HashSet;

@@ -1,5 +1,7 @@
 //! The store itself: opens the parts, and passes each call of the port to the right one.
 
+mod removal;
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -766,26 +768,15 @@ impl Store for Sqlite {
     }
 
     fn prune(&self, before: Timestamp, now: Timestamp) -> Fut<'_, Result<Pruned, StoreError>> {
-        Box::pin(async move {
-            let mut all = Pruned::default();
-            loop {
-                // Batch by batch through the queue, so that commits go on between them.
-                let (part, more, sessions) =
-                    self.ask(move |reply| Job::Prune { before, now, reply }).await?;
-                let files = Arc::clone(&self.artifacts);
-                artifacts::blocking("removing artifacts", move || {
-                    sessions.into_iter().for_each(|session| files.drop_all(session));
-                    Ok(())
-                })
-                .await?;
-                all.sessions += part.sessions;
-                all.events += part.events;
-                all.steps += part.steps;
-                if !more {
-                    return Ok(all);
-                }
-            }
-        })
+        Box::pin(self.remove_old(before, now))
+    }
+
+    fn session_remove(
+        &self,
+        session: SessionId,
+        now: Timestamp,
+    ) -> Fut<'_, Result<Option<Pruned>, StoreError>> {
+        Box::pin(self.remove_one(session, now))
     }
 
     fn close(&self) -> Fut<'_, Result<(), StoreError>> {

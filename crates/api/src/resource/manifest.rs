@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_of_a_document_is_told_at_once() {
+    fn every_mistake_of_a_document_is_reported_at_once() {
         let wrong = Manifest::read(&json!({
             "apiVersion": "v1", "kind": "Contxt", "metdata": {},
             "metadata": {"name": "A/b", "lables": {}, "colony": "x", "labels": {"a": 1}},

@@ -62,7 +62,7 @@ async fn bodies_and_preconditions_are_sent_as_the_api_wants_them() {
 }
 
 #[tokio::test]
-async fn a_stranger_and_a_redirect_are_told_as_such_and_get_no_second_request() {
+async fn a_stranger_and_a_redirect_are_reported_and_get_no_second_request() {
     let moved = Say::with(302, "location: http://127.0.0.1:1/steal\r\n", "go away");
     let peer = Peer::new(vec![vec![moved]]).await;
     let err = peer.client.status().await.unwrap_err();

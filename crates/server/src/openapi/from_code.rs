@@ -34,7 +34,7 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         health::health, health::healthz, health::readyz, health::metrics,
         agents::agent_create, agents::agent_list, agents::agent_fetch, agents::agent_patch,
         agents::agent_disable, agents::agent_remove, agents::agent_versions,
-        runs::run_create, runs::run_list, runs::run_fetch, runs::run_cancel, runs::run_input,
+        runs::run_create, runs::run_list, runs::run_fetch, runs::run_remove, runs::run_cancel, runs::run_input,
         commands::run_stop, commands::run_send, commands::run_usage, commands::run_log,
         attach::run_attach, attach::run_usages, kills::run_kill_all,
         runs::run_decide, runs::run_attestation, runs::run_steps, runs::run_tool_calls, runs::run_model_calls,

@@ -130,6 +130,7 @@ routes! {
     Quick ViewerOrRuns Nothing get "/api/runs/usage" => attach::run_usages;
     Quick Operator Below post "/api/runs/kill" => kills::run_kill_all;
     Quick ViewerOrRuns Tree get "/api/runs/{id}" => runs::run_fetch;
+    Long Admin Nothing delete "/api/runs/{id}" => runs::run_remove;
     Quick OperatorOrRuns Below post "/api/runs/{id}/cancel" => runs::run_cancel;
     Quick OperatorOrRuns Nothing post "/api/runs/{id}/input" => runs::run_input;
     Quick OperatorOrRuns Below post "/api/runs/{id}/stop" => commands::run_stop;

@@ -6,12 +6,12 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use overmind_api::{
-    ApprovalAnswer, AttestationRecord, Event, ForkRequest, Run, RunBasic, RunCreate, RunInput,
-    RunStatus, RunView, Step, ToolCallRequest,
+    ApprovalAnswer, AttestationRecord, Event, ForkRequest, PruneDone, Run, RunBasic, RunCreate,
+    RunInput, RunStatus, RunView, Step, ToolCallRequest,
 };
 #[cfg(feature = "openapi")]
 use overmind_api::{
-    AttestationQuery, CancelQuery, Diff, DiffQuery, ListQuery, ModelCall, ReplayQuery,
+    AttestationQuery, CancelQuery, Diff, DiffQuery, ListQuery, ModelCall, RemoveQuery, ReplayQuery,
     RunListQuery, ToolCall, VerifyReport,
 };
 use overmind_core::ids::SessionId;
@@ -189,6 +189,31 @@ pub(crate) async fn run_cancel(
     });
     let run = run.await?;
     Ok(json(&Run::from(run)))
+}
+
+/// Removes a run that has ended, with its log and artifacts, as retention does; a record of it stays in the
+/// log. Its children and forks stay.
+#[cfg_attr(feature = "openapi", utoipa::path(
+    delete, path = "/api/runs/{id}", tag = "runs",
+    params(("id" = String, Path), RemoveQuery),
+    responses(
+        (status = 200, body = PruneDone),
+        (status = 403, description = "The caller is no admin"),
+        (status = 404, description = "`Run not found`"),
+        (status = 409, description = "The run has not ended, its work is undecided, or its environment is not removed"),
+    )
+))]
+pub(crate) async fn run_remove(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    RunPath(id): RunPath,
+    mut query: Query,
+) -> Result<Response, Fault> {
+    let discard = query.take_parsed("discard", "true or false", parse_bool)?.unwrap_or(false);
+    query.finish()?;
+    let engine = cx.engine.clone();
+    let removed = cx.detached(async move { engine.session_remove(&caller, id, discard).await });
+    Ok(json(&PruneDone::from(removed.await?)))
 }
 
 /// Answers a run's question.

@@ -62,6 +62,12 @@ pub(crate) enum Job {
         now: Timestamp,
         reply: Reply<(Pruned, bool, Vec<SessionId>)>,
     },
+    /// One session, if it has ended.
+    Remove {
+        session: SessionId,
+        now: Timestamp,
+        reply: Reply<Option<Pruned>>,
+    },
     Close {
         reply: Reply<()>,
     },
@@ -110,6 +116,11 @@ impl Writer {
                 }
                 Job::Prune { before, now, reply } => {
                     let done = self.prune(before, now);
+                    let _ = reply.send(done);
+                    self.wal.between_groups(&self.conn, Load::Light);
+                }
+                Job::Remove { session, now, reply } => {
+                    let done = self.remove(session, now);
                     let _ = reply.send(done);
                     self.wal.between_groups(&self.conn, Load::Light);
                 }
@@ -328,6 +339,14 @@ impl Writer {
         self.log.forget(&batch.streams);
         self.tell(&batch.places);
         Ok((batch.pruned, batch.more, batch.sessions))
+    }
+
+    fn remove(&mut self, session: SessionId, now: Timestamp) -> Result<Option<Pruned>, StoreError> {
+        let batch =
+            self.alone("removing a session", |conn, log, _| prune::one(conn, log, session, now))?;
+        self.log.forget(&batch.streams);
+        self.tell(&batch.places);
+        Ok((batch.pruned.sessions > 0).then_some(batch.pruned))
     }
 
     /// Tells the listener about a durable commit.

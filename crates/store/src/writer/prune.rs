@@ -65,8 +65,7 @@ pub(super) fn batch(
         }
         remove(conn, log, session, now, &mut batch)?;
     }
-    conn.prepare_cached("UPDATE retention SET events = events + ?1")?
-        .execute([int(batch.pruned.events)])?;
+    count(conn, &batch)?;
     let keys = conn
         .prepare_cached(
             "DELETE FROM idempotency WHERE id IN
@@ -78,6 +77,35 @@ pub(super) fn batch(
         forget_attestations(conn, before)?;
     }
     Ok(batch)
+}
+
+/// Removes one session in the transaction under way, if it has ended; else the batch is empty.
+pub(super) fn one(
+    conn: &Connection,
+    log: &mut Log,
+    session: SessionId,
+    now: Timestamp,
+) -> Outcome<Batch> {
+    let mut batch = Batch::default();
+    let ended = conn
+        .prepare_cached(
+            "SELECT 1 FROM sessions
+             WHERE id = ?1 AND finished_at IS NOT NULL
+               AND status IN ('succeeded', 'failed', 'canceled')",
+        )?
+        .exists([blob(session.as_u128())])?;
+    if ended {
+        remove(conn, log, session, now, &mut batch)?;
+        count(conn, &batch)?;
+    }
+    Ok(batch)
+}
+
+/// Counts the events that went, for `audit`.
+fn count(conn: &Connection, batch: &Batch) -> Outcome<()> {
+    conn.prepare_cached("UPDATE retention SET events = events + ?1")?
+        .execute([int(batch.pruned.events)])?;
+    Ok(())
 }
 
 /// Removes records of measurements that no session names any more. A fresh one may be named in a

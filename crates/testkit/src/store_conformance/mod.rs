@@ -133,6 +133,7 @@ cases! {
     log::the_listener_hears_of_every_commit_with_events
     upkeep::checkpoints_cover_what_changed
     upkeep::retention_removes_what_ended_and_explains_it
+    upkeep::one_session_is_removed_once_it_has_ended
     upkeep::counts_follow_the_changes
     log::a_dropped_commit_is_whole_or_absent
     upkeep::a_closed_store_says_so

@@ -164,6 +164,28 @@ pub(super) async fn retention_removes_what_ended_and_explains_it(store: &dyn Sto
     store.commit(one_event(StreamId::System, json!({}))).await.unwrap();
 }
 
+pub(super) async fn one_session_is_removed_once_it_has_ended(store: &dyn Store, world: &World) {
+    let young = ended_session(store, world, 2_000, 3).await;
+    let other = ended_session(store, world, 2_000, 2).await;
+    let mut running = world.session();
+    running.status = SessionStatus::Running;
+    store.commit(one_change(Change::SessionInsert(Box::new(running.clone())))).await.unwrap();
+    assert_eq!(store.session_remove(running.id, at(3_000)).await.unwrap(), None);
+    assert_eq!(store.session_remove(world.session().id, at(3_000)).await.unwrap(), None);
+    let removed = store.session_remove(young, at(3_000)).await.unwrap().unwrap();
+    assert_eq!((removed.sessions, removed.events, removed.steps), (1, 3, 1));
+    assert_eq!(store.session_remove(young, at(3_001)).await.unwrap(), None, "it is gone");
+    assert_eq!(store.session_fetch(young).await.unwrap(), None);
+    assert_eq!(store.events(of_stream(StreamId::Session(young), 0, 9)).await.unwrap(), []);
+    assert!(store.session_fetch(other).await.unwrap().is_some());
+    assert!(store.session_fetch(running.id).await.unwrap().is_some());
+    let records = EventQuery { kinds: &["retention.pruned"], ..of_stream(StreamId::System, 0, 9) };
+    let records = store.events(records).await.unwrap();
+    assert_eq!(records.len(), 1);
+    assert_eq!(records[0].value()["stream"], json!(young.to_string()));
+    assert_eq!(store.audit().await.unwrap().findings, []);
+}
+
 pub(super) async fn counts_follow_the_changes(store: &dyn Store, world: &World) {
     let empty = store.stats().await.unwrap();
     assert_eq!((empty.events, empty.streams, empty.agents, empty.memory_items), (0, 0, 0, 0));
