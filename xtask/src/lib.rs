@@ -11,6 +11,7 @@ pub mod counterparts;
 pub mod host;
 pub mod layout;
 pub mod openapi;
+pub mod reference;
 pub mod report;
 pub mod say;
 pub mod soak;
@@ -33,6 +34,7 @@ cargo xtask COMMAND
                              rounds for N minutes; NAME is kills, storm, hostile, schedules,
                              machines, rankings, sandbox or fuzz (default: all)
   openapi [--check]          write docs/openapi.json from the code, or compare and fail
+  reference                  write docs/reference from the code; a test compares
   bench                      build the release binary, measure, write docs/benchmarks.md
   help                       this text
 
@@ -71,6 +73,7 @@ pub fn run(host: &Host, args: &[&str]) -> Result<()> {
         ["soak", args @ ..] => soak::command(host, args),
         ["openapi"] => openapi::write(host),
         ["openapi", "--check"] => openapi::check(host),
+        ["reference"] => reference::write(host),
         ["bench"] => bench::command(host),
         [other, ..] => bail!("`{other}` is no command of xtask, or takes other options:\n\n{HELP}"),
     }

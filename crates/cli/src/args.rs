@@ -21,13 +21,13 @@ use crate::duration;
 
 const AFTER_HELP: &str = "\
 First steps:
-  overmind demo                       watch an agent mend a failing test, no key needed
+  overmind demo                       watch an agent fix a failing test, no key needed
   overmind up -d                      start the server in the background
   overmind init                       in your repository: proposes an agent for it
-  overmind run coder \"mend the failing test\"
+  overmind run coder \"fix the failing test\"
 
-`overmind help COMMAND` shows examples of any command. Topics: overmind help rooms, approvals,
-models, secrets, environment, output.";
+`overmind help COMMAND` shows examples of any command. Topics: overmind help environments, approvals,
+models, secrets, variables, output.";
 
 /// Runs AI agents the way Kubernetes runs containers: durable, isolated, recorded.
 #[derive(Debug, Parser)]
@@ -63,10 +63,10 @@ pub struct Global {
     /// When to use colour; auto is on a terminal
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value = "auto")]
     pub color: When,
-    /// Say nothing but results and errors
+    /// Print only results and errors
     #[arg(short, long, global = true)]
     pub quiet: bool,
-    /// Say more: what is being talked to, and why something was decided
+    /// Print more: the server used, and reasons for decisions
     #[arg(short, long, global = true, conflicts_with = "quiet")]
     pub verbose: bool,
 }
@@ -131,7 +131,7 @@ Examples:
     /// Give an agent a task, or run a command
     #[command(after_help = "\
 Examples:
-  overmind run coder \"mend the failing test\"
+  overmind run coder \"fix the failing test\"
   overmind run --name build make -j4            a program and its arguments, as they are
   overmind run 'make && make test'              one word with spaces: a line for the shell
   overmind run -d --restart on-failure ./serve.sh
@@ -190,7 +190,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   overmind stop build
-  overmind stop build mend --grace 30s        how long a command may take
+  overmind stop build fix --grace 30s          how long a command may take
   overmind stop boss --cascade                also what was started for it")]
     Stop(crate::args_command::StopArgs),
     /// End runs at once
@@ -208,7 +208,7 @@ Examples:
   overmind send build yes, go on              typed into a program
 
 An agent that rests or has ended goes on with the same conversation, in the same files; one that works
-hears it before its next turn; a program gets it as input while it lives.")]
+gets it before its next turn; a program gets it as input while it runs.")]
     Send(crate::args_command::SendArgs),
     /// Use the terminal of a run, in this one
     #[command(after_help = "\
@@ -233,7 +233,7 @@ Examples:
     /// Show everything about one run
     #[command(after_help = "\
 Examples:
-  overmind info build                         its state, room, processes, measurements
+  overmind info build                         its state, environment, processes, measurements
   overmind info build -o json | jq -r .room.branch")]
     Info(crate::args_command::OneRunArgs),
     /// Show what a run came to; exits as the run did
@@ -272,10 +272,10 @@ Examples:
     Replay {
         /// The run: an id, a name, or a unique part of one
         id: String,
-        /// Decide the whole run again from its log; fail at the first difference
+        /// Repeat every decision of the run from its log; fail at the first difference
         #[arg(long, conflicts_with = "follow")]
         verify: bool,
-        /// Go on until the run ends
+        /// Continue until the run ends
         #[arg(short, long)]
         follow: bool,
     },
@@ -299,19 +299,19 @@ Examples:
         #[command(flatten)]
         from: crate::args_resource::FileArgs,
     },
-    /// Create and change declared things from files: all of them or none
+    /// Create and change resources from files: all of them or none
     Apply(crate::args_resource::ApplyArgs),
-    /// Show all about declared things
+    /// Show everything about resources
     Describe(crate::args_resource::DescribeArgs),
-    /// Delete declared things
+    /// Delete resources
     Delete(crate::args_resource::DeleteArgs),
-    /// Change a declared thing in your editor
+    /// Change a resource in your editor
     Edit(crate::args_resource::EditArgs),
-    /// Set labels of a declared thing, or take them off
+    /// Set or remove labels of a resource
     Label(crate::args_resource::LabelArgs),
-    /// Show the fields of a kind of declared things
+    /// Show the fields of a kind
     Explain(crate::args_resource::ExplainArgs),
-    /// List the kinds of declared things
+    /// List the kinds of resources
     #[command(after_help = "\
 Example:
   overmind api-resources")]
@@ -319,34 +319,45 @@ Example:
     /// Show what a run has done in its worktree
     #[command(after_help = "\
 Examples:
-  overmind work mend                          how much, and the diff
-  overmind work mend --stat
-  overmind work mend -o json | jq -r .diff | git apply --stat")]
+  overmind work fix                           a summary and the diff
+  overmind work fix --stat
+  overmind work fix -o json | jq -r .diff | git apply --stat")]
     Work(crate::args_room::WorkArgs),
-    /// Decide over a run's work: merge it, put it on a branch, keep or discard it
+    /// Decide about a run's work: merge it, put it on a branch, keep or discard it
     #[command(after_help = "\
 Examples:
-  overmind done mend --merge                  into what is checked out in the project
-  overmind done mend --merge --into release -m 'Mend the login'
-  overmind done mend --pr-branch mend-login   a branch to be pushed; also while it runs
-  overmind done mend build --merge            one after the other
-  overmind done mend --discard --yes
+  overmind done fix --merge                   into what is checked out in the project
+  overmind done fix --merge --into release -m 'Fix the login'
+  overmind done fix --pr-branch fix-login     a branch to push; also while it runs
+  overmind done fix build --merge             one after the other
+  overmind done fix --discard --yes
 
 Until then its worktree stays where it is. A name must be whole. A run that rests is ended first. Exit code 5 when it cannot be done as things are: the
 run has not ended, or the merge has conflicts.")]
     Done(crate::args_room::DoneArgs),
+    /// Remove runs that have ended, with their logs and artifacts
+    #[command(after_help = "\
+Examples:
+  overmind rm fix
+  overmind rm fix build --yes                 without asking
+  overmind rm fix --discard --yes             also throws its undecided work away
+
+A name must be whole. The log keeps a record that the run was removed, so that `overmind audit verify` still
+holds; costs stay in the sums. Only admins may do this. Exit code 5 when the run has not ended, or its work is
+undecided. To remove old runs automatically, set `store.retention_days`.")]
+    Rm(crate::args_room::RmArgs),
     /// Bring the files of a run's worktree back to what they were before a step
     #[command(after_help = "\
 Examples:
-  overmind undo mend                          the latest change; again: the one before it
-  overmind undo mend --to 3                   all that step 3 and those after it did
-  overmind undo mend --to 4.1                 a snapshot by its name: also to undo an undo
+  overmind undo fix                           the latest change; again: the one before it
+  overmind undo fix --to 3                    all that step 3 and those after it did
+  overmind undo fix --to 4.1                  a snapshot by its name: also to undo an undo
 
 Snapshots are taken before and after each step of an agent that may change files, and when a turn
 of a program ends. Files that git ignores are neither saved nor brought back. Exit code 5 when it
 cannot be done as things are: the run works, or its worktree is gone.")]
     Undo(crate::args_room::UndoArgs),
-    /// Put the work of runs that have ended, and that nobody has decided, on their branches
+    /// Put undecided work of ended runs on their branches
     #[command(after_help = "\
 Examples:
   overmind prune --dry-run                    what would go
@@ -358,8 +369,8 @@ Worktrees go, work does not: what was not committed becomes a commit on the run'
     /// Show where the services of a run answer
     #[command(after_help = "\
 Examples:
-  overmind url mend                           all of them
-  curl $(overmind url mend web)")]
+  overmind url fix                            all of them
+  curl $(overmind url fix web)")]
     Url(crate::args_room::UrlArgs),
     /// List tools, or call one in a run's name
     #[command(subcommand, visible_alias = "tools")]
@@ -419,7 +430,7 @@ Examples:
   overmind acl list
   overmind acl allow writer message editor")]
     Acl(AclCommand),
-    /// See and steer what the server does again and again
+    /// Show and control the periodic work of the server
     #[command(subcommand, visible_alias = "loops")]
     #[command(after_help = "\
 Examples:
@@ -443,7 +454,7 @@ Examples:
   overmind vault set openai_api_key
   overmind vault list")]
     Vault(crate::args_vault::VaultCommand),
-    /// Have something run again and again
+    /// Run something on a schedule
     #[command(subcommand)]
     #[command(after_help = "\
 Examples:
@@ -451,9 +462,9 @@ Examples:
   overmind cron next
   overmind cron pause daily")]
     Cron(crate::cron::CronCommand),
-    /// Say how many runs a fleet is to have
+    /// Set the number of runs of a fleet
     Scale(crate::rollout::ScaleArgs),
-    /// Show and steer how a fleet's runs are replaced
+    /// Show and control how a fleet's runs are replaced
     #[command(subcommand)]
     #[command(after_help = "\
 Examples:
@@ -558,7 +569,7 @@ Examples:
   overmind trust --yes --setup-network        for scripts; setup may install packages in sandboxes
   overmind trust --revoke")]
     Trust(crate::trust::TrustArgs),
-    /// Look for what could keep Overmind from working, and say what to do
+    /// Find what could keep Overmind from working, and how to fix it
     #[command(after_help = "\
 Examples:
   overmind doctor
@@ -567,7 +578,7 @@ Examples:
 Exit code 0 when nothing is wrong, 1 when something is. Warnings do not count; what runs that are
 gone have left does.")]
     Doctor {
-        /// Remove what runs that are gone have left, where it is ours for certain
+        /// Remove leftovers of removed runs that certainly belong to Overmind
         #[arg(long)]
         fix: bool,
     },
@@ -578,13 +589,13 @@ Examples:
   overmind sandbox levels
   overmind sandbox attest namespace")]
     Sandbox(SandboxCommand),
-    /// Measure this machine: five figures, each beside what the machine can do at best
+    /// Measure five metrics on this machine, each beside what the machine can do at best
     #[command(after_help = "\
 Examples:
   overmind bench --quick
-  overmind bench -o json > figures.json")]
+  overmind bench -o json > metrics.json")]
     Bench(BenchArgs),
-    /// Watch an agent mend a failing test, be killed in the middle, and go on
+    /// Watch an agent fix a failing test, be killed in the middle, and continue
     #[command(after_help = "\
 Examples:
   overmind demo                               scripted; needs no key, no Docker
@@ -608,8 +619,7 @@ Examples:
   overmind man run                            the page of a command
   overmind man ~/.local/share/man/man1        writes the page of every command there")]
     Man {
-        /// A command, or the directory for one page per command: a path with a `/`, or a directory
-        /// that is there
+        /// A command; or a directory for one page per command: a path with a `/`, or an existing directory
         #[arg(value_name = "COMMAND|DIR", value_hint = ValueHint::DirPath)]
         of: Vec<String>,
     },
@@ -619,10 +629,10 @@ Examples:
   overmind help
   overmind help runs                          a group of commands
   overmind help agent create
-  overmind help rooms                         a topic: how runs get their directories")]
+  overmind help environments                  a topic: what a run works in")]
     Help {
-        /// A command; a group: runs, declare, agents, keys, spending, setup; or a topic: rooms,
-        /// approvals, models, secrets, environment, output
+        /// A command; a group: runs, declare, agents, keys, spending, setup; or a topic: environments,
+        /// approvals, models, secrets, variables, output
         words: Vec<String>,
     },
     /// Print the OpenAPI document of this version
@@ -653,7 +663,7 @@ pub struct UpArgs {
     /// How to log: auto, text or json [default: auto]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
-    /// Go on although the database has lost events that were acknowledged (its log was damaged or
+    /// Continue although the database has lost events that were acknowledged (its log was damaged or
     /// removed, or an older copy is in its place), and record that
     #[arg(long)]
     pub accept_loss: bool,
@@ -675,7 +685,7 @@ pub struct RunArgs {
     /// its arguments, which are passed on as they are. One word with spaces is a line for the shell
     #[arg(required_unless_present_any = ["agent", "provider"], trailing_var_arg = true, allow_hyphen_values = true)]
     pub words: Vec<String>,
-    /// Show what happens until the run rests or ends, as on a terminal where nothing else is said
+    /// Follow the run until it rests or ends; the default on a terminal
     #[arg(short, long)]
     pub follow: bool,
     /// Wait until the run rests, ends or needs a human, showing nothing
@@ -684,7 +694,7 @@ pub struct RunArgs {
     /// End with the answer, instead of resting until it is sent more; also by OVERMIND_ONCE=1
     #[arg(long)]
     pub once: bool,
-    /// Most steps; 0 is no limit [default: the agent's own limit]
+    /// Step limit; 0 is no limit [default: the agent's own limit]
     #[arg(long, value_name = "N")]
     pub step_limit: Option<u32>,
     /// Return as soon as it has been taken, before its program runs
@@ -713,7 +723,7 @@ pub struct RunArgs {
     /// Confirm what the project orders to be run, without asking; see `overmind help trust`
     #[arg(long)]
     pub trust_project: bool,
-    /// Asking again with the same key answers with the first run instead of a second
+    /// Idempotency key: a repeated request with it returns the first run
     #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,
     #[command(flatten)]
@@ -736,7 +746,7 @@ pub struct PsArgs {
     /// Only runs with these labels: app=web,tier!=gold
     #[arg(short = 'l', long, conflicts_with = "children")]
     pub selector: Option<String>,
-    /// Below each run those that were started for it
+    /// Show child runs below each run
     #[arg(long)]
     pub tree: bool,
     /// Only runs that were started for this one: an id, a name, or a unique part of one

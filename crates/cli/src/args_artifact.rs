@@ -55,7 +55,7 @@ pub struct ArtifactGetArgs {
     /// Write to this file, which must not exist
     #[arg(short, long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub file: Option<PathBuf>,
-    /// Write over a file that is there
+    /// Overwrite an existing file
     #[arg(long, requires = "file")]
     pub force: bool,
 }

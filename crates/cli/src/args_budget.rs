@@ -43,13 +43,13 @@ pub struct BudgetSetArgs {
     /// Input and output tokens together
     #[arg(long, value_name = "N")]
     pub tokens: Option<u64>,
-    /// How long it counts before it begins anew
+    /// The window after which it starts again from zero
     #[arg(long, value_enum, value_name = "PERIOD")]
     pub per: PeriodArg,
     /// Warn in the inbox instead of refusing
     #[arg(long)]
     pub soft: bool,
-    /// Let calls through whose price is not known
+    /// Allow calls whose price is unknown
     #[arg(long)]
     pub allow_unknown_price: bool,
 }
@@ -69,7 +69,7 @@ Examples:
   overmind costs --by day --since 2026-11-01
   overmind costs --by model -o json")]
 pub struct CostsArgs {
-    /// By what costs are told apart
+    /// What costs are grouped by
     #[arg(long, value_enum, value_name = "WHAT", default_value = "agent")]
     pub by: ByArg,
     /// First day, of UTC [default: the first of this month]
@@ -102,7 +102,7 @@ Examples:
 Commands that run go on as processes with --pause; their model calls are refused. The stop holds
 over restarts, until `overmind resume`.")]
 pub struct HaltArgs {
-    /// Why; whoever is refused is told
+    /// The reason, which refused callers see
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub reason: String,
     /// Let runs wait at their next model call; the default
@@ -128,13 +128,13 @@ pub struct PricesArgs {
 /// More of a limit, in `approve`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct RaiseArgs {
-    /// To a raise: so many US dollars on top
+    /// For a budget request: US dollars to add to the limit
     #[arg(long, value_name = "N")]
     pub usd: Option<f64>,
-    /// To a raise: so many tokens on top
+    /// For a budget request: tokens to add to the limit
     #[arg(long, value_name = "N")]
     pub tokens: Option<u64>,
-    /// To a raise: for good, not only until the limit's window ends
+    /// For a budget request: raise the limit permanently, not only for its current window
     #[arg(long)]
     pub for_good: bool,
 }

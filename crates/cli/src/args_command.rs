@@ -13,23 +13,23 @@ pub struct CommandFlags {
     /// `opencode` are there without being made
     #[arg(long, value_name = "AGENT")]
     pub agent: Option<String>,
-    /// Whose program it is, and so how its output is read; without an agent all words are the
+    /// The protocol of its output; without an agent all words are the
     /// task of Claude Code or Codex
     #[arg(long, value_enum, value_name = "PROVIDER")]
     pub provider: Option<ProviderArg>,
     /// The model that the agent's program is to use
     #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
-    /// task: it ends by itself; session: it takes input for as long as it lives
+    /// task: it ends by itself; session: it takes input until it ends
     #[arg(long = "type", value_enum, value_name = "TYPE")]
     pub kind: Option<TypeArg>,
-    /// Pipes in place of a terminal of its own
+    /// Use pipes instead of a terminal
     #[arg(long)]
     pub pipes: bool,
-    /// When it is started again
+    /// When to restart it
     #[arg(long, value_enum, value_name = "WHEN")]
     pub restart: Option<RestartArg>,
-    /// Restarts within --max-seconds before it is given up; 0 is no bound [default: 5]
+    /// Restarts within --max-seconds after which the run fails; 0 is no limit [default: 5]
     #[arg(long, value_name = "N")]
     pub max_restarts: Option<u32>,
     /// The window of --max-restarts: 90s, 10m; a bare number is seconds [default: 60s]
@@ -38,7 +38,7 @@ pub struct CommandFlags {
     /// Before the first restart: 500ms, 2s; doubles with each, up to a minute [default: 1s]
     #[arg(long, value_name = "DURATION", value_parser = duration::milliseconds_with_unit)]
     pub backoff: Option<u32>,
-    /// End it as stuck when it neither writes nor works for so long: 90s, 10m; 0 is never
+    /// End it as stuck if it writes nothing and uses no CPU for this long: 90s, 10m; 0 is never
     /// [default: 0]
     #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u32>(0, u32::MAX.into()))]
     pub activity_timeout: Option<u32>,
@@ -47,16 +47,16 @@ pub struct CommandFlags {
     #[arg(long, value_enum, value_name = "LEVEL", hide_possible_values = true)]
     pub sandbox: Option<SandboxArg>,
     /// host, mesh or none: its network in a sandbox; mesh is this server and the services of its
-    /// room. More than its agent's is for admins [default: the agent's, else mesh]
+    /// environment. More than its agent's is for admins [default: the agent's, else mesh]
     #[arg(long, value_enum, value_name = "NETWORK", hide_possible_values = true)]
     pub network: Option<NetworkArg>,
-    /// Most memory of all that it starts, such as 512M or 4G; who needs more is killed
+    /// Memory limit of all its processes, such as 512M or 4G; processes beyond it are killed
     #[arg(long, value_name = "SIZE", value_parser = mebibytes)]
     pub memory: Option<u32>,
-    /// Most processes and threads of all that it starts
+    /// Limit of processes and threads
     #[arg(long, value_name = "N")]
     pub processes: Option<u32>,
-    /// Most processors that it keeps busy, such as 1.5
+    /// CPU limit in processors, such as 1.5
     #[arg(long, value_name = "N", value_parser = percent)]
     pub cpus: Option<u32>,
     /// Add this to its environment
@@ -151,7 +151,7 @@ pub struct StopArgs {
     /// Also the runs that were started for them
     #[arg(long, conflicts_with = "grace")]
     pub cascade: bool,
-    /// Return at once, while they end; without it `stop` returns when they have, so that `done` can follow
+    /// Return at once; without it `stop` returns when they have ended, so that `done` can follow
     #[arg(long)]
     pub no_wait: bool,
 }
@@ -173,7 +173,7 @@ pub struct KillArgs {
 pub struct SendArgs {
     /// The run: an id, a name, or a unique part of one
     pub id: String,
-    /// What to type; a line end follows
+    /// Text to type; a line end follows
     #[arg(required_unless_present = "secret")]
     pub words: Vec<String>,
     /// Take the text from standard input, and show it in neither log nor events
@@ -182,7 +182,7 @@ pub struct SendArgs {
     /// Without a line end
     #[arg(long)]
     pub raw: bool,
-    /// Wait until it asks for more, ends, or says nothing more, and show what it said
+    /// Wait until it asks for input, ends or is silent, and print its output
     #[arg(long)]
     pub wait: bool,
     /// How long --wait waits at most: 500ms, 5s, 10m; a bare number is seconds
@@ -194,7 +194,7 @@ pub struct SendArgs {
 pub struct AttachArgs {
     /// The run: an id, a name, or a unique part of one
     pub id: String,
-    /// Look, and type nothing; needs no terminal
+    /// Watch without typing; needs no terminal
     #[arg(long)]
     pub read_only: bool,
     /// Keys that leave: characters or ctrl- and one, separated by commas; `none` for none
@@ -255,7 +255,7 @@ pub struct WaitArgs {
     /// or delete
     #[arg(long = "for", value_name = "WHAT", value_parser = crate::resource_wait::wanted)]
     pub wanted: Option<crate::resource_wait::Wanted>,
-    /// Give up after so long: 500ms, 5s, 10m
+    /// Give up after: 500ms, 5s, 10m
     #[arg(long, value_name = "DURATION", value_parser = duration::seconds_with_unit)]
     pub timeout: Option<f64>,
 }

@@ -9,12 +9,12 @@ Examples:
   overmind inbox                              what waits now; what is alike stands in one row
   overmind inbox --watch                      and what comes, as it comes
   overmind inbox --all --kind approval        what was answered, by whom
-  overmind inbox show mend                    one item with everything that it would do
+  overmind inbox show fix                     one item with everything that it would do
   overmind inbox proposals >> policy.toml     rules for what is approved again and again")]
 pub struct InboxArgs {
     #[command(subcommand)]
     pub command: Option<InboxCommand>,
-    /// Also what was answered, has expired or was withdrawn
+    /// Include items that were answered, expired or withdrawn
     #[arg(short, long)]
     pub all: bool,
     /// Only this kind
@@ -26,7 +26,7 @@ pub struct InboxArgs {
     /// Give each item a row of its own
     #[arg(long)]
     pub flat: bool,
-    /// Go on as items come and go
+    /// Continue as items are added and answered
     #[arg(short, long, conflicts_with_all = ["all", "flat"])]
     pub watch: bool,
     /// At most this many
@@ -63,8 +63,8 @@ Examples:
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
-  overmind approve mend --reason \"looked at the command\"
-  overmind approve mend 4f1c                  several at once
+  overmind approve fix --reason \"looked at the command\"
+  overmind approve fix 4f1c                   several at once
   overmind approve --group 4f1c02d3           all that are alike, after a look at them
 
 What is approved begins at once: there is nothing to take back, but `overmind stop RUN` stops it.")]
@@ -88,7 +88,7 @@ pub struct ApproveArgs {
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
-  overmind deny mend --reason \"use the staging host\"
+  overmind deny fix --reason \"use the staging host\"
   overmind deny --group 4f1c02d3 --yes --reason \"not on a Friday\"")]
 pub struct DenyArgs {
     /// Items or their runs: ids, unique parts of them, or names of runs
@@ -108,7 +108,7 @@ pub struct DenyArgs {
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Example:
-  overmind answer mend the port is 8080")]
+  overmind answer fix the port is 8080")]
 pub struct AnswerArgs {
     /// The question or its run: an id, a unique part of one, or the run's name
     pub id: String,

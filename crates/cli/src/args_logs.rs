@@ -6,23 +6,22 @@ use clap::Args;
 pub struct LogsArgs {
     /// The run: an id, a name, or a unique part of one [default: the newest run]
     pub id: Option<String>,
-    /// Go on until the run ends
+    /// Continue until the run ends
     #[arg(short, long)]
     pub follow: bool,
-    /// Only the last so many lines of a command
+    /// Only the last N lines of a command
     #[arg(short = 'n', long, value_name = "N")]
     pub tail: Option<u64>,
     /// Only what a command wrote since this time, or so long ago: 500ms, 90s, 10m, 2h, 1d
     #[arg(long, value_name = "TIME", conflicts_with = "tail")]
     pub since: Option<String>,
-    /// Only lines of a command in which this regular expression is found
+    /// Only lines of a command that match this regular expression
     #[arg(long, value_name = "PATTERN")]
     pub grep: Option<String>,
     /// The lines of Claude Code, Codex and the like as they wrote them, not in words
     #[arg(long)]
     pub raw: bool,
-    /// All commands, each line with the name of its run; with --follow those that run, and those
-    /// that begin
+    /// All commands, each line with the name of its run; with --follow also commands that start later
     #[arg(short, long, conflicts_with = "id")]
     pub all: bool,
 }
@@ -31,7 +30,7 @@ pub struct LogsArgs {
 pub struct EventsArgs {
     /// The run: an id, a name, or a unique part of one [default: all streams]
     pub id: Option<String>,
-    /// Go on as events happen
+    /// Continue as events happen
     #[arg(short, long)]
     pub follow: bool,
     /// At most this many (without --follow)

@@ -88,7 +88,7 @@ pub struct McpAddArgs {
     /// The program and its arguments
     #[arg(last = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<String>,
-    /// A server that is reached by HTTP instead
+    /// URL of a server that speaks HTTP
     #[arg(long, conflicts_with = "command")]
     pub url: Option<String>,
     /// Take the whole configuration from a JSON file; `-` is standard input
@@ -119,10 +119,10 @@ pub struct McpAddArgs {
     /// Let it write the whole workspace of its session
     #[arg(long)]
     pub writes_workspace: bool,
-    /// Offer no tool before somebody pins it
+    /// Offer only tools that were pinned
     #[arg(long)]
     pub manual: bool,
-    /// Keep it also when it does not start
+    /// Keep it even if it does not start
     #[arg(long)]
     pub keep: bool,
     /// Add it and do not start it

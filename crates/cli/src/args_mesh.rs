@@ -56,7 +56,7 @@ Examples:
     Rm {
         /// The key
         key: String,
-        /// Only if it stands at this version
+        /// Only if this is its current version
         #[arg(long, value_name = "N")]
         if_version: Option<u64>,
     },
@@ -72,7 +72,7 @@ Examples:
   overmind mesh subscribe 'build.*' --agent writer --remove
   overmind mesh subscribe                     list all")]
     Subscribe(SubscribeTopicArgs),
-    /// List agents with what they can do and how many letters wait for them
+    /// List agents with what they can do and how many messages wait for them
     #[command(after_help = "\
 Example:
   overmind mesh agents")]
@@ -88,10 +88,10 @@ pub struct MeshPutArgs {
     /// How long until it is gone: 90s, 10m, 2d; a bare number is seconds
     #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u64>(0, u64::MAX))]
     pub ttl: Option<u64>,
-    /// Only if the key stands at this version
+    /// Only if this is the current version of the key
     #[arg(long, value_name = "N", conflicts_with = "new")]
     pub if_version: Option<u64>,
-    /// Only if the key is not there
+    /// Only if the key does not exist
     #[arg(long)]
     pub new: bool,
 }
@@ -100,7 +100,7 @@ pub struct MeshPutArgs {
 pub struct PublishArgs {
     /// Words separated by dots or slashes: build.done
     pub topic: String,
-    /// What to tell: JSON, or a text
+    /// Payload: JSON, or a text
     #[arg(default_value = "{}")]
     pub payload: String,
 }
@@ -112,7 +112,7 @@ pub struct SubscribeTopicArgs {
     /// Whose subscription; in a run: its own agent's
     #[arg(long, value_name = "AGENT")]
     pub agent: Option<String>,
-    /// Take the subscription back
+    /// Remove the subscription
     #[arg(long, requires = "topic")]
     pub remove: bool,
 }
@@ -150,7 +150,7 @@ Examples:
         /// Whose; in a run: its own agent's
         #[arg(long, value_name = "AGENT")]
         agent: Option<String>,
-        /// Those that died instead
+        /// List dead messages instead
         #[arg(long)]
         dead: bool,
         /// Most messages to show

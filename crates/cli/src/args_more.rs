@@ -11,7 +11,7 @@ pub enum AgentCommand {
     /// Create an agent
     #[command(after_help = "\
 Examples:
-  overmind agent create --name coder --role \"You mend failing tests.\" --model gpt-5 \\
+  overmind agent create --name coder --role \"You fix failing tests.\" --model gpt-5 \\
       --tools run_shell,read_file,edit_file,list_files
   overmind agent create --name careful --model claude-sonnet-4-5 --tools run_shell --approvals run_shell
   overmind agent create -f coder.toml
@@ -50,7 +50,7 @@ Examples:
         agent: String,
         #[command(flatten)]
         flags: Box<AgentFlags>,
-        /// Let a disabled agent work again
+        /// Enable a disabled agent
         #[arg(long)]
         enable: bool,
         /// Refuse when the agent is not at this version
@@ -103,10 +103,10 @@ pub struct AgentFlags {
     /// Its name
     #[arg(long)]
     pub name: Option<String>,
-    /// What it is for: the heart of its system prompt
+    /// Its role: the core of its system prompt
     #[arg(long, value_name = "TEXT")]
     pub role: Option<String>,
-    /// Who thinks: gpt-5.5, claude-sonnet-5-5, openai-chat:NAME, scripted:FILE, deterministic, …
+    /// The model: gpt-5.5, claude-sonnet-5-5, openai-chat:NAME, scripted:FILE, deterministic, …
     /// [default for a new agent: one that a key is set for]
     #[arg(long)]
     pub model: Option<String>,
@@ -114,7 +114,7 @@ pub struct AgentFlags {
     /// run_shell and those that read and write files]
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub tools: Option<Vec<String>>,
-    /// Who decides: auto, deterministic or model
+    /// What decides: rules (deterministic) or a model
     #[arg(long, value_enum)]
     pub policy: Option<PolicyArg>,
     /// How its commands are kept apart from this machine
@@ -123,16 +123,16 @@ pub struct AgentFlags {
     /// Tools whose every call waits for a human; `*` is all
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub approvals: Option<Vec<String>>,
-    /// What to do about an action whose outcome a crash has hidden
+    /// What to do about an action whose result was lost in a crash
     #[arg(long, value_enum)]
     pub on_unknown: Option<OnUnknownArg>,
     /// low, medium, high, or what the provider knows
     #[arg(long, value_name = "EFFORT")]
     pub reasoning_effort: Option<String>,
-    /// Most tokens of one reply
+    /// Token limit of one reply
     #[arg(long, value_name = "N")]
     pub max_output_tokens: Option<u32>,
-    /// Most steps of a run; 0 is no limit
+    /// Step limit of a run; 0 is no limit
     #[arg(long, value_name = "N")]
     pub max_steps: Option<u32>,
     /// Longest time of a run: 90s, 10m, 2h; waiting for a human is not counted, 0 is no limit
@@ -141,10 +141,10 @@ pub struct AgentFlags {
     /// Runs at once; 0 takes the server's default
     #[arg(long, value_name = "N")]
     pub max_concurrent: Option<u32>,
-    /// Failed actions in a row that end a run
+    /// How many failed actions in a row end a run
     #[arg(long, value_name = "N")]
     pub failure_budget: Option<u32>,
-    /// Attempts of one action when its failures are transient
+    /// Attempts of one action if its failures are transient
     #[arg(long, value_name = "N")]
     pub max_attempts: Option<u32>,
 }
@@ -236,7 +236,7 @@ Example:
         /// How long until it is forgotten: 90s, 10m, 2d; a bare number is seconds
         #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u64>(1, u64::MAX))]
         ttl: Option<u64>,
-        /// The text whose place this one takes; the old one is kept as history
+        /// The text that this one replaces; the old one is kept as history
         #[arg(long, value_name = "ID")]
         supersedes: Option<String>,
         /// Store once under this name; later tries answer with the first text
@@ -249,7 +249,7 @@ Examples:
   overmind memory search \"which port does staging have\"
   overmind memory search deploy --collection notes --top 3")]
     Search {
-        /// Any text; never syntax
+        /// Any text; nothing in it is syntax
         query: String,
         #[arg(long, default_value = "default")]
         collection: String,
@@ -259,7 +259,7 @@ Examples:
         /// Only texts whose metadata fit: field=value,… or JSON such as {"year": {"gte": 2024}}
         #[arg(long, value_name = "FILTER")]
         filter: Option<String>,
-        /// Also texts that others have replaced
+        /// Include texts that were replaced by others
         #[arg(long)]
         history: bool,
     },
@@ -461,14 +461,14 @@ Exit code 1 when the level is not given, with the reason and what to do.")]
     #[command(after_help = "\
 Examples:
   overmind sandbox verify ses_0190b2c4
-  overmind sandbox verify mend \"service db\"
+  overmind sandbox verify fix \"service db\"
 
 Exit code 1 when the record is not the one that was signed. `overmind audit verify` looks at the
 records of all runs, with or without a server.")]
     Verify {
         /// The run, by its id or a unique part of it
         run: String,
-        /// A service, hook or check of its room, as `info RUN` names it [default: its commands]
+        /// A service, hook or check of its environment, as `info RUN` names it [default: its commands]
         of: Option<String>,
     },
     /// Make and list what sandboxes run in
@@ -481,7 +481,7 @@ Example:
 
 #[derive(Clone, Debug, Args)]
 pub struct BenchArgs {
-    /// A tenth of the work: a first impression in a fraction of the time
+    /// Do a tenth of the work: faster and less accurate
     #[arg(long)]
     pub quick: bool,
     /// Directory to measure in, for its disk [default: the system's temporary directory]
@@ -491,7 +491,7 @@ pub struct BenchArgs {
 
 #[derive(Clone, Debug, Args)]
 pub struct DemoArgs {
-    /// A real model in place of the script
+    /// A real model instead of the script
     #[arg(long)]
     pub model: Option<String>,
     /// Server that speaks OpenAI's chat format (Ollama, vLLM, …); needs --model
@@ -509,7 +509,7 @@ pub struct DemoArgs {
     /// Keep the directory and the server, to look around
     #[arg(long)]
     pub keep: bool,
-    /// Use the script even when a key for a real model is set
+    /// Use the script even if a key for a real model is set
     #[arg(long, conflicts_with_all = ["model", "base_url"])]
     pub scripted: bool,
 }

@@ -9,7 +9,7 @@ pub struct FileArgs {
     /// File or directory of documents in YAML or JSON; - is standard input
     #[arg(short, long = "filename", value_name = "FILE", value_hint = ValueHint::AnyPath)]
     pub files: Vec<PathBuf>,
-    /// Also the directories in a directory
+    /// Read directories recursively
     #[arg(short = 'R', long)]
     pub recursive: bool,
 }
@@ -22,7 +22,7 @@ Examples:
   overmind apply -f deploy/ --prune -l app=web   deletes what has the label and no document
   overmind get contexts -o yaml | overmind apply -f -
 
-All documents are applied, or none: each mistake of each is told with its file, line and column.")]
+All documents are applied, or none. Every mistake is listed with its file, line and column.")]
 pub struct ApplyArgs {
     #[command(flatten)]
     pub from: FileArgs,
@@ -30,7 +30,7 @@ pub struct ApplyArgs {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "server")]
     #[arg(value_name = "WHERE", value_parser = ["server", "client", "none"])]
     pub dry_run: Option<String>,
-    /// Then delete what matches the selector, has no owner and no document
+    /// Then delete resources that match the selector, have no owner and are in no document
     #[arg(long, requires = "selector")]
     pub prune: bool,
     /// Labels that the documents must have
@@ -47,7 +47,7 @@ pub struct GetArgs {
     /// Only those with these labels: app=web,tier!=gold
     #[arg(short = 'l', long)]
     pub selector: Option<String>,
-    /// Go on and show each change
+    /// Continue and show each change
     #[arg(short, long)]
     pub watch: bool,
     /// Of all colonies
@@ -89,13 +89,13 @@ pub struct DeleteArgs {
     pub names: Vec<String>,
     #[command(flatten)]
     pub from: FileArgs,
-    /// Those with these labels
+    /// Select by labels
     #[arg(short = 'l', long, conflicts_with_all = ["names", "files"])]
     pub selector: Option<String>,
-    /// What becomes of what it owns: it goes after it, goes before it, or stays
+    /// What happens to the resources that it owns: deleted afterwards, deleted first, or kept
     #[arg(long, value_enum, default_value = "background")]
     pub cascade: CascadeArg,
-    /// What is not there is no mistake
+    /// A missing resource is not an error
     #[arg(long)]
     pub ignore_not_found: bool,
 }

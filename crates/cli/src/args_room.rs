@@ -1,16 +1,16 @@
-//! The grammar of what concerns rooms: what runs of commands work in.
+//! The grammar of environments: what runs work in.
 
 use clap::{ArgGroup, Args};
 use overmind_api::{RoomAction, RoomDone, RoomEnd, RoomWhen, RoomWish};
 
 // Of `run`. No doc comment: it would become that of `run`.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Options of rooms")]
+#[command(next_help_heading = "Environment options")]
 pub struct RoomFlags {
     /// Work in the directory itself: no worktree, ports, databases or services of its own
     #[arg(long, conflicts_with_all = ["room", "base", "carry", "keep", "park"])]
     pub here: bool,
-    /// A room also outside of git: a copy of the directory
+    /// Make an environment also outside of git: from a copy of the directory
     #[arg(long)]
     pub room: bool,
     /// The branch, tag or commit that its branch begins at [default: what is checked out]
@@ -50,7 +50,7 @@ impl RoomFlags {
 pub struct WorkArgs {
     /// The run: an id, a name, or a unique part of one
     pub id: String,
-    /// Only how much it is
+    /// Only the summary
     #[arg(long)]
     pub stat: bool,
 }
@@ -79,7 +79,7 @@ pub struct DoneArgs {
     /// Throw its work away
     #[arg(long)]
     pub discard: bool,
-    /// What a commit says that is made for it [default: the first line of the task]
+    /// Message of a commit that is made for it [default: the first line of the task]
     #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["keep", "discard"])]
     pub message: Option<String>,
     /// Do not ask before work is thrown away, or merged with files that run by themselves later
@@ -101,6 +101,19 @@ impl DoneArgs {
 }
 
 #[derive(Clone, Debug, Args)]
+pub struct RmArgs {
+    /// The runs: whole names, ids, or unique parts of ids
+    #[arg(required = true, value_name = "RUN")]
+    pub ids: Vec<String>,
+    /// Throw away work that nobody has decided about
+    #[arg(long)]
+    pub discard: bool,
+    /// Do not ask before a log is removed
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+#[derive(Clone, Debug, Args)]
 pub struct UndoArgs {
     /// The run: an id, a name, or a unique part of one
     pub id: String,
@@ -112,10 +125,10 @@ pub struct UndoArgs {
 
 #[derive(Clone, Debug, Args)]
 pub struct PruneArgs {
-    /// Only runs that ended so long ago, such as 12h or 7d
+    /// Only runs that ended longer ago than this, such as 12h or 7d
     #[arg(long, value_name = "TIME", value_parser = crate::duration::parse)]
     pub older_than: Option<std::time::Duration>,
-    /// Only show which these are
+    /// Only list them
     #[arg(long)]
     pub dry_run: bool,
 }

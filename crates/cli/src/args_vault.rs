@@ -51,7 +51,7 @@ All are set, or none.")]
         /// The file; `-` is standard input
         #[arg(value_hint = ValueHint::FilePath, required_unless_present = "env")]
         file: Option<PathBuf>,
-        /// Take the credentials of this command's environment
+        /// Use the credentials in this command's environment
         #[arg(long, conflicts_with = "file")]
         env: bool,
     },
@@ -106,7 +106,7 @@ Examples:
         /// Read the passphrase from standard input
         #[arg(long)]
         from_stdin: bool,
-        /// Without a passphrase: the key file is back
+        /// Remove the passphrase: store the key in a file again
         #[arg(long, conflicts_with = "from_stdin")]
         key_file: bool,
     },
@@ -126,7 +126,7 @@ pub struct ValueArgs {
 
 #[derive(Debug, Args)]
 pub struct VaultSetArgs {
-    /// The secret: letters, digits, `_`, `-` and `.`; capitals become small
+    /// The secret's name: ASCII characters, digits, `_`, `-` and `.`; stored in lower case
     pub name: String,
     // Taken so that it can be refused without a usage error that repeats it.
     #[arg(hide = true, num_args = 0.., allow_hyphen_values = true, value_name = "VALUE")]
@@ -148,12 +148,12 @@ pub struct VaultRotateArgs {
     /// Renew the master key instead
     #[arg(long, conflicts_with_all = ["name", "from_stdin", "from_file", "to"])]
     pub master: bool,
-    /// Ask for a passphrase that opens the master key from now on
+    /// Ask for a new passphrase that protects the master key
     #[arg(long, requires = "master")]
     pub passphrase: bool,
     #[command(flatten)]
     pub value: ValueArgs,
-    /// Go back to the value of this version
+    /// Restore the value of this version
     #[arg(long, value_name = "VERSION", conflicts_with_all = ["from_stdin", "from_file"])]
     pub to: Option<u32>,
     /// Older versions that stay, to go back to
@@ -185,7 +185,7 @@ pub struct VaultDeclareArgs {
     /// `https://HOST[:PORT][/PATH]`
     #[arg(long, value_name = "URL", value_hint = ValueHint::Url)]
     pub base_url: String,
-    /// Where the key stands: bearer, `header NAME`, `query NAME`, `basic USER` or none
+    /// Where the key is sent: bearer, `header NAME`, `query NAME`, `basic USER` or none
     #[arg(long, value_name = "PLACE", default_value = "bearer")]
     pub auth: String,
     /// The secret that is its key
@@ -194,7 +194,7 @@ pub struct VaultDeclareArgs {
     /// What may be called: methods and a path, `*` within a part of it, `**` for the rest
     #[arg(long = "allow", value_name = "METHODS PATH", required = true)]
     pub allow: Vec<String>,
-    /// Plain http to another machine is meant
+    /// Allow unencrypted HTTP to another machine
     #[arg(long)]
     pub plaintext: bool,
 }

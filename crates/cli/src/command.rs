@@ -196,7 +196,7 @@ pub async fn stop(cx: &Context, args: &StopArgs) -> Outcome {
             return Ok(ending);
         }
         let grace = args.grace.unwrap_or(GRACE);
-        let waits = format!("{given} was told to end; it is killed after {grace} s");
+        let waits = format!("{given} was asked to end; it is killed after {grace} s");
         Box::pin(spin(&cx.out, &waits, watch::ended(cx, &remote, &id))).await
     };
     let mut ending = futures_util::stream::iter(args.ids.iter().map(end)).buffered(AT_ONCE);
@@ -464,7 +464,7 @@ pub async fn logs(cx: &Context, remote: &Remote, run: &Run, args: &LogsArgs) -> 
                     follow(cx, remote, &id, &mut options, objects, &mut away, &mut spoken).await?;
                     return Ok(Exit::Done);
                 }
-                // Its room is made or given back, or its command is started again soon.
+                // Its environment is made or removed, or its command is started again soon.
                 Ok(_) => {
                     away.is_back();
                     watch::pause().await;
@@ -536,7 +536,7 @@ pub async fn output(
                 return pass_on(cx, remote, id, options, &mut away, spoken).await;
             }
             Ok(()) => {
-                // Between two lives, or its room is being given back.
+                // Between two attempts, or its environment is being removed.
                 watch::pause().await;
                 continue;
             }
@@ -578,7 +578,7 @@ async fn pass_on(
             Some("output") => cx.out.text(&said(object, text, spoken))?,
             // The exit code says it, and what the run works in has been said.
             Some("ended") => {}
-            Some("note") if text.starts_with("--- the room: ") => cx.out.detail(text),
+            Some("note") if text.starts_with("--- the environment: ") => cx.out.detail(text),
             Some(_) | None => cx.out.note(text),
         }
         Ok(())

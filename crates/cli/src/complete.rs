@@ -129,7 +129,7 @@ fn source(path: &[&str], arg: &Arg) -> Option<Source> {
         (
             [
                 "logs" | "events" | "send" | "top" | "monitor" | "info" | "result" | "subscribe"
-                | "wait" | "replay" | "fork" | "work" | "done" | "undo" | "url",
+                | "wait" | "replay" | "fork" | "work" | "done" | "undo" | "rm" | "url",
             ],
             "id" | "ids" | "run",
         )

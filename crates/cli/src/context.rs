@@ -40,7 +40,7 @@ impl Context {
         Ok(DataDir::locate(self.global.data.as_deref(), &self.env, &self.cwd)?)
     }
 
-    /// The whole configuration. `up` is what `overmind up` was told, if that is what runs.
+    /// The whole configuration. `up` is the arguments of `overmind up`, if that is what runs.
     ///
     /// # Errors
     ///

@@ -24,7 +24,7 @@ const KIND: &str = "ritual";
 
 #[derive(Clone, Debug, Subcommand)]
 pub enum CronCommand {
-    /// Have something run again and again
+    /// Run something on a schedule
     #[command(after_help = "\
 Examples:
   overmind cron add daily \"0 9 * * 1-5\" --tz Europe/Berlin -- run researcher \"the daily report\"
@@ -96,19 +96,19 @@ pub struct AddArgs {
     /// Time zone of the schedule: Europe/Berlin [default: UTC]
     #[arg(long = "tz", visible_alias = "time-zone", value_name = "ZONE")]
     zone: Option<String>,
-    /// At a tick while an earlier one runs: start one more, none, or end the earlier one
+    /// When an earlier tick still runs: start one more, none, or end the earlier one
     #[arg(long, value_enum)]
     concurrency: Option<ConcurrencyArg>,
     /// Of ticks that passed while the server was down: start the last one, none, or all
     #[arg(long, value_enum)]
     missed: Option<MissedArg>,
-    /// Begin each tick later by less than this, always by the same: 30s, 5m
+    /// Delay each tick by a fixed time shorter than this: 30s, 5m
     #[arg(long, value_name = "DURATION")]
     jitter: Option<String>,
-    /// Give up a tick's runs after so long: 10m, 2h
+    /// Time limit for the runs of a tick: 10m, 2h
     #[arg(long, value_name = "DURATION")]
     deadline: Option<String>,
-    /// Runs that follow a failed one, with a growing wait [default: 3]
+    /// Retries after a failed run, with a growing delay [default: 3]
     #[arg(long, value_name = "N")]
     retries: Option<u32>,
     /// Label it; may be given again

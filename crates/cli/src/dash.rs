@@ -20,7 +20,7 @@ pub async fn run(cx: &Context) -> Outcome {
         other => Some(other.to_string()),
     };
     let url = url.ok_or_else(|| {
-        Failure::failed("the server listens on its socket alone, which no browser reaches")
+        Failure::failed("the server listens only on its Unix socket, which a browser cannot open")
             .hint("start it with `overmind up --listen 127.0.0.1:8420`")
     })?;
     let link = remote.client().sign_in_link().await.map_err(Failure::from)?;

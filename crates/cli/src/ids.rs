@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn none_and_several_are_told_apart() {
+    fn none_and_several_are_different_errors() {
         let none = only("run", "x", vec![], "overmind ps --all").unwrap_err();
         assert_eq!((none.exit, none.message.as_str()), (Exit::NotFound, "there is no run `x`"));
         let several = only("run", "0", vec!["a".into(), "b".into()], "l").unwrap_err();

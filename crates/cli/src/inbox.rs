@@ -115,7 +115,7 @@ fn agent_of(item: &InboxItem) -> (String, Tone) {
 fn what(item: &InboxItem, now: Timestamp) -> (String, Tone) {
     let late = item.state == InboxState::Open && item.expires_at.is_some_and(|at| now >= at);
     let title = clean::cut(&item.title, TITLE).into_owned();
-    if late { (format!("{title} (expired; will be asked anew)"), Tone::Dim) } else { cell(title) }
+    if late { (format!("{title} (expired; will be asked again)"), Tone::Dim) } else { cell(title) }
 }
 
 fn state_tone(state: InboxState) -> Tone {

@@ -155,7 +155,7 @@ async fn show_answered(cx: &Context, remote: &Remote, item: &InboxItem) -> Resul
         None => show_item(cx, item)?,
     }
     if item.state == InboxState::Expired {
-        cx.out.warn("that came too late: the same is asked anew, see `overmind inbox`");
+        cx.out.warn("that was too late: the approval had expired, and is asked for again; see `overmind inbox`");
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ pub struct InitArgs {
     /// Any directory of the project [default: the current directory]
     #[arg(value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
-    /// Replace the file that is there
+    /// Replace an existing file
     #[arg(long)]
     pub force: bool,
     /// Write nothing

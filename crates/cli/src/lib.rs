@@ -59,6 +59,7 @@ pub mod parse;
 pub mod policy_cmd;
 pub mod programs;
 pub mod progress;
+pub mod reference;
 pub mod remote;
 pub mod resource;
 pub mod resource_apply;
@@ -201,6 +202,7 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Trust(args) => Box::pin(trust::run(cx, &args)).await,
         Command::Init(args) => Box::pin(init::run(cx, &args)).await,
         Command::Undo(args) => room::undo(cx, args).await,
+        Command::Rm(args) => Box::pin(room::rm(cx, &args)).await,
         Command::Done(args) => Box::pin(room::done(cx, &args)).await,
         Command::Url(args) => room::url(cx, &args).await,
         Command::Tool(command) => Box::pin(things::tool(cx, command)).await,

@@ -7,27 +7,27 @@ use serde_json::Value;
 
 use crate::output::clean;
 
-/// Lines of one call's output that are told as they come. Of what comes after them the last ones are
-/// told, at its end.
+/// Lines of one call's output that are shown as they arrive. Of those after them the last ones are
+/// shown, at its end.
 const FIRST: usize = 20;
 const LAST: usize = 8;
 /// Steps whose beginning is remembered.
 const STEPS: usize = 64;
-/// What a call says by itself, in the order in which its streams are told at its end.
+/// What a call writes, in the order in which its streams are shown at its end.
 const STREAMS: [&str; 2] = ["stdout", "stderr"];
 
-/// What has been told of calls that have not ended.
+/// What has been shown of calls that have not ended.
 #[derive(Debug, Default)]
 pub struct Live {
     verbose: bool,
     /// What steps are about, by their ids.
     steps: HashMap<String, String>,
     calls: HashMap<String, Shown>,
-    /// The call whose output was told last, with nothing after it.
+    /// The call whose output was shown last, with nothing after it.
     last: Option<String>,
 }
 
-/// What a call says, in the order in which it is told.
+/// What a call writes, in the order in which it is shown.
 #[derive(Debug, Default)]
 pub struct Said {
     /// The call, where the lines do not follow on those before them.
@@ -38,14 +38,14 @@ pub struct Said {
 #[derive(Debug, Default)]
 struct Shown {
     epoch: u64,
-    /// Lines told of each stream, and of its progress.
+    /// Lines shown of each stream, and of its progress.
     told: [usize; 3],
-    /// Not everything was told.
+    /// Not everything was shown.
     part: bool,
 }
 
 impl Shown {
-    /// Of further lines, those that are told at once, and how many they are.
+    /// Of further lines, those that are shown at once, and how many they are.
     fn take(&mut self, of: usize, lines: &[String], verbose: bool) -> (Vec<String>, usize) {
         let told = self.told.iter().sum();
         let room = if verbose { usize::MAX } else { FIRST.saturating_sub(told) };
@@ -58,7 +58,7 @@ impl Shown {
         (told, now)
     }
 
-    /// Of the lines that an output ends with, those that are told: the first and the last ones.
+    /// Of the lines that an output ends with, those that are shown: the first and the last ones.
     fn rest(&mut self, of: usize, lines: &[String], verbose: bool) -> Vec<String> {
         let (mut told, count) = self.take(of, lines, verbose);
         let rest = &lines[count..];
@@ -84,13 +84,13 @@ impl Live {
         self.steps.insert(step, what);
     }
 
-    /// Something else is told: what a call says afterwards is told with its name again.
+    /// Something else is shown: what a call writes afterwards is shown with its name again.
     pub fn interrupted(&mut self) {
         self.last = None;
     }
 
-    /// A call has ended: the lines of its result that were not told yet, and whether those before
-    /// them were told last.
+    /// A call has ended: the lines of its result that were not shown yet, and whether those before
+    /// them were shown last.
     pub fn ended(&mut self, call: &str, result: &Value) -> (Vec<String>, bool) {
         let is_last = self.last.take().is_some_and(|last| last == call);
         let mut shown = self.calls.remove(call).unwrap_or_default();
@@ -136,13 +136,13 @@ impl Live {
     }
 }
 
-/// The lines of a whole output that are told: the first and the last ones, or all of them.
+/// The lines of a whole output that are shown: the first and the last ones, or all of them.
 pub fn excerpt(text: &str, verbose: bool) -> Vec<String> {
     Shown::default().rest(0, &output(text), verbose)
 }
 
 /// The lines of an output as a terminal would show them in the end: a carriage return begins the
-/// line anew. Empty ones are left out.
+/// line again. Empty ones are left out.
 fn output(text: &str) -> Vec<String> {
     let last = |line: &str| {
         let line = line.split('\r').rfind(|part| !part.trim().is_empty())?;

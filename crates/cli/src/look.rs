@@ -345,7 +345,7 @@ pub async fn send_and_wait(
         let said = heard.answered || rests || quiet && !heard.text.is_empty();
         let ended = session::ended(run.status);
         if ended || said {
-            // What came between the looks: the words with which it ended or asked.
+            // Output between two polls: its last words or its question.
             let last = heard.more(remote, id, ended).await?;
             if cx.out.for_people() {
                 cx.out.text(&clean::block(&last))?;

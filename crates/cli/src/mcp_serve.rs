@@ -1,7 +1,7 @@
-//! `mcp serve`: a run's own door over standard input and output.
+//! `mcp serve`: a run's own MCP endpoint over standard input and output.
 //!
 //! One message is one line. Each goes to the server as it is, and what comes back goes out as it
-//! is; several are under way at once, for one may wait for a letter.
+//! is; several are under way at once, because one may wait for a message.
 
 use std::io::{BufRead as _, Read as _};
 

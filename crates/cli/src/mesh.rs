@@ -438,7 +438,7 @@ pub async fn acl(cx: &Context, command: AclCommand) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// Changes one list of an entry, as it stands now or begun anew.
+/// Changes one list of an entry, as it is now, or from an empty one.
 async fn edit(
     cx: &Context,
     remote: &Remote,

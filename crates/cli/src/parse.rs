@@ -100,7 +100,7 @@ fn bare(args: &[OsString]) -> Option<Cli> {
         let mut noun = whole.find_subcommand(word(at)?)?.clone();
         noun.build();
         let verb = BARE.into_iter().find(|verb| noun.find_subcommand(verb).is_some())?;
-        // A word that follows was meant for a verb, and is told as what it is.
+        // A word that follows was meant for a verb, and is reported as one.
         if args.get(at + 1).is_some_and(|next| !next.to_string_lossy().starts_with('-')) {
             return None;
         }

@@ -69,7 +69,7 @@ pub async fn choose(
     Ok(Some(Chosen { sandbox: SandboxLevel::None, note: Some(told(&agent.name, &why)) }))
 }
 
-/// The command of a run, with what Gemini CLI and opencode are told in its sandbox, or without one;
+/// The command of a run, with what Gemini CLI and opencode are given in its sandbox, or without one;
 /// that of any other agent as it is.
 ///
 /// # Errors
@@ -218,14 +218,14 @@ async fn no_answer(remote: &Remote, api: &str) -> Option<String> {
         Ok(_) => {
             Some(format!("the server has no key for {api}, and a login here is not seen there"))
         }
-        Err(_) => Some("what the server can do is not told to this key".to_owned()),
+        Err(_) => Some("this key may not see what the server can do".to_owned()),
     }
 }
 
 /// Why Gemini CLI gets no placeholder.
 async fn no_service(remote: &Remote) -> Option<String> {
     let Ok(grants) = remote.grants().await else {
-        return Some("what it is granted is not told to this key".to_owned());
+        return Some("this key may not see what it is granted".to_owned());
     };
     let covers =
         |info: overmind_api::GrantInfo| {
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn people_are_told_why_there_is_no_sandbox_and_what_follows() {
+    fn people_see_why_there_is_no_sandbox_and_what_follows() {
         let said = told("claude", "this machine gives none");
         assert!(said.contains("for this machine gives none; it asks"), "{said}");
         assert!(told("codex", "x").contains("is refused"));
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn on_the_host_they_are_told_the_model_before_the_task() {
+    fn on_the_host_they_get_the_model_before_the_task() {
         let with = |name: &str| {
             let built_in = command::built_in(name).and_then(|agent| agent.command).unwrap();
             let argv = built_in.argv.clone();

@@ -1,4 +1,4 @@
-//! Signs of life for work that takes longer than half a second, on a terminal only.
+//! Progress of work that takes longer than half a second, on a terminal only.
 
 use std::pin::pin;
 use std::time::Duration;

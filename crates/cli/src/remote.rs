@@ -13,9 +13,9 @@ use overmind_api::{
     InboxItem, InboxKind, InboxListQuery, InboxProposal, Key, KeyCreate, KeyCreated, Leaks,
     ListQuery, MAX_LIMIT, McpPin, McpServerPut, McpUnpin, MemoryId, MemoryItem, MemoryListQuery,
     MemoryMatch, MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, ProblemKind,
-    ProcessUsage, RoomDone, RoomDoneResult, RoomUndo, RoomUndone, RoomWork, Run, RunBasic,
-    RunCreate, RunListQuery, RunSend, RunStatus, RunStop, RunUsages, RunsKill, RunsKilled,
-    SessionId, Status, TerminalSize, Timeline, Tool, ToolCallRequest, VerifyReport,
+    ProcessUsage, PruneDone, RoomDone, RoomDoneResult, RoomUndo, RoomUndone, RoomWork, Run,
+    RunBasic, RunCreate, RunListQuery, RunSend, RunStatus, RunStop, RunUsages, RunsKill,
+    RunsKilled, SessionId, Status, TerminalSize, Timeline, Tool, ToolCallRequest, VerifyReport,
 };
 use overmind_client::{
     Client, ClientError, InboxWatch, LogOptions, LogWatch, Options, Page, Replay, ReplayItem,
@@ -245,6 +245,10 @@ impl Remote {
         Ok(self.client.run_done(id, done).await?)
     }
 
+    pub async fn run_remove(&self, id: &str, discard: bool) -> Result<PruneDone, Failure> {
+        Ok(self.client.run_remove(id, discard).await?)
+    }
+
     pub async fn run_undo(&self, id: &str, undo: &RoomUndo) -> Result<RoomUndone, Failure> {
         Ok(self.client.run_undo(id, undo).await?)
     }
@@ -378,7 +382,7 @@ impl Remote {
     }
 
     /// What the sandbox of the run's commands was measured to give; `of`: that of a program of its
-    /// room.
+    /// environment.
     pub async fn run_attestation(
         &self,
         id: &str,

@@ -200,7 +200,7 @@ async fn watch(
         while let Some(news) = stream.next().await {
             let news = match news {
                 Ok(news) => news,
-                // Too much has happened while nobody looked: what is there is told again.
+                // Too much has happened since: everything there is shown again.
                 Err(ClientError::Refused(problem))
                     if problem.known_kind() == Some(ProblemKind::Gone) =>
                 {

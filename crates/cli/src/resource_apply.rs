@@ -64,7 +64,7 @@ fn labels_of(document: &Value) -> std::collections::BTreeMap<String, String> {
 }
 
 /// Applies documents. With mistakes that are known already nothing is written, and those that the
-/// server finds are told with them.
+/// server finds are reported with them.
 async fn sent(
     remote: &Remote,
     documents: &[Document],

@@ -148,7 +148,7 @@ async fn until(
         if wanted.met(&found) {
             return Ok(Some(found));
         }
-        // What changes after it was read is told: nothing is missed between the two.
+        // Changes after it was read are shown: nothing is missed between the two.
         let after = found.metadata.resource_version.clone();
         let mut stream = remote.client().resource_watch(kind, None, after, 10).await?;
         let ours = |uid: &str| uid == found.metadata.uid;

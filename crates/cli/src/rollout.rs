@@ -28,10 +28,10 @@ Examples:
 pub struct ScaleArgs {
     /// A fleet: NAME, or fleet/NAME
     pub fleet: String,
-    /// Runs that are to be there
+    /// Number of runs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000))]
     pub replicas: u32,
-    /// Only if so many are wanted now
+    /// Only if this is the current number
     #[arg(long, value_name = "N")]
     pub current_replicas: Option<u32>,
 }
@@ -45,7 +45,7 @@ Example:
     Status {
         /// A fleet: NAME, or fleet/NAME
         fleet: String,
-        /// Give up after so long: 5s, 10m
+        /// Give up after: 5s, 10m
         #[arg(long, value_name = "DURATION", value_parser = duration::seconds)]
         timeout: Option<f64>,
         /// Show it once

@@ -1,4 +1,4 @@
-//! Rooms of runs: `work`, `done`, `url`, and their part of `run` and `ps`.
+//! Environments of runs: `work`, `done`, `url`, and their part of `run` and `ps`.
 
 use std::io::{BufRead as _, IsTerminal as _};
 
@@ -9,7 +9,7 @@ use overmind_api::{
 use serde::Serialize;
 
 use crate::args::Format;
-use crate::args_room::{DoneArgs, PruneArgs, UndoArgs, UrlArgs, WorkArgs};
+use crate::args_room::{DoneArgs, PruneArgs, RmArgs, UndoArgs, UrlArgs, WorkArgs};
 use crate::command::Worst;
 use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
@@ -23,7 +23,9 @@ use crate::show::{self, cell, dim, or_dash};
 pub fn announce(cx: &Context, run: &Run) {
     let Some(room) = &run.room else { return };
     match room.phase {
-        RoomPhase::Preparing => cx.out.note("its room is still being made; the log tells how far"),
+        RoomPhase::Preparing => {
+            cx.out.note("its environment is still being made; `overmind logs` shows how far")
+        }
         RoomPhase::Failed => {}
         RoomPhase::Ready
         | RoomPhase::Closing
@@ -61,7 +63,7 @@ fn addresses(room: &Room) -> Vec<(String, String)> {
     room.urls.iter().map(|(name, url)| (name.clone(), url.clone())).collect()
 }
 
-/// The branch of a run, and how far it is with its room, for columns.
+/// The branch of a run, and the state of its environment, for columns.
 pub fn branch_cell(run: &Run) -> (String, Tone) {
     or_dash(run.room.as_ref().and_then(|room| room.branch.clone()))
 }
@@ -227,6 +229,42 @@ async fn done_one(
     })
 }
 
+/// # Errors
+///
+/// [`Exit::Conflict`] when a run has not ended or its work is undecided, after all others.
+pub async fn rm(cx: &Context, args: &RmArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let mut worst = Worst::default();
+    for given in &args.ids {
+        worst.of(cx, Box::pin(rm_one(cx, &remote, args, given)).await);
+    }
+    worst.told()
+}
+
+async fn rm_one(cx: &Context, remote: &Remote, args: &RmArgs, given: &str) -> Result<(), Failure> {
+    let id = remote.find_run_exactly(given).await?;
+    if !args.yes {
+        let what =
+            if args.discard { "log, artifacts and undecided work" } else { "log and artifacts" };
+        let why = format!("`overmind rm` removes the {what} of {given}");
+        let question = format!("remove the {what} of {given}?");
+        let hint = "add --yes to do it without being asked".to_owned();
+        if !agreed(cx, &why, &question, hint)? {
+            cx.out.note("nothing was removed");
+            return Ok(());
+        }
+    }
+    let removed = remote.run_remove(&id, args.discard).await?;
+    show::one(&cx.out, &removed, &id, || {
+        vec![
+            ("run", cell(&id)),
+            ("removed", (given.to_owned(), Tone::Good)),
+            ("events", cell(removed.events.to_string())),
+            ("steps", cell(removed.steps.to_string())),
+        ]
+    })
+}
+
 /// Names the changed files that other programs run by themselves.
 fn tell_runs_later(cx: &Context, files: &[RunsLater]) {
     cx.out.note("files that run by themselves later:");
@@ -358,14 +396,14 @@ fn tell_undone(cx: &Context, name: &str, undone: &RoomUndone) -> Result<(), Fail
 
 /// # Errors
 ///
-/// [`Exit::NotFound`] when the run has no room, or no such service.
+/// [`Exit::NotFound`] when the run has no environment, or no such service.
 pub async fn url(cx: &Context, args: &UrlArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let id = remote.find_run(&args.id).await?;
     let run = remote.run(&id).await?;
     let none = |why: String| Failure::new(Exit::NotFound, why);
     let Some(room) = &run.room else {
-        return Err(none(format!("{} has no room, and so no address of its own", args.id)));
+        return Err(none(format!("{} has no environment, and so no address of its own", args.id)));
     };
     let mut addresses = addresses(room);
     if let Some(service) = &args.service {
@@ -381,7 +419,7 @@ pub async fn url(cx: &Context, args: &UrlArgs) -> Outcome {
     }
     if addresses.is_empty() {
         return Err(none(match room.phase {
-            RoomPhase::Preparing => format!("the room of {} is still being made", args.id),
+            RoomPhase::Preparing => format!("the environment of {} is still being made", args.id),
             RoomPhase::Ready
             | RoomPhase::Closing
             | RoomPhase::Closed
@@ -391,7 +429,8 @@ pub async fn url(cx: &Context, args: &UrlArgs) -> Outcome {
         }));
     }
     if room.phase != RoomPhase::Ready {
-        cx.out.note(&format!("its room is {}: nothing need answer there", room.phase.as_str()));
+        cx.out
+            .note(&format!("its environment is {}: services may not answer", room.phase.as_str()));
     }
     if !cx.out.for_people() && cx.out.format != Format::Name {
         let map: serde_json::Map<_, _> =

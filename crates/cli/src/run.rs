@@ -218,7 +218,7 @@ async fn begin(
                 draft.command = Some(Command { argv: words, exact: true, ..over });
             }
             (false, _) => {
-                // What the program is told anyway: `claude -p TASK` is said by who knows it.
+                // Arguments that the program gets anyway: a person who knows `claude -p TASK` may type it.
                 let print = |word: &String| word == "-p" || word == "--print";
                 if own.provider == overmind_api::Provider::Claude
                     && words.first().is_some_and(print)

@@ -95,7 +95,7 @@ async fn verify(cx: &Context, run: &str, of: Option<&str>) -> Outcome {
         .hint("it was changed, or signed by another key: `overmind audit verify` says which"))
 }
 
-/// A program of a room and its sandbox, on a line.
+/// A program of an environment and its sandbox, on a line.
 pub(super) fn measured(one: &RoomAttested) -> (String, Tone) {
     let RoomAttested { of, driver, attestation } = one;
     let (of, driver) = (clean::line(of), clean::line(driver));
@@ -110,7 +110,7 @@ async fn nothing_of(remote: &Remote, id: &str, of: &str, err: Failure) -> Failur
         run.room.into_iter().flat_map(|room| room.attested).map(|one| one.of).collect();
     let failure = Failure::new(Exit::NotFound, format!("nothing was measured of `{of}` of {id}"));
     failure.hint(match known.as_slice() {
-        [] => "no program of its room ran in a sandbox".to_owned(),
+        [] => "no program of its environment ran in a sandbox".to_owned(),
         known => format!("there are: {}", known.join(", ")),
     })
 }

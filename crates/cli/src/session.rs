@@ -461,7 +461,7 @@ pub async fn fork(cx: &Context, args: ForkArgs) -> Outcome {
     }
     show_run(cx, &run)?;
     if cx.out.for_people() {
-        // The second event of a fork of a run with a room.
+        // The second event of a fork of a run with an environment.
         let begun = remote.run_events(&run.id.to_string(), 2).await?;
         if let Some(files) = begun.iter().find(|event| event.kind == "room.forked") {
             cx.out.note(&clean::line(&story::forked_files(&files.payload_json.value())));

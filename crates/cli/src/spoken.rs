@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_of_claude_code_are_told_in_words_with_tools_and_costs() {
+    fn the_lines_of_claude_code_are_shown_in_words_with_tools_and_costs() {
         let mut spoken = Spoken::new(Provider::Claude, false, false);
         let lines = [
             r#"{"type":"system","subtype":"init","session_id":"c-1","model":"sonnet"}"#,
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_any_program_are_told_and_what_is_none_of_them_is_shown_as_it_is() {
+    fn lines_of_any_program_are_shown_in_words_and_other_text_as_it_is() {
         let mut spoken = Spoken::new(Provider::Lines, false, false);
         let lines = [
             r#"{"overmind":{"said":"half way"}}"#,

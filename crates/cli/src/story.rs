@@ -12,7 +12,7 @@ use crate::live::{self, Live};
 use crate::output::table::Tone;
 use crate::output::{bold, clean, paint, when};
 
-/// The step of a room that makes its tree.
+/// The step of an environment that makes its tree.
 const WORKTREE: &str = "the worktree";
 
 /// Tells entries one by one, in their order.
@@ -20,13 +20,13 @@ const WORKTREE: &str = "the worktree";
 pub struct Story {
     colour: bool,
     verbose: bool,
-    /// Whether what the run waits for is told by who asks for it at the terminal.
+    /// Whether what the run waits for is shown by the prompt at the terminal.
     asked: bool,
-    /// What was told of calls that have not ended.
+    /// What was shown of calls that have not ended.
     live: Live,
-    /// The model's last words, told already.
+    /// The model's last words, shown already.
     said: String,
-    /// The room is being given back.
+    /// The environment is being removed.
     closing: bool,
 }
 
@@ -168,9 +168,9 @@ impl Story {
                 paint(&format!("{word} by {by}{}", reason.unwrap_or_default()), tone, self.colour)
             }
             "room.progress" => match (text("step"), text("warning")) {
-                // The worktree is told when it is there, and how a room is given back is routine.
+                // The worktree is shown when it is there; removing an environment is routine.
                 (Some(step), _) if self.verbose || !(self.closing || step == WORKTREE) => {
-                    self.dim(&format!("the room: {}", clean::line(step)))
+                    self.dim(&format!("the environment: {}", clean::line(step)))
                 }
                 (None, Some(warning)) => paint(&clean::line(warning), Tone::Waits, self.colour),
                 (Some(_) | None, _) => String::new(),
@@ -196,14 +196,14 @@ impl Story {
             "room.failed" | "room.left" => {
                 let why = error_text(payload.get("error").unwrap_or(&Value::Null));
                 let what = match event.kind.as_str() {
-                    "room.failed" => "the room could not be made",
-                    _ => "the room could not be given back",
+                    "room.failed" => "the environment could not be made",
+                    _ => "the environment could not be removed",
                 };
                 paint(&format!("{what}: {why}"), Tone::Bad, self.colour)
             }
             "room.leaked" => {
                 let count = payload.get("leaks").and_then(Value::as_array).map_or(0, Vec::len);
-                let line = format!("{count} things of the room are left: overmind doctor");
+                let line = format!("{count} things of the environment are left: overmind doctor");
                 paint(&line, Tone::Bad, self.colour)
             }
             "room.snapshot" => {
@@ -265,7 +265,7 @@ impl Story {
                 let message = clean::line(text("message").unwrap_or_default()).into_owned();
                 self.dim(&format!("trouble: {}", clean::cut(&message, 160)))
             }
-            // The story of the text is told when it is whole, by the model call.
+            // The text is shown when it is complete, by the model call.
             other if self.verbose && !other.starts_with("model.output.") => {
                 let shown = clean::line(event.payload_json.as_str()).into_owned();
                 self.dim(&format!("{other} {}", clean::cut(&shown, 160)))
@@ -298,7 +298,7 @@ impl Story {
             self.live.begins(step.id.to_string(), line);
         }
         match step.kind {
-            // A tool step is told by its call; here only what kept it from being called.
+            // A tool step is shown by its call; here only what kept it from being called.
             StepType::Tool => match (&step.error, finished) {
                 (Some(error), true) if self.verbose => paint(
                     &format!("step {} ended: {}", step.idx, clean::line(error)),
@@ -307,7 +307,7 @@ impl Story {
                 ),
                 _ => String::new(),
             },
-            // Told by the model's words, the question, and the call of the tool.
+            // Shown by the model's words, the question, and the call of the tool.
             StepType::Plan | StepType::AskUser | StepType::Verify => String::new(),
             StepType::Eval => {
                 let Some(output) = step.output_json.as_ref().filter(|_| finished) else {
@@ -324,7 +324,7 @@ impl Story {
         }
     }
 
-    /// A call that has ended: its output as far as it was not told, and how it ended; and whether
+    /// A call that has ended: its output as far as it was not shown, and how it ended; and whether
     /// that goes on with the lines before it.
     fn tool(&mut self, call: &ToolCall) -> (String, bool) {
         let result = &call.result_json;
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_told_with_its_exit_and_its_output() {
+    fn a_command_is_shown_with_its_exit_and_its_output() {
         let mut story = Story::new(false, false);
         let result = json!({"ok": false, "exit_code": 1, "stdout": "a\nb\n", "stderr": ""});
         assert_eq!(
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_is_told_as_what_went_and_what_came() {
+    fn an_edit_is_shown_as_what_was_removed_and_added() {
         let mut story = Story::new(false, false);
         let args = json!({"path": "a.sh", "old": "x\ny\n", "new": "x\nz\n"});
         let told = story.tell(&call("edit_file", args, json!({"ok": true})));
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_must_know_is_told_and_bookkeeping_is_not() {
+    fn what_a_person_must_know_is_shown_and_bookkeeping_is_not() {
         let mut story = Story::new(false, false);
         let mut tell = |kind, payload| story.tell(&event(kind, payload));
         let said = tell("agent.said", json!({"text": "I look first."}));
@@ -623,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn output_that_was_told_while_it_came_is_not_told_again() {
+    fn output_that_was_shown_as_it_arrived_is_not_shown_again() {
         let mut story = Story::new(false, false);
         assert_eq!(
             story.tell(&delta(1, 0, "one\r50%\rtwo\n\u{1b}[2J\n")),
@@ -679,7 +679,7 @@ mod tests {
     }
 
     #[test]
-    fn of_much_output_the_beginning_is_told_at_once_and_the_end_at_the_end() {
+    fn of_long_output_the_beginning_is_shown_at_once_and_the_end_at_the_end() {
         let mut story = Story::new(false, false);
         let lines = |n: u32| (0..n).map(|n| format!("line {n}\n")).collect::<String>();
         let told = story.tell(&delta(1, 0, &lines(500)));
@@ -693,7 +693,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_and_alarms_are_told() {
+    fn progress_and_alarms_are_shown() {
         let mut story = Story::new(false, false);
         let progress = json!({"call_id": "c", "step_id": "s", "epoch": 1, "progress": 1.0,
                               "total": 4.0, "message": "half a\nway"});

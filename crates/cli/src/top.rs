@@ -1,4 +1,4 @@
-//! `top` and `monitor`: what runs, drawn anew every second.
+//! `top` and `monitor`: what runs, drawn again every second.
 
 use std::collections::HashMap;
 use std::io::IsTerminal as _;
@@ -30,7 +30,7 @@ const LEAVES: [u8; 3] = [b'q', 0x03, 0x1b];
 /// Lines of a log where the terminal does not say how many fit.
 const LINES: usize = 20;
 
-/// Processor time of each life when it was last looked at.
+/// Processor time of each attempt when it was last looked at.
 #[derive(Default)]
 struct Shares {
     before: HashMap<(SessionId, u32), u64>,
@@ -327,7 +327,7 @@ fn shown(cx: &Context, seen: &Look, shares: &Shares) -> String {
     let status = paint(run.status.as_str(), story::tone(run.status), cx.out.colour);
     let mut head = format!("{}  {status}", bold(&run.name, cx.out.colour));
     if let Some(process) = &run.process {
-        head.push_str(&format!("  life {}, {} restarts", process.life, process.restarts));
+        head.push_str(&format!("  attempt {}, {} restarts", process.life, process.restarts));
         if let Some(pid) = process.pid {
             head.push_str(&format!(", pid {pid}"));
         }

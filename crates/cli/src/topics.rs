@@ -2,31 +2,34 @@
 
 /// Every topic with its text: lines of at most 100 characters, a line end after each.
 pub const TOPICS: [(&str, &str); 6] = [
-    ("rooms", ROOMS),
+    ("environments", ENVIRONMENTS),
     ("approvals", APPROVALS),
     ("models", MODELS),
     ("secrets", SECRETS),
-    ("environment", ENVIRONMENT),
+    ("variables", VARIABLES),
     ("output", OUTPUT),
 ];
 
-const ROOMS: &str = "\
+/// Earlier names of topics, which `overmind help` still takes.
+pub const EARLIER: [(&str, &str); 2] = [("rooms", ENVIRONMENTS), ("environment", VARIABLES)];
+
+const ENVIRONMENTS: &str = "\
 Where a run works
 
-A run that is started in a git repository has a room of its own: a worktree on a branch of its own,
-with the ports, databases and services that the project's .overmind.yml describes. Runs do not see
-each other's changes, and the files that you have open stay as they are.
+A run that is started in a git repository has an environment of its own: a worktree on its own
+branch, with the ports, databases and services that the project's .overmind.yml describes. Runs do
+not see each other's changes, and the files that you have open stay as they are.
 
-  overmind run coder \"mend the failing test\"   in a room of the repository where you stand
-  overmind run --project ~/src/shop coder …    in a room of another one
-  overmind run --here make                     in this very directory, without a room
+  overmind run coder \"fix the failing test\"    in an environment of the current repository
+  overmind run --project ~/src/shop coder …    in an environment of another one
+  overmind run --here make                     in the current directory, without an environment
   overmind work NAME                           what it changed
   overmind url NAME                            where its services answer
   overmind done NAME --merge                   into the branch that is checked out
   overmind done NAME --pr-branch fix-login     onto a branch to be pushed
   overmind done NAME --discard --yes           throw it away
 
-Until you decide, the work stands on its branch. `overmind init` proposes an .overmind.yml.
+Until you decide, the work stays on its branch. `overmind init` proposes an .overmind.yml.
 More: docs/worktrees.md, docs/overmind-yml.md
 ";
 
@@ -39,7 +42,7 @@ it takes, and over restarts of the server. A run that you follow on a terminal a
   overmind inbox                               approvals, questions and limits that were reached
   overmind inbox show ID                       one of them, with everything that it would do
   overmind approve NAME                        the run, or the item, by name or id
-  overmind deny NAME --reason \"use staging\"    the agent is told why
+  overmind deny NAME --reason \"use staging\"    the agent gets the reason
   overmind answer NAME the port is 8080        a question
   overmind policy explain --command 'rm -rf .' what the policy says, and by which rule
   overmind inbox proposals                     rules for what you approve again and again
@@ -67,7 +70,7 @@ const SECRETS: &str = "\
 Secrets
 
 A secret's value is given once and shown never. Programs get a placeholder which works only for the
-service that it was granted for, and only as long as their run lives.
+service that it was granted for, and only until their run ends.
 
   overmind vault set npm_token                 asks, and shows nothing
   overmind vault grant coder --service github  calls of it; the key stays with the server
@@ -78,7 +81,7 @@ service that it was granted for, and only as long as their run lives.
 More: docs/vault.md
 ";
 
-const ENVIRONMENT: &str = "\
+const VARIABLES: &str = "\
 Variables that the commands read
 
   OVERMIND_DATA         directory of the data, as --data        [~/.local/share/overmind]

@@ -19,10 +19,10 @@ pub struct TrustArgs {
     /// Any directory of the project [default: the current directory]
     #[arg(value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
-    /// Only show what it orders, and whether that is confirmed
+    /// Only show what it would run, and whether that is confirmed
     #[arg(long)]
     pub show: bool,
-    /// Take back what was confirmed
+    /// Revoke the confirmation
     #[arg(long, conflicts_with = "show")]
     pub revoke: bool,
     /// Also give `setup` the network of this machine in sandboxes, to install packages
@@ -166,7 +166,7 @@ pub(crate) async fn agreed(
     }
     let found = match remote.client().project_trust(dir).await.map_err(Failure::from) {
         Ok(found) => found,
-        // Who is no admin is told so by what was refused.
+        // A caller who is not an admin learns so from the refusal.
         Err(failure) if failure.exit == Exit::Denied => return Ok(false),
         Err(failure) => return Err(failure),
     };

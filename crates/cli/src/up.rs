@@ -1,4 +1,4 @@
-//! `overmind up` and `overmind down`: the life of the server's process.
+//! `overmind up` and `overmind down`: starting and stopping the server's process.
 //!
 //! `up -d` runs this same program once more in a session of its own. The new process answers on
 //! a pipe in one line of JSON, ready or why not, and then lets go of the pipe; so the command
@@ -84,7 +84,7 @@ fn say(said: &Said) {
     }
 }
 
-/// Runs the server in this process until it is told to stop.
+/// Runs the server in this process until a signal stops it.
 fn serve(cx: &Context, args: &UpArgs, ready: Ready) -> Outcome {
     let config = cx.config(Some(args))?;
     let file = config.data.log_file();
@@ -108,7 +108,7 @@ fn serve(cx: &Context, args: &UpArgs, ready: Ready) -> Outcome {
     exit
 }
 
-/// Who is told that the server is ready.
+/// What is notified when the server is ready.
 #[derive(Clone, Copy, Debug)]
 enum Ready {
     /// The one at the terminal, or a script that reads standard output.
@@ -275,7 +275,7 @@ fn detach(cx: &Context, args: &UpArgs) -> Outcome {
     }
 }
 
-/// The server that holds the directory, if it lives. One that was just killed holds it, and may be
+/// The server that holds the directory, if it runs. One that was just killed holds it, and may be
 /// connected to, for a moment more; only an answer tells the two apart.
 ///
 /// # Errors
@@ -350,7 +350,7 @@ fn already(cx: &Context, pid: u32, file: Option<ServerFile>) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// This same program, told the same data directory and configuration, about to be told `up`.
+/// This same program, with the same data directory and configuration; the caller adds `up`.
 pub fn again(cx: &Context) -> Result<Command, Failure> {
     let program = std::env::current_exe()
         .map_err(|err| Failure::failed(format!("finding this program's own file: {err}")))?;

@@ -78,7 +78,7 @@ pub async fn logs(cx: &Context, args: &LogsArgs) -> Outcome {
 ///
 /// When its agent cannot be asked for.
 pub async fn is_of_command(remote: &Remote, run: &Run) -> Result<bool, Failure> {
-    // Of one that is queued there is no room yet.
+    // A queued run has no environment yet.
     let may_be = run.room.is_some() || run.status == RunStatus::Queued;
     Ok(run.process.is_some()
         || (may_be && remote.find_agent(&run.agent_id.to_string()).await?.command.is_some()))

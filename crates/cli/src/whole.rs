@@ -10,7 +10,7 @@ use overmind_core::nearest::nearest;
 use crate::args::Cli;
 use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::topics::TOPICS;
+use crate::topics::{EARLIER, TOPICS};
 
 /// Commands that belong together.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub const GROUPS: [Group; 6] = [
         about: "Look into runs, wait for them, answer, stop and compare them",
         commands: &[
             "info", "wait", "result", "attach", "answer", "approve", "deny", "stop", "kill",
-            "diff", "fork", "prune", "replay", "events", "top", "url", "artifact",
+            "diff", "fork", "prune", "rm", "replay", "events", "top", "url", "artifact",
         ],
     },
     Group {
@@ -162,7 +162,7 @@ pub fn with_nearest(mut err: clap::Error, args: &[OsString]) -> clap::Error {
 /// When there is nothing of this name.
 pub fn help(cx: &Context, words: &[String]) -> Outcome {
     if let [word] = words
-        && let Some((_, text)) = TOPICS.iter().find(|(topic, _)| topic == word)
+        && let Some((_, text)) = TOPICS.iter().chain(&EARLIER).find(|(topic, _)| topic == word)
     {
         cx.out.text(text)?;
         return Ok(Exit::Done);

@@ -35,7 +35,7 @@ pub(crate) fn let_go_of_code() {
     let Ok(program) = std::fs::read_link("/proc/self/exe") else { return };
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     for (start, end) in maps.lines().filter_map(|line| code_of(line, &program)) {
-        // SAFETY: the kernel has just told this range as a mapping of a file that can be executed
+        // SAFETY: the kernel has just listed this range as a mapping of a file that can be executed
         // and not written (`r-xp`): no page of it differs from the file, which stays open as the
         // running program, so each access reads the same bytes as before. Nothing unmaps it
         // meanwhile: this program's code is never unloaded.
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn allocation_goes_on_after_the_allocator_was_told() {
+    fn allocation_continues_after_the_allocator_was_configured() {
         super::frugal_allocator();
         let big = vec![1_u8; 8 << 20];
         drop(big);

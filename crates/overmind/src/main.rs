@@ -9,7 +9,7 @@ fn main() -> ExitCode {
     // The namespace sandbox starts this same program as the first process inside; then this
     // call does that work and does not come back.
     overmind_sandbox::init::main_if_requested();
-    // So does the process that keepers of commands are made from.
+    // So does the process that shims of commands are forked from.
     overmind_supervise::zygote::main_if_requested();
     overmind_node::sys::frugal_allocator();
     // One provider of cryptography for every TLS connection of the program, chosen here. It is

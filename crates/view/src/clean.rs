@@ -56,7 +56,7 @@ fn is_unsafe(c: char) -> bool {
 
 /// Text as it may be written, whoever made it. Colours stay where they are wanted; other control
 /// sequences are left out with all that belongs to them; a carriage return within a line begins it
-/// anew, so that of a progress bar its last state remains; what else controls a terminal becomes
+/// again, so that the last state of a progress bar remains; what else controls a terminal becomes
 /// visible.
 pub fn passing(text: &str, colour: bool) -> Cow<'_, str> {
     if !text.chars().any(|c| is_unsafe(c) && c != '\n' && c != '\t') {

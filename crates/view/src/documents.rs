@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_with_its_place() {
+    fn what_cannot_be_read_is_reported_with_its_position() {
         for (text, want) in [
             ("a: 1\na: 2\n", "f.yaml:2:1: `a` is there a second time"),
             ("a: *b\n", "f.yaml:1:4: "),

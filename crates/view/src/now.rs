@@ -76,9 +76,9 @@ pub struct Card {
     pub effects: Vec<String>,
     pub asked: When,
     pub answer: Answer,
-    /// Of a raise: it is about tokens, not US dollars.
+    /// Of a budget request: it is about tokens, not US dollars.
     pub tokens: bool,
-    /// Of a raise: what was asked for; empty when unknown.
+    /// Of a budget request: what was asked for; empty when unknown.
     pub amount: String,
 }
 
@@ -90,7 +90,7 @@ pub struct Item {
     pub agent: String,
     pub link: String,
     pub pill: Pill,
-    /// What it was told to do, on one line.
+    /// Its task, on one line.
     pub task: String,
     /// The last line that it wrote, its answer, or its error; empty when there is none.
     pub last: String,

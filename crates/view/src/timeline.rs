@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn restarts_answers_and_ends_are_told_and_bookkeeping_is_not() {
+    fn restarts_answers_and_ends_are_shown_and_bookkeeping_is_not() {
         let told = story(
             &items(json!([
                 event(1, "run.started", json!({"epoch": 1})),

@@ -42,7 +42,7 @@ const LEAVES: [u8; 2] = [0x03, b'q'];
 enum Left {
     /// They left.
     Detached,
-    /// The life has ended.
+    /// The attempt has ended.
     Ended {
         life: u32,
         how: String,
@@ -58,7 +58,7 @@ struct Person<'a> {
     id: &'a str,
     mode: AttachMode,
     keys: DetachKeys,
-    /// The size that the server was told.
+    /// The size that the server was sent.
     told: Option<TerminalSize>,
     /// Whether they have a terminal, or only read what it writes.
     has_terminal: bool,
@@ -193,7 +193,7 @@ async fn refused(remote: &Remote, id: &str, failure: Failure) -> Failure {
 }
 
 impl Person<'_> {
-    /// Looks from life to life and from server to server, until there is no reason to.
+    /// Follows attempt after attempt, over restarts of the server, until there is no reason to.
     async fn stay(&mut self, mut terminal: Terminal) -> Outcome {
         loop {
             let entered = || -> std::io::Result<Raw> {
@@ -413,7 +413,7 @@ impl Person<'_> {
         }
     }
 
-    /// What comes after a life: another one, or the end.
+    /// What follows an attempt: another one, or the end.
     async fn after(&mut self, life: u32, how: &str) -> Result<Next, Failure> {
         let mut away = super::watch::Away::default();
         let mut told = false;

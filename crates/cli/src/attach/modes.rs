@@ -24,7 +24,7 @@ pub struct Modes {
     keyboards: usize,
     other_keys: bool,
     state: State,
-    /// What stands between `ESC [` and the letter that ends it.
+    /// What is between `ESC [` and the final byte.
     sequence: Vec<u8>,
 }
 
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(undone("\x1b[>1u\x1b[>1u\x1b[<u\x1b[>4;2m"), "\x1b[<1u\x1b[>4m\x1b[m");
         assert_eq!(undone("\x1b[?2004h\x1bc"), "\x1b[m", "a reset is one");
         assert_eq!(undone("\x1b[?7l"), "\x1b[?7h\x1b[m");
-        // Other letters, and what is no mode at all.
+        // Other final bytes, and what is no mode at all.
         assert_eq!(undone("\x1b[?1h\x1b[?1l\x1b[2J\x1b[?6n\x1b[c"), "\x1b[m");
     }
 

@@ -6,7 +6,7 @@ use super::{Figure, Setting, ms, percentile, rate};
 use crate::doctor::disk::sync_times;
 use crate::exit::Failure;
 
-/// Measured once, used by every figure of the run.
+/// Measured once, used by every metric of the run.
 #[derive(Clone, Copy, Debug)]
 pub struct Floors {
     /// A small append made durable, in the middle.
@@ -33,7 +33,7 @@ impl Floors {
         Ok(Self { fsync: percentile(&fsync, 0.5), commit, rows })
     }
 
-    /// As figures of their own.
+    /// As metrics of their own.
     pub fn figures(&self) -> Vec<Figure> {
         vec![
             Figure::new("floor fsync", ms(self.fsync), "ms")

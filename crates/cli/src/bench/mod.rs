@@ -1,8 +1,8 @@
-//! `overmind bench`: what one should expect of this machine, in five figures, each beside a floor
+//! `overmind bench`: what to expect of this machine, in five metrics, each beside a floor
 //! measured in the same run. Those of a developer, many more, are in `crates/bench`, by the same means.
 //!
 //! A floor is what the machine can do at best without Overmind: a bare fsync, a bare commit, the
-//! start of a process. The ratio to it says more than the figure, for it moves less from machine to
+//! start of a process. The ratio to it says more than the metric, because it moves less from machine to
 //! machine. Nothing outside a temporary directory is touched, and all traffic stays on loopback or a
 //! unix socket.
 //!
@@ -31,7 +31,7 @@ use crate::progress;
 use crate::show::{cell, or_dash};
 use floors::Floors;
 
-/// What a user is told: each is measured together with some that only a developer asks for.
+/// What a user sees; each is measured together with some that only a developer asks for.
 const FIVE: [&str; 5] = [
     "start to ready",
     "single step",
@@ -40,7 +40,7 @@ const FIVE: [&str; 5] = [
     "gateway overhead p50",
 ];
 
-/// One measured figure.
+/// One measured metric.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
     pub name: &'static str,
@@ -55,14 +55,14 @@ pub struct Figure {
     pub note: String,
 }
 
-/// What the machine can do at best, in the figure's unit.
+/// What the machine can do at best, in the metric's unit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Floor {
     pub name: &'static str,
     pub value: f64,
 }
 
-/// What a figure should be, in its own unit or by its floor.
+/// What a metric should be, in its own unit or by its floor.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub enum Goal {
     #[serde(rename = "at_least")]
@@ -171,7 +171,7 @@ impl Setting {
         Ok(path)
     }
 
-    /// A server of the program, told these words after `up`.
+    /// A server of the program, started with these arguments after `up`.
     pub fn setup(&self, args: &[&str]) -> Setup {
         let args = args.iter().map(|&arg| arg.to_owned()).collect();
         Setup { program: Some(self.program.clone()), args, env: Vec::new() }
@@ -213,7 +213,7 @@ async fn five(cx: &Context, setting: &Setting) -> Result<Measured, Failure> {
     Ok((figures, left_out.into_inner()))
 }
 
-/// Figures, and what was left out of them and why.
+/// Metrics, and what was left out of them and why.
 pub type Measured = (Vec<Figure>, Vec<String>);
 
 /// Tells what is missing, now and in the report: whoever reads that must see it, too.
@@ -234,7 +234,7 @@ pub fn measured(
     measure: impl AsyncFnOnce(Setting) -> Result<Measured, Failure>,
 ) -> Outcome {
     if cfg!(debug_assertions) {
-        cx.out.warn("this is a debug build: its figures say nothing about the product");
+        cx.out.warn("this is a debug build: its metrics say nothing about the product");
     }
     let base = base.map_or_else(std::env::temp_dir, Path::to_owned);
     let home =
@@ -249,7 +249,7 @@ pub fn measured(
     let quick = setting.quick;
     let (mut figures, left_out) = runtime.block_on(Box::pin(measure(setting)))?;
     if quick {
-        cx.out.note("a tenth of the work was done: the figures are a first impression, and no goal is judged by it");
+        cx.out.note("a tenth of the work was done: the metrics are a first impression, and no goal is judged by them");
         figures.iter_mut().for_each(|figure| figure.goal = None);
     }
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -349,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn goals_are_judged_by_the_figure_and_its_floor() {
+    fn goals_are_judged_by_the_metric_and_its_floor() {
         let met = |value, goal| Figure::new("x", value, "ms").floor("fsync", 2.0).goal(goal).met();
         assert_eq!(met(3.0, Goal::Most(3.0)), Some(true));
         assert_eq!(met(3.0, Goal::Least(3.5)), Some(false));
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_written_for_machines_as_documented() {
+    fn metrics_are_written_for_machines_as_documented() {
         let figure = Figure::new("x", 1.2345, "ms").floor("f", 2.0).goal(Goal::Most(3.0));
         assert_eq!(
             json!(figure.rounded()),

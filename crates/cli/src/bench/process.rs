@@ -10,7 +10,7 @@ use super::{Figure, Goal, Setting, ms, percentile};
 use crate::demo::daemon::{Daemon, Setup};
 use crate::exit::Failure;
 
-/// A data directory, and what a server on it is told.
+/// A data directory, and the arguments of a server on it.
 #[derive(Debug)]
 pub struct Place {
     pub data: PathBuf,

@@ -106,7 +106,7 @@ pub async fn calls(
 ///
 /// # Errors
 ///
-/// What kept it from measuring. That the level is not given here is no error: `note` is told.
+/// What kept it from measuring. A level that is not available here is no error: `note` gets a line.
 pub async fn namespace(
     setting: &Setting,
     options: &Options,

@@ -19,7 +19,7 @@ pub struct Daemon {
     pub server: ServerFile,
 }
 
-/// What a server is told beside where its data is.
+/// Arguments of a server besides its data directory.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     /// The program; this one when none is named.

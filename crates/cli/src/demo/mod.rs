@@ -1,4 +1,4 @@
-//! `overmind demo`: an agent mends a failing test; its server is killed in the middle with
+//! `overmind demo`: an agent fixes a failing test; its server is killed in the middle with
 //! SIGKILL; a new one goes on from the last durable step; the log proves what happened.
 //!
 //! Nothing is acted but the model's words, and not even those with a real model: the repository,
@@ -31,9 +31,9 @@ use daemon::{Daemon, Setup};
 use project::{Project, SCRIPT, TEST};
 use stage::Stage;
 
-const TASK: &str = "A test of this project fails. Find out why, mend the code (not the test), and \
+const TASK: &str = "A test of this project fails. Find out why, fix the code (not the test), and \
                     make sure that all tests pass.";
-const ROLE: &str = "You mend failing tests. Look before you touch, run the tests with \
+const ROLE: &str = "You fix failing tests. Look before you touch, run the tests with \
                     `sh test.sh`, change as little as possible, run them again, and end with \
                     final_answer: what was wrong and what you changed.";
 const TOOLS: &[&str] = &["list_files", "read_file", "edit_file", "run_shell"];
@@ -76,14 +76,14 @@ pub(crate) async fn run(cx: &Context, args: &DemoArgs) -> Outcome {
     let told = tokio::select! {
         biased;
         told = telling => told,
-        // With what was told goes the server.
+        // The server ends with the demo.
         _ = tokio::signal::ctrl_c() => return Ok(interrupted(cx, home, args.keep)),
     };
     match told {
         Ok(daemon) => {
             stage.scene("That was it").await?;
             stage.good(&format!(
-                "A mended repository, a survived kill, a log that proves both: {}",
+                "A fixed repository, a survived kill, and a log that proves both: {}",
                 when::precise(began.elapsed())
             ))?;
             if args.keep {
@@ -101,7 +101,7 @@ pub(crate) async fn run(cx: &Context, args: &DemoArgs) -> Outcome {
                     "overmind init                 # proposes an agent, with a model that a key is set for",
                     "overmind agent create --name coder --model gpt-5.5 \\",
                     "    --tools run_shell,read_file,write_file,edit_file,list_files",
-                    "overmind run coder \"mend the failing test\"",
+                    "overmind run coder \"fix the failing test\"",
                     "overmind work RUN             # what it did; `overmind done RUN --merge` takes it over",
                 ] {
                     stage.aside(command)?;

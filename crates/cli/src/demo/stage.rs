@@ -1,4 +1,4 @@
-//! How the demo is told: headings, remarks, pauses that let a person read.
+//! How the demo is shown: headings, remarks, pauses that let a person read.
 
 use std::io;
 use std::time::Duration;

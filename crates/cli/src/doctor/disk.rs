@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_others_can_enter_is_found_with_the_command_that_mends_it() {
+    fn a_directory_that_others_can_enter_is_found_with_the_command_that_fixes_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("d");
         assert_eq!(data(&at(&path))[0].health, Health::Fine, "not there yet");

@@ -198,7 +198,7 @@ async fn server(cx: &Context, data: &DataDir, held: &Holder) -> Finding {
     }
 }
 
-/// Whether the server could listen where it is told to, when it does not run.
+/// Whether the server could listen at its configured address, when it does not run.
 fn listeners(config: &Config, held: &Holder) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(path) = &config.socket

@@ -11,7 +11,7 @@ use crate::remote::Remote;
 const CHECK: &str = "leaks";
 
 /// One finding for each thing that is left; with `fix` after the server has removed what is ours
-/// for certain. Nothing is said of a server that makes no rooms.
+/// for certain. Nothing is said of a server that makes no environments.
 pub(super) async fn leaks(data: &DataDir, held: &Holder, fix: bool) -> Vec<Finding> {
     let Holder::Server { file: Some(file), .. } = held else {
         let why = "only a server that runs knows which runs are there";
@@ -29,7 +29,7 @@ pub(super) async fn leaks(data: &DataDir, held: &Holder, fix: bool) -> Vec<Findi
             vec![Finding::fine(CHECK, "nothing is left of runs that are gone")]
         }
         Ok(found) => found.leaks.iter().map(|leak| told(leak, fix)).collect(),
-        Err(Failure { message, .. }) if message.contains("makes no rooms") => Vec::new(),
+        Err(Failure { message, .. }) if message.contains("makes no environments") => Vec::new(),
         Err(Failure { message, hint, .. }) => {
             let remedy = hint.unwrap_or_else(|| "the log of the server says more".to_owned());
             vec![Finding::broken(CHECK, message, remedy)]

@@ -91,7 +91,7 @@ fn render(parts: &[Part], value: &Value, out: &mut String) {
                     if n > 0 {
                         out.push(' ');
                     }
-                    // Writing to a text does not fail.
+                    // Writing to a `String` does not fail.
                     let _ = match one {
                         Value::String(text) => write!(out, "{text}"),
                         other => write!(out, "{other}"),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_told_with_its_place() {
+    fn a_mistake_is_reported_with_its_position() {
         let wrong = |template: &str| Template::parse(template).unwrap_err();
         assert_eq!(wrong("{.a"), "character 1: `{` has no `}`");
         assert_eq!(wrong("ä {end}"), "character 4: `end` without `range`");

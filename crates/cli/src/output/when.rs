@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_keep_the_precision_that_matters() {
+    fn numbers_keep_the_precision_that_matters() {
         assert_eq!(precise(Duration::from_millis(840)), "840ms");
         assert_eq!(precise(Duration::from_millis(2345)), "2.3s");
         assert_eq!(precise(Duration::from_secs(245)), "4m05s");

@@ -55,6 +55,8 @@ mod program;
 mod projects;
 mod providers;
 mod quests;
+mod reference;
+mod removal;
 mod resources;
 mod rituals;
 mod rooms;

@@ -1,4 +1,4 @@
-//! The socket that the doors of sandboxes lead to; see docs/sandbox.md.
+//! The socket that the network proxies of sandboxes connect to; see docs/sandbox.md.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
@@ -12,7 +12,7 @@ const NAME: &str = "agents.sock";
 
 pub(super) struct Agents {
     pub(super) listener: Listener,
-    /// Without links. Its directory stays the same over restarts: doors that are open lead there.
+    /// Without links. Its directory stays the same over restarts: open proxies connect there.
     pub(super) path: PathBuf,
 }
 

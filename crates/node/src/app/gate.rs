@@ -19,7 +19,7 @@ use crate::config::{ConfigError, PolicyChoice};
 /// Between two looks at the file. A stat costs microseconds, and works on every file system.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What whoever runs without a policy is told, at every start and by `doctor` and `status`.
+/// The warning about running without a policy, at every start and in `doctor` and `status`.
 pub const OFF: &str = "the policy is OFF: agents do unasked whatever their sandbox lets them";
 
 /// The policy that `choice` names.

@@ -1,6 +1,6 @@
 //! One server per data directory, and how others find it.
 //!
-//! `overmind.pid` holds the server's pid and is locked while the server lives. The kernel drops
+//! `overmind.pid` holds the server's pid and is locked while the server runs. The kernel drops
 //! the lock with the process, so a lock is never stale; only the text of a dead server's file is.
 //! A child that a killed server was just starting holds a copy of the lock until it executes its
 //! own program, and a reader that looks holds it for a moment: such a lock is waited for.
@@ -22,7 +22,7 @@ use crate::config::{ConfigError, DataDir};
 /// How long a lock of nobody alive is waited for.
 const LAST_BREATH: Duration = Duration::from_secs(2);
 
-/// Held by the server as long as it lives.
+/// Held by the server until it ends.
 #[derive(Debug)]
 pub struct DataLock {
     file: File,

@@ -311,7 +311,7 @@ impl App {
                 0
             }
         };
-        // Told to its end when everything is written, and before the store is closed.
+        // Sent to the end when everything is written, and before the store is closed.
         let telemetry = std::sync::Mutex::new(telemetry);
         let told = || telemetry::stop(&telemetry);
         let mut sessions = None;
@@ -364,7 +364,7 @@ fn credentials(config: &Config) -> overmind_engine::Credentials {
     )
 }
 
-/// Keepers of commands, in the data directory. They outlive this process, and a new file of this
+/// Shims of commands, in the data directory. They outlive this process, and a new file of this
 /// program: the link names the one that runs.
 fn processes(config: &Config) -> Result<overmind_supervise::Supervisor, StartError> {
     let program = PathBuf::from("/proc/self/exe");
@@ -392,16 +392,16 @@ pub fn sandbox_options(config: &Config) -> overmind_sandbox::Options {
     }
 }
 
-/// What of the data directory sandboxes may show, piece by piece: rooms and homes of sessions, and
+/// What of the data directory sandboxes may show, piece by piece: environments and homes of sessions, and
 /// what tool servers work in.
 fn rooms_in_data(config: &Config) -> Vec<PathBuf> {
     let data = &config.data;
     let made = [config.rooms_worktrees.clone(), data.workspaces(), data.homes()];
-    // Of what a room was given, a database's directory is its own server's to see.
+    // A database's directory is for its own server only.
     made.into_iter().chain(["mcp", "leases"].map(|name| data.path().join(name))).collect()
 }
 
-/// Where sessions work that name nothing: in the directory that the server was told, or each in an
+/// Where sessions work that name nothing: in the configured directory, or each in an
 /// empty one of its own, which is true then.
 fn choose_workspace(config: &mut Config, off_limits: &OffLimits) -> Result<bool, StartError> {
     if config.text(settings::WORKSPACE).is_some() {

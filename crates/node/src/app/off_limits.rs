@@ -1,7 +1,7 @@
 //! What of this machine is the server's own: no session is given it, as a workspace, a project or a
 //! grant, and no tool opens it.
 //!
-//! Of the data directory only the rooms are exempt that the server itself makes for sessions, each
+//! Of the data directory only the environments are exempt that the server itself makes for sessions, each
 //! by itself. Everything is compared by device and inode.
 
 use std::collections::HashSet;
@@ -79,7 +79,7 @@ struct Server {
     data: PathBuf,
     /// Where the server makes what sessions work in.
     rooms: Vec<PathBuf>,
-    /// Of these: the worktrees of rooms, and directories in which nothing was at the beginning.
+    /// Of these: the worktrees of environments, and directories in which nothing was at the beginning.
     worktrees: PathBuf,
     empty: PathBuf,
     /// Of the user that the server runs as.

@@ -1,4 +1,4 @@
-//! Rooms of sessions as configured: beneath the data directory, with what commands inherit.
+//! Environments of sessions as configured: beneath the data directory, with what commands inherit.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::config::Config;
 /// How long one call of git may take: a first checkout of a large repository included.
 const GIT: Duration = Duration::from_mins(5);
 
-/// The rooms of this data directory. Nothing is read or made before the first session wants one.
+/// The environments of this data directory. Nothing is read or made before the first session wants one.
 pub(super) fn open(
     config: &Config,
     clock: &Arc<dyn Clock>,
@@ -62,7 +62,7 @@ pub(super) async fn proxy(
     Ok(Some(Proxy::bind(address, names).await?))
 }
 
-/// Names of open rooms.
+/// Names of open environments.
 #[derive(Debug)]
 struct Names(Arc<LocalRooms>);
 

@@ -14,7 +14,7 @@ pub enum Stop {
     Now,
 }
 
-/// Watches for signals as long as the process lives.
+/// Watches for signals until the process ends.
 #[derive(Debug)]
 pub struct Signals(watch::Receiver<Stop>);
 
@@ -29,7 +29,7 @@ impl Signals {
         let (said, heard) = watch::channel(Stop::No);
         #[expect(
             clippy::disallowed_methods,
-            reason = "lives as long as the process: there is nothing it could be drained with"
+            reason = "runs until the process ends, so nothing waits for it"
         )]
         tokio::spawn(count(term, int, said));
         Ok(Self(heard))

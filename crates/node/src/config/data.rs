@@ -1,7 +1,7 @@
 //! The data directory: where it is, who may read it, and the two secrets that live in it.
 //!
 //! The directory has mode 0700 and its secrets 0600. A directory that others can write, or a
-//! secret that others can read, is an error and never silently mended: someone may have read it.
+//! secret that others can read, is an error and never silently fixed: someone may have read it.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -56,7 +56,7 @@ impl DataDir {
         self.0.join("server.json")
     }
 
-    /// Holds a directory for each run whose agent is a command: its log, and its keeper's socket.
+    /// Holds a directory for each run whose agent is a command: its log, and its shim's socket.
     pub fn processes(&self) -> PathBuf {
         self.0.join("processes")
     }

@@ -31,7 +31,7 @@ pub fn read(path: &Path) -> Result<String, ConfigError> {
 }
 
 /// `text` with `key` set to `value`, which is written as a variable's would be: lists are separated by
-/// commas. Whether it is fit is told by [`replace`].
+/// commas. [`replace`] checks whether it is valid.
 ///
 /// # Errors
 ///
@@ -110,7 +110,7 @@ pub fn replace(path: &Path, data: &Path, text: &str) -> Result<(), ConfigError> 
     Ok(())
 }
 
-/// The mistake of a draft, told of the file that it was to be.
+/// The mistake of a draft, as an error of the file that it was to replace.
 fn of_file(err: ConfigError, file: &Path) -> ConfigError {
     let path = file.to_owned();
     match err {

@@ -96,7 +96,7 @@ pub struct Config {
     /// How long worktrees wait for a decision; `None`: for ever.
     pub undecided: Option<Duration>,
     pub propose_after: u32,
-    /// Where spans and figures are sent; `None`: nowhere.
+    /// Where spans and metrics are sent; `None`: nowhere.
     pub telemetry: Option<overmind_telemetry::Config>,
     pub log_level: String,
     pub log_format: LogFormat,

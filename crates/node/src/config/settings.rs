@@ -495,7 +495,7 @@ pub const SETTINGS: &[Setting] = &[
         None,
         Kind::Whole { min: 0, max: 8760 },
         Some("168"),
-        "an approval that took longer is asked for anew; 0 is never",
+        "an approval that takes longer expires and is asked for again; 0 is never",
     ),
     setting(
         REST_HOURS,
@@ -618,7 +618,7 @@ pub const SETTINGS: &[Setting] = &[
         Some(env::OTEL_METRICS_EVERY),
         Kind::Whole { min: 100, max: 86_400_000 },
         Some("60000"),
-        "milliseconds between two reports of figures",
+        "milliseconds between two reports of metrics",
     ),
     setting(
         OTEL_DISABLED,
@@ -666,7 +666,7 @@ pub const PROVIDER_FIELDS: &[Setting] = &[
         None,
         Kind::Whole { min: 1, max: 100_000 },
         Some("2048"),
-        "calls of /llm that it is given at once; more wait, and too many are told to come again",
+        "calls of /llm that it is given at once; more wait, and beyond a bound they are refused with `Retry-After`",
     ),
     setting(
         "max_per_minute",

@@ -19,15 +19,15 @@ fn the_help_of_a_command_has_examples() {
 }
 
 #[test]
-fn wrong_usage_is_told_on_standard_error_with_code_2() {
+fn wrong_usage_is_reported_on_standard_error_with_code_2() {
     let home = Home::new();
     for (args, says) in [
         (&["frobnicate"][..], "unrecognized subcommand 'frobnicate'"),
         (&["stauts"], "a similar subcommand exists: 'status'"),
         (&["rnu", "coder"], "a similar subcommand exists: 'run'"),
         (&["agent", "crate"], "a similar subcommand exists: 'create'"),
-        (&["help", "romos"], "did you mean `rooms`?"),
-        (&["help", "frobnicate"], "topics are rooms, approvals"),
+        (&["help", "enviroments"], "did you mean `environments`?"),
+        (&["help", "frobnicate"], "topics are environments, approvals"),
         (&["ps", "--limit", "0"], "0 is not in 1..=1000000"),
         (&["ps", "--status", "done"], "[possible values: queued, running"),
         (&["-o", "xml", "ps"], "[possible values: table, wide, json, yaml, name]"),
