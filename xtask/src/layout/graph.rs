@@ -143,16 +143,17 @@ fn package(package: &Value) -> Package {
     }
 }
 
-/// The edges that the fenced block labelled `edges` in a Markdown text lists, as `a -> b`.
+/// The edges that the fenced block labelled `edges` in a Markdown text lists: `a -> b`, or `a -> b, c`.
 /// `None` when there is no such block.
 pub fn edges_in(markdown: &str) -> Option<BTreeSet<(String, String)>> {
     let (_, after) = markdown.split_once("\n```edges\n")?;
     let (block, _) = after.split_once("\n```")?;
-    let edge = |line: &str| {
+    let edges = block.lines().filter(|line| !line.trim().is_empty()).flat_map(|line| {
         let (from, to) = line.split_once("->").unwrap_or((line, ""));
-        (from.trim().to_owned(), to.trim().to_owned())
-    };
-    Some(block.lines().filter(|line| !line.trim().is_empty()).map(edge).collect())
+        let from = from.trim().to_owned();
+        to.split(',').map(move |to| (from.clone(), to.trim().to_owned()))
+    });
+    Some(edges.collect())
 }
 
 /// Where the graph differs from `drawn`, and `ARCHITECTURE.md` from either.
