@@ -69,7 +69,7 @@ fn monitor_follows_one_run_to_its_end() {
     home.run(&["run", "--name", "one", script]).ok();
     home.says("one", "line 3");
     let once = home.run(&["monitor", "one", "--once"]).ok();
-    once.shows("one  running  life 1, 0 restarts, pid ").shows("line 1\nline 2\nline 3\n");
+    once.shows("one  running  attempt 1, 0 restarts, pid ").shows("line 1\nline 2\nline 3\n");
     let value = home.run(&["monitor", "one", "--once", "-o", "json"]).ok().json();
     assert_eq!(value["run"]["name"], "one");
     assert!(value["process_usage"]["resident_bytes"].as_u64().unwrap() > 0, "{value}");
