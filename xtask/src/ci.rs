@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::host::Host;
 use crate::steps::{Steps, output, succeed};
-use crate::{counterparts, layout, openapi, say, suite};
+use crate::{assets, counterparts, layout, openapi, say, suite};
 
 /// Runs every step, prints the time of each, and ends with a line `N passed, N failed`.
 ///
@@ -36,6 +36,7 @@ pub fn command(host: &Host) -> Result<()> {
     });
     // Ended before the docs: they need the processors.
     drop(counterparts);
+    steps.run("assets", || assets::check(host));
     steps.run("openapi", || openapi::check(host));
     steps.run("docs", || {
         let doc = ["doc", "--workspace", "--no-deps", "--locked"];

@@ -5,6 +5,7 @@
 //!
 //! Nothing here is shipped. What users need is in the `overmind` binary.
 
+pub mod assets;
 pub mod bench;
 pub mod ci;
 pub mod counterparts;
@@ -35,6 +36,7 @@ cargo xtask COMMAND
                              machines, rankings, sandbox or fuzz (default: all)
   openapi [--check]          write docs/openapi.json from the code, or compare and fail
   reference                  write docs/reference from the code; a test compares
+  assets [--check]           copy the dashboard's third-party files from npm, or compare and fail
   bench                      build the release binary, measure, write docs/benchmarks.md
   help                       this text
 
@@ -74,6 +76,8 @@ pub fn run(host: &Host, args: &[&str]) -> Result<()> {
         ["openapi"] => openapi::write(host),
         ["openapi", "--check"] => openapi::check(host),
         ["reference"] => reference::write(host),
+        ["assets"] => assets::write(host),
+        ["assets", "--check"] => assets::check(host),
         ["bench"] => bench::command(host),
         [other, ..] => bail!("`{other}` is no command of xtask, or takes other options:\n\n{HELP}"),
     }
