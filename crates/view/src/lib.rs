@@ -14,10 +14,13 @@ pub mod documents;
 mod fleet;
 mod lists;
 mod log;
+mod memory;
+mod mesh;
 mod now;
 mod parts;
 mod resource;
 mod run;
+mod terminal;
 mod timeline;
 mod when;
 pub mod yaml;
@@ -28,11 +31,14 @@ pub use costs::{Bar, BudgetRow, CostChart, CostsPage};
 pub use fleet::{FleetPanel, Revision};
 pub use lists::{AgentRow, AgentsPage, RunRow, RunsPage};
 pub use log::{ArtifactRow, Compared, LogRow, StepView, Verdict, bytes};
+pub use memory::MemoryRow;
+pub use mesh::{BoardRow, BoardValue, LetterRow, MayRow, MeshAgentRow, tree};
 pub use now::{Answer, Card, Fold, Item, Now, NowData};
 pub use parts::{Pill, Tone, error_text, headline, money, status, thousands};
 pub use resource::{
     ConditionRow, KindRow, OwnedRow, Recurring, ResourcePage, ResourceRow, ResourceTable,
 };
 pub use run::{Fact, RunPage};
+pub use terminal::TerminalPanel;
 pub use timeline::{Entry, Mark, Story, story};
 pub use when::{When, elapsed, span};

@@ -152,6 +152,8 @@ let going = false;
 document.addEventListener("keydown", (event) => {
   const target = /** @type {HTMLElement} */ (event.target);
   if (event.ctrlKey || event.metaKey || event.altKey) return;
+  // What is pressed in a terminal is the program's.
+  if (target.closest(".xterm")) return;
   if (target.matches("input, textarea, select")) {
     if (event.key === "Escape") (chosen() ?? target).focus(), target.blur();
     return;

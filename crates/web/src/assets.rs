@@ -11,6 +11,11 @@ const STYLE: &str =
     concat!(include_str!("../assets/tokens.css"), include_str!("../assets/app.css"));
 const SCRIPT: &str = include_str!("../assets/app.js");
 const NOTIFY: &str = include_str!("../assets/notify.js");
+const TERMINAL: &str = include_str!("../assets/terminal.js");
+const XTERM: &str = include_str!("../assets/vendor/xterm/xterm.mjs");
+const XTERM_FIT: &str = include_str!("../assets/vendor/xterm/addon-fit.mjs");
+const XTERM_STYLE: &str = include_str!("../assets/vendor/xterm/xterm.css");
+const XTERM_LICENCE: &str = include_str!("../assets/vendor/xterm/LICENSE");
 const ICON: &str = include_str!("../assets/icon.svg");
 
 /// Changes when one of them does: the pages name them with it, so browsers may keep them.
@@ -18,6 +23,8 @@ pub(crate) static VERSION: LazyLock<String> = LazyLock::new(|| {
     let mut hash = blake3::Hasher::new();
     hash.update(STYLE.as_bytes()).update(SCRIPT.as_bytes());
     hash.update(NOTIFY.as_bytes()).update(ICON.as_bytes());
+    hash.update(TERMINAL.as_bytes()).update(XTERM.as_bytes());
+    hash.update(XTERM_FIT.as_bytes()).update(XTERM_STYLE.as_bytes());
     hash.finalize().to_hex().chars().take(12).collect()
 });
 
@@ -27,6 +34,11 @@ pub(crate) fn file(name: &str) -> Option<Html> {
         "app.css" => ("text/css; charset=utf-8", STYLE),
         "app.js" => ("text/javascript; charset=utf-8", SCRIPT),
         "notify.js" => ("text/javascript; charset=utf-8", NOTIFY),
+        "terminal.js" => ("text/javascript; charset=utf-8", TERMINAL),
+        "xterm.mjs" => ("text/javascript; charset=utf-8", XTERM),
+        "xterm-fit.mjs" => ("text/javascript; charset=utf-8", XTERM_FIT),
+        "xterm.css" => ("text/css; charset=utf-8", XTERM_STYLE),
+        "xterm-licence.txt" => ("text/plain; charset=utf-8", XTERM_LICENCE),
         "icon.svg" => ("image/svg+xml", ICON),
         _ => return None,
     };

@@ -102,6 +102,7 @@ const PAGES: &[&str] = &[
     "/runs",
     "/runs/x",
     "/runs/x/changes",
+    "/runs/x/terminal",
     "/runs/x/artifacts",
     "/runs/x/log",
     "/runs/x/replay",
@@ -115,6 +116,10 @@ const PAGES: &[&str] = &[
     "/resources/session/x",
     "/resources/fleet/x",
     "/costs",
+    "/memory",
+    "/memory?q=x",
+    "/board",
+    "/board?of=x&agent=x&verb=read&object=x",
 ];
 
 /// A server of which every text is one and the same.
@@ -144,6 +149,8 @@ impl Says<'_> {
             "alarms": 0, "model_call_count": 1, "sandbox": "none", "workspace": said,
             "forked_from": null, "created_by": said, "colony": id("col")});
         run["room"] = room;
+        run["process"] = json!({"life": 1, "pid": 7, "restarts": 0, "exit_code": null,
+            "signal": null, "restart_at": null, "conversation": said});
         run
     }
 
@@ -153,6 +160,14 @@ impl Says<'_> {
             "payload_json": {"text": said, "message": said, "by": said, "tool_name": said,
                 "args": {said: said}, "reason": said, "prompt": said, "error": said},
             "seq": seq, "global": seq, "hash": "a5".repeat(32)})
+    }
+
+    fn remembered(&self) -> Value {
+        let said = self.0;
+        json!({"id": id("mem"), "collection": said, "text": said, "embedding": [],
+            "embedding_model": said, "dims": 0, "metadata_json": {}, "created_at": AT,
+            "source_run_id": id("ses"), "colony": id("col"), "author": said, "trust": said,
+            "source_event": said, "score": 0.5})
     }
 
     fn step(&self) -> Value {
@@ -230,6 +245,20 @@ impl Says<'_> {
                 cost["key"] = json!(said);
                 json!([cost])
             }
+            "/api/memory" => json!([self.remembered()]),
+            "/api/memory/search" => json!({"ok": true, "results": [self.remembered()]}),
+            "/mesh/blackboard" => json!([{"key": said, "value": {said: said}, "written_by": said,
+                "workflow_id": null, "created_at": AT, "updated_at": AT, "ttl": null, "version": 1}]),
+            "/mesh/agents" => json!([{"id": id("agt"), "name": said, "capabilities": [said],
+                "registered": true, "waiting": 1}]),
+            "/mesh/subscriptions" => json!([{"id": id("sub"), "agent_id": id("agt"),
+                "topic": said, "created_at": AT, "created_by": said}]),
+            "/mesh/messages" => json!([{"id": id("msg"), "from_agent": said, "to": id("agt"),
+                "type": said, "topic": said, "payload": said, "workflow_id": null,
+                "reply_to": null, "priority": "normal", "timestamp": AT, "expires_at": null,
+                "state": "dead", "why_dead": said, "attempt": 2, "visible_at": AT}]),
+            "/mesh/can" => json!({"allowed": false, "agent": said, "verb": said, "object": said,
+                "rule": said, "ask_for": said}),
             "/api/budgets" => json!([]),
             "/api/halt" => json!({"halted": true, "by": said, "reason": said, "since": AT,
                 "canceled_runs": 0}),
@@ -280,6 +309,7 @@ impl Port for Says<'_> {
         let (path, query) = call.target.split_once('?').unwrap_or((&call.target, ""));
         let body = match path {
             path if path.ends_with("/replay") => Some(self.timeline()),
+            path if path.ends_with("/log") => Some(self.0.to_owned()),
             path => self.body(path, query).map(|body| body.to_string()),
         };
         let status = if body.is_some() { StatusCode::OK } else { StatusCode::NOT_FOUND };
@@ -341,8 +371,9 @@ fn no_text_of_an_agent_becomes_markup_a_link_a_script_or_a_title() {
                 let path_of = link.split('?').next().unwrap_or_default();
                 assert!(own && !path_of.contains("/../") && !link.contains('\\'), "{path}: {link}");
             }
-            // Two of ours.
-            assert_eq!(page.matches("<script").count(), 2, "{path} with {text:?}");
+            // Two of ours, and that of the terminal.
+            let scripts = if path.ends_with("/terminal") { 3 } else { 2 };
+            assert_eq!(page.matches("<script").count(), scripts, "{path} with {text:?}");
             assert_eq!(page.matches("<title>").count(), 1, "{path} with {text:?}");
             let bare = |c: char| c.is_control() && c != '\n' && c != '\t';
             assert_eq!(page.find(bare), None, "{path} with {text:?}");

@@ -25,6 +25,8 @@ mod form;
 mod hostile;
 mod lists;
 mod login;
+mod memory;
+mod mesh;
 mod now;
 mod page;
 mod port;

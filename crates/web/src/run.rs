@@ -29,6 +29,7 @@ pub(crate) struct Head {
 /// The pages of a run: the last part of the path, and the title.
 const TABS: &[(&str, &str)] = &[
     ("", "Timeline"),
+    ("terminal", "Terminal"),
     ("changes", "Changes"),
     ("artifacts", "Artifacts"),
     ("log", "Log"),
@@ -49,7 +50,11 @@ pub(crate) async fn head(
     let waits: Vec<InboxItem> = waits.unwrap_or_default();
     let now = crate::lists::time(ask, Some(run.finished_at.unwrap_or(run.created_at))).await;
     let view = RunPage::new(&run, &waits, now);
-    let shown = TABS.iter().filter(|(part, _)| *part != "changes" || view.has_room);
+    let shown = TABS.iter().filter(|(part, _)| match *part {
+        "changes" => view.has_room,
+        "terminal" => view.has_log,
+        _ => true,
+    });
     let tabs = shown.map(|(part, title)| {
         let path = match *part {
             "" => view.link.clone(),
@@ -165,7 +170,7 @@ async fn timeline(
     Ok(items)
 }
 
-async fn log(ask: &Ask<'_>, base: &str) -> String {
+pub(crate) async fn log(ask: &Ask<'_>, base: &str) -> String {
     let call = Call::get(format!("{base}/log?tail=200&strip=true")).most(LOG);
     let reply = ask.port.call(ask.secret, call).await;
     match reply.check() {

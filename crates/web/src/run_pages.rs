@@ -2,14 +2,16 @@
 
 use askama::Template;
 use http::StatusCode;
-use overmind_api::{Artifact, Diff, Event, RoomWork, Run, Step, VerifyReport};
-use overmind_view::{Answer, ArtifactRow, Changes, Compared, LogRow, Row, StepView, Verdict};
+use overmind_api::{Agent, Artifact, Diff, Event, RoomWork, Run, Step, VerifyReport};
+use overmind_view::{
+    Answer, ArtifactRow, Changes, Compared, LogRow, Row, StepView, TerminalPanel, Verdict,
+};
 use serde_json::{Map, Value, json};
 
 use crate::form::{Fields, decoded, encoded};
 use crate::page::{Frame, Html, html, see_other};
 use crate::port::{Call, Refusal};
-use crate::run::{Head, head, last_event};
+use crate::run::{self, Head, head, last_event};
 use crate::site::Ask;
 
 /// Events of a page of the log.
@@ -120,6 +122,30 @@ pub(crate) async fn artifacts(ask: &Ask<'_>, id: &str) -> Result<Html, Refusal> 
     });
     let rows = rows.collect();
     Ok(html(StatusCode::OK, &ArtifactsPage { frame, head, rows }))
+}
+
+#[derive(Template)]
+#[template(path = "terminal.html")]
+struct TerminalPage {
+    frame: Frame,
+    head: Head,
+    panel: TerminalPanel,
+    /// The last lines that it wrote, without what steers a terminal.
+    text: String,
+}
+
+/// `/runs/{id}/terminal`: the terminal of its program. The script of the page attaches to it; the
+/// last lines are there without one.
+pub(crate) async fn terminal(ask: &Ask<'_>, id: &str) -> Result<Html, Refusal> {
+    let (frame, head, run, _) = head(ask, id, "terminal", None).await?;
+    // The agent may have been removed since, or changed: then attaching finds out.
+    let call = Call::get(format!("/api/agents/{}", run.agent_id));
+    let agent = ask.port.call(ask.secret, call).await.value::<Agent>().ok();
+    let agent = agent.filter(|agent| agent.version == run.agent_version);
+    let terminal = agent.and_then(|agent| agent.command).map(|command| command.terminal);
+    let panel = TerminalPanel::new(&run, terminal, ask.visitor.role);
+    let text = run::log(ask, &base(id)).await;
+    Ok(html(StatusCode::OK, &TerminalPage { frame, head, panel, text }))
 }
 
 #[derive(Template)]

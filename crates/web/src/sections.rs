@@ -18,6 +18,8 @@ pub(crate) const SECTIONS: &[Section] = &[
     Section { title: "Sessions", path: "/runs", key: "s", shown: reads },
     Section { title: "Agents", path: "/agents", key: "a", shown: sees_agents },
     Section { title: "Resources", path: "/resources", key: "r", shown: sees_agents },
+    Section { title: "Memory", path: "/memory", key: "m", shown: sees_agents },
+    Section { title: "Mesh", path: "/board", key: "b", shown: sees_agents },
     Section { title: "Costs", path: "/costs", key: "c", shown: sees_agents },
 ];
 

@@ -7,7 +7,9 @@ use http::{HeaderValue, Method, StatusCode, header};
 use crate::form::{self, Fields};
 use crate::page::{Html, see_other};
 use crate::port::{Port, Refusal, Visitor};
-use crate::{agents, assets, costs, lists, login, now, page, resources, run, run_pages, start};
+use crate::{
+    agents, assets, costs, lists, login, memory, mesh, now, page, resources, run, run_pages, start,
+};
 
 /// Longest form that is read, in bytes.
 const MAX_FORM: usize = 1 << 20;
@@ -26,6 +28,8 @@ pub enum Answer {
     Page(http::Response<Bytes>),
     /// The answer of the API at this target, as it comes, asked for with this key.
     Stream { secret: String, target: String },
+    /// The same of a WebSocket, with the headers of its handshake.
+    Socket { secret: String, target: String },
 }
 
 impl std::fmt::Debug for Incoming<'_> {
@@ -42,6 +46,7 @@ impl std::fmt::Debug for Answer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Page(response) => f.debug_tuple("Page").field(&response.status()).finish(),
+            Self::Socket { target, .. } => f.debug_tuple("Socket").field(target).finish(),
             Self::Stream { target, .. } => f.debug_tuple("Stream").field(target).finish(),
         }
     }
@@ -68,6 +73,8 @@ pub fn serves(path: &str) -> bool {
                 | "runs"
                 | "agents"
                 | "resources"
+                | "memory"
+                | "board"
                 | "costs"
                 | "inbox"
                 | "live"
@@ -140,6 +147,13 @@ pub async fn answer(port: &dyn Port, incoming: Incoming<'_>) -> Answer {
             let target = format!("/api/runs/{}/artifacts/{name}", form::encoded(id));
             return stream(&secret, target);
         }
+        (false, ["runs", id, "terminal"]) => run_pages::terminal(&ask, id).await,
+        (false, ["runs", id, "terminal", "socket"]) => {
+            return match socket(&ask, id, parts) {
+                Ok(target) => Answer::Socket { secret, target },
+                Err(refusal) => Answer::Page(page::trouble(&visitor, &secret, &refusal)),
+            };
+        }
         (false, ["runs", id, "log"]) => run_pages::log(&ask, id, None).await,
         (false, ["runs", id, "replay"]) => run_pages::replay(&ask, id, None).await,
         (true, ["runs", id, verb @ ("done" | "undo")]) => {
@@ -175,6 +189,10 @@ pub async fn answer(port: &dyn Port, incoming: Incoming<'_>) -> Answer {
                 verb @ ("delete" | "pause" | "resume" | "run" | "scale" | "restart" | "undo"),
             ],
         ) => resources::act(&ask, kind, name, verb, &fields).await,
+        (false, ["memory"]) => memory::show(&ask, None).await,
+        (true, ["memory"]) => memory::add(&ask, &fields).await,
+        (true, ["memory", id, "forget"]) => memory::forget(&ask, id).await,
+        (false, ["board"]) => mesh::show(&ask).await,
         (false, ["costs"]) => costs::show(&ask, None).await,
         (true, ["costs", verb @ ("halt" | "resume" | "budget" | "forget")]) => {
             costs::act(&ask, verb, &fields).await
@@ -203,6 +221,28 @@ pub async fn answer(port: &dyn Port, incoming: Incoming<'_>) -> Answer {
     };
     let html = done.unwrap_or_else(|refusal| page::trouble(&visitor, &secret, &refusal));
     Answer::Page(html)
+}
+
+/// The API's WebSocket for the terminal of a run: to watch, unless typing was asked for.
+///
+/// # Errors
+///
+/// A handshake that does not say which page it comes from: a cookie alone opens no terminal. The
+/// server has refused other origins before.
+fn socket(ask: &Ask<'_>, id: &str, parts: &Parts) -> Result<String, Refusal> {
+    if !parts.headers.contains_key(header::ORIGIN) {
+        let message = "a terminal is opened by the page of its run; use `overmind attach RUN`";
+        let status = StatusCode::FORBIDDEN;
+        return Err(Refusal { status, message: message.to_owned() });
+    }
+    let mode = if ask.query.get("mode") == "write" { "write" } else { "read" };
+    let mut target = format!("/api/runs/{}/attach?mode={mode}", form::encoded(id));
+    for name in ["columns", "rows"] {
+        if !ask.query.get(name).is_empty() {
+            target.push_str(&format!("&{name}={}", form::encoded(ask.query.get(name))));
+        }
+    }
+    Ok(target)
 }
 
 fn stream(secret: &str, target: String) -> Answer {

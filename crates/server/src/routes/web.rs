@@ -5,11 +5,12 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use http_body_util::{BodyExt, Limited};
+use hyper::upgrade::OnUpgrade;
 use overmind_api::ProblemKind;
 use overmind_core::row::Role;
 use overmind_engine::{Caller, EngineError, Rights, SIGN_IN_LASTS};
@@ -25,6 +26,15 @@ const MAX_FORM: usize = 1 << 20;
 /// What the log and the metrics call a page.
 const PAGE: Template = Template("page");
 
+/// The headers of a WebSocket's handshake that the API reads.
+const HANDSHAKE: [HeaderName; 5] = [
+    header::CONNECTION,
+    header::UPGRADE,
+    header::SEC_WEBSOCKET_KEY,
+    header::SEC_WEBSOCKET_VERSION,
+    header::SEC_WEBSOCKET_PROTOCOL,
+];
+
 pub(crate) use overmind_web::serves;
 
 /// Answers a request to a page. `counted`: it counts for the rate of its caller.
@@ -35,7 +45,8 @@ pub(crate) async fn answer(
     tls: bool,
     counted: bool,
 ) -> Result<Response, Fault> {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
+    let upgrade = parts.extensions.remove::<OnUpgrade>();
     let body = match parts.method {
         Method::POST => form(cx, body).await?,
         _ => Bytes::new(),
@@ -51,6 +62,18 @@ pub(crate) async fn answer(
                 headers.insert("last-event-id", resume);
             }
             api.ask(&secret, Method::GET, &target, None, headers).await?
+        }
+        Answer::Socket { secret, target } => {
+            let mut headers = HeaderMap::new();
+            for name in HANDSHAKE.iter().filter(|name| parts.headers.contains_key(*name)) {
+                headers.insert(name, parts.headers[name].clone());
+            }
+            let request = api.request(&secret, Method::GET, &target, None, headers);
+            let mut request = request.await?;
+            if let Some(upgrade) = upgrade {
+                request.extensions_mut().insert(upgrade);
+            }
+            api.routed(request).await?
         }
     };
     response.extensions_mut().insert(PAGE);
@@ -89,6 +112,17 @@ impl Api<'_> {
         body: Option<Vec<u8>>,
         headers: HeaderMap,
     ) -> Result<Response, Fault> {
+        self.routed(self.request(secret, method, target, body, headers).await?).await
+    }
+
+    async fn request(
+        &self,
+        secret: &str,
+        method: Method,
+        target: &str,
+        body: Option<Vec<u8>>,
+        headers: HeaderMap,
+    ) -> Result<Request, Fault> {
         let caller = self.cx.engine.authenticate(secret).await?;
         let mut request = Request::new(Body::from(body.unwrap_or_default()));
         *request.method_mut() = method;
@@ -102,6 +136,10 @@ impl Api<'_> {
         request.headers_mut().insert(header::AUTHORIZATION, bearer);
         request.headers_mut().insert(header::CONTENT_TYPE, json);
         request.extensions_mut().insert(caller);
+        Ok(request)
+    }
+
+    async fn routed(&self, request: Request) -> Result<Response, Fault> {
         match self.router.clone().oneshot(request).await {
             Ok(mut response) => match response.extensions_mut().remove::<Fault>() {
                 Some(fault) => Err(fault),

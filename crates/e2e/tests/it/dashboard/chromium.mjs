@@ -149,6 +149,60 @@ await page.getByRole("button", { name: "Send", exact: true }).click();
 await expect("it goes on", seen("#tl", "and once more"));
 await expect("it answers", seen("#tl", "The second answer."));
 
+here = "a terminal";
+await context.grantPermissions(["clipboard-read", "clipboard-write"], { origin: base });
+await page.evaluate(() => navigator.clipboard.writeText("mine"));
+await page.goto(`${base}/runs/${runs.terminal}`);
+await page.getByRole("link", { name: "Terminal" }).click();
+const rows = page.locator(".xterm-rows");
+const shows = (/** @type {import("playwright-core").Page} */ who, /** @type {string} */ text) =>
+  who.locator(".xterm-rows", { hasText: text }).waitFor();
+await expect("the program's screen", shows(page, "ready"));
+await expect("it is watched", seen("#term-mode", "watching"));
+await page.locator(".xterm").click();
+await page.keyboard.type("nobody\n");
+await page.getByRole("button", { name: "Take over" }).click();
+await expect("it was taken over", seen("#term-mode", "you type"));
+await page.keyboard.type("hello there\n");
+await expect("the echo", shows(page, "heard <hello there>"));
+const wide = await page.locator("#term").evaluate((element) => element.clientWidth);
+const columns = Number(/columns: (\d+)/.exec((await rows.innerText()).replace(/\s+/g, " "))?.[1]);
+if (!(columns > wide / 12 && columns < wide / 5)) fail(`the terminal has ${columns} columns on ${wide} px`);
+await rows.getByText("a link", { exact: true }).click({ force: true });
+
+here = "a second viewer";
+const second = await context.browser().newContext({ storageState: await context.storageState() });
+const other = await second.newPage();
+other.setDefaultTimeout(10_000);
+other.on("pageerror", (error) => fail(`script: ${error.message}`));
+/** @type {import("playwright-core").WebSocketRoute[]} */
+const sockets = [];
+await other.routeWebSocket(/terminal\/socket/, (socket) => { socket.connectToServer(); sockets.push(socket); });
+await other.goto(`${base}/runs/${runs.terminal}/terminal`);
+await expect("it sees the same", shows(other, "heard <hello there>"));
+await page.locator(".xterm").click();
+await page.keyboard.type("for both\n");
+await expect("it follows", shows(other, "heard <for both>"));
+
+here = "a terminal whose connection breaks";
+await sockets[0].close({ code: 1012 });
+await expect("it connects again and says so", other.locator("#term-say", { hasText: "Connected again, was away" }).waitFor());
+await expect("it shows the screen as it is", shows(other, "heard <for both>"));
+
+here = "give back";
+await page.locator(".xterm").click();
+await page.keyboard.press("Control+Shift+Enter");
+await expect("it is watched again", seen("#term-mode", "watching"));
+await page.keyboard.type("nobody\n");
+await other.getByRole("button", { name: "Take over" }).click();
+await expect("the second types", other.locator("#term-mode", { hasText: "you type" }).waitFor());
+await other.keyboard.type("from the second\n");
+await expect("the first sees it", shows(page, "heard <from the second>"));
+if (/nobody/.test(await rows.innerText())) fail("what was pressed while watching reached the program");
+if (/owned/.test((await page.title()) + (await other.title()))) fail("the program has set the title");
+if ((await page.evaluate(() => navigator.clipboard.readText())) !== "mine") fail("the program has set the clipboard");
+await second.close();
+
 here = "merge";
 await page.goto(`${base}/runs/${runs.fix}/changes`);
 await page.getByRole("button", { name: "Merge" }).click();

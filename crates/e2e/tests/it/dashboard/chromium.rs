@@ -49,6 +49,12 @@ fn hostile(home: &Home, project: &Path) -> Vec<String> {
     vec![id, ran(home, project, "prints", &line)]
 }
 
+/// A program in a terminal that asks for nothing of the person's machine in vain: a title, the
+/// clipboard, a link. Then it repeats what is typed, once it has said how wide its terminal is.
+const TERMINAL: &str = "printf '\\033]0;owned\\007\\033]2;owned\\033\\\\\\033]52;c;b3duZWQ=\\007'; \
+    printf '\\033]8;;http://evil.example/\\033\\\\a link\\033]8;;\\033\\\\ \\033[38;2;250;120;90mready\\033[0m\\n'; \
+    while read -r line; do stty size | cut -d' ' -f2 | sed 's/^/columns: /'; echo \"heard <$line>\"; done";
+
 /// The ids that the script needs.
 fn prepare(home: &Home) -> (Value, Vec<String>) {
     let project = project(home);
@@ -70,8 +76,11 @@ fn prepare(home: &Home) -> (Value, Vec<String>) {
         "asks": begun(home, &["--name", "asks", "asker", "which file?"], "awaiting_input"),
         "rests": rests,
         "fix": ran(home, &project, "fix", "printf 'twice\\nupon\\n' > story.txt"),
+        "terminal": begun(home, &["--name", "types", TERMINAL], "running"),
         "work": work,
     });
+    home.run(&["memory", "add", "use tabs", "--collection", "notes"]).ok();
+    home.run(&["mesh", "put", "build/api/status", "green"]).ok();
     let cron = ["cron", "add", "daily", "0 9 * * 1-5", "--", "run", "sh", "shell: echo report"];
     home.run(&cron).ok();
     (ids, hostile(home, &project))
@@ -85,10 +94,12 @@ fn needs_chromium_every_page_is_accessible_and_a_person_does_their_errands() {
     let run = |id: &Value, part: &str| format!("/runs/{}{part}", id.as_str().unwrap());
     let mut pages = json!({
         "now": "/", "sessions": "/runs", "agents": "/agents", "start": "/runs/new",
-        "costs": "/costs", "resources": "/resources", "kind": "/resources/ritual",
+        "costs": "/costs", "memory": "/memory", "found": "/memory?q=tabs", "mesh": "/board",
+        "may": "/board?agent=sh&verb=write&object=plan", "resources": "/resources", "kind": "/resources/ritual",
         "ritual": "/resources/ritual/daily", "session-kind": "/resources/session",
         "waits": run(&ids["hook"], ""), "rests": run(&ids["rests"], ""),
         "changes": run(&ids["fix"], "/changes"), "log": run(&ids["fix"], "/log"),
+        "terminal": run(&ids["terminal"], "/terminal"), "ended": run(&ids["fix"], "/terminal"),
         "artifacts": run(&ids["fix"], "/artifacts"), "replay": run(&ids["hook"], "/replay"),
     });
     for (n, id) in hostile.iter().enumerate() {

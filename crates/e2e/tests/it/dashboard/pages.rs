@@ -215,3 +215,101 @@ async fn an_admin_sets_a_budget_and_everything_is_halted_and_resumed() {
     assert_eq!(root.post("/costs/resume", &halt[..1]).await.status(), StatusCode::SEE_OTHER);
     assert!(!vera.text("/costs").await.contains("Everything is halted"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_is_read_without_scripts_and_opened_by_its_own_page_alone() {
+    let (home, url) = up();
+    let line = "printf '\\033]0;owned\\007<b>ready</b>\\n'; read -r line; echo \"heard $line\"";
+    let id = home.run(&["run", "--name", "types", "-o", "name", line]).ok().line().to_owned();
+    home.wait_for(&id, "running");
+    let (mut ann, mut olga) = (Browser::new(&url), Browser::new(&url));
+    let mut vera = Browser::new(&url);
+    ann.sign_in(&key(&home, "ann", "admin")).await;
+    olga.sign_in(&key(&home, "olga", "operator")).await;
+    vera.sign_in(&key(&home, "vera", "viewer")).await;
+    let path = format!("/runs/{id}/terminal");
+    let mut page = ann.text(&path).await;
+    while !page.contains("&#60;b&#62;ready") {
+        page = ann.text(&path).await;
+    }
+    assert!(!page.contains("<b>ready") && !page.contains('\u{1b}'), "{page}");
+    assert!(page.contains("Take over") && page.contains("/assets/terminal.js"));
+    let seen = vera.text(&path).await;
+    assert!(seen.contains("Your role cannot type here") && !seen.contains("Take over"), "{seen}");
+
+    let opens = async |who: &Browser, mode: &str, origin: Option<&str>| {
+        let address = format!("{url}{path}/socket?mode={mode}");
+        let mut request = who.client.get(address).header("cookie", &who.cookie);
+        request = request.header("connection", "upgrade").header("upgrade", "websocket");
+        request = request.header("sec-websocket-version", "13");
+        request = request.header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
+        if let Some(origin) = origin {
+            request = request.header("origin", origin);
+        }
+        request.send().await.unwrap().status()
+    };
+    assert_eq!(opens(&ann, "write", Some(&url)).await, StatusCode::SWITCHING_PROTOCOLS);
+    assert_eq!(opens(&vera, "read", Some(&url)).await, StatusCode::SWITCHING_PROTOCOLS);
+    // The program has no sandbox: typing is running commands on the host itself.
+    assert!(olga.text(&path).await.contains("Only admins type"));
+    assert_eq!(opens(&olga, "write", Some(&url)).await, StatusCode::FORBIDDEN);
+    assert_eq!(opens(&vera, "write", Some(&url)).await, StatusCode::FORBIDDEN);
+    assert_eq!(opens(&ann, "write", Some("http://evil.example")).await, StatusCode::FORBIDDEN);
+    assert_eq!(opens(&ann, "write", None).await, StatusCode::FORBIDDEN);
+    let nobody = Browser::new(&url);
+    assert_eq!(opens(&nobody, "read", Some(&url)).await, StatusCode::UNAUTHORIZED);
+
+    home.run(&["send", "types", "bye"]).ok();
+    home.wait_for(&id, "succeeded");
+    let ended = ann.text(&path).await;
+    assert!(ended.contains("heard bye") && ended.contains("The run has ended"), "{ended}");
+    assert!(!ended.contains("Take over"), "{ended}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_is_searched_added_to_and_forgotten_and_the_mesh_is_read_without_scripts() {
+    let (home, url) = up();
+    home.agent("sh", &["--sandbox", "none"]);
+    home.run(&["mesh", "put", "build/api/status", "<b>green</b>"]).ok();
+    let (mut ann, mut vera) = (Browser::new(&url), Browser::new(&url));
+    ann.sign_in(&key(&home, "ann", "operator")).await;
+    vera.sign_in(&key(&home, "vera", "viewer")).await;
+    let token = csrf(&ann.text("/memory").await);
+    let text = "the staging port is 8080 <script>alert(1)</script>";
+    let typed = [("csrf", token.as_str()), ("into", "notes"), ("text", text), ("trust", "tool")];
+    let bad = ann.post("/memory", &[&typed[..], &[("ttl", "soon")]].concat()).await;
+    assert_eq!(bad.status(), StatusCode::UNPROCESSABLE_ENTITY);
+    assert!(bad.text().await.unwrap().contains("the staging port is 8080 &#60;script"));
+    let added = ann.post("/memory", &typed).await;
+    assert_eq!(added.headers()[LOCATION], "/memory?did=added&collection=notes");
+    let found = ann.text("/memory?collection=notes&q=staging+port").await;
+    assert!(found.contains("8080 &#60;script&#62;") && found.contains("by ann"), "{found}");
+    assert!(found.contains("</span> tool</span>") && !found.contains("<script>alert"), "{found}");
+    assert!(ann.text("/memory?collection=other").await.contains("Nothing is remembered yet"));
+
+    let seen = vera.text("/memory").await;
+    assert!(seen.contains("8080") && !seen.contains("/forget") && !seen.contains("Add it"));
+    let (_, rest) = found.split_once("action=\"/memory/").unwrap();
+    let forget = format!("/memory/{}", rest.split('"').next().unwrap());
+    let own = csrf(&seen);
+    let refused = vera.post(&forget, &[("csrf", &own)]).await;
+    assert_eq!(refused.status(), StatusCode::FORBIDDEN);
+    let gone = ann.post(&forget, &[("csrf", &token)]).await;
+    assert_eq!(gone.headers()[LOCATION], "/memory?did=forgotten");
+    assert!(!ann.text("/memory").await.contains("8080"));
+
+    let board = vera.text("/board?prefix=build/").await;
+    for part in ["build/</span>", "api/</span>", "<strong>status</strong>", "&#60;b&#62;green"] {
+        assert!(board.contains(part), "no `{part}` in {board}");
+    }
+    assert!(vera.text("/board?prefix=other/").await.contains("No key begins with"));
+    let asked = vera.text("/board?agent=sh&verb=write&object=plan").await;
+    let can = home.run(&["acl", "can", "sh", "write", "plan", "-o", "json"]);
+    let rule = can.json()["rule"].as_str().unwrap().to_owned();
+    assert!(asked.contains("sh write plan") && asked.contains(&rule), "{rule}: {asked}");
+    let agents = home.run(&["agent", "list", "-o", "json"]).ok().json();
+    let id = agents[0]["id"].as_str().unwrap().to_owned();
+    home.run(&["mail", "send", "sh", "look here"]).ok();
+    let mailbox = vera.text(&format!("/board?of={id}")).await;
+    assert!(mailbox.contains("Messages of sh") && mailbox.contains("look here"), "{mailbox}");
+}

@@ -1,0 +1,201 @@
+//! The mesh: shared state as a tree, topics, messages, and who may do what.
+
+use overmind_api::{BlackboardEntry, Can, Letter, MeshAgent, Subscription, Timestamp};
+
+use crate::clean;
+use crate::parts::{Pill, Tone, thousands};
+use crate::when::When;
+
+/// Longest value that is shown, in characters.
+const MOST: usize = 4_000;
+
+fn line(text: &str) -> String {
+    clean::cut(&clean::line(text), 200).into_owned()
+}
+
+fn value(value: &serde_json::Value) -> String {
+    let text = match value {
+        serde_json::Value::String(text) => text.clone(),
+        other => serde_json::to_string_pretty(other).unwrap_or_default(),
+    };
+    clean::cut(&clean::block(&text), MOST).into_owned()
+}
+
+/// One line of the tree: a directory of keys, or a key with its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoardRow {
+    /// From 0, at the root.
+    pub depth: usize,
+    /// The last part of the key, with `/` behind it if it is a directory.
+    pub name: String,
+    pub entry: Option<BoardValue>,
+}
+
+/// A value of the shared state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoardValue {
+    pub key: String,
+    pub value: String,
+    pub by: String,
+    pub version: String,
+    pub updated: When,
+    pub expires: Option<When>,
+}
+
+/// The entries, which are sorted by key, as a tree.
+pub fn tree(entries: &[BlackboardEntry], now: Timestamp) -> Vec<BoardRow> {
+    let mut rows = Vec::new();
+    let mut open: Vec<&str> = Vec::new();
+    for entry in entries {
+        let mut parts: Vec<&str> = entry.key.split('/').collect();
+        let name = parts.pop().unwrap_or_default();
+        let same = open.iter().zip(&parts).take_while(|(a, b)| a == b).count();
+        open.truncate(same);
+        for part in parts.get(same..).unwrap_or_default() {
+            let name = format!("{}/", line(part));
+            rows.push(BoardRow { depth: open.len(), name, entry: None });
+            open.push(part);
+        }
+        let shown = BoardValue {
+            key: line(&entry.key),
+            value: value(&entry.value),
+            by: line(&entry.written_by),
+            version: thousands(entry.version),
+            updated: When::new(entry.updated_at, now),
+            expires: entry.expires_at.map(|at| When::until(at, now)),
+        };
+        rows.push(BoardRow { depth: open.len(), name: line(name), entry: Some(shown) });
+    }
+    rows
+}
+
+/// A message in the mailbox of an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LetterRow {
+    pub from: String,
+    pub kind: String,
+    pub topic: String,
+    pub pill: Pill,
+    pub payload: String,
+    pub attempt: u32,
+    pub at: When,
+}
+
+impl LetterRow {
+    pub fn new(letter: &Letter, now: Timestamp) -> Self {
+        let pill = match (letter.state.as_str(), letter.why_dead.as_deref()) {
+            ("waiting", _) => Pill::new(Tone::Flat, "◌", "waiting"),
+            ("held", _) => Pill::new(Tone::Busy, "◐", "being read"),
+            (_, Some(why)) => Pill::new(Tone::Bad, "✕", format!("dead: {}", line(why))),
+            (other, None) => Pill::new(Tone::Bad, "✕", line(other)),
+        };
+        Self {
+            from: line(&letter.from_agent),
+            kind: line(&letter.kind),
+            topic: line(letter.topic.as_deref().unwrap_or_default()),
+            pill,
+            payload: value(&letter.payload),
+            attempt: letter.attempt,
+            at: When::new(letter.timestamp, now),
+        }
+    }
+}
+
+/// An agent of the mesh.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MeshAgentRow {
+    pub id: String,
+    pub name: String,
+    /// What it has registered, separated by commas.
+    pub capabilities: String,
+    /// The topics that it has subscribed to, separated by commas.
+    pub topics: String,
+    /// Messages that wait for it.
+    pub waiting: u32,
+}
+
+impl MeshAgentRow {
+    pub fn new(agent: &MeshAgent, subscriptions: &[Subscription]) -> Self {
+        let topics = subscriptions.iter().filter(|one| one.agent_id == agent.id);
+        let topics: Vec<&str> = topics.map(|one| one.topic.as_str()).collect();
+        Self {
+            id: agent.id.to_string(),
+            name: line(&agent.name),
+            capabilities: line(&agent.capabilities.join(", ")),
+            topics: line(&topics.join(", ")),
+            waiting: agent.waiting,
+        }
+    }
+}
+
+/// Whether somebody may do something, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MayRow {
+    pub pill: Pill,
+    /// The question as a sentence.
+    pub asked: String,
+    /// What decides.
+    pub rule: String,
+    /// What would have to be granted.
+    pub ask_for: String,
+}
+
+impl MayRow {
+    pub fn new(can: &Can) -> Self {
+        Self {
+            pill: match can.allowed {
+                true => Pill::new(Tone::Good, "✓", "yes"),
+                false => Pill::new(Tone::Bad, "✕", "no"),
+            },
+            asked: line(&format!("{} {} {}", can.agent, can.verb, can.object)),
+            rule: line(&can.rule),
+            ask_for: line(can.ask_for.as_deref().unwrap_or_default()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const AT: &str = "2026-11-25T16:00:00+00:00";
+
+    fn entry(key: &str) -> BlackboardEntry {
+        serde_json::from_value(json!({"key": key, "value": {"a": 1}, "written_by": "ann\u{7}",
+            "workflow_id": null, "created_at": AT, "updated_at": AT, "ttl": null, "version": 1200}))
+        .unwrap()
+    }
+
+    #[test]
+    fn keys_become_a_tree_in_which_each_directory_stands_once() {
+        let keys = ["app", "build/api/status", "build/api/url", "build/web", "notes/x"];
+        let rows = tree(&keys.map(entry), AT.parse().unwrap());
+        let shown: Vec<_> =
+            rows.iter().map(|row| format!("{}{}", "  ".repeat(row.depth), row.name)).collect();
+        let want = ["app", "build/", "  api/", "    status", "    url", "  web", "notes/", "  x"];
+        assert_eq!(shown, want);
+        let first = rows[0].entry.as_ref().unwrap();
+        assert_eq!((first.by.as_str(), first.version.as_str()), ("ann\\u{7}", "1,200"));
+        assert_eq!(first.value, "{\n  \"a\": 1\n}");
+    }
+
+    #[test]
+    fn an_answer_about_a_permission_names_the_rule() {
+        let can = Can {
+            allowed: false,
+            agent: "a".into(),
+            verb: "write".into(),
+            object: "plan".into(),
+            rule: "no\u{7} rule".into(),
+            ask_for: Some("blackboard_write: plan".into()),
+        };
+        let row = MayRow::new(&can);
+        assert_eq!((row.pill.text.as_str(), row.asked.as_str()), ("no", "a write plan"));
+        assert_eq!(
+            (row.rule.as_str(), row.ask_for.as_str()),
+            ("no\\u{7} rule", "blackboard_write: plan")
+        );
+    }
+}

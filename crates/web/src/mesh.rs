@@ -1,0 +1,103 @@
+//! `/board`: the mesh. Shared state, agents with their topics, messages, who may do what and why.
+
+use askama::Template;
+use http::StatusCode;
+use overmind_api::{BlackboardEntry, Can, Letter, MeshAgent, Subscription};
+use overmind_view::{BoardRow, LetterRow, MayRow, MeshAgentRow, clean, tree};
+
+use crate::form::encoded;
+use crate::page::{Frame, Html, html};
+use crate::port::{Call, Refusal};
+use crate::site::Ask;
+
+/// Keys and messages of a page.
+const KEYS: usize = 500;
+const LETTERS: usize = 50;
+/// What the permissions are about.
+const VERBS: [&str; 8] =
+    ["message", "publish", "subscribe", "read", "write", "api", "model", "spawn"];
+
+#[derive(Template)]
+#[template(path = "mesh.html")]
+struct Page {
+    frame: Frame,
+    prefix: String,
+    rows: Vec<BoardRow>,
+    /// The query of the next page of keys.
+    next: Option<String>,
+    agents: Vec<MeshAgentRow>,
+    /// The agent whose messages are shown, and they.
+    mailbox: Option<(String, Vec<LetterRow>)>,
+    verbs: Vec<(&'static str, bool)>,
+    /// What was asked: who, and about what.
+    asked: (String, String),
+    may: Option<MayRow>,
+}
+
+/// `/board`.
+pub(crate) async fn show(ask: &Ask<'_>) -> Result<Html, Refusal> {
+    let now = crate::lists::time(ask, None).await;
+    let prefix = ask.query.get("prefix");
+    let mut target = format!("/mesh/blackboard?limit={KEYS}");
+    if !prefix.is_empty() {
+        target.push_str(&format!("&prefix={}", encoded(prefix)));
+    }
+    if !ask.query.get("cursor").is_empty() {
+        target.push_str(&format!("&cursor={}", encoded(ask.query.get("cursor"))));
+    }
+    let reply = ask.port.call(ask.secret, Call::get(target)).await;
+    let next = reply.next().map(|cursor| format!("?cursor={cursor}&prefix={}", encoded(prefix)));
+    let mut refusal = None;
+    let entries: Vec<BlackboardEntry> = match reply.value() {
+        Ok(entries) => entries,
+        // A prefix that is no key is shown where it was typed.
+        Err(wrong) if wrong.status.is_client_error() && !prefix.is_empty() => {
+            refusal = Some(wrong);
+            Vec::new()
+        }
+        Err(wrong) => return Err(wrong),
+    };
+    let call = Call::get("/mesh/agents?details=true");
+    let agents: Vec<MeshAgent> = ask.port.call(ask.secret, call).await.value()?;
+    let call = Call::get("/mesh/subscriptions");
+    let topics: Vec<Subscription> =
+        ask.port.call(ask.secret, call).await.value().unwrap_or_default();
+    let mut mailbox = None;
+    let of = ask.query.get("of");
+    if !of.is_empty() {
+        let call = Call::get(format!("/mesh/messages?agent_id={}&limit={LETTERS}", encoded(of)));
+        match ask.port.call(ask.secret, call).await.value::<Vec<Letter>>() {
+            Ok(letters) => {
+                let rows = letters.iter().map(|letter| LetterRow::new(letter, now)).collect();
+                let name = agents.iter().find(|agent| agent.id.to_string() == of);
+                let name = name.map_or(of, |agent| agent.name.as_str());
+                mailbox = Some((clean::line(name).into_owned(), rows));
+            }
+            Err(wrong) => refusal = Some(wrong),
+        }
+    }
+    let (who, verb, object) =
+        (ask.query.get("agent"), ask.query.get("verb"), ask.query.get("object"));
+    let mut may = None;
+    if !(who.is_empty() || verb.is_empty() || object.is_empty()) {
+        let (who, verb, object) = (encoded(who), encoded(verb), encoded(object));
+        let call = Call::get(format!("/mesh/can?agent={who}&verb={verb}&object={object}"));
+        match ask.port.call(ask.secret, call).await.value::<Can>() {
+            Ok(can) => may = Some(MayRow::new(&can)),
+            Err(wrong) => refusal = Some(wrong),
+        }
+    }
+    let status = refusal.as_ref().map_or(StatusCode::OK, |refusal| refusal.status);
+    let page = Page {
+        frame: Frame::new("Mesh", "/board", ask.visitor, ask.secret, refusal),
+        prefix: prefix.to_owned(),
+        rows: tree(&entries, now),
+        next,
+        agents: agents.iter().map(|agent| MeshAgentRow::new(agent, &topics)).collect(),
+        mailbox,
+        verbs: VERBS.iter().map(|word| (*word, *word == verb)).collect(),
+        asked: (who.to_owned(), object.to_owned()),
+        may,
+    };
+    Ok(html(status, &page))
+}
