@@ -58,7 +58,7 @@ pub(crate) async fn act(
         "resume" => change(ask, base, fleet, |spec| drop(spec.remove("paused"))).await,
         _ => Err(Refusal {
             status: StatusCode::NOT_FOUND,
-            message: format!("a fleet cannot be told to `{verb}`"),
+            message: format!("`{verb}` is not an action of a fleet"),
         }),
     }
 }

@@ -7,6 +7,7 @@
 mod code;
 mod graph;
 mod rules;
+mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -112,6 +112,7 @@ pub fn all_rules(tree: &Tree, packages: &[Package]) -> Vec<String> {
     problems.extend(unsafety(tree, UNSAFE_FILES));
     problems.extend(openings(tree, OPENING_FILES));
     problems.extend(forbidden_words(tree));
+    problems.extend(super::words::plain_words(tree));
     problems
 }
 
@@ -323,6 +324,9 @@ mod tests {
             graph_problems(&drawn[..2], &one, &tree(&[])),
             ["ARCHITECTURE.md: no fenced block labelled `edges`"]
         );
+        let edge = |to: &str| ("our-a".to_owned(), to.to_owned());
+        let both = crate::layout::edges_in("\n```edges\nour-a -> our-b, our-c\n```");
+        assert_eq!(both, Some([edge("our-b"), edge("our-c")].into()));
     }
 
     #[test]
