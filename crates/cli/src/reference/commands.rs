@@ -52,7 +52,7 @@ fn one(text: &mut String, command: &Command, path: &str) {
             && arg.get_id() != "help"
             && arg.get_id() != "version"
     };
-    if command.get_arguments().filter(own).next().is_some() {
+    if command.get_arguments().any(|arg| own(&arg)) {
         text.push('\n');
         options(text, command.get_arguments().filter(own));
     }
