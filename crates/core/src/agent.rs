@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::budget::{Period, UnknownPrice};
 use crate::command::CommandSpec;
 use crate::ids::{AgentId, ColonyId};
+use crate::quest::Author;
 use crate::sandbox::SandboxLevel;
 use crate::time::Timestamp;
 
@@ -159,4 +160,7 @@ pub struct Agent {
     pub version: u32,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
+    /// Who wrote the spec last, and their role then. `None` for agents that were last written before
+    /// this was recorded.
+    pub author: Option<Author>,
 }

@@ -7,6 +7,7 @@ use overmind_core::agent::{Agent, AgentLimits, AgentSpec, AgentStatus, default_s
 use overmind_core::command::CommandSpec;
 use overmind_core::ids::{AgentId, ColonyId};
 use overmind_core::name;
+use overmind_core::quest::Author;
 use overmind_core::row::{Role, SessionStatus};
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::store::{
@@ -79,6 +80,7 @@ impl Engine {
             version: 1,
             created_at: now,
             updated_at: now,
+            author: author(by),
         };
         let mut commit = agent_commit("agent.created", by, &agent);
         commit.guards.push(name_free(&agent));
@@ -233,7 +235,10 @@ impl Engine {
             if old.status == AgentStatus::Removed {
                 return Err(EngineError::conflict("the agent is removed; make a new one"));
             }
-            apply(&mut new, patch.clone());
+            let writes = apply(&mut new, patch.clone());
+            if writes && (new.spec != old.spec || lends_more(by, &old)) {
+                new.author = author(by);
+            }
             if new.status == AgentStatus::Removed && !self.has_ended(new.id).await? {
                 let message = "runs of the agent are under way; stop them first";
                 return Err(EngineError::conflict(message));
@@ -351,12 +356,16 @@ impl Engine {
     }
 }
 
-fn apply(agent: &mut Agent, patch: AgentPatch) {
+/// Answers whether the patch says anything of the spec, and not only whether the agent is enabled.
+fn apply(agent: &mut Agent, patch: AgentPatch) -> bool {
     fn set<T>(field: &mut T, value: Option<T>) {
         if let Some(value) = value {
             *field = value;
         }
     }
+    let status = patch.status;
+    let says = AgentPatch { status: None, if_version: None, ..patch.clone() };
+    let writes = says != AgentPatch::default();
     let spec = &mut agent.spec;
     set(&mut spec.name, patch.name);
     set(&mut spec.role, patch.role);
@@ -371,7 +380,21 @@ fn apply(agent: &mut Agent, patch: AgentPatch) {
     set(&mut spec.max_output_tokens, patch.max_output_tokens.map(Some));
     set(&mut spec.command, patch.command.map(Some));
     set(&mut spec.budget, patch.budget);
-    set(&mut agent.status, patch.status);
+    set(&mut agent.status, status);
+    writes
+}
+
+fn author(by: &Caller) -> Option<Author> {
+    match by.rights {
+        Rights::Role(role) => Some(Author { name: by.name.clone(), role }),
+        Rights::Session { .. } => None,
+    }
+}
+
+/// Whether what `by` writes is worth more than who wrote the agent last: an admin who writes it again,
+/// with the same words, answers for it.
+fn lends_more(by: &Caller, agent: &Agent) -> bool {
+    author(by).is_some_and(|new| agent.author.as_ref().is_none_or(|old| old.role < new.role))
 }
 
 fn name_free(agent: &Agent) -> Guard {

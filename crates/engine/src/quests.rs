@@ -20,7 +20,7 @@ use overmind_core::row::{Role, SessionRow, SessionStatus};
 use overmind_core::store::Commit;
 use serde_json::Value;
 
-pub(crate) use self::author::{authored, held, is_of_an_admin};
+pub(crate) use self::author::{authored, held, is_of_an_admin, lent};
 use crate::Engine;
 use crate::caller::{Caller, Rights};
 use crate::cortex::Order;

@@ -32,7 +32,7 @@ pub struct AgentDraft {
 }
 
 /// A change of an agent. What is `None` stays as it is.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct AgentPatch {
     pub name: Option<String>,
     pub role: Option<String>,

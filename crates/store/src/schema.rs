@@ -28,6 +28,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0014_records.sql"),
     include_str!("../migrations/0015_deleting.sql"),
     include_str!("../migrations/0016_session_owners.sql"),
+    include_str!("../migrations/0017_agent_author.sql"),
 ];
 
 /// Marks a SQLite file as ours, so that another program's database is never migrated.

@@ -3,6 +3,7 @@
 
 mod artifacts;
 mod attach;
+mod attack;
 mod bounds;
 mod budgets;
 mod built_in_rooms;

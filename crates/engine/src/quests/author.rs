@@ -4,6 +4,7 @@
 //! writes the spec, and a document cannot say it. A change of labels alone changes no author: who
 //! puts a label on a quest does not lend it their rights.
 
+use overmind_core::agent::Agent;
 use overmind_core::fleet;
 use overmind_core::quest::{Author, FINALIZER};
 use overmind_core::record::decide::Put;
@@ -66,6 +67,42 @@ pub(crate) fn authored(by: &Caller, found: Option<&Record>, mut put: Put) -> Put
         set(&mut record.status);
     }
     put
+}
+
+/// The role of who wrote the agent last. Of agents that nobody is known to have written it is the
+/// lowest role that may write one.
+fn writer(agent: &Agent) -> Role {
+    agent.author.as_ref().map_or(Role::Operator, |author| author.role)
+}
+
+/// Who a record starts sessions of this agent as: the author of its spec, with no more rights than
+/// who wrote the agent last. A spec names its agent by name, and whoever may write agents can put
+/// another one under that name.
+pub(crate) fn lent(by: &Caller, agent: &Agent) -> Caller {
+    let rights = match by.rights {
+        Rights::Role(role) => Rights::Role(role.min(writer(agent))),
+        Rights::Session { session, epoch } => Rights::Session { session, epoch },
+    };
+    Caller { rights, ..by.clone() }
+}
+
+/// What to add to a refusal, where the agent's writer is why.
+pub(crate) fn lent_less(by: &Caller, agent: &Agent) -> Option<String> {
+    if lent(by, agent).rights == by.rights {
+        return None;
+    }
+    let name: String = agent.spec.name.chars().take(64).collect();
+    let who = match &agent.author {
+        Some(author) => {
+            format!("was last written by `{}` ({})", author.name, author.role.as_str())
+        }
+        None => "was written before it was recorded by whom".to_owned(),
+    };
+    Some(format!(
+        "agent `{name}` {who}, so its runs get no more rights here: have {} write it again \
+         (`overmind agent edit`)",
+        by.name
+    ))
 }
 
 /// Whether an admin wrote the spec of this record last.

@@ -8,6 +8,7 @@ use overmind_core::record::{Record, Selector};
 use overmind_core::row::SessionRow;
 use overmind_core::store::{Page, SessionFilter, StoreError};
 
+use super::author::lent_less;
 use super::short;
 use crate::Engine;
 use crate::error::EngineError;
@@ -114,6 +115,13 @@ impl Engine {
                 Err(EngineError::NotFound {
                     message: format!("there is no agent `{agent}`; {hint}"),
                 })
+            }
+            Err(EngineError::Forbidden { message }) => {
+                let agent = self.find_agent(&spec.agent).await.ok();
+                let why = agent.and_then(|agent| lent_less(&by, &agent));
+                // First, for only the beginning of a long message is kept.
+                let message = why.map_or(message.clone(), |why| format!("{why}. {message}"));
+                Err(EngineError::Forbidden { message })
             }
             Err(err) => Err(err),
         }

@@ -255,9 +255,9 @@ pub(crate) fn step(row: &Row<'_>) -> Outcome<StepRow> {
 }
 
 /// Of `agents`; with `agent` for `id` of `agent_versions`.
-pub(crate) const AGENT: &str = "id, colony, status, version, created_at, updated_at, spec";
+pub(crate) const AGENT: &str = "id, colony, status, version, created_at, updated_at, spec, author";
 pub(crate) const AGENT_VERSION: &str =
-    "agent, colony, status, version, created_at, updated_at, spec";
+    "agent, colony, status, version, created_at, updated_at, spec, author";
 
 pub(crate) fn agent(row: &Row<'_>) -> Outcome<Agent> {
     let cells = Cells::new(row, "agents");
@@ -269,6 +269,12 @@ pub(crate) fn agent(row: &Row<'_>) -> Outcome<Agent> {
         created_at: cells.time(4)?,
         updated_at: cells.time(5)?,
         spec: serde_json::from_str(cells.str(6)?).map_err(|_| cells.wrong(6, "an agent's spec"))?,
+        author: match cells.opt(7, Cells::text)? {
+            Some(text) => {
+                Some(serde_json::from_str(&text).map_err(|_| cells.wrong(7, "an author"))?)
+            }
+            None => None,
+        },
     })
 }
 

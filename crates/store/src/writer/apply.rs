@@ -148,14 +148,18 @@ fn apply_change(conn: &Connection, change: &Write, global: u64) -> Outcome<()> {
     match change {
         Write::AgentPut { agent, spec } => {
             let status = agent_status_text(agent.status);
+            let author = agent.author.as_ref().map(|author| {
+                serde_json::to_string(author).expect("a name and a role are plain data")
+            });
             conn.prepare_cached(
                 "INSERT INTO agents
-                   (id, colony, name, status, version, created_at, updated_at, spec)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+                   (id, colony, name, status, version, created_at, updated_at, spec, author)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
                  ON CONFLICT (id) DO UPDATE SET
                    colony = excluded.colony, name = excluded.name, status = excluded.status,
                    version = excluded.version, created_at = excluded.created_at,
-                   updated_at = excluded.updated_at, spec = excluded.spec",
+                   updated_at = excluded.updated_at, spec = excluded.spec,
+                   author = excluded.author",
             )?
             .execute(params![
                 blob(agent.id.as_u128()),
@@ -165,12 +169,13 @@ fn apply_change(conn: &Connection, change: &Write, global: u64) -> Outcome<()> {
                 agent.version,
                 agent.created_at.as_micros(),
                 agent.updated_at.as_micros(),
-                spec
+                spec,
+                author
             ])?;
             conn.prepare_cached(
                 "INSERT OR REPLACE INTO agent_versions
-                   (agent, version, colony, status, created_at, updated_at, spec)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                   (agent, version, colony, status, created_at, updated_at, spec, author)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             )?
             .execute(params![
                 blob(agent.id.as_u128()),
@@ -179,7 +184,8 @@ fn apply_change(conn: &Connection, change: &Write, global: u64) -> Outcome<()> {
                 status,
                 agent.created_at.as_micros(),
                 agent.updated_at.as_micros(),
-                spec
+                spec,
+                author
             ])?;
             Ok(())
         }

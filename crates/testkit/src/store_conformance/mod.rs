@@ -18,7 +18,8 @@ use overmind_core::ids::{AgentId, ColonyId, IdSource, MemoryId, SessionId, StepI
 use overmind_core::memory::{MemoryItem, Provenance, Trust};
 use overmind_core::model::Usage;
 use overmind_core::name;
-use overmind_core::row::{SessionRow, SessionStatus, StepKind, StepRow};
+use overmind_core::quest::Author;
+use overmind_core::row::{Role, SessionRow, SessionStatus, StepKind, StepRow};
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::store::{
     Change, Commit, EventQuery, MemoryScope, NewEvent, Page, Store, StoreError, StreamId,
@@ -261,6 +262,7 @@ impl World {
             version: 1,
             created_at: at(0),
             updated_at: at(0),
+            author: Some(Author { name: "ann".into(), role: Role::Operator }),
         }
     }
 
