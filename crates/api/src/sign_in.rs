@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SignInLink {
-    /// Path and query on this server. Whoever opens it first acts as you for twelve hours.
+    /// Path and query on this server. Whoever opens it and presses its button first acts as you for
+    /// twelve hours; opening it alone does nothing.
     #[cfg_attr(feature = "openapi", schema(example = "/login?code=…"))]
     pub path: String,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]

@@ -41,6 +41,13 @@ impl Links {
         links.insert(hash(code), (now, token.to_owned()));
     }
 
+    /// The token of a code that is valid. The code stays valid.
+    pub(crate) fn look(&self, code: &str) -> Option<String> {
+        let links = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (made, token) = links.get(&hash(code))?;
+        (Instant::now().duration_since(*made) < VALID).then(|| token.clone())
+    }
+
     /// The token of a code that is valid; the code is used up.
     pub(crate) fn take(&self, code: &str) -> Option<String> {
         self.taken(code, Instant::now())
@@ -65,9 +72,10 @@ mod tests {
     fn a_code_is_good_once_and_for_a_minute() {
         let links = Links::default();
         let code = links.make("t");
-        assert_eq!(links.take("other"), None);
+        assert_eq!((links.take("other"), links.look("other")), (None, None));
+        assert_eq!(links.look(&code).as_deref(), Some("t"));
         assert_eq!(links.take(&code).as_deref(), Some("t"));
-        assert_eq!(links.take(&code), None);
+        assert_eq!((links.take(&code), links.look(&code)), (None, None));
         let now = Instant::now();
         links.put("late", "t", now);
         assert_eq!(links.taken("late", now + VALID), None);

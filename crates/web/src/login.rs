@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use crate::assets;
 use crate::form::{self, Fields};
 use crate::page::{Html, html, see_other};
-use crate::port::{Pass, Port, Refusal, SignIn};
+use crate::port::{Pass, Port, Refusal, SignIn, Visitor};
 
 #[derive(Template)]
 #[template(path = "login.html")]
@@ -19,6 +19,17 @@ struct Login {
     /// The form that was under way: where it goes, and its fields.
     kept_path: String,
     kept: String,
+}
+
+/// What a link shows: whoever sends somebody here decides nothing, for only the button signs in.
+#[derive(Template)]
+#[template(path = "invited.html")]
+struct Invited {
+    version: &'static str,
+    name: String,
+    role: &'static str,
+    code: String,
+    next: String,
 }
 
 #[derive(Template)]
@@ -43,8 +54,17 @@ impl Door<'_> {
         if code.is_empty() {
             return page(StatusCode::OK, None, query.get("next"), "", "");
         }
-        match self.port.sign_in(SignIn::Code(code)).await {
-            Ok(pass) => self.let_in(&pass, see_other(query.get("next"))),
+        match self.port.invited(code).await {
+            Ok(Visitor { name, role }) => {
+                let invited = Invited {
+                    version: assets::VERSION.as_str(),
+                    name,
+                    role: role.as_str(),
+                    code: code.to_owned(),
+                    next: form::own_path(query.get("next")).to_owned(),
+                };
+                html(StatusCode::OK, &invited)
+            }
             Err(refusal) => page(refusal.status, Some(refusal.message), query.get("next"), "", ""),
         }
     }
@@ -52,13 +72,13 @@ impl Door<'_> {
     pub(crate) async fn enter(&self, fields: &Fields) -> Html {
         let (next, kept_path, kept) =
             (fields.get("next"), fields.get("kept_path"), fields.raw("kept"));
-        let key = fields.get("key");
-        let done = match key.is_empty() {
-            true => Err(Refusal {
+        let done = match (fields.get("code"), fields.get("key")) {
+            ("", "") => Err(Refusal {
                 status: StatusCode::UNPROCESSABLE_ENTITY,
                 message: "enter a key".to_owned(),
             }),
-            false => self.port.sign_in(SignIn::Key(key)).await,
+            ("", key) => self.port.sign_in(SignIn::Key(key)).await,
+            (code, _) => self.port.sign_in(SignIn::Code(code)).await,
         };
         match done {
             Err(refusal) => page(refusal.status, Some(refusal.message), next, kept_path, kept),

@@ -16,6 +16,9 @@ pub trait Port: Send + Sync {
     /// Who holds the key of a cookie.
     fn visitor<'a>(&'a self, secret: &'a str) -> Fut<'a, Result<Visitor, Refusal>>;
 
+    /// Whom the code of a link signs in. The code is not used up.
+    fn invited<'a>(&'a self, code: &'a str) -> Fut<'a, Result<Visitor, Refusal>>;
+
     /// Proves an identity and mints a short-lived key of the same name and role for a cookie.
     fn sign_in<'a>(&'a self, by: SignIn<'a>) -> Fut<'a, Result<Pass, Refusal>>;
 

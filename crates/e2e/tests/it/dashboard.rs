@@ -153,13 +153,35 @@ async fn a_link_signs_in_once_and_a_revoked_key_takes_its_sign_ins_along() {
     assert!(link.starts_with("http://overmind.localhost:"), "{link}");
     let path = &link[link.find("/login").unwrap()..];
     let mut browser = Browser::new(&url);
-    let first = browser.get(path).await;
+    // A page can lead a browser to somebody else's link: opening it signs nobody in, however often.
+    for _ in 0..2 {
+        let head = browser.client.head(format!("{url}{path}")).send().await.unwrap();
+        assert_eq!((head.status(), head.headers().get(SET_COOKIE)), (StatusCode::OK, None));
+    }
+    let shown = browser.get(path).await;
+    assert_eq!((shown.status(), browser.cookie.as_str()), (StatusCode::OK, ""));
+    let shown = shown.text().await.unwrap();
+    assert!(shown.contains("Sign in as admin</button>"), "{shown}");
+    let (_, code) = path.split_once("?code=").unwrap();
+    let code = [("code", code), ("next", "/runs")];
+    assert_eq!(action(&shown, code[0].1), "/login");
+    // Nor can it press the button for the person.
+    let body = format!("code={}&next=/runs", code[0].1);
+    let forged = browser.client.post(format!("{url}/login")).body(body);
+    let forged = forged.header(ORIGIN, "http://evil.example").send().await.unwrap();
+    assert_eq!(forged.status(), StatusCode::FORBIDDEN);
+    let first = browser.post("/login", &code).await;
     assert_eq!(
         (first.status(), &first.headers()[LOCATION]),
-        (StatusCode::SEE_OTHER, &"/".parse().unwrap())
+        (StatusCode::SEE_OTHER, &"/runs".parse().unwrap())
     );
     assert!(browser.text("/").await.contains("admin · admin"));
-    assert_eq!(Browser::new(&url).get(path).await.status(), StatusCode::UNAUTHORIZED);
+    for again in
+        [Browser::new(&url).get(path).await, Browser::new(&url).post("/login", &code).await]
+    {
+        assert_eq!(again.status(), StatusCode::UNAUTHORIZED);
+        assert!(again.text().await.unwrap().contains("used before"));
+    }
 
     let ann = key(&home, "ann", "operator");
     let mut anns = Browser::new(&url);

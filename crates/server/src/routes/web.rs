@@ -193,17 +193,20 @@ impl Port for Api<'_> {
         })
     }
 
+    fn invited<'a>(&'a self, code: &'a str) -> Fut<'a, Result<Visitor, Refusal>> {
+        Box::pin(async move {
+            let token = self.cx.links.look(code).ok_or_else(used_up)?;
+            let caller = self.cx.engine.authenticate(&token).await.map_err(refused)?;
+            Ok(Visitor { role: role(&caller).into(), name: caller.name })
+        })
+    }
+
     fn sign_in<'a>(&'a self, by: SignIn<'a>) -> Fut<'a, Result<Pass, Refusal>> {
         Box::pin(async move {
             let caller = match by {
                 SignIn::Key(key) => self.cx.engine.authenticate(key).await.map_err(refused)?,
                 SignIn::Code(code) => {
-                    let token = self.cx.links.take(code).ok_or_else(|| Refusal {
-                        status: StatusCode::UNAUTHORIZED,
-                        message: "this link was used before, or is older than a minute: run \
-                                  `overmind dash` for another"
-                            .to_owned(),
-                    })?;
+                    let token = self.cx.links.take(code).ok_or_else(used_up)?;
                     self.cx.engine.authenticate(&token).await.map_err(refused)?
                 }
             };
@@ -230,6 +233,12 @@ fn role(caller: &Caller) -> Role {
         Rights::Role(role) => role,
         Rights::Session { .. } => Role::Model,
     }
+}
+
+fn used_up() -> Refusal {
+    let message =
+        "this link was used before, or is older than a minute: run `overmind dash` for another";
+    Refusal { status: StatusCode::UNAUTHORIZED, message: message.to_owned() }
 }
 
 fn refused(err: EngineError) -> Refusal {
