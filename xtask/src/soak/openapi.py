@@ -39,6 +39,8 @@ def harmless(server):
 @schemathesis.hook
 def before_call(context, case, kwargs):
     operation = case.operation.definition.raw.get("operationId")
+    if isinstance(case.query, dict):
+        case.query = fill(case.query)
     body = case.body
     if not isinstance(body, dict):
         return
