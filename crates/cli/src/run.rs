@@ -442,13 +442,13 @@ async fn follow_command(cx: &Context, remote: &Remote, made: &Run) -> Outcome {
             command::output(cx, remote, &id, &mut options, &mut spoken).await?;
             return Ok(exit_of(&run));
         }
-        if asked::in_place(cx, remote, &run).await? {
-            continue;
-        }
         if run.status == RunStatus::Idle {
             command::so_far(cx, remote, &id, &mut options, &mut spoken).await?;
             watch::epilogue(cx, &run);
             return Ok(Exit::Done);
+        }
+        if asked::in_place(cx, remote, &run).await? {
+            continue;
         }
         if watch::waits(run.status) {
             watch::epilogue(cx, &run);
