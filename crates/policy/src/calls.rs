@@ -1,6 +1,7 @@
 //! From a tool and its arguments to actions.
 
 use overmind_core::gate::{GateRequest, TouchKind};
+use overmind_core::sandbox::SandboxLevel;
 use serde_json::Value;
 
 use crate::shell::expand::{HOLE, is_private};
@@ -58,13 +59,16 @@ fn command(request: &GateRequest, place: &Place, mut act: Act) -> Vec<Act> {
     let args = &request.args;
     let text = |key: &str| args.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
     let mut place = place.clone();
-    // As the tools read it: anything but a plain `true` is refused by the schema.
-    if args.get("allow_write").and_then(Value::as_bool) == Some(true) {
+    // As the tools read it: anything but a boolean is refused by the schema. In an environment of its
+    // own a command may write to all of the workspace unless the call says otherwise.
+    let own = request.room && request.sandbox == SandboxLevel::Namespace;
+    if args.get("allow_write").and_then(Value::as_bool).unwrap_or(own) {
         match text("write_subdir").filter(|dir| !dir.trim().is_empty()) {
             Some(dir) => {
                 place.cwd = inside(dir, &place);
                 act.touch(TouchKind::Write, place.cwd.clone());
             }
+            None if own => act.touch(TouchKind::Write, place.cwd.clone()),
             None => place.cwd = resolve(&request.scratch, ".", &place.workspace),
         }
     }
@@ -87,6 +91,8 @@ fn command(request: &GateRequest, place: &Place, mut act: Act) -> Vec<Act> {
     };
     match run {
         Some(acts) if act.touches.is_empty() => acts,
+        // What the command says comes first, and then what it merely may.
+        Some(acts) if own => acts.into_iter().chain([act]).collect(),
         Some(acts) => std::iter::once(act).chain(acts).collect(),
         None => {
             act.garbled("the command is missing");

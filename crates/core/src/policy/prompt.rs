@@ -5,8 +5,9 @@ use crate::agent::AgentSpec;
 /// The system prompt of `agent`. The same in every turn, so that providers can cache it.
 pub fn system(agent: &AgentSpec, workspace_is_sandboxed: bool) -> String {
     let place = if workspace_is_sandboxed {
-        "Commands run in a sandbox without network. They see the project at /workspace, read-only \
-         unless you ask for `allow_write` with a `write_subdir` (`.` is the whole project)."
+        "Commands run in a sandbox without network. They see the project at /workspace. In a \
+         worktree of the run's own they may write to it; elsewhere it is read-only unless you ask \
+         for `allow_write` with a `write_subdir` (`.` is the whole project)."
     } else {
         "Commands run on the host in the project directory."
     };

@@ -137,6 +137,17 @@ impl Runner {
     }
 }
 
+/// Whether the run has a worktree of its own, whose sandbox runs its commands.
+fn has_worktree(context: &ToolContext) -> bool {
+    context.driver.is_some()
+}
+
+/// Whether a call may write to the workspace. Where it does not say so, it may in a worktree of the run's
+/// own: what it does there can be undone.
+pub(super) fn may_write(context: &ToolContext, allow_write: Option<bool>) -> bool {
+    allow_write.unwrap_or_else(|| has_worktree(context))
+}
+
 /// Makes the directory that the command may write to, and says where it really is.
 pub(super) async fn writable(
     context: &ToolContext,
@@ -144,6 +155,7 @@ pub(super) async fn writable(
 ) -> Result<PathBuf, Failure> {
     let (given, ours) = match subdir {
         Some(subdir) if !subdir.trim().is_empty() => (subdir.to_owned(), false),
+        Some(_) | None if has_worktree(context) => (".".to_owned(), false),
         Some(_) | None => (gate::scratch_of(context.session), true),
     };
     let give_away = ours && context.sandbox == SandboxLevel::Docker;

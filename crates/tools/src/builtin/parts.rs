@@ -33,8 +33,9 @@ fn seconds(default: u64, description: &str) -> Value {
 
 pub(super) fn allow_write(what: &str) -> Value {
     json!({
-        "type": "boolean", "default": false,
-        "description": format!("Let the {what} write to write_subdir."),
+        "type": "boolean",
+        "description": format!("Let the {what} write to write_subdir. Default: true in a worktree of \
+                                the run's own, else false."),
     })
 }
 
@@ -42,7 +43,8 @@ pub(super) fn write_subdir() -> Value {
     json!({
         "type": ["string", "null"], "default": null,
         "description": "Directory to write to, relative to the workspace; . is all of it. Created \
-                        if missing. Default: a directory of this session's own.",
+                        if missing. Default: all of it in a worktree of the run's own, else a \
+                        directory of this session's own.",
     })
 }
 

@@ -13,7 +13,7 @@ use overmind_core::tool::{EffectClass, ToolContext, ToolSpec};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::command::{Runner, writable};
+use super::command::{Runner, may_write, writable};
 use super::parts;
 use crate::answer::{Answer, Failure, brief};
 use crate::binding::Execution;
@@ -44,7 +44,7 @@ struct Args {
     #[serde(default = "parts::command_timeout", deserialize_with = "integer")]
     timeout_s: u64,
     #[serde(default)]
-    allow_write: bool,
+    allow_write: Option<bool>,
     #[serde(default)]
     write_subdir: Option<String>,
 }
@@ -61,9 +61,11 @@ impl Tool for RunCommand {
             name: "run_command".into(),
             description: "Run one program with arguments in a sandbox, in the workspace; no shell \
                           reads them. Only programs that the operator lists can be run. There is \
-                          no network but to the services of the workspace's own environment. The \
-                          workspace is read-only unless allow_write is true, which \
-                          makes write_subdir of it writable (. is all of it). A non-zero exit_code \
+                          no network but to the services of the workspace's own environment. In a \
+                          worktree of the run's own the program may write to the workspace, unless \
+                          allow_write is false. Elsewhere the workspace is read-only unless \
+                          allow_write is true, which makes write_subdir of it writable (. is all \
+                          of it). A non-zero exit_code \
                           is a result, not a failure of the tool. Long output is cut."
                 .into(),
             schema: json!({
@@ -103,7 +105,7 @@ impl Tool for RunCommand {
             let args: Args = parse(args)?;
             self.check(&args)?;
             let driver = self.runner.driver(context)?;
-            let writable = match args.allow_write {
+            let writable = match may_write(context, args.allow_write) {
                 true => Some(writable(context, args.write_subdir.as_deref()).await?),
                 false => None,
             };

@@ -15,7 +15,7 @@ use overmind_core::tool::{EffectClass, ToolContext, ToolSpec};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::command::{Runner, writable};
+use super::command::{Runner, may_write, writable};
 use super::parts;
 use crate::MAX_TEXT_BYTES;
 use crate::answer::{Answer, Failure};
@@ -34,7 +34,7 @@ struct Args {
     #[serde(default = "parts::command_timeout", deserialize_with = "integer")]
     timeout_s: u64,
     #[serde(default)]
-    allow_write: bool,
+    allow_write: Option<bool>,
     #[serde(default)]
     write_subdir: Option<String>,
 }
@@ -51,10 +51,11 @@ impl Tool for RunShell {
             name: "run_shell".into(),
             description: "Run a shell command (sh) in a sandbox, in the workspace. There is no \
                           network but to the services of the workspace's own environment, and no \
-                          terminal, and input is empty. The workspace is read-only \
-                          unless allow_write is true, which makes one directory of it writable and \
-                          starts the command there; write_subdir chooses the directory (. is the \
-                          whole workspace). /tmp is writable but forgotten after the call. A \
+                          terminal, and input is empty. In a worktree of the run's own the command \
+                          may write to the workspace, unless allow_write is false. Elsewhere the \
+                          workspace is read-only unless allow_write is true, which makes one \
+                          directory of it writable and starts the command there; write_subdir \
+                          chooses the directory (. is the whole workspace). /tmp is writable but forgotten after the call. A \
                           non-zero exit_code is a result, not a failure of the tool. Long output \
                           is cut: filter it with grep, head or tail."
                 .into(),
@@ -96,7 +97,8 @@ impl Tool for RunShell {
 
     fn execution(&self, context: &ToolContext, args: &Value) -> Option<Execution> {
         let args: Args = parse(args).ok()?;
-        let cwd = args.allow_write.then_some(args.write_subdir).flatten().unwrap_or_default();
+        let writes = may_write(context, args.allow_write);
+        let cwd = writes.then_some(args.write_subdir).flatten().unwrap_or_default();
         Some(Execution { argv: argv(&args.command), cwd, env: self.runner.environment(context) })
     }
 }
@@ -107,7 +109,7 @@ impl RunShell {
             return Err(Failure::bad_args("command must not contain a NUL character"));
         }
         let driver = self.runner.driver(context)?;
-        let writable = match args.allow_write {
+        let writable = match may_write(context, args.allow_write) {
             true => Some(writable(context, args.write_subdir.as_deref()).await?),
             false => None,
         };
