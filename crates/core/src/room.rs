@@ -416,9 +416,14 @@ pub trait Rooms: Send + Sync + fmt::Debug {
     /// Sessions whose rooms are given back but for their worktrees.
     fn kept(&self) -> Fut<'_, Result<Vec<SessionId>, RoomError>>;
 
-    /// Brings the files of an open room's worktree back to the newest snapshot: what changed them since
-    /// was cut off and is to be done again. `None`: nothing changed them, or there is no snapshot.
-    fn restore(&self, session: SessionId) -> Fut<'_, Result<Option<RoomUndone>, RoomError>>;
+    /// Brings the files of an open room's worktree back to the last snapshot before `step`: what changed
+    /// them since was cut off and is to be done again. `None`: nothing changed them, or there is no
+    /// snapshot.
+    fn restore(
+        &self,
+        session: SessionId,
+        step: u32,
+    ) -> Fut<'_, Result<Option<RoomUndone>, RoomError>>;
 
     /// Brings the files of a session's worktree back to a snapshot; without `to` to the last one
     /// before the latest change. What they are now is saved first. Nothing of the session may run.

@@ -254,7 +254,11 @@ impl Rooms for FakeRooms {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
 
-    fn restore(&self, _session: SessionId) -> Fut<'_, Result<Option<RoomUndone>, RoomError>> {
+    fn restore(
+        &self,
+        _session: SessionId,
+        _step: u32,
+    ) -> Fut<'_, Result<Option<RoomUndone>, RoomError>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 

@@ -178,12 +178,15 @@ fn modified(stat: &Stat) -> Timestamps {
     }
 }
 
-/// Removes a directory with all that lies in it, whatever permissions it was left with, and follows
-/// no link. Nothing there is fine.
+/// Removes a file, or a directory with all that lies in it, whatever permissions it was left with, and
+/// follows no link. Nothing there is fine.
 pub(crate) fn remove_all(path: &Path) -> io::Result<()> {
     match std::fs::remove_dir_all(path) {
         Ok(()) => return Ok(()),
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(err) if err.kind() == io::ErrorKind::NotADirectory => {
+            return std::fs::remove_file(path);
+        }
         Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {}
         Err(err) => return Err(err),
     }
@@ -277,6 +280,22 @@ mod tests {
         dir.write(Path::new("leaf"), b"mine").unwrap();
         assert_eq!(std::fs::read(outside.path().join("secret")).unwrap(), b"s");
         assert!(!outside.path().join("made").exists());
+    }
+
+    #[test]
+    fn a_file_a_link_and_a_directory_are_removed_and_not_what_a_link_names() {
+        let root = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        std::fs::write(at("file"), "x").unwrap();
+        std::fs::create_dir_all(at("dir/sub")).unwrap();
+        symlink(outside.path(), at("link")).unwrap();
+        symlink(outside.path(), at("dir/sub/link")).unwrap();
+        for name in ["file", "dir", "link", "missing"] {
+            remove_all(&at(name)).unwrap();
+        }
+        assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
+        assert!(outside.path().is_dir());
     }
 
     #[test]

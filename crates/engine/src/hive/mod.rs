@@ -315,7 +315,7 @@ impl Hive {
                     if class == EffectClass::Pure {
                         return hive.call(&assignment, id, call, &sessions).await;
                     }
-                    if restore && let Err(err) = hive.take_back(&assignment, id).await {
+                    if restore && let Err(err) = hive.take_back(&assignment, id, step).await {
                         return err;
                     }
                     // Services and people may have changed files since the last step.

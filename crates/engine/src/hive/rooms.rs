@@ -245,7 +245,8 @@ impl Hive {
         self.say(ToCortex::Room { session, epoch, effect, word }).await;
     }
 
-    /// Brings the files of a session's room back to what they were before a call that was cut off.
+    /// Brings the files of a session's room back to what they were before a call, at `step`, that was cut
+    /// off.
     ///
     /// # Errors
     ///
@@ -258,13 +259,14 @@ impl Hive {
         &self,
         assignment: &Assignment,
         effect: EffectId,
+        step: u32,
     ) -> Result<(), Done> {
         let (session, epoch) = (assignment.session, assignment.epoch);
         let Some(stays) = self.stays.as_ref().filter(|_| assignment.room.is_some()) else {
             return Ok(());
         };
         stays.kept().await;
-        let failed = match stays.rooms.restore(session).await {
+        let failed = match stays.rooms.restore(session, step).await {
             Ok(None) => return Ok(()),
             Ok(Some(undone)) if undone.failed.is_empty() => {
                 let text = format!("the files are as they were at snapshot {} again", undone.to);

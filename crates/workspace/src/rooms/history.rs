@@ -87,6 +87,7 @@ impl LocalRooms {
     pub(super) async fn take_back(
         &self,
         session: SessionId,
+        step: u32,
     ) -> Result<Option<RoomUndone>, RoomError> {
         let session = session.to_string();
         let _gate = self.gate.read().await;
@@ -96,7 +97,7 @@ impl LocalRooms {
         let maker = core.maker.clone();
         let restored = blocking(move || {
             let Some(found) = maker.own(&session, &lease.worktree)? else { return Ok(None) };
-            maker.trees().restore_newest(&found.intent, maker.now())
+            maker.trees().restore_before(&found.intent, step, maker.now())
         });
         Ok(restored.await?.map(undone))
     }

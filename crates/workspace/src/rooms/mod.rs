@@ -676,8 +676,12 @@ impl Rooms for LocalRooms {
         Box::pin(self.kept_trees())
     }
 
-    fn restore(&self, session: SessionId) -> Fut<'_, Result<Option<RoomUndone>, RoomError>> {
-        Box::pin(self.take_back(session))
+    fn restore(
+        &self,
+        session: SessionId,
+        step: u32,
+    ) -> Fut<'_, Result<Option<RoomUndone>, RoomError>> {
+        Box::pin(self.take_back(session, step))
     }
 
     fn undo<'a>(

@@ -266,24 +266,29 @@ impl Trees {
         self.bring_files_to(&held, saved, &all, target, now)
     }
 
-    /// Brings the files of a tree back to its newest saved state, after whatever changed them since was
-    /// cut off. `None`: they are as they were then, or no state was saved.
+    /// Brings the files of a tree back to the last state that was saved before `step`, after whatever that
+    /// step changed was cut off. A state that was saved after it counts for nothing: the server may have
+    /// been killed between that and the step's end. `None`: they are as they were then, or no state was
+    /// saved before it.
     ///
     /// # Errors
     ///
     /// As [`Trees::save_files`].
-    pub fn restore_newest(
+    pub fn restore_before(
         &self,
         intent: &TreeIntent,
+        step: u32,
         now: i64,
     ) -> Result<Option<Restored>, TreeError> {
         let held = patiently(intent)?;
         let (saved, all) = self.save_held(&held, Some(0), now)?;
-        // The last one of all is what they are now.
-        let newest = all.len().checked_sub(2).and_then(|at| all.get(at)).cloned();
-        match newest.filter(|_| saved.new) {
-            Some(target) => self.bring_files_to(&held, saved, &all, target, now).map(Some),
-            None => Ok(None),
+        // The last one of all may be what they are now.
+        let known = &all[..all.len() - usize::from(saved.new)];
+        match at_label(known, &step.to_string()).filter(|at| at.step <= step).cloned() {
+            Some(target) if target.tree != saved.at.tree => {
+                self.bring_files_to(&held, saved, &all, target, now).map(Some)
+            }
+            Some(_) | None => Ok(None),
         }
     }
 
@@ -614,5 +619,24 @@ mod tests {
         assert_eq!(next(Some(&last), Some(3)), (3, 1));
         assert_eq!(next(Some(&last), Some(0)), (3, 1));
         assert_eq!(next(Some(&last), None), (4, 0));
+    }
+
+    #[test]
+    fn what_a_killed_server_left_beside_the_index_is_removed() {
+        let home = tempfile::tempdir().unwrap();
+        let at = |name: &str| home.path().join(name);
+        let paths =
+            Paths { work: at("work"), ours: at("ours"), theirs: at("theirs"), index: at("index") };
+        let dir = paths.ours.join(PRIVATE);
+        std::fs::create_dir_all(dir.join("a-directory")).unwrap();
+        for name in ["index", "index-7-1", "index-7-1.lock"] {
+            std::fs::write(dir.join(name), name).unwrap();
+        }
+        let private = Private::open(&paths).unwrap();
+        assert_eq!(std::fs::read(&private.paths.index).unwrap(), b"index");
+        private.keep().unwrap();
+        let left: Vec<_> =
+            std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["index"]);
     }
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use overmind_core::ids::SessionId;
+use overmind_core::room::history::RoomMark;
 use overmind_core::room::trust::TrustGiven;
 use overmind_core::room::{
     RoomClosed, RoomDone, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomOrder, RoomProgress,
@@ -359,6 +360,33 @@ async fn a_kept_tree_is_found_after_a_restart_and_goes_when_its_work_is_merged()
     let err = rooms.done(&order, &made, Some(&closed), into).await.unwrap_err();
     assert_eq!(err.kind, RoomErrorKind::NotFound);
     assert!(err.message.contains("is at"), "{err}");
+}
+
+#[tokio::test]
+async fn a_step_that_is_done_again_begins_with_the_files_before_it_also_when_those_after_it_were_saved()
+ {
+    let yard = Yard::with_git();
+    yard.file("");
+    let rooms = yard.rooms();
+    let order = yard.order(1, "again");
+    let made = yard.prepare(&rooms, &order).await;
+    let text = || read(&top(&made).join("a.txt"));
+    let save = |step| rooms.snapshot(order.session, RoomMark::Before(step));
+    save(1).await.unwrap();
+    write(top(&made), "a.txt", "one step\n");
+    save(2).await.unwrap();
+    // Cut off in the middle of step 2, and then after its files were saved.
+    for after_it in [false, true] {
+        write(top(&made), "a.txt", "one step\nhalf of another\n");
+        if after_it {
+            save(3).await.unwrap();
+        }
+        let undone = rooms.restore(order.session, 2).await.unwrap().unwrap();
+        assert_eq!(undone.to, "2");
+        assert_eq!(text(), "one step\n");
+        assert_eq!(rooms.restore(order.session, 2).await.unwrap(), None);
+    }
+    rooms.done(&order, &made, None, RoomDone::Discard).await.unwrap();
 }
 
 #[tokio::test]
