@@ -12,8 +12,8 @@ use overmind_core::ids::SessionId;
 use overmind_core::room::history::{RoomSnapshot, RoomUndone};
 use overmind_core::room::stay::{RoomDecision, RoomPhase};
 use overmind_core::room::{
-    Leak, RoomClosed, RoomDone, RoomError, RoomErrorKind, RoomMade, RoomOrder, RoomSandbox,
-    RoomWhen, RoomWish, RoomWork, Rooms, about,
+    Leak, RoomClosed, RoomDone, RoomError, RoomErrorKind, RoomMade, RoomOrder, RoomOutcome,
+    RoomSandbox, RoomWhen, RoomWish, RoomWork, Rooms, about,
 };
 use overmind_core::row::{Role, SessionRow, SessionStatus};
 use overmind_core::session::{Recorded, STOP_GRACE_MS, Spec};
@@ -124,19 +124,20 @@ impl Engine {
     /// What a session's room is or was.
     async fn stay(&self, row: &SessionRow) -> Result<Stay, EngineError> {
         let room = row.room.as_ref().ok_or_else(|| {
-            let message = format!("Run has no room: it works in {} itself", row.workspace);
+            let message =
+                format!("Run has no environment of its own: it works in {} itself", row.workspace);
             EngineError::conflict(message)
         })?;
         let made = room.made.clone().ok_or_else(|| {
             EngineError::conflict(match room.phase {
-                RoomPhase::Preparing => "the room of the run is still being made",
+                RoomPhase::Preparing => "the environment of the run is still being made",
                 RoomPhase::Ready
                 | RoomPhase::Closing
                 | RoomPhase::Closed
                 | RoomPhase::Kept
                 | RoomPhase::Failed
                 | RoomPhase::Left => {
-                    "the room of the run was never made, so nothing was done in it"
+                    "the environment of the run was never made, so nothing was done in it"
                 }
             })
         })?;
@@ -205,6 +206,12 @@ impl Engine {
             (SessionStatus::Idle, _) => self.concluded(row, by).await?,
             _ => row,
         };
+        if let Some(outcome) = nothing_done(&row, &what) {
+            let (by, at) = (by.name.clone(), self.cortex.clock.now());
+            let decision = RoomDecision { what, by, at, outcome };
+            let row = self.cortex.room_done(id, decision.clone()).await?;
+            return Ok((row, decision));
+        }
         let stay = self.stay(&row).await?;
         if !row.status.is_terminal() {
             let phase = row.room.as_ref().map(|room| room.phase);
@@ -404,4 +411,18 @@ fn check_name(field: &str, name: &str) -> Result<(), EngineError> {
         return Err(EngineError::invalid(field, message));
     }
     Ok(())
+}
+
+/// What a decision comes to over the work of a run that ended before its environment was made: there is
+/// none. `None` where there may be some, and for what needs some.
+fn nothing_done(row: &SessionRow, what: &RoomDone) -> Option<RoomOutcome> {
+    let room = row.room.as_ref().filter(|room| room.made.is_none())?;
+    let ended = row.status.is_terminal() && room.phase != RoomPhase::Preparing;
+    match what {
+        RoomDone::Merge { .. } | RoomDone::Discard | RoomDone::Park if ended => Some(RoomOutcome {
+            said: format!("{} ended before it began to work: there was nothing to do.", row.name),
+            ..RoomOutcome::default()
+        }),
+        _ => None,
+    }
 }

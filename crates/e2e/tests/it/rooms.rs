@@ -26,7 +26,7 @@ fn a_run_without_a_room_has_no_work_and_no_address() {
         assert_eq!(done.code, code, "{args:?}: {}{}", done.out, done.err);
     }
     let told = home.run(&["work", "plain"]).err;
-    assert!(told.contains("no room"), "{told}");
+    assert!(told.contains("no environment"), "{told}");
     let wide = home.run(&["ps", "--all", "-o", "wide"]).ok().out;
     assert!(wide.contains("BRANCH") && wide.contains("ROOM"), "{wide}");
     until("it ends", || Some(home.run(&["ps"]).ok().out).filter(|out| !out.contains("plain")));

@@ -72,7 +72,7 @@ async fn a_run_without_a_room_says_so() {
     let row = up(&world, &run).await;
     assert_eq!(row["room"], Value::Null);
     let none = world.get(&format!("/api/runs/{run}/work")).await.problem(409);
-    assert!(none.contains("no room"), "{none}");
+    assert!(none.contains("no environment"), "{none}");
 }
 
 #[tokio::test]
