@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::program::program;
 
 /// Longest that anything here may take before a test gives up on it.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a command did.
 #[derive(Debug)]

@@ -25,9 +25,11 @@ const SLUG: &str = include_str!("../../../cli/src/demo/project/slug.sh");
 const TEST: &str = include_str!("../../../cli/src/demo/project/test.sh");
 
 /// A machine with a repository on it, a key of a provider, and nothing of ours but the program.
-struct Newcomer {
-    home: Home,
-    upstream: Upstream,
+pub(crate) struct Newcomer {
+    pub(crate) home: Home,
+    pub(crate) upstream: Upstream,
+    /// Where programs of agents are, besides the usual directories; ends in `:`.
+    programs: String,
     _runtime: Runtime,
 }
 
@@ -56,10 +58,16 @@ fn mends(asked: &Received) -> Answer {
 
 impl Newcomer {
     fn new() -> Self {
+        Self::with(Script::by(mends), None)
+    }
+
+    /// With this model, and the programs in this directory.
+    pub(crate) fn with(script: Script, programs: Option<&str>) -> Self {
         let runtime = Runtime::new().unwrap();
-        let upstream = runtime.block_on(Upstream::start(Script::by(mends)));
+        let upstream = runtime.block_on(Upstream::start(script));
         let home = Home::new();
-        let this = Self { home, upstream, _runtime: runtime };
+        let programs = programs.map(|dir| format!("{dir}:")).unwrap_or_default();
+        let this = Self { home, upstream, programs, _runtime: runtime };
         let (bin, project) = (this.home.path().join("bin"), this.project());
         std::fs::create_dir_all(project.join("lib")).unwrap();
         std::fs::create_dir(&bin).unwrap();
@@ -78,16 +86,18 @@ impl Newcomer {
         this
     }
 
-    fn project(&self) -> PathBuf {
+    pub(crate) fn project(&self) -> PathBuf {
         self.home.path().join("slug")
     }
 
     /// A line, given to a shell in the project.
-    fn shell(&self, line: &str) -> Command {
+    pub(crate) fn shell(&self, line: &str) -> Command {
         let mut command = Command::new("/bin/sh");
         let home = self.home.path();
         command.args(["-c", line]).current_dir(self.project()).env_clear();
-        command.env("HOME", home).env("PATH", format!("{}/bin:/usr/bin:/bin", home.display()));
+        command
+            .env("HOME", home)
+            .env("PATH", format!("{}/bin:{}/usr/bin:/bin", home.display(), self.programs));
         command.env("ANTHROPIC_API_KEY", "sk-ant-of-the-journey");
         // What a user need not set: the provider stands here, and no port is fixed.
         let provider = format!("{}/v1/messages", self.upstream.base_url().trim_end_matches("/v1"));
@@ -96,18 +106,18 @@ impl Newcomer {
         command
     }
 
-    fn piped(&self, line: &str) -> Done {
+    pub(crate) fn piped(&self, line: &str) -> Done {
         done(self.shell(line).stdin(Stdio::null()).output().unwrap())
     }
 
-    fn terminal(&self, line: &str) -> Person {
+    pub(crate) fn terminal(&self, line: &str) -> Person {
         // A mark that no screen shows says that nothing more comes.
         let line = format!("{line}\ncode=$?; printf '{END}'; exit $code");
         Person::with(self.shell(&line), 100, 300)
     }
 
     /// Runs a line as a person does who waits for its end.
-    fn at_terminal(&self, line: &str) -> Done {
+    pub(crate) fn at_terminal(&self, line: &str) -> Done {
         let mut person = self.terminal(line);
         let code = left(&mut person);
         Done { code, out: person.screen(), err: String::new() }

@@ -1,6 +1,7 @@
 //! The whole product, from outside: the real binary on data directories of its own. Nothing here links
 //! it, so a changed line of it costs these tests no compiling; [`program`] says where it is found.
 
+mod acceptance;
 mod artifacts;
 mod attach;
 mod attack;

@@ -134,7 +134,9 @@ impl Person {
     /// code.
     #[track_caller]
     pub(crate) fn leaves(&mut self) -> i32 {
-        let status = until("the program ends", || self.child.try_wait().unwrap());
+        let screen = Arc::clone(&self.seen);
+        let what = move || screen.lock().unwrap().screen.screen().contents();
+        let status = until_seen(&what, || self.child.try_wait().unwrap());
         let after = rustix::termios::tcgetattr(&self.slave).unwrap();
         assert_eq!(settings(&self.before), settings(&after), "the terminal is not as it was");
         // Its last words may still be on their way here.
@@ -144,6 +146,18 @@ impl Person {
         });
         status.code().unwrap_or(-1)
     }
+}
+
+/// Waits until the program has ended; says what was on the screen if it does not.
+fn until_seen<T>(screen: &dyn Fn() -> String, mut ask: impl FnMut() -> Option<T>) -> T {
+    let mut seen = String::new();
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        until("the program ends", || {
+            seen = screen();
+            ask()
+        })
+    }));
+    result.unwrap_or_else(|_| panic!("the program does not end; on the screen:\n{seen}"))
 }
 
 impl Drop for Person {
