@@ -30,6 +30,7 @@ mod loops;
 mod mcp;
 mod memory;
 mod mesh;
+mod policy;
 mod problem;
 mod project;
 mod query;
@@ -78,6 +79,9 @@ pub use mesh::{
     Letter, LetterDone, LetterIds, LetterListQuery, LetterReceive, MAX_LETTERS, MAX_WAIT_MS,
     MeshAgent, MeshAgents, MeshEvent, MessageReceived, OnMessage, Permissions, Published, Register,
     Registered, SpawnDone, SpawnRequest, SubscribeQuery, Subscribed, Subscription, Unsubscribed,
+};
+pub use policy::{
+    MAX_EXPLAINED, PolicyAction, PolicyExplain, PolicyExplained, PolicyRule, PolicyTouch,
 };
 pub use problem::{FieldError, Problem, ProblemKind};
 pub use project::{

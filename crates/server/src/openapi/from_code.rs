@@ -11,7 +11,7 @@ use utoipa::{Modify, OpenApi};
 use super::bounds;
 use crate::routes::{
     acl, admin, agents, artifacts, attach, budgets, commands, door, health, inbox, kills, loops,
-    mcp, memory, mesh, projects, resources, rooms, runs, services, sign_in, vault,
+    mcp, memory, mesh, policy, projects, resources, rooms, runs, services, sign_in, vault,
 };
 
 /// Paths that need no token.
@@ -70,7 +70,7 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         mesh::message_requeue, mesh::topic_publish, mesh::topic_subscribe,
         mesh::topic_unsubscribe, mesh::topic_list, mesh::register, mesh::mesh_agent_list,
         mesh::agent_history, mesh::spawn, acl::acl_list, acl::acl_effective, acl::acl_put,
-        acl::acl_delete, acl::can, door::door,
+        acl::acl_delete, acl::can, door::door, policy::policy_explain,
     ),
     components(schemas(Problem, InboxSnapshot, AttachWord, AttachSaid, BlackboardChange, MeshAgent, ResourceGone, Timeline)),
     modifiers(&Common),

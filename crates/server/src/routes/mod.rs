@@ -32,6 +32,7 @@ pub(crate) mod loops;
 pub(crate) mod mcp;
 pub(crate) mod memory;
 pub(crate) mod mesh;
+pub(crate) mod policy;
 pub(crate) mod projects;
 pub(crate) mod resources;
 pub(crate) mod roles;
@@ -199,6 +200,7 @@ routes! {
     Long Admin Nothing delete "/api/settings/mcp/servers/{id}" => mcp::mcp_remove;
     Quick Admin Nothing post "/api/settings/mcp/servers/{id}/pin" => mcp::mcp_pin;
     Quick Admin Nothing post "/api/settings/mcp/servers/{id}/unpin" => mcp::mcp_unpin;
+    Quick Viewer Nothing post "/api/policy/explain" => policy::policy_explain;
     Quick Admin Nothing post "/api/keys" => admin::key_create;
     Quick Admin Nothing get "/api/keys" => admin::key_list;
     Quick Admin Nothing delete "/api/keys/{id}" => admin::key_revoke;
