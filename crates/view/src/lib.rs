@@ -12,6 +12,7 @@ pub mod clean;
 mod costs;
 pub mod documents;
 mod fleet;
+mod health;
 mod lists;
 mod log;
 mod memory;
@@ -20,6 +21,7 @@ mod now;
 mod parts;
 mod resource;
 mod run;
+mod settings;
 mod terminal;
 mod timeline;
 mod when;
@@ -29,6 +31,7 @@ pub use agent::{AgentPage, VersionRow};
 pub use changes::{ChangedFile, Changes, Row, Side};
 pub use costs::{Bar, BudgetRow, CostChart, CostsPage};
 pub use fleet::{FleetPanel, Revision};
+pub use health::{CheckRow, HealthData, HealthPage, LoopRow};
 pub use lists::{AgentRow, AgentsPage, RunRow, RunsPage};
 pub use log::{ArtifactRow, Compared, LogRow, StepView, Verdict, bytes};
 pub use memory::MemoryRow;
@@ -39,6 +42,10 @@ pub use resource::{
     ConditionRow, KindRow, OwnedRow, Recurring, ResourcePage, ResourceRow, ResourceTable,
 };
 pub use run::{Fact, RunPage};
+pub use settings::{
+    ExplainedAction, ExplainedCall, KeyRow, KeysPage, PolicyRow, ProviderRow, SecretRow, ServerRow,
+    ToolRow, vault,
+};
 pub use terminal::TerminalPanel;
 pub use timeline::{Entry, Mark, Story, story};
 pub use when::{When, elapsed, span};

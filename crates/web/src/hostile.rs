@@ -120,6 +120,13 @@ const PAGES: &[&str] = &[
     "/memory?q=x",
     "/board",
     "/board?of=x&agent=x&verb=read&object=x",
+    "/settings",
+    "/settings/policy",
+    "POST /settings/policy",
+    "POST /settings/verify",
+    "/settings/tools",
+    "/settings/models",
+    "/settings/keys",
 ];
 
 /// A server of which every text is one and the same.
@@ -160,6 +167,16 @@ impl Says<'_> {
             "payload_json": {"text": said, "message": said, "by": said, "tool_name": said,
                 "args": {said: said}, "reason": said, "prompt": said, "error": said},
             "seq": seq, "global": seq, "hash": "a5".repeat(32)})
+    }
+
+    fn status(&self) -> Value {
+        let said = self.0;
+        let store = json!({"events": 1, "streams": 1, "runs": [], "agents": 1, "memory_items": 1,
+            "bytes": 1, "schema": 1, "last_checkpoint": 1, "location": said});
+        json!({"version": said, "started_at": AT, "now": AT,
+            "ready": {"ok": false, "state": said, "reason": said}, "running": 1, "queued": 1,
+            "capacity": 1, "store": store, "answers": [said], "tools": [said],
+            "policy": {"source": "file", "file": said, "version": said, "refused": said}})
     }
 
     fn remembered(&self) -> Value {
@@ -259,6 +276,34 @@ impl Says<'_> {
                 "state": "dead", "why_dead": said, "attempt": 2, "visible_at": AT}]),
             "/mesh/can" => json!({"allowed": false, "agent": said, "verb": said, "object": said,
                 "rule": said, "ask_for": said}),
+            "/api/status" => self.status(),
+            "/api/loops" => json!([{"name": said, "state": "failing", "every_ms": 1, "passes": 1,
+                "errors": 1, "last": {"began_at": AT, "took_ms": 1, "ok": false, "said": said}}]),
+            "/api/rooms/leaks" => json!({"leaks": [{"kind": said, "what": said, "session": said,
+                "how": said, "fixable": true, "bytes": 1}]}),
+            "/api/vault" => json!({"locked": said, "protection": said, "secrets": 1, "damaged": 1}),
+            "/api/vault/secrets" => json!([{"name": said, "version": 1, "versions": [1],
+                "created_at": AT, "created_by": said, "uses": 1, "last_used_at": AT,
+                "problem": said}]),
+            path if path.starts_with("/api/settings/") && path.ends_with("-key") => {
+                json!({"ok": true, "configured": true, "masked": format!("a...{said}"), "source": said})
+            }
+            "/api/settings/mcp/servers" => json!({"ok": true, "servers": [{"id": said,
+                "state": said, "command": said, "args": [said], "reason": said,
+                "needs_approval": true, "config": {}, "tools": [{"name": said, "state": "changed",
+                    "description": said, "hash": said, "diff": said}]}]}),
+            "/api/policy/explain" => {
+                let action = json!({"program": said, "args": [said], "via": [said],
+                    "decision": said, "touches": [{"kind": said, "target": said}]});
+                json!({"decision": said, "reason": said, "advice": said, "risk": said,
+                    "rule": {"id": said, "place": said}, "policy": said, "tool": said,
+                    "agent": said, "sandbox": "namespace", "files": [said], "actions": [action]})
+            }
+            "/api/audit/verify" => json!({"ok": false, "events": 1, "streams": 1, "checkpoints": 1,
+                "unsigned_tail": 1, "key": said,
+                "findings": [{"kind": said, "stream": said, "seq": 1, "message": said}]}),
+            "/api/keys" => json!([{"id": format!("key_{:032x}", 1), "name": said, "role": "viewer",
+                "created_at": AT, "revoked_at": null, "colony": id("col")}]),
             "/api/budgets" => json!([]),
             "/api/halt" => json!({"halted": true, "by": said, "reason": said, "since": AT,
                 "canceled_runs": 0}),
@@ -323,11 +368,17 @@ impl Port for Says<'_> {
 }
 
 fn page(says: &str, path: &str) -> (StatusCode, String) {
-    let request = Request::get(path).header("host", "localhost:1");
+    // What a form answers is a page as well.
+    let (request, path) = match path.strip_prefix("POST ") {
+        Some(path) => (Request::post(path), path),
+        None => (Request::get(path), path),
+    };
+    let body = format!("csrf={}&command=x&name=x&role=viewer", crate::form::csrf("ovk_1.9"));
+    let request = request.header("host", "localhost:1");
     let request = request.header("cookie", "overmind-1=ovk_1.9").body(()).unwrap();
     let (parts, ()) = request.into_parts();
     let port = Says(says);
-    let incoming = Incoming { parts: &parts, body: Bytes::new(), secure: false };
+    let incoming = Incoming { parts: &parts, body: body.into(), secure: false };
     // The port answers at once, so the page does.
     let done = pin!(answer(&port, incoming)).poll(&mut Context::from_waker(Waker::noop()));
     let Poll::Ready(Answer::Page(page)) = done else { panic!("{path} is no page") };

@@ -34,6 +34,8 @@ mod resources;
 mod run;
 mod run_pages;
 mod sections;
+mod settings;
+mod settings_admin;
 mod site;
 mod start;
 

@@ -21,6 +21,7 @@ pub(crate) const SECTIONS: &[Section] = &[
     Section { title: "Memory", path: "/memory", key: "m", shown: sees_agents },
     Section { title: "Mesh", path: "/board", key: "b", shown: sees_agents },
     Section { title: "Costs", path: "/costs", key: "c", shown: sees_agents },
+    Section { title: "Settings", path: "/settings", key: "e", shown: sees_agents },
 ];
 
 fn reads(role: Role) -> bool {

@@ -76,6 +76,7 @@ pub fn serves(path: &str) -> bool {
                 | "memory"
                 | "board"
                 | "costs"
+                | "settings"
                 | "inbox"
                 | "live"
                 | "assets"
@@ -197,6 +198,7 @@ pub async fn answer(port: &dyn Port, incoming: Incoming<'_>) -> Answer {
         (true, ["costs", verb @ ("halt" | "resume" | "budget" | "forget")]) => {
             costs::act(&ask, verb, &fields).await
         }
+        (_, ["settings", rest @ ..]) => settings_pages(&ask, posts, rest, &fields).await,
         (false, ["inbox", "count"]) => now::count(&ask).await,
         (true, ["inbox", id]) => now::decide(&ask, id, &fields).await,
         (true, ["runs"]) => start::begin(&ask, &fields).await,
@@ -214,13 +216,42 @@ pub async fn answer(port: &dyn Port, incoming: Incoming<'_>) -> Answer {
             }
             Err(refusal) => Err(refusal),
         },
-        (_, _) => Err(Refusal {
-            status: StatusCode::NOT_FOUND,
-            message: "there is no such page".to_owned(),
-        }),
+        (_, _) => Err(no_page()),
     };
     let html = done.unwrap_or_else(|refusal| page::trouble(&visitor, &secret, &refusal));
     Answer::Page(html)
+}
+
+/// The pages of `/settings`, and their forms.
+async fn settings_pages(
+    ask: &Ask<'_>,
+    posts: bool,
+    rest: &[&str],
+    fields: &Fields,
+) -> Result<Html, Refusal> {
+    use crate::{settings as all, settings_admin as admin};
+
+    match (posts, rest) {
+        (false, []) => all::health(ask, all::Done::default()).await,
+        (true, [verb @ ("verify" | "backup")]) => all::act(ask, verb, fields).await,
+        (false, ["policy"]) => all::policy(ask, None).await,
+        (true, ["policy"]) => all::policy(ask, Some(fields)).await,
+        (false, ["tools"]) => admin::tools(ask, None).await,
+        (true, ["tools", verb @ ("add" | "remove" | "pin" | "unpin")]) => {
+            admin::tools_act(ask, verb, fields).await
+        }
+        (_, ["models" | "keys", ..]) if let Err(refusal) = admin::admins_only(ask) => Err(refusal),
+        (false, ["models"]) => admin::models(ask, None).await,
+        (true, ["models", verb @ ("set" | "remove")]) => admin::models_act(ask, verb, fields).await,
+        (false, ["keys"]) => admin::keys(ask, None, None).await,
+        (true, ["keys", verb @ ("create" | "revoke")]) => admin::keys_act(ask, verb, fields).await,
+        (_, _) => Err(no_page()),
+    }
+}
+
+fn no_page() -> Refusal {
+    let message = "there is no such page".to_owned();
+    Refusal { status: StatusCode::NOT_FOUND, message }
 }
 
 /// The API's WebSocket for the terminal of a run: to watch, unless typing was asked for.
