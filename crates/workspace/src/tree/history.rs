@@ -193,14 +193,16 @@ impl Trees {
             return Ok((SavedFiles { at, new: false, left_out, changes: None }, all));
         }
         let tree = write_tree(self.git(), &private.paths)?;
-        private.keep()?;
         if let Some(last) = all.last().filter(|last| last.tree == tree) {
             let at = last.clone();
+            private.keep()?;
             return Ok((SavedFiles { at, new: false, left_out, changes: None }, all));
         }
         let (step, number) = next(all.last(), step);
         let at = FilesAt { step, number, commit: String::new(), tree, of: None };
         let at = self.put(held, &paths, at, now)?;
+        // After the state that it is of, also over a kill: one that nothing has changed since is the last.
+        private.keep()?;
         // An index that nothing has brought further yet is the base's.
         let changes = match all.is_empty() && !taken.changed {
             true => Some(RoomChanges::default()),
@@ -308,22 +310,23 @@ impl Trees {
             let failed = Vec::new();
             return Ok(Restored { to: target, from, changes, failed, left_out, beside_base });
         }
-        let failed = self.bring_back(&paths, &target, &changes)?;
+        let (failed, private) = self.bring_back(&paths, &target, &changes)?;
         let (step, number) = next(all.last(), Some(0));
         let of = Some(target.label());
         let (commit, tree) = (String::new(), target.tree.clone());
         self.put(held, &paths, FilesAt { step, number, commit, tree, of }, now)?;
+        private.keep()?;
         Ok(Restored { to: target, from, changes, failed, left_out, beside_base })
     }
 
     /// Writes the files that differ: git lays them out where no session can write, and they are taken
-    /// over from there.
+    /// over from there. Which of them failed, and the index of what is there then, to be kept.
     fn bring_back(
         &self,
         paths: &Paths,
         target: &FilesAt,
         changes: &[Change],
-    ) -> Result<Vec<(PathBuf, String)>, TreeError> {
+    ) -> Result<(Vec<(PathBuf, String)>, Private), TreeError> {
         let private = Private::open(paths)?;
         let stage = private.dir.join("stage");
         std::fs::create_dir_all(&stage).at("making", &stage)?;
@@ -367,8 +370,7 @@ impl Trees {
             }
         }
         copy::remove_all(&stage).at("removing", &stage)?;
-        private.keep()?;
-        Ok(failed)
+        Ok((failed, private))
     }
 
     /// The state of a tree's files before a step, also when the tree is gone: its commit is brought into
