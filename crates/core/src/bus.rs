@@ -92,8 +92,6 @@ pub enum ToHive {
     /// the sessions whose rooms are. Whatever else an earlier process left is ended.
     Keep {
         lives: Vec<(SessionId, u32)>,
-        /// Sessions between two lives: what is kept for them stays.
-        resting: Vec<SessionId>,
         rooms: Vec<SessionId>,
     },
     /// Stop this effect and kill what it started. No report follows.
@@ -108,6 +106,8 @@ pub enum ToHive {
         epoch: u32,
         /// It has ended: what its tools keep for it can go as well.
         over: bool,
+        /// Its provider's conversation can go on after the end, with what is in its home.
+        resumable: bool,
     },
     /// Call a tool in a session's name, asked for through the API and not by the session.
     CallTool {

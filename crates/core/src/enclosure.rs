@@ -240,12 +240,11 @@ pub trait Enclose: Send + Sync + fmt::Debug {
         None
     }
 
-    /// The session has ended: what was kept for it between its lives goes.
+    /// What was kept for the session between its attempts, its home above all, is removed.
     fn ended(&self, session: SessionId) -> Fut<'_, ()>;
 
-    /// Said once, before anything else: the sessions that are still wanted. What is kept for any
-    /// other goes.
-    fn keep(&self, sessions: Vec<SessionId>) -> Fut<'_, ()>;
+    /// The sessions for which something is kept between attempts.
+    fn kept(&self) -> Fut<'_, Vec<SessionId>>;
 }
 
 #[cfg(test)]

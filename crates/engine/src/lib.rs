@@ -18,6 +18,7 @@ pub mod error;
 mod explain;
 mod fleets;
 mod hive;
+mod homes;
 mod inbox;
 mod keys;
 mod kills;
@@ -198,6 +199,7 @@ pub struct Engine {
     models: Arc<dyn Models>,
     processes: Option<Arc<dyn Processes>>,
     measured: Arc<Measured>,
+    enclosures: Option<Arc<dyn Enclose>>,
     rooms: Option<Arc<dyn Rooms>>,
     decisions: Arc<Decisions>,
     vault: Arc<Vault>,
@@ -281,7 +283,7 @@ impl Engine {
             stays,
             clock: Arc::clone(&clock),
             tasks: backstage.clone(),
-            enclosures,
+            enclosures: enclosures.clone(),
             off_limits: config.off_limits.clone(),
             private: config.private.then(|| config.workspace.clone()),
         });
@@ -323,6 +325,7 @@ impl Engine {
         let measured = Arc::default();
         let decisions = Arc::default();
         let engine = Self {
+            enclosures,
             cortex,
             tools,
             tool_servers,

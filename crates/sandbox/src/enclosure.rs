@@ -404,18 +404,14 @@ impl Enclose for Enclosures {
         })
     }
 
-    fn keep(&self, sessions: Vec<SessionId>) -> Fut<'_, ()> {
+    fn kept(&self) -> Fut<'_, Vec<SessionId>> {
         let homes = self.homes.clone();
         Box::pin(async move {
-            let wanted: Vec<OsString> =
-                sessions.iter().map(|session| session.to_string().into()).collect();
-            let _ = tokio::task::spawn_blocking(move || {
-                let Ok(entries) = std::fs::read_dir(&homes) else { return };
-                for entry in entries.flatten().filter(|one| !wanted.contains(&one.file_name())) {
-                    remove(&entry.path());
-                }
-            })
-            .await;
+            let listed = tokio::task::spawn_blocking(move || {
+                let entries = std::fs::read_dir(&homes).into_iter().flatten().flatten();
+                entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+            });
+            listed.await.unwrap_or_default()
         })
     }
 }

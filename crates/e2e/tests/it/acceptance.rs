@@ -164,6 +164,14 @@ fn the_main_job(terminal: bool) {
     assert_eq!(git("git diff --cached"), staged);
     let log = git("git log -1 --format='%an|%s|%b'");
     assert!(log.starts_with("Ann|") && log.contains("claude"), "{log}");
+    // Also after the end it goes on with the same conversation.
+    person.does("overmind send --wait fix 'and add a test for it'");
+    person.is("fix", "idle");
+    let asked = person.newcomer.upstream.requests();
+    let last = asked.iter().rev().find(|asked| asked.body.to_string().contains("add a test"));
+    let heard = last.unwrap().body["messages"].to_string();
+    assert!(heard.contains("fix the failing test"), "the conversation is another one: {heard}");
+    person.does("overmind done fix --discard --yes");
     // Both made the same change: the second is a conflict or nothing, and is thrown away by name.
     person.does("overmind done mend --discard --yes");
 

@@ -42,6 +42,7 @@ use super::gating::Masked;
 use super::{Cortex, count, inbox, lock, shutting_down, tokens};
 use crate::budgets::Held;
 use crate::error::EngineError;
+use crate::homes::has_conversation;
 
 /// So long before it is due the next life of a command is written down and made ready.
 const AHEAD: Duration = Duration::from_millis(5);
@@ -535,7 +536,9 @@ impl Driver {
         let over = status.is_terminal();
         let left = status != SessionStatus::Running && before.status == SessionStatus::Running;
         if over || (left && !self.session().is_alive()) {
-            self.tell(ToHive::Release { session: self.id, epoch: old, over }).await;
+            let resumable = has_conversation(self.session().row());
+            let session = self.id;
+            self.tell(ToHive::Release { session, epoch: old, over, resumable }).await;
         }
         match refused {
             Some((effect, failure)) => Box::pin(self.never_asked(effect, failure)).await,

@@ -481,7 +481,7 @@ impl Cortex {
     /// Says which lives of commands and which rooms are still wanted, before anything is done
     /// about any.
     async fn keep_what_lives(&self) -> Result<(), StoreError> {
-        let (mut lives, mut resting, mut rooms) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut lives, mut rooms) = (Vec::new(), Vec::new());
         use SessionStatus::{AwaitingApproval, AwaitingInput, Idle, Running};
         for status in [Running, AwaitingInput, AwaitingApproval, Idle] {
             let mut after = None;
@@ -500,13 +500,12 @@ impl Cortex {
                         Some((life, None)) if room != Some(RoomPhase::Closing) => {
                             lives.push((row.id, life));
                         }
-                        Some((_, Some(_))) => resting.push(row.id),
-                        Some((_, None)) | None => {}
+                        Some(_) | None => {}
                     }
                 }
             }
         }
-        let keep = ToHive::Keep { lives, resting, rooms };
+        let keep = ToHive::Keep { lives, rooms };
         if let Err(err) = self.bus.send(self.hive(), keep).await {
             tracing::warn!(error = %err, "the hive does not hear");
         }

@@ -208,15 +208,7 @@ impl Lives {
     }
 
     /// Finds what an earlier process left, and ends what nobody wants any more.
-    pub(crate) async fn keep(
-        self: &Arc<Self>,
-        lives: Vec<(SessionId, u32)>,
-        resting: Vec<SessionId>,
-    ) {
-        if let Some(enclosures) = &self.enclosures {
-            let sessions = lives.iter().map(|(session, _)| *session).chain(resting);
-            enclosures.keep(sessions.collect()).await;
-        }
+    pub(crate) async fn keep(self: &Arc<Self>, lives: Vec<(SessionId, u32)>) {
         let wanted: HashSet<ProcessKey> =
             lives.into_iter().map(|(session, epoch)| ProcessKey { session, epoch }).collect();
         let adopted = match self.processes.adopt_all().await {
@@ -581,7 +573,7 @@ impl Lives {
         Ok(ProcessSpec { argv, cwd, env, user, enclosed: true, ..spec })
     }
 
-    /// The session is over: nothing that its lives left behind is needed any more.
+    /// The session is over, and what its attempts left behind is not needed any more.
     pub(crate) fn session_ended(&self, session: SessionId) {
         if let Some(enclosures) = self.enclosures.clone() {
             self.tasks.spawn(|_stop| async move { enclosures.ended(session).await });

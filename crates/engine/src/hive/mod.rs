@@ -168,9 +168,9 @@ impl Hive {
                     self.tasks.spawn(|_stop| async move { lives.acknowledge(key).await });
                 }
             }
-            ToHive::Keep { lives: wanted, resting, rooms } => {
+            ToHive::Keep { lives: wanted, rooms } => {
                 if let Some(lives) = self.lives.clone() {
-                    self.tasks.spawn(|_stop| async move { lives.keep(wanted, resting).await });
+                    self.tasks.spawn(|_stop| async move { lives.keep(wanted).await });
                 }
                 let (lives, stays) = (self.lives.clone(), self.stays.clone());
                 self.tasks.spawn(|_stop| async move {
@@ -199,7 +199,7 @@ impl Hive {
                     });
                 }
             }
-            ToHive::Release { session, epoch, over } => {
+            ToHive::Release { session, epoch, over, resumable } => {
                 release(sessions, session, epoch);
                 if over {
                     if let Some(base) = &self.private {
@@ -207,7 +207,7 @@ impl Hive {
                         let _ = std::fs::remove_dir(base.join(session.to_string()));
                     }
                     self.tools.session_ended(session);
-                    if let Some(lives) = &self.lives {
+                    if let Some(lives) = self.lives.as_ref().filter(|_| !resumable) {
                         lives.session_ended(session);
                     }
                     if let Some(stays) = &self.stays {

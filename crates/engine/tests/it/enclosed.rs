@@ -56,8 +56,8 @@ impl Enclose for FakeEnclosures {
         Box::pin(async {})
     }
 
-    fn keep(&self, _: Vec<SessionId>) -> Fut<'_, ()> {
-        Box::pin(async {})
+    fn kept(&self) -> Fut<'_, Vec<SessionId>> {
+        Box::pin(async { Vec::new() })
     }
 }
 

@@ -13,6 +13,8 @@ use overmind_engine::{Caller, Engine};
 
 use crate::config::Config;
 
+/// Between two looks for homes that nobody needs.
+const HOMES_EVERY: Duration = Duration::from_hours(1);
 /// Between two looks for rests that are too long.
 const RESTS_EVERY: Duration = Duration::from_mins(5);
 /// Between two looks for work that nobody decided about.
@@ -70,6 +72,16 @@ pub(super) async fn start(
     engine.loop_add(Every { name: "checkpoints", every: config.checkpoint_every, pass }).await;
     let pass = move |_| collect(Arc::clone(&memory));
     engine.loop_add(Every { name: "expired-memory", every: COLLECT_EVERY, pass }).await;
+    let of = engine.clone();
+    let pass = move |now: Timestamp| {
+        let engine = of.clone();
+        async move {
+            let removed = engine.homes_sweep(now).await;
+            let removed = removed.map_err(|err| format!("looking for homes of runs: {err}"))?;
+            Ok(counted(u64::from(removed), "removed"))
+        }
+    };
+    engine.loop_add(Every { name: "homes", every: HOMES_EVERY, pass }).await;
     if let Some(longest) = config.rest {
         let of = engine.clone();
         let pass = move |now: Timestamp| {

@@ -149,8 +149,11 @@ async fn a_command_sees_its_own_directory_and_neither_homes_nor_others() {
     assert_eq!(out, "kept\n");
     let other = EnclosePlan { session: SessionId::from_u128(8), ..place.plan("ls ~") };
     assert_eq!(place.run(other).await.1, "");
-    place.enclosures.keep(vec![SessionId::from_u128(7)]).await;
-    assert_eq!(std::fs::read_dir(place.at("homes")).unwrap().count(), 1);
+    let mut kept = place.enclosures.kept().await;
+    kept.sort();
+    assert_eq!(kept, [7, 8].map(SessionId::from_u128));
+    place.enclosures.ended(SessionId::from_u128(8)).await;
+    assert_eq!(place.enclosures.kept().await, [SessionId::from_u128(7)]);
     // Whatever is in it.
     let closed = "mkdir -p ~/a/b; chmod 0 ~/a";
     place.run(place.plan(closed)).await;

@@ -278,12 +278,6 @@ impl Workspace {
         if !left.is_empty() {
             return Err(TeardownError::Left { session: session.to_owned(), left });
         }
-        if state.sandbox.is_some()
-            && let Ok(id) = state.session.parse()
-        {
-            // The home of its sandboxes: nothing of the session lives any more.
-            self.options.encloses.ended(id).await;
-        }
         // The lease's end: who holds what by it holds nothing any more.
         if let Err(err) = std::fs::remove_dir_all(&dir) {
             let left = vec![format!("removing {}: {err}", dir.display())];

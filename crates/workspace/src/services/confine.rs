@@ -44,13 +44,6 @@ impl Encloses {
         Self { told: Some(Arc::default()), ..self }
     }
 
-    /// The session is over: what was kept for its sandboxes goes.
-    pub(crate) async fn ended(&self, session: SessionId) {
-        if let Some(encloses) = &self.by {
-            encloses.ended(session).await;
-        }
-    }
-
     async fn told(&self, confined: &Confined, attested: &Arc<Attested>) {
         let witness = self.witness.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(witness) = witness else { return };
