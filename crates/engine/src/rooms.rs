@@ -201,8 +201,14 @@ impl Engine {
         }
         let _deciding = Deciding::begin(&self.decisions, id)?;
         let row = self.find_session(id).await?;
+        let mut merged = None;
         let row = match (row.status, &what) {
             (SessionStatus::Idle, RoomDone::PrBranch { .. }) => row,
+            (SessionStatus::Idle, RoomDone::Merge { .. }) => {
+                // Merged before it is ended: one that cannot be merged goes on, to solve it.
+                merged = Some(self.carried_out(&row, &what, message.as_deref(), accept).await?);
+                self.concluded(row, by).await?
+            }
             (SessionStatus::Idle, _) => self.concluded(row, by).await?,
             _ => row,
         };
@@ -212,7 +218,6 @@ impl Engine {
             let row = self.cortex.room_done(id, decision.clone()).await?;
             return Ok((row, decision));
         }
-        let stay = self.stay(&row).await?;
         if !row.status.is_terminal() {
             let phase = row.room.as_ref().map(|room| room.phase);
             if phase == Some(RoomPhase::Closing) {
@@ -224,20 +229,36 @@ impl Engine {
                 return Err(EngineError::conflict(message));
             }
         }
-        let Stay { mut order, made, closed } = stay;
+        let mut outcome = self.carried_out(&row, &what, message.as_deref(), accept).await?;
+        if let Some(merged) = merged.filter(|_| outcome.commit.is_none()) {
+            // All of it was merged before the end: that is what is told.
+            let RoomOutcome { kept, warnings, .. } = outcome;
+            outcome = RoomOutcome { kept, warnings, ..merged };
+        }
+        let (by, at) = (by.name.clone(), self.cortex.clock.now());
+        let decision = RoomDecision { what, by, at, outcome };
+        let row = self.cortex.room_done(id, decision.clone()).await?;
+        Ok((row, decision))
+    }
+
+    /// Carries out a decision over the work of a session, whether its environment is still there or not.
+    async fn carried_out(
+        &self,
+        row: &SessionRow,
+        what: &RoomDone,
+        message: Option<&str>,
+        accept: &[String],
+    ) -> Result<RoomOutcome, EngineError> {
+        let Stay { mut order, made, closed } = self.stay(row).await?;
         if let Some(message) = message {
-            self.no_secret("message", &message)?;
+            self.no_secret("message", message)?;
             message.trim().clone_into(&mut order.about);
         }
         if matches!(what, RoomDone::Merge { .. }) {
             let work = self.rooms()?.work(&order, &made, closed.as_ref()).await?;
             check_accepted(&work, accept)?;
         }
-        let outcome = self.rooms()?.done(&order, &made, closed.as_ref(), what.clone()).await?;
-        let (by, at) = (by.name.clone(), self.cortex.clock.now());
-        let decision = RoomDecision { what, by, at, outcome };
-        let row = self.cortex.room_done(id, decision.clone()).await?;
-        Ok((row, decision))
+        Ok(self.rooms()?.done(&order, &made, closed.as_ref(), what.clone()).await?)
     }
 
     /// Puts the work of sessions that ended before `before`, and over which nobody decided, on their

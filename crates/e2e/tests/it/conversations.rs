@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use crate::home::{Done, done};
-use crate::worktrees::House;
+use crate::worktrees::{House, git_in};
 
 fn house() -> House {
     let house = House::new(None);
@@ -168,4 +168,28 @@ fn what_cannot_be_told_more_says_why() {
     house.run(&["send", "fix", "more"]).fails(5).says("disabled");
     house.run(&["done", "fix", "--discard", "--yes"]).ok();
     house.check();
+}
+
+#[test]
+fn a_merge_that_is_refused_leaves_a_run_that_rests_as_it_was() {
+    let house = house();
+    start(&house, &["--follow"]);
+    let rests = || assert_eq!(house.home.named("fix")["status"], "idle");
+    std::fs::write(house.project.join("fix.txt"), "mine\n").unwrap();
+    house.run(&["done", "fix", "--merge"]).fails(5).says("fix.txt");
+    rests();
+    git_in(&house.project, &["add", "fix.txt"]);
+    git_in(&house.project, &["commit", "-qm", "mine"]);
+    house.run(&["done", "fix", "--merge"]).fails(5).says("both changed fix.txt");
+    rests();
+    assert_ne!(house.run(&["done", "fix", "--merge", "--into", "nosuch"]).code, 0);
+    rests();
+    // It goes on, and its work is merged once nothing is in the way.
+    house.run(&["send", "--wait", "fix", "and add a test for it"]).ok().shows("a test for it");
+    git_in(&house.project, &["reset", "-q", "--hard", "HEAD~1"]);
+    let done = house.run(&["done", "fix", "--merge"]).ok();
+    done.shows("main is at the last commit of fix now");
+    assert_eq!(house.home.named("fix")["status"], "succeeded");
+    assert_eq!(std::fs::read_to_string(house.project.join("test.txt")).unwrap(), "test.txt");
+    house.home.check();
 }
