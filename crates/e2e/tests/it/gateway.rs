@@ -298,6 +298,36 @@ fn a_sessions_token_is_worth_something_for_its_session_while_it_lives() {
 }
 
 #[test]
+fn a_run_that_is_being_stopped_makes_no_more_calls() {
+    let gateway = Gateway::new(Script::always(Say::text("hello")));
+    let file = gateway.home.work().join("lasts.token");
+    // It outlasts its order to stop, as an agent does whose tool was ended by it.
+    let script = format!(
+        "trap 'echo asked; while :; do sleep 0.1; done' TERM; printf %s \"$OVERMIND_TOKEN\" > {0}.new; \
+         mv {0}.new {0}; while :; do sleep 0.1; done",
+        file.display()
+    );
+    let args = ["run", "-d", "--name", "lasts", "--sandbox", "none", "--", "sh", "-c", &script];
+    gateway.home.run(&args).ok();
+    let token = until("it has its token", || std::fs::read_to_string(&file).ok());
+    let call = || {
+        let url = format!("{}/llm/anthropic/v1/messages", gateway.url);
+        let request = gateway.client.post(url).header("x-api-key", &token).json(&messages("hi"));
+        gateway.send(request)
+    };
+    assert_eq!(call().status, 200);
+    gateway.home.run(&["stop", "lasts", "--grace", "60s", "--no-wait"]).ok();
+    until("it was asked", || {
+        gateway.home.run(&["logs", "lasts"]).ok().out.contains("asked").then_some(())
+    });
+    let got = call();
+    assert_eq!((got.status, got.json()["error"]["type"].as_str()), (403, Some("permission_error")));
+    assert!(got.body.contains("being stopped"), "{}", got.body);
+    assert_eq!(gateway.upstream.requests().len(), 1, "no provider was asked");
+    gateway.home.run(&["kill", "lasts"]).ok();
+}
+
+#[test]
 fn an_agents_list_of_models_holds_at_each_call() {
     let gateway = Gateway::new(Script::always(Say::text("hello")));
     let file = gateway.home.work().join("listed.token");

@@ -131,6 +131,7 @@ impl Engine {
             return Err(Refusal::new(RefusalKind::Forbidden, text).into());
         }
         if let Some(session) = party.session {
+            self.goes_on(session).await?;
             let model = call.peek.model.trim();
             let asked = self.permit_beside(session, Verb::Model, model, "cannot use model").await;
             asked.map_err(|err| match err {
@@ -229,6 +230,22 @@ impl Engine {
         }
         known.insert(session, party.clone());
         Ok(party)
+    }
+
+    /// Refuses the calls of a run that is being stopped. An agent whose tool was just ended by the stop
+    /// asks its model what to do next, which nobody wants to pay for.
+    async fn goes_on(&self, session: SessionId) -> Result<(), Refusal> {
+        let row = self.find_session(session).await.map_err(|err| {
+            tracing::error!(%session, error = %err, "looking up who makes a model call");
+            Refusal::new(RefusalKind::Internal, "the run could not be looked up")
+        })?;
+        match row.command.is_some_and(|command| command.stopping) {
+            true => Err(Refusal::new(
+                RefusalKind::Forbidden,
+                "this run is being stopped: it makes no more model calls",
+            )),
+            false => Ok(()),
+        }
     }
 
     async fn party_of(&self, session: SessionId) -> Result<Party, EngineError> {
