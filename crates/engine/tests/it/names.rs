@@ -44,14 +44,17 @@ async fn a_name_is_taken_for_as_long_as_its_session_has_not_ended() {
     world.engine.session_cancel(&world.by, first.id).await.unwrap();
     let second = begin(&world, draft(&agent, Some("build"), None)).await.unwrap();
     assert_ne!(first.id, second.id);
-    for bad in ["", "Build", "a b", "../x", "00ff"] {
+    // Names win over parts of ids.
+    let third = begin(&world, draft(&agent, Some("00ff"), None)).await.unwrap();
+    assert_eq!(third.name, "00ff");
+    for bad in ["", "Build", "a b", "../x"] {
         let refused = begin(&world, draft(&agent, Some(bad), None)).await.unwrap_err();
         assert!(
             matches!(refused, EngineError::Invalid { ref field, .. } if field == "name"),
             "{bad}"
         );
     }
-    world.check(&[first.id, second.id]).await;
+    world.check(&[first.id, second.id, third.id]).await;
 }
 
 #[tokio::test]
