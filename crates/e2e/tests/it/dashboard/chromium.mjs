@@ -76,6 +76,7 @@ const lap = () => console.error(`${here} at ${Date.now() - began} ms`);
 
 here = "sign in";
 await page.goto(link);
+await page.getByRole("button", { name: "Sign in as admin" }).click();
 await expect("Now is shown", seen("h1", "Now"));
 const looks = [
   ["light", "light", 1360, null],
@@ -226,8 +227,29 @@ here = "pause a ritual";
 await page.getByRole("button", { name: "Pause" }).click();
 await expect("it is paused", seen(".pill", "paused"));
 
+here = "explain a command";
+await page.goto(`${base}/settings/policy`);
+await page.locator("[name=command]").fill("sudo rm -rf src");
+await page.locator("[name=agent]").selectOption("sh");
+await page.getByRole("button", { name: "Explain" }).click();
+await expect("the verdict", seen("[role=status] .pill", "denied"));
+await expect("the program", seen(".action code", "sudo → rm -rf src"));
+await page.evaluate(axe);
+await audit("explained", "light", null);
+
+here = "make a key and revoke it";
+await page.goto(`${base}/settings/keys`);
+await page.locator("[name=name]").fill("newcomer");
+await page.getByRole("button", { name: "Make the key" }).click();
+await expect("its secret", seen(".once pre", "ovk_"));
+const revoke = page.locator("tr", { hasText: "newcomer" });
+await revoke.locator("summary").click();
+await revoke.getByRole("button", { name: "Revoke it at once" }).click();
+await expect("it is revoked", seen(".notice.good", "The key is revoked"));
+if (await page.locator("tr", { hasText: "newcomer" }).count()) fail("the key is still listed");
+
 here = "sign out";
-await page.getByRole("button", { name: "Sign out" }).click();
+await page.getByRole("button", { name: "Sign out", exact: true }).click();
 await expect("the way in", seen("h1", "Sign in"));
 refusals = 1;
 const out = await page.goto(base + "/");

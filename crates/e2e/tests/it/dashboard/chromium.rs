@@ -79,6 +79,9 @@ fn prepare(home: &Home) -> (Value, Vec<String>) {
         "terminal": begun(home, &["--name", "types", TERMINAL], "running"),
         "work": work,
     });
+    // A run of no fleet yet, so that the fleet may run without a sandbox.
+    super::kinds::apply(home, 2, "one");
+    super::kinds::ready(home, 2);
     home.run(&["memory", "add", "use tabs", "--collection", "notes"]).ok();
     home.run(&["mesh", "put", "build/api/status", "green"]).ok();
     let cron = ["cron", "add", "daily", "0 9 * * 1-5", "--", "run", "sh", "shell: echo report"];
@@ -97,6 +100,9 @@ fn needs_chromium_every_page_is_accessible_and_a_person_does_their_errands() {
         "costs": "/costs", "memory": "/memory", "found": "/memory?q=tabs", "mesh": "/board",
         "may": "/board?agent=sh&verb=write&object=plan", "resources": "/resources", "kind": "/resources/ritual",
         "ritual": "/resources/ritual/daily", "session-kind": "/resources/session",
+        "agent": "/agents/sh", "fleet": "/resources/fleet/web",
+        "health": "/settings", "policy": "/settings/policy", "tool-servers": "/settings/tools",
+        "models": "/settings/models", "users": "/settings/keys",
         "waits": run(&ids["hook"], ""), "rests": run(&ids["rests"], ""),
         "changes": run(&ids["fix"], "/changes"), "log": run(&ids["fix"], "/log"),
         "terminal": run(&ids["terminal"], "/terminal"), "ended": run(&ids["fix"], "/terminal"),

@@ -13,7 +13,7 @@ fn fleet(home: &Home) -> Value {
     home.run(&["get", "fleet", "web", "-o", "json"]).ok().json()
 }
 
-fn ready(home: &Home, wanted: u64) {
+pub(super) fn ready(home: &Home, wanted: u64) {
     until("the fleet is ready", || {
         // And those that were replaced have ended.
         let fleet = fleet(home);
@@ -24,7 +24,7 @@ fn ready(home: &Home, wanted: u64) {
     });
 }
 
-fn apply(home: &Home, replicas: u64, word: &str) {
+pub(super) fn apply(home: &Home, replicas: u64, word: &str) {
     let template = json!({"command": ["sh", "-c", "echo $0; exec cat", word]});
     let document = json!({"apiVersion": "overmind/v1", "kind": "Fleet", "metadata": {"name": "web"},
         "spec": {"replicas": replicas, "template": template}});
