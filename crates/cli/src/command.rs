@@ -578,12 +578,17 @@ async fn pass_on(
             Some("output") => cx.out.text(&said(object, text, spoken))?,
             // The exit code says it, and what the run works in has been said.
             Some("ended") => {}
-            Some("note") if text.starts_with("--- the environment: ") => cx.out.detail(text),
+            Some("note") if is_of_the_environment(text) => cx.out.detail(text),
             Some(_) | None => cx.out.note(text),
         }
         Ok(())
     })
     .await
+}
+
+/// Whether a note says what becomes of the run's environment; older servers call it a room.
+fn is_of_the_environment(text: &str) -> bool {
+    ["--- the environment: ", "--- the room: "].iter().any(|begin| text.starts_with(begin))
 }
 
 /// Reads a log to the end of its stream, and keeps in `options` where to go on.
