@@ -96,7 +96,14 @@ impl Engine {
         self.require_host_of(by, id).await?;
         let source = self.find_session(id).await?;
         if fork.at > source.steps {
-            let message = format!("the run has {} steps; at must be 0 to {0}", source.steps);
+            let message = match source.steps {
+                0 => "the run has no steps, so it can only be forked at its beginning: at 0"
+                    .to_owned(),
+                1 => "the run has 1 step: give 0, its beginning, or 1, after that step".to_owned(),
+                n => {
+                    format!("the run has {n} steps: give 0, its beginning, to {n}, after the last")
+                }
+            };
             return Err(EngineError::invalid("at", message));
         }
         for (field, value) in [("model", &fork.model), ("prompt", &fork.prompt)] {

@@ -322,6 +322,9 @@ impl Engine {
             | SessionStatus::Canceled => {}
         }
         let rooms = self.rooms()?;
+        // What comes after its last step is a snapshot of that very name, or nothing.
+        let beyond = |to: &String| to.parse::<u32>().is_ok_and(|step| step > row.steps);
+        let to = to.map(|to| if beyond(&to) { format!("{to}.0") } else { to });
         let undone = rooms.undo(&order, &made, closed.as_ref(), to.as_deref()).await;
         let undone = undone.map_err(|err| match err.kind {
             RoomErrorKind::Project => EngineError::invalid("to", err.message),

@@ -549,6 +549,7 @@ impl Maker {
             | TreeError::NoBranch { .. }
             | TreeError::CheckoutUnknown { .. }
             | TreeError::BadBranch { .. }
+            | TreeError::BranchTaken { .. }
             | TreeError::Uncommitted { .. }
             | TreeError::CheckedOut { .. }
             | TreeError::WorkGone { .. }

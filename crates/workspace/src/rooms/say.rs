@@ -68,6 +68,7 @@ pub(super) fn of_tree(err: &TreeError) -> RoomError {
         TreeError::NoFilesAt { label: Some(_), .. } => RoomErrorKind::Project,
         TreeError::NoFilesAt { label: None, .. } => RoomErrorKind::Conflict,
         TreeError::NameTaken { .. }
+        | TreeError::BranchTaken { .. }
         | TreeError::Busy { .. }
         | TreeError::Unsaved { .. }
         | TreeError::Kept { .. }

@@ -241,13 +241,19 @@ impl LocalRooms {
             (RoomDone::PrBranch { .. }, Where::Nowhere { why: None }) => {
                 Err(say::not_found(format!("{} changed nothing: there is no branch", about.name)))
             }
+            (RoomDone::Merge { into: Some(branch) }, Where::Nowhere { why: None }) => {
+                let (maker, at) = (core.maker.clone(), about.clone());
+                blocking(move || {
+                    let into = how(&at, Some(&branch), "", 0);
+                    maker.trees().check_target(&at.project, &into)
+                })
+                .await?;
+                Ok(nothing_to_do(&about))
+            }
             (
-                RoomDone::Merge { .. } | RoomDone::Discard | RoomDone::Park,
+                RoomDone::Merge { into: None } | RoomDone::Discard | RoomDone::Park,
                 Where::Nowhere { why: None },
-            ) => Ok(RoomOutcome {
-                said: format!("{} changed nothing: there was nothing to do.", about.name),
-                ..RoomOutcome::default()
-            }),
+            ) => Ok(nothing_to_do(&about)),
             (RoomDone::Keep, Where::Nowhere { why: None }) => {
                 Err(say::not_found(format!("the worktree of {} is gone", about.name)))
             }
@@ -397,6 +403,13 @@ fn remove(
         if let Err(err) = trees.keep(intent, true) {
             warnings.push(chain(&err));
         }
+    }
+}
+
+fn nothing_to_do(about: &About) -> RoomOutcome {
+    RoomOutcome {
+        said: format!("{} changed nothing: there was nothing to do.", about.name),
+        ..RoomOutcome::default()
     }
 }
 

@@ -78,6 +78,12 @@ pub enum TreeError {
     CheckoutUnknown { branch: String, git_dir: PathBuf },
     #[error("{name:?} is not a name that git takes for a branch")]
     BadBranch { name: String },
+    #[error(
+        "there is a branch {branch} in {} already, and it has other commits: name another one, or merge into it \
+         with `--merge --into {branch}`",
+        repo.display()
+    )]
+    BranchTaken { branch: String, repo: PathBuf },
     #[error("{session} has changes that are in no commit: commit or park them before merging")]
     Uncommitted { session: String },
     #[error("{branch} is checked out in {}: check out another branch there first", top.display())]

@@ -208,19 +208,22 @@ impl Trees {
     ///
     /// # Errors
     ///
-    /// [`TreeError::BadBranch`], [`TreeError::NoRepository`]; otherwise as [`Trees::status`].
+    /// [`TreeError::BadBranch`], [`TreeError::BranchTaken`] for a name that is a branch of somebody else's,
+    /// [`TreeError::NoRepository`]; otherwise as [`Trees::status`].
     pub fn pr_branch(
         &self,
         intent: &TreeIntent,
         name: Option<&str>,
     ) -> Result<Published, TreeError> {
         let mut held = shortly(intent)?;
-        let (source, name) = published_as(&held, name)?;
+        let given = name;
+        let (source, name) = published_as(&held, given)?;
         let shots = shoot(&self.git, &held, UNNAMED)?;
         let main = shots.first().ok_or_else(|| TreeError::Gone { place: held.place.clone() })?;
         let Some(head) = main.adopted.head.clone() else {
             return Err(TreeError::Uncommitted { session: intent.session.clone() });
         };
+        self.check_given(&held, &source, given, &head)?;
         let ours = held.place.join("ours");
         let branch = self.publish(&mut held, (&ours, &source), &name, &head)?;
         Ok(Published { branch, commit: head, uncommitted: main.dirty })
@@ -239,7 +242,8 @@ impl Trees {
         (message, now): (&str, i64),
     ) -> Result<Option<Published>, TreeError> {
         let mut held = Held::take(intent)?;
-        let (source, name) = published_as(&held, name)?;
+        let given = name;
+        let (source, name) = published_as(&held, given)?;
         let (message, now) = held.notes.stamp.clone().unwrap_or_else(|| (message.to_owned(), now));
         let by = self.by(Some(&source));
         let shots = shoot(&self.git, &held, Stamp { message: &message, now, by: &by })?;
@@ -247,6 +251,7 @@ impl Trees {
         let Some(tip) = main.tip.clone().filter(|tip| Some(tip) != intent.base.as_ref()) else {
             return Ok(None);
         };
+        self.check_given(&held, &source, given, &tip)?;
         // First, so that the same files are the same commit after a crash.
         held.notes.stamp = Some((message, now));
         held.write()?;
@@ -255,6 +260,30 @@ impl Trees {
         let ours = held.place.join("ours");
         let branch = self.publish(&mut held, (&ours, &source), &name, &tip)?;
         Ok(Some(Published { branch, commit: tip, uncommitted: false }))
+    }
+
+    /// Refuses a name that somebody gave and that is a branch with other commits, unless it was published for
+    /// this session before: that one is moved, or the next gets a number.
+    fn check_given(
+        &self,
+        held: &Held,
+        source: &Source,
+        given: Option<&str>,
+        commit: &str,
+    ) -> Result<(), TreeError> {
+        let Some(branch) = given.filter(|given| *given != held.notes.intent.branch) else {
+            return Ok(());
+        };
+        let name = format!("refs/heads/{branch}");
+        let refs = References::read(&self.git, source)?;
+        let own = held.notes.published.iter().any(|(known, _)| *known == name);
+        match refs.get(&name) {
+            Some(id) if id != commit && !own => Err(TreeError::BranchTaken {
+                branch: branch.to_owned(),
+                repo: source.common.clone(),
+            }),
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Marks a tree to stay (`true`), or lets it go again.

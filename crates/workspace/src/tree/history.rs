@@ -261,7 +261,7 @@ impl Trees {
         let Some(target) = target.cloned() else {
             return Err(TreeError::NoFilesAt {
                 session: intent.session.clone(),
-                label: to.map(str::to_owned),
+                label: to.map(|to| to.strip_suffix(".0").unwrap_or(to).to_owned()),
                 known: all.iter().map(FilesAt::label).collect(),
             });
         };
@@ -555,11 +555,11 @@ fn next(last: Option<&FilesAt>, step: Option<u32>) -> (u32, u32) {
     }
 }
 
-/// The state with a label. Where nothing was saved before a step, nothing had changed since the one
+/// The state with a label, exactly that where it has a dot. Where nothing was saved before a step, nothing had changed since the one
 /// before. `None` for what is no label, or beyond the last.
 fn at_label<'a>(all: &'a [FilesAt], label: &str) -> Option<&'a FilesAt> {
     let (step, number) = parse(label)?;
-    if number > 0 {
+    if label.contains('.') {
         return all.iter().find(|at| (at.step, at.number) == (step, number));
     }
     let found = all.iter().rev().find(|at| (at.step, at.number) <= (step, 0));

@@ -99,12 +99,25 @@ impl Trees {
         Ok(merged)
     }
 
-    /// Calls its branch otherwise; with a number behind the name where that is taken. Without a name it
+    /// Sees that a project has a branch to merge into, though there is nothing to be merged.
+    ///
+    /// # Errors
+    ///
+    /// [`TreeError::NoSuchBranch`]; git and I/O errors.
+    pub fn check_target(&self, project: &Path, into: &MergeInto<'_>) -> Result<(), TreeError> {
+        match self.primary_of(project)? {
+            Some(source) => self.target(&source, into).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Calls its branch otherwise; with a number behind the name where that is its own and has moved. Without a name it
     /// stays what it is, and is made again where it was removed. Returns the name and the commit.
     ///
     /// # Errors
     ///
-    /// [`TreeError::BadBranch`], [`TreeError::CheckedOut`]; as [`Trees::left_work`].
+    /// [`TreeError::BadBranch`], [`TreeError::BranchTaken`], [`TreeError::CheckedOut`]; as
+    /// [`Trees::left_work`].
     pub fn left_branch(
         &self,
         left: &Left<'_>,
@@ -116,6 +129,11 @@ impl Trees {
             return Err(TreeError::BadBranch { name: wanted.to_owned() });
         }
         let refs = References::read(self.git(), &found.source)?;
+        let there = refs.get(&format!("refs/heads/{wanted}"));
+        if wanted != left.branch && there.is_some_and(|id| *id != found.tip) {
+            let (branch, repo) = (wanted.to_owned(), found.source.common.clone());
+            return Err(TreeError::BranchTaken { branch, repo });
+        }
         let taken: HashSet<&str> = refs.all.iter().map(|r| r.name.as_str()).collect();
         for number in 1.. {
             let branch = names::numbered(wanted, number);

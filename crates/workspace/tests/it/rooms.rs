@@ -495,8 +495,9 @@ async fn a_branch_to_be_pushed_has_everything_also_while_the_session_goes_on() {
     assert_eq!(outcome.branch.as_deref(), Some("pr/two"));
     assert_eq!(outcome.commit, closed.commit);
     assert!(!yard.branches().contains(&parked), "{:?}", yard.branches());
-    let outcome = rooms.done(&order, &made, Some(&closed), named("main")).await.unwrap();
-    assert_eq!(outcome.branch.as_deref(), Some("main-2"));
+    let err = rooms.done(&order, &made, Some(&closed), named("main")).await.unwrap_err();
+    assert_eq!(err.kind, RoomErrorKind::Conflict, "{err}");
+    assert!(err.message.contains("there is a branch main"), "{err}");
     let err = rooms.done(&order, &made, Some(&closed), named("a..b")).await.unwrap_err();
     assert_eq!(err.kind, RoomErrorKind::Project);
     // A kept tree goes once its branch is there.
