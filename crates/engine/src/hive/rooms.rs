@@ -32,6 +32,8 @@ const MOST_WORDS: u32 = 200;
 const MOST_LINES: u32 = 2_000;
 /// How long the last of an act's output may take to be written.
 const LAST_LINES: Duration = Duration::from_secs(5);
+/// A step of giving a room back that takes no longer is not told in the session's log.
+const QUICK: Duration = Duration::from_secs(1);
 /// How long processes that are being killed are waited for before their room is given back.
 const GONE: Duration = Duration::from_secs(60);
 /// How long giving a room back may take. Its hooks and services have bounds of their own.
@@ -151,7 +153,8 @@ fn sink(said: Progress) -> RoomSink {
             let _ = said.send(Some(progress));
         } else if before == most {
             let text = "there is more, which is left out".to_owned();
-            let _ = said.send(Some(RoomProgress::Line { source: "room".to_owned(), line: text }));
+            let _ = said
+                .send(Some(RoomProgress::Line { source: "environment".to_owned(), line: text }));
         }
     })
 }
@@ -184,6 +187,7 @@ impl Hive {
         stays.kept().await;
         let (said, mut heard) = mpsc::unbounded_channel();
         let sink = sink(said.clone());
+        let closing = matches!(act, RoomAct::Close { .. });
         let work = async {
             let report = match act {
                 RoomAct::Prepare(order) => {
@@ -199,8 +203,35 @@ impl Hive {
             report
         };
         let tell = async {
-            while let Some(Some(progress)) = heard.recv().await {
-                self.progress(stays, assignment, effect, progress).await;
+            // A step of giving it back is routine: it is told when it takes long.
+            let mut held: Option<String> = None;
+            loop {
+                let next = match held.is_some() {
+                    false => heard.recv().await,
+                    true => match tokio::time::timeout(QUICK, heard.recv()).await {
+                        Ok(next) => next,
+                        Err(_) => {
+                            let line = held.take().unwrap_or_default();
+                            stays.note(session, &format!("takes a while: {line}")).await;
+                            continue;
+                        }
+                    },
+                };
+                let Some(Some(progress)) = next else { break };
+                let line = told(&progress, closing);
+                match &progress {
+                    RoomProgress::Step(_) if closing => held = Some(line),
+                    RoomProgress::Step(_)
+                    | RoomProgress::Warning(_)
+                    | RoomProgress::Line { .. } => {
+                        held = None;
+                        stays.note(session, &line).await;
+                    }
+                }
+                if let Some(word) = RoomWord::of(&progress) {
+                    let epoch = assignment.epoch;
+                    self.say(ToCortex::Room { session, epoch, effect, word }).await;
+                }
             }
         };
         tokio::pin!(work, tell);
@@ -214,7 +245,7 @@ impl Hive {
             tracing::warn!(session.id = %session, "the last lines about a room are lost");
         }
         if let RoomReport::Prepared(Err(err)) | RoomReport::Closed(Err(err)) = &report {
-            stays.note(session, &format!("the room: {err}")).await;
+            stays.note(session, &format!("the environment failed: {err}")).await;
         }
         report
     }
@@ -295,24 +326,15 @@ impl Hive {
             );
         }
     }
+}
 
-    async fn progress(
-        &self,
-        stays: &Stays,
-        assignment: &Assignment,
-        effect: EffectId,
-        progress: RoomProgress,
-    ) {
-        let (session, epoch) = (assignment.session, assignment.epoch);
-        let line = match &progress {
-            RoomProgress::Step(step) => format!("the room: {step}"),
-            RoomProgress::Warning(warning) => format!("the room: warning: {warning}"),
-            RoomProgress::Line { source, line } => format!("{source}: {line}"),
-        };
-        stays.note(session, &line).await;
-        if let Some(word) = RoomWord::of(&progress) {
-            self.say(ToCortex::Room { session, epoch, effect, word }).await;
-        }
+/// What is said of a room, as a line of its session's log.
+fn told(progress: &RoomProgress, closing: bool) -> String {
+    match progress {
+        RoomProgress::Step(step) => format!("the environment: {step}"),
+        RoomProgress::Warning(warning) if closing => format!("warning: {warning}"),
+        RoomProgress::Warning(warning) => format!("the environment: warning: {warning}"),
+        RoomProgress::Line { source, line } => format!("{source}: {line}"),
     }
 }
 

@@ -171,15 +171,14 @@ async fn a_run_gets_its_room_first_and_gives_it_back_last() {
             "run.succeeded",
         ]
     );
-    // What was said while it was made stands in the log of the run.
+    // What was said while it was made stands in the log of the run; how it was given back does not.
     let notes = house.processes.notes.lock().unwrap().clone();
     assert_eq!(
         notes,
         [
-            "the room: setup: npm ci",
+            "the environment: setup: npm ci",
             "npm ci: added 3 packages",
-            "the room: warning: two files were left out",
-            "the room: services",
+            "the environment: warning: two files were left out",
         ]
     );
     assert_eq!(house.rooms.left(), 0);
@@ -225,7 +224,10 @@ async fn a_room_that_cannot_be_made_fails_the_run_with_the_reason() {
     );
     assert_eq!(house.journal.count("start 1"), 0);
     let notes = house.processes.notes.lock().unwrap().clone();
-    assert!(notes.contains(&"the room: prepare fails as wanted".to_owned()), "{notes:?}");
+    assert!(
+        notes.contains(&"the environment failed: prepare fails as wanted".to_owned()),
+        "{notes:?}"
+    );
     // Nothing is to be asked of it.
     let work = house.world.engine.session_work(&house.world.by, run).await;
     assert!(matches!(work, Err(EngineError::Conflict { .. })), "{work:?}");
