@@ -45,7 +45,8 @@ pub struct Agent {
     pub budget: Option<AgentBudget>,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub colony: ColonyId,
-    /// Only in the answer to a create or a change, and only when there are some.
+    /// What keeps it from working as it is defined; in the answer to a create, a change or the fetch of one
+    /// agent, and only when there are some.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }

@@ -336,7 +336,9 @@ impl Engine {
         Ok(self.cortex.store.agent_versions(agent.id, page).await?)
     }
 
-    fn agent_view(&self, agent: Agent) -> AgentView {
+    /// An agent with what keeps it from working as it is defined: tools that are not there, and a model that
+    /// no provider serves now.
+    pub fn agent_view(&self, agent: Agent) -> AgentView {
         let tools = self.tools.specs();
         let mut warnings: Vec<String> = agent
             .spec

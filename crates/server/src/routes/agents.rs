@@ -93,7 +93,8 @@ pub(crate) async fn agent_fetch(
     AgentPath(agent): AgentPath,
     headers: HeaderMap,
 ) -> Result<Response, Fault> {
-    let agent = Agent::from(cx.engine.agent_fetch(&caller, &agent).await?);
+    let agent = cx.engine.agent_fetch(&caller, &agent).await?;
+    let agent = convert::agent(cx.engine.agent_view(agent));
     let response = tagged(&agent);
     if none_match(&headers, agent.version) {
         let mut unchanged = StatusCode::NOT_MODIFIED.into_response();
