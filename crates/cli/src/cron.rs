@@ -7,6 +7,7 @@ use overmind_api::{Resource, ResourceListQuery};
 use overmind_core::record::Name;
 use overmind_core::record::label::MAX_PART;
 use overmind_core::ritual::RitualSpec;
+use overmind_core::schedule::Schedule;
 use serde_json::{Map, Value, json};
 
 use crate::args::Format;
@@ -235,15 +236,15 @@ async fn add(cx: &Context, remote: &Remote, args: &AddArgs) -> Outcome {
     show::one(&cx.out, &made.resource, &made.resource.reference(), || {
         let mut lines = vec![("ritual", cell(&args.name)), ("schedule", cell(&args.schedule))];
         let tick = read.schedule.next(cx.now());
-        lines.extend(tick.map(|tick| ("next", cell(at(cx, tick)))));
+        lines.extend(tick.map(|tick| ("next", cell(at(cx, &read.schedule, tick)))));
         lines
     })?;
     Ok(Exit::Done)
 }
 
 /// A moment, and how long until then.
-fn at(cx: &Context, tick: overmind_api::Timestamp) -> String {
-    format!("{tick} (in {})", when::span(tick.since(cx.now())))
+fn at(cx: &Context, schedule: &Schedule, tick: overmind_api::Timestamp) -> String {
+    format!("{} (in {})", schedule.shown(tick), when::span(tick.since(cx.now())))
 }
 
 /// The spec of the quests: what `overmind run` would have run.
@@ -336,20 +337,23 @@ async fn next(cx: &Context, remote: &Remote, name: Option<&str>, count: u32) -> 
         }
         let first = spec.schedule.next(cx.now());
         let all = std::iter::successors(first, |last| spec.schedule.next(*last));
-        ticks.extend(all.take(count as usize).map(|tick| (tick, one.metadata.name.clone())));
+        ticks.extend(
+            all.take(count as usize)
+                .map(|tick| (tick, one.metadata.name.clone(), spec.schedule.shown(tick))),
+        );
     }
     ticks.sort();
     let values: Vec<Value> =
-        ticks.iter().map(|(tick, name)| json!({"at": tick, "ritual": name})).collect();
+        ticks.iter().map(|(tick, name, _)| json!({"at": tick, "ritual": name})).collect();
     show::list(
         &cx.out,
         &values,
         |one| one["at"].as_str().unwrap_or_default().to_owned(),
         |_| {
             let mut table = Table::new(&["RITUAL", "NEXT", "IN"]);
-            for (tick, name) in &ticks {
+            for (tick, name, shown) in &ticks {
                 let until = when::span(tick.since(cx.now()));
-                table.row(vec![cell(name), cell(tick.to_string()), cell(until)]);
+                table.row(vec![cell(name), cell(shown), cell(until)]);
             }
             table
         },

@@ -78,6 +78,19 @@ impl Schedule {
         Ok(Self(Kind::Cron(Box::new(Cron::parse(fields)?), zone)))
     }
 
+    /// A moment as a clock in its zone shows it, with the zone's name; of `every …` in UTC.
+    pub fn shown(&self, at: Timestamp) -> String {
+        let zone = match &self.0 {
+            Kind::Cron(_, zone) => zone.clone(),
+            Kind::Every(_) => TimeZone::UTC,
+        };
+        let Ok(moment) = jiff::Timestamp::from_microsecond(at.as_micros()) else {
+            return at.to_string();
+        };
+        let reading = zone.to_datetime(moment).strftime("%Y-%m-%d %H:%M:%S").to_string();
+        format!("{reading} {}", zone.iana_name().unwrap_or("UTC"))
+    }
+
     /// The first tick later than `after`; `None` at the end of time.
     pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
         match &self.0 {

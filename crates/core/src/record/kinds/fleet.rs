@@ -36,7 +36,7 @@ pub const FLEET: KindInfo = KindInfo {
             is_wide: true,
             cell: |record, _| status(record).revision.to_string(),
         },
-        Column { name: "STATUS", is_wide: true, cell: |record, _| reason(record) },
+        Column { name: "STATUS", is_wide: false, cell: |record, _| reason(record) },
     ],
     schema,
     changed_by: None,
@@ -94,13 +94,19 @@ fn agent(record: &Record) -> String {
     agent.chars().map(|c| if c.is_control() { ' ' } else { c }).take(60).collect()
 }
 
-/// The reason of the condition that says most.
+/// The reason of the condition that says most; of one that waits also why.
 fn reason(record: &Record) -> String {
     let all = status(record).conditions;
     let of = |kind: &str| all.iter().find(|one| one.kind == kind);
     let waits =
         of("Waiting").filter(|one| one.status == crate::record::condition::ConditionStatus::True);
-    waits.or_else(|| of("Progressing")).map(|one| one.reason.clone()).unwrap_or_default()
+    match waits {
+        Some(one) => {
+            let why = one.message.chars().map(|c| if c.is_control() { ' ' } else { c });
+            format!("{}: {}", one.reason, why.take(120).collect::<String>())
+        }
+        None => of("Progressing").map(|one| one.reason.clone()).unwrap_or_default(),
+    }
 }
 
 fn check_pack(spec: &Value) -> Vec<FieldError> {
