@@ -454,6 +454,6 @@ mod tests {
         let web = page.folds.first().unwrap();
         assert_eq!(web.link.as_deref(), Some("/resources/fleet/web"));
         let states: Vec<_> = web.states.iter().map(|(pill, n)| (pill.text.as_str(), *n)).collect();
-        assert_eq!((states, web.items.len()), (vec![("running", 4), ("queued", 1)], 5));
+        assert_eq!((states, web.items.len()), (vec![("working", 4), ("queued", 1)], 5));
     }
 }

@@ -50,13 +50,13 @@ impl Pill {
 pub fn status(status: RunStatus) -> Pill {
     let (tone, shape, text) = match status {
         RunStatus::Queued => (Tone::Flat, "◌", "queued"),
-        RunStatus::Running => (Tone::Busy, "◐", "running"),
-        RunStatus::AwaitingInput => (Tone::Ask, "?", "question"),
+        RunStatus::Running => (Tone::Busy, "◐", "working"),
+        RunStatus::AwaitingInput => (Tone::Ask, "?", "has a question"),
         RunStatus::AwaitingApproval => (Tone::Ask, "▲", "needs approval"),
         RunStatus::Idle => (Tone::Flat, "▢", "your turn"),
-        RunStatus::Succeeded => (Tone::Good, "✓", "succeeded"),
+        RunStatus::Succeeded => (Tone::Good, "✓", "done"),
         RunStatus::Failed => (Tone::Bad, "✕", "failed"),
-        RunStatus::Canceled => (Tone::Flat, "⊘", "canceled"),
+        RunStatus::Canceled => (Tone::Flat, "⊘", "stopped"),
     };
     Pill::new(tone, shape, text)
 }

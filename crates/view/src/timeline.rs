@@ -157,8 +157,8 @@ fn of_event(event: &Event) -> Option<Told> {
             .about(text("tool_name"))
             .noted("its result was lost"),
         "run.idle" => Told::new(Tone::Flat, "▢", "your turn"),
-        "run.succeeded" => Told::new(Tone::Good, "✓", "succeeded"),
-        "run.canceled" => Told::new(Tone::Flat, "⊘", "canceled").noted(format!("by {}", by())),
+        "run.succeeded" => Told::new(Tone::Good, "✓", "done"),
+        "run.canceled" => Told::new(Tone::Flat, "⊘", "stopped").noted(format!("by {}", by())),
         "run.failed" => Told::new(Tone::Bad, "✕", "failed").noted(error()),
         "run.step_limit_reached" => Told::new(Tone::Bad, "✕", "step limit reached"),
         "run.time_limit_reached" => Told::new(Tone::Bad, "✕", "time limit reached"),
