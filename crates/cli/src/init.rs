@@ -31,7 +31,7 @@ pub struct InitArgs {
 ///
 /// # Errors
 ///
-/// [`Exit::Conflict`] when there is a file already: it was printed all the same.
+/// [`Exit::Conflict`] when there is a file already.
 pub async fn run(cx: &Context, args: &InitArgs) -> Outcome {
     let dir = cx.cwd.join(args.dir.as_deref().unwrap_or_else(|| ".".as_ref()));
     let dir = dir.canonicalize().map_err(|err| {
@@ -39,11 +39,16 @@ pub async fn run(cx: &Context, args: &InitArgs) -> Outcome {
     })?;
     let top = project_top(&dir).unwrap_or(dir);
     let file = top.join(FILE);
+    let there = file.symlink_metadata().is_ok();
+    if there && !args.print && !args.force {
+        let text = format!("{} is there already and stays as it is", file.display());
+        return Err(Failure::new(Exit::Conflict, text)
+            .hint("`--force` replaces it; `--print` shows what would be written"));
+    }
     let proposal = Sources::read(&top).propose();
     // A configuration with a mistake keeps nobody from a first file.
     let agent = cx.config(None).map(|config| Found::of(&config)).unwrap_or_default().propose();
-    let there = file.symlink_metadata().is_ok();
-    let write = !args.print && (args.force || !there);
+    let write = !args.print;
     if write {
         // In one step, and never through a link that somebody put there.
         let half = top.join(format!("{FILE}.{}", std::process::id()));
@@ -83,10 +88,6 @@ pub async fn run(cx: &Context, args: &InitArgs) -> Outcome {
     if cx.out.for_people() {
         cx.out.note(&format!("\n{}:", agent.why));
         agent.commands.iter().for_each(|command| cx.out.note(&format!("  {command}")));
-    }
-    if !write && !args.print {
-        let text = format!("{} is there already and stays as it is", file.display());
-        return Err(Failure::new(Exit::Conflict, text).hint("`--force` replaces it"));
     }
     Ok(Exit::Done)
 }
