@@ -150,6 +150,7 @@ asked there, ^C leaves the run to itself. Elsewhere it returns when the program 
 Examples:
   overmind ps                                 runs that have not ended
   overmind ps --all --agent coder
+  overmind ps --status 'your turn,needs approval'
   overmind ps --status failed -o json")]
     Ps(PsArgs),
     /// Show what a run did, in words
@@ -737,9 +738,9 @@ pub struct PsArgs {
     /// Also runs that have ended
     #[arg(short, long)]
     pub all: bool,
-    /// Only runs with one of these statuses, separated by commas
-    #[arg(long, value_enum, value_delimiter = ',')]
-    pub status: Vec<Status>,
+    /// Only runs in one of these states, separated by commas; words of JSON are taken, too
+    #[arg(long, value_enum, value_name = "STATE", value_delimiter = ',')]
+    pub status: Vec<crate::args_command::Status>,
     /// Only runs of this agent: its name, its id, or a unique part of it
     #[arg(long, value_name = "AGENT")]
     pub agent: Option<String>,
@@ -755,19 +756,6 @@ pub struct PsArgs {
     /// At most this many
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub limit: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub enum Status {
-    Queued,
-    Running,
-    AwaitingInput,
-    AwaitingApproval,
-    Idle,
-    Succeeded,
-    Failed,
-    Canceled,
 }
 
 #[derive(Clone, Debug, Args)]

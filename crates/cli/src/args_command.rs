@@ -140,6 +140,27 @@ pub enum RestartArg {
     Always,
 }
 
+/// How runs stand, by the words of lists and by those of the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Status {
+    Queued,
+    #[value(alias = "running")]
+    Working,
+    #[value(name = "your turn", aliases = ["your-turn", "your_turn", "idle"])]
+    Idle,
+    #[value(name = "needs approval", aliases = ["needs-approval", "needs_approval", "awaiting_approval"])]
+    AwaitingApproval,
+    #[value(name = "has a question", aliases = ["has-a-question", "has_a_question", "awaiting_input"])]
+    AwaitingInput,
+    #[value(alias = "succeeded")]
+    Done,
+    Merged,
+    Discarded,
+    Failed,
+    #[value(alias = "canceled")]
+    Stopped,
+}
+
 #[derive(Clone, Debug, Args)]
 pub struct StopArgs {
     /// The runs: whole names, ids, or unique parts of ids
@@ -182,11 +203,17 @@ pub struct SendArgs {
     /// Without a line end
     #[arg(long)]
     pub raw: bool,
+    /// Follow the run until it rests or ends; the default on a terminal
+    #[arg(short, long, conflicts_with_all = ["wait", "raw"])]
+    pub follow: bool,
+    /// Return as soon as it has been sent; the default elsewhere
+    #[arg(short, long, conflicts_with_all = ["follow", "wait"])]
+    pub detach: bool,
     /// Wait until it asks for input, ends or is silent, and print its output
     #[arg(long)]
     pub wait: bool,
-    /// How long --wait waits at most: 500ms, 5s, 10m; a bare number is seconds
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration::seconds, requires = "wait")]
+    /// How long --wait waits at most: 500ms, 5s, 10m; a bare number below 1000 is seconds
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration::patience, requires = "wait")]
     pub timeout: f64,
 }
 
@@ -255,7 +282,7 @@ pub struct WaitArgs {
     /// or delete
     #[arg(long = "for", value_name = "WHAT", value_parser = crate::resource_wait::wanted)]
     pub wanted: Option<crate::resource_wait::Wanted>,
-    /// Give up after: 500ms, 5s, 10m
-    #[arg(long, value_name = "DURATION", value_parser = duration::seconds_with_unit)]
+    /// Give up after: 500ms, 5s, 10m; a bare number below 1000 is seconds
+    #[arg(long, value_name = "DURATION", value_parser = duration::patience)]
     pub timeout: Option<f64>,
 }

@@ -75,8 +75,8 @@ pub struct ApproveArgs {
     /// All open items of this group, or of the one that begins so
     #[arg(short, long, value_name = "KEY")]
     pub group: Option<String>,
-    /// Do not ask before a whole group is answered
-    #[arg(short, long, requires = "group")]
+    /// Do not ask before something of high risk or a whole group is approved
+    #[arg(short, long)]
     pub yes: bool,
     /// Why; the agent and the audit log see it
     #[arg(long, value_name = "TEXT")]

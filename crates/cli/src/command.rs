@@ -327,14 +327,31 @@ pub async fn send(cx: &Context, args: &SendArgs) -> Outcome {
         }
         return crate::look::send_and_wait(cx, &remote, &id, &send, args.timeout).await;
     }
+    let person = std::io::stdout().is_terminal() && cx.out.for_people() && !cx.global.quiet;
+    if args.follow || (person && !args.detach && !args.raw) {
+        return Box::pin(send_and_follow(cx, &remote, (&id, &args.id), &send)).await;
+    }
     let sent = remote.run_send(&id, &send).await;
     let run = sent.map_err(|failure| failure.of_run(&args.id))?;
     session::show_run(cx, &run)?;
-    if cx.out.for_people() && std::io::stdout().is_terminal() {
-        let name = &run.name;
-        cx.out.note(&format!("watch it: overmind logs -f {name}; --wait shows what comes of it"));
-    }
     Ok(Exit::Done)
+}
+
+/// Sends, and shows what comes of it as `run` does. `given`: what the person called the run.
+async fn send_and_follow(
+    cx: &Context,
+    remote: &Remote,
+    (id, given): (&str, &str),
+    send: &RunSend,
+) -> Outcome {
+    let is_command = watch::is_of_command(remote, &remote.run(id).await?).await?;
+    let mut since = crate::run::Since::default();
+    watch::until(cx, remote, id, watch::Until::Now, &mut since.place).await?;
+    if is_command {
+        since.offset = Some(crate::look::end_of_log(remote, id).await?);
+    }
+    let run = remote.run_send(id, send).await.map_err(|failure| failure.of_run(given))?;
+    Box::pin(crate::run::follow_from(cx, remote, &run, is_command, since)).await
 }
 
 /// Says more to a built-in agent, and shows what comes of it until it rests, ends or asks.
@@ -455,14 +472,44 @@ pub async fn logs(cx: &Context, remote: &Remote, run: &Run, args: &LogsArgs) -> 
     // Followed by objects, which say where to go on when the server was away.
     options.follow = true;
     options.objects = true;
+    let mut place = watch::Place::None;
+    let rests = tokio::select! {
+        biased;
+        ended = follow_to_end(cx, remote, &id, &mut options, objects, &mut spoken) => {
+            ended?;
+            return Ok(Exit::Done);
+        }
+        run = watch::until(cx, remote, &id, watch::Until::Rested, &mut place) => run?,
+    };
+    // It rests: what it wrote before, and that it is the person's turn.
+    options.follow = false;
+    follow(cx, remote, &id, &mut options, objects, &mut away, &mut spoken).await?;
+    if session::ended(rests.status) {
+        return Ok(Exit::Done);
+    }
+    if !objects {
+        watch::epilogue(cx, &rests);
+    }
+    Ok(Exit::Done)
+}
+
+/// Shows a log until its run has ended, over attempts and restarts of the server.
+async fn follow_to_end(
+    cx: &Context,
+    remote: &Remote,
+    id: &str,
+    options: &mut LogOptions,
+    objects: bool,
+    spoken: &mut Option<Spoken>,
+) -> Result<(), Failure> {
+    let mut away = watch::Away::default();
     loop {
-        let more = follow(cx, remote, &id, &mut options, objects, &mut away, &mut spoken).await;
+        let more = follow(cx, remote, id, options, objects, &mut away, spoken).await;
         let failure = match more {
-            Ok(()) => match remote.run(&id).await {
+            Ok(()) => match remote.run(id).await {
                 Ok(run) if session::ended(run.status) => {
                     // What was written between the end of its command and its own.
-                    follow(cx, remote, &id, &mut options, objects, &mut away, &mut spoken).await?;
-                    return Ok(Exit::Done);
+                    return follow(cx, remote, id, options, objects, &mut away, spoken).await;
                 }
                 // Its environment is made or removed, or its command is started again soon.
                 Ok(_) => {
@@ -498,7 +545,7 @@ async fn follow(
 ) -> Result<(), Failure> {
     each_line(remote, id, options, away, &mut |object| {
         match (objects, object["text"].as_str()) {
-            (false, Some(text)) => cx.out.text(&said(object, text, spoken))?,
+            (false, Some(text)) => cx.out.text(&said(object, text, spoken, true))?,
             (false, None) => cx.out.note("some lines are gone"),
             (true, _) => cx.out.streamed(object)?,
         }
@@ -507,10 +554,13 @@ async fn follow(
     .await
 }
 
-/// What a line of a log is to people, with its line breaks.
-pub fn said(object: &Value, text: &str, spoken: &mut Option<Spoken>) -> String {
+/// What a line of a log is to people, with its line breaks; `timed`: words with the time of day.
+pub fn said(object: &Value, text: &str, spoken: &mut Option<Spoken>, timed: bool) -> String {
     match spoken {
-        Some(spoken) if object["kind"] == "output" => spoken.tell(text).text,
+        Some(spoken) if object["kind"] == "output" => {
+            let words = spoken.tell(text).text;
+            if timed { spoken.timed(&words, object["at"].as_str()) } else { words }
+        }
         Some(_) | None => format!("{text}\n"),
     }
 }
@@ -575,7 +625,7 @@ async fn pass_on(
         let text = object["text"].as_str().unwrap_or("some lines are gone");
         match object["kind"].as_str() {
             _ if !plain => cx.out.streamed(object)?,
-            Some("output") => cx.out.text(&said(object, text, spoken))?,
+            Some("output") => cx.out.text(&said(object, text, spoken, true))?,
             // The exit code says it, and what the run works in has been said.
             Some("ended") => {}
             Some("note") if is_of_the_environment(text) => cx.out.detail(text),
@@ -586,9 +636,9 @@ async fn pass_on(
     .await
 }
 
-/// Whether a note says what becomes of the run's environment; older servers call it a room.
+/// Whether a note says how the run's environment is made.
 fn is_of_the_environment(text: &str) -> bool {
-    ["--- the environment: ", "--- the room: "].iter().any(|begin| text.starts_with(begin))
+    text.starts_with("--- the environment: ")
 }
 
 /// Reads a log to the end of its stream, and keeps in `options` where to go on.

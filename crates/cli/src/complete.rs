@@ -254,7 +254,14 @@ async fn fetched(
             let runs: Vec<RunBasic> = remote.runs(&statuses, None, MOST).await?;
             let line = |run: RunBasic| {
                 let task = crate::output::clean::line(&run.task).into_owned();
-                (run.name, format!("{}: {}", run.status, crate::output::clean::cut(&task, 50)))
+                (
+                    run.name,
+                    format!(
+                        "{}: {}",
+                        session::state(run.status),
+                        crate::output::clean::cut(&task, 50)
+                    ),
+                )
             };
             runs.into_iter().map(line).collect()
         }

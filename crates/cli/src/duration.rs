@@ -81,13 +81,16 @@ fn with_unit(text: &str) -> Result<&str, String> {
     }
 }
 
-/// As [`seconds`], and a bare number is refused.
+/// As [`seconds`]. Bare numbers once were milliseconds in places: large ones are refused.
 ///
 /// # Errors
 ///
-/// As [`parse`], and a number without a unit that is not 0.
-pub fn seconds_with_unit(text: &str) -> Result<f64, String> {
-    seconds(with_unit(text)?)
+/// As [`parse`], and a number of 1000 or more without a unit.
+pub fn patience(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number >= 1000.0 => seconds(with_unit(text)?),
+        Ok(_) | Err(_) => seconds(text),
+    }
 }
 
 /// As [`milliseconds`], and a bare number is refused.
@@ -126,11 +129,11 @@ mod tests {
 
     #[test]
     fn a_bare_number_is_refused_where_it_once_was_milliseconds() {
-        assert_eq!(seconds_with_unit("5000"), Err("say the unit: 5000s or 5000ms?".to_owned()));
+        assert_eq!(patience("5000"), Err("say the unit: 5000s or 5000ms?".to_owned()));
         assert_eq!(milliseconds_with_unit("5"), Err("say the unit: 5s or 5ms?".to_owned()));
-        assert_eq!(seconds_with_unit("5s"), Ok(5.0));
+        assert_eq!(patience("5s"), Ok(5.0));
         assert_eq!(milliseconds_with_unit("500ms"), Ok(500));
-        assert_eq!((seconds_with_unit("0"), milliseconds_with_unit("0")), (Ok(0.0), Ok(0)));
+        assert_eq!((patience("0"), milliseconds_with_unit("0")), (Ok(0.0), Ok(0)));
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! The inbox, shown: what waits for a human, what is alike, what comes, and rules out of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use overmind_api::{InboxItem, InboxKind, InboxProposal, InboxState, Timestamp};
+use overmind_api::{
+    InboxItem, InboxKind, InboxProposal, InboxState, RunBasic, SessionId, Timestamp,
+};
 use overmind_client::InboxNews;
 
 use crate::args_inbox::{InboxArgs, InboxCommand};
@@ -33,10 +35,43 @@ pub async fn run(cx: &Context, args: InboxArgs) -> Outcome {
         None if args.watch => return watch(cx, &remote, &args).await,
         None => {
             let items = listed(&remote, &args).await?;
-            list(cx, &items, &args)?;
+            let names = match cx.out.for_people() && !cx.out.wide() {
+                true => names(&remote, &items).await?,
+                false => Names::default(),
+            };
+            list(cx, &items, &names, &args)?;
         }
     }
     Ok(Exit::Done)
+}
+
+/// What runs are called.
+pub(super) type Names = HashMap<SessionId, String>;
+
+/// Runs that are listed to know the names of many at once.
+const MANY: u32 = 10_000;
+/// Runs that are asked for one by one.
+const FEW: usize = 8;
+
+/// The names of the runs of items, as far as the runs are still there.
+pub(super) async fn names(remote: &Remote, items: &[InboxItem]) -> Result<Names, Failure> {
+    let mut names = Names::new();
+    let mut ids: Vec<SessionId> = items.iter().filter_map(|item| item.run_id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    if ids.len() > FEW {
+        let all: Vec<RunBasic> = remote.runs(&[], None, MANY).await?;
+        names.extend(all.into_iter().map(|run| (run.id, run.name)));
+        return Ok(names);
+    }
+    for id in ids {
+        match remote.run(&id.to_string()).await {
+            Ok(run) => drop(names.insert(id, run.name)),
+            Err(failure) if failure.exit == Exit::NotFound => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(names)
 }
 
 async fn listed(remote: &Remote, args: &InboxArgs) -> Result<Vec<InboxItem>, Failure> {
@@ -50,7 +85,7 @@ async fn listed(remote: &Remote, args: &InboxArgs) -> Result<Vec<InboxItem>, Fai
     remote.inbox(args.all, kind, group.as_deref(), args.limit).await
 }
 
-fn list(cx: &Context, items: &[InboxItem], args: &InboxArgs) -> Result<(), Failure> {
+fn list(cx: &Context, items: &[InboxItem], names: &Names, args: &InboxArgs) -> Result<(), Failure> {
     let empty = match (args.all, args.kind.is_some() || args.group.is_some()) {
         (_, true) => "no such items; `overmind inbox --all` lists everything that ever waited",
         (false, false) => "the inbox is empty: nothing waits for you",
@@ -65,8 +100,8 @@ fn list(cx: &Context, items: &[InboxItem], args: &InboxArgs) -> Result<(), Failu
         |item| item.id.to_string(),
         |wide| match (wide, together) {
             (true, _) => wide_table(items),
-            (false, true) => grouped_table(items, &groups, now),
-            (false, false) => flat_table(items, args.all, now),
+            (false, true) => grouped_table(items, &groups, names, now),
+            (false, false) => flat_table(items, args.all, names, now),
         },
         empty,
     )?;
@@ -104,8 +139,13 @@ fn risk(item: &InboxItem) -> (String, Tone) {
     }
 }
 
-fn run_of(item: &InboxItem) -> (String, Tone) {
-    or_dash(item.run_id.map(|run| ids::short(&run.to_string()).to_owned()))
+/// The run of an item, by its name where that is known.
+fn run_of(item: &InboxItem, names: &Names) -> (String, Tone) {
+    or_dash(item.run_id.map(|run| called(run, names)))
+}
+
+fn called(run: SessionId, names: &Names) -> String {
+    names.get(&run).cloned().unwrap_or_else(|| ids::short(&run.to_string()).to_owned())
 }
 
 fn agent_of(item: &InboxItem) -> (String, Tone) {
@@ -127,12 +167,12 @@ fn state_tone(state: InboxState) -> Tone {
     }
 }
 
-fn row(item: &InboxItem, now: Timestamp) -> Vec<(String, Tone)> {
+fn row(item: &InboxItem, names: &Names, now: Timestamp) -> Vec<(String, Tone)> {
     vec![
         cell(ids::short(&item.id.to_string())),
         cell(item.kind.as_str()),
         agent_of(item),
-        run_of(item),
+        run_of(item, names),
         cell(when::ago(item.asked_at, now)),
         risk(item),
         what(item, now),
@@ -144,6 +184,7 @@ const COLUMNS: [&str; 7] = ["ID", "KIND", "AGENT", "RUN", "AGE", "RISK", "WHAT"]
 fn grouped_table(
     items: &[InboxItem],
     groups: &BTreeMap<&str, Vec<&InboxItem>>,
+    names: &Names,
     now: Timestamp,
 ) -> Table {
     let mut table = Table::new(&COLUMNS);
@@ -151,7 +192,7 @@ fn grouped_table(
     for item in items {
         let alike = item.group.as_deref().and_then(|key| Some((key, groups.get(key)?)));
         let Some((key, alike)) = alike else {
-            table.row(row(item, now));
+            table.row(row(item, names, now));
             continue;
         };
         if shown.contains(&key) {
@@ -168,7 +209,7 @@ fn grouped_table(
         };
         let agents = alike.iter().map(|item| item.agent.clone()).collect();
         let runs = alike.iter().filter_map(|item| item.run_id);
-        let runs = runs.map(|run| ids::short(&run.to_string()).to_owned()).collect();
+        let runs = runs.map(|run| called(run, names)).collect();
         let oldest = alike.iter().map(|item| item.asked_at).min().unwrap_or(item.asked_at);
         let (title, tone) = what(item, now);
         table.row(vec![
@@ -184,18 +225,18 @@ fn grouped_table(
     table
 }
 
-pub(super) fn flat_table(items: &[InboxItem], all: bool, now: Timestamp) -> Table {
+pub(super) fn flat_table(items: &[InboxItem], all: bool, names: &Names, now: Timestamp) -> Table {
     if !all {
         let mut table = Table::new(&COLUMNS);
         for item in items {
-            table.row(row(item, now));
+            table.row(row(item, names, now));
         }
         return table;
     }
     let mut table =
         Table::new(&["ID", "KIND", "STATE", "BY", "AGENT", "RUN", "AGE", "RISK", "WHAT"]);
     for item in items {
-        let mut cells = row(item, now);
+        let mut cells = row(item, names, now);
         let state = (item.state.to_string(), state_tone(item.state));
         cells.splice(2..2, [state, or_dash(item.answered_by.clone())]);
         table.row(cells);
@@ -289,8 +330,18 @@ pub(super) fn show_item(cx: &Context, item: &InboxItem) -> Result<(), Failure> {
     })
 }
 
+/// What is approved or denied in one line: the call, with a command as it is.
+pub(super) fn effective(item: &InboxItem) -> String {
+    let text = |pointer: &str| item.details.pointer(pointer).and_then(|value| value.as_str());
+    let command = text("/args/command").filter(|_| item.kind == InboxKind::Approval);
+    match (text("/tool_name"), command) {
+        (Some(tool), Some(command)) => format!("{tool}: {command}"),
+        _ => item.title.clone(),
+    }
+}
+
 /// What the call would do, a line for each touch.
-fn actions(item: &InboxItem) -> Option<String> {
+pub(super) fn actions(item: &InboxItem) -> Option<String> {
     let actions = item.details.get("actions")?.as_array()?;
     let mut lines = Vec::new();
     for action in actions {
@@ -359,7 +410,7 @@ async fn watch(cx: &Context, remote: &Remote, args: &InboxArgs) -> Outcome {
 }
 
 fn news_line(cx: &Context, item: &InboxItem) -> String {
-    let (id, run) = (item.id.to_string(), run_of(item).0);
+    let (id, run) = (item.id.to_string(), run_of(item, &Names::new()).0);
     let tone = state_tone(item.state);
     let state = paint(&format!("{:9}", item.state.as_str()), tone, cx.out.colour);
     let by = item.answered_by.as_ref().map(|by| format!(" by {}", clean::line(by)));

@@ -15,8 +15,10 @@ use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::inbox::{flat_table, show_item};
 use crate::output::clean;
+use crate::output::table::Tone;
 use crate::remote::Remote;
-use crate::{ids, session};
+use crate::show::{self, cell};
+use crate::{asked, ids, inbox, session};
 
 /// Open items that are looked through for a part of an id.
 const MAX_OPEN: u32 = 10_000;
@@ -74,6 +76,10 @@ async fn decide(
     for id in given {
         let done = async {
             let item = find_open(&remote, id, decision).await?;
+            if !yes && !sure(cx, &item, decision).await? {
+                cx.out.note("nothing was answered");
+                return Ok(());
+            }
             let answer = InboxAnswer {
                 decision,
                 message: None,
@@ -95,6 +101,18 @@ async fn decide(
     }
 }
 
+/// Asks the person at the terminal once more before something of high risk is approved.
+async fn sure(cx: &Context, item: &InboxItem, decision: InboxDecision) -> Result<bool, Failure> {
+    let high = matches!(item.risk.as_deref(), Some("high" | "critical"));
+    let open = item.state == InboxState::Open;
+    if !(high && open && decision == InboxDecision::Approve && asked::possible(cx)) {
+        return Ok(true);
+    }
+    inbox::tell(cx, item);
+    let typed = asked::typed("allow it, this once? [y]es, [N]o: ").await?;
+    Ok(matches!(typed.as_deref(), Some("y" | "Y" | "yes")))
+}
+
 /// Answers all of a group that are open now and shown here; what comes after is not answered.
 async fn together(
     cx: &Context,
@@ -114,7 +132,11 @@ async fn together(
                 format!("look at them with `overmind inbox --group {group}`, then add --yes");
             return Err(Failure::usage(message).hint(hint));
         }
-        cx.out.note(flat_table(&items, false, cx.now()).render(cx.out.err_colour).trim_end());
+        cx.out.note(
+            flat_table(&items, false, &inbox::names(remote, &items).await?, cx.now())
+                .render(cx.out.err_colour)
+                .trim_end(),
+        );
         cx.out.note(&format!("{word} these {}? [y/N]", items.len()));
         let mut line = String::new();
         let read = std::io::stdin().lock().read_line(&mut line);
@@ -151,13 +173,35 @@ async fn together(
 /// Shows the run that goes on, and says so when it does not.
 async fn show_answered(cx: &Context, remote: &Remote, item: &InboxItem) -> Result<(), Failure> {
     match item.run_id {
-        Some(run) => session::show_run(cx, &remote.run(&run.to_string()).await?)?,
+        Some(run) => {
+            let run = remote.run(&run.to_string()).await?;
+            if cx.out.for_people() && item.state != InboxState::Expired {
+                show::facts(&cx.out, answered(item))?;
+            }
+            session::show_run(cx, &run)?;
+        }
         None => show_item(cx, item)?,
     }
     if item.state == InboxState::Expired {
         cx.out.warn("that was too late: the approval had expired, and is asked for again; see `overmind inbox`");
     }
     Ok(())
+}
+
+/// What was approved, denied or answered: the call, and what it does.
+fn answered(item: &InboxItem) -> Vec<(&'static str, (String, Tone))> {
+    let (word, tone) = match item.state {
+        InboxState::Approved => ("approved", Tone::Good),
+        InboxState::Denied => ("denied", Tone::Bad),
+        InboxState::Answered => ("answered", Tone::Good),
+        InboxState::Open | InboxState::Expired | InboxState::Withdrawn => return Vec::new(),
+    };
+    let mut lines = vec![(word, (inbox::effective(item), tone))];
+    if item.kind == InboxKind::Question {
+        lines.extend(item.answer.clone().map(|answer| ("answer", cell(answer))));
+    }
+    lines.extend(inbox::actions(item).map(|does| ("does", cell(does))));
+    lines
 }
 
 /// A group by its key or a beginning of it.
@@ -282,7 +326,7 @@ async fn open_of_run(
     };
     Err(Failure::new(
         Exit::Conflict,
-        format!("run {given} does not wait for {for_what}: it is {}", run.status),
+        format!("run {given} does not wait for {for_what}: it is {}", session::state(run.status)),
     )
     .hint("`overmind inbox` lists what waits"))
 }

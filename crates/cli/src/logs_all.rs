@@ -185,7 +185,7 @@ fn show(
     let name = paint(name, Tone::Busy, cx.out.colour);
     match object["text"].as_str() {
         Some(text) => {
-            for line in command::said(object, text, spoken).lines() {
+            for line in command::said(object, text, spoken, false).lines() {
                 cx.out.line(&format!("{name} | {line}"))?;
             }
         }

@@ -106,7 +106,8 @@ fn lines(
     }
     if let Some(process) = &run.process {
         let policy = command.and_then(|command| command["restart"]["when"].as_str());
-        let life = format!("{}, {} restarts", process.life, process.restarts);
+        let life =
+            format!("{}, {}", process.life, when::counted(process.restarts.into(), "restart"));
         lines.push(("life", cell(life)));
         lines.push(("restart", cell(policy.unwrap_or("never"))));
         if let Some(pid) = process.pid {
@@ -132,7 +133,8 @@ fn lines(
     if let Some(usage) = usage {
         let cpu = when::precise(Duration::from_millis(usage.cpu_ms));
         let memory = when::bytes(usage.resident_bytes);
-        let text = format!("{cpu} cpu, {memory}, {} processes", usage.processes);
+        let text =
+            format!("{cpu} cpu, {memory}, {}", when::counted(usage.processes.into(), "process"));
         lines.push(("uses", cell(text)));
         let log = when::bytes(usage.log_bytes);
         let text = format!("{log}, the last {}", when::ago(usage.last_output_at, now));
@@ -190,7 +192,7 @@ pub async fn result(cx: &Context, args: &OneRunArgs) -> Outcome {
     let run = remote.run(&id).await?;
     let rests = run.status == RunStatus::Idle;
     if !session::ended(run.status) && !rests {
-        let message = format!("{} has not ended: it is {}", run.name, run.status);
+        let message = format!("{} has not ended: it is {}", run.name, session::state(run.status));
         let hint = format!("overmind wait {} waits for it", run.name);
         return Err(Failure::new(Exit::Conflict, message).hint(hint));
     }
@@ -293,7 +295,7 @@ impl Work {
 }
 
 /// Where a run's log ends now.
-async fn end_of_log(remote: &Remote, id: &str) -> Result<u64, Failure> {
+pub(super) async fn end_of_log(remote: &Remote, id: &str) -> Result<u64, Failure> {
     let options = LogOptions { tail: Some(1), objects: true, ..LogOptions::default() };
     let mut log = remote.run_log(id, &options).await?;
     let mut bytes = Vec::new();

@@ -31,15 +31,27 @@ pub fn parse() -> Cli {
     cli
 }
 
-/// What the process's arguments say when options of `run` are taken wherever they stand.
+/// Whether `--` stands before the words that the arguments end with.
+pub fn after_dashes(words: &[String]) -> bool {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let before = args.len().checked_sub(words.len() + 1).and_then(|at| args.get(at));
+    before.is_some_and(|arg| arg == "--")
+}
+
+/// What the process's arguments say when options of `run` are taken wherever they stand; the first that is
+/// `without` is left out.
 ///
 /// # Errors
 ///
 /// What is wrong with them then.
-pub fn interspersed() -> Result<(Global, RunArgs), clap::Error> {
+pub fn interspersed(without: Option<&str>) -> Result<(Global, RunArgs), clap::Error> {
     let words = |words: clap::Arg| words.trailing_var_arg(false).allow_hyphen_values(false);
     let run = RunArgs::augment_args(clap::Command::new("run")).mut_arg("words", words);
-    let mut found = globals().subcommand(run).try_get_matches_from(std::env::args_os())?;
+    let mut args: Vec<OsString> = std::env::args_os().collect();
+    if let Some(at) = args.iter().position(|arg| without.is_some_and(|word| arg == word)) {
+        args.remove(at);
+    }
+    let mut found = globals().subcommand(run).try_get_matches_from(args)?;
     let (_, mut inner) = found.remove_subcommand().expect("a command is required");
     let args = RunArgs::from_arg_matches_mut(&mut inner)?;
     let mut global = Global::from_arg_matches_mut(&mut found)?;

@@ -88,7 +88,9 @@ pub fn phase_cell(run: &Run) -> (String, Tone) {
             };
             (phase.as_str().to_owned(), tone)
         }
-        (phase, leaks) => (format!("{}, {leaks} leaks", phase.as_str()), Tone::Bad),
+        (phase, leaks) => {
+            (format!("{}, {}", phase.as_str(), when::counted(leaks as u64, "leak")), Tone::Bad)
+        }
     }
 }
 
@@ -114,16 +116,12 @@ pub async fn work(cx: &Context, args: &WorkArgs) -> Outcome {
 
 /// How much it is, in one line.
 fn stat(work: &RoomWork) -> String {
-    let of = |count: u64, one: &str| match count {
-        1 => format!("1 {one}"),
-        count => format!("{} {one}s", when::thousands(count)),
-    };
     let mut line = format!(
         "{}, {} added, {} removed; {}",
-        of(work.files.into(), "file"),
-        of(work.insertions, "line"),
-        of(work.deletions, "line"),
-        of(work.commits.into(), "commit"),
+        when::counted(work.files.into(), "file"),
+        when::counted(work.insertions, "line"),
+        when::counted(work.deletions, "line"),
+        when::counted(work.commits.into(), "commit"),
     );
     if let Some(branch) = &work.branch {
         line.push_str(&format!(" on {branch}"));
@@ -219,13 +217,14 @@ async fn done_one(
     }
     show::one(&cx.out, &result, &id, || {
         let decision = &result.decision;
-        vec![
-            ("run", cell(&id)),
-            ("done", (decision.said.clone(), Tone::Good)),
-            ("branch", or_dash(decision.branch.clone())),
-            ("commit", or_dash(decision.commit.clone())),
-            ("kept", or_dash(decision.kept.clone())),
-        ]
+        let at = match (&decision.commit, &decision.branch) {
+            (Some(commit), Some(branch)) => Some(format!("{} on {branch}", clean::cut(commit, 12))),
+            (Some(commit), None) => Some(clean::cut(commit, 12).into_owned()),
+            (None, branch) => branch.clone(),
+        };
+        let mut lines = vec![("done", (decision.said.clone(), Tone::Good))];
+        lines.extend(at.map(|at| ("commit", cell(at))));
+        lines
     })
 }
 
@@ -380,7 +379,7 @@ fn tell_undone(cx: &Context, name: &str, undone: &RoomUndone) -> Result<(), Fail
         cx.out.line(&format!("{word}{}", clean::line(&file.path)))?;
     }
     if *more > 0 {
-        cx.out.line(&format!("and {more} more files"))?;
+        cx.out.line(&format!("and {} more", when::counted((*more).into(), "file")))?;
     }
     for path in left_out {
         cx.out.note(&format!("{} is too large to be saved: it is as it was", clean::line(path)));

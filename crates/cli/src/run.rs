@@ -9,6 +9,8 @@ use overmind_api::{Agent, Command, ProblemKind, Run, RunCreate, RunStatus};
 use overmind_client::{ClientError, LogOptions};
 use overmind_core::nearest::nearest;
 use overmind_node::config::env;
+use overmind_workspace::config::{Config, FILE};
+use overmind_workspace::rooms::project_top;
 
 use crate::args::{Format, RunArgs};
 use crate::args_command::ProviderArg;
@@ -49,17 +51,32 @@ pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
         },
         None => match args.words.split_first() {
             None => return Err(Failure::usage("say what to run")),
+            // `run -- PROGRAM …`: its own words, whatever agents are called.
+            Some((first, _)) if parse::after_dashes(&args.words) && is_program(cx, first, dir) => {
+                (None, args.words.clone())
+            }
             Some((first, rest)) => match agent_of_word(cx, &remote, first, dir).await? {
                 Some(agent) => (Some(agent), rest.to_vec()),
-                None => (None, args.words.clone()),
+                None => {
+                    let line = args.words.join(" ");
+                    if is_line(first) && !is_program(cx, first, dir) {
+                        is_command(cx, &remote, &line, dir).await?;
+                    }
+                    (None, args.words.clone())
+                }
             },
         },
     };
     match agent {
         // A task is text: what looks like options of ours in it is taken for them.
-        Some(agent) if agent.command.is_none() && words.iter().any(|word| is_option(word)) => {
-            let (cx, args) = again(cx)?;
-            let skip = usize::from(args.command.agent.is_none());
+        Some(agent) if words.iter().any(|word| is_option(word)) => {
+            let provider = agent.command.as_ref().map(|command| command.provider);
+            let printing = words.first().filter(|word| is_print(provider, word));
+            let (cx, args) = again(cx, printing)?;
+            let named = &args.command;
+            let named =
+                named.agent.is_some() || named.provider.and_then(ProviderArg::agent).is_some();
+            let skip = usize::from(!named);
             let words = args.words.iter().skip(skip).cloned().collect();
             Box::pin(begin(&cx, &remote, args, Some(agent), words)).await
         }
@@ -72,14 +89,24 @@ fn is_option(word: &str) -> bool {
 }
 
 /// The arguments of this process, with options of ours taken wherever they stand.
-fn again(cx: &Context) -> Result<(Context, RunArgs), Failure> {
-    let (global, args) = parse::interspersed().map_err(|err| {
+///
+/// `without`: a word that is none of ours and says nothing.
+fn again(cx: &Context, without: Option<&String>) -> Result<(Context, RunArgs), Failure> {
+    let (global, args) = parse::interspersed(without.map(String::as_str)).map_err(|err| {
         let text = err.to_string();
         let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        Failure::usage(first).hint("put the task in quotes: overmind run AGENT \"what to do\"")
+        Failure::usage(first).hint(
+            "options of `run` may follow the task; what is text stands in quotes, or after `--`",
+        )
     })?;
     let out = crate::output::Output::new(&global, &cx.env);
     Ok((Context { global, env: cx.env.clone(), cwd: cx.cwd.clone(), out }, args))
+}
+
+/// Whether a word asks Claude Code for what it does here anyway: somebody who knows `claude -p TASK`
+/// may type it.
+fn is_print(provider: Option<overmind_api::Provider>, word: &str) -> bool {
+    provider == Some(overmind_api::Provider::Claude) && matches!(word, "-p" | "--print")
 }
 
 /// The agent that `--agent` or `--provider` names; those that [`crate::command::built_in`] knows are
@@ -142,6 +169,58 @@ async fn near(remote: &Remote, failure: Failure, word: &str) -> Failure {
     }
 }
 
+/// Refuses a line whose first word is nothing that a shell runs: it is a task, and nobody said whose.
+///
+/// # Errors
+///
+/// [`Exit::NotFound`], with the agents that there are.
+async fn is_command(cx: &Context, remote: &Remote, line: &str, dir: &Path) -> Result<(), Failure> {
+    let words = line.split_whitespace();
+    // What is set for the command comes before it.
+    let mut words = words.skip_while(|word| {
+        let name = word.split_once('=').map(|(name, _)| name);
+        name.is_some_and(|name| !name.is_empty() && name.chars().all(is_letter))
+    });
+    let (first, more) = (words.next().unwrap_or_default(), words.next().is_some());
+    let plain = !first.is_empty() && first.chars().all(|c| is_letter(c) || "-.,':".contains(c));
+    if !more || !plain || BUILTINS.contains(&first) || !remote.is_here() {
+        return Ok(());
+    }
+    if is_program(cx, first, dir) {
+        return Ok(());
+    }
+    let agents = remote.agents(AGENTS).await.unwrap_or_default();
+    let made = agents.into_iter().map(|agent| agent.name).filter(|name| *name != command::AGENT);
+    let mut names: Vec<String> = made.collect();
+    let installed = command::built_in_names().filter(|name| is_program(cx, name, dir));
+    names.extend(installed.map(str::to_owned));
+    names.sort_unstable();
+    names.dedup();
+    let claude = names.iter().find(|name| *name == "claude");
+    let likely = claude.or(names.first()).map_or("claude", String::as_str);
+    let mut hint = format!("did you mean overmind run --agent {likely} {}?", quoted(line));
+    if names.len() > 1 {
+        hint.push_str(&format!(" The agents are {}", names.join(", ")));
+    }
+    let message =
+        format!("no program is called `{first}`, and no agent was named; nothing was started");
+    Err(Failure::new(Exit::NotFound, message).hint(clean::line(&hint).into_owned()))
+}
+
+/// Of a word that names something for a shell.
+fn is_letter(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// Words that a shell runs itself.
+const BUILTINS: [&str; 48] = [
+    ".", ":", "alias", "bg", "break", "case", "cd", "command", "continue", "echo", "eval", "exec",
+    "exit", "export", "false", "dirs", "fg", "for", "function", "getopts", "hash", "if", "jobs",
+    "kill", "local", "printf", "pwd", "read", "readonly", "return", "select", "set", "shift",
+    "source", "test", "time", "times", "trap", "true", "type", "ulimit", "umask", "unalias",
+    "unset", "until", "wait", "while", "declare",
+];
+
 /// Whether one word is a line for a shell: a program's name has neither spaces nor what a shell
 /// takes apart.
 pub(crate) fn is_line(word: &str) -> bool {
@@ -163,7 +242,7 @@ async fn begin(
     remote: &Remote,
     args: RunArgs,
     agent: Option<Agent>,
-    mut words: Vec<String>,
+    words: Vec<String>,
 ) -> Outcome {
     let mut draft = RunCreate {
         agent_id: String::new(),
@@ -218,13 +297,6 @@ async fn begin(
                 draft.command = Some(Command { argv: words, exact: true, ..over });
             }
             (false, _) => {
-                // Arguments that the program gets anyway: a person who knows `claude -p TASK` may type it.
-                let print = |word: &String| word == "-p" || word == "--print";
-                if own.provider == overmind_api::Provider::Claude
-                    && words.first().is_some_and(print)
-                {
-                    words.remove(0);
-                }
                 draft.task = words.join(" ");
             }
         }
@@ -237,6 +309,7 @@ async fn begin(
             return Err(Failure::usage(message));
         }
         draft.task = words.join(" ");
+        servable(&agent)?;
     }
     if draft.sandbox.is_none() {
         let command = draft.command.as_ref();
@@ -253,6 +326,9 @@ async fn begin(
     draft.conversation = (!in_words).then_some(alone && !once);
     draft.agent_id = agent.id.to_string();
     let key = args.idempotency_key.as_deref();
+    if let Some(dir) = draft.workspace.as_deref().filter(|_| remote.is_here() && !args.room.here) {
+        well_formed(Path::new(dir))?;
+    }
     if let Some(dir) = &draft.workspace
         && args.trust_project
         && !args.room.here
@@ -324,6 +400,43 @@ async fn begin(
     Ok(Exit::Done)
 }
 
+/// Refuses an agent whose model no provider can serve now, before anything is started.
+///
+/// # Errors
+///
+/// [`Exit::Usage`], with the ways to get a key.
+fn servable(agent: &Agent) -> Result<(), Failure> {
+    let model = format!("model `{}`", agent.model);
+    let says = |warning: &&String| {
+        let why = ["it has no key", "no provider is configured"];
+        warning.contains(&model) && why.iter().any(|why| warning.contains(why))
+    };
+    let Some(why) = agent.warnings.iter().find(says) else { return Ok(()) };
+    Err(Failure::usage(format!("{}; nothing was started", clean::line(why))).hint(
+        "a secret of the vault is used at once; after a variable was set, start the server again: overmind down; \
+         overmind up -d",
+    ))
+}
+
+/// Refuses a project whose `.overmind.yml` has mistakes, before anything is started.
+///
+/// # Errors
+///
+/// [`Exit::Usage`] with every mistake, a line each.
+fn well_formed(dir: &Path) -> Result<(), Failure> {
+    let top = project_top(dir).unwrap_or_else(|| dir.to_owned());
+    let Err(err) = Config::load(&top) else { return Ok(()) };
+    let mistakes = match err.problems.len() {
+        1 => "a mistake".to_owned(),
+        n => format!("{n} mistakes"),
+    };
+    let lines: Vec<String> =
+        err.to_string().lines().map(|line| format!("  {}", clean::line(line))).collect();
+    let message =
+        format!("the project's {FILE} has {mistakes}; nothing was started\n{}", lines.join("\n"));
+    Err(Failure::usage(message).hint("docs/overmind-yml.md has the grammar"))
+}
+
 /// Whether a run was refused because an admin has to confirm what its project orders.
 fn is_untrusted(made: &Result<Run, ClientError>) -> bool {
     let kind = ProblemKind::Untrusted;
@@ -375,16 +488,40 @@ fn exit_of(run: &Run) -> Exit {
     watch::exit_of(run.status)
 }
 
-/// Shows a run until it ends, and has questions answered at the terminal. `^C` leaves it running.
+/// Shows a run until it rests or ends, and has questions answered at the terminal. `^C` leaves it running.
 ///
 /// # Errors
 ///
 /// What kept it from being shown or answered.
 pub async fn follow(cx: &Context, remote: &Remote, made: &Run, is_command: bool) -> Outcome {
+    Box::pin(follow_from(cx, remote, made, is_command, Since::default())).await
+}
+
+/// Where a run is followed from.
+#[derive(Debug, Default)]
+pub struct Since {
+    /// The last entry of its timeline that is known.
+    pub place: Place,
+    /// Of a command that has begun: where its log goes on.
+    pub offset: Option<u64>,
+}
+
+/// The same from a place on.
+///
+/// # Errors
+///
+/// As [`follow`].
+pub async fn follow_from(
+    cx: &Context,
+    remote: &Remote,
+    made: &Run,
+    is_command: bool,
+    since: Since,
+) -> Outcome {
     let watched = async {
         match is_command {
-            true => Box::pin(follow_command(cx, remote, made)).await,
-            false => follow_agent(cx, remote, made).await,
+            true => Box::pin(follow_command(cx, remote, made, since)).await,
+            false => follow_agent(cx, remote, made, since.place).await,
         }
     };
     tokio::select! {
@@ -400,8 +537,8 @@ pub async fn follow(cx: &Context, remote: &Remote, made: &Run, is_command: bool)
     }
 }
 
-async fn follow_agent(cx: &Context, remote: &Remote, made: &Run) -> Outcome {
-    let (id, mut place) = (made.id.to_string(), Place::None);
+async fn follow_agent(cx: &Context, remote: &Remote, made: &Run, mut place: Place) -> Outcome {
+    let id = made.id.to_string();
     loop {
         let run = watch::tell(cx, remote, &id, Until::Settled, &mut place).await?;
         if watch::waits(run.status) && asked::in_place(cx, remote, &run).await? {
@@ -414,15 +551,21 @@ async fn follow_agent(cx: &Context, remote: &Remote, made: &Run) -> Outcome {
     }
 }
 
-async fn follow_command(cx: &Context, remote: &Remote, made: &Run) -> Outcome {
+async fn follow_command(cx: &Context, remote: &Remote, made: &Run, since: Since) -> Outcome {
     let id = made.id.to_string();
-    let mut place = Place::None;
-    let begun = watch::until(cx, remote, &id, Until::Begun, &mut place).await?;
-    started(&begun)?;
-    if cx.out.for_people() {
-        room::announce(cx, &begun);
-    }
-    let mut options = LogOptions { strip: !cx.out.colour, ..LogOptions::default() };
+    let Since { mut place, offset } = since;
+    let begun = match offset {
+        Some(_) => remote.run(&id).await?,
+        None => {
+            let begun = watch::until(cx, remote, &id, Until::Begun, &mut place).await?;
+            started(&begun)?;
+            if cx.out.for_people() {
+                room::announce(cx, &begun);
+            }
+            begun
+        }
+    };
+    let mut options = LogOptions { strip: !cx.out.colour, offset, ..LogOptions::default() };
     let mut spoken = match cx.out.for_people() {
         true => Spoken::of(cx, remote, &begun).await?,
         false => None,

@@ -10,7 +10,7 @@ use overmind_client::RunShape;
 use serde::Serialize;
 
 use crate::args::{ForkArgs, Format, PsArgs};
-use crate::args_more::spelled;
+use crate::args_command::Status;
 use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::table::{Table, Tone};
@@ -19,6 +19,11 @@ use crate::progress::spin;
 use crate::remote::Remote;
 use crate::show::{self, cell, dim, or_dash};
 use crate::{ids, room, story};
+
+/// Runs that rest without changes, of which `ps` lists no more.
+const RESTING: usize = 8;
+/// Runs that are looked through at most.
+const MOST: u32 = 1_000_000;
 
 /// # Errors
 ///
@@ -29,13 +34,8 @@ pub async fn ps(cx: &Context, args: &PsArgs) -> Outcome {
         Some(given) => Some(remote.find_agent(given).await?.id.to_string()),
         None => None,
     };
-    let mut statuses: Vec<_> = args
-        .status
-        .iter()
-        .map(|status| {
-            RunStatus::parse(&spelled(*status)).expect("the words of the flag are those of the API")
-        })
-        .collect();
+    let mut statuses: Vec<_> = args.status.iter().map(|status| status.of_api()).collect();
+    statuses.dedup();
     let open_only = !args.all && statuses.is_empty();
     if open_only {
         statuses.extend(RunStatus::ALL.iter().filter(|status| !ended(**status)));
@@ -49,9 +49,18 @@ pub async fn ps(cx: &Context, args: &PsArgs) -> Outcome {
     let now = cx.now();
     match cx.out.format {
         Format::Table | Format::Name => {
-            let (runs, branches) = wish.fetch::<RunBasic>(&remote).await?;
+            let (mut runs, mut branches) = wish.fetch::<RunBasic>(&remote).await?;
+            let mut folded = 0;
+            if open_only && !args.tree && cx.out.format == Format::Table {
+                folded = rests_last(&mut runs);
+                branches.truncate(runs.len());
+            }
             let table = |_: bool| short_table(&runs, &branches, now);
             show::list(&cx.out, &runs, |run| run.id.to_string(), table, empty)?;
+            if folded > 0 {
+                let rest = if folded == 1 { "rests" } else { "rest" };
+                cx.out.note(&format!("{folded} more {rest} without changes: overmind ps --all"));
+            }
         }
         Format::Wide | Format::Json | Format::Yaml => {
             let (runs, branches) = wish.fetch::<Run>(&remote).await?;
@@ -60,6 +69,19 @@ pub async fn ps(cx: &Context, args: &PsArgs) -> Outcome {
         }
     }
     Ok(Exit::Done)
+}
+
+/// Puts runs that rest and have changed nothing below all others, and leaves out those of them that are
+/// more than a few. How many it left out.
+fn rests_last(runs: &mut Vec<RunBasic>) -> usize {
+    let rests = |run: &RunBasic| {
+        run.status == RunStatus::Idle && run.changes.is_none_or(|changes| changes.files == 0)
+    };
+    // Stable: both keep their order.
+    runs.sort_by_key(rests);
+    let folded = runs.iter().filter(|run| rests(run)).count().saturating_sub(RESTING);
+    runs.truncate(runs.len() - folded);
+    folded
 }
 
 /// Which runs `ps` was asked for.
@@ -87,7 +109,18 @@ impl Wish<'_> {
                     selector: args.selector.clone(),
                     ..RunListQuery::default()
                 };
-                remote.runs_of(query, args.limit).await?
+                let decided = [Status::Merged, Status::Discarded];
+                // What became of their work is not asked for by the server.
+                let all = args.status.iter().any(|status| decided.contains(status));
+                let limit = if all { MOST } else { args.limit };
+                let mut runs: Vec<R> = remote.runs_of(query, limit).await?;
+                if all {
+                    let means =
+                        |run: &R| args.status.iter().any(|status| status.means(run.basics()));
+                    runs.retain(means);
+                    runs.truncate(usize::try_from(args.limit).unwrap_or(usize::MAX));
+                }
+                runs
             }
         };
         let branches = if args.tree { tree(&mut runs) } else { vec![String::new(); runs.len()] };
@@ -106,11 +139,13 @@ pub struct Basics<'a> {
     pub parent: Option<SessionId>,
     pub name: &'a str,
     pub status: RunStatus,
+    /// What was decided over its work.
+    pub done: Option<RoomAction>,
     pub standing: Standing,
 }
 
 macro_rules! listed {
-    ($($run:ty),+) => {$(
+    ($($run:ty: $done:expr),+) => {$(
         impl Listed for $run {
             fn basics(&self) -> Basics<'_> {
                 Basics {
@@ -118,6 +153,7 @@ macro_rules! listed {
                     parent: self.parent_id,
                     name: &self.name,
                     status: self.status,
+                    done: $done(self),
                     standing: self.into(),
                 }
             }
@@ -125,7 +161,7 @@ macro_rules! listed {
     )+};
 }
 
-listed!(Run, RunBasic);
+listed!(Run: done_of, RunBasic: |run: &RunBasic| run.done);
 
 /// Puts each run below the one that it was started for, where that is listed too; siblings stay in
 /// their order. What to draw before each name.
@@ -160,6 +196,38 @@ fn tree<R: Listed>(runs: &mut Vec<R>) -> Vec<String> {
     branches
 }
 
+impl Status {
+    fn of_api(self) -> RunStatus {
+        match self {
+            Self::Queued => RunStatus::Queued,
+            Self::Working => RunStatus::Running,
+            Self::Idle => RunStatus::Idle,
+            Self::AwaitingApproval => RunStatus::AwaitingApproval,
+            Self::AwaitingInput => RunStatus::AwaitingInput,
+            Self::Done | Self::Merged | Self::Discarded => RunStatus::Succeeded,
+            Self::Failed => RunStatus::Failed,
+            Self::Stopped => RunStatus::Canceled,
+        }
+    }
+
+    /// Whether a run that has its status is meant: of those that are done, by what became of their work.
+    fn means(self, run: Basics<'_>) -> bool {
+        let decided = match self {
+            Self::Merged => Some(RoomAction::Merge),
+            Self::Discarded => Some(RoomAction::Discard),
+            Self::Queued
+            | Self::Working
+            | Self::Idle
+            | Self::AwaitingApproval
+            | Self::AwaitingInput
+            | Self::Done
+            | Self::Failed
+            | Self::Stopped => None,
+        };
+        self.of_api() == run.status && (decided.is_none() || decided == run.done)
+    }
+}
+
 /// Whether a run in this state stays in it for ever.
 pub fn ended(status: RunStatus) -> bool {
     match status {
@@ -182,7 +250,7 @@ pub fn state(status: RunStatus) -> &'static str {
     match status {
         RunStatus::Queued => "queued",
         RunStatus::Running => "working",
-        RunStatus::AwaitingInput => "needs answer",
+        RunStatus::AwaitingInput => "has a question",
         RunStatus::AwaitingApproval => "needs approval",
         RunStatus::Idle => "your turn",
         RunStatus::Succeeded => "done",
@@ -191,14 +259,28 @@ pub fn state(status: RunStatus) -> &'static str {
     }
 }
 
-/// How a run stands in a list: also what became of its work, and how often it was started again.
-fn state_cell(run: &RunBasic) -> (String, Tone) {
-    let standing = Standing { exit_code: None, signal: None, ..run.into() };
-    let word = match (run.status, run.done) {
+/// The same, with what became of its work.
+fn state_and_work(status: RunStatus, done: Option<RoomAction>) -> &'static str {
+    match (status, done) {
         (RunStatus::Succeeded, Some(RoomAction::Merge)) => "merged",
         (RunStatus::Succeeded, Some(RoomAction::Discard)) => "discarded",
         (status, _) => state(status),
-    };
+    }
+}
+
+/// How a run stands and what became of its work, in a word.
+pub fn state_of(run: &Run) -> &'static str {
+    state_and_work(run.status, done_of(run))
+}
+
+fn done_of(run: &Run) -> Option<RoomAction> {
+    run.room.as_ref()?.done.as_ref().map(|done| done.action)
+}
+
+/// How a run stands in a list: also what became of its work, and how often it was started again.
+fn state_cell(run: &RunBasic) -> (String, Tone) {
+    let standing = Standing { exit_code: None, signal: None, ..run.into() };
+    let word = state_and_work(run.status, run.done);
     let (mut text, tone) = standing_cell(run.status, word, standing, run.alarms);
     if run.undecided && !text.contains(',') {
         text.push_str(", undecided");
@@ -209,11 +291,6 @@ fn state_cell(run: &RunBasic) -> (String, Tone) {
         n => text.push_str(&format!(", {n} restarts")),
     }
     (text, tone)
-}
-
-/// How a run stands: what its command does or ended with, and whether it has raised alarms.
-fn status_cell(status: RunStatus, command: Standing, alarms: u32) -> (String, Tone) {
-    standing_cell(status, state(status), command, alarms)
 }
 
 fn standing_cell(status: RunStatus, word: &str, command: Standing, alarms: u32) -> (String, Tone) {
@@ -301,7 +378,7 @@ fn wide_table(runs: &[Run], branches: &[String]) -> Table {
         "ID",
         "NAME",
         "AGENT",
-        "STATUS",
+        "STATE",
         "RESTARTS",
         "STEPS",
         "START",
@@ -330,7 +407,7 @@ fn wide_table(runs: &[Run], branches: &[String]) -> Table {
             cell(run.id.to_string()),
             cell(format!("{branch}{}", run.name)),
             agent_cell(run.agent_name.as_ref(), run.agent_id),
-            status_cell(run.status, run.into(), run.alarms),
+            standing_cell(run.status, state_of(run), run.into(), run.alarms),
             or_dash(run.process.as_ref().map(|process| process.restarts.to_string())),
             cell(run.step_count.to_string()),
             cell(run.epoch.to_string()),
@@ -388,7 +465,10 @@ pub fn show_run<R: Listed>(cx: &Context, run: &R) -> Result<(), Failure> {
         vec![
             ("run", cell(basics.id.to_string())),
             ("name", cell(basics.name)),
-            ("status", standing_cell(basics.status, basics.status.as_str(), basics.standing, 0)),
+            ("state", {
+                let word = state_and_work(basics.status, basics.done);
+                standing_cell(basics.status, word, basics.standing, 0)
+            }),
         ]
     })
 }
@@ -399,12 +479,12 @@ pub fn show_run<R: Listed>(cx: &Context, run: &R) -> Result<(), Failure> {
 ///
 /// When the result cannot be written.
 pub fn list_ended(cx: &Context, runs: &[RunBasic]) -> Result<(), Failure> {
-    let mut table = Table::new(&["ID", "NAME", "STATUS", "TASK"]);
+    let mut table = Table::new(&["ID", "NAME", "STATE", "TASK"]);
     for run in runs {
         table.row(vec![
             cell(ids::short(&run.id.to_string())),
             cell(&run.name),
-            status_cell(run.status, run.into(), run.alarms),
+            standing_cell(run.status, state_and_work(run.status, run.done), run.into(), run.alarms),
             cell(clean::cut(&run.task, 60)),
         ]);
     }
@@ -530,12 +610,16 @@ fn diff_table(cx: &Context, diff: &Diff) -> Result<(), Failure> {
     if same {
         cx.out.note("the runs took the same steps");
     } else {
-        cx.out.note(&format!("{} steps are equal, then they differ", diff.common));
+        let (steps, are) = (
+            when::counted(diff.common.into(), "step"),
+            if diff.common == 1 { "is" } else { "are" },
+        );
+        cx.out.note(&format!("{steps} {are} equal, then they differ"));
     }
     let outcome = |run: &Run| match (&run.final_answer, &run.error) {
-        (Some(answer), _) => format!("{}: {}", run.status, clean::line(answer)),
-        (None, Some(error)) => format!("{}: {}", run.status, story::error_text(error)),
-        (None, None) => run.status.to_string(),
+        (Some(answer), _) => format!("{}: {}", state_of(run), clean::line(answer)),
+        (None, Some(error)) => format!("{}: {}", state_of(run), story::error_text(error)),
+        (None, None) => state_of(run).to_owned(),
     };
     cx.out.note(&format!("A {}", outcome(&diff.a)));
     cx.out.note(&format!("B {}", outcome(&diff.b)));
@@ -566,8 +650,8 @@ pub async fn verify(cx: &Context, id: &str) -> Outcome {
 
 fn verdict(report: &VerifyReport) -> (String, Tone) {
     let text = format!(
-        "{} events read, {} decided again, {}",
-        when::thousands(report.events),
+        "{} read, {} decided again, {}",
+        when::counted(report.events, "event"),
         when::thousands(report.decided),
         if report.ok { "no difference" } else { "they differ" }
     );

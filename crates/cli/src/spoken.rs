@@ -14,6 +14,10 @@ use crate::output::{clean, paint, when};
 use crate::remote::Remote;
 use crate::story::{self, Story};
 
+/// Of Claude Code without a key and a login.
+const NO_LOGIN: &str = "failed: Claude Code has no key and no login. `overmind vault set anthropic_api_key` gives \
+                        its runs a key; or log in once with `claude` on this machine. Then start it again.";
+
 /// Tells a program's lines one by one, in their order.
 #[derive(Debug)]
 pub struct Spoken {
@@ -21,6 +25,8 @@ pub struct Spoken {
     story: Story,
     colour: bool,
     conversation: String,
+    /// The exit code that a line of Codex tells beside what the command wrote.
+    exit: Option<i64>,
     /// What it said last, which many programs repeat as their answer.
     said: String,
     /// It tells when a turn is over: behind a terminal it shows a screen in place of lines.
@@ -40,7 +46,7 @@ impl Spoken {
     pub fn new(provider: Provider, colour: bool, verbose: bool) -> Self {
         let story = Story::new(colour, verbose);
         let (conversation, said) = (String::new(), String::new());
-        Self { provider, story, colour, conversation, said, tells_turns: true }
+        Self { provider, story, colour, conversation, exit: None, said, tells_turns: true }
     }
 
     /// For a run whose program speaks such a protocol; `None` for all others.
@@ -68,6 +74,9 @@ impl Spoken {
             let text = if self.is_ours(line) { String::new() } else { format!("{line}\n") };
             return Words { text, over: false };
         }
+        self.exit = (self.provider == Provider::Codex)
+            .then(|| serde_json::from_str::<Value>(line).ok()?.pointer("/item/exit_code")?.as_i64())
+            .flatten();
         let mut words = Words::default();
         let mut spent = Vec::new();
         for fact in &facts {
@@ -82,6 +91,16 @@ impl Spoken {
             words.text.push_str(&format!("{}\n", self.dim(&spent.join(", "))));
         }
         words
+    }
+
+    /// Words with the time of day before them, as the story of a built-in agent has it.
+    pub fn timed(&self, words: &str, at: Option<&str>) -> String {
+        let Some(clock) = at.and_then(|at| at.get(11..19)) else { return words.to_owned() };
+        let lines = words.lines().enumerate().map(|(n, line)| match n {
+            0 => format!("{}  {line}\n", self.dim(clock)),
+            _ => format!("          {line}\n"),
+        });
+        lines.collect()
     }
 
     /// Whether a line has only come in part so far.
@@ -122,12 +141,19 @@ impl Spoken {
             Fact::ToolUse { name, args, id: _ } => {
                 format!("▸ {} {}", clean::line(name), story::action(name, args))
             }
-            Fact::ToolResult { ok, output, .. } => {
-                let shown = self.story.excerpt(output);
-                match ok {
-                    true => shown,
-                    false => format!("{}\n{shown}", paint("✗ failed", Tone::Bad, self.colour)),
-                }
+            Fact::ToolResult { ok: true, output, .. } => self.story.excerpt(output),
+            Fact::ToolResult { ok: false, output, .. } => {
+                // A command that ends with another code than 0 has done what it was to do.
+                let (code, rest) = match (self.exit, exit_code(output)) {
+                    (Some(code), _) => (Some(code), output.as_str()),
+                    (None, Some((code, rest))) => (Some(code), rest),
+                    (None, None) => (None, output.as_str()),
+                };
+                let head = match code {
+                    Some(code) => paint(&format!("exit {code}"), Tone::Waits, self.colour),
+                    None => paint("✗ failed", Tone::Bad, self.colour),
+                };
+                format!("{head}\n{}", self.story.excerpt(rest))
             }
             Fact::Asks(ask) => {
                 let mut text = format!("asks: {}", clean::line(&ask.question.text));
@@ -139,6 +165,12 @@ impl Spoken {
             }
             Fact::Trouble { message } => {
                 paint(&format!("error: {}", clean::line(message)), Tone::Bad, self.colour)
+            }
+            // It speaks of a command of its own screen, which is not shown here.
+            Fact::Result { text, is_error: true }
+                if self.provider == Provider::Claude && text.contains("run /login") =>
+            {
+                paint(NO_LOGIN, Tone::Bad, self.colour)
             }
             Fact::Result { text, is_error: true } => {
                 paint(&format!("failed: {}", clean::block(text)), Tone::Bad, self.colour)
@@ -159,6 +191,14 @@ impl Spoken {
     fn dim(&self, text: &str) -> String {
         paint(text, Tone::Dim, self.colour)
     }
+}
+
+/// The exit code that the output of a command begins with, and the rest of it.
+fn exit_code(output: &str) -> Option<(i64, &str)> {
+    let rest = output.strip_prefix("Exit code ").or_else(|| output.strip_prefix("exit code "))?;
+    let end = rest.find(|c: char| !c.is_ascii_digit() && c != '-').unwrap_or(rest.len());
+    let (code, rest) = rest.split_at(end);
+    Some((code.parse().ok()?, rest.trim_start_matches([':', '\n'])))
 }
 
 /// What was spent, in words.
@@ -205,6 +245,14 @@ mod tests {
             "conversation c-1, sonnet\na warning of the program itself\nI look first.\n\
              ▸ Bash make test\n✗ failed\n│ 1 failed\nMended.\n"
         );
+        let login =
+            r#"{"type":"result","is_error":true,"result":"Not logged in · Please run /login"}"#;
+        assert!(told(&mut spoken, &[login]).contains("`overmind vault set anthropic_api_key`"));
+        let exit = r#"{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t1",
+            "is_error":true,"content":"Exit code 1\nfalse"}]}}"#;
+        assert_eq!(told(&mut spoken, &[exit]), "exit 1\n│ false\n");
+        let at = Some("2026-11-21T20:19:55.182849+00:00");
+        assert_eq!(spoken.timed("a\nb\n", at), "20:19:55  a\n          b\n");
         let end = r#"{"type":"result","result":"Mended.","total_cost_usd":0.0123,"num_turns":2,
             "usage":{"input_tokens":1000,"cache_read_input_tokens":500,"output_tokens":20}}"#;
         let end = spoken.tell(end);

@@ -118,10 +118,10 @@ impl Story {
                 self.dim(&format!("does {tool} again{from}: the restart hid its result"))
             }
             "run.idle" => paint("your turn", Tone::Good, self.colour),
-            "run.succeeded" => paint("succeeded", Tone::Good, self.colour),
+            "run.succeeded" => paint("done", Tone::Good, self.colour),
             "run.canceled" => {
                 let by = clean::line(text("by").unwrap_or("someone")).into_owned();
-                paint(&format!("canceled by {by}"), Tone::Waits, self.colour)
+                paint(&format!("stopped by {by}"), Tone::Waits, self.colour)
             }
             "run.failed" => {
                 let why = error_text(payload.get("error").unwrap_or(&Value::Null));

@@ -221,7 +221,7 @@ fn table(usages: &mut RunUsages, shares: &Shares) -> Table {
         table.row(vec![
             cell(ids::short(&run.run_id.to_string())),
             cell(&run.name),
-            (run.status.to_string(), story::tone(run.status)),
+            (session::state(run.status).to_owned(), story::tone(run.status)),
             cell(run.life.to_string()),
             cell(run.restarts.to_string()),
             cell(run.pid.to_string()),
@@ -324,10 +324,14 @@ pub async fn monitor(cx: &Context, args: &MonitorArgs) -> Outcome {
 /// One line of state, one of what it uses, and the end of its log.
 fn shown(cx: &Context, seen: &Look, shares: &Shares) -> String {
     let run = &seen.run;
-    let status = paint(run.status.as_str(), story::tone(run.status), cx.out.colour);
+    let status = paint(session::state_of(run), story::tone(run.status), cx.out.colour);
     let mut head = format!("{}  {status}", bold(&run.name, cx.out.colour));
     if let Some(process) = &run.process {
-        head.push_str(&format!("  attempt {}, {} restarts", process.life, process.restarts));
+        head.push_str(&format!(
+            "  attempt {}, {}",
+            process.life,
+            when::counted(process.restarts.into(), "restart")
+        ));
         if let Some(pid) = process.pid {
             head.push_str(&format!(", pid {pid}"));
         }
@@ -343,9 +347,9 @@ fn shown(cx: &Context, seen: &Look, shares: &Shares) -> String {
             None => "-".to_owned(),
         };
         text.push_str(&format!(
-            "cpu {share}  memory {}  {} processes  silent for {}  log {}\n",
+            "cpu {share}  memory {}  {}  silent for {}  log {}\n",
             when::bytes(usage.resident_bytes),
-            usage.processes,
+            when::counted(usage.processes.into(), "process"),
             when::span(cx.now().since(usage.last_output_at)),
             when::bytes(usage.log_bytes)
         ));

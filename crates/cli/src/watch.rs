@@ -67,7 +67,7 @@ pub async fn logs(cx: &Context, args: &LogsArgs) -> Outcome {
             "--tail, --since and --grep are for runs of commands; `overmind events` has the rest";
         return Err(Failure::usage(message));
     }
-    let until = if args.follow { Until::Ended } else { Until::Now };
+    let until = if args.follow { Until::Rested } else { Until::Now };
     follow(cx, &remote, &id, until).await?;
     Ok(Exit::Done)
 }
@@ -90,7 +90,7 @@ pub async fn is_of_command(remote: &Remote, run: &Run) -> Result<bool, Failure> 
 pub async fn replay(cx: &Context, id: &str, follow_on: bool) -> Outcome {
     let remote = Remote::connect(cx)?;
     let id = remote.find_run(id).await?;
-    follow(cx, &remote, &id, if follow_on { Until::Ended } else { Until::Now }).await?;
+    follow(cx, &remote, &id, if follow_on { Until::Rested } else { Until::Now }).await?;
     Ok(Exit::Done)
 }
 
@@ -318,10 +318,13 @@ pub fn summary(run: &Run) -> Vec<(&'static str, (String, crate::output::table::T
     });
     let mut lines = vec![
         ("run", cell(run.id.to_string())),
-        ("status", (run.status.to_string(), story::tone(run.status))),
-        ("steps", cell(run.step_count.to_string())),
+        ("state", (session::state_of(run).to_owned(), story::tone(run.status))),
         ("time", or_dash(took)),
     ];
+    // A program takes none that are counted.
+    if run.process.is_none() {
+        lines.insert(2, ("steps", cell(run.step_count.to_string())));
+    }
     if run.model_call_count > 0 {
         let usage = &run.usage;
         let tokens = format!(
@@ -348,8 +351,13 @@ pub fn summary(run: &Run) -> Vec<(&'static str, (String, crate::output::table::T
 /// One line at the end of a story, for the person at the terminal.
 pub fn epilogue(cx: &Context, run: &Run) {
     let name = &run.name;
-    let status = paint(run.status.as_str(), story::tone(run.status), cx.out.err_colour);
-    let mut line = format!("{name}: {status} after {} steps", run.step_count);
+    let mut line = format!(
+        "{name}: {}",
+        paint(session::state_of(run), story::tone(run.status), cx.out.err_colour)
+    );
+    if run.step_count > 0 {
+        line.push_str(&format!(" after {}", when::counted(run.step_count.into(), "step")));
+    }
     if run.model_call_count > 0 {
         let tokens = run.usage.input_tokens + run.usage.output_tokens;
         line.push_str(&format!(", {} tokens", when::thousands(tokens)));

@@ -120,7 +120,36 @@ pub fn command() -> Command {
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{daily}\n{groups}\n\
          {header}Options:{header:#}\n{{options}}{{after-help}}"
     );
-    plain.help_template(template)
+    flowing(plain.help_template(template))
+}
+
+/// The grammar, with the paragraphs at the end of each help as one line each, which is wrapped to the
+/// terminal: lines that were wrapped before are not wrapped twice.
+fn flowing(mut command: Command) -> Command {
+    if let Some(text) = command.get_after_help() {
+        let text = joined(&text.to_string());
+        command = command.after_help(text);
+    }
+    let names: Vec<String> =
+        command.get_subcommands().map(|one| one.get_name().to_owned()).collect();
+    names.into_iter().fold(command, |command, name| command.mut_subcommand(name, flowing))
+}
+
+/// Lines of prose put together; examples, tables and headings stay as they are.
+fn joined(text: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let is_prose =
+            |line: &str| !line.is_empty() && !line.starts_with(' ') && !line.ends_with(':');
+        match lines.last_mut() {
+            Some(last) if is_prose(last) && is_prose(line) => {
+                last.push(' ');
+                last.push_str(line);
+            }
+            _ => lines.push(line.to_owned()),
+        }
+    }
+    lines.join("\n")
 }
 
 /// The help of a group: its commands, a line each.

@@ -467,7 +467,11 @@ fn succeeded(run: &Run) -> Result<(), Failure> {
             let why = run.error.as_ref().map(story::error_text);
             let why =
                 why.or_else(|| run.prompt.clone()).unwrap_or_else(|| "no reason given".into());
-            Err(Failure::failed(format!("the run is {}: {}", run.status, clean::line(&why))))
+            Err(Failure::failed(format!(
+                "the run is {}: {}",
+                session::state(run.status),
+                clean::line(&why)
+            )))
         }
     }
 }

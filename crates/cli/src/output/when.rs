@@ -56,6 +56,15 @@ pub fn dollars(microusd: u64) -> String {
     }
 }
 
+/// `1 step`, `2 steps`, `1,000 processes`.
+pub fn counted(number: u64, one: &str) -> String {
+    let many = if one.ends_with('s') { "es" } else { "s" };
+    match number {
+        1 => format!("1 {one}"),
+        _ => format!("{} {one}{many}", thousands(number)),
+    }
+}
+
 /// `1234567` as `1,234,567`.
 pub fn thousands(number: u64) -> String {
     let digits = number.to_string();

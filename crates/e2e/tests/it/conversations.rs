@@ -82,7 +82,7 @@ fn a_run_that_rests_is_there_after_a_crash_and_stopping_it_is_a_good_end() {
     assert_eq!(house.home.named("fix")["status"], "idle");
     assert!(House::directory(&run).join("fix.txt").exists(), "its files are kept");
     house.run(&["send", "--wait", "fix", "and a test"]).ok().shows("There is a test for it.");
-    house.run(&["stop", "fix"]).ok().shows("succeeded");
+    house.run(&["stop", "fix"]).ok().shows("done");
     assert_eq!(house.home.named("fix")["status"], "succeeded");
     house.run(&["done", "fix", "--merge"]).ok();
     assert!(house.project.join("test.txt").exists());

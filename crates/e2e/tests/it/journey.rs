@@ -252,6 +252,7 @@ fn plain(screen: &str, home: &Path) -> String {
         (r"\b(ses|agt|itm|apr)_[0-9a-f]{8,}…?", "${1}_0190b2c4"),
         (r"\b[0-9a-f]{10}-slug\b", "0323231cf4-slug"),
         (r"\bfrom [0-9a-f]{11}…", "from 5f3a9c1e5f3…"),
+        (r"\bcommit( +)[0-9a-f]{11}…", "commit${1}5f3a9c1e5f3…"),
         (r"\([0-9a-f]{8}\)", "(0190b2c4)"),
         (r"\brun [0-9a-f]{8} ", "run 0190b2c4 "),
         (r"(?m)^[0-9a-f]{8}  ", "0190b2c4  "),

@@ -10,6 +10,7 @@ mod budgets;
 mod built_in_rooms;
 mod coders;
 mod command_line;
+mod command_line_people;
 mod commands;
 mod contexts;
 mod conversations;

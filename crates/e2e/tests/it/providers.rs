@@ -510,6 +510,7 @@ fn who_attaches_to_an_agent_without_a_terminal_reads_its_words_and_leaves_it_at_
     person.leaves();
     assert_ne!(home.named("pair")["process"]["pid"], Value::Null, "it goes on");
     home.run(&["kill", "pair"]).ok();
+    home.run(&["wait", "pair"]).fails(137);
     home.run(&["attach", "--read-only", "pair"]).fails(5).says("overmind logs pair");
     home.check();
 }

@@ -21,7 +21,7 @@ fn a_run_that_is_followed_tells_its_story_and_succeeds() {
     let done = home.run(&["run", "sh", "shell: echo hello", "--follow"]).ok();
     done.shows("started")
         .shows("  ▸ run_shell echo hello\n          │ hello\n          ✓ exit 0  ")
-        .shows("succeeded");
+        .shows("done");
     assert!(!done.out.contains('\x1b'), "no colour into a pipe");
     let done = home.run(&["run", "sh", "shell: echo hello", "--follow", "--color", "always"]).ok();
     assert!(done.out.contains("\x1b[32m"), "colour when asked for");
@@ -128,7 +128,7 @@ fn a_canceled_run_stops_its_command_and_says_so() {
         let ids = home.run(&["ps", "--status", "running", "-o", "name"]).ok().out;
         ids.lines().next().map(str::to_owned)
     });
-    home.run(&["cancel", &id]).ok().shows("canceled");
+    home.run(&["cancel", &id]).ok().shows("stopped");
     assert_eq!(waiting.wait().unwrap().code(), Some(11));
     home.run(&["cancel", &id]).fails(5);
     // One that cannot be does not keep the others from being canceled.

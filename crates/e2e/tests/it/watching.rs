@@ -69,7 +69,7 @@ fn monitor_follows_one_run_to_its_end() {
     home.run(&["run", "--name", "one", script]).ok();
     home.says("one", "line 3");
     let once = home.run(&["monitor", "one", "--once"]).ok();
-    once.shows("one  running  attempt 1, 0 restarts, pid ").shows("line 1\nline 2\nline 3\n");
+    once.shows("one  working  attempt 1, 0 restarts, pid ").shows("line 1\nline 2\nline 3\n");
     let value = home.run(&["monitor", "one", "--once", "-o", "json"]).ok().json();
     assert_eq!(value["run"]["name"], "one");
     assert!(value["process_usage"]["resident_bytes"].as_u64().unwrap() > 0, "{value}");
@@ -97,7 +97,7 @@ fn the_list_tells_restarts_exit_codes_and_what_is_about_to_end() {
     let words: Vec<&str> = words.split_whitespace().collect();
     assert_eq!(words[2..5], ["failed,", "1", "restart"], "{words:?}");
     assert_eq!(words[9], "3", "its exit code: {words:?}");
-    home.run(&["info", "twice"]).ok().shows("restart     on-failure").shows("2, 1 restarts");
+    home.run(&["info", "twice"]).ok().shows("restart     on-failure").shows("2, 1 restart");
     // One that does not hear TERM is stopping until it is killed.
     home.run(&["run", "--name", "deaf", "trap '' TERM HUP; echo up; while :; do sleep 0.1; done"])
         .ok();
@@ -123,7 +123,7 @@ fn everything_about_one_run_and_what_it_came_to() {
     assert_eq!((&info["name"], &info["parent_id"]), (&json!("boss"), &Value::Null));
     let told = home.run(&["info", "boss"]).ok();
     for line in [
-        "status ",
+        "state ",
         "agent      command version 1",
         "type       command, task",
         "workspace ",

@@ -29,7 +29,7 @@ fn wrong_usage_is_reported_on_standard_error_with_code_2() {
         (&["help", "enviroments"], "did you mean `environments`?"),
         (&["help", "frobnicate"], "topics are environments, approvals"),
         (&["ps", "--limit", "0"], "0 is not in 1..=1000000"),
-        (&["ps", "--status", "done"], "[possible values: queued, running"),
+        (&["ps", "--status", "finished"], "[possible values: queued, working"),
         (&["-o", "xml", "ps"], "[possible values: table, wide, json, yaml, name]"),
         (&["run"], "<WORDS>"),
         (&["up", "--tls-cert", "x"], "--tls-key"),

@@ -1,0 +1,222 @@
+//! What a newcomer met at the command line: options after the task, agents that were forgotten, steps that
+//! never were, names that are taken, files with mistakes, and words for states.
+
+#![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
+
+use serde_json::json;
+
+use crate::home::{Done, Home, done, until};
+use crate::tty::Person;
+use crate::worktrees::House;
+
+/// A project, an agent that is a program, and one that writes a file and asks for nothing.
+fn house() -> House {
+    let house = House::new(None);
+    let file = house.home.0.path().join("helper.toml");
+    let helper = "name = \"helper\"\nmodel = \"command\"\nsandbox = \"none\"\n\n[command]\n\
+                  argv = [\"sh\", \"-c\", \"echo does: {task}\"]\n";
+    std::fs::write(&file, helper).unwrap();
+    house.home.run(&["agent", "create", "--file", file.to_str().unwrap()]).ok();
+    house.home.0.scripted("coder", &turns(), &[]);
+    house
+}
+
+fn turns() -> serde_json::Value {
+    let write = |path: &str| json!({"calls": [{"name": "write_file", "args": {"path": path, "content": path}}]});
+    json!([write("fix.txt"), {"text": "It is mended."}, write("more.txt"), {"text": "More of it."}])
+}
+
+/// A command of a person who said nothing of ending with the answer.
+fn person(house: &House, args: &[&str]) -> Done {
+    let mut command = house.home.0.command(args);
+    done(command.env_remove("OVERMIND_ONCE").current_dir(&house.project).output().unwrap())
+}
+
+fn at_terminal(house: &House, args: &[&str]) -> Person {
+    let mut command = house.home.0.command(args);
+    command.env_remove("OVERMIND_ONCE").current_dir(&house.project);
+    Person::with(command, 120, 40)
+}
+
+#[test]
+fn options_after_the_task_of_any_agent_are_options_and_a_program_keeps_its_own() {
+    let house = house();
+    house.run(&["run", "-d", "--agent", "helper", "one task", "--name", "first"]).ok();
+    house.run(&["run", "helper", "another task", "--name", "second", "--wait"]).ok();
+    house.run(&["run", "helper", "--name", "third", "--wait", "--", "a", "--name", "b"]).ok();
+    house.run(&["wait", "first"]).ok();
+    for (name, task) in [("first", "one task"), ("second", "another task"), ("third", "a --name b")]
+    {
+        assert_eq!(house.home.named(name)["task"], task);
+        assert!(house.log(name).contains(&format!("does: {task}")), "{}", house.log(name));
+    }
+    let wrong = house.run(&["run", "--agent", "helper", "a task", "--nmae", "x"]).fails(2);
+    wrong.says("--nmae").says("what is text stands in quotes, or after `--`");
+    // A program's own arguments, also of one that an agent is called like.
+    house.run(&["run", "--name", "own", "--wait", "--", "echo", "--name", "x"]).ok();
+    assert!(house.log("own").contains("--name x"), "{}", house.log("own"));
+    house.home.0.scripted("echo", &json!([{"text": "no"}]), &[]);
+    house.run(&["run", "--name", "dashes", "--wait", "--", "echo", "-n", "said"]).ok();
+    assert!(house.log("dashes").contains("said"), "{}", house.log("dashes"));
+    house.check();
+}
+
+#[test]
+fn a_task_without_an_agent_starts_nothing_and_names_those_that_there_are() {
+    let house = house();
+    for task in ["fix the failing test", "Fix it, please", "X=1 fix the test"] {
+        let refused = house.run(&["run", task]).fails(3);
+        refused
+            .says("no agent was named; nothing was started")
+            .says("did you mean overmind run --agent");
+        refused.says("helper").says("coder");
+    }
+    assert_eq!(house.run(&["ps", "--all", "-o", "json"]).ok().json(), json!([]));
+    // What a shell runs is run: its own words, variables before them, and programs of the PATH.
+    for line in ["true && echo ran", "X=1 true", "for i in 1 2; do true; done", "(true)"] {
+        house.run(&["run", "--wait", line]).ok();
+    }
+    house.check();
+}
+
+#[test]
+fn a_run_that_rests_ends_what_follows_it_and_says_whose_turn_it_is() {
+    let house = house();
+    person(&house, &["run", "--name", "fix", "--wait", "coder", "fix the failing test"]).ok();
+    let followed = house.run(&["logs", "-f", "fix"]).ok();
+    followed.shows("It is mended.").says("fix: your turn after ").says("overmind send fix");
+    house.run(&["ps", "--status", "your turn"]).ok().shows("fix");
+    house.run(&["ps", "--status", "idle,done"]).ok().shows("fix");
+    house.run(&["info", "fix"]).ok().shows("your turn");
+
+    // At a terminal what is sent is followed, as a run is.
+    let mut sends = at_terminal(&house, &["send", "fix", "and more"]);
+    let screen = sends.sees("your turn: overmind send fix");
+    assert_eq!(sends.leaves(), 0, "{screen}");
+    assert!(screen.contains("More of it.") && !screen.contains("It is mended."), "{screen}");
+
+    house.run(&["stop", "fix"]).ok().shows("done");
+    house.run(&["done", "fix", "--merge"]).ok().shows("done").shows("on main");
+    house.run(&["ps", "--status", "merged"]).ok().shows("fix").shows("merged");
+    house.run(&["ps", "--status", "discarded"]).ok().says("no such runs");
+    house.check();
+}
+
+#[test]
+fn a_program_that_rests_ends_what_follows_it_too() {
+    let house = House::new(None);
+    let file = house.home.0.path().join("talker.toml");
+    let program = house.project.join("talk.sh");
+    let lines = "#!/bin/sh\nwhile read -r line; do\n  echo '{\"overmind\":{\"result\":\"heard it\"}}'\ndone\n";
+    std::fs::write(&program, lines).unwrap();
+    house.git(&["add", "-A"]);
+    house.git(&["commit", "-qm", "talk"]);
+    let talker = "name = \"talker\"\nmodel = \"command\"\nsandbox = \"none\"\n\n[command]\n\
+                  argv = [\"sh\", \"talk.sh\"]\nkind = \"session\"\nprovider = \"lines\"\nterminal = false\n";
+    std::fs::write(&file, talker).unwrap();
+    house.home.run(&["agent", "create", "--file", file.to_str().unwrap()]).ok();
+    person(&house, &["run", "-d", "--name", "talk", "talker"]).ok();
+    house.home.alive("talk");
+    let sent = house.run(&["send", "--follow", "talk", "hello"]).ok();
+    sent.shows("heard it").says("talk: your turn");
+    assert!(!sent.err.contains("0 steps"), "{}", sent.err);
+    let followed = house.run(&["logs", "-f", "talk"]).ok();
+    followed.shows("heard it").says("talk: your turn");
+    house.run(&["stop", "talk"]).ok();
+    // What giving the environment back does is routine: its log has none of it.
+    assert!(!house.log("talk").contains("ending"), "{}", house.log("talk"));
+    house.check();
+}
+
+#[test]
+fn what_never_was_or_is_somebody_elses_is_refused_by_name() {
+    let house = house();
+    person(&house, &["run", "--name", "fix", "--wait", "coder", "fix it"]).ok();
+    let refused = house.run(&["undo", "fix", "--to", "99"]).fails(2);
+    refused.says("there is no snapshot 99").says("; there are ");
+    house.run(&["fork", "fix", "--at", "99"]).fails(2).says("steps: give 0, its beginning, to ");
+    house.git(&["branch", "mine"]);
+    for branch in ["main", "mine"] {
+        let taken = house.run(&["done", "fix", "--pr-branch", branch]).fails(5);
+        taken.says(&format!("there is a branch {branch}")).says("name another one");
+    }
+    assert_eq!(house.git(&["branch", "--list", "main-2", "mine-2"]), "");
+    house.run(&["done", "fix", "--pr-branch", "feature"]).ok().shows("feature");
+    house
+        .run(&["done", "fix", "--merge", "--into", "nosuch"])
+        .fails(2)
+        .says("nosuch does not exist");
+
+    house.run(&["run", "--name", "idle", "--wait", "true"]).ok();
+    house
+        .run(&["done", "idle", "--merge", "--into", "nosuch"])
+        .fails(2)
+        .says("nosuch does not exist");
+    house.run(&["done", "idle", "--merge", "--into", "main"]).ok();
+    house.run(&["done", "fix", "--discard", "--yes"]);
+    house.check();
+}
+
+#[test]
+fn a_file_with_mistakes_is_refused_before_anything_starts_each_on_its_line() {
+    let house = House::new(None);
+    std::fs::write(house.project.join(".overmind.yml"), "setp: x\nports: nine\n").unwrap();
+    let refused = house.run(&["run", "--name", "x", "true"]).fails(2);
+    refused.says("has 2 mistakes; nothing was started");
+    let lines = refused.err.lines().filter(|line| line.contains(".overmind.yml:")).count();
+    assert_eq!(lines, 2, "{}", refused.err);
+    assert!(!refused.err.contains('⏎'), "{}", refused.err);
+    assert_eq!(house.run(&["ps", "--all", "-o", "json"]).ok().json(), json!([]));
+    let again = house.run(&["init"]).fails(5);
+    again.says("is there already and stays as it is").says("--force");
+    assert_eq!(again.out, "", "nothing else is printed");
+}
+
+#[test]
+fn runs_that_rest_without_changes_are_below_the_others_and_folded() {
+    let house = house();
+    house.home.0.scripted("thinker", &json!([{"text": "I thought about it."}]), &[]);
+    person(&house, &["run", "--name", "work", "--wait", "coder", "fix it"]).ok();
+    for n in 0..10 {
+        person(&house, &["run", "--name", &format!("idle-{n}"), "--wait", "thinker", "think"]).ok();
+    }
+    let listed = house.run(&["ps"]).ok();
+    let rows: Vec<&str> = listed.out.lines().skip(1).collect();
+    assert_eq!(rows.len(), 9, "{}", listed.out);
+    assert!(rows[0].starts_with("work "), "{}", listed.out);
+    listed.says("2 more rest without changes: overmind ps --all");
+    assert_eq!(house.run(&["ps", "--all"]).ok().out.lines().count(), 12);
+}
+
+#[test]
+fn what_is_approved_is_named_and_high_risk_is_asked_again_at_a_terminal() {
+    let mut home = Home::new();
+    let file = home.path().join("policy.toml");
+    std::fs::write(&file, "version = 1\n").unwrap();
+    home.start(&["--listen", "none"], &[("OVERMIND_POLICY", file.to_str().unwrap())]);
+    home.agent("sh", &["--sandbox", "none"]);
+    let line = "shell: rm -rf /tmp/overmind-none-such/there";
+    let ask = |name: &str| {
+        let id =
+            home.run(&["run", "--name", name, "sh", line, "-o", "name"]).ok().line().to_owned();
+        home.wait_for(&id, "awaiting_approval");
+        home.run(&["inbox", "-o", "json"]).ok().json()[0].clone()
+    };
+    let item = ask("clean");
+    home.run(&["inbox"]).ok().shows("clean");
+    let mut asked = Person::at(&home, 120, 40, &["approve", "clean"]);
+    if matches!(item["risk"].as_str(), Some("high" | "critical")) {
+        asked.sees("allow it, this once? [y]es, [N]o:");
+        asked.types("n\r");
+        asked.sees("nothing was answered");
+        assert_eq!(asked.leaves(), 0);
+    } else {
+        panic!("not of high risk: {item}");
+    }
+    let approved = home.run(&["approve", "clean"]).ok();
+    approved.shows("approved").shows("rm -rf /tmp/overmind-none-such/there");
+    until("it is over", || {
+        let all = home.run(&["ps", "--all", "-o", "json"]).ok().json();
+        (all[0]["status"] != "awaiting_approval").then_some(())
+    });
+}
