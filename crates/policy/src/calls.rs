@@ -68,7 +68,10 @@ fn command(request: &GateRequest, place: &Place, mut act: Act) -> Vec<Act> {
                 place.cwd = inside(dir, &place);
                 act.touch(TouchKind::Write, place.cwd.clone());
             }
-            None if own => act.touch(TouchKind::Write, place.cwd.clone()),
+            None if own => {
+                act.touch(TouchKind::Write, place.cwd.clone());
+                act.merely = true;
+            }
             None => place.cwd = resolve(&request.scratch, ".", &place.workspace),
         }
     }
@@ -91,8 +94,6 @@ fn command(request: &GateRequest, place: &Place, mut act: Act) -> Vec<Act> {
     };
     match run {
         Some(acts) if act.touches.is_empty() => acts,
-        // What the command says comes first, and then what it merely may.
-        Some(acts) if own => acts.into_iter().chain([act]).collect(),
         Some(acts) => std::iter::once(act).chain(acts).collect(),
         None => {
             act.garbled("the command is missing");

@@ -77,7 +77,10 @@ impl Policy {
     /// Judges one call. Pure, and bounded by the length of the call's text.
     pub fn judge(&self, request: &GateRequest) -> GateVerdict {
         let place = Place::new(&request.workspace, &request.cwd);
-        let acts = acts_of(request, &place);
+        let acts: Vec<Act> = acts_of(request, &place)
+            .into_iter()
+            .filter(|act| !act.merely || !self.allows(request, act))
+            .collect();
         let mut actions = Vec::with_capacity(acts.len());
         // The strictest, and of those the most harmful.
         let mut worst: Option<(Said<'_>, Risk, usize, Option<usize>)> = None;
@@ -177,6 +180,15 @@ impl Policy {
             policy: self.version.clone(),
             group: None,
         }
+    }
+
+    /// Whether each touch of an action is allowed.
+    fn allows(&self, request: &GateRequest, act: &Act) -> bool {
+        act.touches.iter().all(|(kind, target)| {
+            let harm = risk_of(request, act, *kind, target);
+            let said = self.say(request, act, Some((*kind, target)), harm);
+            said.decision == Decision::Allow
+        })
     }
 
     fn say(

@@ -68,6 +68,8 @@ pub(crate) struct Act {
     pub(crate) near: bool,
     /// It is unknown because the text hides or cannot be read, not because it runs some program.
     pub(crate) garbled: bool,
+    /// The call may do it, and does not say that it does: it counts where a rule does not allow it.
+    pub(crate) merely: bool,
 }
 
 impl Act {

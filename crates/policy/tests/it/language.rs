@@ -237,3 +237,17 @@ fn recorded_calls_are_judged_line_by_line() {
     let err = test_records(&Policy::default(), "{\"tool\":\"x\",\"surprise\":1}").unwrap_err();
     assert!(err.to_string().starts_with("line 1: ") && err.message.contains("surprise"), "{err}");
 }
+
+#[test]
+fn that_a_command_may_write_to_its_worktree_counts_where_a_rule_does_not_allow_it() {
+    let room = |args: serde_json::Value| GateRequest { room: true, ..request("run_shell", args) };
+    let reads = || room(serde_json::json!({"command": "ls"}));
+    let verdict = Policy::default().judge(&reads());
+    assert_eq!((verdict.decision, verdict.risk), (Decision::Allow, Risk::Low), "{verdict:?}");
+    assert_ne!(verdict.rule.id, "workspace-writes");
+    let asks = policy("[[rule]]\nid = \"mine\"\nverdict = \"ask\"\neffects = [\"write\"]\n");
+    let verdict = asks.judge(&reads());
+    assert_eq!((verdict.decision, verdict.rule.id.as_str()), (Decision::Ask, "mine"));
+    let closed = room(serde_json::json!({"command": "ls", "allow_write": false}));
+    assert_eq!(asks.judge(&closed).decision, Decision::Allow);
+}
