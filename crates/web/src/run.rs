@@ -13,7 +13,7 @@ use crate::site::Ask;
 
 /// Events of a page of the timeline.
 const WINDOW: u64 = 400;
-/// Most bytes of the timeline that are read at once, and of a log.
+/// The largest part of a timeline or a log that is read at once, in bytes.
 const MOST: usize = 4 << 20;
 const LOG: usize = 64 << 10;
 

@@ -72,7 +72,9 @@ impl Engine {
             })?;
         }
         let removed = self.cortex.store.session_remove(id, self.cortex.clock.now()).await?;
-        removed.ok_or_else(|| EngineError::conflict(format!("{name} has changed meanwhile: try again")))
+        removed.ok_or_else(|| {
+            EngineError::conflict(format!("{name} has changed meanwhile: try again"))
+        })
     }
 }
 
