@@ -137,13 +137,13 @@ Examples:
   overmind run -d --restart on-failure ./serve.sh
   ID=$(overmind run -q -d coder \"write: notes.txt: hello\")
 
-Options stand before the first word; what follows belongs to the command. After an agent's task,
-which is text, options are taken as well.
+Options stand before a program, whose own arguments follow it, and before or after the task of an
+agent; what follows `--` is text.
 
 On a terminal it follows the run, as `docker run` does: output is shown, what needs a decision is
 asked there, ^C leaves the run to itself. Elsewhere it returns when the program runs; --follow and
 --wait stay. With them the exit code is the program's, or tells how an agent's run ended:
-0 succeeded, 10 failed or not started, 11 canceled, 12 waits for a human.")]
+0 done, 10 failed or not started, 11 stopped, 12 waits for a human.")]
     Run(Box<RunArgs>),
     /// List runs
     #[command(after_help = "\
@@ -276,7 +276,7 @@ Examples:
         /// Repeat every decision of the run from its log; fail at the first difference
         #[arg(long, conflicts_with = "follow")]
         verify: bool,
-        /// Continue until the run ends
+        /// Continue until the run rests or ends
         #[arg(short, long)]
         follow: bool,
     },

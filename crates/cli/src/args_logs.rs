@@ -6,7 +6,7 @@ use clap::Args;
 pub struct LogsArgs {
     /// The run: an id, a name, or a unique part of one [default: the newest run]
     pub id: Option<String>,
-    /// Continue until the run ends
+    /// Continue until the run rests or ends
     #[arg(short, long)]
     pub follow: bool,
     /// Only the last N lines of a command

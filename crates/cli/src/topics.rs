@@ -109,5 +109,5 @@ have units: 500ms, 90s, 10m, 2h, 1d; a bare number is seconds.
 Exit codes:
   0 done   1 failed   2 wrong usage   3 not found   4 server unreachable   5 conflict   6 denied
 `run` with --follow or --wait, `wait` and `result` exit as the run's program did, or for an agent:
-  0 succeeded   10 failed or not started   11 canceled   12 waits for a human
+  0 done   10 failed or not started   11 stopped   12 waits for a human
 ";
