@@ -425,7 +425,12 @@ fn servable(agent: &Agent) -> Result<(), Failure> {
 /// [`Exit::Usage`] with every mistake, a line each.
 fn well_formed(dir: &Path) -> Result<(), Failure> {
     let top = project_top(dir).unwrap_or_else(|| dir.to_owned());
-    let Err(err) = Config::load(&top) else { return Ok(()) };
+    // A link, a pipe or a file without an end is the server's to refuse.
+    let plain = top
+        .join(FILE)
+        .symlink_metadata()
+        .is_ok_and(|found| found.is_file() && found.len() < 1 << 20);
+    let Some(err) = Config::load(&top).err().filter(|_| plain) else { return Ok(()) };
     let mistakes = match err.problems.len() {
         1 => "a mistake".to_owned(),
         n => format!("{n} mistakes"),
