@@ -175,12 +175,16 @@ async fn near(remote: &Remote, failure: Failure, word: &str) -> Failure {
 ///
 /// [`Exit::NotFound`], with the agents that there are.
 async fn is_command(cx: &Context, remote: &Remote, line: &str, dir: &Path) -> Result<(), Failure> {
-    let words = line.split_whitespace();
-    // What is set for the command comes before it.
-    let mut words = words.skip_while(|word| {
+    // What is set for the command comes before it; where that is quoted, a shell reads it better.
+    let is_set = |word: &&str| {
         let name = word.split_once('=').map(|(name, _)| name);
         name.is_some_and(|name| !name.is_empty() && name.chars().all(is_letter))
-    });
+    };
+    let is_quoted = |word: &str| word.contains(['\'', '"', '\\', '$', '`']);
+    if line.split_whitespace().take_while(is_set).any(is_quoted) {
+        return Ok(());
+    }
+    let mut words = line.split_whitespace().skip_while(is_set);
     let (first, more) = (words.next().unwrap_or_default(), words.next().is_some());
     let plain = !first.is_empty() && first.chars().all(|c| is_letter(c) || "-.,':".contains(c));
     if !more || !plain || BUILTINS.contains(&first) || !remote.is_here() {
