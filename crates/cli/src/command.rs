@@ -638,7 +638,8 @@ async fn pass_on(
 
 /// Whether a note says how the run's environment is made.
 fn is_of_the_environment(text: &str) -> bool {
-    text.starts_with("--- the environment: ")
+    // What older servers have written says `room`.
+    ["--- the environment: ", "--- the room: "].iter().any(|start| text.starts_with(start))
 }
 
 /// Reads a log to the end of its stream, and keeps in `options` where to go on.

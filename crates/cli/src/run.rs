@@ -434,7 +434,7 @@ fn well_formed(dir: &Path) -> Result<(), Failure> {
         .join(FILE)
         .symlink_metadata()
         .is_ok_and(|found| found.is_file() && found.len() < 1 << 20);
-    let Some(err) = Config::load(&top).err().filter(|_| plain) else { return Ok(()) };
+    let Some(err) = plain.then(|| Config::load(&top).err()).flatten() else { return Ok(()) };
     let mistakes = match err.problems.len() {
         1 => "a mistake".to_owned(),
         n => format!("{n} mistakes"),

@@ -95,9 +95,9 @@ impl Spoken {
 
     /// Words with the time of day before them, as the story of a built-in agent has it.
     pub fn timed(&self, words: &str, at: Option<&str>) -> String {
-        let Some(clock) = at.and_then(|at| at.get(11..19)) else { return words.to_owned() };
+        let Some(clock) = at.map(crate::story::clock) else { return words.to_owned() };
         let lines = words.lines().enumerate().map(|(n, line)| match n {
-            0 => format!("{}  {line}\n", self.dim(clock)),
+            0 => format!("{}  {line}\n", self.dim(&clock)),
             _ => format!("          {line}\n"),
         });
         lines.collect()

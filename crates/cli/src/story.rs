@@ -502,7 +502,7 @@ pub fn error_text(error: &Value) -> String {
 }
 
 /// The time of day of a timestamp, in UTC.
-fn clock(stamp: &str) -> String {
+pub(crate) fn clock(stamp: &str) -> String {
     stamp.get(11..19).unwrap_or(stamp).to_owned()
 }
 

@@ -103,7 +103,8 @@ impl Engine {
             wish.when == RoomWhen::Always || wish.base.is_some() || wish.carry_changes
         });
         if !project {
-            let message = "a room is made for a project: name its directory with `workspace`";
+            let message =
+                "an environment is made for a project: name its directory with `workspace`";
             return if special { Err(EngineError::invalid("room", message)) } else { Ok(None) };
         }
         let wish = wish.unwrap_or_default();
@@ -115,7 +116,8 @@ impl Engine {
             (Some(_), RoomWhen::Auto | RoomWhen::Always) => Ok(Some(wish)),
             (None, RoomWhen::Auto) if !special => Ok(None),
             (None, RoomWhen::Auto | RoomWhen::Always) => {
-                let message = "this server makes no rooms: its runs work where they are started";
+                let message =
+                    "this server makes no environments: its runs work where they are started";
                 Err(EngineError::invalid("room", message))
             }
         }
@@ -212,6 +214,7 @@ impl Engine {
             (SessionStatus::Idle, _) => self.concluded(row, by).await?,
             _ => row,
         };
+        merged_already(&row)?;
         if let Some(outcome) = nothing_done(&row, &what) {
             let (by, at) = (by.name.clone(), self.cortex.clock.now());
             let decision = RoomDecision { what, by, at, outcome };
@@ -221,7 +224,8 @@ impl Engine {
         if !row.status.is_terminal() {
             let phase = row.room.as_ref().map(|room| room.phase);
             if phase == Some(RoomPhase::Closing) {
-                let message = "Run is ending: its room is being given back, try again when it has";
+                let message =
+                    "Run is ending: its environment is being given back, try again when it has";
                 return Err(EngineError::conflict(message));
             }
             if !matches!(what, RoomDone::PrBranch { .. }) {
@@ -435,6 +439,21 @@ fn check_name(field: &str, name: &str) -> Result<(), EngineError> {
         return Err(EngineError::invalid(field, message));
     }
     Ok(())
+}
+
+/// Refuses a decision over work that was merged whole, and after which nothing was done.
+fn merged_already(row: &SessionRow) -> Result<(), EngineError> {
+    let done = row.room.as_ref().and_then(|room| room.done.as_ref());
+    let Some(done) = done.filter(|_| row.status.is_terminal()) else { return Ok(()) };
+    let RoomOutcome { branch, commit, kept, .. } = &done.outcome;
+    match (&done.what, branch, commit, kept) {
+        (RoomDone::Merge { .. }, Some(branch), Some(commit), None) => {
+            let name = &row.name;
+            let message = format!("{name} is merged already: {branch} has its work at {commit}");
+            Err(EngineError::conflict(message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What a decision comes to over the work of a run that ended before its environment was made: there is

@@ -4,13 +4,12 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use overmind_testkit::real::counterpart;
 use overmind_testkit::upstream::{Answer, Received, Say, Script};
 use serde_json::{Value, json};
 
-use crate::home::{Done, PATIENCE, until};
+use crate::home::{Done, PATIENCE, until, until_within};
 use crate::journey::Newcomer;
 
 const OLD: &str = "        tr -c 'a-z0-9' '-' |\n";
@@ -114,13 +113,10 @@ impl Person {
     }
 
     fn is(&self, name: &str, status: &str) {
-        let start = Instant::now();
-        while self.row(name)["status"] != status {
-            let line = format!("overmind ps --all; overmind events {name}; overmind logs {name}");
-            // Eight programs of agents begin at once, on a machine that has other work.
-            assert!(start.elapsed() < 4 * PATIENCE, "{name}: {}", self.newcomer.piped(&line).out);
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let line = format!("overmind ps --all; overmind events {name}; overmind logs {name}");
+        let what = || format!("{name}: {}", self.newcomer.piped(&line).out);
+        // Eight programs of agents begin at once, on a machine that has other work.
+        until_within(4 * PATIENCE, what, || (self.row(name)["status"] == status).then_some(()));
     }
 }
 

@@ -101,6 +101,9 @@ fn a_run_that_has_ended_goes_on_with_the_same_conversation_and_files() {
     for file in ["fix.txt", "test.txt"] {
         assert!(house.project.join(file).exists(), "{file}");
     }
+    for again in [&["done", "fix", "--merge"][..], &["done", "fix", "--discard", "--yes"]] {
+        house.run(again).fails(5).says("fix is merged already: main has its work at");
+    }
     // Its work is merged: what comes now begins with what the project has.
     house.run(&["send", "--wait", "fix", "and more"]).ok().shows("And more.");
     let tree = House::directory(&house.home.named("fix"));

@@ -235,13 +235,25 @@ pub(crate) fn done(output: Output) -> Done {
 
 /// Asks again and again until there is an answer.
 #[track_caller]
-pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
+    until_within(PATIENCE, || what.to_owned(), ask)
+}
+
+/// Asks again and again until there is an answer; one that does not come fails with what `what` says then.
+#[track_caller]
+pub(crate) fn until_within<T>(
+    patience: Duration,
+    what: impl FnOnce() -> String,
+    mut ask: impl FnMut() -> Option<T>,
+) -> T {
     let start = Instant::now();
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+        if start.elapsed() >= patience {
+            panic!("waited in vain: {}", what());
+        }
         std::thread::sleep(Duration::from_millis(10));
     }
 }

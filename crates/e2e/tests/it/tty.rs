@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::pty::OpenptFlags;
 use rustix::termios::{Termios, Winsize};
 
-use crate::home::{Home, until};
+use crate::home::{Home, PATIENCE, until, until_within};
 
 /// What the person sees, and all that was ever written.
 struct Seen {
@@ -135,8 +135,11 @@ impl Person {
     #[track_caller]
     pub(crate) fn leaves(&mut self) -> i32 {
         let screen = Arc::clone(&self.seen);
-        let what = move || screen.lock().unwrap().screen.screen().contents();
-        let status = until_seen(&what, || self.child.try_wait().unwrap());
+        let what = move || {
+            let seen = screen.lock().unwrap().screen.screen().contents();
+            format!("the program ends; on the screen:\n{seen}")
+        };
+        let status = until_within(PATIENCE, what, || self.child.try_wait().unwrap());
         let after = rustix::termios::tcgetattr(&self.slave).unwrap();
         assert_eq!(settings(&self.before), settings(&after), "the terminal is not as it was");
         // Its last words may still be on their way here.
@@ -146,18 +149,6 @@ impl Person {
         });
         status.code().unwrap_or(-1)
     }
-}
-
-/// Waits until the program has ended; says what was on the screen if it does not.
-fn until_seen<T>(screen: &dyn Fn() -> String, mut ask: impl FnMut() -> Option<T>) -> T {
-    let mut seen = String::new();
-    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        until("the program ends", || {
-            seen = screen();
-            ask()
-        })
-    }));
-    result.unwrap_or_else(|_| panic!("the program does not end; on the screen:\n{seen}"))
 }
 
 impl Drop for Person {

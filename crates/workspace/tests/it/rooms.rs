@@ -390,6 +390,52 @@ async fn a_step_that_is_done_again_begins_with_the_files_before_it_also_when_tho
 }
 
 #[tokio::test]
+async fn a_state_that_could_not_be_saved_is_saved_by_the_next_try() {
+    let yard = Yard::with_git();
+    yard.file("");
+    let rooms = yard.rooms();
+    let order = yard.order(1, "short");
+    let made = yard.prepare(&rooms, &order).await;
+    let save = |step| rooms.snapshot(order.session, RoomMark::Before(step));
+    save(1).await.unwrap();
+    write(top(&made), "a.txt", "one step\n");
+    save(2).await.unwrap();
+    // The state can be counted, and not be named.
+    let states = snapshots(&yard.root.join("home"));
+    let aside = states.with_extension("aside");
+    std::fs::rename(&states, &aside).unwrap();
+    std::fs::write(&states, "").unwrap();
+    write(top(&made), "a.txt", "another step\n");
+    save(3).await.unwrap_err();
+    std::fs::remove_file(&states).unwrap();
+    std::fs::rename(&aside, &states).unwrap();
+    assert!(save(3).await.unwrap().is_some(), "what was not saved is taken for saved");
+    rooms.done(&order, &made, None, RoomDone::Discard).await.unwrap();
+}
+
+/// The directory of the references to saved states, of the one tree below `dir`.
+fn snapshots(dir: &Path) -> PathBuf {
+    let found = walk(dir).into_iter().find(|path| path.ends_with("refs/overmind/snapshots"));
+    found.expect("a tree has states")
+}
+
+/// Every directory below `dir`.
+fn walk(dir: &Path) -> Vec<PathBuf> {
+    let mut all = vec![dir.to_owned()];
+    let mut next = 0;
+    while next < all.len() {
+        for entry in std::fs::read_dir(&all[next]).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_type().unwrap().is_dir() {
+                all.push(entry.path());
+            }
+        }
+        next += 1;
+    }
+    all
+}
+
+#[tokio::test]
 async fn discarded_work_can_be_brought_back_for_a_while() {
     let yard = Yard::with_git();
     yard.file("");
