@@ -118,6 +118,7 @@ impl Story {
                 self.dim(&format!("does {tool} again{from}: the restart hid its result"))
             }
             "run.idle" => paint("your turn", Tone::Good, self.colour),
+            "run.restored" => self.dim("it had ended and is brought back"),
             "run.succeeded" => paint("done", Tone::Good, self.colour),
             "run.canceled" => {
                 let by = clean::line(text("by").unwrap_or("someone")).into_owned();

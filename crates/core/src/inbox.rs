@@ -156,6 +156,7 @@ impl InboxItem {
             | Input::Bound { .. }
             | Input::TimeLimit
             | Input::Told { .. }
+            | Input::Restored { .. }
             | Input::Life(_)
             | Input::Room(_)
             | Input::Forked

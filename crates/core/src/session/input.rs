@@ -144,6 +144,12 @@ pub enum Input {
         epoch: u32,
         hive: HiveId,
     },
+    /// It has ended and is to be there again: a conversation rests, and anything else begins anew.
+    Restored {
+        by: String,
+        epoch: u32,
+        hive: HiveId,
+    },
     /// A human decided about an approval.
     Decided {
         approval: ApprovalId,
@@ -284,6 +290,13 @@ struct StopPayload {
 }
 
 #[derive(Deserialize)]
+struct RestoredPayload {
+    by: String,
+    epoch: u32,
+    hive: HiveId,
+}
+
+#[derive(Deserialize)]
 struct CancelPayload {
     by: String,
 }
@@ -303,6 +316,7 @@ pub const REBUILT_FROM: &[&str] = &[
     "model.infer.failed",
     "run.input_received",
     "run.told",
+    "run.restored",
     "approval.answered",
     "approval.bound",
     "tool.judged",
@@ -414,6 +428,10 @@ impl Recorded {
             "run.told" => {
                 let AnswerPayload { message, by, epoch, hive } = read(kind, payload)?;
                 Self::Input(Input::Told { message, by, epoch, hive })
+            }
+            "run.restored" => {
+                let RestoredPayload { by, epoch, hive } = read(kind, payload)?;
+                Self::Input(Input::Restored { by, epoch, hive })
             }
             "approval.answered" => {
                 let DecisionPayload { approval_id, approve, reason, by, epoch, hive } =
@@ -566,6 +584,7 @@ impl Input {
             | Self::Bound { .. }
             | Self::Answered { .. }
             | Self::Told { .. }
+            | Self::Restored { .. }
             | Self::Decided { .. }
             | Self::Canceled { .. }
             | Self::TimeLimit
@@ -647,6 +666,9 @@ impl Input {
                 "run.told",
                 json!({"run_id": run, "message": message, "by": by, "epoch": epoch, "hive": hive}),
             ),
+            Self::Restored { by, epoch, hive } => {
+                ("run.restored", json!({"run_id": run, "by": by, "epoch": epoch, "hive": hive}))
+            }
             Self::Decided { approval, approve, reason, by, epoch, hive } => (
                 "approval.answered",
                 json!({

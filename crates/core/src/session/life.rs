@@ -613,9 +613,14 @@ impl Session {
 
     /// What its next life begins with.
     pub(super) fn begin_life_with(&mut self, said: String, now: Timestamp, out: &mut Step) {
-        self.lives.restarts = RestartState::default();
+        self.lives_anew();
         self.lives.said = Some(said);
         self.begin_life(now, out);
+    }
+
+    /// Restarts are counted anew.
+    pub(super) fn lives_anew(&mut self) {
+        self.lives.restarts = RestartState::default();
     }
 
     /// What was asked needs no answer any more.

@@ -323,6 +323,8 @@ impl Session {
             return Err(match input {
                 Input::Answered { .. } => Refusal::NotAwaitingInput,
                 Input::Told { .. } => return self.may_be_told(input),
+                Input::Restored { epoch, .. } if *epoch > self.row.epoch => return Ok(()),
+                Input::Restored { .. } => Refusal::Stale,
                 Input::Decided { .. } => Refusal::NotAwaitingApproval,
                 Input::ToolDone { .. } | Input::ModelDone { .. } | Input::Bound { .. } => {
                     Refusal::Stale
@@ -395,6 +397,7 @@ impl Session {
                 ok(status == AwaitingInput && *epoch > self.row.epoch, Refusal::NotAwaitingInput)
             }
             Input::Told { .. } => self.may_be_told(input),
+            Input::Restored { .. } => Err(Refusal::Stale),
             Input::Decided { approval, epoch, .. } => ok(
                 status == AwaitingApproval
                     && self.row.approval == Some(*approval)
@@ -431,6 +434,7 @@ impl Session {
             | Input::Bound { .. }
             | Input::Answered { .. }
             | Input::Told { .. }
+            | Input::Restored { .. }
             | Input::Decided { .. }
             | Input::Canceled { .. }
             | Input::TimeLimit
@@ -480,6 +484,7 @@ impl Session {
             | Input::Recovered { .. }
             | Input::Answered { .. }
             | Input::Told { .. }
+            | Input::Restored { .. }
             | Input::Decided { .. }
             | Input::Canceled { .. }
             | Input::TimeLimit
@@ -537,6 +542,7 @@ impl Session {
                 }
                 self.told_more(message, by, now, out);
             }
+            Input::Restored { epoch, hive, .. } => self.restored(*epoch, *hive, now, out),
             Input::Answered { message, by: _, epoch, hive } => {
                 self.place(*epoch, *hive, now);
                 self.answered(message, now, out);

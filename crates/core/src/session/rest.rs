@@ -9,6 +9,7 @@ use super::phase::Phase;
 use super::supervise::History;
 use super::{Decision, Input, Refusal, Session, Step};
 use crate::agent::PolicyKind;
+use crate::ids::HiveId;
 use crate::process::provider::launch;
 use crate::row::{SessionStatus, StepKind};
 use crate::time::Timestamp;
@@ -93,8 +94,32 @@ impl Session {
         }
     }
 
-    /// It rests or has ended, and has its place again.
-    fn woken(&mut self, message: &str, now: Timestamp, out: &mut Step) {
+    /// It has ended and is to be there again. A conversation rests, and nothing of it is done again;
+    /// what has none, or has not begun, begins anew where its files are.
+    pub(super) fn restored(&mut self, epoch: u32, hive: HiveId, now: Timestamp, out: &mut Step) {
+        let has_begun = match self.command() {
+            Some(_) => self.row.command.is_some(),
+            None => self.row.steps > 0,
+        };
+        if has_begun && self.has_conversation() {
+            (self.row.finished_at, self.row.error) = (None, None);
+            (self.row.epoch, self.row.status) = (epoch, SessionStatus::Idle);
+            self.phase = Phase::Resting;
+            let payload = json!({"run_id": self.row.id, "final_answer": self.row.final_answer});
+            return out.events.push(Decision { kind: "run.idle", payload });
+        }
+        self.place(epoch, hive, now);
+        self.anew();
+        self.lives_anew();
+        if self.room_wish().is_some() && !self.has_room() {
+            return self.prepare_room(Box::new(Phase::Fresh), out);
+        }
+        self.phase = Phase::Fresh;
+        self.start(now, out);
+    }
+
+    /// Forgets how its last turn came out.
+    fn anew(&mut self) {
         (self.row.finished_at, self.row.final_answer, self.row.error) = (None, None, None);
         // What it may do is counted anew for each thing that it is asked.
         if self.spec.step_limit > 0 {
@@ -103,6 +128,11 @@ impl Session {
         self.ran = std::time::Duration::ZERO;
         (self.history, self.failures, self.nudged) = (History::default(), 0, false);
         self.turn += 1;
+    }
+
+    /// It rests or has ended, and has its place again.
+    fn woken(&mut self, message: &str, now: Timestamp, out: &mut Step) {
+        self.anew();
         let waking = Phase::Waking { message: message.to_owned() };
         if self.room_wish().is_some() && !self.has_room() {
             return self.prepare_room(Box::new(waking), out);

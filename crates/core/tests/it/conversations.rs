@@ -77,6 +77,38 @@ fn a_session_that_has_ended_goes_on_when_it_is_told_more_whatever_its_end_was() 
 }
 
 #[test]
+fn a_conversation_that_has_ended_is_brought_back_to_its_rest_without_a_step() {
+    let mut w = model().conversation(true).start();
+    assert_eq!(w.refused(&w.restored()), Refusal::Stale);
+    w.model(call("a", "read_file", json!({"path": "a"})));
+    w.cancel();
+    let steps = w.session.row().steps;
+    let stale = w.restored();
+    w.feed(stale.clone());
+    assert_eq!((w.status(), w.session.row().steps), (SessionStatus::Idle, steps));
+    assert!(w.flights.is_empty() && w.session.row().finished_at.is_none());
+    assert_eq!(w.refused(&stale), Refusal::Stale, "nothing is brought back twice");
+    w.cancel();
+    assert_eq!(w.refused(&stale), Refusal::Stale, "an order of an earlier end means nothing");
+    w.feed(w.restored());
+    w.feed(w.told_more("go on"));
+    assert_eq!(w.told(), "go on");
+    w.model(says("well"));
+    w.rebuild();
+}
+
+#[test]
+fn what_ended_before_it_began_begins_when_it_is_brought_back() {
+    let mut w = model().conversation(true).begin();
+    w.cancel();
+    w.feed(w.restored());
+    assert_eq!((w.status(), w.told().as_str()), (SessionStatus::Running, "mend the test"));
+    w.model(says("mended"));
+    assert_eq!(w.status(), SessionStatus::Idle);
+    w.rebuild();
+}
+
+#[test]
 fn a_word_while_a_model_works_is_said_before_its_next_turn() {
     let mut w = model().conversation(true).start();
     w.feed(w.told_more("use tabs"));

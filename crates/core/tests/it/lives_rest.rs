@@ -121,6 +121,31 @@ fn a_program_that_dies_at_rest_leaves_a_conversation_that_goes_on() {
 }
 
 #[test]
+fn a_program_that_was_killed_is_brought_back_to_its_rest_or_begins_another_life() {
+    let bring = |world: &mut World| {
+        let epoch = world.session.row().epoch + 1;
+        world.feed(Input::Restored { by: "bob".into(), epoch, hive: HiveId::LOCAL });
+    };
+    let kill = || Input::Life(LifeInput::StopAsked { how: StopHow::Kill, by: "bob".into() });
+    let mut world = claude();
+    world.feed(kill());
+    world.ends(137);
+    bring(&mut world);
+    assert_eq!((world.status(), world.session.is_alive()), (SessionStatus::Idle, false));
+    world.tell("and a test");
+    let (_, launch) = world.launch.as_ref().expect("a life");
+    assert!(launch.argv.windows(2).any(|pair| pair == ["--resume", "c-1"]), "{:?}", launch.argv);
+
+    let mut world = World::conversing(program(Provider::Raw, CommandKind::Session));
+    world.feed(kill());
+    world.ends(137);
+    bring(&mut world);
+    assert_eq!(world.status(), SessionStatus::Running);
+    let row = world.session.row().command.clone().expect("it is a program");
+    assert_eq!((row.life, row.restarts), (2, 0));
+}
+
+#[test]
 fn a_program_of_one_turn_rests_without_a_process_and_begins_again_with_the_next_word() {
     for provider in [Provider::Claude, Provider::Codex] {
         let mut world = World::conversing(program(provider, CommandKind::Task));

@@ -734,6 +734,7 @@ impl Cortex {
             | Input::Decided { reason: None, .. }
             | Input::Started { .. }
             | Input::Recovered { .. }
+            | Input::Restored { .. }
             | Input::Canceled { .. }
             | Input::TimeLimit
             | Input::Forked

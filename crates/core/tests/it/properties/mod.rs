@@ -33,9 +33,10 @@ use crate::world::{Entry, Reply, World, ok, replayed, says, verdict};
 const TURNS: u32 = 60;
 
 /// Events and ends that some schedule of every test must come across.
-const MUST_SEE: [&str; 40] = [
+const MUST_SEE: [&str; 41] = [
     "run.idle",
     "run.told",
+    "run.restored",
     "run.started",
     "run.recovered",
     "run.handed_over",
@@ -162,7 +163,10 @@ impl Player {
         let pause = self.rng.below(3);
         self.w.wait(pause);
         if self.w.status().is_terminal() {
-            return self.tell();
+            return match self.rng.one_in(3) {
+                true => self.feed(self.w.restored()),
+                false => self.tell(),
+            };
         }
         match self.rng.below(100) {
             0 => self.feed(Input::Canceled { by: "bob".into() }),
@@ -312,6 +316,7 @@ fn of_epoch(input: Input, new: u32) -> Input {
         Input::Told { message, by, epoch: _, hive } => {
             Input::Told { message, by, epoch: new, hive }
         }
+        Input::Restored { by, epoch: _, hive } => Input::Restored { by, epoch: new, hive },
         Input::Decided { approval, approve, reason, by, epoch: _, hive } => {
             Input::Decided { approval, approve, reason, by, epoch: new, hive }
         }

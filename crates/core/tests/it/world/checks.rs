@@ -26,7 +26,7 @@ impl World {
 
     #[track_caller]
     pub(super) fn check(&mut self, before: &Session, kind: &str, input: &Input, step: &Step) {
-        let wakes = matches!(input, Input::Told { .. });
+        let wakes = matches!(input, Input::Told { .. } | Input::Restored { .. });
         assert!(wakes || !before.status().is_terminal(), "an ended session took {input:?}");
         if before.status().is_terminal() {
             self.ends = 0;
@@ -71,6 +71,12 @@ impl World {
             Input::Told { epoch, hive, .. } if old.status != SessionStatus::Running => {
                 assert!(*epoch > old.epoch, "a stale epoch was accepted");
                 assert_eq!((new.epoch, new.hive), (*epoch, Some(*hive)));
+            }
+            Input::Restored { epoch, hive, .. } => {
+                assert!(old.status.is_terminal(), "what has not ended was brought back");
+                assert!(*epoch > old.epoch, "a stale epoch was accepted");
+                assert_eq!(new.epoch, *epoch);
+                assert!(new.hive == Some(*hive) || new.status == SessionStatus::Idle);
             }
             Input::Told { .. }
             | Input::ToolDone { .. }
@@ -140,6 +146,7 @@ impl World {
             Input::Started { .. }
             | Input::Answered { .. }
             | Input::Told { .. }
+            | Input::Restored { .. }
             | Input::Canceled { .. }
             | Input::TimeLimit => {}
         }

@@ -255,6 +255,11 @@ impl World {
         Input::Told { message, by, epoch: self.next_epoch(), hive: HiveId::LOCAL }
     }
 
+    /// Brings it back after its end.
+    pub(crate) fn restored(&self) -> Input {
+        Input::Restored { by: "ann".into(), epoch: self.next_epoch(), hive: HiveId::LOCAL }
+    }
+
     /// Ends its rest, as `stop` does.
     pub(crate) fn stopped(&self) -> Input {
         let how = StopHow::Stop { grace_ms: 1 };
@@ -535,6 +540,7 @@ impl World {
             }
             Input::Started { .. }
             | Input::Told { .. }
+            | Input::Restored { .. }
             | Input::ModelDone { .. }
             | Input::Judged { .. }
             | Input::Bound { .. }
