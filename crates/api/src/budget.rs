@@ -181,6 +181,29 @@ impl BudgetPut {
     }
 }
 
+/// What a run may spend in all. At least one of the two is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RunBudget {
+    /// US dollars, to the sixth digit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, example = 2.5))]
+    pub usd: Option<f64>,
+    /// Input and output tokens together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+}
+
+impl RunBudget {
+    pub(crate) fn check(&self, errors: &mut Vec<FieldError>) {
+        check_amounts(errors, "budget.", self.usd, self.tokens);
+        if self.usd.is_none() && self.tokens.is_none() {
+            errors.push(FieldError::new("budget", "give usd, tokens, or both"));
+        }
+    }
+}
+
 fn check_amounts(
     errors: &mut Vec<FieldError>,
     before: &str,

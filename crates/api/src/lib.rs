@@ -56,7 +56,7 @@ pub use attach::{
 };
 pub use budget::{
     AgentBudget, Budget, BudgetAmount, BudgetLeft, BudgetPut, Cost, CostsQuery, HaltMode,
-    HaltRequest, HaltState, InboxRaise, microusd_of, usd_of,
+    HaltRequest, HaltState, InboxRaise, RunBudget, microusd_of, usd_of,
 };
 pub use command::{
     Command, CommandKind, CommandLimits, CommandNetwork, Process, ProcessUsage, Provider, Restart,

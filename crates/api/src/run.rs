@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use crate::problem::{FieldError, refuse_blank, refuse_long};
 use crate::{
-    Command, Process, RawJson, Room, RoomAction, RoomChanges, RoomWish, RunStatus, SandboxLevel,
-    StepType, Verdict,
+    Command, Process, RawJson, Room, RoomAction, RoomChanges, RoomWish, RunBudget, RunStatus,
+    SandboxLevel, StepType, Verdict,
 };
 
 /// One run: an agent at work, from placement to end. Also served as a session.
@@ -418,6 +418,9 @@ pub struct RunCreate {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(max_items = 16))]
     pub contexts: Vec<String>,
+    /// What it and all runs that it starts may spend in all. An admin raises it with `PUT /api/budgets`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<RunBudget>,
 }
 
 impl RunCreate {
@@ -437,6 +440,9 @@ impl RunCreate {
         }
         if let Some(room) = &self.room {
             room.check(&mut errors);
+        }
+        if let Some(budget) = &self.budget {
+            budget.check(&mut errors);
         }
         errors
     }

@@ -721,6 +721,12 @@ pub struct RunArgs {
     /// Give it the values and the prompt of this context; may be given again
     #[arg(long, value_name = "CONTEXT")]
     pub context: Vec<String>,
+    /// Most US dollars that it and the runs that it starts may spend on models
+    #[arg(long, value_name = "N")]
+    pub usd: Option<f64>,
+    /// Most tokens, input and output together, that it and the runs that it starts may use
+    #[arg(long, value_name = "N")]
+    pub tokens: Option<u64>,
     /// Confirm what the project orders to be run, without asking; see `overmind help trust`
     #[arg(long)]
     pub trust_project: bool,

@@ -9,6 +9,7 @@ use overmind_api::{
     Restart, Run, RunKilled, RunSend, RunStop, RunsKill, SandboxLevel, SessionId,
 };
 use overmind_client::{ClientError, LogOptions};
+use overmind_core::room::stay::tells_of_making;
 use overmind_core::time::Clock as _;
 use overmind_node::app::clock::SystemClock;
 use serde_json::Value;
@@ -628,18 +629,12 @@ async fn pass_on(
             Some("output") => cx.out.text(&said(object, text, spoken, true))?,
             // The exit code says it, and what the run works in has been said.
             Some("ended") => {}
-            Some("note") if is_of_the_environment(text) => cx.out.detail(text),
+            Some("note") if tells_of_making(text) => cx.out.detail(text),
             Some(_) | None => cx.out.note(text),
         }
         Ok(())
     })
     .await
-}
-
-/// Whether a note says how the run's environment is made.
-fn is_of_the_environment(text: &str) -> bool {
-    // What older servers have written says `room`.
-    ["--- the environment: ", "--- the room: "].iter().any(|start| text.starts_with(start))
 }
 
 /// Reads a log to the end of its stream, and keeps in `options` where to go on.

@@ -5,7 +5,7 @@ use std::io::IsTerminal as _;
 use std::path::Path;
 use std::process::Stdio;
 
-use overmind_api::{Agent, Command, ProblemKind, Run, RunCreate, RunStatus};
+use overmind_api::{Agent, Command, ProblemKind, Run, RunBudget, RunCreate, RunStatus};
 use overmind_client::{ClientError, LogOptions};
 use overmind_core::nearest::nearest;
 use overmind_node::config::env;
@@ -264,6 +264,8 @@ async fn begin(
         conversation: None,
         labels: args.label.into_iter().collect(),
         contexts: args.context,
+        budget: (args.usd.is_some() || args.tokens.is_some())
+            .then_some(RunBudget { usd: args.usd, tokens: args.tokens }),
     };
     let in_words = agent.is_none();
     let agent = match agent {

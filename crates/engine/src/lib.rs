@@ -318,6 +318,7 @@ impl Engine {
         cortex.mesh.load(&*cortex.store).await?;
         let hearing = Arc::clone(&cortex);
         backstage.spawn(move |stop| hearing.hear(stop));
+        cortex.budgets.unbind_lost().await?;
         let recovered = cortex.recover().await?;
         if recovered > 0 {
             tracing::info!(sessions = recovered, "sessions recovered");

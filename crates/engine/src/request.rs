@@ -79,10 +79,21 @@ pub struct SessionDraft {
     pub labels: BTreeMap<String, String>,
     /// Names of contexts that it is given.
     pub contexts: Vec<String>,
+    /// What it and all that it starts may spend in all.
+    pub budget: Option<SessionBudget>,
     /// The record that a reconciler starts it for.
     pub owner: Option<RecordId>,
     /// The Idempotency-Key header and the BLAKE3 of the body.
     pub idempotency: Option<(String, [u8; 32])>,
+}
+
+/// What a session may spend in all; at least one of the two is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionBudget {
+    /// Millionths of a US dollar.
+    pub microusd: Option<u64>,
+    /// Input and output tokens together.
+    pub tokens: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default)]

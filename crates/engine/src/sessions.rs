@@ -163,7 +163,7 @@ impl Engine {
         }
         let room = {
             let project = project || (agent_spec.command.is_some() && !self.cortex.config.private);
-            self.room_wish(draft.room, project)?
+            self.room_wish(draft.room.clone(), project)?
         };
         if let Some(wish) = &room {
             self.may_have_run(&workspace, wish).await?;
@@ -179,7 +179,7 @@ impl Engine {
             agent_version: agent.version,
             step_limit: draft.step_limit.unwrap_or(agent_spec.limits.max_steps),
             agent: Arc::new(agent_spec),
-            task: draft.task,
+            task: draft.task.clone(),
             name: String::new(),
             parent,
             workspace,
@@ -191,15 +191,35 @@ impl Engine {
             trace,
             conversation: draft.conversation.unwrap_or(takes_more),
             owner: draft.owner,
-            labels: draft.labels,
+            labels: draft.labels.clone(),
             contexts,
         };
         self.runs_as_said(&spec.task, &spec.agent)?;
+        // In force before its first call of a model.
+        if let Some(budget) = draft.budget {
+            self.budgets().bind(id, budget, &by.name).await?;
+        }
+        let made = self.session_named(spec, &draft, &toolset, &scope).await;
+        if draft.budget.is_some() && !made.as_ref().is_ok_and(|made| !made.replayed) {
+            self.budgets().unbind(id, &by.name).await?;
+        }
+        made
+    }
+
+    /// Makes a session by the name of the draft, or by a generated one that is free.
+    async fn session_named(
+        &self,
+        spec: Spec,
+        draft: &SessionDraft,
+        toolset: &Arc<Toolset>,
+        scope: &str,
+    ) -> Result<Created<SessionRow>, EngineError> {
+        let id = spec.run_id;
         for attempt in 0.. {
             let name = draft.name.clone().unwrap_or_else(|| name::generate(id, attempt));
             let spec = Spec { name, ..spec.clone() };
-            let key = draft.idempotency.as_ref().map(|key| (scope.as_str(), key));
-            let (session, commit) = self.beginning(spec, &toolset, key);
+            let key = draft.idempotency.as_ref().map(|key| (scope, key));
+            let (session, commit) = self.beginning(spec, toolset, key);
             let row = session.row().clone();
             match self.cortex.make(session, commit).await {
                 Ok(()) => {
@@ -208,7 +228,7 @@ impl Engine {
                 }
                 Err(StoreError::Conflict { what, .. }) => {
                     // Another request with the same key was quicker.
-                    let made = self.session_made_before(&scope, draft.idempotency.as_ref()).await?;
+                    let made = self.session_made_before(scope, draft.idempotency.as_ref()).await?;
                     if let Some(row) = made {
                         return Ok(Created { value: row, replayed: true });
                     }

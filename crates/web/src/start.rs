@@ -25,6 +25,8 @@ struct Page {
     /// `key=value`, separated by commas.
     labels: String,
     task: String,
+    /// US dollars, as they were typed.
+    usd: String,
     name: String,
     workspace: String,
     /// Only admins may name a directory of the host.
@@ -72,6 +74,7 @@ pub(crate) async fn show(
         contexts: contexts.collect(),
         labels: fields.get("labels").to_owned(),
         task: fields.raw("task").to_owned(),
+        usd: fields.get("usd").to_owned(),
         name: fields.get("name").to_owned(),
         workspace: fields.get("workspace").to_owned(),
         names_project: ask.visitor.role == overmind_api::Role::Admin,
@@ -120,6 +123,15 @@ fn draft(fields: &Fields) -> Result<Value, Refusal> {
     for (key, value) in given.into_iter().filter(|(_, value)| !value.is_empty()) {
         body.insert(key.to_owned(), value.into());
     }
+    let usd = fields.get("usd");
+    if !usd.is_empty() {
+        let Some(usd) =
+            usd.trim_start_matches('$').parse::<f64>().ok().filter(|usd| usd.is_finite())
+        else {
+            return Err(wrong(format!("`{usd}` is no amount; write dollars, such as 2.50")));
+        };
+        body.insert("budget".to_owned(), json!({"usd": usd}));
+    }
     let mut labels = Map::new();
     for part in fields.get("labels").split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let Some((key, value)) = part.split_once('=') else {
@@ -150,6 +162,12 @@ mod tests {
         let want = json!({"agent_id": "sh", "task": " x", "sandbox": "namespace",
             "workspace": "/srv/web", "labels": {"app": "web", "a": ""}, "contexts": ["b", "c"]});
         assert_eq!(whole.unwrap(), want);
+        let bounded = read("agent=sh&task=&usd=%242.50").unwrap();
+        assert_eq!(bounded["budget"], json!({"usd": 2.5}));
+        for wrong in ["2,50", "much", "inf", "NaN"] {
+            let refusal = read(&format!("agent=sh&task=&usd={wrong}")).unwrap_err();
+            assert!(refusal.message.contains("is no amount"), "{refusal:?}");
+        }
         let least = read("agent=sh&task=").unwrap();
         assert_eq!(least, json!({"agent_id": "sh", "task": ""}));
         assert!(read("agent=sh&labels=app").unwrap_err().message.contains("`app` is no label"));

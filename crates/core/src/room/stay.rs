@@ -121,6 +121,12 @@ impl RoomPhase {
     }
 }
 
+/// Whether a note in a run's log says how its environment is made; also one of an older server, which
+/// called it a room.
+pub fn tells_of_making(note: &str) -> bool {
+    ["--- the environment: ", "--- the room: "].iter().any(|start| note.starts_with(start))
+}
+
 /// A session's room as a list shows it. Never variables: passwords are among them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomRow {

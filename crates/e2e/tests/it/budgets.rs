@@ -208,6 +208,24 @@ fn budgets_are_set_shown_and_removed() {
 }
 
 #[test]
+fn a_run_is_started_with_a_budget_of_its_own() {
+    let world = World::new();
+    world.answer();
+    let home = &world.home;
+    let args = ["run", "--usd", "0.000001", "--name", "thrifty", "-o", "name", "worker", "go"];
+    let run = home.run(&args).ok().line().to_owned();
+    home.wait_for(&run, "awaiting_input");
+    home.run(&["budget", "list"]).ok().shows("session:").shows("$0.000001");
+    let items = home.run(&["inbox", "--kind", "raise", "-o", "json"]).ok().json();
+    let item = items[0]["id"].as_str().unwrap();
+    home.run(&["approve", item, "--usd", "2"]).ok();
+    home.wait_for(&run, "succeeded");
+    home.run(&["run", "--usd=-1", "worker", "go"]).fails(2).says("usd");
+    home.run(&["rm", "thrifty", "--yes"]).ok();
+    home.run(&["budget", "list"]).ok().says("nothing is limited");
+}
+
+#[test]
 fn prices_are_shown_with_their_day_and_their_source() {
     let home = Home::new();
     home.run(&["prices", "gpt-5"]).ok().shows("gpt-5");

@@ -19,6 +19,7 @@ use crate::Engine;
 use crate::caller::Caller;
 use crate::cortex::Order;
 use crate::error::EngineError;
+use crate::request::SessionBudget;
 
 /// Items of the inbox that are looked at when a limit was raised.
 const LOOKED_AT: u32 = 1000;
@@ -206,6 +207,69 @@ impl Budgets {
             updated_at: now,
         };
         self.put_limit(limit, "budget.limit_set", by, Vec::new()).await
+    }
+
+    /// Limits what a session that is about to be made may spend.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Invalid`] when it bounds nothing or too much.
+    pub(crate) async fn bind(
+        &self,
+        session: SessionId,
+        budget: SessionBudget,
+        by: &str,
+    ) -> Result<(), EngineError> {
+        let (scope, now) = (Scope::Session(session), self.0.clock.now());
+        let limit = Limit {
+            id: LimitId::of(scope, Period::Total, false),
+            scope,
+            period: Period::Total,
+            soft: false,
+            microusd: budget.microusd,
+            tokens: budget.tokens,
+            unknown_price: UnknownPrice::default(),
+            source: Source::Definition,
+            extra: None,
+            by: by.to_owned(),
+            created_at: now,
+            updated_at: now,
+        };
+        limit.check().map_err(|err| EngineError::invalid("budget", err.to_string()))?;
+        self.put_limit(limit, "budget.limit_set", by, Vec::new()).await
+    }
+
+    /// Removes every limit of a session that is not there.
+    pub(crate) async fn unbind(&self, session: SessionId, by: &str) -> Result<(), EngineError> {
+        let scope = Scope::Session(session);
+        let ids: Vec<LimitId> = {
+            let ledger = self.ledger();
+            ledger.limits().filter(|limit| limit.scope == scope).map(|limit| limit.id).collect()
+        };
+        for id in ids {
+            self.remove_limit(id, by).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes the limits of sessions that are not there: a crash came before they were made, or they were
+    /// removed.
+    pub(crate) async fn unbind_lost(&self) -> Result<(), EngineError> {
+        let mut sessions: Vec<SessionId> = {
+            let ledger = self.ledger();
+            let of_session = |limit: &Limit| match limit.scope {
+                Scope::Session(id) => Some(id),
+                Scope::Swarm | Scope::Colony(_) | Scope::Agent(_) | Scope::Key(_) => None,
+            };
+            ledger.limits().filter_map(of_session).collect()
+        };
+        sessions.dedup();
+        for session in sessions {
+            if self.0.store.session_fetch(session).await?.is_none() {
+                self.unbind(session, "system").await?;
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn halted(&self) -> Option<Halt> {

@@ -72,9 +72,11 @@ impl Engine {
             })?;
         }
         let removed = self.cortex.store.session_remove(id, self.cortex.clock.now()).await?;
-        removed.ok_or_else(|| {
+        let removed = removed.ok_or_else(|| {
             EngineError::conflict(format!("{name} has changed meanwhile: try again"))
-        })
+        })?;
+        self.budgets().unbind(id, &by.name).await?;
+        Ok(removed)
     }
 }
 

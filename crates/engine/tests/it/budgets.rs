@@ -18,7 +18,7 @@ use overmind_core::model::{ModelFailure, ModelReply, Usage};
 use overmind_core::row::SessionStatus;
 use overmind_core::store::{EventQuery, Page, StreamId};
 use overmind_core::time::{Clock, Timestamp};
-use overmind_engine::request::{InboxAnswer, InboxQuery, SessionDraft};
+use overmind_engine::request::{InboxAnswer, InboxQuery, SessionBudget, SessionDraft};
 use overmind_engine::{BudgetError, EngineError, Halting, NewLimit, Raise, Ticket};
 use overmind_testkit::clock::ManualClock;
 use overmind_testkit::ports::{FakeModels, calls, says};
@@ -422,6 +422,52 @@ async fn a_child_counts_in_its_parents_budget() {
     bank.until_costs((14, 2)).await;
     assert_eq!(bank.world.engine.costs(&bank.world.by, query).await.unwrap().len(), 2);
     bank.world.check(&[parent, child]).await;
+}
+
+#[tokio::test]
+async fn a_session_is_made_with_a_budget_that_holds_from_its_first_call_and_goes_with_it() {
+    let bank = Bank::new(FakeModels::new([])).await;
+    let (engine, by) = (&bank.world.engine, &bank.world.by);
+    let agent = bank.world.agent("m", |_| ()).await;
+    let draft = |microusd| SessionDraft {
+        name: Some("bounded".into()),
+        budget: Some(SessionBudget { microusd, tokens: None }),
+        ..session_draft(&agent, "x")
+    };
+    let bare = engine.session_create(by, draft(None)).await;
+    assert!(matches!(bare, Err(EngineError::Invalid { .. })), "{bare:?}");
+    let run = engine.session_create(by, draft(Some(1))).await.unwrap().value.id;
+    let row = bank.world.until(run, &[SessionStatus::AwaitingInput]).await;
+    assert!(row.prompt.unwrap().contains("budget"), "it is refused its first call");
+    let limits = || bank.world.engine.budget_list(&bank.world.by).unwrap();
+    assert_eq!(limits().len(), 1);
+    // One whose name is taken leaves no budget.
+    let taken = engine.session_create(by, draft(Some(1))).await;
+    assert!(matches!(taken, Err(EngineError::Conflict { .. })), "{taken:?}");
+    assert_eq!(limits().len(), 1);
+    let raised = bank.limit(Scope::Session(run), Period::Total, 50_000_000).await;
+    assert_eq!(bank.world.ended(run).await.status, SessionStatus::Succeeded);
+    assert_eq!(bank.stands(raised), (7, 0));
+    bank.world.check(&[run]).await;
+    engine.session_remove(by, run, false).await.unwrap();
+    assert_eq!(limits(), []);
+}
+
+#[tokio::test]
+async fn a_budget_whose_session_was_never_made_is_gone_after_a_restart() {
+    let bank = Bank::new(FakeModels::new([])).await;
+    let scope = Scope::Session(SessionId::from_u128(9));
+    let lost = NewLimit {
+        scope,
+        period: Period::Total,
+        soft: false,
+        microusd: Some(1),
+        tokens: None,
+        unknown_price: UnknownPrice::Deny,
+    };
+    bank.world.engine.budget_put(&bank.world.by, lost).await.unwrap();
+    let bank = bank.restart(FakeModels::new([])).await;
+    assert_eq!(bank.world.engine.budget_list(&bank.world.by).unwrap(), []);
 }
 
 #[tokio::test]

@@ -6,8 +6,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use overmind_api::{
-    ApprovalAnswer, AttestationRecord, Event, ForkRequest, PruneDone, Run, RunBasic, RunCreate,
-    RunInput, RunStatus, RunView, Step, ToolCallRequest,
+    ApprovalAnswer, AttestationRecord, Event, ForkRequest, PruneDone, Run, RunBasic, RunBudget,
+    RunCreate, RunInput, RunStatus, RunView, Step, ToolCallRequest, microusd_of,
 };
 #[cfg(feature = "openapi")]
 use overmind_api::{
@@ -17,7 +17,7 @@ use overmind_api::{
 use overmind_core::ids::SessionId;
 use overmind_core::row::SessionRow;
 use overmind_core::store::NameFilter;
-use overmind_engine::request::{SessionDraft, SessionQuery, ToolCallDraft};
+use overmind_engine::request::{SessionBudget, SessionDraft, SessionQuery, ToolCallDraft};
 
 use super::agents::mark_replayed;
 use super::resources::selector_of;
@@ -62,6 +62,7 @@ pub(crate) async fn run_create(
         conversation,
         labels,
         contexts,
+        budget,
     } = body.value;
     let draft = SessionDraft {
         agent: agent_id,
@@ -76,6 +77,10 @@ pub(crate) async fn run_create(
         conversation,
         labels,
         contexts,
+        budget: budget.map(|RunBudget { usd, tokens }| SessionBudget {
+            microusd: usd.and_then(|usd| microusd_of(usd).ok()),
+            tokens,
+        }),
         owner: None,
         idempotency,
     };
