@@ -23,7 +23,7 @@ use crate::quest::{Author, backoff};
 use crate::record::condition::{Condition, ConditionStatus, set_condition};
 use crate::time::Timestamp;
 
-pub use spec::{FleetSpec, MAX_HISTORY, MAX_REPLICAS, Template, schema};
+pub use spec::{FleetSpec, MAX_HISTORY, MAX_REPLICAS, Template, lineage_schema, schema};
 
 /// Holds a fleet that is being deleted until its sessions have ended.
 pub const FINALIZER: &str = "overmind/fleet";
@@ -48,6 +48,16 @@ pub struct Slot {
     /// It is being ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopping: bool,
+    /// Of a lineage: its session has ended in this epoch, and is not back yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<u32>,
+}
+
+impl Slot {
+    fn new(number: u32, ordinal: u32, revision: u32) -> Self {
+        let (session, ready_at, ended) = (None, None, None);
+        Self { number, ordinal, revision, session, ready_at, stopping: false, ended }
+    }
 }
 
 /// The status of a fleet.
@@ -64,6 +74,9 @@ pub struct FleetStatus {
     /// The number of the next slot.
     pub next: u32,
     pub slots: Vec<Slot>,
+    /// Of a lineage: those that were scaled away, whose sessions come back with their ordinal.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parked: Vec<Slot>,
     /// Sessions that ended by themselves in a row.
     pub failures: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -115,8 +128,9 @@ pub enum Seen {
     /// It was made and does not run yet.
     Starting(SessionId),
     Running(SessionId),
-    /// It has ended; whether somebody ended it, and why in words.
+    /// It has ended in this epoch of its; whether somebody ended it, and why in words.
     Ended {
+        epoch: u32,
         by_hand: bool,
         why: String,
     },
@@ -158,14 +172,7 @@ pub fn decide(
     let mut new = status.clone();
     new.observed_generation = generation;
     let why = absorb(&mut new, seen, now);
-    let mut pack = None;
-    if new.template != spec.fingerprint && !deleting && (!spec.paused || new.revision == 0) {
-        new.revision = new.revision.saturating_add(1);
-        new.template.clone_from(&spec.fingerprint);
-        (new.failures, new.failed_at) = (0, None);
-        (new.refusals, new.refused_at) = (0, None);
-        pack = Some(new.revision);
-    }
+    let pack = revise(spec, &mut new, deleting);
     let wanted = if deleting { 0 } else { spec.replicas };
     let mut again = Vec::new();
     shrink(spec, &mut new, wanted, now);
@@ -177,34 +184,74 @@ pub fn decide(
     again.extend(ready_times.map(|at| at.after(spec.min_ready)).filter(|at| *at > now));
     tell(spec, &mut new, wanted, held, why, now);
 
-    let refused = new.refused_at.map(|at| at.after(backoff(FIRST_WAIT, new.refusals)));
-    let refused = refused.filter(|until| *until > now);
+    let refused = refused_until(&new, now);
     again.extend(refused);
     let absent = |slot: &&Slot| {
         slot.session.is_none() && !seen.contains_key(&slot.number) && refused.is_none()
     };
     let start = new.slots.iter().filter(absent).cloned().collect();
+    let cancel = superfluous(&new, seen, deleting);
+    let release = deleting && new.slots.is_empty() && cancel.is_empty();
+    Plan { status: new, pack, start, cancel, release, again: again.into_iter().min() }
+}
+
+/// Makes a revision of a template that is another one. Answers it: its pack is to be created.
+fn revise(spec: &FleetSpec, new: &mut FleetStatus, deleting: bool) -> Option<u32> {
+    let waits = spec.paused && new.revision > 0;
+    if new.template == spec.fingerprint || deleting || waits {
+        return None;
+    }
+    new.revision = new.revision.saturating_add(1);
+    new.template.clone_from(&spec.fingerprint);
+    (new.failures, new.failed_at) = (0, None);
+    (new.refusals, new.refused_at) = (0, None);
+    Some(new.revision)
+}
+
+/// Sessions that go on and have no slot that is to stay.
+fn superfluous(new: &FleetStatus, seen: &BTreeMap<u32, Seen>, deleting: bool) -> Vec<SessionId> {
     let stays = |number: u32| {
         let slot = new.slots.iter().find(|slot| slot.number == number);
         // A later number than any known one is somebody's who decided before us.
         slot.map_or(number >= new.next && !deleting, |slot| !slot.stopping)
     };
-    let cancel: Vec<SessionId> = seen
-        .iter()
-        .filter_map(|(number, seen)| match seen {
-            Seen::Starting(id) | Seen::Running(id) if !stays(*number) => Some(*id),
-            Seen::Starting(_) | Seen::Running(_) | Seen::Ended { .. } => None,
-        })
-        .collect();
-    let release = deleting && new.slots.is_empty() && cancel.is_empty();
-    Plan { status: new, pack, start, cancel, release, again: again.into_iter().min() }
+    let goes = |(number, seen): (&u32, &Seen)| match seen {
+        Seen::Starting(id) | Seen::Running(id) if !stays(*number) => Some(*id),
+        Seen::Starting(_) | Seen::Running(_) | Seen::Ended { .. } => None,
+    };
+    seen.iter().filter_map(goes).collect()
+}
+
+/// Until when nothing is started because a start was refused.
+fn refused_until(new: &FleetStatus, now: Timestamp) -> Option<Timestamp> {
+    let until = new.refused_at.map(|at| at.after(backoff(FIRST_WAIT, new.refusals)));
+    until.filter(|until| *until > now)
+}
+
+/// Until when nothing is started because sessions end by themselves. The first is made good at once.
+fn failed_until(new: &FleetStatus, now: Timestamp) -> Option<Timestamp> {
+    let wait = backoff(FIRST_WAIT, new.failures.saturating_sub(1));
+    new.failed_at.map(|at| at.after(wait)).filter(|until| *until > now)
+}
+
+/// Counts sessions that ended by themselves.
+fn fail(new: &mut FleetStatus, failures: u32, now: Timestamp) {
+    if failures > 0 {
+        new.failures = new.failures.saturating_add(failures);
+        new.failed_at = Some(now);
+    }
+}
+
+/// Forgets failures that are long ago.
+fn calm(new: &mut FleetStatus, now: Timestamp) {
+    if new.failed_at.is_some_and(|at| at.after(CALM) <= now) {
+        (new.failures, new.failed_at) = (0, None);
+    }
 }
 
 /// Takes out the slots whose sessions have ended. Answers why the last one that ended by itself did.
 fn absorb(new: &mut FleetStatus, seen: &BTreeMap<u32, Seen>, now: Timestamp) -> Option<String> {
-    if new.failed_at.is_some_and(|at| at.after(CALM) <= now) {
-        (new.failures, new.failed_at) = (0, None);
-    }
+    calm(new, now);
     let (mut failures, mut last) = (0_u32, None);
     new.slots.retain_mut(|slot| match seen.get(&slot.number) {
         Some(Seen::Starting(id)) => {
@@ -216,7 +263,7 @@ fn absorb(new: &mut FleetStatus, seen: &BTreeMap<u32, Seen>, now: Timestamp) -> 
             slot.ready_at.get_or_insert(now);
             true
         }
-        Some(Seen::Ended { by_hand, why }) => {
+        Some(Seen::Ended { by_hand, why, .. }) => {
             if !slot.stopping && !by_hand {
                 failures += 1;
                 last = Some(why.clone());
@@ -226,10 +273,7 @@ fn absorb(new: &mut FleetStatus, seen: &BTreeMap<u32, Seen>, now: Timestamp) -> 
         // It was there and is forgotten.
         None => slot.session.is_none(),
     });
-    if failures > 0 {
-        new.failures = new.failures.saturating_add(failures);
-        new.failed_at = Some(now);
-    }
+    fail(new, failures, now);
     last
 }
 
@@ -293,25 +337,15 @@ fn grow(
     if missing == 0 || refused {
         return None;
     }
-    // The first failure is made good at once.
-    let wait = backoff(FIRST_WAIT, new.failures.saturating_sub(1));
-    let until = new.failed_at.map(|at| at.after(wait)).filter(|until| *until > now);
+    let until = failed_until(new, now);
     if until.is_some() {
         return until;
     }
     let taken: BTreeSet<u32> = new.slots.iter().map(|slot| slot.ordinal).collect();
     let free = (0..).filter(|ordinal| !taken.contains(ordinal));
     for ordinal in free.take(missing as usize) {
-        let (number, revision) = (new.next, new.revision);
+        new.slots.push(Slot::new(new.next, ordinal, new.revision));
         new.next = new.next.saturating_add(1);
-        new.slots.push(Slot {
-            number,
-            ordinal,
-            revision,
-            session: None,
-            ready_at: None,
-            stopping: false,
-        });
     }
     None
 }

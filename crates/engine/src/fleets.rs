@@ -277,7 +277,7 @@ impl Engine {
 }
 
 fn seen_of(row: &SessionRow) -> Seen {
-    let ended = |by_hand, why: String| Seen::Ended { by_hand, why };
+    let ended = |by_hand, why: String| Seen::Ended { epoch: row.epoch, by_hand, why };
     match row.status {
         SessionStatus::Queued | SessionStatus::Running if !is_up(row) => Seen::Starting(row.id),
         SessionStatus::Queued

@@ -19,6 +19,7 @@ pub const MAX_HISTORY: u32 = 100;
 
 const FIELDS: &[&str] =
     &["historyLimit", "maxSurge", "maxUnavailable", "minReady", "paused", "replicas", "template"];
+const OF_LINEAGE: &[&str] = &["historyLimit", "minReady", "paused", "replicas", "template"];
 const TEMPLATE: &[&str] =
     &["agent", "command", "contexts", "labels", "project", "restartedAt", "sandbox", "task"];
 
@@ -105,10 +106,23 @@ impl FleetSpec {
     ///
     /// Every mistake.
     pub fn read(spec: &Value) -> Result<Self, Vec<FieldError>> {
+        Self::read_with(spec, FIELDS)
+    }
+
+    /// Of a lineage: one at a time is replaced, and never one beside it.
+    ///
+    /// # Errors
+    ///
+    /// Every mistake.
+    pub fn read_lineage(spec: &Value) -> Result<Self, Vec<FieldError>> {
+        Ok(Self { surge: 0, unavailable: 1, ..Self::read_with(spec, OF_LINEAGE)? })
+    }
+
+    fn read_with(spec: &Value, known: &[&str]) -> Result<Self, Vec<FieldError>> {
         let Some(fields) = spec.as_object() else {
             return Err(vec![not_a("spec", "a mapping", spec)]);
         };
-        let mut wrong = unknown_fields("spec", fields, FIELDS);
+        let mut wrong = unknown_fields("spec", fields, known);
         let mut count = |field: &str, default: u32, most: u32| -> u32 {
             let Some(found) = fields.get(field) else { return default };
             let number = found.as_u64().and_then(|number| u32::try_from(number).ok());
@@ -167,6 +181,19 @@ impl FleetSpec {
             }
         }
     }
+}
+
+/// The JSON Schema of a lineage's spec.
+pub fn lineage_schema() -> Value {
+    let mut schema = schema();
+    schema["description"] = json!(
+        "So many runs of which each has its name for good: one that ends goes on with the same \
+         files, memory and conversation."
+    );
+    if let Some(fields) = schema["properties"].as_object_mut() {
+        fields.retain(|name, _| OF_LINEAGE.contains(&name.as_str()));
+    }
+    schema
 }
 
 /// The JSON Schema of the spec.

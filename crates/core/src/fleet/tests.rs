@@ -33,7 +33,7 @@ enum Action {
 enum Hand {
     #[default]
     Idle,
-    Read(u64, FleetStatus, BTreeMap<u32, Seen>),
+    Read(u64, Box<FleetStatus>, BTreeMap<u32, Seen>),
     Acting(Vec<Action>),
 }
 
@@ -63,13 +63,15 @@ impl World {
 
     fn step(&mut self, hand: Hand) -> Hand {
         match hand {
-            Hand::Idle => Hand::Read(self.version, self.status.clone(), self.sessions.clone()),
+            Hand::Idle => {
+                Hand::Read(self.version, Box::new(self.status.clone()), self.sessions.clone())
+            }
             Hand::Read(version, status, seen) => {
                 let plan = decide(&self.spec, self.generation, &status, &seen, false, self.now);
                 if version != self.version {
                     return Hand::Idle;
                 }
-                if plan.status != status {
+                if plan.status != *status {
                     self.status = plan.status;
                     self.version += 1;
                 }
@@ -90,7 +92,8 @@ impl World {
                             let open = matches!(seen,
                                 Seen::Starting(id) | Seen::Running(id) if *id == session);
                             if open {
-                                *seen = Seen::Ended { by_hand: true, why: "canceled".into() };
+                                *seen =
+                                    Seen::Ended { epoch: 1, by_hand: true, why: "canceled".into() };
                             }
                         }
                     }
@@ -124,7 +127,7 @@ impl World {
         let open = self.open();
         if let Some(number) = open.get(at % open.len().max(1)) {
             let why = "exit code 1".to_owned();
-            self.sessions.insert(*number, Seen::Ended { by_hand, why });
+            self.sessions.insert(*number, Seen::Ended { epoch: 1, by_hand, why });
         }
     }
 
@@ -292,7 +295,7 @@ fn what_is_killed_comes_back_at_once_under_its_name() {
     world.settle();
     let two = world.status.slots.iter().find(|slot| slot.ordinal == 2).expect("it is there");
     let number = two.number;
-    world.sessions.insert(number, Seen::Ended { by_hand: true, why: "killed".into() });
+    world.sessions.insert(number, Seen::Ended { epoch: 1, by_hand: true, why: "killed".into() });
     let plan = world.plan();
     assert_eq!(plan.start.iter().map(|slot| slot.ordinal).collect::<Vec<_>>(), [2]);
     assert!(plan.start.iter().all(|slot| slot.number > number));
