@@ -9,6 +9,7 @@
 //! Never more sessions exist than `replicas` and the surge, and none that is available is ended while
 //! fewer than `replicas` less the unavailable would be left.
 
+pub mod lineage;
 mod spec;
 #[cfg(test)]
 mod tests;

@@ -169,13 +169,7 @@ impl Engine {
             || agent.as_ref().is_some_and(|agent| agent.spec.command.is_some());
         match row.status {
             Idle => {}
-            status if status.is_terminal() => {
-                if agent.is_none_or(|agent| agent.status != AgentStatus::Active) {
-                    let message = "Run has ended, and its agent is disabled or removed";
-                    return Err(EngineError::conflict(message));
-                }
-                self.has_name(&row).await?;
-            }
+            status if status.is_terminal() => self.may_go_on(&row).await?,
             _ if is_command => return Ok(None),
             AwaitingInput => {
                 self.can_be_told(&message)?;
@@ -196,6 +190,17 @@ impl Engine {
         }
         self.can_be_told(&message)?;
         Ok(Some(Order::Tell { message, by }))
+    }
+
+    /// Refuses to go on with a run that has ended if its agent is none any more, or its name is another
+    /// one's by now.
+    pub(crate) async fn may_go_on(&self, row: &SessionRow) -> Result<(), EngineError> {
+        let agent = self.cortex.agent(row.agent).await?;
+        if agent.is_none_or(|agent| agent.status != AgentStatus::Active) {
+            let message = "Run has ended, and its agent is disabled or removed";
+            return Err(EngineError::conflict(message));
+        }
+        self.has_name(row).await
     }
 
     /// Refuses to go on with a run whose name another one has by now.

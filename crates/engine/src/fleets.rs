@@ -1,22 +1,24 @@
-//! Fleets: the loop that carries out what [`overmind_core::fleet`] decides.
+//! Fleets and lineages: the loops that carry out what [`overmind_core::fleet`] decides.
 //!
 //! The status that says a slot is there, and the pack of a new revision, are one commit; the session of
 //! a slot is made after it, from the pack of its revision, and found by its owner and the label of its
-//! number. So a crash at any point leaves something that the next pass finishes.
+//! number. So a crash at any point leaves something that the next pass finishes. The session of a lineage's
+//! slot that has ended is brought back, of the end that was seen and of no later one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use overmind_core::command::CommandKind;
 use overmind_core::fleet::{
-    FINALIZER, FleetSpec, FleetStatus, Plan, Seen, Slot, Template, decide, pack_name,
+    FINALIZER, FleetSpec, FleetStatus, Plan, Seen, Slot, Template, decide, lineage, pack_name,
 };
 use overmind_core::ids::RecordId;
 use overmind_core::record::decide::{Draft, Put, RecordWrite, Stamp, put, status as status_write};
-use overmind_core::record::kinds::fleet::{FLEET, OPEN, PACK};
+use overmind_core::record::kinds::fleet::{FLEET, LINEAGE, OPEN, PACK};
 use overmind_core::record::rows::RecordQuery;
-use overmind_core::record::{Kind, Name, Owner, Record, RecordKey};
+use overmind_core::record::{FieldError, Kind, KindInfo, Name, Owner, Record, RecordKey};
 use overmind_core::row::{SessionRow, SessionStatus};
 use overmind_core::store::Commit;
+use overmind_core::time::Timestamp;
 use serde_json::{Value, json};
 
 use crate::Engine;
@@ -37,9 +39,48 @@ pub(crate) const FLEETS: Owning = Owning {
     name: "fleets",
     kind: FLEET.name,
     open: OPEN,
-    turns: |engine, id| Box::pin(engine.fleet_turns(id)),
+    turns: |engine, id| Box::pin(engine.fleet_turns(id, &OF_FLEETS)),
     follows_starts: true,
 };
+
+/// The loop `lineages`.
+pub(crate) const LINEAGES: Owning = Owning {
+    name: "lineages",
+    kind: LINEAGE.name,
+    turns: |engine, id| Box::pin(engine.fleet_turns(id, &OF_LINEAGES)),
+    ..FLEETS
+};
+
+type Decide = fn(&FleetSpec, u64, &FleetStatus, &BTreeMap<u32, Seen>, bool, Timestamp) -> Plan;
+
+/// What fleets and lineages differ in.
+struct Sort {
+    info: &'static KindInfo,
+    read: fn(&Value) -> Result<FleetSpec, Vec<FieldError>>,
+    decide: Decide,
+    pack_name: fn(&str, u32) -> String,
+    /// A session that has ended is brought back, and its name is nobody else's.
+    keeps: bool,
+}
+
+const OF_FLEETS: Sort =
+    Sort { info: &FLEET, read: FleetSpec::read, decide, pack_name, keeps: false };
+const OF_LINEAGES: Sort = Sort {
+    info: &LINEAGE,
+    read: FleetSpec::read_lineage,
+    decide: lineage::decide,
+    pack_name: lineage::pack_name,
+    keeps: true,
+};
+
+impl Sort {
+    fn of(record: &Record) -> &'static Self {
+        match record.key.kind.as_str() == LINEAGE.name {
+            true => &OF_LINEAGES,
+            false => &OF_FLEETS,
+        }
+    }
+}
 
 fn invalid(what: &str, why: impl ToString) -> EngineError {
     EngineError::invalid(what, why.to_string())
@@ -47,11 +88,11 @@ fn invalid(what: &str, why: impl ToString) -> EngineError {
 
 impl Engine {
     /// Decides on a fleet and does it, until there is nothing to do.
-    async fn fleet_turns(&self, id: RecordId) -> Result<Turned, EngineError> {
+    async fn fleet_turns(&self, id: RecordId, of: &Sort) -> Result<Turned, EngineError> {
         let mut turned = Turned::default();
         for _ in 0..TURNS {
             let Some(record) = self.records.record_by_id(id).await? else { return Ok(turned) };
-            let spec = FleetSpec::read(&record.spec).map_err(|wrong| {
+            let spec = (of.read)(&record.spec).map_err(|wrong| {
                 let first = wrong.first().map(ToString::to_string).unwrap_or_default();
                 EngineError::invalid("spec", first)
             })?;
@@ -59,9 +100,10 @@ impl Engine {
             let seen = self.fleet_seen(&record, &status).await?;
             let now = self.cortex.clock.now();
             let deleting = record.deleting.is_some();
-            let plan = decide(&spec, record.generation, &status, &seen, deleting, now);
+            let plan = (of.decide)(&spec, record.generation, &status, &seen, deleting, now);
             turned.again = plan.again;
-            turned.running = plan.status.slots.iter().filter_map(|slot| slot.session).collect();
+            let open = plan.status.slots.iter().filter(|slot| slot.ended.is_none());
+            turned.running = open.filter_map(|slot| slot.session).collect();
             turned.running.extend(plan.cancel.iter().copied());
             match self.fleet_do(record, &spec, status, plan).await {
                 Ok(false) => return Ok(turned),
@@ -119,7 +161,8 @@ impl Engine {
             did |= self.cortex.order(session, order).await.is_ok();
         }
         if plan.release {
-            let done = self.record_finalize(&system(), &FLEET, record.id, FINALIZER).await;
+            let info = Sort::of(&record).info;
+            let done = self.record_finalize(&system(), info, record.id, FINALIZER).await;
             return done.map_err(told);
         }
         Ok(did)
@@ -132,6 +175,10 @@ impl Engine {
         status: &FleetStatus,
         slot: &Slot,
     ) -> Result<(), EngineError> {
+        let keeps = Sort::of(record).keeps;
+        if keeps && let Some(row) = self.attempt_made(record, slot.number).await? {
+            return self.bring_back(status, slot, &row).await;
+        }
         let mut labels = template.labels.clone();
         labels.insert(REVISION.to_owned(), slot.revision.to_string());
         let short: String = record.key.name.as_str().chars().take(50).collect();
@@ -144,8 +191,31 @@ impl Engine {
             kind: CommandKind::Session,
             // An agent rests after its answer; a program takes more if it says so.
             conversation: template.run.command.is_none().then_some(true),
+            named_so: keeps,
         };
         self.owned_start(record, status.author.as_ref(), begin).await
+    }
+
+    /// Makes a session of a lineage that has ended be there again: as whoever wrote the spec last, who
+    /// must be there too.
+    async fn bring_back(
+        &self,
+        status: &FleetStatus,
+        slot: &Slot,
+        row: &SessionRow,
+    ) -> Result<(), EngineError> {
+        let Some(ended) = slot.ended.filter(|ended| *ended == row.epoch) else { return Ok(()) };
+        if !row.status.is_terminal() {
+            return Ok(());
+        }
+        self.author(status.author.as_ref()).await?;
+        if self.budgets().halted().is_some() {
+            let message = "everything is halted: `overmind resume` lets it go on".to_owned();
+            return Err(EngineError::Unavailable { message });
+        }
+        self.may_go_on(row).await?;
+        let by = system().name;
+        self.cortex.order(row.id, Order::Restore { ended, by }).await.map(drop)
     }
 
     /// What the sessions of a revision are.
@@ -154,7 +224,7 @@ impl Engine {
         let pack = self.records.record_fetch(key.clone()).await?;
         let pack = pack.filter(|pack| pack.owner == Some(Owner::Record(fleet.id)));
         let pack = pack.ok_or_else(|| EngineError::NotFound {
-            message: format!("{key} is gone, or is another fleet's: change the template"),
+            message: format!("{key} is gone, or is another's: change the template"),
         })?;
         let template = pack.spec.get("template").cloned().unwrap_or_default();
         Template::read("spec.template", &template).map_err(|wrong| {
@@ -166,7 +236,7 @@ impl Engine {
         Ok(RecordKey {
             kind: Kind::parse(PACK.name).map_err(|err| invalid("kind", err))?,
             colony: fleet.key.colony,
-            name: Name::parse(&pack_name(fleet.key.name.as_str(), revision))
+            name: Name::parse(&(Sort::of(fleet).pack_name)(fleet.key.name.as_str(), revision))
                 .map_err(|err| invalid("metadata.name", err))?,
         })
     }
@@ -181,7 +251,7 @@ impl Engine {
         let value = serde_json::to_value(status).map_err(|err| invalid("status", err))?;
         let by = system().name;
         let stamp = Stamp { now: self.cortex.clock.now(), by: &by };
-        let write = status_write(&FLEET, record, value.clone(), None, stamp)
+        let write = status_write(Sort::of(record).info, record, value.clone(), None, stamp)
             .map_err(|err| invalid("status", err))?;
         let mut commit = Commit { guards: vec![], events: vec![], changes: vec![] };
         let changed = write.is_some();
@@ -211,7 +281,8 @@ impl Engine {
         let key = self.pack_key(fleet, revision)?;
         let found = self.records.record_fetch(key.clone()).await?;
         if found.as_ref().is_some_and(|found| found.owner != Some(Owner::Record(fleet.id))) {
-            let message = format!("{key} is another fleet's: delete it, or rename this fleet");
+            let message =
+                format!("{key} is another's: delete it, or give {} another name", fleet.key);
             return Err(EngineError::conflict(message));
         }
         let draft = Draft {

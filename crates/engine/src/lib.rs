@@ -349,7 +349,7 @@ impl Engine {
         engine.tasks.spawn(move |stop| postmaster.bring_letters(stop));
         let garbage = Box::new(records::garbage::Garbage::new(engine.clone()));
         engine.loops.add(&engine.tasks, garbage).await;
-        for of in [&quests::QUESTS, &fleets::FLEETS] {
+        for of in [&quests::QUESTS, &fleets::FLEETS, &fleets::LINEAGES] {
             let owners = Box::new(owners::Owners::new(of, engine.clone()));
             engine.loops.add(&engine.tasks, owners).await;
         }

@@ -1,4 +1,4 @@
-//! Loops over records that own sessions: quests and fleets.
+//! Loops over records that own sessions: quests, fleets and lineages.
 //!
 //! A pass looks at each record that there may be something to do for, decides on it until nothing is
 //! left, and is begun by a change of records, by a session of theirs that moves, and by time. One record

@@ -63,6 +63,7 @@ pub const KINDS: &[KindInfo] = &[
     kinds::shown::CORTEX,
     kinds::fleet::FLEET,
     kinds::shown::HIVE,
+    kinds::fleet::LINEAGE,
     kinds::shown::MEMORY,
     kinds::shown::ORACLE,
     kinds::fleet::PACK,

@@ -27,6 +27,8 @@ pub(crate) struct Begin<'a> {
     pub(crate) kind: CommandKind,
     /// Whether it rests after its answer instead of ending; `None`: as its program is.
     pub(crate) conversation: Option<bool>,
+    /// Another one's name is a conflict, and not a reason to be called otherwise.
+    pub(crate) named_so: bool,
 }
 
 impl Engine {
@@ -61,6 +63,7 @@ impl Engine {
             labels: BTreeMap::new(),
             kind: CommandKind::default(),
             conversation: Some(false),
+            named_so: false,
         };
         self.owned_start(record, author, as_is).await
     }
@@ -72,7 +75,7 @@ impl Engine {
         author: Option<&Author>,
         begin: Begin<'_>,
     ) -> Result<(), EngineError> {
-        let Begin { spec, number, name, mut labels, kind, conversation } = begin;
+        let Begin { spec, number, name, mut labels, kind, conversation, named_so } = begin;
         // The key below is forgotten after a while, and is another one for another author.
         if self.attempt_made(record, number).await?.is_some() {
             return Ok(());
@@ -104,7 +107,9 @@ impl Engine {
         let unnamed = SessionDraft { name: None, ..draft.clone() };
         let made = match Box::pin(self.session_create(&by, draft)).await {
             // The name may be another session's: then it gets a generated one.
-            Err(EngineError::Conflict { .. }) => Box::pin(self.session_create(&by, unnamed)).await,
+            Err(EngineError::Conflict { .. }) if !named_so => {
+                Box::pin(self.session_create(&by, unnamed)).await
+            }
             made => made,
         };
         match made {

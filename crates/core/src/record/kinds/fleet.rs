@@ -1,15 +1,15 @@
-//! Fleet: so many sessions that stay. Pack: what one revision of a fleet's template was. What becomes
-//! of both: [`crate::fleet`].
+//! Fleet: so many sessions that stay. Lineage: sessions that stay the same ones. Pack: what one revision
+//! of a template of theirs was. What becomes of them: [`crate::fleet`].
 
 use serde_json::{Value, json};
 
 use super::{not_a, unknown_fields};
-use crate::fleet::{FleetSpec, FleetStatus, Template, schema};
+use crate::fleet::{FleetSpec, FleetStatus, Template, lineage_schema, schema};
 use crate::record::kind::{Column, KindInfo, RecordVerb};
 use crate::record::{FieldError, Record, Term, Terms};
 use crate::row::Role;
 
-/// The index term of every fleet: all are looked at when sessions or records change.
+/// The index term of every fleet and lineage: all are looked at when sessions or records change.
 pub const OPEN: (&str, &str) = ("open", "true");
 
 pub const FLEET: KindInfo = KindInfo {
@@ -23,24 +23,35 @@ pub const FLEET: KindInfo = KindInfo {
         RecordVerb::Read => Role::Viewer,
         RecordVerb::Put | RecordVerb::Status | RecordVerb::Delete => Role::Operator,
     },
-    columns: &[
-        Column { name: "READY", is_wide: false, cell: |record, _| ready(record) },
-        Column {
-            name: "UP-TO-DATE",
-            is_wide: false,
-            cell: |record, _| status(record).updated.to_string(),
-        },
-        Column { name: "AGENT", is_wide: false, cell: |record, _| agent(record) },
-        Column {
-            name: "REVISION",
-            is_wide: true,
-            cell: |record, _| status(record).revision.to_string(),
-        },
-        Column { name: "STATUS", is_wide: false, cell: |record, _| reason(record) },
-    ],
+    columns: COLUMNS,
     schema,
     changed_by: None,
 };
+
+pub const LINEAGE: KindInfo = KindInfo {
+    name: "lineage",
+    plural: "lineages",
+    aliases: &["statefulset", "statefulsets", "sts"],
+    check: |spec| FleetSpec::read_lineage(spec).err().unwrap_or_default(),
+    schema: lineage_schema,
+    ..FLEET
+};
+
+const COLUMNS: &[Column] = &[
+    Column { name: "READY", is_wide: false, cell: |record, _| ready(record) },
+    Column {
+        name: "UP-TO-DATE",
+        is_wide: false,
+        cell: |record, _| status(record).updated.to_string(),
+    },
+    Column { name: "AGENT", is_wide: false, cell: |record, _| agent(record) },
+    Column {
+        name: "REVISION",
+        is_wide: true,
+        cell: |record, _| status(record).revision.to_string(),
+    },
+    Column { name: "STATUS", is_wide: false, cell: |record, _| reason(record) },
+];
 
 pub const PACK: KindInfo = KindInfo {
     name: "pack",
@@ -126,15 +137,15 @@ fn check_pack(spec: &Value) -> Vec<FieldError> {
 
 fn pack_schema() -> Value {
     json!({
-        "description": "What the template of a fleet was at one revision: `overmind rollout history`. \
-            Fleets make them.",
+        "description": "What the template of a fleet or lineage was at one revision: \
+            `overmind rollout history`. They make them.",
         "type": "object",
         "required": ["template", "revision"],
         "additionalProperties": false,
         "properties": {
-            "fleet": { "type": "string", "description": "The name of the fleet." },
+            "fleet": { "type": "string", "description": "The name of the fleet or lineage." },
             "revision": { "type": "integer", "minimum": 1, "description": "From 1." },
-            "template": { "type": "object", "description": "As in the fleet." },
+            "template": { "type": "object", "description": "As it was there." },
         },
     })
 }

@@ -126,6 +126,11 @@ pub(crate) enum Order {
         message: String,
         by: String,
     },
+    /// What has ended, with the epoch `ended`, is to be there again.
+    Restore {
+        ended: u32,
+        by: String,
+    },
     Decide {
         approval: ApprovalId,
         approve: bool,
@@ -144,6 +149,7 @@ impl Order {
             Self::EndRest { .. }
             | Self::Answer { .. }
             | Self::Tell { .. }
+            | Self::Restore { .. }
             | Self::Decide { .. } => None,
         }
     }

@@ -27,6 +27,7 @@ impl Driver {
             | Order::EndRest { .. }
             | Order::Kill { .. }
             | Order::Tell { .. }
+            | Order::Restore { .. }
             | Order::Decide { .. } => false,
         };
         if another {
@@ -56,6 +57,8 @@ impl Driver {
             },
             Order::Answer { item: _, message, by } => Input::Answered { message, by, epoch, hive },
             Order::Tell { message, by } => Input::Told { message, by, epoch, hive },
+            // Of this one end of it, and of no later one.
+            Order::Restore { ended, by } => Input::Restored { by, epoch: ended + 1, hive },
             Order::Decide { approval, approve, reason, by } => {
                 Input::Decided { approval, approve, reason, by, epoch, hive }
             }
