@@ -14,6 +14,9 @@ use super::{
 };
 use crate::time::Timestamp;
 
+#[cfg(test)]
+mod tests;
+
 /// What a pack is called.
 pub fn pack_name(lineage: &str, revision: u32) -> String {
     let short: String = lineage.chars().take(200).collect();
