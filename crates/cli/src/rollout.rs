@@ -1,5 +1,6 @@
-//! `overmind scale` and `overmind rollout`: fleets, as kubectl's hands know deployments.
+//! `overmind scale` and `overmind rollout`: fleets and lineages, as kubectl's hands know deployments.
 
+use std::fmt;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -18,15 +19,17 @@ use crate::remote::Remote;
 use crate::resource;
 use crate::show::{self, cell, dim};
 
-const KIND: &str = "fleet";
+/// What has replicas. A name without a kind is of the first.
+const KINDS: [&str; 2] = ["fleet", "lineage"];
 
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
   overmind scale fleet/web --replicas 5
-  overmind scale web --replicas 0             ends all; their work stays on its branches")]
+  overmind scale web --replicas 0             ends all; their work stays on its branches
+  overmind scale lineage/scribe --replicas 2")]
 pub struct ScaleArgs {
-    /// A fleet: NAME, or fleet/NAME
+    /// NAME or fleet/NAME of a fleet, or lineage/NAME
     pub fleet: String,
     /// Number of runs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000))]
@@ -43,7 +46,7 @@ pub enum RolloutCommand {
 Example:
   overmind rollout status fleet/web --timeout 5m")]
     Status {
-        /// A fleet: NAME, or fleet/NAME
+        /// NAME or fleet/NAME of a fleet, or lineage/NAME
         fleet: String,
         /// Give up after: 5s, 10m
         #[arg(long, value_name = "DURATION", value_parser = duration::seconds)]
@@ -52,13 +55,13 @@ Example:
         #[arg(long)]
         once: bool,
     },
-    /// List the revisions of a fleet's template
+    /// List the revisions of the template
     #[command(after_help = "\
 Examples:
   overmind rollout history fleet/web
   overmind rollout history web --revision 2   that template")]
     History {
-        /// A fleet: NAME, or fleet/NAME
+        /// NAME or fleet/NAME of a fleet, or lineage/NAME
         fleet: String,
         /// Show the template of this one
         #[arg(long, value_name = "N")]
@@ -70,7 +73,7 @@ Examples:
   overmind rollout undo fleet/web
   overmind rollout undo web --to-revision 2")]
     Undo {
-        /// A fleet: NAME, or fleet/NAME
+        /// NAME or fleet/NAME of a fleet, or lineage/NAME
         fleet: String,
         /// Which [default: the one before]
         #[arg(long, value_name = "N")]
@@ -81,7 +84,7 @@ Examples:
 Example:
   overmind rollout pause fleet/web")]
     Pause {
-        /// A fleet: NAME, or fleet/NAME
+        /// NAME or fleet/NAME of a fleet, or lineage/NAME
         fleet: String,
     },
     /// Roll out what has waited
@@ -89,7 +92,7 @@ Example:
 Example:
   overmind rollout resume fleet/web")]
     Resume {
-        /// A fleet: NAME, or fleet/NAME
+        /// NAME or fleet/NAME of a fleet, or lineage/NAME
         fleet: String,
     },
     /// Replace all runs, one after the other
@@ -97,18 +100,32 @@ Example:
 Example:
   overmind rollout restart fleet/web")]
     Restart {
-        /// A fleet: NAME, or fleet/NAME
+        /// NAME or fleet/NAME of a fleet, or lineage/NAME
         fleet: String,
     },
 }
 
+/// A fleet or a lineage.
+struct Named {
+    kind: &'static str,
+    name: String,
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind, self.name)
+    }
+}
+
 /// `fleet/web`, `deployment/web` and `web` are the same.
-fn named(given: &str) -> Result<String, Failure> {
-    let (word, name) = given.split_once('/').unwrap_or((KIND, given));
+fn named(given: &str) -> Result<Named, Failure> {
+    let (word, name) = given.split_once('/').unwrap_or((KINDS[0], given));
     match overmind_api::kind_of(word) {
-        Ok(info) if info.name == KIND && !name.is_empty() => Ok(name.to_owned()),
-        Ok(_) | Err(_) => Err(Failure::usage(format!("`{given}` is no fleet"))
-            .hint("name one: fleet/NAME; `overmind get fleets` lists them")),
+        Ok(info) if KINDS.contains(&info.name) && !name.is_empty() => {
+            Ok(Named { kind: info.name, name: name.to_owned() })
+        }
+        Ok(_) | Err(_) => Err(Failure::usage(format!("`{given}` is no fleet and no lineage"))
+            .hint("name one: fleet/NAME or lineage/NAME; `overmind get fleets` lists them")),
     }
 }
 
@@ -122,18 +139,18 @@ fn field(one: &mut Resource) -> Result<&mut serde_json::Map<String, Value>, Fail
 /// What kept it from being scaled.
 pub(crate) async fn scale(cx: &Context, args: &ScaleArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
-    let name = named(&args.fleet)?;
+    let of = named(&args.fleet)?;
     let set = |one: &mut Resource| {
         let spec = field(one)?;
         let now = spec.get("replicas").and_then(Value::as_u64).unwrap_or(1);
         if args.current_replicas.is_some_and(|wanted| u64::from(wanted) != now) {
-            let text = format!("fleet/{name} has replicas: {now}");
+            let text = format!("{of} has replicas: {now}");
             return Err(Failure::new(Exit::Conflict, text));
         }
         spec.insert("replicas".into(), json!(args.replicas));
         Ok(())
     };
-    let done = resource::change(&remote, KIND, &name, set).await?;
+    let done = resource::change(&remote, of.kind, &of.name, set).await?;
     told(cx, &done.resource, "scaled")
 }
 
@@ -152,14 +169,15 @@ pub(crate) async fn command(cx: &Context, command: RolloutCommand) -> Outcome {
     let remote = Remote::connect(cx)?;
     match command {
         RolloutCommand::Status { fleet, timeout, once } => {
-            let name = named(&fleet)?;
-            let all = status(cx, &remote, &name, once);
+            let of = named(&fleet)?;
+            let all = status(cx, &remote, &of, once);
             let Some(seconds) = timeout else { return all.await };
             match tokio::time::timeout(Duration::from_secs_f64(seconds), all).await {
                 Ok(done) => done,
                 Err(_) => {
-                    let text = format!("fleet/{name} was not rolled out within {seconds} s");
-                    Err(Failure::failed(text).hint(format!("overmind describe fleet {name}")))
+                    let text = format!("{of} was not rolled out within {seconds} s");
+                    let hint = format!("overmind describe {} {}", of.kind, of.name);
+                    Err(Failure::failed(text).hint(hint))
                 }
             }
         }
@@ -179,7 +197,8 @@ pub(crate) async fn command(cx: &Context, command: RolloutCommand) -> Outcome {
                 template.insert("restartedAt".into(), json!(at));
                 Ok(())
             };
-            let done = resource::change(&remote, KIND, &named(&fleet)?, set).await?;
+            let of = named(&fleet)?;
+            let done = resource::change(&remote, of.kind, &of.name, set).await?;
             told(cx, &done.resource, "restarted")
         }
     }
@@ -207,17 +226,17 @@ fn far(one: &Resource) -> (String, bool) {
     (text, said.is_some_and(|said| said.reason == "Paused"))
 }
 
-async fn status(cx: &Context, remote: &Remote, name: &str, once: bool) -> Outcome {
-    let mut last = String::new();
+async fn status(cx: &Context, remote: &Remote, of: &Named, once: bool) -> Outcome {
+    let (mut last, name) = (String::new(), &of.name);
     loop {
-        let found = remote.client().resource_fetch(KIND, name).await?;
+        let found = remote.client().resource_fetch(of.kind, name).await?;
         let mut tell = |one: &Resource| -> Result<bool, Failure> {
             let (text, done) = far(one);
             if text != last {
                 match cx.out.for_people() {
                     true => cx.out.line(&text)?,
                     false => {
-                        cx.out.streamed(&json!({"fleet": name, "status": text, "done": done}))?
+                        cx.out.streamed(&json!({of.kind: name, "status": text, "done": done}))?
                     }
                 }
                 last = text;
@@ -228,7 +247,7 @@ async fn status(cx: &Context, remote: &Remote, name: &str, once: bool) -> Outcom
             return Ok(Exit::Done);
         }
         let after = found.metadata.resource_version.clone();
-        let mut stream = remote.client().resource_watch(KIND, None, after, 10).await?;
+        let mut stream = remote.client().resource_watch(of.kind, None, after, 10).await?;
         while let Some(news) = stream.next().await {
             match news {
                 Ok(ResourceNews::Put(one)) if one.metadata.uid == found.metadata.uid => {
@@ -237,7 +256,7 @@ async fn status(cx: &Context, remote: &Remote, name: &str, once: bool) -> Outcom
                     }
                 }
                 Ok(ResourceNews::Gone(gone)) if gone.uid == found.metadata.uid => {
-                    let text = format!("fleet/{name} was deleted");
+                    let text = format!("{of} was deleted");
                     return Err(Failure::new(Exit::NotFound, text));
                 }
                 Ok(_) => {}
@@ -249,8 +268,8 @@ async fn status(cx: &Context, remote: &Remote, name: &str, once: bool) -> Outcom
 }
 
 /// The packs of a fleet by revision.
-async fn packs(remote: &Remote, name: &str) -> Result<Vec<(u64, Resource)>, Failure> {
-    let fleet = remote.client().resource_fetch(KIND, name).await?;
+async fn packs(remote: &Remote, of: &Named) -> Result<Vec<(u64, Resource)>, Failure> {
+    let fleet = remote.client().resource_fetch(of.kind, &of.name).await?;
     let query = overmind_api::ResourceListQuery {
         owner: Some(fleet.metadata.uid),
         ..overmind_api::ResourceListQuery::default()
@@ -263,19 +282,19 @@ async fn packs(remote: &Remote, name: &str) -> Result<Vec<(u64, Resource)>, Fail
     Ok(packs)
 }
 
-fn of_revision(packs: Vec<(u64, Resource)>, name: &str, wanted: u32) -> Result<Resource, Failure> {
+fn of_revision(packs: Vec<(u64, Resource)>, of: &Named, wanted: u32) -> Result<Resource, Failure> {
     let known = packs.iter().map(|(revision, _)| revision.to_string()).collect::<Vec<_>>();
     let found = packs.into_iter().find(|(revision, _)| *revision == u64::from(wanted));
     found.map(|(_, pack)| pack).ok_or_else(|| {
-        Failure::new(Exit::NotFound, format!("fleet/{name} has no revision {wanted}"))
+        Failure::new(Exit::NotFound, format!("{of} has no revision {wanted}"))
             .hint(format!("it has {}", known.join(", ")))
     })
 }
 
-async fn history(cx: &Context, remote: &Remote, name: &str, revision: Option<u32>) -> Outcome {
-    let packs = packs(remote, name).await?;
+async fn history(cx: &Context, remote: &Remote, of: &Named, revision: Option<u32>) -> Outcome {
+    let packs = packs(remote, of).await?;
     if let Some(revision) = revision {
-        let pack = of_revision(packs, name, revision)?;
+        let pack = of_revision(packs, of, revision)?;
         cx.out.value(pack.spec.get("template").unwrap_or(&Value::Null))?;
         return Ok(Exit::Done);
     }
@@ -303,15 +322,15 @@ async fn history(cx: &Context, remote: &Remote, name: &str, revision: Option<u32
     Ok(Exit::Done)
 }
 
-async fn undo(cx: &Context, remote: &Remote, name: &str, to: Option<u32>) -> Outcome {
-    let mut packs = packs(remote, name).await?;
+async fn undo(cx: &Context, remote: &Remote, of: &Named, to: Option<u32>) -> Outcome {
+    let mut packs = packs(remote, of).await?;
     let pack = match to {
-        Some(to) => of_revision(packs, name, to)?,
+        Some(to) => of_revision(packs, of, to)?,
         None => {
             packs.pop();
             let before = packs.pop().map(|(_, pack)| pack);
             before.ok_or_else(|| {
-                let text = format!("fleet/{name} has no revision before this one");
+                let text = format!("{of} has no revision before this one");
                 Failure::new(Exit::NotFound, text)
             })?
         }
@@ -321,7 +340,7 @@ async fn undo(cx: &Context, remote: &Remote, name: &str, to: Option<u32>) -> Out
         field(one)?.insert("template".into(), template.clone());
         Ok(())
     };
-    let done = resource::change(remote, KIND, name, set).await?;
+    let done = resource::change(remote, of.kind, &of.name, set).await?;
     let revision = pack.spec.get("revision").and_then(Value::as_u64).unwrap_or_default();
     let word = match done.outcome.as_str() {
         "unchanged" => format!("is at what revision {revision} said already"),
@@ -330,7 +349,7 @@ async fn undo(cx: &Context, remote: &Remote, name: &str, to: Option<u32>) -> Out
     told(cx, &done.resource, &word)
 }
 
-async fn paused(cx: &Context, remote: &Remote, name: &str, paused: bool) -> Outcome {
+async fn paused(cx: &Context, remote: &Remote, of: &Named, paused: bool) -> Outcome {
     let set = |one: &mut Resource| {
         let spec = field(one)?;
         match paused {
@@ -339,7 +358,7 @@ async fn paused(cx: &Context, remote: &Remote, name: &str, paused: bool) -> Outc
         }
         Ok(())
     };
-    let done = resource::change(remote, KIND, name, set).await?;
+    let done = resource::change(remote, of.kind, &of.name, set).await?;
     let word = match (done.outcome.as_str(), paused) {
         ("unchanged", true) => "was paused already",
         ("unchanged", false) => "was not paused",

@@ -18,8 +18,8 @@ use crate::site::Ask;
 const ROWS: usize = 200;
 /// The section that all of these belong to.
 const SECTION: &str = "/resources";
-/// The kind with a panel of its own.
-const FLEET: &str = "fleet";
+/// Kinds whose replicas and revisions are changed on their page.
+const FLEETS: [&str; 2] = ["fleet", "lineage"];
 /// Most that one document may weigh; see [`documents::MAX_WEIGHT`].
 const WEIGHT: usize = 4 << 20;
 
@@ -138,7 +138,7 @@ pub(crate) async fn one(
     let events: Vec<Event> = get("/events").await.value().unwrap_or_default();
     let now = crate::lists::time(ask, Some(resource.metadata.creation_timestamp)).await;
     let mut page = ResourcePage::new(&kind, &resource, &owned, &events, now);
-    if kind.name == FLEET {
+    if FLEETS.contains(&kind.name.as_str()) {
         let packs = fleet::packs(ask, &resource).await?;
         page = page.with_packs(&resource, &packs, now);
     }
@@ -246,7 +246,7 @@ pub(crate) async fn act(
         ask.port.call(ask.secret, Call::delete(base)).await.check()?;
         return Ok(see_other(&format!("/resources/{kind}")));
     }
-    if kind == FLEET {
+    if FLEETS.contains(&kind.as_str()) {
         return match fleet::act(ask, &base, verb, fields).await {
             Ok(()) => Ok(see_other(&here)),
             Err(refusal) => one(ask, &kind, name, None, Some(refusal)).await,

@@ -216,6 +216,43 @@ fn the_main_job(terminal: bool) {
 }
 
 #[test]
+fn needs_claude_code_to_go_on_in_its_conversation_as_a_run_of_a_lineage_that_was_killed() {
+    let Some(bin) = counterpart("CLAUDE_CODE") else { return };
+    let person = Person::new(&bin, false);
+    let at = person.newcomer.project();
+    person.does("overmind up -d");
+    // The first run of a program makes its agent.
+    person.does("overmind run --name first --agent claude 'fix the failing test'");
+    let agent = person.row("first")["agent_name"].clone();
+    person.does("overmind done first --discard --yes");
+    let lineage = json!({
+        "apiVersion": "overmind/v1", "kind": "Lineage", "metadata": {"name": "scribe"},
+        "spec": {"template": {
+            "agent": agent, "task": "fix the failing test", "project": at, "sandbox": "namespace",
+        }},
+    });
+    std::fs::write(at.join("../lineage.json"), lineage.to_string()).unwrap();
+    person.does("overmind apply -f ../lineage.json");
+    person.is("scribe-0", "idle");
+    let conversation = person.row("scribe-0")["process"]["conversation"].clone();
+    assert!(conversation.is_string(), "{}", person.row("scribe-0"));
+    person.does("overmind kill scribe-0");
+    person.is("scribe-0", "idle");
+    person.does("overmind send --wait scribe-0 'and add a test for it'");
+    person.is("scribe-0", "idle");
+    person.does("overmind work scribe-0").shows("one more case").shows("tr -cs");
+    assert_eq!(person.row("scribe-0")["process"]["conversation"], conversation);
+    let asked = person.newcomer.upstream.requests();
+    let last = asked.iter().rev().find(|asked| asked.body.to_string().contains("add a test"));
+    let heard = last.unwrap().body["messages"].to_string();
+    assert!(heard.contains("fix the failing test"), "the conversation is another one: {heard}");
+    person.does("overmind delete lineage scribe");
+    person.is("scribe-0", "canceled");
+    person.does("overmind done scribe-0 --discard --yes");
+    person.does("overmind down");
+}
+
+#[test]
 fn needs_claude_code_for_the_main_job_at_a_terminal() {
     the_main_job(true);
 }

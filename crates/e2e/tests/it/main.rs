@@ -41,6 +41,7 @@ mod lapsed;
 mod letters;
 mod life;
 mod limits;
+mod lineages;
 mod loops;
 mod masking;
 mod mcp;
