@@ -183,11 +183,16 @@ fn programs_of_a_lineage_are_made_in_order_begin_again_in_place_and_are_replaced
     ready(&home.0, 3);
     assert_eq!(runs(&home.0), first);
 
-    // Another template: other runs under the same names.
+    // Another template: other runs under the same names, also when the server is killed amid that.
     apply(&home.0, &spec(3, "two")).ok();
+    until("one is replaced", || (runs(&home.0) != first).then_some(()));
+    home.0.kill();
+    home.0.start(&["--listen", "none"], &[]);
     let told = home.run(&["rollout", "status", "lineage/scribe", "--timeout", "1m"]).ok();
     told.shows("revision 2 is rolled out: 3 of 3 are available");
     let second = runs(&home.0);
+    let all = home.run(&["ps", "-a", "-l", "app=scribe", "-o", "json"]).ok().json();
+    assert_eq!(all.as_array().unwrap().len(), 6, "none was made twice: {all}");
     assert_eq!(names(&home.0), ["scribe-0", "scribe-1", "scribe-2"]);
     assert!(first.iter().zip(&second).all(|(one, two)| one.1 != two.1));
     assert!(ordered(&home, ["scribe-2", "scribe-1", "scribe-0"]));
@@ -219,6 +224,16 @@ fn a_lineage_that_cannot_go_on_says_so_and_makes_no_storm() {
     let all = home.run(&["ps", "-a", "-l", "app=scribe", "-o", "json"]).ok().json();
     assert_eq!(all.as_array().unwrap().len(), 1, "the second waits for the first: {all}");
     assert!(all[0]["process"]["life"].as_u64().unwrap() <= 6, "{all}");
+    // What comes back comes back as the agent that it was, while there is one.
+    let stays = json!({"agent": "stays", "labels": labels});
+    home.0.scripted("stays", &json!([{"text": "I am here."}]), &[]);
+    apply(&home.0, &json!({"template": stays})).ok();
+    ready(&home.0, 1);
+    home.run(&["agent", "disable", "stays"]).ok();
+    home.run(&["kill", "scribe-0"]).ok();
+    assert!(says("Waiting", "Conflict")["message"].as_str().unwrap().contains("disabled"));
+    home.run(&["agent", "enable", "stays"]).ok();
+    ready(&home.0, 1);
     // A name that somebody else has is a conflict, and nobody is called otherwise.
     home.run(&["run", "--name", "scribe-1", "cat"]).ok();
     let stays = json!({"command": ["cat"], "labels": labels});
