@@ -171,7 +171,7 @@ Examples:
   overmind events --stream --from $((LAST + 1))   goes on where another one ended
   overmind events build --stream --kind process.")]
     Events(EventsArgs),
-    /// List what waits for a human: approvals, questions and raises
+    /// List what waits for a human: approvals, questions and budget requests
     Inbox(InboxArgs),
     /// Answer a question
     Answer(AnswerArgs),

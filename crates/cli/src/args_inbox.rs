@@ -38,6 +38,7 @@ pub struct InboxArgs {
 pub enum Kind {
     Approval,
     Question,
+    #[value(name = "budget-request", alias = "raise")]
     Raise,
 }
 

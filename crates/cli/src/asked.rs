@@ -5,7 +5,9 @@ use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
-use overmind_api::{InboxAnswer, InboxDecision, InboxItem, InboxKind, InboxState, Run, SecretText};
+use overmind_api::{
+    InboxAnswer, InboxDecision, InboxItem, InboxKind, InboxRaise, InboxState, Run, SecretText,
+};
 use overmind_client::InboxNews;
 use overmind_core::vault::{MAX_SECRET, SecretError};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -69,20 +71,42 @@ pub async fn in_place(cx: &Context, remote: &Remote, run: &Run) -> Result<bool, 
 /// What the person answers; `None` at the end of input.
 async fn answer_of(item: &InboxItem) -> Result<Option<InboxAnswer>, Failure> {
     loop {
+        let tokens = crate::inbox::amount(item).starts_with("--tokens");
         let question = match item.kind {
             InboxKind::Question => "answer: ",
-            InboxKind::Approval | InboxKind::Raise => "allow it, this once? [y]es, [n]o: ",
+            InboxKind::Approval => "allow it, this once? [y]es, [n]o: ",
+            InboxKind::Raise if tokens => "raise the limit by how many tokens? [N], or [n]o: ",
+            InboxKind::Raise => "raise the limit by how many US dollars? [N], or [n]o: ",
         };
         let Some(typed) = typed(question).await? else { return Ok(None) };
+        let mut raise = None;
         let (decision, message) = match (item.kind, typed.as_str()) {
             (_, "") => continue,
             (InboxKind::Question, _) => (InboxDecision::Answer, Some(typed)),
-            (InboxKind::Approval | InboxKind::Raise, "y" | "yes") => (InboxDecision::Approve, None),
+            (InboxKind::Approval, "y" | "yes") => (InboxDecision::Approve, None),
             (InboxKind::Approval | InboxKind::Raise, "n" | "no") => (InboxDecision::Deny, None),
-            (InboxKind::Approval | InboxKind::Raise, _) => continue,
+            (InboxKind::Approval, _) => continue,
+            (InboxKind::Raise, typed) => match more(typed, tokens) {
+                None => continue,
+                more => {
+                    raise = more;
+                    (InboxDecision::Approve, None)
+                }
+            },
         };
-        return Ok(Some(InboxAnswer { decision, message, reason: None, raise: None }));
+        return Ok(Some(InboxAnswer { decision, message, reason: None, raise }));
     }
+}
+
+/// How much more of a limit was typed: dollars, or whole tokens.
+fn more(typed: &str, tokens: bool) -> Option<InboxRaise> {
+    let raise = InboxRaise { usd: None, tokens: None, for_good: false };
+    if tokens {
+        let tokens = typed.replace(',', "").parse().ok().filter(|tokens: &u64| *tokens > 0)?;
+        return Some(InboxRaise { tokens: Some(tokens), ..raise });
+    }
+    let usd: f64 = typed.trim_start_matches('$').trim().parse().ok()?;
+    (usd.is_finite() && usd > 0.0).then_some(InboxRaise { usd: Some(usd), ..raise })
 }
 
 /// Waits until an item was answered by somebody else or withdrawn, and says so in a line. Where that
@@ -270,5 +294,19 @@ fn text(bytes: Vec<u8>) -> Result<SecretText, Failure> {
         Err(
             err @ (SecretError::Empty | SecretError::Short | SecretError::Long | SecretError::Nul),
         ) => Err(Failure::usage(format!("the value cannot be a secret: {err}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_request_is_granted_by_an_amount_in_the_unit_of_its_limit() {
+        let usd = |text: &str| more(text, false).and_then(|raise| raise.usd);
+        let tokens = |text: &str| more(text, true).and_then(|raise| raise.tokens);
+        assert_eq!((usd("2"), usd("$0.5"), usd("2.5")), (Some(2.0), Some(0.5), Some(2.5)));
+        assert_eq!((usd("y"), usd("-1"), usd("0"), usd("inf")), (None, None, None, None));
+        assert_eq!((tokens("20,000"), tokens("1.5"), tokens("0")), (Some(20_000), None, None));
     }
 }

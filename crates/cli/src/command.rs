@@ -324,9 +324,11 @@ pub async fn send(cx: &Context, args: &SendArgs) -> Outcome {
     let send = RunSend { text, raw: args.raw, secret: args.secret };
     if args.wait {
         if !watch::is_of_command(&remote, &remote.run(&id).await?).await? {
-            return tell_and_watch(cx, &remote, &id, &send).await;
+            return tell_and_watch(cx, &remote, (&id, &args.id), &send).await;
         }
-        return crate::look::send_and_wait(cx, &remote, &id, &send, args.timeout).await;
+        return crate::look::send_and_wait(cx, &remote, &id, &send, args.timeout)
+            .await
+            .map_err(|failure| failure.of_run(&args.id));
     }
     let person = std::io::stdout().is_terminal() && cx.out.for_people() && !cx.global.quiet;
     if args.follow || (person && !args.detach && !args.raw) {
@@ -356,13 +358,18 @@ async fn send_and_follow(
 }
 
 /// Says more to a built-in agent, and shows what comes of it until it rests, ends or asks.
-async fn tell_and_watch(cx: &Context, remote: &Remote, id: &str, send: &RunSend) -> Outcome {
+async fn tell_and_watch(
+    cx: &Context,
+    remote: &Remote,
+    (id, given): (&str, &str),
+    send: &RunSend,
+) -> Outcome {
     let mut place = watch::Place::None;
     watch::until(cx, remote, id, watch::Until::Now, &mut place).await?;
-    remote.run_send(id, send).await?;
+    remote.run_send(id, send).await.map_err(|failure| failure.of_run(given))?;
     let run = watch::tell(cx, remote, id, watch::Until::Settled, &mut place).await?;
     if cx.out.for_people() {
-        watch::epilogue(cx, &run);
+        watch::epilogue(cx, remote, &run).await;
     }
     Ok(watch::exit_of(run.status))
 }
@@ -489,7 +496,7 @@ pub async fn logs(cx: &Context, remote: &Remote, run: &Run, args: &LogsArgs) -> 
         return Ok(Exit::Done);
     }
     if !objects {
-        watch::epilogue(cx, &rests);
+        watch::epilogue(cx, remote, &rests).await;
     }
     Ok(Exit::Done)
 }

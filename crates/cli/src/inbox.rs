@@ -7,8 +7,7 @@ use overmind_api::{
 };
 use overmind_client::InboxNews;
 
-use crate::args_inbox::{InboxArgs, InboxCommand};
-use crate::args_more::spelled;
+use crate::args_inbox::{InboxArgs, InboxCommand, Kind};
 use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::ids;
@@ -74,15 +73,22 @@ pub(super) async fn names(remote: &Remote, items: &[InboxItem]) -> Result<Names,
     Ok(names)
 }
 
+impl From<Kind> for InboxKind {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Approval => Self::Approval,
+            Kind::Question => Self::Question,
+            Kind::Raise => Self::Raise,
+        }
+    }
+}
+
 async fn listed(remote: &Remote, args: &InboxArgs) -> Result<Vec<InboxItem>, Failure> {
     let group = match &args.group {
         Some(given) => Some(find_group(remote, given, args.all).await?),
         None => None,
     };
-    let kind = args.kind.map(|kind| {
-        InboxKind::parse(&spelled(kind)).expect("the words of the flag are those of the API")
-    });
-    remote.inbox(args.all, kind, group.as_deref(), args.limit).await
+    remote.inbox(args.all, args.kind.map(InboxKind::from), group.as_deref(), args.limit).await
 }
 
 fn list(cx: &Context, items: &[InboxItem], names: &Names, args: &InboxArgs) -> Result<(), Failure> {
@@ -170,7 +176,7 @@ fn state_tone(state: InboxState) -> Tone {
 fn row(item: &InboxItem, names: &Names, now: Timestamp) -> Vec<(String, Tone)> {
     vec![
         cell(ids::short(&item.id.to_string())),
-        cell(item.kind.as_str()),
+        cell(kind_word(item.kind)),
         agent_of(item),
         run_of(item, names),
         cell(when::ago(item.asked_at, now)),
@@ -214,7 +220,7 @@ fn grouped_table(
         let (title, tone) = what(item, now);
         table.row(vec![
             (format!("{}…", key.get(..8).unwrap_or(key)), Tone::Busy),
-            cell(format!("{} ×{}", item.kind, alike.len())),
+            cell(format!("{} ×{}", kind_word(item.kind), alike.len())),
             cell(several(agents, "agents")),
             cell(several(runs, "runs")),
             cell(when::ago(oldest, now)),
@@ -252,7 +258,7 @@ fn wide_table(items: &[InboxItem]) -> Table {
     for item in items {
         table.row(vec![
             cell(item.id.to_string()),
-            cell(item.kind.as_str()),
+            cell(kind_word(item.kind)),
             (item.state.to_string(), state_tone(item.state)),
             agent_of(item),
             or_dash(item.run_id.map(|run| run.to_string())),
@@ -269,6 +275,40 @@ fn wide_table(items: &[InboxItem]) -> Table {
     table
 }
 
+/// What kind of thing waits, in the words of people.
+pub(super) fn kind_word(kind: InboxKind) -> &'static str {
+    match kind {
+        InboxKind::Approval | InboxKind::Question => kind.as_str(),
+        InboxKind::Raise => "budget request",
+    }
+}
+
+/// What is asked, whole: the title is cut. Of a budget request without how it was answered by words,
+/// as it is approved by an amount.
+pub(super) fn asked(item: &InboxItem) -> &str {
+    let prompt = item.details.get("prompt").and_then(|value| value.as_str()).unwrap_or_default();
+    let prompt = match item.kind {
+        InboxKind::Approval => "",
+        InboxKind::Question => prompt,
+        InboxKind::Raise => prompt.split(" Answer `").next().unwrap_or(prompt),
+    };
+    if prompt.trim().is_empty() { &item.title } else { prompt }
+}
+
+/// The option of `approve` that grants a budget request: what the refused call asked for, in the
+/// limit's unit. Dollars are rounded up to whole ones.
+pub(super) fn amount(item: &InboxItem) -> String {
+    let of = |key: &str| {
+        let refusal = item.details.pointer(&format!("/refusal/{key}"));
+        refusal.or_else(|| item.details.get(key)).cloned().unwrap_or_default()
+    };
+    let asked = of("asked").as_u64().unwrap_or_default();
+    match of("unit").as_str() {
+        Some("tokens") => format!("--tokens {}", asked.max(1)),
+        _ => format!("--usd {}", asked.div_ceil(1_000_000).max(1)),
+    }
+}
+
 /// Says what an item is about to the person who follows its run: what would be done, and why it is
 /// asked.
 pub(super) fn tell(cx: &Context, item: &InboxItem) {
@@ -276,9 +316,10 @@ pub(super) fn tell(cx: &Context, item: &InboxItem) {
     let head = match item.kind {
         InboxKind::Approval => "waits for approval",
         InboxKind::Question => "asks",
-        InboxKind::Raise => "waits for a budget",
+        InboxKind::Raise => "has a budget request",
     };
-    cx.out.note(&format!("\n{} {head}: {}", clean::line(&item.agent), clean::line(&item.title)));
+    // A person who is asked reads all of it; only tables cut.
+    cx.out.note(&format!("\n{} {head}: {}", clean::line(&item.agent), clean::block(asked(item))));
     let more = |name: &str, value: Option<&str>| {
         let lines = value.into_iter().flat_map(str::lines);
         lines.for_each(|line| cx.out.note(&format!("  {name}{}", clean::line(line))));
@@ -296,7 +337,7 @@ pub(super) fn show_item(cx: &Context, item: &InboxItem) -> Result<(), Failure> {
     show::one(&cx.out, item, &item.id.to_string(), || {
         let mut lines = vec![
             ("item", cell(item.id.to_string())),
-            ("kind", cell(item.kind.as_str())),
+            ("kind", cell(kind_word(item.kind))),
             ("state", (item.state.to_string(), state_tone(item.state))),
             ("agent", agent_of(item)),
             ("run", or_dash(item.run_id.map(|run| run.to_string()))),
@@ -381,9 +422,9 @@ fn proposals(cx: &Context, found: &[InboxProposal]) -> Result<(), Failure> {
 }
 
 async fn watch(cx: &Context, remote: &Remote, args: &InboxArgs) -> Outcome {
-    let kind = args.kind.map(spelled);
+    let kind = args.kind.map(InboxKind::from);
     let wanted = |item: &InboxItem| {
-        kind.as_deref().is_none_or(|kind| item.kind.as_str() == kind)
+        kind.is_none_or(|kind| item.kind == kind)
             && args
                 .group
                 .as_deref()
@@ -418,11 +459,53 @@ fn news_line(cx: &Context, item: &InboxItem) -> String {
     format!(
         "{state} {}  {:8}  {}  {}  {}{}{}",
         ids::short(&id),
-        item.kind.as_str(),
+        kind_word(item.kind),
         clean::line(&agent_of(item).0),
         run,
         clean::line(&item.title),
         risk.unwrap_or_default(),
         by.unwrap_or_default()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn item(kind: &str, details: serde_json::Value) -> InboxItem {
+        serde_json::from_value(json!({
+            "id": "inb_0190b2c4d5e67000800000000000002a", "kind": kind, "state": "open",
+            "run_id": null, "agent_id": null, "agent": "worker", "epoch": 0,
+            "title": "a title that is cut…", "details": details, "group": null,
+            "asked_at": "2026-11-28T00:00:00Z", "expires_at": null, "answered_at": null,
+            "answered_by": null, "answer": null, "risk": null, "approval_id": null, "changed": 1,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_person_reads_the_whole_prompt_and_tables_say_budget_request() {
+        let long = format!("why {}? Answer `deny` to end the run, or try again.", "x".repeat(300));
+        assert_eq!(asked(&item("question", json!({"prompt": long}))), long);
+        let request =
+            item("raise", json!({"prompt": "It is spent. Answer `deny` to end the run."}));
+        assert_eq!(asked(&request), "It is spent.");
+        assert_eq!(kind_word(request.kind), "budget request");
+        for kind in ["question", "raise"] {
+            assert_eq!(asked(&item(kind, json!({}))), "a title that is cut…");
+        }
+    }
+
+    #[test]
+    fn what_grants_a_budget_request_is_in_the_unit_of_its_limit() {
+        let of = |unit: &str, asked: u64| {
+            amount(&item("raise", json!({"refusal": {"unit": unit, "asked": asked}})))
+        };
+        assert_eq!(of("microusd", 1_500_000), "--usd 2");
+        assert_eq!(of("microusd", 10), "--usd 1");
+        assert_eq!(of("tokens", 9_000), "--tokens 9000");
+        assert_eq!(amount(&item("raise", json!({"why": "soft_limit"}))), "--usd 1");
+    }
 }

@@ -51,7 +51,8 @@ pub async fn answer(cx: &Context, args: AnswerArgs) -> Outcome {
     let message = Some(args.text.join(" "));
     let answer =
         InboxAnswer { decision: InboxDecision::Answer, message, reason: None, raise: None };
-    let item = remote.inbox_answer(&item.id.to_string(), &answer).await?;
+    let item = remote.inbox_answer(&item.id.to_string(), &answer).await;
+    let item = item.map_err(|failure| failure.of_run(&args.id))?;
     show_answered(cx, &remote, &item).await?;
     Ok(Exit::Done)
 }
@@ -76,6 +77,7 @@ async fn decide(
     for id in given {
         let done = async {
             let item = find_open(&remote, id, decision).await?;
+            has_amount(&item, decision, raise.as_ref())?;
             if !yes && !sure(cx, &item, decision).await? {
                 cx.out.note("nothing was answered");
                 return Ok(());
@@ -86,8 +88,8 @@ async fn decide(
                 reason: reason.clone(),
                 raise: raise.clone(),
             };
-            let item = remote.inbox_answer(&item.id.to_string(), &answer).await?;
-            show_answered(cx, &remote, &item).await
+            let item = remote.inbox_answer(&item.id.to_string(), &answer).await;
+            show_answered(cx, &remote, &item.map_err(|failure| failure.of_run(id))?).await
         };
         if let Err(failure) = done.await
             && let Some(before) = failed.replace(failure)
@@ -99,6 +101,21 @@ async fn decide(
         Some(failure) => Err(failure),
         None => Ok(Exit::Done),
     }
+}
+
+/// Refuses to approve a budget request by no amount.
+fn has_amount(
+    item: &InboxItem,
+    decision: InboxDecision,
+    raise: Option<&InboxRaise>,
+) -> Result<(), Failure> {
+    let given = raise.is_some_and(|raise| raise.usd.is_some() || raise.tokens.is_some());
+    let open = item.kind == InboxKind::Raise && item.state == InboxState::Open;
+    if given || !open || decision != InboxDecision::Approve {
+        return Ok(());
+    }
+    let title = clean::line(&item.title);
+    Err(Failure::usage("say by how much: --usd N or --tokens N").hint(title))
 }
 
 /// Asks the person at the terminal once more before something of high risk is approved.
@@ -124,6 +141,7 @@ async fn together(
 ) -> Outcome {
     let group = find_group(remote, given, false).await?;
     let items = remote.inbox(false, None, Some(&group), MAX_OPEN).await?;
+    items.iter().try_for_each(|item| has_amount(item, decision, raise.as_ref()))?;
     if !yes {
         let word = if decision == InboxDecision::Approve { "approve" } else { "deny" };
         if !std::io::stdin().is_terminal() {
@@ -345,7 +363,10 @@ fn fitting(given: &str, item: InboxItem, decision: InboxDecision) -> Result<Inbo
         .hint(format!("decide: overmind approve {given}, or overmind deny {given}"))),
         (InboxKind::Question, InboxDecision::Approve | InboxDecision::Deny) => Err(Failure::new(
             Exit::Conflict,
-            format!("this does not wait for approval, it asks: {}", clean::line(&item.title)),
+            format!(
+                "this does not wait for approval, it asks: {}",
+                clean::line(inbox::asked(&item))
+            ),
         )
         .hint(format!("answer it: overmind answer {given} \"…\""))),
         (InboxKind::Approval, InboxDecision::Approve | InboxDecision::Deny)

@@ -46,7 +46,8 @@ fn line(room: &Room) -> String {
         (Some(_), None) => format!("works in a copy, {directory}"),
         (None, _) => format!("works in {directory} itself"),
     };
-    let urls: Vec<_> = addresses(room).into_iter().map(|(_, url)| url).collect();
+    // Where nothing is declared, perhaps nothing answers.
+    let urls: Vec<_> = room.urls.values().cloned().collect();
     if !urls.is_empty() {
         line.push_str(&format!("; {}", urls.join(" ")));
     }
@@ -100,7 +101,7 @@ pub fn phase_cell(run: &Run) -> (String, Tone) {
 pub async fn work(cx: &Context, args: &WorkArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let id = remote.find_run(&args.id).await?;
-    let work = remote.run_work(&id).await?;
+    let work = remote.run_work(&id).await.map_err(|err| err.of_run(&args.id))?;
     match cx.out.format {
         Format::Json | Format::Yaml => cx.out.value(&show::to_value(&work))?,
         Format::Name => cx.out.line(work.branch.as_deref().unwrap_or_default())?,
@@ -184,7 +185,7 @@ async fn done_one(
         Ok(work) => Some(work),
         Err(failure) if failure.exit == Exit::Unreachable => return Err(failure),
         Err(failure) => {
-            cx.out.note(&format!("its work cannot be shown: {}", failure.message));
+            cx.out.note(&format!("its work cannot be shown: {}", failure.of_run(given).message));
             None
         }
     };
@@ -253,7 +254,7 @@ async fn rm_one(cx: &Context, remote: &Remote, args: &RmArgs, given: &str) -> Re
             return Ok(());
         }
     }
-    let removed = remote.run_remove(&id, args.discard).await?;
+    let removed = remote.run_remove(&id, args.discard).await.map_err(|err| err.of_run(given))?;
     show::one(&cx.out, &removed, &id, || {
         vec![
             ("run", cell(&id)),
@@ -312,7 +313,7 @@ pub async fn prune(cx: &Context, args: &PruneArgs) -> Outcome {
                 Err(failure) if failure.exit == Exit::Unreachable => return Err(failure),
                 Err(failure) => {
                     failed += 1;
-                    failure.message
+                    failure.of_run(&run.name).message
                 }
             },
         };
@@ -353,7 +354,8 @@ struct Pruned {
 pub async fn undo(cx: &Context, args: UndoArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let id = remote.find_run(&args.id).await?;
-    let undone = remote.run_undo(&id, &RoomUndo { to: args.to }).await?;
+    let undone = remote.run_undo(&id, &RoomUndo { to: args.to }).await;
+    let undone = undone.map_err(|err| err.of_run(&args.id))?;
     match cx.out.format {
         Format::Json | Format::Yaml => cx.out.value(&show::to_value(&undone))?,
         Format::Name => cx.out.line(&undone.to)?,

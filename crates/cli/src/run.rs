@@ -556,7 +556,7 @@ async fn follow_agent(cx: &Context, remote: &Remote, made: &Run, mut place: Plac
             continue;
         }
         if cx.out.for_people() {
-            watch::epilogue(cx, &run);
+            watch::epilogue(cx, remote, &run).await;
         }
         return Ok(watch::exit_of(run.status));
     }
@@ -598,14 +598,14 @@ async fn follow_command(cx: &Context, remote: &Remote, made: &Run, since: Since)
         }
         if run.status == RunStatus::Idle {
             command::so_far(cx, remote, &id, &mut options, &mut spoken).await?;
-            watch::epilogue(cx, &run);
+            watch::epilogue(cx, remote, &run).await;
             return Ok(Exit::Done);
         }
         if asked::in_place(cx, remote, &run).await? {
             continue;
         }
         if watch::waits(run.status) {
-            watch::epilogue(cx, &run);
+            watch::epilogue(cx, remote, &run).await;
             return Ok(Exit::RunWaits);
         }
     }

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use overmind_api::{
-    AgentId, Diff, ForkRequest, RoomAction, Run, RunBasic, RunListQuery, RunStatus, SandboxLevel,
-    SessionId, Step, Timestamp, VerifyReport,
+    AgentId, Diff, ForkRequest, InboxItem, InboxKind, RoomAction, Run, RunBasic, RunListQuery,
+    RunStatus, SandboxLevel, SessionId, Step, Timestamp, VerifyReport,
 };
 use overmind_client::RunShape;
 use serde::Serialize;
@@ -55,7 +55,8 @@ pub async fn ps(cx: &Context, args: &PsArgs) -> Outcome {
                 folded = rests_last(&mut runs);
                 branches.truncate(runs.len());
             }
-            let table = |_: bool| short_table(&runs, &branches, now);
+            let over = over_budget(&remote, runs.iter().map(|run| (run.id, run.status))).await;
+            let table = |_: bool| short_table(&runs, &branches, &over, now);
             show::list(&cx.out, &runs, |run| run.id.to_string(), table, empty)?;
             if folded > 0 {
                 let rest = if folded == 1 { "rests" } else { "rest" };
@@ -64,7 +65,8 @@ pub async fn ps(cx: &Context, args: &PsArgs) -> Outcome {
         }
         Format::Wide | Format::Json | Format::Yaml => {
             let (runs, branches) = wish.fetch::<Run>(&remote).await?;
-            let table = |_: bool| wide_table(&runs, &branches);
+            let over = over_budget(&remote, runs.iter().map(|run| (run.id, run.status))).await;
+            let table = |_: bool| wide_table(&runs, &branches, &over);
             show::list(&cx.out, &runs, |run| run.id.to_string(), table, empty)?;
         }
     }
@@ -259,6 +261,30 @@ pub fn state(status: RunStatus) -> &'static str {
     }
 }
 
+/// How a run stands that waits for its budget request to be decided.
+pub const OVER_BUDGET: &str = "over budget";
+
+/// The open budget request of a run; `None` also where this key may not see the inbox.
+pub async fn budget_request(remote: &Remote, run: &Run) -> Option<InboxItem> {
+    if run.status != RunStatus::AwaitingInput {
+        return None;
+    }
+    let open = Box::pin(remote.inbox(false, Some(InboxKind::Raise), None, MOST)).await.ok()?;
+    open.into_iter().find(|item| item.run_id == Some(run.id))
+}
+
+/// Which of these runs wait for a budget request. The inbox is asked only where one of them waits.
+async fn over_budget(
+    remote: &Remote,
+    runs: impl IntoIterator<Item = (SessionId, RunStatus)>,
+) -> HashSet<SessionId> {
+    if !runs.into_iter().any(|(_, status)| status == RunStatus::AwaitingInput) {
+        return HashSet::new();
+    }
+    let open = remote.inbox(false, Some(InboxKind::Raise), None, MOST).await.unwrap_or_default();
+    open.into_iter().filter_map(|item| item.run_id).collect()
+}
+
 /// The same, with what became of its work.
 fn state_and_work(status: RunStatus, done: Option<RoomAction>) -> &'static str {
     match (status, done) {
@@ -278,9 +304,9 @@ fn done_of(run: &Run) -> Option<RoomAction> {
 }
 
 /// How a run stands in a list: also what became of its work, and how often it was started again.
-fn state_cell(run: &RunBasic) -> (String, Tone) {
+fn state_cell(run: &RunBasic, over: bool) -> (String, Tone) {
     let standing = Standing { exit_code: None, signal: None, ..run.into() };
-    let word = state_and_work(run.status, run.done);
+    let word = if over { OVER_BUDGET } else { state_and_work(run.status, run.done) };
     let (mut text, tone) = standing_cell(run.status, word, standing, run.alarms);
     if run.undecided && !text.contains(',') {
         text.push_str(", undecided");
@@ -345,7 +371,12 @@ impl From<&Run> for Standing {
     }
 }
 
-fn short_table(runs: &[RunBasic], branches: &[String], now: Timestamp) -> Table {
+fn short_table(
+    runs: &[RunBasic],
+    branches: &[String],
+    over: &HashSet<SessionId>,
+    now: Timestamp,
+) -> Table {
     let mut table =
         Table::new(&["RUN", "AGENT", "STATE", "AGE", "COST", "BRANCH", "CHANGES", "EXIT", "TASK"])
             .right("COST")
@@ -361,7 +392,7 @@ fn short_table(runs: &[RunBasic], branches: &[String], now: Timestamp) -> Table 
         table.row(vec![
             cell(format!("{branch}{}", run.name)),
             agent_cell(run.agent_name.as_ref(), run.agent_id),
-            state_cell(run),
+            state_cell(run, over.contains(&run.id)),
             cell(when::ago(run.created_at, now)),
             or_dash(cost),
             or_dash(run.branch.clone()),
@@ -373,7 +404,7 @@ fn short_table(runs: &[RunBasic], branches: &[String], now: Timestamp) -> Table 
     table
 }
 
-fn wide_table(runs: &[Run], branches: &[String]) -> Table {
+fn wide_table(runs: &[Run], branches: &[String], over: &HashSet<SessionId>) -> Table {
     let mut table = Table::new(&[
         "ID",
         "NAME",
@@ -407,7 +438,10 @@ fn wide_table(runs: &[Run], branches: &[String]) -> Table {
             cell(run.id.to_string()),
             cell(format!("{branch}{}", run.name)),
             agent_cell(run.agent_name.as_ref(), run.agent_id),
-            standing_cell(run.status, state_of(run), run.into(), run.alarms),
+            {
+                let word = if over.contains(&run.id) { OVER_BUDGET } else { state_of(run) };
+                standing_cell(run.status, word, run.into(), run.alarms)
+            },
             or_dash(run.process.as_ref().map(|process| process.restarts.to_string())),
             cell(run.step_count.to_string()),
             cell(run.epoch.to_string()),
@@ -496,8 +530,8 @@ pub fn list_ended(cx: &Context, runs: &[RunBasic]) -> Result<(), Failure> {
 /// What kept the answer from being given.
 pub async fn input(cx: &Context, id: &str, message: &str) -> Outcome {
     let remote = Remote::connect(cx)?;
-    let id = remote.find_run(id).await?;
-    let run = remote.run_input(&id, message).await?;
+    let run = remote.run_input(&remote.find_run(id).await?, message).await;
+    let run = run.map_err(|failure| failure.of_run(id))?;
     show_run(cx, &run)?;
     Ok(Exit::Done)
 }
@@ -512,8 +546,8 @@ pub async fn cancel(cx: &Context, given: &[String], cascade: bool) -> Outcome {
     let mut failed: Option<Failure> = None;
     for id in given {
         let done = async {
-            let id = remote.find_run_exactly(id).await?;
-            let run = remote.run_cancel(&id, cascade).await?;
+            let run = remote.run_cancel(&remote.find_run_exactly(id).await?, cascade).await;
+            let run = run.map_err(|failure| failure.of_run(id))?;
             show_run(cx, &run)
         };
         if let Err(failure) = done.await
@@ -535,7 +569,7 @@ pub async fn fork(cx: &Context, args: ForkArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let id = remote.find_run(&args.id).await?;
     let request = ForkRequest { at: args.at, model: args.model, prompt: args.prompt };
-    let run = remote.run_fork(&id, &request).await?;
+    let run = remote.run_fork(&id, &request).await.map_err(|err| err.of_run(&args.id))?;
     if args.follow {
         return Box::pin(crate::run::follow(cx, &remote, &run, false)).await;
     }

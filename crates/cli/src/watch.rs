@@ -16,7 +16,7 @@ use crate::output::{clean, paint, when};
 use crate::remote::{Item, Remote};
 use crate::show::{self, cell, or_dash};
 use crate::story::{self, Story};
-use crate::{command, ids, session};
+use crate::{command, ids, inbox, session};
 
 /// How long a watch waits for a server that went away.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -60,7 +60,7 @@ pub async fn logs(cx: &Context, args: &LogsArgs) -> Outcome {
     };
     let run = remote.run(&id).await?;
     if is_of_command(&remote, &run).await? {
-        return command::logs(cx, &remote, &run, args).await;
+        return Box::pin(command::logs(cx, &remote, &run, args)).await;
     }
     if args.tail.is_some() || args.since.is_some() || args.grep.is_some() {
         let message =
@@ -103,7 +103,7 @@ pub async fn replay(cx: &Context, id: &str, follow_on: bool) -> Outcome {
 pub async fn follow(cx: &Context, remote: &Remote, id: &str, until: Until) -> Outcome {
     let run = tell(cx, remote, id, until, &mut Place::None).await?;
     if cx.out.for_people() {
-        epilogue(cx, &run);
+        epilogue(cx, remote, &run).await;
     }
     Ok(exit_of(run.status))
 }
@@ -349,11 +349,16 @@ pub fn summary(run: &Run) -> Vec<(&'static str, (String, crate::output::table::T
 }
 
 /// One line at the end of a story, for the person at the terminal.
-pub fn epilogue(cx: &Context, run: &Run) {
+pub async fn epilogue(cx: &Context, remote: &Remote, run: &Run) {
     let name = &run.name;
+    let request = Box::pin(session::budget_request(remote, run)).await;
     let mut line = format!(
         "{name}: {}",
-        paint(session::state_of(run), story::tone(run.status), cx.out.err_colour)
+        paint(
+            request.as_ref().map_or_else(|| session::state_of(run), |_| session::OVER_BUDGET),
+            story::tone(run.status),
+            cx.out.err_colour
+        )
     );
     if run.step_count > 0 {
         line.push_str(&format!(" after {}", when::counted(run.step_count.into(), "step")));
@@ -367,6 +372,12 @@ pub fn epilogue(cx: &Context, run: &Run) {
     }
     cx.out.note(&line);
     match run.status {
+        RunStatus::AwaitingInput if let Some(item) = &request => {
+            let more = inbox::amount(item);
+            cx.out.note(&format!(
+                "decide the budget request: overmind approve {name} {more}, or overmind deny {name}"
+            ));
+        }
         RunStatus::AwaitingInput => {
             cx.out.note(&format!("answer it: overmind answer {name} \"…\""));
         }

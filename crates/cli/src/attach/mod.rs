@@ -124,7 +124,7 @@ pub async fn attach(cx: &Context, args: &AttachArgs) -> Outcome {
     // A refusal comes before anything happens to the person's terminal.
     let terminal = match remote.run_attach(&id, mode, size(mode)).await {
         Ok(terminal) => terminal,
-        Err(failure) => return Err(refused(&remote, &id, failure).await),
+        Err(failure) => return Err(refused(&remote, &id, failure).await.of_run(&args.id)),
     };
     let broken = |what: &str, err: &std::io::Error| Failure::failed(format!("{what}: {err}"));
     let mut person = Person {
@@ -167,7 +167,7 @@ async fn follow(cx: &Context, remote: &Remote, run: &Run) -> Outcome {
         raw: false,
         all: false,
     };
-    command::logs(cx, remote, run, &args).await
+    Box::pin(command::logs(cx, remote, run, &args)).await
 }
 
 /// The terminal's size, for those that have a say in it.

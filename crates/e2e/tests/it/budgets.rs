@@ -216,12 +216,21 @@ fn a_run_is_started_with_a_budget_of_its_own() {
     let run = home.run(&args).ok().line().to_owned();
     home.wait_for(&run, "awaiting_input");
     home.run(&["budget", "list"]).ok().shows("session:").shows("$0.000001");
-    let items = home.run(&["inbox", "--kind", "raise", "-o", "json"]).ok().json();
-    let item = items[0]["id"].as_str().unwrap();
-    home.run(&["approve", item, "--usd", "2"]).ok();
+    // One name for it, and the way to grant it.
+    home.run(&["ps"]).ok().shows("over budget");
+    home.run(&["inbox"]).ok().shows("budget request");
+    home.run(&["inbox", "--kind", "budget-request"]).ok().shows("thrifty");
+    let followed =
+        home.run(&["run", "--follow", "--usd", "0.000001", "--name", "bud", "worker", "go"]);
+    followed.says("bud: over budget").says("overmind approve bud --usd 1, or overmind deny bud");
+    home.run(&["deny", "bud"]).ok();
+    home.run(&["approve", "thrifty", "--yes"])
+        .fails(2)
+        .says("say by how much: --usd N or --tokens N");
+    home.run(&["approve", "thrifty", "--usd", "2"]).ok();
     home.wait_for(&run, "succeeded");
     home.run(&["run", "--usd=-1", "worker", "go"]).fails(2).says("usd");
-    home.run(&["rm", "thrifty", "--yes"]).ok();
+    home.run(&["rm", "thrifty", "bud", "--yes"]).ok();
     home.run(&["budget", "list"]).ok().says("nothing is limited");
 }
 
