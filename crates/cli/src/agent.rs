@@ -30,6 +30,7 @@ pub async fn run(cx: &Context, command: AgentCommand) -> Outcome {
             }
             let draft: AgentCreate =
                 serde_json::from_value(draft).map_err(|err| wrong("the agent", &err))?;
+            known_tools(&remote, flags.tools.as_deref()).await?;
             let agent = remote.agent_create(&draft).await?;
             changed(cx, &agent, "created")
         }
@@ -64,6 +65,7 @@ pub async fn run(cx: &Context, command: AgentCommand) -> Outcome {
             }
             let patch: AgentPatch =
                 serde_json::from_value(patch).map_err(|err| wrong("the change", &err))?;
+            known_tools(&remote, flags.tools.as_deref()).await?;
             let agent = remote.agent_patch(&agent, &patch, if_version).await?;
             changed(cx, &agent, "changed")
         }
@@ -296,6 +298,44 @@ fn new_draft(
     Ok((Value::Object(draft), note))
 }
 
+/// Refuses tools of `--tools` that the server does not have. Those of MCP servers come and go with their
+/// server, and a key that may not list tools is believed.
+async fn known_tools(remote: &Remote, given: Option<&[String]>) -> Result<(), Failure> {
+    let Some(given) = given else { return Ok(()) };
+    let known = match remote.tools().await {
+        Ok(tools) => tools,
+        Err(failure) if failure.exit == Exit::Denied => return Ok(()),
+        Err(failure) => return Err(failure),
+    };
+    let known: Vec<&str> = known.iter().map(|tool| tool.name.as_str()).collect();
+    unknown_tools(given, &known).map_or(Ok(()), Err)
+}
+
+fn unknown_tools(given: &[String], known: &[&str]) -> Option<Failure> {
+    let given = given.iter().map(|name| name.trim());
+    let unknown: Vec<&str> = given
+        .filter(|name| !name.is_empty() && *name != "none" && !known.contains(name))
+        .filter(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'))
+        .filter(|name| !name.contains("__"))
+        .collect();
+    // `shell` is a part of `run_shell`, which is nearer than any change of letters.
+    let near = |word: &str| {
+        let part = |tool: &&&str| tool.split('_').any(|part| part == word);
+        nearest(word, known.iter().copied()).or_else(|| known.iter().find(part).copied())
+    };
+    let said: Vec<String> = unknown
+        .iter()
+        .map(|word| match near(word) {
+            Some(near) => format!("`{word}` (did you mean `{near}`?)"),
+            None => format!("`{word}`"),
+        })
+        .collect();
+    (!said.is_empty()).then(|| {
+        Failure::usage(format!("no tool is called {}; nothing was changed", said.join(", ")))
+            .hint("`overmind tool list` lists them")
+    })
+}
+
 /// Names of a list flag; `none` and `""` are the empty list.
 fn names(given: &[String]) -> Value {
     given
@@ -388,5 +428,22 @@ mod tests {
         let flags = AgentFlags { file: Some(file), ..AgentFlags::default() };
         let err = draft(&flags).unwrap_err();
         assert!(err.message.contains("a.json is not JSON: expected value"), "{}", err.message);
+    }
+
+    #[test]
+    fn tools_that_are_not_there_are_refused_with_the_nearest() {
+        let known = ["run_shell", "read_file", "write_file", "grep"];
+        let given =
+            |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let failure =
+            unknown_tools(&given(&["shell", "reed_file", "zzz", "grep"]), &known).unwrap();
+        assert_eq!(
+            failure.message,
+            "no tool is called `shell` (did you mean `run_shell`?), `reed_file` (did you mean \
+             `read_file`?), `zzz`; nothing was changed"
+        );
+        // What an MCP server has that is not connected now, and the words for no tools.
+        let fine = given(&["run_shell", " grep", "none", "", "docs__search", "docs.search"]);
+        assert!(unknown_tools(&fine, &known).is_none());
     }
 }

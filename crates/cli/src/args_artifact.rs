@@ -40,7 +40,7 @@ Example:
     Rm(ArtifactOfRun),
 }
 
-/// A run and a name, or in a run a name alone.
+// A run and a name, or in a run a name alone. (A doc comment would become the help of the command.)
 #[derive(Debug, Args)]
 pub struct ArtifactOfRun {
     /// The run, which may be left out in a run, and the artifact's name

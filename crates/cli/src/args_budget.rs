@@ -125,7 +125,7 @@ pub struct PricesArgs {
     pub model: Option<String>,
 }
 
-/// More of a limit, in `approve`.
+// More of a limit, in `approve`. (A doc comment would become the help of that command.)
 #[derive(Clone, Debug, Default, Args)]
 pub struct RaiseArgs {
     /// For a budget request: US dollars to add to the limit

@@ -112,7 +112,8 @@ Examples:
     },
 }
 
-/// Where a value comes from; without either it is asked for.
+// Where a value comes from; without either it is asked for. (A doc comment would become the help of
+// the command.)
 #[derive(Debug, Args)]
 pub struct ValueArgs {
     /// Read the value from standard input

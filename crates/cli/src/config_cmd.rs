@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use overmind_node::config::layers::{self, Given, Source};
 use overmind_node::config::settings::{Kind, SETTINGS, by_key};
-use overmind_node::config::{Config, Secret, env, file};
+use overmind_node::config::{Config, ConfigError, Secret, env, file};
 use serde_json::{Value, json};
 
 use crate::args_more::ConfigCommand;
@@ -36,13 +36,13 @@ pub fn run(cx: &Context, command: &ConfigCommand) -> Outcome {
             };
             let path = path(cx)?;
             let text = file::set(&file::read(&path)?, &path, key, &value)?;
-            write(cx, &path, &text)?;
+            write(cx, &path, &text, Some(key))?;
         }
         ConfigCommand::Unset { key } => {
             known(key)?;
             let path = path(cx)?;
             match file::unset(&file::read(&path)?, &path, key)? {
-                Some(text) => write(cx, &path, &text)?,
+                Some(text) => write(cx, &path, &text, None)?,
                 None => cx.out.note(&format!("{key} is not set in {}", path.display())),
             }
         }
@@ -98,9 +98,23 @@ fn get(cx: &Context, key: &str) -> Result<(), Failure> {
     Ok(cx.out.line(&text)?)
 }
 
-/// Puts a new text in the file's place, and tells what else it needs.
-fn write(cx: &Context, path: &Path, text: &str) -> Result<(), Failure> {
-    file::replace(path, cx.data()?.path(), text)?;
+/// Puts a new text in the file's place, and tells what else it needs. `set`: the key whose value was given
+/// as an argument, which stands on no line of the file yet.
+fn write(cx: &Context, path: &Path, text: &str, set: Option<&str>) -> Result<(), Failure> {
+    let data = cx.data()?;
+    // Before the first `up` this makes the directory, and only its owner may read it.
+    if path.starts_with(data.path()) {
+        data.prepare()?;
+    }
+    match file::replace(path, data.path(), text) {
+        Err(ConfigError::BadValue { key, given, wanted, .. }) if set == Some(key.as_str()) => {
+            return Err(Failure::failed(format!(
+                "`{key}` cannot be `{given}`: it must be {wanted}; {} is as it was",
+                path.display()
+            )));
+        }
+        replaced => replaced?,
+    }
     cx.out.note(&format!("wrote {}; the server reads it when it starts", path.display()));
     if let Err(failure) = cx.config(None) {
         cx.out.warn(&format!("the server would not start with it: {}", failure.message));
@@ -132,7 +146,7 @@ fn edit(cx: &Context) -> Result<(), Failure> {
         cx.out.note("nothing was changed");
         return Ok(());
     }
-    write(cx, &path, &after).map_err(|failure| match copy.keep() {
+    write(cx, &path, &after, None).map_err(|failure| match copy.keep() {
         Ok((_, kept)) => {
             let hint = format!("nothing was changed; your text is in {}", kept.display());
             failure.hint(hint)

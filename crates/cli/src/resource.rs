@@ -263,6 +263,9 @@ pub async fn describe(cx: &Context, args: &DescribeArgs) -> Outcome {
         }
         found
     };
+    if found.is_empty() && cx.out.for_people() {
+        cx.out.note(&format!("no {} found", kind.plural));
+    }
     for (n, one) in found.iter().enumerate() {
         if n > 0 && cx.out.for_people() {
             cx.out.line("")?;

@@ -234,8 +234,11 @@ fn unknown(all: &str, word: &str, commands: &[String]) -> Failure {
         word,
         commands.iter().map(String::as_str).chain(groups.clone()).chain(topics.clone()),
     ) {
-        Some(near) => failure.hint(format!("did you mean `{near}`?")),
-        None => failure.hint(format!(
+        // Of a short word that begins otherwise nothing is left: `nope` is not `done`.
+        Some(near) if word.len() > 4 || near.chars().next() == word.chars().next() => {
+            failure.hint(format!("did you mean `{near}`?"))
+        }
+        Some(_) | None => failure.hint(format!(
             "`overmind help` lists commands; groups are {}; topics are {}",
             groups.collect::<Vec<_>>().join(", "),
             topics.collect::<Vec<_>>().join(", ")
@@ -273,6 +276,34 @@ mod tests {
             }
             assert!(TOPICS.iter().all(|(topic, _)| *topic != group.name), "{}", group.name);
         }
+    }
+
+    #[test]
+    fn no_struct_that_is_flattened_into_a_command_has_a_doc_comment() {
+        // clap would show that as what the command is for.
+        let mut text = String::new();
+        for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src")).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if name.starts_with("args") && name.ends_with(".rs") {
+                text.push_str(&std::fs::read_to_string(&path).unwrap());
+            }
+        }
+        let mut flattened = 0;
+        for field in text.split("#[command(flatten)]").skip(1) {
+            let kind = field.split(": ").nth(1).unwrap().split(',').next().unwrap();
+            let kind = kind.trim_start_matches("Box<").trim_end_matches('>');
+            let kind = kind.rsplit("::").next().unwrap();
+            // Of the whole program; its own help is written for it.
+            if kind == "Global" {
+                continue;
+            }
+            let (before, _) = text.split_once(&format!("pub struct {kind} {{")).unwrap();
+            let own = before.rsplit("\n}\n").next().unwrap();
+            assert!(!own.lines().any(|line| line.starts_with("/// ")), "{kind}: use `//`");
+            flattened += 1;
+        }
+        assert!(flattened > 5, "{flattened}");
     }
 
     #[test]

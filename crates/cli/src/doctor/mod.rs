@@ -20,7 +20,7 @@ use serde::Serialize;
 use crate::context::Context;
 use crate::exit::{Exit, Outcome};
 use crate::output::table::Tone;
-use crate::output::{clean, paint};
+use crate::output::{clean, paint, when};
 use crate::remote::Remote;
 use crate::{args::Format, show};
 
@@ -128,7 +128,10 @@ fn show_all(cx: &Context, findings: &[Finding]) -> Outcome {
     }
     match (broken, warnings) {
         (0, 0) => cx.out.note("all is well"),
-        (0, warnings) => cx.out.note(&format!("all is well; {warnings} remarks")),
+        (0, warnings) => {
+            let warnings = u64::try_from(warnings).unwrap_or(u64::MAX);
+            cx.out.note(&format!("all is well; {}", when::counted(warnings, "remark")));
+        }
         (broken, _) => cx.out.note(&format!("{broken} things are wrong")),
     }
     Ok(if broken == 0 { Exit::Done } else { Exit::Failed })
