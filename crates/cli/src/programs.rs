@@ -5,15 +5,21 @@
 //! gives the sandbox, and a server that has a key. Where either is missing it runs on the host as it is
 //! there, with its own prompts.
 
+use std::ffi::OsStr;
+use std::path::Path;
+
 use overmind_api::{Agent, Command, Provider, SandboxLevel};
 use overmind_core::vault::grant::{self, Grant, GrantKind};
 use overmind_node::app;
+use overmind_node::config::env;
 use overmind_sandbox::{Installed, Sandboxes, find_installed};
+use overmind_workspace::config::Config;
+use overmind_workspace::rooms::project_top;
 use serde_json::json;
 
 use crate::command;
 use crate::context::Context;
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::remote::Remote;
 
 /// Variables that begin so are a program's own way to a model.
@@ -33,6 +39,14 @@ const OPENCODE_MODEL: &str = "gpt-5.5";
 const GEMINI_START: &str = "mkdir -p \"$HOME/.gemini\" && printf %s \
     '{\"security\":{\"auth\":{\"selectedType\":\"gemini-api-key\"}}}' >\"$HOME/.gemini/settings.json\" \
     && exec \"$0\" \"$@\"";
+
+/// How their makers say that these are installed.
+const INSTALL: [(&str, &str); 4] = [
+    ("claude", "npm install -g @anthropic-ai/claude-code"),
+    ("codex", "npm install -g @openai/codex"),
+    (GEMINI, "npm install -g @google/gemini-cli"),
+    (OPENCODE, "npm install -g opencode-ai"),
+];
 
 /// The sandbox of a run for which nobody chose one, and what its person is to know about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +81,52 @@ pub async fn choose(
         Some(why) => why,
     };
     Ok(Some(Chosen { sandbox: SandboxLevel::None, note: Some(told(&agent.name, &why)) }))
+}
+
+/// Whether an agent is one of these as it was made.
+pub fn is_built_in(agent: &Agent) -> bool {
+    let own = command::built_in(&agent.name).and_then(|agent| agent.command);
+    own.is_some() && own == agent.command
+}
+
+/// Refuses a program that the server does not find, before anything is made or started. Where it cannot
+/// be known here what the server finds, nothing is refused. `set`: what the run sets; `dir`: where it
+/// begins.
+///
+/// # Errors
+///
+/// [`Exit::NotFound`], with the way to install it.
+pub fn installed(
+    cx: &Context,
+    remote: &Remote,
+    name: &str,
+    set: &[String],
+    dir: &Path,
+) -> Result<(), Failure> {
+    let sets = |name: &str| name == env::PATH;
+    let by_project = || {
+        let top = project_top(dir).unwrap_or_else(|| dir.to_owned());
+        Config::load(&top).is_ok_and(|config| config.env.iter().any(|(name, _)| sets(name)))
+    };
+    let set = set.iter().filter_map(|one| one.split('=').next()).any(sets);
+    let Some(path) = remote.path_of_server(cx).filter(|_| !set) else { return Ok(()) };
+    let on = |path: &OsStr| std::env::split_paths(path).any(|dir| dir.join(name).is_file());
+    if on(&path) || by_project() {
+        return Ok(());
+    }
+    let message =
+        format!("{name} is not installed on this machine (not on the PATH): nothing was started");
+    let failure = Failure::new(Exit::NotFound, message);
+    if cx.env.path(env::PATH).is_some_and(|path| on(path.as_os_str())) {
+        return Err(failure.hint(
+            "it is on the PATH here, but not on that of the server, which was started with another one: \
+             overmind down; overmind up -d",
+        ));
+    }
+    Err(match INSTALL.iter().find(|(known, _)| *known == name) {
+        Some((_, how)) => failure.hint(format!("to install it: {how}; then run this again")),
+        None => failure,
+    })
 }
 
 /// The command of a run, with what Gemini CLI and opencode are given in its sandbox, or without one;

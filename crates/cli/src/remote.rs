@@ -5,6 +5,8 @@
 //! server; any other address needs OVERMIND_TOKEN, so that a mistyped URL gets nothing.
 
 use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use overmind_api::{
@@ -166,6 +168,22 @@ impl Remote {
     /// Whether it is on this machine for certain: it was reached by its socket.
     pub fn is_here(&self) -> bool {
         matches!(self.client.target(), Target::Unix(_))
+    }
+
+    /// The PATH that the server was started with; `None` where it is on another machine, or where a
+    /// process's environment cannot be read.
+    pub fn path_of_server(&self, cx: &Context) -> Option<OsString> {
+        let Target::Unix(socket) = self.client.target() else { return None };
+        let Holder::Server { pid, file: Some(file) } = holder(&cx.data().ok()?) else {
+            return None;
+        };
+        if file.socket.as_ref() != Some(socket) {
+            return None;
+        }
+        let variables = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let mut variables = variables.split(|byte| *byte == 0);
+        let path = variables.find_map(|one| one.strip_prefix(b"PATH="))?;
+        Some(OsStr::from_bytes(path).to_owned())
     }
 
     /// The run that this program is of, where it speaks with that run's own token.
@@ -338,7 +356,13 @@ impl Remote {
         if missing.exit != Exit::NotFound {
             return Err(missing);
         }
-        let all = self.agents(MAX_SCANNED).await?;
+        let all = match self.agents(MAX_SCANNED).await {
+            // A key that may start runs and not list agents names one by its name.
+            Err(failure) if failure.exit == Exit::Denied => {
+                return Err(ids::none("agent", given, "overmind agent list"));
+            }
+            all => all?,
+        };
         let fits = |agent: &&Agent| scan && ids::matches(given, &agent.id.to_string());
         let mut found: Vec<Agent> = all.iter().filter(fits).cloned().collect();
         if found.is_empty() {

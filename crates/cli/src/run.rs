@@ -25,6 +25,8 @@ use crate::{asked, command, ids, parse, programs, room, session, story, trust};
 
 /// Exit code of who leaves with `^C`, as a shell shows it.
 const INTERRUPTED: i32 = 130;
+/// Of the server's refusal of a directory.
+const OUTSIDE: &str = "only an admin may use a workspace outside";
 /// Agents that are looked through for one that somebody may have meant.
 const AGENTS: u32 = 1000;
 
@@ -39,13 +41,16 @@ pub(crate) fn is_home(cx: &Context) -> bool {
 /// What kept the run from being made, started or watched.
 pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
-    let workspace = workspace(cx, args.workspace.as_deref(), args.cwd.as_deref())?;
+    let workspace = place(cx, &remote, args.workspace.as_deref(), args.cwd.as_deref()).await?;
     // Where a program that is named by a path from there is looked for.
     let dir = workspace.as_deref().map_or(cx.cwd.as_path(), Path::new);
+    if let Some(name) = &args.name {
+        named(name)?;
+    }
     let own = args.command.provider.and_then(ProviderArg::agent).map(str::to_owned);
     let named = args.command.agent.clone().or(own);
     let (agent, words) = match named {
-        Some(name) => match agent_named(cx, &remote, &name, dir).await? {
+        Some(name) => match agent_named(cx, &remote, &name, &args.command.env, dir).await? {
             Some(agent) => (Some(agent), args.words.clone()),
             None => (None, [&[name], args.words.as_slice()].concat()),
         },
@@ -84,6 +89,33 @@ pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
     }
 }
 
+/// Refuses a name that no run can have, with one that it can.
+fn named(name: &str) -> Result<(), Failure> {
+    let Err(why) = overmind_core::name::check(name) else { return Ok(()) };
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let why = match name.chars().find(|c| !plain(*c)) {
+        // By its code point only what cannot be seen.
+        Some(' ') => "may have small letters, digits and hyphens, not a space".to_owned(),
+        Some(c) if c.is_alphanumeric() => {
+            format!("may have small letters, digits and hyphens (a-z, 0-9, -), not `{c}`")
+        }
+        Some(_) | None => why,
+    };
+    let mut valid: String =
+        name.to_lowercase().chars().map(|c| if plain(c) { c } else { '-' }).collect();
+    while valid.contains("--") {
+        valid = valid.replace("--", "-");
+    }
+    valid.truncate(40);
+    let valid = match valid.trim_matches('-') {
+        "" => "fix-login",
+        valid => valid,
+    };
+    let name = clean::line(name);
+    Err(Failure::usage(format!("--name `{name}`: a name {why}"))
+        .hint(format!("for example: --name {valid}")))
+}
+
 fn is_option(word: &str) -> bool {
     word.len() > 1 && word.starts_with('-')
 }
@@ -119,13 +151,24 @@ async fn agent_named(
     cx: &Context,
     remote: &Remote,
     name: &str,
+    env: &[String],
     dir: &Path,
 ) -> Result<Option<Agent>, Failure> {
     match remote.find_agent(name).await {
-        Err(failure) if failure.exit == Exit::NotFound => match remote.built_in(name).await? {
-            Some(agent) => Ok(Some(agent)),
-            None => agent_of_word(cx, remote, name, dir).await,
-        },
+        Err(failure) if failure.exit == Exit::NotFound => {
+            if command::built_in(name).is_some() {
+                programs::installed(cx, remote, name, env, dir)?;
+            }
+            match remote.built_in(name).await? {
+                Some(agent) => Ok(Some(agent)),
+                None => agent_of_word(cx, remote, name, dir).await,
+            }
+        }
+        // Made by an earlier run.
+        Ok(agent) if programs::is_built_in(&agent) => {
+            programs::installed(cx, remote, name, env, dir)?;
+            Ok(Some(agent))
+        }
         found => found.map(Some),
     }
 }
@@ -252,7 +295,7 @@ async fn begin(
         agent_id: String::new(),
         task: String::new(),
         step_limit: args.step_limit,
-        workspace: workspace(cx, args.workspace.as_deref(), args.cwd.as_deref())?,
+        workspace: place(cx, remote, args.workspace.as_deref(), args.cwd.as_deref()).await?,
         name: args.name,
         parent: match &args.parent {
             Some(parent) => Some(remote.find_run(parent).await?),
@@ -350,6 +393,25 @@ async fn begin(
     }
     let untrusted = is_untrusted(&made);
     let made = match made.map_err(Failure::from) {
+        // An empty directory in place of the repository would only cost tokens.
+        Err(failure)
+            if failure.exit == Exit::Denied
+                && !untrusted
+                && implied
+                && failure.message.contains(OUTSIDE)
+                && project_top(&cx.cwd).is_some() =>
+        {
+            let here = project_top(&cx.cwd).unwrap_or_else(|| cx.cwd.clone());
+            let here = clean::line(&here.display().to_string()).into_owned();
+            return Err(Failure::new(
+                Exit::Denied,
+                format!(
+                    "this key may not use {here}: an admin declares it (overmind apply -f \
+                     project.yaml), or --project NAME; nothing was started"
+                ),
+            )
+            .hint("`overmind explain project` shows what project.yaml has"));
+        }
         // Who may not choose a directory of the host works in none of it.
         Err(failure)
             if failure.exit == Exit::Denied
@@ -611,6 +673,44 @@ async fn follow_command(cx: &Context, remote: &Remote, made: &Run, since: Since)
     }
 }
 
+/// The directory that a run is to begin in: that of `--project`, which is a path or the name of a declared
+/// Project. On another machine a path that is not here is the server's.
+///
+/// # Errors
+///
+/// As [`workspace`].
+async fn place(
+    cx: &Context,
+    remote: &Remote,
+    project: Option<&Path>,
+    cwd: Option<&Path>,
+) -> Result<Option<String>, Failure> {
+    let there = |path: &&Path| !cx.cwd.join(path).exists();
+    let Some(given) = project.filter(there) else { return workspace(cx, project, cwd) };
+    if given.is_absolute() {
+        let theirs = given.to_str().filter(|_| !remote.is_here() && cwd.is_none());
+        return match theirs {
+            Some(path) => Ok(Some(path.to_owned())),
+            None => workspace(cx, project, cwd),
+        };
+    }
+    let name = given.to_str().filter(|name| overmind_core::name::check(name).is_ok());
+    let Some(name) = name else { return workspace(cx, project, cwd) };
+    match remote.client().resource_fetch("project", name).await.map_err(Failure::from) {
+        Ok(declared) => {
+            let top = declared.spec["path"].as_str().map(Path::new);
+            let top = top.map(|top| cwd.map_or_else(|| top.to_owned(), |cwd| top.join(cwd)));
+            Ok(top.and_then(|top| top.to_str().map(str::to_owned)))
+        }
+        Err(failure) if failure.exit == Exit::Unreachable => Err(failure),
+        Err(_) => {
+            let message = format!("--project {name}: no directory and no Project has this name");
+            Err(Failure::new(Exit::NotFound, message)
+                .hint("`overmind get projects` lists what an admin has declared"))
+        }
+    }
+}
+
 /// The directory that a run is to begin in; `None` where nobody has said.
 pub(crate) fn workspace(
     cx: &Context,
@@ -658,5 +758,22 @@ mod tests {
     fn words_are_shown_as_a_shell_reads_them_back() {
         let shown = ["rm", "my dir", "it's", ""].map(quoted).join(" ");
         assert_eq!(shown, "rm 'my dir' 'it'\\''s' ''");
+    }
+
+    #[test]
+    fn a_name_that_no_run_can_have_is_refused_with_one_that_it_can() {
+        for (given, why, valid) in [
+            ("a b", "not a space", "--name a-b"),
+            ("Fix", "not `F`", "--name fix"),
+            ("né", "not `é`", "--name n"),
+            ("a\u{200b}b", "U+200B", "--name a-b"),
+            ("-a", "begin and end", "--name a"),
+            ("é", "not `é`", "--name fix-login"),
+        ] {
+            let failure = named(given).unwrap_err();
+            assert!(failure.message.contains(why), "{}", failure.message);
+            assert_eq!(failure.hint.unwrap(), format!("for example: {valid}"));
+            assert!(named(valid.trim_start_matches("--name ")).is_ok(), "{valid}");
+        }
     }
 }

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use serde_json::json;
 
 use crate::home::{Done, Home, done, until};
@@ -219,4 +221,94 @@ fn what_is_approved_is_named_and_high_risk_is_asked_again_at_a_terminal() {
         let all = home.run(&["ps", "--all", "-o", "json"]).ok().json();
         (all[0]["status"] != "awaiting_approval").then_some(())
     });
+}
+
+#[test]
+fn what_is_set_before_the_first_start_is_in_a_directory_of_its_owner_alone() {
+    let mut home = Home::new();
+    home.run(&["config", "set", "log.level", "debug"]).ok();
+    let mode = std::fs::metadata(home.data()).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o700, "{mode:o}");
+    home.start(&["--listen", "none"], &[]);
+    let refused = home.run(&["config", "set", "server.listen", "banana"]).fails(1);
+    refused.says("`server.listen` cannot be `banana`").says("overmind.toml is as it was");
+    assert!(!refused.err.contains(".toml:"), "{}", refused.err);
+}
+
+#[test]
+fn what_cannot_be_as_it_was_typed_is_said_in_the_words_of_who_typed_it() {
+    let house = house();
+    house.run(&["run", "--here", "--name", "plain", "--wait", "true"]).ok();
+    house.run(&["work", "plain"]).fails(5).says("plain has no environment of its own");
+    house.run(&["undo", "plain"]).fails(5).says("error: plain ");
+    for args in [&["attach", "--read-only", "plain"][..], &["send", "plain", "x"]] {
+        let refused = house.run(args);
+        assert!(refused.code != 0 && refused.err.contains("plain "), "{}", refused.err);
+        assert!(!refused.err.contains("Run "), "{}", refused.err);
+    }
+    let name = house.run(&["run", "--name", "a b", "true"]).fails(2);
+    name.says("not a space").says("--name a-b");
+    let tools = ["agent", "create", "--name", "t", "--model", "deterministic", "--tools", "shell"];
+    house.run(&tools).fails(2).says("`shell` (did you mean `run_shell`?)");
+    assert!(!house.run(&["agent", "list"]).ok().out.contains("t "), "no agent was made");
+    house.run(&["describe", "quest"]).ok().says("no quests found");
+    let nope = house.run(&["help", "nope"]).fails(2);
+    assert!(!nope.err.contains("done"), "{}", nope.err);
+}
+
+#[test]
+fn an_agents_program_that_is_not_installed_starts_and_makes_nothing() {
+    let mut home = Home::new();
+    let empty = home.path().join("bin");
+    std::fs::create_dir(&empty).unwrap();
+    let path = format!("{}:/usr/bin:/bin", empty.display());
+    home.start(&["--listen", "none"], &[("PATH", &path)]);
+    let opencode = empty.join("opencode");
+    let refused = home.run(&["run", "--agent", "opencode", "fix it"]).fails(3);
+    refused
+        .says("opencode is not installed on this machine (not on the PATH): nothing was started")
+        .says("npm install -g opencode-ai");
+    assert_eq!(home.run(&["ps", "--all", "-o", "json"]).ok().json(), json!([]));
+    assert!(!home.run(&["agent", "list"]).ok().out.contains("opencode"));
+    // Where the run names another PATH, the server looks there.
+    let set = format!("PATH={}:/usr/bin:/bin", empty.display());
+    home.run(&["run", "--agent", "opencode", "--env", &set, "fix it"]).fails(10);
+    std::fs::write(&opencode, "#!/bin/sh\necho here I am\n").unwrap();
+    std::fs::set_permissions(&opencode, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let ran = home.run(&["run", "--agent", "opencode", "--follow", "fix it"]).ok();
+    ran.shows("here I am");
+}
+
+#[test]
+fn an_operator_in_a_repository_that_nobody_declared_starts_nothing() {
+    let house = house();
+    house.home.0.agent("sh", &["--on-unknown", "retry", "--sandbox", "namespace"]);
+    let home = &house.home.0;
+    let key = home.run(&["key", "create", "op", "--role", "operator", "-o", "name"]).ok();
+    let operator = |args: &[&str]| {
+        let mut command = home.command(args);
+        command.env("OVERMIND_TOKEN", key.line()).current_dir(&house.project);
+        done(command.output().unwrap())
+    };
+    let refused = operator(&["run", "sh", "shell: true"]).fails(6);
+    refused.says("app: an admin declares it").says("nothing was started");
+    assert_eq!(home.run(&["ps", "--all", "-o", "json"]).ok().json(), json!([]));
+    operator(&["run", "--project", "shop", "sh", "shell: true"]).fails(3).says("no Project");
+    let text = format!(
+        "apiVersion: overmind/v1\nkind: Project\nmetadata: {{name: shop}}\nspec: {{path: {}}}\n",
+        house.project.canonicalize().unwrap().display()
+    );
+    let file = home.path().join("project.yaml");
+    std::fs::write(&file, text).unwrap();
+    home.run(&["apply", "-f", file.to_str().unwrap()]).ok();
+    operator(&["run", "--wait", "--once", "sh", "shell: true"]).ok();
+    let named = ["run", "--wait", "--once", "--name", "named", "--project", "shop"];
+    operator(&[&named[..], &["sh", "shell: true"]].concat()).ok();
+    let own = house.home.named("named")["workspace"].as_str().unwrap().to_owned();
+    assert!(own.ends_with("/app"), "{own}");
+    // A key that starts runs may not list agents, and needs to for none of its own.
+    let ci = home.run(&["key", "create", "ci", "--scope", "runs", "-o", "name"]).ok();
+    let env = [("OVERMIND_TOKEN", ci.line())];
+    let refused = home.run_env(&env, &["run", "-d", "sh", "-c", "true"]);
+    assert!(!refused.err.contains("needs viewer"), "{}", refused.err);
 }
