@@ -87,7 +87,8 @@ impl Engine {
     }
 
     /// Says more to a run: it goes on with that when it rests or has ended, hears it before its
-    /// next turn while a model works on it, and takes it as the answer when it asks something.
+    /// next turn while a model works on it, when its turn is over if it is a program that works on one
+    /// thing at a time (Claude Code, Codex), and takes it as the answer when it asks something.
     ///
     /// Of a command that lives it is written to the input, in the encoding of its provider's protocol
     /// if it speaks one, marked in the log as a person's word, and recorded. `raw` sends the bytes as
@@ -159,6 +160,11 @@ impl Engine {
         use SessionStatus::{AwaitingApproval, AwaitingInput, Idle, Queued, Running};
         let row = self.find_session(id).await?;
         let alive = row.command.as_ref().is_some_and(|command| command.pid.is_some());
+        let works = matches!(row.status, Queued | Running);
+        if !bytes && works && self.hears_later(&row).await? {
+            self.can_be_told(text)?;
+            return Ok(Some(Order::Tell { message: text.to_owned(), by: by.name.clone() }));
+        }
         if bytes || (alive && row.status != Idle) {
             return Ok(None);
         }
@@ -201,6 +207,12 @@ impl Engine {
             return Err(EngineError::conflict(message));
         }
         self.has_name(row).await
+    }
+
+    /// Whether its program hears what is said when its turn is over.
+    async fn hears_later(&self, row: &SessionRow) -> Result<bool, EngineError> {
+        let spec = self.spec_of(row.id).await?;
+        Ok(spec.agent.command.as_ref().is_some_and(launch::hears_later))
     }
 
     /// Refuses to go on with a run whose name another one has by now.

@@ -268,7 +268,7 @@ impl Engine {
                     (config.environment.clone(), config.credentials.clone());
                 let (clock, tasks) = (Arc::clone(&clock), backstage.clone());
                 let stays = stays.clone();
-                let door = relay::Door::new(&environment, &*models);
+                let door = relay::Door::new(&environment, Arc::clone(&models));
                 let lives = Lives::new(
                     processes,
                     enclosures.clone(),

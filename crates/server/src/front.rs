@@ -165,7 +165,8 @@ impl Front {
         if let Some(source) = peer.source() {
             cx.admit_source(source)?;
         }
-        if peer.door_of.is_none() && routes::web::serves(path) {
+        let strays = routes::web::is_stray(path) && reads && wants_page(request.headers());
+        if peer.door_of.is_none() && (routes::web::serves(path) || strays) {
             let page = routes::web::answer(cx, &self.router, request, peer.tls, peer.tcp.is_some());
             return match AssertUnwindSafe(Box::pin(page)).catch_unwind().await {
                 Ok(answered) => answered,
@@ -193,6 +194,12 @@ impl Front {
             Err(_) => Err(Fault::internal("a handler panicked", &"see the panic above")),
         }
     }
+}
+
+/// Whether a browser asks for a page.
+fn wants_page(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    accept.is_some_and(|accept| accept.contains("text/html"))
 }
 
 /// A path for the log: what looks like a token of ours, put there by mistake, is left out.

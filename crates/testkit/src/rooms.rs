@@ -80,6 +80,11 @@ impl FakeRooms {
         self.wishes().fail.insert(call);
     }
 
+    /// Calls of this name do what they should again.
+    pub fn succeed(&self, call: &'static str) {
+        self.wishes().fail.remove(call);
+    }
+
     /// Calls of this name do not return until [`FakeRooms::let_go`].
     pub fn hang(&self, call: &'static str) {
         self.wishes().hang.insert(call);

@@ -164,9 +164,7 @@ fn of_event(event: &Event) -> Option<Told> {
         "run.time_limit_reached" => Told::new(Tone::Bad, "✕", "time limit reached"),
         "supervisor.stalled" => Told::new(Tone::Ask, "⟳", "repeats itself").noted(text("what")),
         "run.awaiting_input" => Told::new(Tone::Ask, "?", "asks").with(text("prompt")),
-        "run.restored" => {
-            Told::new(Tone::Flat, "⟳", "brought back").noted(format!("by {}", by()))
-        }
+        "run.restored" => Told::new(Tone::Flat, "⟳", "brought back").noted(format!("by {}", by())),
         "run.input_received" | "run.told" => {
             Told::new(Tone::Busy, "›", format!("{} says", by())).with(text("message"))
         }

@@ -41,4 +41,4 @@ mod start;
 
 pub use page::POLICY;
 pub use port::{Call, Fut, Pass, Port, Refusal, Reply, SignIn, Visitor};
-pub use site::{Answer, Incoming, answer, serves};
+pub use site::{Answer, Incoming, answer, is_stray, serves};

@@ -77,6 +77,18 @@ pub(crate) async fn head(
     Ok((frame, head, run, now))
 }
 
+/// The id of the newest run with this name; `None` where it is an id already, or nothing.
+pub(crate) async fn id_of(ask: &Ask<'_>, name: &str) -> Option<String> {
+    // An id has an underscore.
+    let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if name == "new" || !name.bytes().all(is_name) {
+        return None;
+    }
+    let call = Call::get(format!("/api/runs?view=basic&limit=1&name={name}"));
+    let found: Vec<overmind_api::RunBasic> = ask.port.call(ask.secret, call).await.value().ok()?;
+    found.first().map(|run| run.id.to_string())
+}
+
 #[derive(Template)]
 #[template(path = "run.html")]
 struct Page {

@@ -84,6 +84,13 @@ pub fn serves(path: &str) -> bool {
         )
 }
 
+/// Whether a path is neither the dashboard's nor the API's: a browser that asks for it is shown a page that says so.
+pub fn is_stray(path: &str) -> bool {
+    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    let api = ["api", "mesh", "mcp", "llm", "metrics", "health", "healthz", "readyz", "services"];
+    path.starts_with('/') && !path.starts_with("//") && !serves(path) && !api.contains(&first)
+}
+
 /// Answers one request. Never fails: what goes wrong is a page that says so.
 pub async fn answer(port: &dyn Port, incoming: Incoming<'_>) -> Answer {
     let Incoming { parts, body, secure } = incoming;
@@ -134,6 +141,12 @@ pub async fn answer(port: &dyn Port, incoming: Incoming<'_>) -> Answer {
     }
     let ask = Ask { port, secret: &secret, visitor: &visitor, query };
     let parts_of: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    if let (false, ["runs", name, rest @ ..]) = (posts, parts_of.as_slice())
+        && let Some(id) = run::id_of(&ask, name).await
+    {
+        let path: String = rest.iter().map(|part| format!("/{part}")).collect();
+        return Answer::Page(see_other(&format!("/runs/{id}{path}")));
+    }
     let done = match (posts, parts_of.as_slice()) {
         (false, []) => now::show(&ask, None).await,
         (false, ["live"]) => return stream(&secret, "/api/events/stream".to_owned()),
@@ -306,6 +319,12 @@ mod tests {
             ["/api/runs", "/mesh/x", "/mcp", "/llm/x", "/metrics", "/health", "//runs", "runs"]
         {
             assert!(!serves(path), "{path}");
+        }
+        for path in ["/nope", "/run/x", "/index.html"] {
+            assert!(is_stray(path), "{path}");
+        }
+        for path in ["/", "/runs/x", "/api/nope", "/mesh/x", "/mcp", "/metrics", "//x", "x"] {
+            assert!(!is_stray(path), "{path}");
         }
     }
 }

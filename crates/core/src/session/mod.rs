@@ -129,6 +129,8 @@ pub struct Session {
     last_error: String,
     /// To be said to the model before its next turn, once all results are in.
     notes: Vec<String>,
+    /// What was said to a program that hears nothing while it works.
+    later: Vec<String>,
     nudged: bool,
     /// The repeated part of a fork is over.
     forked: bool,
@@ -206,6 +208,7 @@ impl Session {
             turn_failed: false,
             last_error: String::new(),
             notes: Vec::new(),
+            later: Vec::new(),
             nudged: false,
             forked: false,
             gated,

@@ -20,6 +20,12 @@ const ANSWERED: &str = "{\"ok\": true}";
 impl Session {
     /// It has an answer: it rests if it is a conversation that can go on, and ends otherwise.
     pub(super) fn succeed(&mut self, answer: String, now: Timestamp, out: &mut Step) {
+        if !self.later.is_empty() && self.has_conversation() {
+            let message = std::mem::take(&mut self.later).join("\n\n");
+            self.halt("it was said more", now, out);
+            self.running_since = Some(now);
+            return self.woken(&message, now, out);
+        }
         if self.spec.conversation && self.has_conversation() {
             return self.rest(answer, now, out);
         }
@@ -61,7 +67,7 @@ impl Session {
     /// [`Refusal`], in the words that a user sees.
     pub(super) fn may_be_told(&self, input: &Input) -> Result<(), Refusal> {
         let Input::Told { epoch, .. } = input else { return Err(Refusal::Stale) };
-        if self.rests_alive() || self.is_thinking() {
+        if self.rests_alive() || self.is_thinking() || self.hears_later() {
             return Ok(());
         }
         if !self.is_resting() && !self.row.status.is_terminal() {
@@ -83,14 +89,26 @@ impl Session {
             && matches!(self.phase, Phase::Deciding { .. } | Phase::Acting { .. })
     }
 
+    /// Whether its program works and hears what is said when its turn is over.
+    fn hears_later(&self) -> bool {
+        matches!(self.row.status, SessionStatus::Queued | SessionStatus::Running)
+            && !matches!(self.phase, Phase::Resting | Phase::Ended)
+            && self.command().is_some_and(launch::hears_later)
+    }
+
     /// A person says more.
     pub(super) fn told_more(&mut self, message: &str, by: &str, now: Timestamp, out: &mut Step) {
         if self.rests_alive() {
             self.tell_life(message, by, now, out);
         } else if matches!(self.phase, Phase::Deciding { .. } | Phase::Acting { .. }) {
             self.notes.push(format!("The user says: {message}"));
+        } else if self.hears_later() {
+            self.later.push(message.to_owned());
         } else {
-            self.woken(message, now, out);
+            // It ended before it heard what was said last: that is not lost.
+            self.later.push(message.to_owned());
+            let message = std::mem::take(&mut self.later).join("\n\n");
+            self.woken(&message, now, out);
         }
     }
 

@@ -170,6 +170,44 @@ fn a_program_of_one_turn_rests_without_a_process_and_begins_again_with_the_next_
 }
 
 #[test]
+fn a_program_of_one_turn_hears_what_is_said_meanwhile_when_its_turn_is_over() {
+    for provider in [Provider::Claude, Provider::Codex] {
+        let mut world = World::conversing(program(provider, CommandKind::Task));
+        world.told(10, &[conversation(), says("hm")]);
+        for message in ["and a test", "and its documentation"] {
+            world.tell(message);
+            assert_eq!(world.status(), SessionStatus::Running);
+        }
+        world.recover();
+        world.told(20, &[result("mended")]);
+        world.ends(0);
+        assert_eq!(world.status(), SessionStatus::Running, "it goes on with what was said");
+        let (_, launch) = world.launch.as_ref().expect("a life");
+        let said = launch
+            .argv
+            .iter()
+            .chain(&launch.first)
+            .any(|it| it.contains("and a test") && it.contains("and its documentation"));
+        assert!(said, "{provider:?}: {:?}", launch.argv);
+        world.told(30, &[conversation(), result("all of it")]);
+        world.ends(0);
+        assert_eq!(world.status(), SessionStatus::Idle);
+        assert_eq!(world.session.row().final_answer.as_deref(), Some("all of it"));
+
+        // What a turn that failed has not heard goes with what is said next.
+        world.tell("and a picture");
+        world.tell("and its source");
+        world.ends(1);
+        assert_eq!(world.status(), SessionStatus::Failed);
+        world.tell("go on");
+        let (_, launch) = world.launch.as_ref().expect("a life");
+        let said = launch.argv.iter().chain(&launch.first);
+        let said = said.filter(|it| it.contains("and its source") && it.contains("go on"));
+        assert_eq!(said.count(), 1, "{provider:?}: {:?}", launch.argv);
+    }
+}
+
+#[test]
 fn a_rest_without_a_process_ends_at_once() {
     let mut world = World::conversing(program(Provider::Codex, CommandKind::Task));
     world.told(10, &[conversation(), result("mended")]);

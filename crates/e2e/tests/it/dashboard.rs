@@ -242,6 +242,16 @@ async fn a_run_is_started_answered_and_read_without_scripts_and_no_text_becomes_
     let late = browser.post(&answer, &sent).await;
     assert_eq!(late.status(), StatusCode::CONFLICT);
 
+    // A run is found by its name, too, and what is not there is told on a page.
+    for (asked, at) in [("/runs/docs", run.clone()), ("/runs/docs/log", format!("{run}/log"))] {
+        assert_eq!(browser.get(asked).await.headers()[LOCATION].to_str().unwrap(), at);
+    }
+    let nowhere = browser.client.get(format!("{url}/nope")).header("accept", "text/html");
+    let nowhere = nowhere.header("cookie", &browser.cookie).send().await.unwrap();
+    assert_eq!(nowhere.status(), StatusCode::NOT_FOUND);
+    assert!(nowhere.text().await.unwrap().contains("there is no such page"));
+    assert_eq!(browser.get("/nope").await.status(), StatusCode::UNAUTHORIZED, "no browser asks");
+
     let page = browser.text(&run).await;
     for shown in
         ["ann says", "docs/http.md", "run_shell", "exit 0", "&#60;svg onload=alert(4)&#62; done"]

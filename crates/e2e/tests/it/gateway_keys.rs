@@ -109,3 +109,23 @@ fn a_placeholder_reaches_the_models_of_its_service_with_the_vaults_key_and_no_ot
     assert_eq!(door.ask("chat/completions", &token, "openai:gpt-4o").0, 401);
     home.0.keeps_none_of(&[KEY, &token]);
 }
+
+#[test]
+fn claude_code_asks_through_the_server_as_soon_as_the_vault_has_a_key() {
+    let mut home = Home::new();
+    home.start(&["--listen", "127.0.0.1:0"], &[]);
+    let home = Commands(home);
+    let agent = json!({
+        "name": "teller", "role": "tells", "model": "command", "sandbox": "none",
+        "command": {"provider": "claude", "argv": ["sh", "-c", "echo \"asks <$ANTHROPIC_BASE_URL>\""]},
+    });
+    let file = home.0.path().join("agent.json");
+    std::fs::write(&file, agent.to_string()).unwrap();
+    home.run(&["agent", "create", "--file", file.to_str().unwrap()]).ok();
+    home.run(&["run", "--agent", "teller", "--name", "before", ""]);
+    home.says("before", "asks <>");
+    home.0.set("anthropic_api_key", KEY, &[]);
+    home.run(&["run", "--agent", "teller", "--name", "after", ""]);
+    let said = home.says("after", "asks <http");
+    assert!(said.contains("/llm/anthropic>"), "{said}");
+}

@@ -344,24 +344,34 @@ fn refused(err: BudgetError) -> RelayError {
 }
 
 /// What agents' programs need to know to ask this server for models.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Door {
     /// Without a slash at its end; `None` where no program could reach it.
     server: Option<String>,
-    openai: bool,
-    anthropic: bool,
+    /// Asked at each start: a key may be put into the vault at any time.
+    models: Option<Arc<dyn Models>>,
+}
+
+impl std::fmt::Debug for Door {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Door").field("server", &self.server).finish_non_exhaustive()
+    }
 }
 
 impl Door {
     /// `environment`: what all commands have.
-    pub(crate) fn new(environment: &[(String, String)], models: &dyn Models) -> Self {
+    pub(crate) fn new(environment: &[(String, String)], models: Arc<dyn Models>) -> Self {
         let server = environment.iter().find(|(name, _)| name == GATEWAY);
-        let ready = |dialect| models.upstreams().is_some_and(|all| all.is_ready(dialect));
         Self {
             server: server.map(|(_, at)| at.trim_end_matches('/').to_owned()),
-            openai: ready(Dialect::OpenAi),
-            anthropic: ready(Dialect::Anthropic),
+            models: Some(models),
         }
+    }
+
+    /// Whether some provider of the dialect has what it needs.
+    fn ready(&self, dialect: Dialect) -> bool {
+        let upstreams = self.models.as_ref().and_then(|models| models.upstreams());
+        upstreams.is_some_and(|all| all.is_ready(dialect))
     }
 
     /// Where a life's program is to ask, if it is to.
@@ -380,8 +390,8 @@ impl Door {
         let reaches = network != Network::None;
         let wanted = match (launch.gateway, launch.provider) {
             (Some(wanted), _) => wanted,
-            (None, Provider::Claude) => self.anthropic && !own && reaches,
-            (None, Provider::Codex) => self.openai && !own && reaches,
+            (None, Provider::Claude) => !own && reaches && self.ready(Dialect::Anthropic),
+            (None, Provider::Codex) => !own && reaches && self.ready(Dialect::OpenAi),
             (None, Provider::Raw | Provider::Lines) => false,
         };
         match (server, wanted) {

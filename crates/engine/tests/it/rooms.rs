@@ -445,16 +445,24 @@ async fn a_decision_over_its_work_is_carried_out_recorded_and_shown() {
     assert_eq!((row.status, decision.what), (SessionStatus::Running, branch));
     house.exits(0).await;
     assert_eq!(house.ended(run).await.1.phase, RoomPhase::Kept);
+    // What failed is no decision.
+    let before = engine.session_fetch(&by, run).await.unwrap();
+    house.rooms.fail("done");
+    let failed = engine.session_done(&by, run, RoomDone::Discard, None, &[]).await;
+    assert!(matches!(failed, Err(EngineError::Unavailable { .. })), "{failed:?}");
+    assert_eq!(engine.session_fetch(&by, run).await.unwrap(), before);
+    house.rooms.succeed("done");
     let (row, decision) = engine.session_done(&by, run, merge.clone(), None, &[]).await.unwrap();
     assert_eq!(decision.outcome.commit.as_deref(), Some("c0ffee"));
     let shown = engine.session_fetch(&by, run).await.unwrap();
     assert_eq!((shown.room.as_ref().unwrap().done.as_ref(), &shown), (Some(&decision), &row));
     let kinds = house.world.kinds(run).await;
     assert_eq!(kinds.iter().filter(|kind| *kind == "room.done").count(), 2);
-    // What failed is no decision.
-    house.rooms.fail("done");
-    let failed = engine.session_done(&by, run, RoomDone::Discard, None, &[]).await;
-    assert!(matches!(failed, Err(EngineError::Unavailable { .. })), "{failed:?}");
+    for again in [merge.clone(), RoomDone::Discard] {
+        let refused = engine.session_done(&by, run, again, None, &[]).await;
+        let Err(EngineError::Conflict { message }) = refused else { panic!("{refused:?}") };
+        assert!(message.contains("mend is merged already"), "{message}");
+    }
     assert_eq!(engine.session_fetch(&by, run).await.unwrap(), row);
     let odd = RoomDone::PrBranch { name: Some("--force".into()) };
     let refused = engine.session_done(&by, run, odd, None, &[]).await;

@@ -35,7 +35,7 @@ const HANDSHAKE: [HeaderName; 5] = [
     header::SEC_WEBSOCKET_PROTOCOL,
 ];
 
-pub(crate) use overmind_web::serves;
+pub(crate) use overmind_web::{is_stray, serves};
 
 /// Answers a request to a page. `counted`: it counts for the rate of its caller.
 pub(crate) async fn answer(

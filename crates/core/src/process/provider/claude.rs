@@ -21,6 +21,8 @@ pub(super) fn facts(event: &Map<String, Value>, at: u64, facts: &mut Vec<Fact>) 
             {
                 let model = id(event, "model");
                 facts.push(Fact::Conversation { id: conversation, model });
+            } else if event.get("subtype").and_then(Value::as_str) == Some("api_retry") {
+                facts.push(Fact::Trouble { message: retry(event) });
             }
         }
         Some("assistant") => {
@@ -63,6 +65,17 @@ pub(super) fn facts(event: &Map<String, Value>, at: u64, facts: &mut Vec<Fact>) 
         }
         Some(_) | None => {}
     }
+}
+
+/// What it says of a call of its model that failed and that it makes again.
+fn retry(event: &Map<String, Value>) -> String {
+    let answers = match number(event, "error_status") {
+        0 => "does not answer".to_owned(),
+        status => format!("answers {status}"),
+    };
+    let why = id(event, "error").map(|why| format!(" ({why})")).unwrap_or_default();
+    let (attempt, most) = (number(event, "attempt"), number(event, "max_retries"));
+    format!("the model's API {answers}{why}; Claude Code tries again, {attempt} of {most}")
 }
 
 fn blocks(event: &Map<String, Value>) -> impl Iterator<Item = &Map<String, Value>> {

@@ -23,6 +23,12 @@ pub fn is_own(command: &CommandSpec) -> bool {
     has && command.argv.first().is_none_or(|first| first.starts_with('-'))
 }
 
+/// Whether the program works on one thing at a time and takes what is said meanwhile afterwards, in a
+/// program of its own that goes on with the conversation.
+pub fn hears_later(command: &CommandSpec) -> bool {
+    is_own(command) && command.kind == CommandKind::Task
+}
+
 /// Whether what the program writes is read: a screen is not.
 pub fn is_read(command: &CommandSpec) -> bool {
     command.provider != Provider::Raw && !has_terminal(command)

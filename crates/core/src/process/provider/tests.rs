@@ -45,6 +45,25 @@ fn read(provider: Provider, text: &str) -> Vec<Fact> {
 }
 
 #[test]
+fn claude_says_that_it_calls_its_model_again() {
+    let line = |rest: &str| {
+        format!(
+            "{{\"type\":\"system\",\"subtype\":\"api_retry\",\"attempt\":2,\"max_retries\":10{rest}}}\n"
+        )
+    };
+    let told = |rest: &str| read(Provider::Claude, &line(rest));
+    let trouble = |message: &str| [Fact::Trouble { message: message.into() }];
+    assert_eq!(
+        told(r#","error_status":502,"error":"server_error""#),
+        trouble("the model's API answers 502 (server_error); Claude Code tries again, 2 of 10")
+    );
+    assert_eq!(
+        told(r#","error_status":null"#),
+        trouble("the model's API does not answer; Claude Code tries again, 2 of 10")
+    );
+}
+
+#[test]
 fn what_claude_writes_is_understood() {
     let facts = read(Provider::Claude, CLAUDE);
     let id = "6eb75c4c-8775-4142-b897-1a4e75e390bc".to_owned();
