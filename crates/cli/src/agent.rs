@@ -318,7 +318,7 @@ fn unknown_tools(given: &[String], known: &[&str]) -> Option<Failure> {
         .filter(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'))
         .filter(|name| !name.contains("__"))
         .collect();
-    // `shell` is a part of `run_shell`, which is nearer than any change of letters.
+    // `shell` is a part of `run_shell`, which is nearer than any misspelling.
     let near = |word: &str| {
         let part = |tool: &&&str| tool.split('_').any(|part| part == word);
         nearest(word, known.iter().copied()).or_else(|| known.iter().find(part).copied())

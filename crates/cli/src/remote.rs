@@ -5,12 +5,10 @@
 //! server; any other address needs OVERMIND_TOKEN, so that a mistyped URL gets nothing.
 
 use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use overmind_api::{
-    Agent, AgentCreate, AgentId, AgentPatch, ApiKeyId, AttachMode, AttestationRecord, AuditReport,
+    Agent, AgentCreate, AgentPatch, ApiKeyId, AttachMode, AttestationRecord, AuditReport,
     BackupDone, BackupRequest, Diff, Event, ForkRequest, InboxAnswer, InboxBatch, InboxBatchDone,
     InboxItem, InboxKind, InboxListQuery, InboxProposal, Key, KeyCreate, KeyCreated, Leaks,
     ListQuery, MAX_LIMIT, McpPin, McpServerPut, McpUnpin, MemoryId, MemoryItem, MemoryListQuery,
@@ -32,6 +30,8 @@ use serde_json::Value;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::ids;
+
+mod agents;
 
 /// Runs, agents and the like that are looked through for a part of an id.
 const MAX_SCANNED: u32 = 10_000;
@@ -170,22 +170,6 @@ impl Remote {
         matches!(self.client.target(), Target::Unix(_))
     }
 
-    /// The PATH that the server was started with; `None` where it is on another machine, or where a
-    /// process's environment cannot be read.
-    pub fn path_of_server(&self, cx: &Context) -> Option<OsString> {
-        let Target::Unix(socket) = self.client.target() else { return None };
-        let Holder::Server { pid, file: Some(file) } = holder(&cx.data().ok()?) else {
-            return None;
-        };
-        if file.socket.as_ref() != Some(socket) {
-            return None;
-        }
-        let variables = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
-        let mut variables = variables.split(|byte| *byte == 0);
-        let path = variables.find_map(|one| one.strip_prefix(b"PATH="))?;
-        Some(OsStr::from_bytes(path).to_owned())
-    }
-
     /// The run that this program is of, where it speaks with that run's own token.
     pub fn own(&self) -> Option<&str> {
         self.own.as_deref()
@@ -207,44 +191,6 @@ impl Remote {
 
     pub async fn agent_create(&self, agent: &AgentCreate) -> Result<Agent, Failure> {
         Ok(self.client.agent_create(agent, None).await?)
-    }
-
-    /// The agent of commands that are given in words, made if there is none.
-    pub async fn agent_of_commands(&self) -> Result<Agent, Failure> {
-        self.agent_or(&crate::command::agent()).await
-    }
-
-    /// An agent that is there without being made, such as `claude`; `None` for any other name.
-    pub async fn built_in(&self, name: &str) -> Result<Option<Agent>, Failure> {
-        match crate::command::built_in(name) {
-            Some(agent) => self.agent_or(&agent).await.map(Some),
-            None => Ok(None),
-        }
-    }
-
-    /// The agent of this name, made where there is none.
-    async fn agent_or(&self, agent: &AgentCreate) -> Result<Agent, Failure> {
-        match self.client.agent_fetch(&agent.name).await.map_err(Failure::from) {
-            Err(failure) if failure.exit == Exit::NotFound => {}
-            found => return found,
-        }
-        match self.client.agent_create(agent, None).await.map_err(Failure::from) {
-            // Somebody else has just made it.
-            Err(failure) if failure.exit == Exit::Conflict => {
-                Ok(self.client.agent_fetch(&agent.name).await?)
-            }
-            Err(failure) if failure.exit == Exit::Denied && self.own.is_some() => {
-                let message =
-                    format!("there is no agent `{}` yet, and a run may not create one", agent.name);
-                let hint = format!(
-                    "outside of the run, `overmind run {}` creates it; `overmind agent list` lists those \
-                     that this run may start",
-                    if agent.name == crate::command::AGENT { "true" } else { &agent.name }
-                );
-                Err(Failure::new(Exit::NotFound, message).hint(hint))
-            }
-            made => made,
-        }
     }
 
     pub async fn run_stop(&self, id: &str, stop: RunStop) -> Result<Run, Failure> {
@@ -341,38 +287,6 @@ impl Remote {
     pub async fn agent_versions(&self, agent: &Agent) -> Result<Vec<Agent>, Failure> {
         let first = self.client.agent_versions(&agent.id.to_string(), &first(MAX_SCANNED)).await?;
         self.rest(first, MAX_SCANNED).await
-    }
-
-    /// An agent by its exact name, its id or a unique part of its id.
-    pub async fn find_agent(&self, given: &str) -> Result<Agent, Failure> {
-        if given.trim().is_empty() {
-            return Err(Failure::usage("the agent's name is blank"));
-        }
-        let missing = match self.client.agent_fetch(given).await {
-            Ok(agent) => return Ok(agent),
-            Err(err) => Failure::from(err),
-        };
-        let scan = missing.exit == Exit::NotFound && ids::plausible(given, AgentId::PREFIX);
-        if missing.exit != Exit::NotFound {
-            return Err(missing);
-        }
-        let all = match self.agents(MAX_SCANNED).await {
-            // A key that may start runs and not list agents names one by its name.
-            Err(failure) if failure.exit == Exit::Denied => {
-                return Err(ids::none("agent", given, "overmind agent list"));
-            }
-            all => all?,
-        };
-        let fits = |agent: &&Agent| scan && ids::matches(given, &agent.id.to_string());
-        let mut found: Vec<Agent> = all.iter().filter(fits).cloned().collect();
-        if found.is_empty() {
-            let names = all.iter().map(|agent| agent.name.as_str());
-            return Err(ids::none_but("agent", given, names, "overmind agent list"));
-        }
-        let names = found.iter().map(|agent| agent.id.to_string()).collect();
-        let id = ids::only("agent", given, names, "overmind agent list")?;
-        let at = found.iter().position(|agent| agent.id.to_string() == id);
-        Ok(found.swap_remove(at.expect("it is one of them")))
     }
 
     pub async fn run_create(&self, run: &RunCreate, key: Option<&str>) -> Result<Run, Failure> {

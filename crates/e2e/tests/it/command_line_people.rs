@@ -309,6 +309,9 @@ fn an_operator_in_a_repository_that_nobody_declared_starts_nothing() {
     // A key that starts runs may not list agents, and needs to for none of its own.
     let ci = home.run(&["key", "create", "ci", "--scope", "runs", "-o", "name"]).ok();
     let env = [("OVERMIND_TOKEN", ci.line())];
-    let refused = home.run_env(&env, &["run", "-d", "sh", "-c", "true"]);
-    assert!(!refused.err.contains("needs viewer"), "{}", refused.err);
+    let refused = home.run_env(&env, &["run", "-d", "--", "true"]);
+    refused.says("there is no agent `command` yet").says("an admin's first run creates it");
+    home.run(&["run", "--wait", "true"]).ok();
+    let boxed = ["run", "--wait", "--sandbox", "namespace", "--", "true"];
+    home.run_env(&env, &boxed).ok();
 }
