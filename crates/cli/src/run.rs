@@ -705,7 +705,7 @@ async fn place(
         Err(failure) if failure.exit == Exit::Unreachable => Err(failure),
         Err(_) => {
             let message = format!("--project {name}: no directory and no Project has this name");
-            Err(Failure::new(Exit::NotFound, message)
+            Err(Failure::failed(message)
                 .hint("`overmind get projects` lists what an admin has declared"))
         }
     }

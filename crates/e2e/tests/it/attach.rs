@@ -229,11 +229,11 @@ fn what_has_no_terminal_or_is_none_is_refused_clearly() {
     home.run(&["attach", "sh", "--read-only", "--detach-key", "F1"]).fails(2).says("is no key");
     home.run(&["run", "--name", "piped", "--pipes", "sleep 600"]).ok();
     home.alive("piped");
-    home.run(&["attach", "piped", "--read-only"]).fails(5).says("Run has no terminal");
+    home.run(&["attach", "piped", "--read-only"]).fails(5).says("piped has no terminal");
     home.run(&["run", "--name", "gone", "true"]).ok();
     home.run(&["wait", "gone"]).ok();
     let refused = home.run(&["attach", "gone", "--read-only"]).fails(5);
-    refused.says("Run has ended").says("overmind logs gone");
+    refused.says("gone has ended").says("overmind logs gone");
     // Looking needs no terminal: what is written goes into a file or a pipe.
     let mut watch = home.0.command(&["attach", "sh", "--read-only"]);
     let mut watch = watch.stdout(std::process::Stdio::piped()).spawn().unwrap();

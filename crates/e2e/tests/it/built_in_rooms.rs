@@ -209,7 +209,7 @@ fn what_a_command_did_is_brought_back_in_a_worktree_that_was_kept() {
     house.run(&["undo", "works"]).fails(5).says("works is working");
     house.run(&["kill", "works"]).ok();
     house.run(&["run", "--name", "here", "--here", "--wait", "true"]).ok();
-    house.run(&["undo", "here"]).fails(5).says("Run has no environment");
+    house.run(&["undo", "here"]).fails(5).says("here has no environment");
     house.run(&["done", "shell", "--discard", "--yes"]).ok();
     house.ended("works");
     house.check();

@@ -293,7 +293,7 @@ fn an_operator_in_a_repository_that_nobody_declared_starts_nothing() {
     let refused = operator(&["run", "sh", "shell: true"]).fails(6);
     refused.says("app: an admin declares it").says("nothing was started");
     assert_eq!(home.run(&["ps", "--all", "-o", "json"]).ok().json(), json!([]));
-    operator(&["run", "--project", "shop", "sh", "shell: true"]).fails(3).says("no Project");
+    operator(&["run", "--project", "shop", "sh", "shell: true"]).fails(1).says("no Project");
     let text = format!(
         "apiVersion: overmind/v1\nkind: Project\nmetadata: {{name: shop}}\nspec: {{path: {}}}\n",
         house.project.canonicalize().unwrap().display()

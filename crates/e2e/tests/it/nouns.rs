@@ -62,7 +62,7 @@ fn what_is_wrong_with_an_agent_is_named() {
     let odd = ["agent", "create", "--name", "a", "--model", "x", "--failure-budget", "99"];
     home.run(&odd).fails(2).says("failure_budget");
     let unknown = ["agent", "create", "--name", "a", "--model", "deterministic", "--tools", "nope"];
-    home.run(&unknown).ok().says("warning: ").says("nope");
+    home.run(&unknown).fails(2).says("no tool is called `nope`").says("overmind tool list");
     home.run(&["agent", "get", "nobody"]).fails(3).says("there is no agent `nobody`");
     home.run(&["agent", "get", ""]).fails(2);
 }

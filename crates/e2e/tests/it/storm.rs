@@ -31,7 +31,7 @@ const DISK: u32 = 96;
 
 /// Refusals that are no failure: what they say is true.
 const TOO_LATE: &[&str] = &[
-    "Run is ending already",
+    "is ending already",
     "already finished",
     "has no process now",
     "no conversation to go on with",

@@ -35,7 +35,7 @@ fn a_run_is_begun_in_a_directory_of_a_project_and_told_as_an_object() {
     let listed = home.run(&["ps", "--all", "--json"]).ok().json();
     assert_eq!(listed.as_array().unwrap().len(), 4);
     home.run(&["run", "--cwd", "nowhere", "true"]).fails(1).says("--cwd");
-    home.run(&["run", "--project", "nowhere", "true"]).fails(1).says("--workspace");
+    home.run(&["run", "--project", "nowhere", "true"]).fails(1).says("--project nowhere");
     home.run(&["run", "--detach", "--wait", "true"]).fails(2).says("cannot be used with");
     home.run(&["ps", "--json", "-o", "wide"]).fails(2).says("cannot be used with");
 
