@@ -94,10 +94,11 @@ fn named(name: &str) -> Result<(), Failure> {
     let Err(why) = overmind_core::name::check(name) else { return Ok(()) };
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let why = match name.chars().find(|c| !plain(*c)) {
-        // By its code point only what cannot be seen.
         Some(' ') => "may have small letters, digits and hyphens, not a space".to_owned(),
-        Some(c) if c.is_alphanumeric() => {
-            format!("may have small letters, digits and hyphens (a-z, 0-9, -), not `{c}`")
+        // It may only look like another one: also by its code point.
+        Some(c) if c.is_alphanumeric() && !c.is_ascii() => {
+            let (rule, place) = why.split_once(", not ").unwrap_or((&why, ""));
+            format!("{rule}, not `{c}` ({place})")
         }
         Some(_) | None => why,
     };
@@ -764,8 +765,8 @@ mod tests {
     fn a_name_that_no_run_can_have_is_refused_with_one_that_it_can() {
         for (given, why, valid) in [
             ("a b", "not a space", "--name a-b"),
-            ("Fix", "not `F`", "--name fix"),
-            ("né", "not `é`", "--name n"),
+            ("Fix", "not `F` at position 1", "--name fix"),
+            ("né", "not `é` (U+00E9 at position 2)", "--name n"),
             ("a\u{200b}b", "U+200B", "--name a-b"),
             ("-a", "begin and end", "--name a"),
             ("é", "not `é`", "--name fix-login"),

@@ -121,8 +121,10 @@ impl Story {
             "run.restored" => self.dim("it had ended and is brought back"),
             "run.succeeded" => paint("done", Tone::Good, self.colour),
             "run.canceled" => {
-                let by = clean::line(text("by").unwrap_or("someone")).into_owned();
-                paint(&format!("stopped by {by}"), Tone::Waits, self.colour)
+                let by = clean::line(text("by").unwrap_or("someone"));
+                let why = text("reason").map(|reason| format!(": {}", clean::line(reason)));
+                let line = format!("stopped{}", why.unwrap_or_else(|| format!(" by {by}")));
+                paint(&line, Tone::Waits, self.colour)
             }
             "run.failed" => {
                 let why = error_text(payload.get("error").unwrap_or(&Value::Null));

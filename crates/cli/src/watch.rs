@@ -340,7 +340,8 @@ pub fn summary(run: &Run) -> Vec<(&'static str, (String, crate::output::table::T
         lines.push(("answer", cell(answer)));
     }
     if let Some(error) = &run.error {
-        lines.push(("error", cell(story::error_text(error))));
+        let word = if run.status == RunStatus::Canceled { "reason" } else { "error" };
+        lines.push((word, cell(story::error_text(error))));
     }
     if let Some(prompt) = &run.prompt {
         lines.push(("asks", cell(prompt)));

@@ -223,6 +223,20 @@ fn superfluous(new: &FleetStatus, seen: &BTreeMap<u32, Seen>, deleting: bool) ->
     seen.iter().filter_map(goes).collect()
 }
 
+/// Why one of [`Plan::cancel`] is ended, in words for whoever decides over its work. `status`: the
+/// plan's; `owner`: what the sessions belong to.
+pub fn why_ended(status: &FleetStatus, session: SessionId, owner: &str, deleting: bool) -> String {
+    let slot = status.slots.iter().find(|slot| slot.session == Some(session));
+    let is_old = slot.is_some_and(|slot| slot.revision != status.revision);
+    if deleting {
+        format!("ended: {owner} was deleted")
+    } else if is_old && status.replicas > 0 {
+        format!("replaced by revision {} of {owner}", status.revision)
+    } else {
+        format!("scaled away by {owner}")
+    }
+}
+
 /// Until when nothing is started because a start was refused.
 fn refused_until(new: &FleetStatus, now: Timestamp) -> Option<Timestamp> {
     let until = new.refused_at.map(|at| at.after(backoff(FIRST_WAIT, new.refusals)));

@@ -146,7 +146,7 @@ impl InboxItem {
             Input::Decided { approve: false, by, reason, .. } => {
                 (InboxState::Denied, by, reason.as_ref())
             }
-            Input::Canceled { by } => (InboxState::Withdrawn, by, None),
+            Input::Canceled { by, reason: _ } => (InboxState::Withdrawn, by, None),
             // None of these ends a wait today; an item never stays open without its session.
             Input::Started { .. }
             | Input::Recovered { .. }
@@ -345,7 +345,7 @@ mod tests {
             (decided(true), early, InboxState::Approved),
             (decided(true), late, InboxState::Expired),
             (decided(false), late, InboxState::Denied),
-            (Input::Canceled { by: "ann".into() }, early, InboxState::Withdrawn),
+            (Input::Canceled { by: "ann".into(), reason: None }, early, InboxState::Withdrawn),
         ];
         for (input, now, state) in cases {
             let closed = item().closed_by(&input, now);

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use overmind_core::command::CommandKind;
 use overmind_core::fleet::{
     FINALIZER, FleetSpec, FleetStatus, Plan, Seen, Slot, Template, decide, lineage, pack_name,
+    why_ended,
 };
 use overmind_core::ids::RecordId;
 use overmind_core::record::decide::{Draft, Put, RecordWrite, Stamp, put, status as status_write};
@@ -157,7 +158,9 @@ impl Engine {
             }
         }
         for session in plan.cancel {
-            let order = Order::Cancel { by: system().name };
+            let owner = record.key.to_string();
+            let reason = Some(why_ended(&plan.status, session, &owner, record.deleting.is_some()));
+            let order = Order::Cancel { by: system().name, reason };
             did |= self.cortex.order(session, order).await.is_ok();
         }
         if plan.release {

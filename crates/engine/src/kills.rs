@@ -147,7 +147,7 @@ impl Engine {
         self.find_session(id).await?;
         let below = self.open_below(id).await?;
         let mut canceled = self.cancel_each(by, below).await?;
-        let own = self.cortex.order(id, Order::Cancel { by: by.name.clone() }).await;
+        let own = self.cortex.order(id, Order::Cancel { by: by.name.clone(), reason: None }).await;
         loop {
             let below = self.open_below(id).await?;
             if below.is_empty() {
@@ -171,7 +171,8 @@ impl Engine {
     ) -> Result<usize, EngineError> {
         let mut canceled = 0;
         for sessions in generations {
-            let one = |id| self.cortex.order(id, Order::Cancel { by: by.name.clone() });
+            let one =
+                |id| self.cortex.order(id, Order::Cancel { by: by.name.clone(), reason: None });
             let mut canceling = stream::iter(sessions).map(one).buffer_unordered(AT_ONCE);
             while let Some(done) = canceling.next().await {
                 match done {

@@ -102,7 +102,7 @@ impl Engine {
             }
         }
         for session in plan.cancel {
-            let order = Order::Cancel { by: system().name };
+            let order = Order::Cancel { by: system().name, reason: None };
             did |= self.cortex.order(session, order).await.is_ok();
         }
         match plan.end {

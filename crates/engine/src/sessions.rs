@@ -569,7 +569,8 @@ impl Engine {
     ) -> Result<SessionRow, EngineError> {
         self.orders(by, Role::Runs, id).await?;
         self.is_there(id).await?;
-        let row = self.cortex.order(id, Order::Cancel { by: by.name.clone() }).await?;
+        let row =
+            self.cortex.order(id, Order::Cancel { by: by.name.clone(), reason: None }).await?;
         self.ended(row).await
     }
 

@@ -158,7 +158,10 @@ fn of_event(event: &Event) -> Option<Told> {
             .noted("its result was lost"),
         "run.idle" => Told::new(Tone::Flat, "▢", "your turn"),
         "run.succeeded" => Told::new(Tone::Good, "✓", "done"),
-        "run.canceled" => Told::new(Tone::Flat, "⊘", "stopped").noted(format!("by {}", by())),
+        "run.canceled" => Told::new(Tone::Flat, "⊘", "stopped").noted(match text("reason") {
+            "" => format!("by {}", by()),
+            reason => reason.to_owned(),
+        }),
         "run.failed" => Told::new(Tone::Bad, "✕", "failed").noted(error()),
         "run.step_limit_reached" => Told::new(Tone::Bad, "✕", "step limit reached"),
         "run.time_limit_reached" => Told::new(Tone::Bad, "✕", "time limit reached"),
@@ -327,13 +330,21 @@ mod tests {
                 ),
                 event(4, "sandbox.attested", json!({})),
                 event(5, "run.failed", json!({"error": {"message": "gave up"}})),
+                event(6, "run.canceled", json!({"by": "ann"})),
+                event(7, "run.canceled", json!({"by": "system", "reason": "scaled away"})),
             ])),
             Timestamp::from_micros(0),
         );
         let line = |one: &Entry| format!("{} {}|{}", one.mark.shape, one.what, one.note);
         let lines: Vec<_> = told.entries.iter().map(line).collect();
-        let want =
-            ["▸ started|", "↻ server restarted|start 2", "✕ denied by ann|no", "✕ failed|gave up"];
+        let want = [
+            "▸ started|",
+            "↻ server restarted|start 2",
+            "✕ denied by ann|no",
+            "✕ failed|gave up",
+            "⊘ stopped|by ann",
+            "⊘ stopped|scaled away",
+        ];
         assert_eq!(lines, want);
     }
 

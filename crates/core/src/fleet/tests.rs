@@ -339,3 +339,23 @@ fn every_mistake_of_a_fleet_is_named_by_its_path() {
     }
     assert!(paths.iter().any(|path| path.starts_with("spec.template.labels")), "{paths:?}");
 }
+
+#[test]
+fn a_session_that_is_ended_says_by_what() {
+    let slot = |number: u32, revision: u32| {
+        let session = Some(id(number));
+        Slot { session, stopping: true, ..Slot::new(number, number, revision) }
+    };
+    let (revision, replicas) = (2, 1);
+    let slots = vec![slot(0, 1), slot(1, 2)];
+    let mut status = FleetStatus { revision, replicas, slots, ..FleetStatus::default() };
+    let why = |status: &FleetStatus, number: u32, deleting: bool| {
+        why_ended(status, id(number), "fleet/web", deleting)
+    };
+    assert_eq!(why(&status, 0, false), "replaced by revision 2 of fleet/web");
+    assert_eq!(why(&status, 1, false), "scaled away by fleet/web");
+    assert_eq!(why(&status, 7, false), "scaled away by fleet/web", "one that has no slot");
+    assert_eq!(why(&status, 0, true), "ended: fleet/web was deleted");
+    status.replicas = 0;
+    assert_eq!(why(&status, 0, false), "scaled away by fleet/web", "nothing replaces it");
+}

@@ -161,6 +161,8 @@ pub enum Input {
     },
     Canceled {
         by: String,
+        /// In words, where what asked for it is no person.
+        reason: Option<String>,
     },
     /// The wall time that the agent allows has passed.
     TimeLimit,
@@ -299,6 +301,8 @@ struct RestoredPayload {
 #[derive(Deserialize)]
 struct CancelPayload {
     by: String,
+    #[serde(default)]
+    reason: Option<String>,
 }
 
 /// The kind of the event that names what a session's sandbox was measured to give.
@@ -454,8 +458,8 @@ impl Recorded {
                 Self::Input(Input::Bound { effect, hash: action_hash, expires_at })
             }
             "run.canceled" => {
-                let CancelPayload { by } = read(kind, payload)?;
-                Self::Input(Input::Canceled { by })
+                let CancelPayload { by, reason } = read(kind, payload)?;
+                Self::Input(Input::Canceled { by, reason })
             }
             "process.started" => {
                 let LifeStartedPayload { effect, pid } = read(kind, payload)?;
@@ -676,7 +680,12 @@ impl Input {
                     "by": by, "epoch": epoch, "hive": hive,
                 }),
             ),
-            Self::Canceled { by } => ("run.canceled", json!({"run_id": run, "by": by})),
+            Self::Canceled { by, reason: None } => {
+                ("run.canceled", json!({"run_id": run, "by": by}))
+            }
+            Self::Canceled { by, reason } => {
+                ("run.canceled", json!({"run_id": run, "by": by, "reason": reason}))
+            }
             Self::TimeLimit => ("run.time_limit_reached", json!({"run_id": run})),
             Self::Life(life) => match life {
                 LifeInput::Started { effect, pid } => {

@@ -84,7 +84,7 @@ fn cancel_ends_a_session_in_every_phase_at_once() {
             };
             assert_eq!(w.refused(&late), Refusal::Stale, "{phase}");
         }
-        let again = w.refused(&Input::Canceled { by: "bob".into() });
+        let again = w.refused(&Input::Canceled { by: "bob".into(), reason: None });
         assert_eq!(again.to_string(), "Run is already finished", "{phase}");
         for late in [w.started(true), w.recovered(), Input::TimeLimit, Input::Forked] {
             assert_eq!(w.refused(&late), Refusal::Finished, "{phase}");
@@ -116,5 +116,18 @@ fn a_crash_in_every_phase_leaves_a_session_that_ends() {
         w.help();
         assert!(w.status().is_terminal(), "{phase}");
         w.rebuild();
+    }
+}
+
+#[test]
+fn what_is_no_person_says_why_it_canceled_and_a_replay_says_so_too() {
+    for (phase, mut w, _) in every_phase() {
+        let reason = "scaled away by fleet/web".to_owned();
+        w.feed(Input::Canceled { by: "system".into(), reason: Some(reason.clone()) });
+        assert_eq!(w.status(), SessionStatus::Canceled, "{phase}");
+        let error = w.session.row().error.clone();
+        assert_eq!(error, Some(json!({"code": "canceled", "message": reason})), "{phase}");
+        w.rebuild();
+        assert_eq!(w.session.row().error, error, "{phase}");
     }
 }

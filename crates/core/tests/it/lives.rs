@@ -632,7 +632,7 @@ fn after_a_crash_the_same_life_is_looked_after_and_its_end_is_asked_for_again() 
 #[test]
 fn cancel_and_the_time_limit_stop_what_lives() {
     let mut world = World::up(command(always()));
-    world.feed(Input::Canceled { by: "ann".into() });
+    world.feed(Input::Canceled { by: "ann".into(), reason: None });
     assert_eq!((world.status(), world.launch.is_none()), (SessionStatus::Canceled, true));
     let mut world = World::new(command(always()), 60);
     world.feed(Input::Started { epoch: 1, hive: HiveId::LOCAL, agent_active: true });
@@ -718,7 +718,7 @@ fn play(rng: &mut Rng) -> World {
         assert_eq!(same.row(), world.session.row(), "a refused input changes something");
     }
     if world.status() == SessionStatus::Queued {
-        world.feed(Input::Canceled { by: "ann".into() });
+        world.feed(Input::Canceled { by: "ann".into(), reason: None });
     }
     let mut patience = 0;
     while !world.status().is_terminal() {
@@ -746,7 +746,7 @@ pub(crate) fn anything(rng: &mut Rng, world: &World) -> Input {
     let life = match rng.below(22) {
         0..6 => return Input::Started { epoch, hive: HiveId::LOCAL, agent_active: true },
         6 | 7 => return Input::Recovered { epoch, hive: HiveId::LOCAL },
-        8 if rng.one_in(6) => return Input::Canceled { by: "bob".into() },
+        8 if rng.one_in(6) => return Input::Canceled { by: "bob".into(), reason: None },
         9 => match world.session.due() {
             Some((at, input)) if at <= world.now => return input,
             Some(_) | None => LifeInput::Due,

@@ -192,14 +192,14 @@ fn what_is_left_of_a_room_is_told_and_stands_in_the_row() {
 fn whoever_stops_it_while_its_room_is_made_waits_until_it_is_given_back() {
     let stop = Input::Life(LifeInput::StopAsked { how: GRACE, by: "ann".into() });
     let kill = Input::Life(LifeInput::StopAsked { how: StopHow::Kill, by: "ann".into() });
-    for input in [stop, kill, Input::Canceled { by: "ann".into() }] {
+    for input in [stop, kill, Input::Canceled { by: "ann".into(), reason: None }] {
         let mut world = started();
         world.feed(input.clone());
         // The making was aborted: its word means nothing any more.
         let late = RoomInput::Ready { effect: 0, made: Box::new(RoomMade::default()) };
         assert_eq!(world.session.accepts(&Input::Room(late)), Err(Refusal::Stale));
         assert_eq!(world.room, Some((1, RoomAct::Close { end: RoomEnd::Keep })));
-        for again in [input, Input::Canceled { by: "bob".into() }, Input::TimeLimit] {
+        for again in [input, Input::Canceled { by: "bob".into(), reason: None }, Input::TimeLimit] {
             assert_eq!(world.session.accepts(&again), Err(Refusal::Ending));
         }
         world.room_says(true);
@@ -217,7 +217,7 @@ fn a_crash_asks_for_the_same_again_and_decides_nothing_anew() {
     world.life(LifeInput::Started { effect: 1, pid: 100 });
     world.feed(recovered(3));
     assert_eq!(world.launch.as_ref().unwrap().1.directory, Some("/rooms/1/tree/sub".into()));
-    world.feed(Input::Canceled { by: "ann".into() });
+    world.feed(Input::Canceled { by: "ann".into(), reason: None });
     world.feed(recovered(4));
     assert_eq!((world.session.due(), world.status()), (None, SessionStatus::Running));
     world.room_says(true);
@@ -228,7 +228,7 @@ fn a_crash_asks_for_the_same_again_and_decides_nothing_anew() {
 #[test]
 fn a_queued_session_has_no_room_to_give_back() {
     let mut world = World::wishing(command(always()), 0, Some(wish()));
-    world.feed(Input::Canceled { by: "ann".into() });
+    world.feed(Input::Canceled { by: "ann".into(), reason: None });
     assert_eq!((world.status(), &world.session.row().room), (SessionStatus::Canceled, &None));
     let mut world = World::wishing(command(always()), 0, Some(wish()));
     world.feed(Input::Started { epoch: 1, hive: HiveId::LOCAL, agent_active: false });
@@ -306,7 +306,7 @@ fn play(rng: &mut Rng) -> World {
         assert_eq!(same.row(), world.session.row(), "a refused input changes something");
     }
     if world.status() == SessionStatus::Queued {
-        world.feed(Input::Canceled { by: "ann".into() });
+        world.feed(Input::Canceled { by: "ann".into(), reason: None });
     }
     let mut patience = 0;
     while !world.status().is_terminal() {

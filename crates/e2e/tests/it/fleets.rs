@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::commands::Commands;
 use crate::home::{Done, Home, until};
+use crate::worktrees::House;
 
 fn apply(home: &Home, spec: &Value) -> Done {
     let document = json!({
@@ -166,4 +167,65 @@ fn a_program_that_ends_at_once_makes_no_storm_and_a_missing_agent_is_a_condition
     home.run(&["delete", "fleet", "web"]).ok();
     until("its runs have ended", || runs(&home.0).is_empty().then_some(()));
     home.check();
+}
+
+/// Work that nobody asked to end: each run says what ended it, once, and stops asking when decided.
+#[test]
+fn work_that_a_scale_down_a_rollout_or_a_deletion_leaves_says_why() {
+    let mut house = House::new(None);
+    let write =
+        json!({"calls": [{"name": "write_file", "args": {"path": "a.txt", "content": "a"}}]});
+    house.home.0.scripted("writer", &json!([write, {"text": "Written."}]), &[]);
+    let template = |task: &str| json!({"agent": "writer", "task": task, "project": house.project, "labels": {"app": "web"}});
+    let (one, two) = (template("one"), template("two"));
+    // What has no such name yet is waited for.
+    let rests = |house: &House, name: &str| {
+        until(&format!("{name} is at rest"), || {
+            let done = house.run(&["info", name, "-o", "json"]);
+            let run = (done.code == 0).then(|| done.json())?;
+            (run["status"] == "idle" && run["final_answer"] == "Written.").then_some(run)
+        })
+    };
+    let id = |run: &Value| run["id"].as_str().unwrap().to_owned();
+    let asks = |house: &House| {
+        let all = house.run(&["ps", "-a", "-l", "app=web", "-o", "json"]).ok().json();
+        let all = all.as_array().unwrap().iter().filter(|run| run["room"]["undecided"] == true);
+        all.map(id).collect::<BTreeSet<_>>()
+    };
+    let says = |house: &House, id: &str, why: &str| {
+        until(why, || {
+            let run = house.run(&["info", id, "-o", "json"]).ok().json();
+            (run["status"] == "canceled" && run["room"]["undecided"] == true).then_some(())
+        });
+        house.run(&["info", id]).ok().shows("reason").shows(why);
+        let told = house.run(&["events", id, "--limit", "1000", "-o", "json"]).ok().json();
+        let told = told.as_array().unwrap().iter().filter(|event| event["type"] == "run.canceled");
+        assert_eq!(told.count(), 1, "{id} was ended once");
+    };
+
+    apply(&house.home.0, &json!({"replicas": 2, "template": one})).ok();
+    let (first, second) = (id(&rests(&house, "web-0")), id(&rests(&house, "web-1")));
+    assert_eq!(asks(&house), BTreeSet::new());
+
+    // The server is killed while it scales.
+    house.run(&["scale", "fleet/web", "--replicas", "1"]).ok();
+    house.home.0.kill();
+    house.home.0.start(&["--listen", "none"], &[]);
+    says(&house, &second, "scaled away by fleet/web");
+    assert_eq!(asks(&house), BTreeSet::from([second.clone()]));
+
+    apply(&house.home.0, &json!({"replicas": 1, "template": two})).ok();
+    says(&house, &first, "replaced by revision 2 of fleet/web");
+    ready(&house.home.0, 1);
+    let all = house.run(&["ps", "-l", "app=web", "-o", "json"]).ok().json();
+    let third = id(&all[0]);
+    rests(&house, &third);
+    house.run(&["delete", "fleet", "web"]).ok();
+    says(&house, &third, "ended: fleet/web was deleted");
+
+    // What is decided on does not ask any more.
+    assert_eq!(asks(&house).len(), 3);
+    house.run(&["done", &first, "--merge"]).ok();
+    house.run(&["done", &second, "--discard", "--yes"]).ok();
+    assert_eq!(asks(&house), BTreeSet::from([third]));
 }

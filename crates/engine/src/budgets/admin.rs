@@ -505,9 +505,9 @@ impl Engine {
                 let page = self.cortex.store.session_scan(status, after, SCAN).await?;
                 let Some(last) = page.last() else { break };
                 after = Some(last.id);
-                let all = page
-                    .iter()
-                    .map(|row| self.cortex.order(row.id, Order::Cancel { by: by.name.clone() }));
+                let all = page.iter().map(|row| {
+                    self.cortex.order(row.id, Order::Cancel { by: by.name.clone(), reason: None })
+                });
                 let done = futures_util::future::join_all(all).await;
                 ended += done.into_iter().filter(Result::is_ok).count() as u64;
             }

@@ -169,7 +169,10 @@ impl Player {
             };
         }
         match self.rng.below(100) {
-            0 => self.feed(Input::Canceled { by: "bob".into() }),
+            0 => {
+                let reason = self.rng.one_in(2).then(|| "scaled away".to_owned());
+                self.feed(Input::Canceled { by: "bob".into(), reason })
+            }
             1..8 => self.w.crash(),
             8..11 if self.w.status() == SessionStatus::Running => {
                 let last = std::mem::take(&mut self.last);
@@ -297,7 +300,7 @@ impl Player {
             all.push(Input::Forked);
         }
         if status.is_terminal() {
-            all.push(Input::Canceled { by: "bob".into() });
+            all.push(Input::Canceled { by: "bob".into(), reason: None });
         }
         let at = self.rng.index(all.len());
         all.swap_remove(at)

@@ -317,7 +317,7 @@ impl World {
 
     #[track_caller]
     pub(crate) fn cancel(&mut self) -> Step {
-        self.feed(Input::Canceled { by: "ann".into() })
+        self.feed(Input::Canceled { by: "ann".into(), reason: None })
     }
 
     /// The process dies and comes back: all that is left is the log. A session that ran is

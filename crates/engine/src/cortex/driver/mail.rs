@@ -101,6 +101,7 @@ pub(crate) type Mailbox = mpsc::UnboundedReceiver<Box<Mail>>;
 pub(crate) enum Order {
     Cancel {
         by: String,
+        reason: Option<String>,
     },
     /// Ends the command of a session that has one.
     Stop {
@@ -144,7 +145,7 @@ impl Order {
     pub(crate) fn end(&self) -> Option<(StopHow, String)> {
         match self {
             Self::Stop { how, by } => Some((*how, by.clone())),
-            Self::Cancel { by } | Self::Kill { by } => Some((StopHow::Kill, by.clone())),
+            Self::Cancel { by, .. } | Self::Kill { by } => Some((StopHow::Kill, by.clone())),
             // What was begun meanwhile is not ended.
             Self::EndRest { .. }
             | Self::Answer { .. }

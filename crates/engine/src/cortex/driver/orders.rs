@@ -35,13 +35,13 @@ impl Driver {
             return Ok(());
         }
         let input = match order {
-            Order::Cancel { by } => Input::Canceled { by },
+            Order::Cancel { by, reason } => Input::Canceled { by, reason },
             Order::Stop { how, by } => match self.session().row().command {
                 _ if self.session().status() == SessionStatus::Idle => {
                     Input::Life(LifeInput::StopAsked { how, by })
                 }
                 Some(_) => Input::Life(LifeInput::StopAsked { how, by }),
-                None => Input::Canceled { by },
+                None => Input::Canceled { by, reason: None },
             },
             Order::EndRest { .. } if self.session().status() != SessionStatus::Idle => {
                 let _ = reply.send(Err(EngineError::conflict("Run does not rest any more")));
@@ -53,7 +53,7 @@ impl Driver {
             }
             Order::Kill { by } => match self.session().row().command {
                 Some(_) => Input::Life(LifeInput::StopAsked { how: StopHow::Kill, by }),
-                None => Input::Canceled { by },
+                None => Input::Canceled { by, reason: None },
             },
             Order::Answer { item: _, message, by } => Input::Answered { message, by, epoch, hive },
             Order::Tell { message, by } => Input::Told { message, by, epoch, hive },
