@@ -66,7 +66,7 @@ impl Remote {
             Err(failure) if failure.exit == Exit::Denied => {
                 let name = &agent.name;
                 let message =
-                    format!("there is no agent `{name}` yet, and this key may not create it");
+                    format!("there is no agent `{name}` yet, and only an admin may create it");
                 let first = match name == crate::command::AGENT {
                     true => "overmind run true".to_owned(),
                     false => format!("overmind run --agent {name} …"),
