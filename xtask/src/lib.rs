@@ -15,6 +15,7 @@ pub mod openapi;
 pub mod reference;
 pub mod report;
 pub mod say;
+pub mod shots;
 pub mod soak;
 pub mod steps;
 pub mod suite;
@@ -36,6 +37,7 @@ cargo xtask COMMAND
                              machines, rankings, sandbox or fuzz (default: all)
   openapi [--check]          write docs/openapi.json from the code, or compare and fail
   reference                  write docs/reference from the code; a test compares
+  shots                      write docs/pictures: the dashboard in a real browser
   assets [--check]           copy the dashboard's third-party files from npm, or compare and fail
   bench                      build the release binary, measure, write docs/benchmarks.md
   help                       this text
@@ -76,6 +78,7 @@ pub fn run(host: &Host, args: &[&str]) -> Result<()> {
         ["openapi"] => openapi::write(host),
         ["openapi", "--check"] => openapi::check(host),
         ["reference"] => reference::write(host),
+        ["shots"] => shots::take(host),
         ["assets"] => assets::write(host),
         ["assets", "--check"] => assets::check(host),
         ["bench"] => bench::command(host),

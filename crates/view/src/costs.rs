@@ -17,7 +17,7 @@ pub struct Bar {
     pub output: String,
     /// Calls without a known price; empty when there are none.
     pub unpriced: String,
-    /// Of the longest bar, 0 to 100.
+    /// Of the longest bar, 0 to 100: by cost, or by tokens where nothing cost anything.
     pub share: u8,
 }
 
@@ -25,11 +25,13 @@ pub struct Bar {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostChart {
     pub title: &'static str,
+    /// Nothing cost anything, so the bars show tokens.
+    pub by_tokens: bool,
     pub bars: Vec<Bar>,
 }
 
 impl CostChart {
-    /// `by_day`: in the order of days; otherwise what cost most comes first. `names`: ids of agents
+    /// `by_day`: in the order of days; otherwise the longest bar comes first. `names`: ids of agents
     /// with their names.
     pub fn new(
         title: &'static str,
@@ -38,11 +40,16 @@ impl CostChart {
         names: &[(String, String)],
     ) -> Self {
         let mut costs: Vec<_> = costs.iter().collect();
+        let free = costs.iter().all(|cost| cost.microusd == 0);
+        let long = |cost: &Cost| match free {
+            true => cost.input_tokens.saturating_add(cost.output_tokens),
+            false => cost.microusd,
+        };
         match by_day {
             true => costs.sort_by(|a, b| a.key.cmp(&b.key)),
-            false => costs.sort_by_key(|cost| std::cmp::Reverse((cost.microusd, cost.calls))),
+            false => costs.sort_by_key(|cost| std::cmp::Reverse((long(cost), cost.calls))),
         }
-        let most = costs.iter().map(|cost| cost.microusd).max().unwrap_or(0).max(1);
+        let most = costs.iter().map(|cost| long(cost)).max().unwrap_or(0).max(1);
         let bars = costs.iter().map(|cost| Bar {
             name: named(&cost.key, names),
             cost: money(usd_of(cost.microusd)),
@@ -54,9 +61,9 @@ impl CostChart {
                 0 => String::new(),
                 count => thousands(count),
             },
-            share: percent(cost.microusd, most),
+            share: percent(long(cost), most),
         });
-        Self { title, bars: bars.collect() }
+        Self { title, by_tokens: free, bars: bars.collect() }
     }
 }
 

@@ -29,6 +29,7 @@ pub struct Revision {
     pub number: u64,
     /// The agent, or `command`.
     pub agent: String,
+    /// What it is to do; of a program without a task, its command line.
     pub task: String,
     pub created: When,
     /// It is rolled out, or being rolled out.
@@ -72,8 +73,20 @@ impl Revision {
             agent => agent,
         };
         let created = When::new(pack.metadata.creation_timestamp, now);
-        Some(Self { number, agent, task: text("task"), created, current: number == current })
+        let task = match text("task") {
+            none if none.is_empty() => command_of(pack),
+            task => task,
+        };
+        Some(Self { number, agent, task, created, current: number == current })
     }
+}
+
+/// The program and its arguments of a pack's template, on one line.
+fn command_of(pack: &Resource) -> String {
+    let argv = pack.spec.get("template").and_then(|template| template.get("command"));
+    let words = argv.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    let line = words.collect::<Vec<_>>().join(" ");
+    clean::cut(&clean::line(&line), 160).into_owned()
 }
 
 /// What the condition says that tells most: what keeps it from going on, else what it does.
@@ -129,6 +142,7 @@ mod tests {
         assert_eq!(numbers, [(2, true), (1, false)]);
         assert_eq!((&*panel.revisions[1].agent, &*panel.revisions[0].agent), ("command", "sh"));
         assert!(!panel.revisions[0].task.contains('\u{1b}'));
+        assert_eq!(panel.revisions[1].task, "true", "a program is known by its command line");
         // None wanted is none missing.
         let none = resource("Fleet", json!({"replicas": 0}), json!({"ready": 0}));
         assert_eq!(FleetPanel::new(&none, &[], now).share, 100);

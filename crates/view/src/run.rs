@@ -76,7 +76,8 @@ impl RunPage {
                 fact("exit", code.to_string());
             }
         }
-        if let Some(room) = &run.room {
+        // What has ended serves nothing.
+        if let Some(room) = run.room.as_ref().filter(|_| !run.status.is_terminal()) {
             for (service, url) in &room.urls {
                 fact("serves", format!("{service} {url}"));
             }

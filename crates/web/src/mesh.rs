@@ -57,6 +57,8 @@ pub(crate) async fn show(ask: &Ask<'_>) -> Result<Html, Refusal> {
         }
         Err(wrong) => return Err(wrong),
     };
+    // The list says where it would go on even where nothing follows.
+    let next = next.filter(|_| entries.len() >= KEYS);
     let call = Call::get("/mesh/agents?details=true");
     let agents: Vec<MeshAgent> = ask.port.call(ask.secret, call).await.value()?;
     let call = Call::get("/mesh/subscriptions");

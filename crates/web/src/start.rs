@@ -11,12 +11,15 @@ use crate::page::{Frame, Html, html, see_other};
 use crate::port::{Call, Refusal};
 use crate::site::Ask;
 
+/// The command of an agent that runs its task as a line of the shell.
+const SHELL: [&str; 3] = ["sh", "-c", "{task}"];
+
 #[derive(Template)]
 #[template(path = "start.html")]
 struct Page {
     frame: Frame,
-    /// Ids and names of agents, and whether each is chosen.
-    agents: Vec<(String, String, bool)>,
+    /// Ids and names of agents, what their task is if it is no prose, and whether each is chosen.
+    agents: Vec<(String, String, &'static str, bool)>,
     sandboxes: Vec<(&'static str, bool)>,
     /// Names and directories of projects, and whether each is chosen.
     projects: Vec<(String, String, bool)>,
@@ -52,7 +55,9 @@ pub(crate) async fn show(
     let agents = agents.map(|agent| {
         let id = agent.id.to_string();
         let is = agent.name == chosen || id == chosen;
-        (id, clean::line(&agent.name).into_owned(), is)
+        let takes_line = agent.command.as_ref().is_some_and(|command| command.argv == SHELL);
+        let kind = if takes_line { " (the task is a line for the shell)" } else { "" };
+        (id, clean::line(&agent.name).into_owned(), kind, is)
     });
     let projects = named(ask, "project").await.into_iter().filter_map(|one| {
         let path = one.spec.get("path").and_then(Value::as_str)?.to_owned();

@@ -147,6 +147,15 @@ pub fn of_schemathesis(host: &Host) -> Result<String> {
     Ok(mcp::schemathesis(host).context("installing Schemathesis")?.address)
 }
 
+/// The directory with the packages that drive Chromium.
+///
+/// # Errors
+///
+/// When Chromium or they cannot be installed.
+pub fn of_chromium(host: &Host) -> Result<String> {
+    Ok(chromium::start(host).context("installing what drives Chromium")?.address)
+}
+
 /// The directory with what generates a client in Python.
 ///
 /// # Errors

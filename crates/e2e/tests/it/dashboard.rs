@@ -5,6 +5,7 @@
 mod chromium;
 mod kinds;
 mod pages;
+mod scene;
 mod settings;
 
 use reqwest::header::{HOST, LOCATION, ORIGIN, SET_COOKIE};

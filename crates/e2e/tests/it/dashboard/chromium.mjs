@@ -102,6 +102,12 @@ for (const [name, path] of Object.entries(pages)) {
 await page.setViewportSize({ width: 1360, height: 860 });
 await page.emulateMedia({ colorScheme: "light" });
 
+if (!runs) {
+  await browser.close();
+  console.log(wrong.join("\n"));
+  process.exit();
+}
+
 lap();
 here = "count what waits";
 await page.goto(`${base}/agents`);

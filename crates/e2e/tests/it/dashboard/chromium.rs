@@ -89,6 +89,27 @@ fn prepare(home: &Home) -> (Value, Vec<String>) {
     (ids, hostile(home, &project))
 }
 
+/// Has the browser look over the pages, and do the errands with `runs` unless that is null. Nothing may be
+/// wrong. Pictures are written where the variable OVERMIND_TEST_SHOTS says.
+pub(super) fn drive(home: &Home, modules: &str, pages: &Value, runs: &Value) {
+    let link = home.run(&["dash", "-o", "json"]).ok().json()["url"].clone();
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "whoever wants pictures says where by a variable"
+    )]
+    let shots = std::env::var("OVERMIND_TEST_SHOTS").ok();
+    let told =
+        json!({"modules": modules, "link": link, "pages": pages, "runs": runs, "shots": shots});
+    let path = "/usr/local/bin:/usr/bin:/bin";
+    let mut node = Command::new("node");
+    node.arg(SCRIPT).env_clear().env("PATH", path).env("HOME", home.path());
+    let mut child =
+        node.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(told.to_string().as_bytes()).unwrap();
+    let said = done(child.wait_with_output().unwrap()).ok();
+    assert_eq!(said.out.trim(), "", "{}", said.err);
+}
+
 #[test]
 fn needs_chromium_every_page_is_accessible_and_a_person_does_their_errands() {
     let Some(modules) = counterpart("CHROMIUM") else { return };
@@ -114,22 +135,7 @@ fn needs_chromium_every_page_is_accessible_and_a_person_does_their_errands() {
                 json!(format!("/runs/{id}{part}"));
         }
     }
-    let link = home.run(&["dash", "-o", "json"]).ok().json()["url"].clone();
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "whoever wants pictures says where by a variable"
-    )]
-    let shots = std::env::var("OVERMIND_TEST_SHOTS").ok();
-    let told =
-        json!({"modules": modules, "link": link, "pages": pages, "runs": ids, "shots": shots});
-    let path = "/usr/local/bin:/usr/bin:/bin";
-    let mut node = Command::new("node");
-    node.arg(SCRIPT).env_clear().env("PATH", path).env("HOME", home.path());
-    let mut child =
-        node.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(told.to_string().as_bytes()).unwrap();
-    let said = done(child.wait_with_output().unwrap()).ok();
-    assert_eq!(said.out.trim(), "", "{}", said.err);
+    drive(&home, &modules, &pages, &ids);
 
     // What the browser showed is what came of it.
     let run = |name: &str| home.fetch(ids[name].as_str().unwrap());

@@ -13,7 +13,7 @@ use crate::home::Home;
 
 const ODD: &str = "<b onclick=x>bold.txt";
 
-fn git(project: &Path, args: &[&str]) -> String {
+pub(super) fn git(project: &Path, args: &[&str]) -> String {
     let who = ["-c", "user.name=a", "-c", "user.email=a@example.org"];
     let output = Command::new("git").current_dir(project).args(who).args(args).output().unwrap();
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
