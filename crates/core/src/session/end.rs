@@ -15,6 +15,13 @@ impl Session {
         self.end(SessionStatus::Failed, &why, now, out);
     }
 
+    pub(super) fn canceled(&mut self, reason: Option<&str>, now: Timestamp, out: &mut Step) {
+        if let Some(reason) = reason {
+            self.row.error = Some(json!({"code": "canceled", "message": reason}));
+        }
+        self.end(SessionStatus::Canceled, "canceled", now, out);
+    }
+
     /// The one way out: stops everything, gives a room back, and says so once.
     pub(super) fn end(&mut self, status: SessionStatus, why: &str, now: Timestamp, out: &mut Step) {
         self.halt(why, now, out);

@@ -556,12 +556,7 @@ impl Session {
                 self.decided(*approve, reason.as_deref(), by, now, out);
                 self.room_of_fork(out);
             }
-            Input::Canceled { by: _, reason } => {
-                if let Some(reason) = reason {
-                    self.row.error = Some(json!({"code": "canceled", "message": reason}));
-                }
-                self.end(SessionStatus::Canceled, "canceled", now, out);
-            }
+            Input::Canceled { by: _, reason } => self.canceled(reason.as_deref(), now, out),
             Input::TimeLimit => {
                 let seconds = self.agent.limits.max_seconds;
                 let message = format!("the session ran for its limit of {seconds} s");
