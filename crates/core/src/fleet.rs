@@ -10,6 +10,7 @@
 //! fewer than `replicas` less the unavailable would be left.
 
 pub mod lineage;
+pub mod sentinel;
 mod spec;
 #[cfg(test)]
 mod tests;
@@ -24,7 +25,9 @@ use crate::quest::{Author, backoff};
 use crate::record::condition::{Condition, ConditionStatus, set_condition};
 use crate::time::Timestamp;
 
-pub use spec::{FleetSpec, MAX_HISTORY, MAX_REPLICAS, Template, lineage_schema, schema};
+pub use spec::{
+    FleetSpec, MAX_HISTORY, MAX_REPLICAS, Template, lineage_schema, schema, sentinel_schema,
+};
 
 /// Holds a fleet that is being deleted until its sessions have ended.
 pub const FINALIZER: &str = "overmind/fleet";
@@ -52,12 +55,15 @@ pub struct Slot {
     /// Of a lineage: its session has ended in this epoch, and is not back yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<u32>,
+    /// Of a sentinel: the hive that it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hive: Option<String>,
 }
 
 impl Slot {
     fn new(number: u32, ordinal: u32, revision: u32) -> Self {
-        let (session, ready_at, ended) = (None, None, None);
-        Self { number, ordinal, revision, session, ready_at, stopping: false, ended }
+        let (session, ready_at, ended, hive) = (None, None, None, None);
+        Self { number, ordinal, revision, session, ready_at, stopping: false, ended, hive }
     }
 }
 

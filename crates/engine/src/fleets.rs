@@ -1,4 +1,4 @@
-//! Fleets and lineages: the loops that carry out what [`overmind_core::fleet`] decides.
+//! Fleets, lineages and sentinels: the loops that carry out what [`overmind_core::fleet`] decides.
 //!
 //! The status that says a slot is there, and the pack of a new revision, are one commit; the session of
 //! a slot is made after it, from the pack of its revision, and found by its owner and the label of its
@@ -10,11 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use overmind_core::command::CommandKind;
 use overmind_core::fleet::{
     FINALIZER, FleetSpec, FleetStatus, Plan, Seen, Slot, Template, decide, lineage, pack_name,
-    why_ended,
+    sentinel, why_ended,
 };
 use overmind_core::ids::RecordId;
 use overmind_core::record::decide::{Draft, Put, RecordWrite, Stamp, put, status as status_write};
-use overmind_core::record::kinds::fleet::{FLEET, LINEAGE, OPEN, PACK};
+use overmind_core::record::kinds::fleet::{FLEET, LINEAGE, OPEN, PACK, SENTINEL};
 use overmind_core::record::rows::RecordQuery;
 use overmind_core::record::{FieldError, Kind, KindInfo, Name, Owner, Record, RecordKey};
 use overmind_core::row::{SessionRow, SessionStatus};
@@ -52,9 +52,25 @@ pub(crate) const LINEAGES: Owning = Owning {
     ..FLEETS
 };
 
-type Decide = fn(&FleetSpec, u64, &FleetStatus, &BTreeMap<u32, Seen>, bool, Timestamp) -> Plan;
+/// The loop `sentinels`.
+pub(crate) const SENTINELS: Owning = Owning {
+    name: "sentinels",
+    kind: SENTINEL.name,
+    turns: |engine, id| Box::pin(engine.fleet_turns(id, &OF_SENTINELS)),
+    ..FLEETS
+};
 
-/// What fleets and lineages differ in.
+type Decide = fn(
+    &FleetSpec,
+    u64,
+    &FleetStatus,
+    &BTreeMap<u32, Seen>,
+    bool,
+    Timestamp,
+    &[sentinel::Hive],
+) -> Plan;
+
+/// What fleets, lineages and sentinels differ in.
 struct Sort {
     info: &'static KindInfo,
     read: fn(&Value) -> Result<FleetSpec, Vec<FieldError>>,
@@ -64,21 +80,38 @@ struct Sort {
     keeps: bool,
 }
 
-const OF_FLEETS: Sort =
-    Sort { info: &FLEET, read: FleetSpec::read, decide, pack_name, keeps: false };
+const OF_FLEETS: Sort = Sort {
+    info: &FLEET,
+    read: FleetSpec::read,
+    decide: |spec, generation, status, seen, deleting, now, _| {
+        decide(spec, generation, status, seen, deleting, now)
+    },
+    pack_name,
+    keeps: false,
+};
 const OF_LINEAGES: Sort = Sort {
     info: &LINEAGE,
     read: FleetSpec::read_lineage,
-    decide: lineage::decide,
+    decide: |spec, generation, status, seen, deleting, now, _| {
+        lineage::decide(spec, generation, status, seen, deleting, now)
+    },
     pack_name: lineage::pack_name,
     keeps: true,
+};
+const OF_SENTINELS: Sort = Sort {
+    info: &SENTINEL,
+    read: FleetSpec::read_sentinel,
+    decide: sentinel::decide,
+    pack_name: sentinel::pack_name,
+    keeps: false,
 };
 
 impl Sort {
     fn of(record: &Record) -> &'static Self {
-        match record.key.kind.as_str() == LINEAGE.name {
-            true => &OF_LINEAGES,
-            false => &OF_FLEETS,
+        match record.key.kind.as_str() {
+            kind if kind == LINEAGE.name => &OF_LINEAGES,
+            kind if kind == SENTINEL.name => &OF_SENTINELS,
+            _ => &OF_FLEETS,
         }
     }
 }
@@ -101,7 +134,8 @@ impl Engine {
             let seen = self.fleet_seen(&record, &status).await?;
             let now = self.cortex.clock.now();
             let deleting = record.deleting.is_some();
-            let plan = (of.decide)(&spec, record.generation, &status, &seen, deleting, now);
+            let (at, hives) = (record.generation, self.hives());
+            let plan = (of.decide)(&spec, at, &status, &seen, deleting, now, &hives);
             turned.again = plan.again;
             let open = plan.status.slots.iter().filter(|slot| slot.ended.is_none());
             turned.running = open.filter_map(|slot| slot.session).collect();
@@ -116,6 +150,12 @@ impl Engine {
         }
         turned.again = sooner(turned.again, Some(self.cortex.clock.now()));
         Ok(turned)
+    }
+
+    /// The hives that there are: this server.
+    #[expect(clippy::unused_self, reason = "which hives there are is the engine's to know")]
+    fn hives(&self) -> Vec<sentinel::Hive> {
+        vec![sentinel::Hive::new("local")]
     }
 
     /// Answers whether anything was done.
@@ -188,7 +228,10 @@ impl Engine {
         let begin = Begin {
             spec: &template.run,
             number: slot.number,
-            name: format!("{}-{}", short.replace('.', "-"), slot.ordinal),
+            name: match &slot.hive {
+                Some(hive) => format!("{}-{hive}", short.replace('.', "-")),
+                None => format!("{}-{}", short.replace('.', "-"), slot.ordinal),
+            },
             labels,
             // It stays, and takes what it is sent.
             kind: CommandKind::Session,

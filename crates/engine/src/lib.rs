@@ -349,7 +349,8 @@ impl Engine {
         engine.tasks.spawn(move |stop| postmaster.bring_letters(stop));
         let garbage = Box::new(records::garbage::Garbage::new(engine.clone()));
         engine.loops.add(&engine.tasks, garbage).await;
-        for of in [&quests::QUESTS, &fleets::FLEETS, &fleets::LINEAGES] {
+        let fleets = [&fleets::FLEETS, &fleets::LINEAGES, &fleets::SENTINELS];
+        for of in [&quests::QUESTS].into_iter().chain(fleets) {
             let owners = Box::new(owners::Owners::new(of, engine.clone()));
             engine.loops.add(&engine.tasks, owners).await;
         }

@@ -9,6 +9,7 @@ use crate::quest::QuestSpec;
 use crate::record::FieldError;
 use crate::record::bounds::check_labels;
 use crate::record::kinds::{not_a, unknown_fields};
+use crate::record::label::Selector;
 use crate::schedule::period;
 
 /// As many as a status can tell of, with the surge.
@@ -20,6 +21,8 @@ pub const MAX_HISTORY: u32 = 100;
 const FIELDS: &[&str] =
     &["historyLimit", "maxSurge", "maxUnavailable", "minReady", "paused", "replicas", "template"];
 const OF_LINEAGE: &[&str] = &["historyLimit", "minReady", "paused", "replicas", "template"];
+const OF_SENTINEL: &[&str] =
+    &["historyLimit", "maxUnavailable", "minReady", "paused", "selector", "template"];
 const TEMPLATE: &[&str] =
     &["agent", "command", "contexts", "labels", "project", "restartedAt", "sandbox", "task"];
 
@@ -34,6 +37,8 @@ pub struct FleetSpec {
     /// A session counts as available when it has run for so long.
     pub min_ready: Duration,
     pub paused: bool,
+    /// Of a sentinel: which hives.
+    pub selector: Selector,
     pub history: u32,
     /// What each session is.
     pub template: Template,
@@ -118,6 +123,40 @@ impl FleetSpec {
         Ok(Self { surge: 0, unavailable: 1, ..Self::read_with(spec, OF_LINEAGE)? })
     }
 
+    /// Of a sentinel: as many as hives match, of which there is never a second one beside it.
+    ///
+    /// # Errors
+    ///
+    /// Every mistake.
+    pub fn read_sentinel(spec: &Value) -> Result<Self, Vec<FieldError>> {
+        let mut read = Self::read_with(spec, OF_SENTINEL);
+        if spec.get("maxUnavailable").and_then(Value::as_u64) == Some(0) {
+            let problem = "must be at least 1: a run ends before the next of its hive is made";
+            let wrong = FieldError::new("spec.maxUnavailable", problem);
+            match &mut read {
+                Ok(_) => read = Err(vec![wrong]),
+                Err(all) => all.push(wrong),
+            }
+        }
+        let found = spec.get("selector").unwrap_or(&Value::Null);
+        let selector = match found {
+            Value::Null => Ok(Selector::default()),
+            Value::String(text) => Selector::parse(text)
+                .map_err(|err| FieldError::new("spec.selector", err.to_string())),
+            other => Err(not_a("spec.selector", "a text like `zone=eu`", other)),
+        };
+        match (&mut read, selector) {
+            (Ok(read), Ok(selector)) => {
+                (read.surge, read.selector) = (0, selector);
+                read.unavailable = read.unavailable.max(1);
+            }
+            (Ok(_), Err(one)) => return Err(vec![one]),
+            (Err(all), Err(one)) => all.push(one),
+            (Err(_), Ok(_)) => {}
+        }
+        read
+    }
+
     fn read_with(spec: &Value, known: &[&str]) -> Result<Self, Vec<FieldError>> {
         let Some(fields) = spec.as_object() else {
             return Err(vec![not_a("spec", "a mapping", spec)]);
@@ -170,6 +209,7 @@ impl FleetSpec {
                 unavailable,
                 min_ready,
                 paused,
+                selector: Selector::default(),
                 history,
                 template,
                 fingerprint,
@@ -192,6 +232,27 @@ pub fn lineage_schema() -> Value {
     );
     if let Some(fields) = schema["properties"].as_object_mut() {
         fields.retain(|name, _| OF_LINEAGE.contains(&name.as_str()));
+    }
+    schema
+}
+
+/// The JSON Schema of a sentinel's spec.
+pub fn sentinel_schema() -> Value {
+    let mut schema = schema();
+    schema["description"] =
+        json!("One run on each hive that matches: one that ends is started again.");
+    if let Some(fields) = schema["properties"].as_object_mut() {
+        fields.retain(|name, _| OF_SENTINEL.contains(&name.as_str()));
+        let selector = json!({
+            "description": "Labels of the hives: `zone=eu`, `overmind/hive in (local)`. Without it, all.",
+            "type": "string",
+        });
+        fields.insert("selector".into(), selector);
+        if let Some(most) = fields.get_mut("maxUnavailable") {
+            most["description"] =
+                json!("Of the hives, how many may be without a run during a rollout.");
+            (most["minimum"], most["default"]) = (json!(1), json!(1));
+        }
     }
     schema
 }

@@ -71,6 +71,7 @@ pub const KINDS: &[KindInfo] = &[
     kinds::quest::QUEST,
     kinds::ritual::RITUAL,
     kinds::shown::SECRET,
+    kinds::fleet::SENTINEL,
     kinds::shown::SESSION,
     kinds::shown::SWARM,
     kinds::shown::WEAVER,

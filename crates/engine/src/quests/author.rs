@@ -8,7 +8,7 @@ use overmind_core::agent::Agent;
 use overmind_core::fleet;
 use overmind_core::quest::{Author, FINALIZER};
 use overmind_core::record::decide::Put;
-use overmind_core::record::kinds::fleet::{FLEET, LINEAGE};
+use overmind_core::record::kinds::fleet::{FLEET, LINEAGE, SENTINEL};
 use overmind_core::record::kinds::quest::QUEST;
 use overmind_core::record::rows::RecordChange;
 use overmind_core::record::{KindInfo, Record};
@@ -22,7 +22,7 @@ use crate::error::EngineError;
 
 /// Kinds that keep their author: those whose reconcilers start sessions, and contexts, which say what is
 /// in the environment of a command.
-const KINDS: &[&str] = &["context", "fleet", "lineage", "quest", "ritual"];
+const KINDS: &[&str] = &["context", "fleet", "lineage", "quest", "ritual", "sentinel"];
 
 /// The finalizers that a record gets: quests and fleets always have the one of their reconciler.
 pub(crate) fn held(
@@ -33,7 +33,7 @@ pub(crate) fn held(
     let is_new = found.is_none_or(|found| found.deleting.is_none());
     let finalizer = match info.name {
         name if name == QUEST.name => FINALIZER,
-        name if name == FLEET.name || name == LINEAGE.name => fleet::FINALIZER,
+        name if [FLEET.name, LINEAGE.name, SENTINEL.name].contains(&name) => fleet::FINALIZER,
         _ => return wished,
     };
     if !is_new {

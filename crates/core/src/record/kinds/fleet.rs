@@ -1,10 +1,10 @@
-//! Fleet: so many sessions that stay. Lineage: sessions that stay the same ones. Pack: what one revision
-//! of a template of theirs was. What becomes of them: [`crate::fleet`].
+//! Fleet: so many sessions that stay. Lineage: sessions that stay the same ones. Sentinel: one on each
+//! hive that matches. Pack: what one revision of a template of theirs was. What becomes of them: [`crate::fleet`].
 
 use serde_json::{Value, json};
 
 use super::{not_a, unknown_fields};
-use crate::fleet::{FleetSpec, FleetStatus, Template, lineage_schema, schema};
+use crate::fleet::{FleetSpec, FleetStatus, Template, lineage_schema, schema, sentinel_schema};
 use crate::record::kind::{Column, KindInfo, RecordVerb};
 use crate::record::{FieldError, Record, Term, Terms};
 use crate::row::Role;
@@ -36,6 +36,38 @@ pub const LINEAGE: KindInfo = KindInfo {
     schema: lineage_schema,
     ..FLEET
 };
+
+pub const SENTINEL: KindInfo = KindInfo {
+    name: "sentinel",
+    plural: "sentinels",
+    aliases: &["daemonset", "daemonsets", "ds"],
+    check: |spec| FleetSpec::read_sentinel(spec).err().unwrap_or_default(),
+    schema: sentinel_schema,
+    columns: OF_HIVES,
+    ..FLEET
+};
+
+const OF_HIVES: &[Column] = &[
+    Column {
+        name: "DESIRED",
+        is_wide: false,
+        cell: |record, _| status(record).replicas.to_string(),
+    },
+    Column {
+        name: "CURRENT",
+        is_wide: false,
+        cell: |record, _| status(record).slots.len().to_string(),
+    },
+    Column { name: "READY", is_wide: false, cell: |record, _| status(record).ready.to_string() },
+    Column {
+        name: "UP-TO-DATE",
+        is_wide: false,
+        cell: |record, _| status(record).updated.to_string(),
+    },
+    Column { name: "AGENT", is_wide: false, cell: |record, _| agent(record) },
+    Column { name: "SELECTOR", is_wide: true, cell: |record, _| text(record, "selector") },
+    Column { name: "STATUS", is_wide: false, cell: |record, _| reason(record) },
+];
 
 const COLUMNS: &[Column] = &[
     Column { name: "READY", is_wide: false, cell: |record, _| ready(record) },
