@@ -12,6 +12,9 @@ use super::{
 };
 use crate::time::Timestamp;
 
+#[cfg(test)]
+mod tests;
+
 /// The label of each hive that has its name.
 pub const NAME_LABEL: &str = "overmind/hive";
 
