@@ -1,4 +1,4 @@
-//! `overmind scale` and `overmind rollout`: fleets and lineages, as kubectl's hands know deployments.
+//! `overmind scale` and `overmind rollout`: fleets, lineages and sentinels, as kubectl's hands know deployments.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,8 +19,8 @@ use crate::remote::Remote;
 use crate::resource;
 use crate::show::{self, cell, dim};
 
-/// What has replicas. A name without a kind is of the first.
-const KINDS: [&str; 2] = ["fleet", "lineage"];
+/// What has a template that is rolled out. A name without a kind is of the first.
+const KINDS: [&str; 3] = ["fleet", "lineage", "sentinel"];
 
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
@@ -46,7 +46,7 @@ pub enum RolloutCommand {
 Example:
   overmind rollout status fleet/web --timeout 5m")]
     Status {
-        /// NAME or fleet/NAME of a fleet, or lineage/NAME
+        /// NAME or fleet/NAME of a fleet, or lineage/NAME, sentinel/NAME
         fleet: String,
         /// Give up after: 5s, 10m
         #[arg(long, value_name = "DURATION", value_parser = duration::seconds)]
@@ -61,7 +61,7 @@ Examples:
   overmind rollout history fleet/web
   overmind rollout history web --revision 2   that template")]
     History {
-        /// NAME or fleet/NAME of a fleet, or lineage/NAME
+        /// NAME or fleet/NAME of a fleet, or lineage/NAME, sentinel/NAME
         fleet: String,
         /// Show the template of this one
         #[arg(long, value_name = "N")]
@@ -73,7 +73,7 @@ Examples:
   overmind rollout undo fleet/web
   overmind rollout undo web --to-revision 2")]
     Undo {
-        /// NAME or fleet/NAME of a fleet, or lineage/NAME
+        /// NAME or fleet/NAME of a fleet, or lineage/NAME, sentinel/NAME
         fleet: String,
         /// Which [default: the one before]
         #[arg(long, value_name = "N")]
@@ -84,7 +84,7 @@ Examples:
 Example:
   overmind rollout pause fleet/web")]
     Pause {
-        /// NAME or fleet/NAME of a fleet, or lineage/NAME
+        /// NAME or fleet/NAME of a fleet, or lineage/NAME, sentinel/NAME
         fleet: String,
     },
     /// Roll out what has waited
@@ -92,7 +92,7 @@ Example:
 Example:
   overmind rollout resume fleet/web")]
     Resume {
-        /// NAME or fleet/NAME of a fleet, or lineage/NAME
+        /// NAME or fleet/NAME of a fleet, or lineage/NAME, sentinel/NAME
         fleet: String,
     },
     /// Replace all runs, one after the other
@@ -100,12 +100,12 @@ Example:
 Example:
   overmind rollout restart fleet/web")]
     Restart {
-        /// NAME or fleet/NAME of a fleet, or lineage/NAME
+        /// NAME or fleet/NAME of a fleet, or lineage/NAME, sentinel/NAME
         fleet: String,
     },
 }
 
-/// A fleet or a lineage.
+/// A fleet, a lineage or a sentinel.
 struct Named {
     kind: &'static str,
     name: String,
@@ -124,8 +124,8 @@ fn named(given: &str) -> Result<Named, Failure> {
         Ok(info) if KINDS.contains(&info.name) && !name.is_empty() => {
             Ok(Named { kind: info.name, name: name.to_owned() })
         }
-        Ok(_) | Err(_) => Err(Failure::usage(format!("`{given}` is no fleet and no lineage"))
-            .hint("name one: fleet/NAME or lineage/NAME; `overmind get fleets` lists them")),
+        Ok(_) | Err(_) => Err(Failure::usage(format!("`{given}` is no fleet, lineage or sentinel"))
+            .hint("name one: fleet/NAME, lineage/NAME or sentinel/NAME; `overmind get fleets` lists them")),
     }
 }
 
@@ -140,6 +140,10 @@ fn field(one: &mut Resource) -> Result<&mut serde_json::Map<String, Value>, Fail
 pub(crate) async fn scale(cx: &Context, args: &ScaleArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let of = named(&args.fleet)?;
+    if of.kind == "sentinel" {
+        let text = format!("{of} has no replicas: it has one run on each hive that matches");
+        return Err(Failure::usage(text).hint("change spec.selector: `overmind edit` or `apply`"));
+    }
     let set = |one: &mut Resource| {
         let spec = field(one)?;
         let now = spec.get("replicas").and_then(Value::as_u64).unwrap_or(1);

@@ -66,6 +66,7 @@ mod rituals;
 mod rooms;
 mod runs;
 mod sdks;
+mod sentinels;
 mod services;
 mod services_told;
 mod services_user;
