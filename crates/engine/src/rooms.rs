@@ -166,13 +166,18 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`EngineError::Conflict`] when it has no room, or none that was made;
+    /// [`EngineError::Conflict`] when it has no room, none that was made, or its work is merged;
     /// [`EngineError::NotFound`] when nothing of its work is there any more.
     pub async fn session_work(&self, by: &Caller, id: SessionId) -> Result<RoomWork, EngineError> {
         self.reads(by, Role::Viewer, id).await?;
         let row = self.find_session(id).await?;
         let Stay { order, made, closed } = self.stay(&row).await?;
-        Ok(self.rooms()?.work(&order, &made, closed.as_ref()).await?)
+        let work = self.rooms()?.work(&order, &made, closed.as_ref()).await;
+        if work.as_ref().map_or(true, |work| work.files == 0 && work.commits == 0) {
+            // Where it is says more than that nothing is left to be decided.
+            merged_already(&row)?;
+        }
+        Ok(work?)
     }
 
     /// Carries out what somebody decided over a session's work, and records it; `message` is what a commit

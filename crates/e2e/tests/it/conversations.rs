@@ -65,6 +65,7 @@ fn a_run_rests_after_its_answer_goes_on_with_what_is_sent_and_is_decided() {
         (&run["status"], &run["final_answer"]),
         (&json!("succeeded"), &json!("There is a test for it."))
     );
+    house.run(&["work", "fix"]).fails(5).says("fix is merged already: main has its work at");
     for file in ["fix.txt", "test.txt"] {
         assert_eq!(std::fs::read_to_string(house.project.join(file)).unwrap(), file);
     }
