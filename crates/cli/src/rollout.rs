@@ -124,8 +124,12 @@ fn named(given: &str) -> Result<Named, Failure> {
         Ok(info) if KINDS.contains(&info.name) && !name.is_empty() => {
             Ok(Named { kind: info.name, name: name.to_owned() })
         }
-        Ok(_) | Err(_) => Err(Failure::usage(format!("`{given}` is no fleet, lineage or sentinel"))
-            .hint("name one: fleet/NAME, lineage/NAME or sentinel/NAME; `overmind get fleets` lists them")),
+        Ok(_) | Err(_) => Err(Failure::usage(format!(
+            "`{given}` is no fleet, lineage or sentinel"
+        ))
+        .hint(
+            "name one: fleet/NAME, lineage/NAME or sentinel/NAME; `overmind get fleets` lists them",
+        )),
     }
 }
 
