@@ -100,8 +100,7 @@ async fn an_init_that_has_ended_is_not_missed() {
     let driver = driver(1);
     let place = Place::new();
     warmed(&driver, &place).await;
-    let launchers = children(std::process::id());
-    let inits: Vec<Pid> = launchers.iter().flat_map(|pid| children(number(*pid))).collect();
+    let (launchers, inits) = family().await;
     for launcher in &launchers {
         kill_process(*launcher, Signal::KILL).unwrap();
     }
@@ -117,8 +116,7 @@ async fn an_init_that_ends_with_its_order_in_hand_is_replaced() {
     let driver = driver(1);
     let place = Place::new();
     warmed(&driver, &place).await;
-    let launchers = children(std::process::id());
-    let inits: Vec<Pid> = launchers.iter().flat_map(|pid| children(number(*pid))).collect();
+    let (launchers, inits) = family().await;
     let all: Vec<Pid> = launchers.iter().chain(&inits).copied().collect();
     // They wait as before, and read nothing any more.
     for pid in &all {
@@ -161,6 +159,17 @@ fn children(of: u32) -> Vec<Pid> {
         }
     }
     found
+}
+
+/// The processes that started inits, and the inits, once there is one: a launcher counts as waiting before
+/// its init is there.
+async fn family() -> (Vec<Pid>, Vec<Pid>) {
+    let launchers = children(std::process::id());
+    let inits =
+        || -> Vec<Pid> { launchers.iter().flat_map(|pid| children(number(*pid))).collect() };
+    until("the init is there", || !inits().is_empty()).await;
+    let inits = inits();
+    (launchers, inits)
 }
 
 fn number(pid: Pid) -> u32 {
