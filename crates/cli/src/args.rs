@@ -209,7 +209,8 @@ Examples:
   overmind send build yes, go on              typed into a program
 
 An agent that rests or has ended goes on with the same conversation, in the same files; one that works
-gets it before its next turn, Claude Code and Codex after it; a program gets it as input while it runs.")]
+gets it before its next turn. Claude Code and Codex get it when their current turn is over. A program gets it
+as input while it runs.")]
     Send(crate::args_command::SendArgs),
     /// Use the terminal of a run, in this one
     #[command(after_help = "\

@@ -87,7 +87,7 @@ pub fn serves(path: &str) -> bool {
 /// Whether a path is neither the dashboard's nor the API's: a browser that asks for it is shown a page that says so.
 pub fn is_stray(path: &str) -> bool {
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
-    let api = ["api", "mesh", "mcp", "llm", "metrics", "health", "healthz", "readyz", "services"];
+    let api = ["api", "mesh", "mcp", "llm", "metrics", "health", "healthz", "readyz"];
     path.starts_with('/') && !path.starts_with("//") && !serves(path) && !api.contains(&first)
 }
 
@@ -145,7 +145,8 @@ pub async fn answer(port: &dyn Port, incoming: Incoming<'_>) -> Answer {
         && let Some(id) = run::id_of(&ask, name).await
     {
         let path: String = rest.iter().map(|part| format!("/{part}")).collect();
-        return Answer::Page(see_other(&format!("/runs/{id}{path}")));
+        let query = parts.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+        return Answer::Page(see_other(&format!("/runs/{id}{path}{query}")));
     }
     let done = match (posts, parts_of.as_slice()) {
         (false, []) => now::show(&ask, None).await,

@@ -244,7 +244,9 @@ async fn a_run_is_started_answered_and_read_without_scripts_and_no_text_becomes_
     assert_eq!(late.status(), StatusCode::CONFLICT);
 
     // A run is found by its name, too, and what is not there is told on a page.
-    for (asked, at) in [("/runs/docs", run.clone()), ("/runs/docs/log", format!("{run}/log"))] {
+    for (asked, at) in
+        [("/runs/docs", run.clone()), ("/runs/docs/replay?step=1", format!("{run}/replay?step=1"))]
+    {
         assert_eq!(browser.get(asked).await.headers()[LOCATION].to_str().unwrap(), at);
     }
     let nowhere = browser.client.get(format!("{url}/nope")).header("accept", "text/html");
