@@ -27,6 +27,22 @@ use crate::sandbox::{Sandbox, SandboxError, SandboxLevel};
 /// [`Enclose::reaped`].
 pub const REAPER: &str = "__reaper";
 
+/// Processes of another namespace that are looked at one by one.
+const FIRST: u32 = 16;
+
+/// Whether a process's environment says whose it is, by what `/proc/PID/status` says of it.
+///
+/// What is started for a session in a namespace of its own is among the first processes there; all others
+/// descend from those, or end with them. They are left alone: a reader of an environment waits as long
+/// as the process is copying its memory, and thousands that do nothing but fork would hold it up for minutes.
+pub fn tells_whose(status: &str) -> bool {
+    let Some(line) = status.lines().find_map(|line| line.strip_prefix("NSpid:")) else {
+        return true;
+    };
+    let inner = line.split_whitespace().skip(1);
+    inner.last().and_then(|pid| pid.parse().ok()).is_none_or(|pid: u32| pid <= FIRST)
+}
+
 /// The network of a command in a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -272,6 +288,21 @@ mod tests {
         assert!(!reaching.server && reaching.ports.is_empty());
         made.worktree = None;
         assert_eq!(Surroundings::of(&made), None, "it works where others do");
+    }
+
+    #[test]
+    fn only_the_first_processes_of_another_namespace_tell_whose_they_are() {
+        let status = |pids: &str| format!("Name:\tsh\nPid:\t4000\nNSpid:\t{pids}\nSeccomp:\t0\n");
+        for (pids, tells) in [
+            ("4000", true),
+            ("4000\t1", true),
+            ("4000\t16", true),
+            ("4000\t17", false),
+            ("4000\t900\t2", true),
+        ] {
+            assert_eq!(tells_whose(&status(pids)), tells, "{pids}");
+        }
+        assert!(tells_whose("Name:\tsh\n"), "a kernel without namespaces");
     }
 
     #[test]

@@ -184,9 +184,12 @@ pub(crate) fn marked(marks: &HashSet<String>) -> Vec<(String, Pid)> {
         let name = entry.file_name();
         let Some(name) = name.to_str().filter(|name| **name != own) else { continue };
         let Some(pid) = name.parse().ok().and_then(Pid::from_raw) else { continue };
-        let Ok(environment) = std::fs::read(Path::new("/proc").join(name).join("environ")) else {
+        let of_it = Path::new("/proc").join(name);
+        let status = std::fs::read_to_string(of_it.join("status"));
+        if !status.is_ok_and(|status| overmind_core::enclosure::tells_whose(&status)) {
             continue;
-        };
+        }
+        let Ok(environment) = std::fs::read(of_it.join("environ")) else { continue };
         let mark = environment.split(|byte| *byte == 0).find_map(|variable| {
             let variable = std::str::from_utf8(variable).ok()?;
             marks.contains(variable).then(|| variable.to_owned())

@@ -10,6 +10,10 @@
 //! There is no shell, and no thread: input comes from a file in memory, output is read while git runs. A
 //! child of git that keeps a descriptor open delays nobody, and what says too much is ended.
 //!
+//! Git looks where a path leads and opens it later. Whoever works in the tree meanwhile could put a link in
+//! between, to a file that only we may read. So where somebody may be at work, git is started in a view of
+//! the file system in which no link of that tree is followed (`Call::plain`).
+//!
 //! A git whose daemon is killed goes on. It bears a mark by which the next daemon ends it before it touches
 //! anything (`Git::end_left`); one that changes a user's repository is waited for (`Call::finishes`).
 
@@ -20,6 +24,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -28,7 +33,8 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
-use crate::services::tree::{pids, signal, stat, variable};
+use crate::services::tree::{signal, stat, telling, variable};
+use crate::sys;
 
 /// Kept bytes of what git says on stderr.
 const SAID: u64 = 64 << 10;
@@ -154,7 +160,7 @@ impl Git {
                         && variable(pid, MARK).as_deref() == Some(mark)
                         && stat(pid).is_some_and(|stat| !stat.zombie && stat.session != pid)
                 };
-                let look = || pids().filter(is).collect::<Vec<u32>>();
+                let look = || telling().filter(is).collect::<Vec<u32>>();
                 // One that was born behind the back of the first look is there for the second.
                 let left = [look(), look()].concat();
                 if left.is_empty() {
@@ -201,8 +207,38 @@ impl Git {
             users: false,
             finishes: false,
             within: None,
+            plain: None,
             settings: Vec::new(),
         }
+    }
+
+    /// Whether this machine lets a program have mounts of its own. Where it does not, there is no sandbox of
+    /// namespaces either: commands have all rights of this process, or are in containers.
+    fn has_views(&self, top: &Path) -> bool {
+        static HAS: OnceLock<bool> = OnceLock::new();
+        *HAS.get_or_init(|| {
+            let mut command = Command::new(&self.program);
+            command.env_clear().env("PATH", &self.search).arg("version");
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            let tried = sys::follow_no_links(&mut command, top, Path::new("/"), None)
+                .and_then(|()| command.status());
+            let refused = |err: &io::Error| {
+                use rustix::io::Errno;
+                let errno = Errno::from_io_error(err);
+                matches!(errno, Some(Errno::PERM | Errno::ACCESS | Errno::NOSYS | Errno::INVAL))
+            };
+            if let Err(err) = tried.as_ref().map_err(|err| (refused(err), err)).map(drop) {
+                if err.0 {
+                    tracing::warn!(
+                        err = %err.1,
+                        "this machine lets no program have mounts of its own: a command that works in a \
+                         tree could lead git out of it"
+                    );
+                }
+                return !err.0;
+            }
+            true
+        })
     }
 }
 
@@ -224,6 +260,8 @@ pub(crate) struct Call<'a> {
     users: bool,
     finishes: bool,
     within: Option<Duration>,
+    /// The directory in which no link is followed.
+    plain: Option<PathBuf>,
     /// Beside what is switched off.
     settings: Vec<(String, String)>,
 }
@@ -341,6 +379,12 @@ impl<'a> Call<'a> {
         self
     }
 
+    /// Follows no link within this directory, whoever changes it meanwhile.
+    pub(crate) fn plain(mut self, top: &Path) -> Self {
+        self.plain = Some(top.to_owned());
+        self
+    }
+
     /// With these settings, whatever any configuration says.
     pub(crate) fn settings(mut self, settings: Vec<(String, String)>) -> Self {
         self.settings = settings;
@@ -371,6 +415,16 @@ impl Call<'_> {
             Input::Bytes(bytes) => filled(&bytes).map_err(talk)?.into(),
         };
         let mut command = self.command();
+        match self.plain.as_deref().filter(|top| self.git.has_views(top)) {
+            Some(top) => {
+                sys::follow_no_links(&mut command, top, &self.cwd, self.owner).map_err(talk)?;
+            }
+            None => {
+                if let Some((user, group)) = self.owner {
+                    command.uid(user).gid(group);
+                }
+            }
+        }
         command.stdin(input).stderr(Stdio::piped());
         match self.output.take() {
             Some(file) => command.stdout(file),
@@ -445,9 +499,6 @@ impl Call<'_> {
         }
         command.env("GIT_CONFIG_COUNT", count.to_string());
         command.envs(self.env.iter().map(|(key, value)| (key, value)));
-        if let Some((user, group)) = self.owner {
-            command.uid(user).gid(group);
-        }
         if let Some(mark) = &self.git.mark {
             let finishes = if self.finishes { FINISHES } else { "" };
             command.env(MARK, format!("{mark}{finishes}"));
@@ -596,6 +647,34 @@ mod tests {
         let err = git.call("wait").run().unwrap_err();
         assert!(matches!(err, GitError::TimedOut { .. }), "{err}");
         assert!(!mark.exists());
+    }
+
+    #[test]
+    fn no_link_of_the_tree_leads_git_out_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tree, other) = (dir.path().join("tree"), dir.path().join("other"));
+        std::fs::create_dir_all(tree.join("own")).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        for at in [&tree.join("own"), &other] {
+            std::fs::write(at.join("file"), "text").unwrap();
+        }
+        std::os::unix::fs::symlink(&other, tree.join("out")).unwrap();
+        std::os::unix::fs::symlink("own", tree.join("in")).unwrap();
+        let git = Git::default();
+        let hash = |plain: bool, path: &str| {
+            let call = git.call("hash").work(&tree, &tree.join("index"));
+            let call = if plain { call.plain(&tree) } else { call };
+            call.args(["hash-object", "--no-filters", path]).run()
+        };
+        assert_eq!(hash(true, "own/file").unwrap().line(), hash(false, "own/file").unwrap().line());
+        assert!(hash(false, "out/file").is_ok(), "git itself goes through a link");
+        for path in ["out/file", "in/file"] {
+            let err = hash(true, path).unwrap_err().to_string();
+            assert!(err.contains("symbolic links"), "{path}: {err}");
+        }
+        // What a program is is read without going through it.
+        let text = std::fs::read_link(tree.join("out")).unwrap();
+        assert_eq!(text, other, "and the mounts were its own");
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub mod ports;
 pub mod rooms;
 pub mod secrets;
 pub mod services;
+mod sys;
 pub mod tree;
 
 pub use copy::Copied;

@@ -13,6 +13,7 @@ pub const UNSAFE_FILES: &[&str] = &[
     "crates/sandbox/src/sys.rs",
     "crates/store/src/sys.rs",
     "crates/supervise/src/sys.rs",
+    "crates/workspace/src/sys.rs",
 ];
 
 /// Files of the crates for workspaces and MCP that open paths by themselves, and what these are. Whatever lies in a

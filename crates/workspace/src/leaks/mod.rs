@@ -326,7 +326,7 @@ impl Workspace {
             let how = format!("`{}`: {FIX}", words.trim().chars().take(120).collect::<String>());
             Some(Finding::new(LeakKind::Process, what, session, how))
         };
-        tree::pids().filter_map(one).collect()
+        tree::telling().filter_map(one).collect()
     }
 
     fn cgroups(&self, live: &BTreeSet<String>) -> Vec<Finding> {

@@ -86,6 +86,17 @@ pub(crate) fn variable(pid: u32, name: &str) -> Option<String> {
     Some(String::from_utf8_lossy(value).into_owned())
 }
 
+/// Whether its environment is worth a look: [`overmind_core::enclosure::tells_whose`].
+fn tells_whose(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+    status.is_ok_and(|status| overmind_core::enclosure::tells_whose(&status))
+}
+
+/// The processes whose environment says whose they are.
+pub(crate) fn telling() -> impl Iterator<Item = u32> {
+    pids().filter(|pid| tells_whose(*pid))
+}
+
 /// The environment that a process was started with.
 fn environment(pid: u32) -> Option<Vec<u8>> {
     let path = format!("/proc/{pid}/environ");
@@ -151,7 +162,7 @@ impl Belongs {
         }
         if !complete {
             if let Some((name, value)) = &self.mark {
-                found.extend(pids().filter(|pid| variable(*pid, name).as_ref() == Some(value)));
+                found.extend(telling().filter(|pid| variable(*pid, name).as_ref() == Some(value)));
             }
             if self.leader.is_some() || !found.is_empty() {
                 self.kin(&mut found);
@@ -189,9 +200,22 @@ impl Belongs {
 
     /// As [`members`](Self::members); that there are none was seen twice in a row. A process that was
     /// born behind the back of the first look is there for the second.
-    fn members_for_certain(&self) -> BTreeSet<u32> {
-        let found = self.members();
-        if found.is_empty() { self.members() } else { found }
+    ///
+    /// The look takes what other processes let it take, so it is done on a thread that may wait.
+    async fn members_for_certain(&self) -> BTreeSet<u32> {
+        let this = self.clone();
+        let look = tokio::task::spawn_blocking(move || {
+            let found = this.members();
+            if found.is_empty() { this.members() } else { found }
+        });
+        match look.await {
+            Ok(found) => found,
+            Err(err) => match err.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime is ending: nobody goes on from here.
+                Err(_) => std::future::pending().await,
+            },
+        }
     }
 
     /// Ends every process that belongs: politely, then after `grace` for certain. Returns those
@@ -201,7 +225,7 @@ impl Belongs {
     ///
     /// Dropped midway, some processes may live on; call it again.
     pub(crate) async fn end(&self, grace: Duration, clock: &dyn Clock) -> BTreeSet<u32> {
-        let mut members = self.members_for_certain();
+        let mut members = self.members_for_certain().await;
         if !members.is_empty() && !grace.is_zero() {
             let below = |pid: u32| stat(pid).is_some_and(|stat| members.contains(&stat.parent));
             let passed = |pid: u32| is_reaper(pid) || (self.enclosed && below(pid));
@@ -209,7 +233,7 @@ impl Belongs {
                 signal(*pid, Signal::TERM);
             }
             self.wait(&members, grace, clock).await;
-            members = self.members_for_certain();
+            members = self.members_for_certain().await;
         }
         let deadline = clock.now().after(KILL);
         // Nobody lives for ever by the looks of a reaper.
@@ -225,7 +249,7 @@ impl Belongs {
                     signal(*pid, Signal::KILL);
                 }
                 self.wait(&members, Duration::from_millis(100), clock).await;
-                members = self.members_for_certain();
+                members = self.members_for_certain().await;
             }
             if !members.is_empty() {
                 return members;

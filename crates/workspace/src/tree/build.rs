@@ -427,6 +427,8 @@ pub(crate) fn give(ours: &Path, theirs: &Path, refs: &References) -> Result<(), 
 /// The paths of a unit.
 #[derive(Debug)]
 pub(crate) struct Paths {
+    /// The whole tree, that of submodules too.
+    pub(crate) top: PathBuf,
     pub(crate) work: PathBuf,
     pub(crate) ours: PathBuf,
     pub(crate) theirs: PathBuf,
@@ -441,6 +443,7 @@ impl Unit {
             work: tree.join(self.at.as_path()),
             index: ours.join("index"),
             theirs: tree.join(self.theirs.as_path()),
+            top: tree,
             ours,
         }
     }

@@ -125,6 +125,7 @@ impl Primary<'_> {
                     .call("read the primary's commit")
                     .repo(&paths.ours)
                     .work(self.top, &index)
+                    .plain(self.top)
                     .args(["read-tree", head])
                     .run()?;
                 self.list(paths, &index)?

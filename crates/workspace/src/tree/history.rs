@@ -136,9 +136,10 @@ impl Private {
         if from.is_file() {
             std::fs::copy(from, &index).at("copying the index to", &index)?;
         }
-        let Paths { work, ours, theirs, index: _ } = paths;
-        let (work, ours, theirs) = (work.clone(), ours.clone(), theirs.clone());
-        Ok(Self { dir, paths: Paths { work, ours, theirs, index } })
+        let Paths { top, work, ours, theirs, index: _ } = paths;
+        let (top, work) = (top.clone(), work.clone());
+        let (ours, theirs) = (ours.clone(), theirs.clone());
+        Ok(Self { dir, paths: Paths { top, work, ours, theirs, index } })
     }
 
     fn keep(self) -> Result<(), TreeError> {
@@ -334,6 +335,7 @@ impl Trees {
             .call("read a snapshot")
             .repo(&paths.ours)
             .work(&paths.work, &private.paths.index)
+            .plain(&paths.top)
             .args(["read-tree", "-m", &target.tree])
             .run()?;
         let wanted = |change: &&Change| change.kind != ChangeKind::Deleted;
@@ -627,8 +629,13 @@ mod tests {
     fn what_a_killed_server_left_beside_the_index_is_removed() {
         let home = tempfile::tempdir().unwrap();
         let at = |name: &str| home.path().join(name);
-        let paths =
-            Paths { work: at("work"), ours: at("ours"), theirs: at("theirs"), index: at("index") };
+        let paths = Paths {
+            top: at("work"),
+            work: at("work"),
+            ours: at("ours"),
+            theirs: at("theirs"),
+            index: at("index"),
+        };
         let dir = paths.ours.join(PRIVATE);
         std::fs::create_dir_all(dir.join("a-directory")).unwrap();
         for name in ["index", "index-7-1", "index-7-1.lock"] {

@@ -295,6 +295,7 @@ impl Trees {
             .call(format!("change the files of {}", there.top.display()))
             .repo(&there.source.git_dir)
             .work(there.top, &there.source.git_dir.join("index"))
+            .plain(there.top)
             .owner(there.source.owner())
             .finishes()
             .for_user(there.home)

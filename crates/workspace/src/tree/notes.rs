@@ -263,7 +263,8 @@ impl Trees {
     pub fn is_tracked(&self, file: &Path) -> Result<Option<bool>, TreeError> {
         let Some((paths, relative)) = self.part_of(file)? else { return Ok(None) };
         let git = self.git().call("ask whether it has a file").repo(&paths.ours);
-        let git = git.work(&paths.work, &paths.index).args(["ls-files", "-z", "--"]);
+        let git =
+            git.work(&paths.work, &paths.index).plain(&paths.top).args(["ls-files", "-z", "--"]);
         Ok(Some(git.arg(&relative).run()?.parts().next().is_some()))
     }
 
@@ -329,7 +330,11 @@ impl Trees {
                 continue;
             }
             let git = |doing: &str| {
-                self.git().call(doing.to_owned()).repo(&paths.ours).work(&paths.work, &index)
+                self.git()
+                    .call(doing.to_owned())
+                    .repo(&paths.ours)
+                    .work(&paths.work, &index)
+                    .plain(&paths.top)
             };
             let list = git("ask which secrets it has")
                 .args(["--literal-pathspecs", "ls-files", "-z"])

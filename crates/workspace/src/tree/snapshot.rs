@@ -291,8 +291,10 @@ pub(super) fn add_all(
             taken.nested.push(path_of(dir));
             continue;
         }
-        let size = work.stat(&path_of(path)).ok().flatten().map_or(0, |stat| stat.st_size);
-        let size = u64::try_from(size).unwrap_or(0);
+        // Git asked what is there, and may have been led out of the tree to it: what cannot be reached
+        // without a link is none of it. Its content is read in a view without links, below.
+        let Some(found) = work.stat(&path_of(path)).ok().flatten() else { continue };
+        let size = u64::try_from(found.st_size).unwrap_or(0);
         if size > bound.each {
             taken.left_out.push(path_of(path));
             continue;
@@ -317,6 +319,7 @@ pub(super) fn add_all(
             git.call(format!("take the changes of {}", paths.work.display()))
                 .repo(&paths.ours)
                 .work(&paths.work, &paths.index)
+                .plain(&paths.top)
                 .arg("update-index")
                 .args(args)
                 .input(input)
@@ -342,6 +345,7 @@ fn set_links(git: &Git, paths: &Paths, links: &[(PathBuf, String)]) -> Result<()
         git.call("note its submodules")
             .repo(&paths.ours)
             .work(&paths.work, &paths.index)
+            .plain(&paths.top)
             .arg("update-index")
             .args(args)
             .input(input)

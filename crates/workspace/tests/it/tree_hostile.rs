@@ -312,6 +312,52 @@ fn links_and_pipes_in_a_tree_are_saved_as_what_they_are_and_never_followed() {
 }
 
 #[test]
+fn a_link_that_is_swapped_in_while_the_files_are_read_leads_to_nothing_outside() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use rustix::fs::{CWD, RenameFlags};
+
+    let world = World::new();
+    let outside = world.dir.path().join("outside");
+    let secret = "the secret of another\n";
+    write(&outside, "key", secret);
+    let made = world.prepare("swap");
+    let (dir, link) = (made.path.join("sub"), made.path.join("link"));
+    symlink(&outside, &link).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0_u64.. {
+                if over.load(Ordering::Acquire) {
+                    break;
+                }
+                // Anew and as long as the other's, so that git reads it again.
+                if number % 300 == 0 {
+                    let _ = rustix::fs::renameat_with(CWD, &dir, CWD, &link, RenameFlags::EXCHANGE);
+                    if dir.symlink_metadata().is_ok_and(|at| at.is_symlink()) {
+                        let _ =
+                            rustix::fs::renameat_with(CWD, &dir, CWD, &link, RenameFlags::EXCHANGE);
+                    }
+                    let own = format!("{number:>width$}\n", width = secret.len() - 1);
+                    let _ = std::fs::create_dir(&dir);
+                    let _ = std::fs::write(dir.join("key"), own);
+                }
+                let _ = rustix::fs::renameat_with(CWD, &dir, CWD, &link, RenameFlags::EXCHANGE);
+            }
+        });
+        let patches: Vec<String> = (0..60)
+            // It may be refused, for git notices most of them.
+            .filter_map(|_| world.trees.diff(&made.intent, 1 << 20).ok())
+            .map(|diff| String::from_utf8_lossy(&diff.patch).into_owned())
+            .collect();
+        over.store(true, Ordering::Release);
+        let leaked = patches.iter().find(|patch| patch.contains(secret.trim()));
+        assert_eq!(leaked, None, "of {} patches", patches.len());
+    });
+    assert_eq!(read(&outside.join("key")), secret);
+}
+
+#[test]
 fn a_tree_that_a_session_locked_up_is_removed_all_the_same() {
     use std::os::unix::fs::PermissionsExt;
     let world = World::new();

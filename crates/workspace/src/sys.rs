@@ -1,0 +1,93 @@
+//! The only module of this crate that may use `unsafe`; everything it exports is safe to call.
+//!
+//! It starts a program in whose view of the file system no link within a directory is followed.
+
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::fs::{CWD, Gid, Mode, OFlags, StatVfsMountFlags, Uid};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags};
+use rustix::thread::UnshareFlags;
+
+/// Lets the program follow no symbolic link within `top`, whoever changes what is in it meanwhile: it can read and make links, and each that it would go through is an error (`ELOOP`). It is
+/// started in `cwd`, as the user and group of `ids`, which only root may give, or as this process's.
+///
+/// It gets mounts of its own for this, and as a plain user a user namespace in which it is who it was.
+///
+/// # Errors
+///
+/// When `top` is not there. That the machine allows no such mounts is the error of the start.
+pub(crate) fn follow_no_links(
+    command: &mut Command,
+    top: &Path,
+    cwd: &Path,
+    ids: Option<(u32, u32)>,
+) -> io::Result<()> {
+    let text = |path: &Path| CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other);
+    let is = rustix::fs::statvfs(top)?.f_flag;
+    let (top, flags) = (text(top)?, kept(is) | MountFlags::BIND | MountFlags::NOSYMFOLLOW);
+    let cwd = text(cwd)?;
+    let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let maps = (format!("{0} {0} 1", own.0), format!("{0} {0} 1", own.1));
+    let enter = move || {
+        own_mounts(&maps)?;
+        let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+        rustix::mount::mount_change(c"/", private)?;
+        rustix::mount::mount_bind_recursive(top.as_c_str(), top.as_c_str())?;
+        rustix::mount::mount_remount(top.as_c_str(), flags, c"")?;
+        // Where it stood is beneath what was laid over it.
+        rustix::process::chdir(cwd.as_c_str())?;
+        if let Some((user, group)) = ids {
+            rustix::thread::set_thread_groups(&[])?;
+            rustix::thread::set_thread_gid(Gid::from_raw(group))?;
+            rustix::thread::set_thread_uid(Uid::from_raw(user))?;
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec it makes system calls on memory that was made before, and nothing
+    // else: no allocation, no lock.
+    unsafe {
+        command.pre_exec(enter);
+    }
+    Ok(())
+}
+
+/// What a mount is not rid of by whoever is not its owner: of its flags, those that bound it.
+fn kept(flags: StatVfsMountFlags) -> MountFlags {
+    let pairs = [
+        (StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
+        (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
+        (StatVfsMountFlags::NODEV, MountFlags::NODEV),
+        (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
+    ];
+    let set = pairs.iter().filter(|(is, _)| flags.contains(*is)).map(|(_, flag)| *flag);
+    set.fold(MountFlags::empty(), |all, flag| all | flag)
+}
+
+/// Mounts of this process's own.
+fn own_mounts((users, groups): &(String, String)) -> io::Result<()> {
+    // SAFETY: the child of a fork has one thread, and no descriptors or memory are unshared.
+    match unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) } {
+        Ok(()) => return Ok(()),
+        Err(Errno::PERM) => {}
+        Err(err) => return Err(err.into()),
+    }
+    // SAFETY: as above.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)? };
+    for (file, map) in [
+        (c"/proc/self/setgroups", "deny"),
+        (c"/proc/self/uid_map", users.as_str()),
+        (c"/proc/self/gid_map", groups.as_str()),
+    ] {
+        let file = rustix::fs::openat(CWD, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::io::write(&file, map.as_bytes())?;
+    }
+    Ok(())
+}
