@@ -106,9 +106,9 @@ pub struct ModelCall {
     /// earlier call of the run carried are not repeated.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub request_json: Value,
-    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub response_json: Value,
-    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub usage_json: Value,
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub error: Option<Value>,

@@ -35,7 +35,7 @@ impl fmt::Debug for SecretText {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SecretPut {
-    /// 8 to 32768 bytes; white space around it is dropped.
+    /// At least 8 characters and at most 32768 bytes; white space around it is dropped.
     #[cfg_attr(feature = "openapi", schema(write_only))]
     pub value: SecretText,
     /// Older versions that stay, to go back to; 0 to 20.

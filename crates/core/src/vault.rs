@@ -119,7 +119,7 @@ pub struct Secret(Arc<Zeroizing<String>>);
 pub enum SecretError {
     #[error("it is empty")]
     Empty,
-    #[error("it has fewer than {MIN_SECRET} bytes, so that it could not be masked in logs")]
+    #[error("it has fewer than {MIN_SECRET} characters, so that it could not be masked in logs")]
     Short,
     #[error("it has more than {MAX_SECRET} bytes")]
     Long,
@@ -137,7 +137,7 @@ impl Secret {
         let text = text.trim();
         match text.len() {
             0 => Err(SecretError::Empty),
-            len if len < MIN_SECRET => Err(SecretError::Short),
+            _ if text.chars().nth(MIN_SECRET - 1).is_none() => Err(SecretError::Short),
             len if len > MAX_SECRET => Err(SecretError::Long),
             _ if text.contains('\0') => Err(SecretError::Nul),
             _ => Ok(Self(Arc::new(Zeroizing::new(text.to_owned())))),

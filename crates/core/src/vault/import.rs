@@ -182,7 +182,7 @@ mod tests {
             ("\nA=\"open-secret-text\nmore", "line 2: the quote is not closed"),
             ("A='quoted-secret'text", "line 1 is not NAME=VALUE"),
             ("a b=secret-text", "`a b`: a name has 1 to"),
-            ("A=short", "`A`: it has fewer than 8 bytes"),
+            ("A=short", "`A`: it has fewer than 8 characters"),
             ("A=secret-text-1\na=secret-text-2", "twice"),
         ] {
             let err = read(text).unwrap_err().to_string();

@@ -28,8 +28,8 @@ use crate::caller::{Caller, Rights};
 use crate::cortex::{Cortex, lock};
 use crate::error::EngineError;
 
-/// Longest kind of a letter, and other small fields, in bytes.
-const FIELD_BYTES: usize = 200;
+/// Longest kind of a letter, and other small fields, in characters.
+const FIELD_CHARS: usize = 200;
 /// Letters that one call reads, acknowledges or moves.
 pub(super) const MAX_BATCH: u32 = 100;
 /// Longest wait of one call.
@@ -163,9 +163,9 @@ impl Engine {
             ("reply_to", draft.reply_to.as_ref()),
         ] {
             if text.is_some_and(|text| {
-                text.len() > 4 * FIELD_BYTES || text.chars().any(char::is_control)
+                text.chars().count() > FIELD_CHARS || text.chars().any(char::is_control)
             }) {
-                let message = format!("{field} has at most {} printable bytes", 4 * FIELD_BYTES);
+                let message = format!("{field} has at most {FIELD_CHARS} printable characters");
                 return Err(EngineError::invalid(field, message));
             }
         }

@@ -20,8 +20,8 @@ use crate::view::Created;
 
 /// A new agent that names no time takes no longer than this, in seconds.
 const TTL: u64 = 3600;
-/// Longest role of a new agent, in bytes.
-const ROLE_BYTES: usize = 200;
+/// Longest role of a new agent, in characters.
+const ROLE_CHARS: usize = 200;
 
 /// A child that was started.
 #[derive(Clone, Debug, PartialEq)]
@@ -135,8 +135,8 @@ impl Engine {
         for (field, text) in
             [("role", &wish.role), ("agent", wish.agent.as_ref().unwrap_or(&wish.role))]
         {
-            if text.len() > ROLE_BYTES || text.chars().any(char::is_control) {
-                let message = format!("{field} has at most {ROLE_BYTES} printable bytes");
+            if text.chars().count() > ROLE_CHARS || text.chars().any(char::is_control) {
+                let message = format!("{field} has at most {ROLE_CHARS} printable characters");
                 return Err(EngineError::invalid(field, message));
             }
         }

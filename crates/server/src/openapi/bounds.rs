@@ -17,6 +17,8 @@ const BOUNDS: &str = include_str!("bounds.json");
 /// When a bound is of something that is not in the document: it was renamed.
 pub(super) fn state(document: &mut Value) {
     agents_in_either_form(document);
+    runs_in_either_form(document);
+    log_in_either_form(document);
     events_of_streams(document);
     let bounds: Value = serde_json::from_str(BOUNDS).expect("bounds.json is JSON");
     unsigned(document);
@@ -94,6 +96,23 @@ fn agents_in_either_form(document: &mut Value) {
     if let Some(schema) = document.pointer_mut(at) {
         let list = json!({"type": "array", "items": {"$ref": "#/components/schemas/MeshAgent"}});
         *schema = json!({"oneOf": [schema.take(), list]});
+    }
+}
+
+/// `GET /api/runs` answers with less of each when `view=basic`.
+fn runs_in_either_form(document: &mut Value) {
+    let at = "/paths/~1api~1runs/get/responses/200/content/application~1json/schema/items";
+    if let Some(schema) = document.pointer_mut(at) {
+        let basic = json!({"$ref": "#/components/schemas/RunBasic"});
+        *schema = json!({"anyOf": [schema.take(), basic]});
+    }
+}
+
+/// `GET /api/runs/{id}/log` answers with an object a line when `format=ndjson`.
+fn log_in_either_form(document: &mut Value) {
+    let at = "/paths/~1api~1runs~1{id}~1log/get/responses/200/content";
+    if let Some(content) = document.pointer_mut(at).and_then(Value::as_object_mut) {
+        content.insert("application/x-ndjson".to_owned(), json!({}));
     }
 }
 
