@@ -550,6 +550,16 @@ impl Config {
         Cow::Owned(all)
     }
 
+    /// The providers as if each had a key: who would be asked for a model, if nothing was missing.
+    pub(crate) fn providers_keyed(&self) -> Vec<Provider> {
+        let mut all = self.providers.clone();
+        for provider in &mut all {
+            let key = provider.key.take();
+            provider.key = Some(key.unwrap_or_else(|| Secret("of nobody".into())));
+        }
+        all
+    }
+
     /// The provider with the key that holds now, and that key if it was looked up.
     pub(crate) fn with_key_now(&self, provider: &Provider) -> (Provider, Option<Secret>) {
         let mut provider = provider.clone();

@@ -9,7 +9,7 @@ use overmind_core::budget::{Price, PriceRow, Prices, Quote};
 use overmind_core::model::{DeltaSink, ModelFailure, ModelReply, ModelRequest, Models};
 use overmind_core::relay::{Endpoint, Hop, Upstreams};
 
-use crate::config::{Config, Format, Secret};
+use crate::config::{Config, Format, Provider, Secret};
 use crate::fail;
 use crate::relay::{Lanes, POOL_IDLE, POOL_SIZE, Player, Recorder, Upstream};
 use crate::route::{Route, route};
@@ -248,23 +248,36 @@ impl Models for Gateway {
     }
 }
 
-impl Prices for Gateway {
-    fn quote(&self, model: &str) -> Quote {
-        match route(&self.config.providers, model) {
+impl Gateway {
+    /// The quote of who would be asked among `providers`; `None` when nobody would be.
+    fn quoted(&self, providers: &[Provider], model: &str) -> Option<Quote> {
+        Some(match route(providers, model).ok()? {
             // An answer from a file costs nothing.
-            Ok(Route::Cassette { name }) => Quote {
+            Route::Cassette { name } => Quote {
                 provider: "scripted".to_owned(),
                 model: name.to_owned(),
                 price: Some(Price::FREE),
             },
-            Ok(Route::Http { provider, format: _, model }) => Quote {
+            Route::Http { provider, format: _, model } => Quote {
                 provider: provider.name.clone(),
                 model: model.to_owned(),
                 price: prices::price(&self.config.prices, &provider.name, model),
             },
-            // The call will fail before anything is sent; nothing is known of its price.
-            Err(_) => Quote { provider: String::new(), model: model.to_owned(), price: None },
-        }
+        })
+    }
+}
+
+impl Prices for Gateway {
+    fn quote(&self, model: &str) -> Quote {
+        // Where a key is missing, the call fails before anything is sent and says so: what the model would
+        // cost is known all the same, and is not what is wrong.
+        self.quoted(&self.config.providers_now(), model)
+            .or_else(|| self.quoted(&self.config.providers_keyed(), model))
+            .unwrap_or_else(|| Quote {
+                provider: String::new(),
+                model: model.to_owned(),
+                price: None,
+            })
     }
 
     fn price(&self, provider: &str, model: &str) -> Option<Price> {
@@ -278,7 +291,51 @@ impl Prices for Gateway {
 
 #[cfg(test)]
 mod tests {
+    use overmind_core::vault::Secrets;
+
     use super::*;
+
+    /// A vault with one key.
+    #[derive(Debug)]
+    struct Anthropic;
+
+    impl Secrets for Anthropic {
+        fn get(&self, name: &str) -> Option<overmind_core::vault::Secret> {
+            (name == "anthropic_api_key")
+                .then(|| overmind_core::vault::Secret::new("sk-ant-a-key-of-the-vault").unwrap())
+        }
+    }
+
+    #[test]
+    fn a_price_is_known_whether_the_key_is_in_the_environment_in_the_vault_or_missing() {
+        let keyed = |names: &[&str]| {
+            let mut config = Config::default();
+            for provider in &mut config.providers {
+                if names.contains(&provider.name.as_str()) {
+                    provider.key = crate::config::Secret::new("a-key");
+                }
+            }
+            config
+        };
+        let vault = || Config { secrets: Some(Arc::new(Anthropic)), ..Config::default() };
+        let of = |config: Config, model: &str| {
+            let Quote { provider, model, price } = Gateway::new(config).quote(model);
+            (provider, model, price.is_some())
+        };
+        let known = ("anthropic".to_owned(), "claude-sonnet-5-5".to_owned(), true);
+        for model in
+            ["claude-sonnet-5-5", "anthropic:claude-sonnet-5-5", "anthropic/claude-sonnet-5-5"]
+        {
+            assert_eq!(of(keyed(&["anthropic"]), model), known, "{model}, in the environment");
+            assert_eq!(of(vault(), model), known, "{model}, in the vault");
+        }
+        // The call says then which key is missing, and not that nobody knows the price.
+        assert_eq!(of(Config::default(), "claude-sonnet-5-5"), known);
+        assert!(!of(vault(), "unheard-of").2);
+        // What takes the models of all that have no key is asked, and not the provider of that name.
+        let custom = Config::default().with_base_url("http://127.0.0.1:1", None);
+        assert_eq!(of(custom, "claude-sonnet-5-5").0, "custom");
+    }
 
     #[test]
     fn a_gateway_has_no_http_client_until_a_call_needs_one() {

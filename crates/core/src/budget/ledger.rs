@@ -302,7 +302,8 @@ impl Ledger {
                     let closed = limit.unknown_price == UnknownPrice::Deny;
                     if limit.microusd.is_some() && !known && closed {
                         let model = ask.model.clone();
-                        return Err(Refusal::UnknownPrice { model, scope: *scope });
+                        let scope = *scope;
+                        return Err(Refusal::UnknownPrice { model, scope, named: None });
                     }
                 }
                 for (unit, limit, used, reserved, asked) in [
@@ -328,6 +329,7 @@ impl Ledger {
                         return Err(Refusal::Over {
                             id: LimitId::of(*scope, *period, false),
                             scope: *scope,
+                            named: None,
                             period: *period,
                             unit,
                             limit: limit.unwrap_or(CAP),

@@ -25,6 +25,9 @@ pub enum Refusal {
     Over {
         id: LimitId,
         scope: Scope,
+        /// What people call the scope, where that is known: `agent:coder`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        named: Option<String>,
         period: Period,
         unit: Unit,
         limit: u64,
@@ -36,7 +39,12 @@ pub enum Refusal {
         resets_at: Option<Timestamp>,
     },
     /// A limit in dollars applies and nobody knows what the model costs.
-    UnknownPrice { model: String, scope: Scope },
+    UnknownPrice {
+        model: String,
+        scope: Scope,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        named: Option<String>,
+    },
     /// An emergency stop is in force.
     Halted { by: String, reason: String, since: Timestamp },
 }
@@ -76,6 +84,24 @@ impl Refusal {
         }
     }
 
+    /// What a limit in the way is about; `None` where no limit is.
+    pub const fn scope(&self) -> Option<Scope> {
+        match self {
+            Self::Over { scope, .. } | Self::UnknownPrice { scope, .. } => Some(*scope),
+            Self::Halted { .. } => None,
+        }
+    }
+
+    /// The same, with what people call the scope.
+    #[must_use]
+    pub fn naming(mut self, name: String) -> Self {
+        match &mut self {
+            Self::Over { named, .. } | Self::UnknownPrice { named, .. } => *named = Some(name),
+            Self::Halted { .. } => {}
+        }
+        self
+    }
+
     /// A word for programs: `budget_exhausted`, `budget_reserved`, `price_unknown` or `halted`.
     pub const fn code(&self) -> &'static str {
         match self {
@@ -89,7 +115,19 @@ impl Refusal {
     /// What happened and what the reader can do.
     pub fn message(&self) -> String {
         match self {
-            Self::Over { scope, period, unit, limit, used, reserved, asked, resets_at, .. } => {
+            Self::Over {
+                scope,
+                named,
+                period,
+                unit,
+                limit,
+                used,
+                reserved,
+                asked,
+                resets_at,
+                ..
+            } => {
+                let scope = named.clone().unwrap_or_else(|| scope.to_string());
                 let show = |amount: u64| amount_text(*unit, amount);
                 let every = match period {
                     Period::Total => "in all".to_owned(),
@@ -118,10 +156,14 @@ impl Refusal {
                     ),
                 }
             }
-            Self::UnknownPrice { model, scope } => format!(
-                "the price of model `{model}` is not known and {scope} has a limit in dollars: \
-                 add a price for the model, or set the limit with unknown_price: allow"
-            ),
+            Self::UnknownPrice { model, scope, named } => {
+                let scope = named.clone().unwrap_or_else(|| scope.to_string());
+                format!(
+                    "the price of model `{model}` is not known and {scope} has a limit in dollars: \
+                     add a price for the model (docs/budgets.md), or let it pass with \
+                     `overmind budget set {scope} … --allow-unknown-price`"
+                )
+            }
             Self::Halted { by, reason, since } => {
                 let why = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
                 format!("all model calls were halted by {by} at {since}{why}; a human resumes them")
@@ -230,6 +272,7 @@ mod tests {
         Refusal::Over {
             id: LimitId::of(scope, Period::Day, false),
             scope,
+            named: None,
             period: Period::Day,
             unit: Unit::Microusd,
             limit: 5_000_000,
@@ -244,9 +287,20 @@ mod tests {
     fn what_is_only_reserved_may_be_tried_again_soon() {
         let now = at("2026-11-22T12:00:00Z");
         let reserved = match over() {
-            Refusal::Over { id, scope, period, unit, limit, asked, resets_at, .. } => {
+            Refusal::Over { id, scope, named, period, unit, limit, asked, resets_at, .. } => {
                 let (used, reserved) = (limit - asked, 1);
-                Refusal::Over { id, scope, period, unit, limit, used, reserved, asked, resets_at }
+                Refusal::Over {
+                    id,
+                    scope,
+                    named,
+                    period,
+                    unit,
+                    limit,
+                    used,
+                    reserved,
+                    asked,
+                    resets_at,
+                }
             }
             _ => unreachable!(),
         };
@@ -287,7 +341,8 @@ mod tests {
     #[test]
     fn where_waiting_does_not_help_no_time_is_told() {
         let now = at("2026-11-22T23:59:00Z");
-        let unknown = Refusal::UnknownPrice { model: "qwen".into(), scope: Scope::Swarm };
+        let unknown =
+            Refusal::UnknownPrice { model: "qwen".into(), scope: Scope::Swarm, named: None };
         let halted = Refusal::Halted { by: "ann".into(), reason: String::new(), since: now };
         for (refusal, status) in [(unknown, 403), (halted, 429)] {
             for shape in [Shape::OpenAi, Shape::Anthropic, Shape::Problem] {
@@ -296,6 +351,21 @@ mod tests {
                 assert!(wire.headers.iter().all(|(name, _)| *name != "retry-after"), "{wire:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_refusal_names_the_scope_as_people_do_and_the_command_that_helps() {
+        let scope = Scope::Agent(AgentId::from_u128(1));
+        let unknown = Refusal::UnknownPrice { model: "qwen".into(), scope, named: None };
+        assert!(unknown.message().contains("agent:agt_"), "{}", unknown.message());
+        let said = unknown.naming("agent:coder".to_owned()).message();
+        assert!(said.contains("and agent:coder has a limit in dollars"), "{said}");
+        let command = "`overmind budget set agent:coder … --allow-unknown-price`";
+        assert!(said.contains(command) && !said.contains("agt_"), "{said}");
+        let over = over().naming("agent:coder".to_owned());
+        assert!(over.message().contains("the budget of agent:coder is exhausted"));
+        let text = serde_json::to_string(&over).unwrap();
+        assert_eq!(serde_json::from_str::<Refusal>(&text).unwrap(), over);
     }
 
     #[test]

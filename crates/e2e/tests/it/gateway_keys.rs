@@ -129,3 +129,39 @@ fn claude_code_asks_through_the_server_as_soon_as_the_vault_has_a_key() {
     let said = home.says("after", "asks <http");
     assert!(said.contains("/llm/anthropic>"), "{said}");
 }
+
+#[test]
+fn a_limit_in_dollars_knows_the_price_of_a_model_whose_key_lies_in_the_vault() {
+    let runtime = Runtime::new().unwrap();
+    let script = Script::always(Say::text("good day").usage(10, 2)).key(KEY);
+    let upstream = runtime.block_on(Upstream::start(script));
+    let messages = format!("{}/messages", upstream.base_url());
+    let mut home = Home::new();
+    let url = ("OVERMIND_ANTHROPIC_MESSAGES_URL", messages.as_str());
+    home.start(&["--listen", "127.0.0.1:0"], &[url]);
+    let home = Commands(home);
+    home.0.set("anthropic_api_key", KEY, &[]);
+    for (name, model) in [("coder", "claude-sonnet-5-5"), ("odd", "anthropic:unheard-of")] {
+        let agent = ["agent", "create", "--name", name, "--role", "talks", "--model", model];
+        home.run(&agent).ok();
+        home.run(&["budget", "set", &format!("agent:{name}"), "--usd", "5", "--per", "day"]).ok();
+    }
+    home.run(&["run", "--name", "hello", "--once", "--wait", "coder", "hello"]).ok();
+    home.run(&["run", "--name", "dear", "--usd", "1", "--once", "--wait", "coder", "hello"]).ok();
+    assert_eq!(upstream.requests().len(), 2);
+
+    // What has no price is refused in the words that its reader can type.
+    home.run(&["run", "-d", "--name", "strange", "odd", "hello"]).ok();
+    let asked = until("it asks", || {
+        let shown = home.run(&["inbox", "-o", "json"]).ok().out;
+        shown.contains("unheard-of").then_some(shown)
+    });
+    assert!(asked.contains("agent:odd has a limit in dollars"), "{asked}");
+    assert!(!asked.contains("and agent:agt_"), "{asked}");
+    assert_eq!(upstream.requests().len(), 2, "nothing was sent");
+    // As the text says.
+    let allow =
+        ["budget", "set", "agent:odd", "--usd", "5", "--per", "day", "--allow-unknown-price"];
+    home.run(&allow).ok();
+    home.0.keeps_none_of(&[KEY]);
+}

@@ -308,10 +308,35 @@ impl Budgets {
             tokio::pin!(ready);
             // Before looking: what is said in between is heard.
             ready.as_mut().enable();
-            if let Some(decided) = self.decide(ask, &scopes)? {
-                return Ok(decided);
+            match self.decide(ask, &scopes) {
+                Ok(Some(decided)) => return Ok(decided),
+                Ok(None) => {}
+                Err(BudgetError::Refused(refusal)) => {
+                    return Err(BudgetError::Refused(self.named(refusal).await));
+                }
+                Err(err) => return Err(err),
             }
             ready.await;
+        }
+    }
+
+    /// A refusal with what people call an agent or a run whose limit it is.
+    async fn named(&self, refusal: Refusal) -> Refusal {
+        let store = &self.0.store;
+        let name = match refusal.scope() {
+            Some(Scope::Agent(id)) => {
+                let found = store.agent_fetch(id).await.ok().flatten();
+                found.map(|agent| format!("agent:{}", agent.spec.name))
+            }
+            Some(Scope::Session(id)) => {
+                let found = store.session_fetch(id).await.ok().flatten();
+                found.map(|row| format!("session:{}", row.name))
+            }
+            Some(Scope::Swarm | Scope::Colony(_) | Scope::Key(_)) | None => None,
+        };
+        match name {
+            Some(name) => refusal.naming(name),
+            None => refusal,
         }
     }
 
@@ -439,11 +464,7 @@ impl Budgets {
 
     /// Writes a refusal down, unless the same was written a moment ago.
     fn note(&self, ask: &Ask, refusal: &Refusal) {
-        let scope = match refusal {
-            Refusal::Over { scope, .. } | Refusal::UnknownPrice { scope, .. } => Some(*scope),
-            Refusal::Halted { .. } => None,
-        };
-        let key: Repeat = (ask.session, refusal.code(), scope);
+        let key: Repeat = (ask.session, refusal.code(), refusal.scope());
         let now = self.0.clock.now();
         let times = {
             let mut refused = self.0.refused.lock().unwrap_or_else(PoisonError::into_inner);
