@@ -27,7 +27,7 @@ pub enum Refusal {
         scope: Scope,
         /// What people call the scope, where that is known: `agent:coder`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        named: Option<String>,
+        named: Option<Box<ScopeName>>,
         period: Period,
         unit: Unit,
         limit: u64,
@@ -43,11 +43,16 @@ pub enum Refusal {
         model: String,
         scope: Scope,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        named: Option<String>,
+        named: Option<Box<ScopeName>>,
     },
     /// An emergency stop is in force.
     Halted { by: String, reason: String, since: Timestamp },
 }
+
+/// What people call a scope: `agent:coder`. Boxed, for a refusal is an error that is passed on by value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ScopeName(String);
 
 /// The shape in which a client expects errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +101,9 @@ impl Refusal {
     #[must_use]
     pub fn naming(mut self, name: String) -> Self {
         match &mut self {
-            Self::Over { named, .. } | Self::UnknownPrice { named, .. } => *named = Some(name),
+            Self::Over { named, .. } | Self::UnknownPrice { named, .. } => {
+                *named = Some(Box::new(ScopeName(name)))
+            }
             Self::Halted { .. } => {}
         }
         self
@@ -127,7 +134,7 @@ impl Refusal {
                 resets_at,
                 ..
             } => {
-                let scope = named.clone().unwrap_or_else(|| scope.to_string());
+                let scope = called(*scope, named.as_deref());
                 let show = |amount: u64| amount_text(*unit, amount);
                 let every = match period {
                     Period::Total => "in all".to_owned(),
@@ -157,7 +164,7 @@ impl Refusal {
                 }
             }
             Self::UnknownPrice { model, scope, named } => {
-                let scope = named.clone().unwrap_or_else(|| scope.to_string());
+                let scope = called(*scope, named.as_deref());
                 format!(
                     "the price of model `{model}` is not known and {scope} has a limit in dollars: \
                      add a price for the model (docs/budgets.md), or let it pass with \
@@ -242,6 +249,10 @@ impl Refusal {
             Self::Halted { .. } => "Halted",
         }
     }
+}
+
+fn called(scope: Scope, named: Option<&ScopeName>) -> String {
+    named.map_or_else(|| scope.to_string(), |name| name.0.clone())
 }
 
 /// An amount for people: `$1.25`, `3000 tokens`.

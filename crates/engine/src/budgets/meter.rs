@@ -79,7 +79,7 @@ impl Budgets {
             at: self.0.clock.now(),
         };
         let hold = self.reserve_in_turn(ask.clone()).await.map_err(|err| match err {
-            BudgetError::Refused(refusal) => NotMetered::Refused(refusal),
+            BudgetError::Refused(refusal) => NotMetered::Refused(*refusal),
             BudgetError::Store(why) => unavailable(&why),
             err @ BudgetError::Twice(_) => unavailable(&err),
         })?;

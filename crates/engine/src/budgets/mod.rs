@@ -48,7 +48,7 @@ const HALT: &str = "budget/halt";
 pub enum BudgetError {
     /// A limit, an unknown price or an emergency stop is in the way. Nothing was reserved.
     #[error("{}", .0.message())]
-    Refused(Refusal),
+    Refused(Box<Refusal>),
     /// A call of this id is under way.
     #[error("call {0} is under way already")]
     Twice(CallId),
@@ -312,7 +312,7 @@ impl Budgets {
                 Ok(Some(decided)) => return Ok(decided),
                 Ok(None) => {}
                 Err(BudgetError::Refused(refusal)) => {
-                    return Err(BudgetError::Refused(self.named(refusal).await));
+                    return Err(BudgetError::Refused(Box::new(self.named(*refusal).await)));
                 }
                 Err(err) => return Err(err),
             }
@@ -354,7 +354,7 @@ impl Budgets {
             Err(refusal) => {
                 drop(ledger);
                 self.note(ask, &refusal);
-                return Err(BudgetError::Refused(refusal));
+                return Err(BudgetError::Refused(Box::new(refusal)));
             }
         };
         if moved.is_empty() && ask.worst.microusd == Some(0) {

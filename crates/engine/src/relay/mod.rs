@@ -334,7 +334,7 @@ fn permitted(party: &Party, model: &str, hops: &[Hop]) -> Result<(), Refusal> {
 
 fn refused(err: BudgetError) -> RelayError {
     match err {
-        BudgetError::Refused(refusal) => RelayError::Budget(refusal),
+        BudgetError::Refused(refusal) => RelayError::Budget(*refusal),
         err @ (BudgetError::Twice(_) | BudgetError::Store(_)) => {
             tracing::error!(error = %err, "a model call could not be reserved for");
             let text = "the budget could not be written down, so the call was not made";

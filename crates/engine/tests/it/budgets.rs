@@ -153,7 +153,7 @@ impl Bank {
 
 fn refused(result: Result<Ticket, BudgetError>) -> Refusal {
     match result {
-        Err(BudgetError::Refused(refusal)) => refusal,
+        Err(BudgetError::Refused(refusal)) => *refusal,
         other => panic!("{other:?}"),
     }
 }
