@@ -6,6 +6,7 @@
 //! trusted more than the project: paths in it stay beneath the worktree.
 
 mod check;
+mod extensions;
 mod orders;
 mod propose;
 mod read;

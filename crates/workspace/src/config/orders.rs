@@ -1,6 +1,7 @@
 //! What a project's file orders: everything in it that runs, or that changes what runs or what it
 //! is given, one line each for the person who confirms it.
 
+use super::extensions::is_contained;
 use super::{
     CommandLine, Config, ContainerService, DatabaseService, DatabaseTemplate, DirectoryStrategy,
     Hook, PostgresService, ReadyCheck, Server, Service, Strategy,
@@ -87,6 +88,12 @@ fn postgres_orders(name: &str, postgres: &PostgresService, orders: &mut Vec<Stri
     if !postgres.extensions.is_empty() {
         orders.push(format!("database {name} has {}", postgres.extensions.join(", ")));
     }
+    for extension in postgres.extensions.iter().filter(|extension| !is_contained(extension)) {
+        orders.push(format!(
+            "database {name} has {extension}, which may open files and connections and run programs as the \
+             database's server, outside of every sandbox"
+        ));
+    }
     template_orders(name, postgres.template.as_ref(), orders);
 }
 
@@ -159,6 +166,21 @@ services:
   local: {strategy: database, engine: sqlite, file: a.sqlite3}
 ";
         assert_eq!(orders(text), <[String; 0]>::default());
+    }
+
+    #[test]
+    fn an_extension_that_is_not_known_to_keep_to_the_database_is_told_of_plainly() {
+        let of = |names: &str| {
+            orders(&format!(
+                "services:\n  db: {{strategy: database, engine: postgres, extensions: [{names}]}}\n"
+            ))
+        };
+        assert_eq!(of("pgcrypto, uuid-ossp"), ["database db has pgcrypto, uuid-ossp"]);
+        let told = of("pgcrypto, timescaledb");
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert_eq!(told[0], "database db has pgcrypto, timescaledb");
+        assert!(told[1].starts_with("database db has timescaledb, which may open files and conn"));
+        assert!(told[1].ends_with("outside of every sandbox"), "{told:?}");
     }
 
     #[test]

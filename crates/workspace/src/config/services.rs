@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::extensions::leads_out;
 use super::read::{
     beneath, check_port_names, command, duration, optional_path, path_beneath, required_command,
     variables,
@@ -316,7 +317,7 @@ fn database(reader: &mut Reader, fields: &Fields<'_>) -> Option<DatabaseService>
     match engine {
         Engine::Postgres => {
             let extensions = match fields.get("extensions") {
-                Some((node, path)) => reader.words(node, &path),
+                Some((node, path)) => extensions(reader, node, &path),
                 None => Vec::new(),
             };
             let server = server(reader, fields, &["postgres://", "postgresql://"]);
@@ -345,6 +346,21 @@ fn database(reader: &mut Reader, fields: &Fields<'_>) -> Option<DatabaseService>
             Some(DatabaseService::Redis { server: server(reader, fields, &["redis://"]) })
         }
     }
+}
+
+fn extensions(reader: &mut Reader, node: &Node, path: &str) -> Vec<String> {
+    let names = reader.words(node, path);
+    for name in &names {
+        if let Some(how) = leads_out(name) {
+            reader.hinted(
+                node.at,
+                path,
+                format!("`{name}` {how}, outside of every sandbox"),
+                "remove it: commands in a sandbox would get out of it through the database",
+            );
+        }
+    }
+    names
 }
 
 fn server(reader: &mut Reader, fields: &Fields<'_>, schemes: &[&str]) -> Server {

@@ -112,3 +112,21 @@ services:
     let Strategy::Process(process) = &config.services[0].strategy else { panic!() };
     assert_eq!(process.ports, ["http"]);
 }
+
+#[test]
+fn an_extension_by_which_a_database_leads_out_of_a_sandbox_is_refused() {
+    let of = |names: &str| {
+        format!(
+            "version: 1\nservices:\n  db: {{strategy: database, engine: postgres, extensions: {names}}}\n"
+        )
+    };
+    for name in ["dblink", "postgres_fdw", "file_fdw", "adminpack", "plpython3u", "pg_cron"] {
+        let told = problems(&of(&format!("[pgcrypto, {name}]")));
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].contains(&format!("services.db.extensions: `{name}` ")), "{told:?}");
+        assert!(told[0].contains("outside of every sandbox; remove it: "), "{told:?}");
+    }
+    // A text alone is a list of one.
+    assert_eq!(problems(&of("dblink")).len(), 1);
+    Config::parse(&of("[pgcrypto, uuid-ossp, vector, timescaledb]")).unwrap();
+}
