@@ -135,6 +135,7 @@ impl Trees {
             identity: options.identity.as_ref(),
             lender: None,
             anchor: Some(base),
+            own: &self.own(),
         };
         let home = self.home(&source.common, source.top.as_deref());
         let _making = self.making_in(&home);

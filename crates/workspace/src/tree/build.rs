@@ -2,9 +2,13 @@
 //!
 //! What is built here knows nothing yet of a session, so the pool keeps such trees ready.
 
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use ring::digest::{Context, SHA256};
+use rustix::fs::renameat;
 use serde::{Deserialize, Serialize};
 
 use super::error::{At, TreeError};
@@ -16,14 +20,16 @@ use super::source::{References, Settings, SettingsCache, Source, read_small};
 use super::submodule;
 use crate::copy::{Budget, copy_one};
 use crate::git::{Git, is_id, path_of};
-use crate::opener::Dir;
+use crate::opener::{Dir, Own};
 
 /// Raised when trees built before cannot be used any more.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Submodules within submodules.
 const DEEPEST: usize = 5;
 /// The largest pointer file of LFS.
 const POINTER: u64 = 1024;
+/// What a large file is called until it is known to be the one that was meant.
+const ARRIVING: &str = "arriving";
 
 /// A working tree with its two git directories: the session's own, and each submodule in it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -92,6 +98,8 @@ pub(crate) struct Ground<'a> {
     pub(crate) lender: Option<&'a Path>,
     /// The commit that the source has and keeps.
     pub(crate) anchor: Option<&'a str>,
+    /// What is the server's own comes into no tree.
+    pub(crate) own: &'a Own,
 }
 
 impl Ground<'_> {
@@ -350,36 +358,47 @@ impl Ground<'_> {
         if pointers.is_empty() {
             return Ok(());
         }
-        let stored = self.source.common.join("lfs/objects");
         let work = Dir::open(&paths.work).at("opening", &paths.work)?;
-        let store = self.lfs().and_then(|_| Dir::open(&stored).ok());
-        let mut missing = 0;
+        let ours = Dir::open(&paths.ours).at("opening", &paths.ours)?;
+        let store = match self.lfs() {
+            Some(_) => self.store()?,
+            None => Store::Missing,
+        };
+        let (mut missing, mut unsound) = (0, 0);
         for path in &pointers {
             let Some(object) = read_pointer(&work, path) else { continue };
-            let there = store.as_ref().filter(|store| store.file(&object).is_ok());
-            let Some(store) = there else {
-                missing += 1;
-                continue;
+            let got = match &store {
+                Store::There(store) => arrive(store, &object, &ours)
+                    .at("copying a large file to", paths.work.join(path))?,
+                Store::Missing => Arrived::Missing,
+                Store::Unsound => Arrived::Unsound,
             };
-            let mut budget = Budget { bytes: u64::MAX, files: u64::MAX };
-            let executable = work.stat(path).ok().flatten().is_some_and(|s| s.st_mode & 0o100 != 0);
-            copy_one(store, &object, &work, path, &mut budget)
-                .at("copying a large file to", paths.work.join(path))?;
-            let mode = if executable { 0o755 } else { 0o644 };
-            let file = work.file(path).at("opening", paths.work.join(path))?;
-            file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(mode))
-                .at("changing", paths.work.join(path))?;
+            match got {
+                Arrived::Whole => {}
+                Arrived::Missing => {
+                    missing += 1;
+                    continue;
+                }
+                Arrived::Unsound => {
+                    unsound += 1;
+                    continue;
+                }
+            }
+            put(&ours, &work, path).at("copying a large file to", paths.work.join(path))?;
             // Known to git-lfs already, so that it does not store it again when it is compared.
             let known = paths.ours.join("lfs/objects").join(&object);
             let dir = known.parent().unwrap_or(&paths.ours);
             std::fs::create_dir_all(dir).at("making", dir)?;
-            let target = stored.join(&object);
+            let target = self.source.common.join(STORE).join(&object);
             let _ = std::os::unix::fs::symlink(target, known);
         }
         if missing > 0 {
             template.warnings.push(Warning::LargeFilesMissing { files: missing });
         }
-        if missing < pointers.len() {
+        if unsound > 0 {
+            template.warnings.push(Warning::LargeFilesUnsound { files: unsound });
+        }
+        if missing + unsound < pointers.len() {
             self.git
                 .call("compare its large files")
                 .repo(&paths.ours)
@@ -392,6 +411,80 @@ impl Ground<'_> {
         }
         Ok(())
     }
+
+    /// The primary's store of large files, if it lies in the repository itself: whoever wrote the
+    /// repository could lead to the directories of others by a link.
+    fn store(&self) -> Result<Store, TreeError> {
+        let common = &self.source.common;
+        let common = Dir::open_plain(common).at("opening", common)?.without(self.own);
+        let there = |path: &str| common.stat(Path::new(path)).ok().flatten().is_some();
+        Ok(match common.sub(Path::new(STORE)) {
+            Ok(store) => Store::There(store),
+            Err(_) if !there("lfs") => Store::Missing,
+            Err(_) if common.has_dir(Path::new("lfs")) && !there(STORE) => Store::Missing,
+            Err(_) => Store::Unsound,
+        })
+    }
+}
+
+/// Where a repository keeps large files, from its git directory.
+const STORE: &str = "lfs/objects";
+
+enum Store {
+    There(Dir),
+    Missing,
+    Unsound,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arrived {
+    Whole,
+    Missing,
+    /// It is no file, the server's own, or another file than its name says.
+    Unsound,
+}
+
+/// Copies an object of a store of large files beside the tree, and compares the copy with its name: the
+/// store may be changed meanwhile.
+fn arrive(store: &Dir, object: &Path, ours: &Dir) -> io::Result<Arrived> {
+    match store.stat(object) {
+        Ok(None) => return Ok(Arrived::Missing),
+        Ok(Some(_)) if store.file(object).is_ok() => {}
+        Ok(Some(_)) | Err(_) => return Ok(Arrived::Unsound),
+    }
+    let mut budget = Budget { bytes: u64::MAX, files: u64::MAX };
+    copy_one(store, object, ours, Path::new(ARRIVING), &mut budget)?;
+    let wanted = object.file_name().unwrap_or_default();
+    let found = ours.file(Path::new(ARRIVING)).and_then(sha256);
+    if found.is_ok_and(|found| wanted == found.as_str()) {
+        return Ok(Arrived::Whole);
+    }
+    ours.remove(Path::new(ARRIVING))?;
+    Ok(Arrived::Unsound)
+}
+
+/// Puts what arrived in the place of its pointer.
+fn put(ours: &Dir, work: &Dir, path: &Path) -> io::Result<()> {
+    let executable = work.stat(path)?.is_some_and(|found| found.st_mode & 0o100 != 0);
+    let mode = if executable { 0o755 } else { 0o644 };
+    let file = ours.file(Path::new(ARRIVING))?;
+    file.set_permissions(std::fs::Permissions::from_mode(mode))?;
+    let (dir, name) = work.parent(path, false)?;
+    Ok(renameat(&ours.fd, ARRIVING, &dir.fd, name)?)
+}
+
+fn sha256(mut file: std::fs::File) -> io::Result<String> {
+    let mut context = Context::new(&SHA256);
+    let mut buffer = vec![0; 256 << 10];
+    loop {
+        match io::Read::read(&mut file, &mut buffer) {
+            Ok(0) => break,
+            Ok(read) => context.update(&buffer[..read]),
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+            Err(err) => return Err(err),
+        }
+    }
+    Ok(context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Where a pointer's contents lie within a store, if the file is a pointer.

@@ -97,6 +97,7 @@ pub enum Warning {
     NoSuchDirectory { wanted: String, used: String },
     SubmoduleNotLocal { path: String },
     LargeFilesMissing { files: usize },
+    LargeFilesUnsound { files: usize },
     IncludeSkipped { path: String, why: String },
     CloneSkipped { path: String, why: String },
     PasswordLeftBehind,
@@ -151,6 +152,11 @@ impl fmt::Display for Warning {
             Self::LargeFilesMissing { files } => write!(
                 f,
                 "{files} large files (LFS) are pointers: their contents, or git-lfs, are not on this machine"
+            ),
+            Self::LargeFilesUnsound { files } => write!(
+                f,
+                "{files} large files (LFS) are pointers: what .git/lfs/objects has in their place is a link, a \
+                 file of the server, or not what its name says (`git lfs fsck` in the primary names it)"
             ),
             Self::IncludeSkipped { path, why } => write!(f, "{path} was not included: {why}"),
             Self::CloneSkipped { path, why } => write!(f, "{path} was not cloned: {why}"),
@@ -475,6 +481,7 @@ impl Trees {
             identity: options.identity.as_ref(),
             lender: seen.lender.as_ref().map(|lender| lender.ours.as_path()),
             anchor: intent.anchor.as_deref(),
+            own: &self.own(),
         };
         let kept = match &intent.anchor {
             Some(anchor) => Some(self.want_base(&seen.source, anchor)?),

@@ -1,8 +1,12 @@
 //! Large files kept by git-lfs: from the primary's own store, and back into it, without a network.
 
+use std::collections::HashSet;
+use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use overmind_core::off_limits::{FileId, OffLimits, Own};
 use overmind_testkit::real::counterpart;
 use overmind_workspace::Trees;
 use overmind_workspace::git::Git;
@@ -79,6 +83,74 @@ fn needs_git_lfs_what_is_not_in_the_store_stays_a_pointer_and_is_said() {
     assert_eq!(made.warnings, [Warning::LargeFilesMissing { files: 3 }]);
     assert!(read(&made.path.join("data/1.bin")).starts_with("version https://git-lfs"));
     assert!(trees.status(&made.intent).unwrap().is_saved());
+    trees.remove(&made.intent).unwrap();
+}
+
+/// A server whose own is one file.
+#[derive(Debug)]
+struct Server(PathBuf);
+
+impl Own for Server {
+    fn refusal(&self, _: &Path) -> Option<String> {
+        None
+    }
+
+    fn all(&self) -> HashSet<FileId> {
+        let found = self.0.metadata().unwrap();
+        [FileId { device: found.dev(), inode: found.ino() }].into()
+    }
+
+    fn withheld(&self, _: &Path) -> Result<Vec<PathBuf>, String> {
+        Ok(Vec::new())
+    }
+}
+
+#[test]
+fn needs_git_lfs_a_store_that_leads_elsewhere_or_holds_another_file_gives_nothing() {
+    let Some((world, trees)) = world() else { return };
+    let pointer = git(&world.repo, &["show", "HEAD:data/0.bin"]);
+    let id = pointer.lines().find_map(|line| line.strip_prefix("oid sha256:")).unwrap().to_owned();
+    let (lfs, elsewhere) = (world.repo.join(".git/lfs"), world.dir.path().join("elsewhere"));
+    let object = lfs.join("objects").join(&id[..2]).join(&id[2..4]).join(&id);
+    let key = world.dir.path().join("key");
+    std::fs::copy(&object, &key).unwrap();
+    let trees = trees.keeping_out(OffLimits::new(Arc::new(Server(key.clone()))));
+    let others = |text: &str| world.dir.path().join(text);
+    let said = |session: &str, unsound: usize| {
+        let made = trees.prepare(&Request::new(&world.repo, session)).unwrap();
+        assert_eq!(made.warnings, [Warning::LargeFilesUnsound { files: unsound }], "{session}");
+        assert_eq!(read(&made.path.join("data/0.bin")).trim_end(), pointer.trim_end(), "{session}");
+        assert!(trees.status(&made.intent).unwrap().is_saved(), "{session}");
+        trees.remove(&made.intent).unwrap();
+    };
+
+    std::fs::rename(&lfs, &elsewhere).unwrap();
+    symlink(&elsewhere, &lfs).unwrap();
+    said("lfs-is-a-link", 3);
+    std::fs::remove_file(&lfs).unwrap();
+    std::fs::create_dir(&lfs).unwrap();
+    symlink(elsewhere.join("objects"), lfs.join("objects")).unwrap();
+    said("objects-is-a-link", 3);
+    std::fs::remove_dir_all(&lfs).unwrap();
+    std::fs::rename(&elsewhere, &lfs).unwrap();
+
+    // The contents are the right ones each time, so it is the way to them that is refused.
+    std::fs::rename(&object, others("object")).unwrap();
+    symlink(others("object"), &object).unwrap();
+    said("an-object-is-a-link", 1);
+    std::fs::remove_file(&object).unwrap();
+    std::fs::hard_link(&key, &object).unwrap();
+    said("an-object-is-the-servers-own", 1);
+    std::fs::remove_file(&object).unwrap();
+    std::fs::write(&object, "another file\n").unwrap();
+    said("an-object-is-another-file", 1);
+
+    // And nothing of that stays.
+    std::fs::remove_file(&object).unwrap();
+    std::fs::rename(others("object"), &object).unwrap();
+    let made = trees.prepare(&Request::new(&world.repo, "whole")).unwrap();
+    assert_eq!(made.warnings, []);
+    assert_eq!(read(&made.path.join("data/0.bin")), "large 0\n".repeat(1000));
     trees.remove(&made.intent).unwrap();
 }
 
