@@ -269,12 +269,24 @@ impl CommandSpec {
     }
 
     /// Whether this is granted more of the host than `other`: a path, the network, or what its
-    /// bounds hold back.
+    /// bounds hold back; or the same for another program, whose grant it is not.
     pub fn grants_more_than(&self, other: &Self) -> bool {
-        self.read.iter().any(|path| !other.read.contains(path) && !other.write.contains(path))
+        let granted =
+            !self.read.is_empty() || !self.write.is_empty() || reach(self.network) > reach(None);
+        granted && !self.runs_as(other)
+            || self
+                .read
+                .iter()
+                .any(|path| !other.read.contains(path) && !other.write.contains(path))
             || self.write.iter().any(|path| !other.write.contains(path))
             || reach(self.network) > reach(other.network)
             || self.limits.are_wider_than(other.limits)
+    }
+
+    /// Whether it runs the same program in the same way; not with what rights.
+    pub fn runs_as(&self, other: &Self) -> bool {
+        (&self.argv, self.exact, &self.env, self.provider)
+            == (&other.argv, other.exact, &other.env, other.provider)
     }
 
     /// Its network in a sandbox: the mesh, where nobody chose, but in rooms of before

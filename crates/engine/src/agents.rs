@@ -64,6 +64,8 @@ impl Engine {
             may_name_credentials(by)?;
         }
         granted_by(by, &CommandSpec::default(), spec.command.as_ref())?;
+        self.may_write_granted(by, &spec.name)?;
+        self.may_be_called(by, &spec.name).await?;
         if spec.sandbox == SandboxLevel::None {
             by.require_host(NO_SANDBOX)?;
         }
@@ -253,6 +255,13 @@ impl Engine {
             }
             let before = old.spec.command.clone().unwrap_or_default();
             granted_by(by, &before, new.spec.command.as_ref())?;
+            if new.spec.name != old.spec.name {
+                self.may_be_called(by, &new.spec.name).await?;
+            }
+            if new.spec != old.spec {
+                self.may_write_granted(by, &old.spec.name)?;
+                self.may_write_granted(by, &new.spec.name)?;
+            }
             if new.spec.sandbox == SandboxLevel::None && new.spec != old.spec {
                 by.require_host(NO_SANDBOX)?;
             }
@@ -307,6 +316,37 @@ impl Engine {
     pub async fn agent_remove(&self, by: &Caller, agent: &str) -> Result<Agent, EngineError> {
         let patch = AgentPatch { status: Some(AgentStatus::Removed), ..AgentPatch::default() };
         Ok(self.agent_patch(by, agent, patch).await?.agent)
+    }
+
+    /// Refuses whoever is no admin to say what an agent of this name is, where the vault grants agents of
+    /// that name something: it would be theirs. A grant to all (`*`) is meant for theirs, too.
+    pub(crate) fn may_write_granted(&self, by: &Caller, name: &str) -> Result<(), EngineError> {
+        if by.rights == Rights::Role(Role::Admin) || by.on_host {
+            return Ok(());
+        }
+        match self.vault.granted_by_name(name) {
+            None => Ok(()),
+            Some(grant) => {
+                let message = format!(
+                    "only an admin may say what the agent `{name}` runs: the vault grants `{}` the {} \
+                     `{}`. Give the agent another name",
+                    grant.agent,
+                    grant.kind.as_str(),
+                    grant.object
+                );
+                Err(EngineError::Forbidden { message })
+            }
+        }
+    }
+
+    /// Refuses whoever is no admin to call an agent as a key is called: on the mesh its runs would be
+    /// taken for whoever has that key.
+    async fn may_be_called(&self, by: &Caller, name: &str) -> Result<(), EngineError> {
+        if by.rights == Rights::Role(Role::Admin) || self.key_named(name).await?.is_none() {
+            return Ok(());
+        }
+        let message = format!("`{name}` is the name of a key: give the agent another one");
+        Err(EngineError::conflict(message))
     }
 
     /// Whether no run of the agent is under way.
@@ -441,6 +481,9 @@ fn check(spec: &AgentSpec) -> Result<(), EngineError> {
         .map_err(|why| EngineError::invalid("name", format!("name {why}")))?;
     if spec.name.starts_with("agt_") {
         return Err(EngineError::invalid("name", "name must not look like an id (`agt_…`)"));
+    }
+    if let Some(message) = crate::keys::reserved(&spec.name) {
+        return Err(EngineError::invalid("name", message));
     }
     text("role", &spec.role, 50_000)?;
     match &spec.command {

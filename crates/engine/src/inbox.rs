@@ -111,7 +111,15 @@ impl Engine {
             return Err(closed(&item));
         }
         if item.kind == InboxKind::Raise {
+            // A limit is an admin's; for good it is changed by one alone.
+            let for_good = matches!(&answer, InboxAnswer::Raise { raise, .. } if raise.for_good);
+            by.require(if for_good { Role::Admin } else { Role::Operator })?;
             return self.raise_answer(by, item, answer).await;
+        }
+        if let Some(session) = item.session
+            && !matches!(answer, InboxAnswer::Deny { .. })
+        {
+            self.require_host_of(by, session).await?;
         }
         if crate::mesh::ask::is_tools(&item)
             && let InboxAnswer::Words { message } = answer

@@ -28,7 +28,36 @@ const RESERVED: [&str; 3] = ["admin", "postmaster", "system"];
 /// Beginnings of the names of sessions and agents.
 const RESERVED_BEGINNINGS: [&str; 2] = ["ses_", "agent:"];
 
+/// Why nobody can be called so, if nobody can.
+pub(crate) fn reserved(name: &str) -> Option<String> {
+    // Whoever reads the log does not tell `Admin` from `admin`.
+    let plain = name.to_lowercase();
+    let is =
+        RESERVED.contains(&&*plain) || RESERVED_BEGINNINGS.iter().any(|of| plain.starts_with(of));
+    is.then(|| {
+        format!(
+            "name must be none of {}, and not begin with {}: the log calls others so",
+            RESERVED.join(", "),
+            RESERVED_BEGINNINGS.join(" or ")
+        )
+    })
+}
+
 impl Engine {
+    /// The key of this name that is not revoked.
+    pub(crate) async fn key_named(&self, name: &str) -> Result<Option<ApiKey>, EngineError> {
+        let mut after = None;
+        loop {
+            let keys = self.cortex.store.api_key_list(Page { after, limit: 500 }).await?;
+            let Some(last) = keys.last() else { return Ok(None) };
+            after = Some(last.id);
+            let mut named = keys.into_iter().filter(|key| key.name == name);
+            if let Some(key) = named.find(|key| key.revoked_at.is_none()) {
+                return Ok(Some(key));
+            }
+        }
+    }
+
     /// Finds out who holds `token`: the admin token, an `ovk_…` API key, or an `ovs_…` token of
     /// a session that lives in the epoch it names.
     ///
@@ -143,16 +172,12 @@ impl Engine {
         name::check_readable(name)
             .map_err(|why| EngineError::invalid("name", format!("name {why}")))?;
         self.no_secret("name", name)?;
-        // Whoever reads the log does not tell `Admin` from `admin`.
-        let plain = name.to_lowercase();
-        if RESERVED.contains(&&*plain) || RESERVED_BEGINNINGS.iter().any(|of| plain.starts_with(of))
-        {
-            let message = format!(
-                "name must be none of {}, and not begin with {}: the log calls others so",
-                RESERVED.join(", "),
-                RESERVED_BEGINNINGS.join(" or ")
-            );
+        if let Some(message) = reserved(name) {
             return Err(EngineError::invalid("name", message));
+        }
+        if self.find_agent(name).await.is_ok() {
+            let message = format!("an agent is called `{name}`: give the key another name");
+            return Err(EngineError::conflict(message));
         }
         // 244 random bits of the operating system's generator.
         let secret =

@@ -1,15 +1,23 @@
-//! What a run's own token reaches: the run, and the tree of runs that began with it.
+//! What a run's own token reaches: the run, and the tree of runs that began with it. And which runs keys
+//! below admin may tell what to do: those that do nothing on the host, where they may have runs work.
 //!
 //! It reads all of its tree. Orders it gives only to what the tree has started itself: a run that
 //! somebody else has put below it may have another sandbox, and is theirs. What lies outside is
 //! for it as what is not there.
 
+use std::path::Path;
+
+use overmind_core::agent::AgentSpec;
+use overmind_core::enclosure::Network;
 use overmind_core::ids::SessionId;
+use overmind_core::room::{RoomWhen, RoomWish};
 use overmind_core::row::{Role, SessionRow};
+use overmind_core::sandbox::SandboxLevel;
 
 use crate::Engine;
 use crate::caller::{Caller, Rights};
 use crate::error::EngineError;
+use crate::sessions::resolved;
 
 /// Most sessions above one another that are looked at.
 const DEEPEST: usize = 64;
@@ -31,6 +39,35 @@ impl Engine {
             Rights::Session { session, .. } if session == id => Ok(()),
             Rights::Session { session, .. } => self.way_up(session, id).await.map(drop),
         }
+    }
+
+    /// Refuses whoever may not run programs on the host, where this session does, and whoever may not have
+    /// one work where it works: by telling it what to do they would. Its own token may.
+    pub(crate) async fn require_host_of(
+        &self,
+        by: &Caller,
+        id: SessionId,
+    ) -> Result<(), EngineError> {
+        if matches!(by.rights, Rights::Session { .. } | Rights::Role(Role::Admin)) {
+            return Ok(());
+        }
+        let row = self.find_session(id).await?;
+        let home = resolved(&self.cortex.config.workspace);
+        let is_elsewhere = !Path::new(&row.workspace).starts_with(&home);
+        let spec = self.spec_of(id).await?;
+        // Without a room it works in the directory itself.
+        let on_host = row.sandbox == SandboxLevel::None
+            || (spec.room.is_none() && is_elsewhere)
+            || reaches_host(&spec.agent, spec.room.as_ref());
+        if on_host {
+            by.require_host(
+                "say what a run without a sandbox does, or one that reaches beyond it",
+            )?;
+        }
+        if is_elsewhere {
+            self.workspace(by, Some(&row.workspace)).await?;
+        }
+        Ok(())
     }
 
     /// Lets a caller of this role give orders to a session, and a session to what was started
@@ -81,4 +118,14 @@ impl Engine {
         }
         Err(EngineError::not_found("Run"))
     }
+}
+
+/// Whether programs of a run reach what only an admin gives: all of the host, or a part of it.
+pub(crate) fn reaches_host(agent: &AgentSpec, room: Option<&RoomWish>) -> bool {
+    agent.sandbox == SandboxLevel::None
+        || room.is_some_and(|room| room.when == RoomWhen::Never)
+        || agent.command.as_ref().is_some_and(|command| {
+            let is_granted = !command.read.is_empty() || !command.write.is_empty();
+            is_granted || command.network == Some(Network::Host)
+        })
 }

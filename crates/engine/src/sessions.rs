@@ -8,14 +8,13 @@ use overmind_core::agent::{AgentSpec, AgentStatus};
 use overmind_core::attest::Kept;
 use overmind_core::budget::CostRow;
 use overmind_core::command::{CommandKind, CommandSpec, MAX_ARGUMENT, StopHow};
-use overmind_core::enclosure::Network;
 use overmind_core::ids::{AgentId, ApprovalId, SessionId};
 use overmind_core::name;
 use overmind_core::record::Name;
 use overmind_core::record::bounds::check_labels;
 use overmind_core::record::kinds::context::CONTEXT;
+use overmind_core::room::RoomWhen;
 use overmind_core::room::stay::RoomPhase;
-use overmind_core::room::{RoomWhen, RoomWish};
 use overmind_core::row::{Role, SessionRow, SessionStatus, StepRow};
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::session::given::{self, GivenContext};
@@ -33,6 +32,7 @@ use crate::caller::{Caller, Rights};
 use crate::cortex::{Order, count, shutting_down};
 use crate::error::EngineError;
 use crate::quests;
+use crate::reach::reaches_host;
 use crate::request::{Decision, SessionDraft, SessionQuery};
 use crate::view::Created;
 
@@ -45,7 +45,7 @@ const DEEPEST: u32 = 16;
 
 /// A path without links, also where its end is not there yet. What cannot be looked at stays as it is,
 /// and is refused when it is opened.
-fn resolved(path: &Path) -> PathBuf {
+pub(crate) fn resolved(path: &Path) -> PathBuf {
     let missing = |above: &Path| path.strip_prefix(above).map(Path::to_owned).unwrap_or_default();
     let found = path.ancestors().find_map(|above| {
         let real = above.canonicalize().ok()?;
@@ -138,7 +138,11 @@ impl Engine {
         let id = SessionId::mint(&*self.cortex.ids);
         let Place { workspace, project } =
             self.place(by, id, draft.workspace.as_deref(), parent_row.as_ref()).await?;
+        let own = agent.spec.command.clone();
         let agent_spec = with_command(by, agent.spec, draft.command.clone())?;
+        if own.zip(agent_spec.command.as_ref()).is_some_and(|(own, now)| !now.runs_as(&own)) {
+            self.may_write_granted(by, &agent_spec.name)?;
+        }
         let agent_spec = with_sandbox(agent_spec, draft.sandbox)?;
         if agent_spec.command.as_ref().is_some_and(|command| !command.takes(&draft.task)) {
             let message = format!(
@@ -153,11 +157,14 @@ impl Engine {
         if draft.room.as_ref().is_some_and(|room| room.when == RoomWhen::Never) {
             by.require_host("have a run work in a directory itself (`--here`)")?;
         }
-        if let Some(name) = foreign.filter(|_| reaches_host(&agent_spec, draft.room.as_ref())) {
+        let trusted = reaches_host(&agent_spec, draft.room.as_ref())
+            || agent_spec.command.as_ref().is_some_and(|command| !command.env_from.is_empty())
+            || self.vault.granted_by_name(&agent_spec.name).is_some();
+        if let Some(name) = foreign.filter(|_| trusted) {
             let message = format!(
                 "context {name} was written by somebody who is no admin, and its variables decide what a \
-                 program does: a run that reaches the host beyond its sandbox is not given it. Delete it, \
-                 and have an admin apply it"
+                 program does: a run that reaches the host beyond its sandbox, or that is given secrets, is \
+                 not given it. Delete it, and have an admin apply it"
             );
             return Err(EngineError::Forbidden { message });
         }
@@ -415,6 +422,10 @@ impl Engine {
                 wanted == row.workspace || resolved(wanted.as_ref()) == Path::new(&row.workspace)
             })
         {
+            // Whoever names a parent is not let into its project by that; the parent itself is in it.
+            if by.child_of != Some(row.id) {
+                self.workspace(by, Some(&row.workspace)).await?;
+            }
             return Ok(Place { workspace: row.workspace.clone(), project: true });
         }
         let config = &self.cortex.config;
@@ -431,7 +442,11 @@ impl Engine {
     /// The directory that a session is started for, without links: what is judged is what is used
     /// afterwards. Callers below admin name one in the server's workspace or in a project that an admin
     /// has declared for them: naming `/` would hand the agent everything that the server can read.
-    async fn workspace(&self, by: &Caller, wanted: Option<&str>) -> Result<String, EngineError> {
+    pub(crate) async fn workspace(
+        &self,
+        by: &Caller,
+        wanted: Option<&str>,
+    ) -> Result<String, EngineError> {
         let home = resolved(&self.cortex.config.workspace);
         let may_be_given = |path: &Path| match self.cortex.config.off_limits.refusal(path) {
             None => Ok(()),
@@ -450,7 +465,11 @@ impl Engine {
         }
         let real = resolved(path);
         let admin = by.rights == Rights::Role(Role::Admin);
-        if !admin && !real.starts_with(&home) && !self.project_for(by, &real).await? {
+        let in_home = match real.strip_prefix(&home) {
+            Ok(beneath) => self.is_nobody_elses(by, beneath).await?,
+            Err(_) => false,
+        };
+        if !admin && !in_home && !self.project_for(by, &real).await? {
             let message = format!(
                 "only an admin may use a workspace outside {}; an admin can declare it for others: a \
                  Project with this path (`overmind explain project`)",
@@ -461,6 +480,17 @@ impl Engine {
         may_be_given(&real)?;
         let text = real.into_os_string().into_string();
         text.map_err(|_| EngineError::invalid("workspace", "leads to a path that is not UTF-8"))
+    }
+
+    /// Whether what lies here in the server's workspace is not the directory of another's run: each that
+    /// names none has one of its own there.
+    async fn is_nobody_elses(&self, by: &Caller, beneath: &Path) -> Result<bool, EngineError> {
+        let first = beneath.iter().next().and_then(|first| first.to_str());
+        let Some(run) = first.and_then(|first| first.parse::<SessionId>().ok()) else {
+            return Ok(true);
+        };
+        let row = self.cortex.store.session_fetch(run).await?;
+        Ok(row.is_some_and(|row| row.created_by == by.name))
     }
 
     /// Sessions, newest first; for a session itself and those below it.
@@ -534,19 +564,6 @@ impl Engine {
         self.settled(vec![row]).await?.pop().ok_or_else(|| EngineError::not_found("Run"))
     }
 
-    /// Refuses whoever may not run programs on the host, where this session does: its own token may.
-    pub(crate) async fn require_host_of(
-        &self,
-        by: &Caller,
-        id: SessionId,
-    ) -> Result<(), EngineError> {
-        match by.rights {
-            Rights::Session { .. } | Rights::Role(Role::Admin) => Ok(()),
-            Rights::Role(_) if self.find_session(id).await?.sandbox != SandboxLevel::None => Ok(()),
-            Rights::Role(_) => by.require_host("say what a run without a sandbox does"),
-        }
-    }
-
     pub(crate) async fn find_session(&self, id: SessionId) -> Result<SessionRow, EngineError> {
         self.cortex.store.session_fetch(id).await?.ok_or_else(|| EngineError::not_found("Run"))
     }
@@ -606,6 +623,7 @@ impl Engine {
     ) -> Result<SessionRow, EngineError> {
         by.require(Role::Runs)?;
         self.find_session(id).await?;
+        self.require_host_of(by, id).await?;
         self.can_be_told(&message)?;
         let order = Order::Answer { item: None, message, by: by.name.clone() };
         let row = self.cortex.order(id, order).await?;
@@ -628,6 +646,9 @@ impl Engine {
         by.require(Role::Runs)?;
         self.find_session(id).await?;
         let approve = decision == Decision::Approve;
+        if approve {
+            self.require_host_of(by, id).await?;
+        }
         let by = by.name.clone();
         let row = self.cortex.order(id, Order::Decide { approval, approve, reason, by }).await?;
         if is_closing(&row) { self.ended(row).await } else { Ok(row) }
@@ -724,10 +745,8 @@ fn with_command(
     command.limits = command.limits.or(own.limits);
     command.network = command.network.or(own.network);
     // Whoever says what runs with a credential can read it.
-    let same = command.env_from == own.env_from
-        && (own.env_from.is_empty()
-            || (&command.argv, command.exact, &command.env, command.provider)
-                == (&own.argv, own.exact, &own.env, own.provider));
+    let same =
+        command.env_from == own.env_from && (own.env_from.is_empty() || command.runs_as(own));
     if !same {
         may_name_credentials(by)?;
     }
@@ -757,16 +776,6 @@ fn with_sandbox(
     sandbox_of_commands(level)?;
     agent.sandbox = level;
     Ok(agent)
-}
-
-/// Whether programs of a run reach what only an admin gives: all of the host, or a part of it.
-fn reaches_host(agent: &AgentSpec, room: Option<&RoomWish>) -> bool {
-    agent.sandbox == SandboxLevel::None
-        || room.is_some_and(|room| room.when == RoomWhen::Never)
-        || agent.command.as_ref().is_some_and(|command| {
-            let is_granted = !command.read.is_empty() || !command.write.is_empty();
-            is_granted || command.network == Some(Network::Host)
-        })
 }
 
 impl Engine {

@@ -328,6 +328,14 @@ impl Vault {
         grant::by_which(state.grants.keys(), agent, GrantKind::Service, service).is_some()
     }
 
+    /// A grant to agents of this name, but for those to all.
+    pub(crate) fn granted_by_name(&self, agent: &str) -> Option<Grant> {
+        let state = self.state();
+        let mut named =
+            state.grants.keys().filter(|grant| !grant.agent.trim_matches('*').is_empty());
+        named.find(|grant| grant.is_for(agent)).cloned()
+    }
+
     /// The service of this name as it stands now.
     pub fn service(&self, name: &str) -> Option<Arc<Service>> {
         self.state().services.get(name).map(|(service, _)| Arc::clone(service))

@@ -81,8 +81,13 @@ impl Grant {
         Ok(())
     }
 
+    /// Whether it is for agents of this name.
+    pub fn is_for(&self, agent: &str) -> bool {
+        glob::name(&self.agent, agent)
+    }
+
     pub fn covers(&self, agent: &str, kind: GrantKind, object: &str) -> bool {
-        self.kind == kind && glob::name(&self.agent, agent) && glob::name(&self.object, object)
+        self.kind == kind && self.is_for(agent) && glob::name(&self.object, object)
     }
 }
 

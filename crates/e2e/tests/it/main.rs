@@ -38,6 +38,7 @@ mod keyring;
 mod kill_all;
 mod kills;
 mod lapsed;
+mod lesser_keys;
 mod letters;
 mod life;
 mod limits;

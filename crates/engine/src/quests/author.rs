@@ -2,7 +2,8 @@
 //!
 //! The status keeps who wrote the spec last, and their role then. It is written in the commit that
 //! writes the spec, and a document cannot say it. A change of labels alone changes no author: who
-//! puts a label on a quest does not lend it their rights.
+//! puts a label on a quest does not lend it their rights. Nor does who scales a fleet, pauses a ritual or
+//! runs it now: what is started stands in the template, and that is another's.
 
 use overmind_core::agent::Agent;
 use overmind_core::fleet;
@@ -13,7 +14,6 @@ use overmind_core::record::kinds::quest::QUEST;
 use overmind_core::record::rows::RecordChange;
 use overmind_core::record::{KindInfo, Record};
 use overmind_core::row::Role;
-use overmind_core::store::Page;
 use serde_json::{Value, json};
 
 use crate::Engine;
@@ -47,17 +47,55 @@ pub(crate) fn held(
     Some(all)
 }
 
-/// Keeps in a record who has written its spec.
-pub(crate) fn authored(by: &Caller, found: Option<&Record>, mut put: Put) -> Put {
+/// Fields that say how much and when, and not what.
+const STEERING: &[&str] = &[
+    "backoff",
+    "completions",
+    "deadline",
+    "parallelism",
+    "paused",
+    "replicas",
+    "retries",
+    "suspend",
+    "ttl",
+];
+/// What is written into a template to have all of it started anew.
+const RESTARTED: &str = "restartedAt";
+
+/// What a spec starts: its template, or all of it but how much and when.
+fn started(spec: &Value) -> Value {
+    let mut started = spec.get("template").unwrap_or(spec).clone();
+    if let Some(fields) = started.as_object_mut() {
+        fields.retain(|field, _| !STEERING.contains(&field.as_str()) && field != RESTARTED);
+    }
+    started
+}
+
+fn author_of(record: &Record) -> Option<Author> {
+    serde_json::from_value(record.status.get("author").cloned()?).ok()
+}
+
+/// Keeps in a record who has written its spec: the caller, or somebody who may do less and has written
+/// what it starts. That is the author of what is there where it starts the same, and that of its owner,
+/// whose template it is made from.
+pub(crate) fn authored(
+    by: &Caller,
+    found: Option<&Record>,
+    owner: Option<&Record>,
+    mut put: Put,
+) -> Put {
     let same = found.is_some_and(|found| found.generation == put.record.generation);
     let Rights::Role(role) = by.rights else { return put };
     if same || !KINDS.contains(&put.record.key.kind.as_str()) {
         return put;
     }
+    let before = found.filter(|found| started(&found.spec) == started(&put.record.spec));
+    let weaker = [before, owner].into_iter().flatten().filter_map(author_of);
+    let writer = Author { name: by.name.clone(), role };
+    let author = weaker.fold(writer, |one, other| if other.role < one.role { other } else { one });
     let set = |status: &mut Value| {
-        let author = json!(Author { name: by.name.clone(), role });
         if let Some(fields) = status.as_object_mut() {
-            fields.insert("author".to_owned(), author);
+            fields.insert("author".to_owned(), json!(author));
         }
     };
     set(&mut put.record.status);
@@ -107,8 +145,7 @@ pub(crate) fn lent_less(by: &Caller, agent: &Agent) -> Option<String> {
 
 /// Whether an admin wrote the spec of this record last.
 pub(crate) fn is_of_an_admin(record: &Record) -> bool {
-    let author = record.status.get("author").cloned().unwrap_or_default();
-    serde_json::from_value(author).is_ok_and(|author: Author| author.role == Role::Admin)
+    author_of(record).is_some_and(|author| author.role == Role::Admin)
 }
 
 impl Engine {
@@ -127,17 +164,9 @@ impl Engine {
             // No key can have this name.
             return Ok(admin);
         }
-        let mut after = None;
-        loop {
-            let page = Page { after, limit: 500 };
-            let keys = self.cortex.store.api_key_list(page).await?;
-            let Some(last) = keys.last() else { break };
-            after = Some(last.id);
-            let found = keys.iter().find(|k| k.name == author.name && k.revoked_at.is_none());
-            if let Some(key) = found {
-                let role = key.role.min(author.role);
-                return Ok(Caller::new(author.name.clone(), Rights::Role(role)));
-            }
+        if let Some(key) = self.key_named(&author.name).await? {
+            let role = key.role.min(author.role);
+            return Ok(Caller::new(author.name.clone(), Rights::Role(role)));
         }
         let message = format!(
             "the key `{}` of who wrote the spec is revoked: somebody who may run it has to write it \

@@ -114,7 +114,13 @@ impl Engine {
             }
             let id = RecordId::mint(&*self.cortex.ids);
             match put(wish, found.as_ref(), key, id, stamp) {
-                Ok(put) => puts.push(quests::authored(by, found.as_ref(), put)),
+                Ok(put) => {
+                    let owner = match put.record.owner {
+                        Some(Owner::Record(id)) => self.records.record_by_id(id).await?,
+                        Some(Owner::Session(_)) | None => None,
+                    };
+                    puts.push(quests::authored(by, found.as_ref(), owner.as_ref(), put));
+                }
                 Err(Refusal::Invalid { wrong: more, .. }) => {
                     wrong.extend(more.into_iter().map(|error| (at, error)));
                 }

@@ -181,7 +181,7 @@ impl Port for Api<'_> {
     fn visitor<'a>(&'a self, secret: &'a str) -> Fut<'a, Result<Visitor, Refusal>> {
         Box::pin(async move {
             // A cookie holds what a sign-in minted, and no other token.
-            if !(secret.starts_with("ovk_") && secret.contains('.')) {
+            if !is_of_a_sign_in(secret) {
                 let message = "this is not the key of a sign-in".to_owned();
                 return Err(Refusal { status: StatusCode::UNAUTHORIZED, message });
             }
@@ -203,13 +203,17 @@ impl Port for Api<'_> {
 
     fn sign_in<'a>(&'a self, by: SignIn<'a>) -> Fut<'a, Result<Pass, Refusal>> {
         Box::pin(async move {
-            let caller = match by {
-                SignIn::Key(key) => self.cx.engine.authenticate(key).await.map_err(refused)?,
-                SignIn::Code(code) => {
-                    let token = self.cx.links.take(code).ok_or_else(used_up)?;
-                    self.cx.engine.authenticate(&token).await.map_err(refused)?
-                }
+            let token = match by {
+                SignIn::Key(key) => key.to_owned(),
+                SignIn::Code(code) => self.cx.links.take(code).ok_or_else(used_up)?,
             };
+            // It would outlive the one that it is made with, and the revocation of that.
+            if is_of_a_sign_in(&token) {
+                let message =
+                    "this is the key of a sign-in: sign in with the key that it was made with";
+                return Err(Refusal { status: StatusCode::FORBIDDEN, message: message.to_owned() });
+            }
+            let caller = self.cx.engine.authenticate(&token).await.map_err(refused)?;
             self.pass(&caller).await
         })
     }
@@ -233,6 +237,11 @@ fn role(caller: &Caller) -> Role {
         Rights::Role(role) => role,
         Rights::Session { .. } => Role::Model,
     }
+}
+
+/// Whether a sign-in minted it: such a key ends by itself, and says when.
+fn is_of_a_sign_in(token: &str) -> bool {
+    token.starts_with("ovk_") && token.contains('.')
 }
 
 fn used_up() -> Refusal {
