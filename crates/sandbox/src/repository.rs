@@ -1,64 +1,47 @@
 //! What of a person's own repository a command may not change, though it works in its checkout.
 //!
-//! Whoever changes `.git/config`, a hook or `HEAD` decides what the person's next git runs, outside of
-//! every sandbox. So these lie read-only over themselves, in the repository and in those of its submodules
-//! and worktrees. What git must find in its place lies over itself as well, writable: a mount point can be
-//! neither moved nor removed, and a `.git` without `HEAD`, `refs` or `objects` is none to git, which then
-//! looks for a repository in the checkout itself. A directory above a mount point can be moved, so those on
-//! the way are mount points too. A tree of a session's own is not meant: its repository is the session's.
+//! Whoever changes what is in `.git` decides what the person's next git runs and where it writes, outside of
+//! every sandbox: by the configuration, a hook or `HEAD`; by a link in place of `logs/HEAD`,
+//! `COMMIT_EDITMSG` or a reference, through which git writes to any file. So a git directory lies read-only
+//! over itself, with those of submodules and worktrees in it, and so do the `.git` files of their checkouts.
+//! What is looked at works (`status`, `log`, `diff`); a commit says that the file system is read-only. A
+//! mount point can be neither moved nor removed, but a directory above it can be moved: those on the way are
+//! mount points too. A tree of a session's own is not meant: its repository is the session's.
 //!
 //! File tools (`overmind-tools`) need no such list: they write nothing at all of a repository's.
 
 use std::fs::Metadata;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use overmind_core::sandbox::SandboxError;
-use rustix::fs::{CWD, Gid, Mode, OFlags, ResolveFlags, Uid};
-use rustix::io::Errno;
+use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::hidden::Hidden;
 use crate::init::spec::Kind;
 use crate::request::bad_config;
 
-/// What decides about what git runs and where it looks, in a git directory, and what is put there
-/// where it is missing: a command would make it otherwise.
-const DECIDES: &[(&str, Missing)] = &[
-    ("config", Missing::Stays),
-    // Read only where the configuration says so.
-    ("config.worktree", Missing::EmptyIfRead),
-    ("HEAD", Missing::Stays),
-    // Leads git to another configuration. A dot is the git directory itself.
-    ("commondir", Missing::File(".\n")),
-    ("gitdir", Missing::Stays),
-    ("info", Missing::Directory),
-    ("hooks", Missing::Directory),
-    // Repositories that a later `git submodule update` would take.
-    ("modules", Missing::Directory),
-    ("worktrees", Missing::Stays),
-    ("objects/info", Missing::Parent),
-    ("objects/info/alternates", Missing::File("")),
+/// What may be no link in a git directory: it would lead git to what is not read-only.
+const LEADING: &[&str] = &[
+    "HEAD",
+    "commondir",
+    "config",
+    "config.worktree",
+    "hooks",
+    "info",
+    "logs",
+    "modules",
+    "objects",
+    "refs",
+    "worktrees",
 ];
-/// What git must find where it is, and a command writes into.
-const STAYS: &[&str] = &["objects", "refs"];
 /// More git directories than this in one, submodules and worktrees, are not looked for.
 const MOST: usize = 200;
 /// So deep may the name of a submodule be.
 const DEEPEST: usize = 8;
 /// The longest `.git` file or configuration that is looked into.
 const LONGEST: u64 = 1 << 20;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Missing {
-    Stays,
-    Directory,
-    File(&'static str),
-    EmptyIfRead,
-    /// Made like a directory, and writable: what is in it may be fixed.
-    Parent,
-}
 
 /// What lies over itself, relative to the root inside, those above before those beneath.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,15 +105,17 @@ pub(crate) fn of(hidden: Hidden<'_>, workspace: &Path) -> Result<Fixed, SandboxE
     }
     let mut found = Finding { top: &real, fixed: Fixed::default(), dirs: 0 };
     if is_git_dir(&real) {
-        // A bare repository.
-        found.git_dir(&real, there(&real)?.as_ref())?;
+        return Err(bad_config(format!(
+            "{} is a bare repository, in which a command would decide what git runs: give the agent a \
+             worktree of its own, or a checkout",
+            real.display()
+        )));
     }
     let at = real.join(".git");
     match there(&at)? {
         None => {}
         Some(meta) if meta.is_dir() => {
-            found.pin(&at);
-            found.git_dir(&at, Some(&meta))?;
+            found.git_dir(&at)?;
         }
         // It says where the repository is.
         Some(_) => found.dot_git_file(&at)?,
@@ -163,62 +148,19 @@ impl Finding<'_> {
         self.fixed.pinned.extend(way.map(Path::to_owned));
     }
 
-    fn git_dir(&mut self, dir: &Path, owner: Option<&Metadata>) -> Result<(), SandboxError> {
-        for name in STAYS {
-            let path = dir.join(name);
-            if there(&path)?.is_some() {
-                self.fixed.pinned.push(path);
-            }
+    /// A git directory as a whole, and the checkouts of those in it.
+    fn git_dir(&mut self, dir: &Path) -> Result<(), SandboxError> {
+        for name in LEADING {
+            there(&dir.join(name))?;
         }
-        // Those of linked worktrees have most in their repository.
-        let is_repository = dir.join("objects").is_dir();
-        for (name, missing) in DECIDES {
-            let path = dir.join(name);
-            if there(&path)?.is_none() {
-                if !is_repository && *missing != Missing::EmptyIfRead {
-                    continue;
-                }
-                let made = Self::missing(dir, name, *missing, owner);
-                if !made.map_err(|err| {
-                    bad_config(format!("{} cannot be made: {err}", path.display()))
-                })? {
-                    continue;
-                }
-            }
-            match missing {
-                Missing::Parent => self.fixed.pinned.push(path),
-                _ => self.fixed.read_only.push(path),
-            }
-        }
-        let (modules, worktrees) = (dir.join("modules"), dir.join("worktrees"));
-        self.below(&modules, 0, owner)?;
-        self.below(&worktrees, 0, owner)
-    }
-
-    /// Whether it is there now.
-    fn missing(
-        dir: &Path,
-        name: &str,
-        missing: Missing,
-        owner: Option<&Metadata>,
-    ) -> Result<bool, Errno> {
-        let text = match missing {
-            Missing::Stays => return Ok(false),
-            Missing::EmptyIfRead if !reads_config_of_worktree(dir) => return Ok(false),
-            Missing::EmptyIfRead => Some(""),
-            Missing::File(text) => Some(text),
-            Missing::Directory | Missing::Parent => None,
-        };
-        make(dir, Path::new(name), text, owner).map(|()| true)
+        self.pin(dir);
+        self.fixed.read_only.push(dir.to_owned());
+        self.below(&dir.join("modules"), 0)?;
+        self.below(&dir.join("worktrees"), 0)
     }
 
     /// Git directories below one: what has a `HEAD`.
-    fn below(
-        &mut self,
-        dir: &Path,
-        depth: usize,
-        owner: Option<&Metadata>,
-    ) -> Result<(), SandboxError> {
+    fn below(&mut self, dir: &Path, depth: usize) -> Result<(), SandboxError> {
         if depth > DEEPEST || !there(dir)?.is_some_and(|meta| meta.is_dir()) {
             return Ok(());
         }
@@ -234,24 +176,28 @@ impl Finding<'_> {
                         dir.display()
                     )));
                 }
-                self.fixed.pinned.push(path.clone());
-                self.git_dir(&path, owner)?;
                 self.checkout_of(&path)?;
+                self.below(&path.join("modules"), depth + 1)?;
             } else if is_dir {
-                self.below(&path, depth + 1, owner)?;
+                self.below(&path, depth + 1)?;
             }
         }
         Ok(())
     }
 
-    /// The `.git` file of a submodule's checkout, which git reads whenever it looks at the whole.
+    /// The `.git` file of the checkout of a submodule or of a worktree, which git reads whenever it looks at
+    /// the whole.
     fn checkout_of(&mut self, git_dir: &Path) -> Result<(), SandboxError> {
-        let Some(config) = small(&git_dir.join("config")) else { return Ok(()) };
+        let config = small(&git_dir.join("config")).unwrap_or_default();
         let line = config.lines().find_map(|line| {
             let (key, value) = line.trim().split_once('=')?;
             key.trim().eq_ignore_ascii_case("worktree").then(|| value.trim().trim_matches('"'))
         });
-        let checkout = line.map(|line| plainly(&git_dir.join(line)));
+        let checkout = match (line, small(&git_dir.join("gitdir"))) {
+            (Some(line), _) => Some(plainly(&git_dir.join(line))),
+            (None, Some(file)) => plainly(&git_dir.join(file.trim())).parent().map(Path::to_owned),
+            (None, None) => None,
+        };
         let Some(checkout) = checkout.filter(|path| path.starts_with(self.top)) else {
             return Ok(());
         };
@@ -270,12 +216,8 @@ impl Finding<'_> {
         let text = small(file).unwrap_or_default();
         let Some(said) = text.trim_end().strip_prefix("gitdir:") else { return Ok(()) };
         let dir = plainly(&self.top.join(said.trim()));
-        if dir != self.top && dir.starts_with(self.top) {
-            let meta = there(&dir)?;
-            if meta.is_some() {
-                self.pin(&dir);
-                self.git_dir(&dir, meta.as_ref())?;
-            }
+        if dir != self.top && dir.starts_with(self.top) && there(&dir)?.is_some() {
+            self.git_dir(&dir)?;
         }
         Ok(())
     }
@@ -330,57 +272,4 @@ fn small(path: &Path) -> Option<String> {
     let mut bytes = Vec::new();
     io::Read::read_to_end(&mut io::Read::take(file, LONGEST), &mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-/// Whether git reads `config.worktree` there: the configuration says so, or may.
-fn reads_config_of_worktree(dir: &Path) -> bool {
-    let common = match small(&dir.join("commondir")) {
-        Some(said) => plainly(&dir.join(said.trim())),
-        None => dir.to_owned(),
-    };
-    let config = small(&common.join("config")).unwrap_or_default().to_ascii_lowercase();
-    config.contains("worktreeconfig") || config.contains("[include")
-}
-
-/// Makes a directory that git would make, or a file with this text, as its owner's.
-fn make(
-    dir: &Path,
-    name: &Path,
-    text: Option<&str>,
-    owner: Option<&Metadata>,
-) -> Result<(), Errno> {
-    let look = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
-    let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    let how = ResolveFlags::NO_MAGICLINKS;
-    let at = rustix::fs::openat2(CWD, dir, look, Mode::empty(), how)?;
-    let at = match name.parent().filter(|above| !above.as_os_str().is_empty()) {
-        Some(above) => rustix::fs::openat2(&at, above, look, Mode::empty(), within)?,
-        None => at,
-    };
-    let name = name.file_name().ok_or(Errno::INVAL)?;
-    let made = match text {
-        None => {
-            match rustix::fs::mkdirat(&at, name, Mode::from_raw_mode(0o755)) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(err) => return Err(err),
-            }
-            rustix::fs::openat2(&at, name, look, Mode::empty(), within)?
-        }
-        Some(text) => {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-            let mode = Mode::from_raw_mode(0o644);
-            let made = match rustix::fs::openat2(&at, name, flags, mode, within) {
-                // Another start made it.
-                Err(Errno::EXIST) => return Ok(()),
-                made => made?,
-            };
-            rustix::io::write(&made, text.as_bytes())?;
-            made
-        }
-    };
-    if let Some(owner) = owner.filter(|_| rustix::process::geteuid().is_root()) {
-        let (user, group) = (Uid::from_raw(owner.uid()), Gid::from_raw(owner.gid()));
-        rustix::fs::fchown(&made, Some(user), Some(group))?;
-    }
-    Ok(())
 }

@@ -80,6 +80,16 @@ const OFF: &[(&str, &str)] = &[
     ("advice.detachedHead", "false"),
 ];
 
+/// The same for the user's own filter of large files: it takes what this machine has, and no work that is
+/// merged says by a `.lfsconfig` of its own whom it asks.
+const OFF_FOR_USERS: &[(&str, &str)] = &[
+    ("lfs.url", "none://nowhere"),
+    ("lfs.pushurl", "none://nowhere"),
+    ("lfs.locksverify", "false"),
+    ("lfs.transfer.maxretries", "1"),
+    ("http.proxy", "none://nowhere"),
+];
+
 /// Why a call of git did not do what it was for.
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
@@ -396,7 +406,8 @@ impl<'a> Call<'a> {
     pub(crate) fn for_user(mut self, home: Option<&Path>) -> Self {
         self.home = home.map(Path::to_owned);
         self.users = true;
-        self.env("GIT_LFS_SKIP_SMUDGE", "0")
+        // What it does not have stays a pointer.
+        self.env("GIT_LFS_SKIP_SMUDGE", "0").env("GIT_LFS_SKIP_DOWNLOAD_ERRORS", "1")
     }
 }
 
@@ -490,7 +501,8 @@ impl Call<'_> {
         let form = ["core.untrackedCache", "core.splitIndex", "index.sparse"];
         let off = OFF.iter().filter(|(key, _)| !(self.users && form.contains(key))).copied();
         let more = self.settings.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-        let off = off.chain(more);
+        let users = if self.users { OFF_FOR_USERS } else { &[] };
+        let off = off.chain(users.iter().copied()).chain(more);
         let mut count = 0;
         for (index, (key, value)) in off.enumerate() {
             command.env(format!("GIT_CONFIG_KEY_{index}"), key);

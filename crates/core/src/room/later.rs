@@ -6,7 +6,8 @@
 enum Place {
     /// A file of this name, in any directory.
     Name(&'static str),
-    /// Anything below a directory of this name, in any directory.
+    /// Anything below a directory of this name, in any directory; and what stands in its place, such as a
+    /// link to another one.
     Below(&'static str),
 }
 
@@ -16,6 +17,7 @@ const OVERMIND: &str = "Overmind runs its setup and services for new runs";
 const SHELL: &str = "your shell runs it when you enter the directory";
 const AGENTS: &str = "coding agents run what it names";
 const EDITOR: &str = "your editor may run it";
+const DEBUGGER: &str = "your debugger runs it";
 const CI: &str = "the CI service runs it";
 const HOOKS: &str = "git runs it as a hook";
 const GIT: &str = "git fetches what it names";
@@ -27,6 +29,12 @@ const FILES: &[(Place, &str)] = &[
     (Name(".autoenv.zsh"), SHELL),
     (Name("mise.toml"), SHELL),
     (Name(".mise.toml"), SHELL),
+    (Name("mise.local.toml"), SHELL),
+    (Name(".mise.local.toml"), SHELL),
+    (Below(".mise"), SHELL),
+    (Below("mise"), SHELL),
+    (Name(".autoenv"), SHELL),
+    (Name(".in"), SHELL),
     (Name(".mcp.json"), AGENTS),
     (Name("opencode.json"), AGENTS),
     (Name("opencode.jsonc"), AGENTS),
@@ -35,6 +43,15 @@ const FILES: &[(Place, &str)] = &[
     (Below(".cursor"), AGENTS),
     (Below(".gemini"), AGENTS),
     (Below(".opencode"), AGENTS),
+    (Below(".kiro"), AGENTS),
+    (Below(".roo"), AGENTS),
+    (Below(".qwen"), AGENTS),
+    (Below(".windsurf"), AGENTS),
+    (Below(".continue"), AGENTS),
+    (Below(".crush"), AGENTS),
+    (Name("crush.json"), AGENTS),
+    (Name(".crush.json"), AGENTS),
+    (Name(".aider.conf.yml"), AGENTS),
     (Below(".vscode"), EDITOR),
     (Below(".idea"), EDITOR),
     (Below(".fleet"), EDITOR),
@@ -44,6 +61,9 @@ const FILES: &[(Place, &str)] = &[
     (Name(".vimrc"), EDITOR),
     (Name(".nvim.lua"), EDITOR),
     (Name(".exrc"), EDITOR),
+    (Name(".nvimrc"), EDITOR),
+    (Name(".gdbinit"), DEBUGGER),
+    (Name(".lldbinit"), DEBUGGER),
     (Name(".dir-locals.el"), EDITOR),
     (Below(".github/workflows"), CI),
     (Below(".github/actions"), CI),
@@ -61,6 +81,9 @@ const FILES: &[(Place, &str)] = &[
     (Name("azure-pipelines.yml"), CI),
     (Name("bitbucket-pipelines.yml"), CI),
     (Name("cloudbuild.yaml"), CI),
+    (Name(".cirrus.yml"), CI),
+    (Name(".appveyor.yml"), CI),
+    (Name("appveyor.yml"), CI),
     (Name("jenkinsfile"), CI),
     (Below(".husky"), HOOKS),
     (Below(".githooks"), HOOKS),
@@ -68,15 +91,40 @@ const FILES: &[(Place, &str)] = &[
     (Name("lefthook.yml"), HOOKS),
     (Name("lefthook.yaml"), HOOKS),
     (Name(".lefthook.yml"), HOOKS),
+    (Name("hgrc"), HOOKS),
     (Name(".gitmodules"), GIT),
+    (Name(".lfsconfig"), GIT),
     (Name(".npmrc"), PACKAGES),
     (Name(".yarnrc"), PACKAGES),
     (Name(".yarnrc.yml"), PACKAGES),
     (Name(".pnpmfile.cjs"), PACKAGES),
     (Name("pip.conf"), PACKAGES),
+    (Below(".yarn"), PACKAGES),
+    (Name(".pnp.cjs"), PACKAGES),
+    (Name("bunfig.toml"), PACKAGES),
+    (Name(".bazelrc"), PACKAGES),
+    (Name("rust-toolchain.toml"), PACKAGES),
+    (Name("rust-toolchain"), PACKAGES),
     (Below(".cargo"), PACKAGES),
     (Below(".mvn"), PACKAGES),
 ];
+
+/// Which of these paths are settings of a repository within the tree: `git status` there runs what they
+/// name.
+pub fn settings_of_repositories<'a>(paths: &[&'a str]) -> Vec<(&'a str, &'static str)> {
+    let is_there = |dir: &str, name: &str| {
+        let wanted = format!("{dir}{name}");
+        paths.iter().any(|path| **path == wanted || path.starts_with(&format!("{wanted}/")))
+    };
+    let of_one = |path: &&'a str| {
+        let dir = path.strip_suffix("config").filter(|dir| dir.is_empty() || dir.ends_with('/'))?;
+        let is = is_there(dir, "HEAD") || is_there(dir, "objects") || is_there(dir, "refs");
+        is.then_some((*path, HOOKS_OF))
+    };
+    paths.iter().filter_map(of_one).collect()
+}
+
+const HOOKS_OF: &str = "git runs what it names when you are in that directory";
 
 /// Who runs a file by itself once it is merged; `None`: nothing does. `path` is from the top of the
 /// tree, with `/`. Case does not count: some file systems do not see it.
@@ -86,7 +134,10 @@ pub fn runs_by_itself(path: &str) -> Option<&'static str> {
         Name(name) => path.rsplit('/').next() == Some(name),
         Below(dir) => path.match_indices(dir).any(|(at, _)| {
             let begins = at == 0 || path.get(..at).is_some_and(|before| before.ends_with('/'));
-            begins && path.get(at + dir.len()..).is_some_and(|rest| rest.starts_with('/'))
+            begins
+                && path
+                    .get(at + dir.len()..)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         }),
     };
     FILES.iter().find(|(place, _)| holds(*place)).map(|(_, why)| *why)
@@ -112,6 +163,12 @@ mod tests {
             "sub/.cargo/config.toml",
             "Jenkinsfile",
             ".gitmodules",
+            ".lfsconfig",
+            ".config/mise/config.toml",
+            "rust-toolchain.toml",
+            // A link to a directory of another name.
+            ".vscode",
+            "web/.claude",
         ] {
             assert!(runs_by_itself(path).is_some(), "{path}");
         }
@@ -120,7 +177,7 @@ mod tests {
             "envrc",
             "docs/.overmind.yml.md",
             "claude/settings.json",
-            ".claude",
+            "promise/a.toml",
             ".github/CODEOWNERS",
             "my.vscode/tasks.json",
             ".vscodes/tasks.json",
@@ -128,5 +185,13 @@ mod tests {
         ] {
             assert_eq!(runs_by_itself(path), None, "{path}");
         }
+    }
+
+    #[test]
+    fn a_repository_within_the_tree_is_known_by_its_settings() {
+        let paths =
+            ["docs/x/HEAD", "docs/x/config", "docs/x/refs/heads/k", "etc/config", "a/myconfig"];
+        let found = settings_of_repositories(&paths);
+        assert_eq!(found.iter().map(|(path, _)| *path).collect::<Vec<_>>(), ["docs/x/config"]);
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use overmind_core::ids::SessionId;
-use overmind_core::room::later::runs_by_itself;
+use overmind_core::room::later::{runs_by_itself, settings_of_repositories};
 use overmind_core::room::{
     RoomClosed, RoomDone, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomOrder, RoomOutcome,
     RoomWork,
@@ -554,14 +554,14 @@ fn told(branch: Option<String>, base: Option<String>, diff: &Diff, commits: u64)
 
 /// The changed files that other programs run by themselves, and how they do.
 fn runs_later(diff: &Diff) -> Vec<(String, String)> {
-    let mut found: Vec<_> = diff
-        .files
+    let paths: Vec<_> = diff.files.iter().map(|file| file.path.to_string_lossy()).collect();
+    let mut found: Vec<_> = paths
         .iter()
-        .filter_map(|file| {
-            let path = file.path.to_string_lossy();
-            Some((path.to_string(), runs_by_itself(&path)?.to_owned()))
-        })
+        .filter_map(|path| Some((path.to_string(), runs_by_itself(path)?.to_owned())))
         .collect();
+    let paths: Vec<&str> = paths.iter().map(AsRef::as_ref).collect();
+    let repositories = settings_of_repositories(&paths).into_iter();
+    found.extend(repositories.map(|(path, why)| (path.to_owned(), why.to_owned())));
     found.sort();
     found.dedup();
     found

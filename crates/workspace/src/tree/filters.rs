@@ -44,6 +44,17 @@ pub(crate) fn of_user(
     let mut parts = list.stdout.split(|byte| *byte == 0);
     while let (Some(scope), Some(setting)) = (parts.next(), parts.next()) {
         let text = String::from_utf8_lossy(setting);
+        let key = setting.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        if matches!(scope, b"local" | b"worktree") && std::str::from_utf8(key).is_err() {
+            // Set anew under the name that it is shown by, it would stay what it is.
+            return Err(GitError::Failed {
+                what: format!("tell which programs {} names", git_dir.display()),
+                said: format!(
+                    "its configuration has a name that is not UTF-8: {}. Remove that setting",
+                    String::from_utf8_lossy(key).escape_debug()
+                ),
+            });
+        }
         // A key alone is switched on.
         let (key, value) = text.split_once('\n').unwrap_or((&text, "true"));
         match scope {

@@ -10,11 +10,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
+use rustix::fs::FileType;
+
 use super::error::{At, TreeError};
 use super::gitdir::Setting;
 use super::names;
 use crate::git::{Git, is_id};
-use crate::opener::{self, Dir, Own};
+use crate::opener::{self, Dir, Entry, Own};
 
 /// The largest `.git` file, `HEAD` or `commondir`.
 const SMALL: u64 = 4 << 10;
@@ -32,6 +34,36 @@ const FILES: &[&str] =
     &["HEAD", "config", "packed-refs", "shallow", "info/exclude", "objects/info/alternates"];
 const OF_ONE: &[&str] =
     &["HEAD", "index", "commondir", "config.worktree", "info/sparse-checkout", "logs/HEAD"];
+
+/// Directories in which git writes whatever a reference is called.
+const WRITTEN: &[&str] = &["refs", "logs"];
+/// So much in them is looked at, and so deep.
+const MOST: usize = 500_000;
+const DEEPEST: usize = 64;
+
+/// That all beneath a directory are files and directories. A link there is followed when git writes a
+/// reference or a line of its log, and a pipe is waited for.
+fn plain_below(
+    top: &Dir,
+    at: &Path,
+    depth: usize,
+    left: &mut usize,
+) -> Result<(), (PathBuf, io::Error)> {
+    let wrong = |err: io::Error| (at.to_owned(), err);
+    let Some(dir) = opener::absent(top.sub(at)).map_err(wrong)? else { return Ok(()) };
+    for Entry { name, kind } in dir.entries().map_err(wrong)? {
+        let path = at.join(&name);
+        let odd = |text: &str| io::Error::other(text.to_owned());
+        *left = left.checked_sub(1).ok_or_else(|| wrong(odd("holds too many references")))?;
+        match kind {
+            FileType::RegularFile => {}
+            FileType::Directory if depth < DEEPEST => plain_below(top, &path, depth + 1, left)?,
+            FileType::Directory => return Err((path, odd("lies too deep"))),
+            _ => return Err((path, odd("is no file: git would write to where it leads"))),
+        }
+    }
+    Ok(())
+}
 
 /// Where a repository is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +106,12 @@ impl Source {
             }
             for name in files {
                 dir.regular(Path::new(name), WHOLE).map_err(unsound(at.join(name)))?;
+            }
+            let mut left = MOST;
+            for name in WRITTEN {
+                plain_below(dir, Path::new(name), 0, &mut left).map_err(|(path, err)| {
+                    TreeError::Unsound { path: at.join(path), why: opener::why(&err) }
+                })?;
             }
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use overmind_workspace::pool::PoolSize;
-use overmind_workspace::tree::{MergeInto, Merged, Options, TreeError};
+use overmind_workspace::tree::{MergeInto, Merged, Options, Request, TreeError};
 
 use crate::tree_repo::{
     World, commit, difference, everything, git, read, script, try_git, users_part, write,
@@ -355,6 +355,61 @@ fn a_link_that_is_swapped_in_while_the_files_are_read_leads_to_nothing_outside()
         assert_eq!(leaked, None, "of {} patches", patches.len());
     });
     assert_eq!(read(&outside.join("key")), secret);
+}
+
+#[test]
+fn a_link_or_a_pipe_where_git_writes_a_reference_or_its_log_is_refused() {
+    for (at, pipe) in [
+        (".git/logs/refs/heads/main", false),
+        (".git/logs/refs/heads/main", true),
+        (".git/refs/overmind", false),
+        (".git/refs/heads/overmind", false),
+        (".git/logs/refs/heads/overmind", false),
+    ] {
+        let world = World::new();
+        let outside = world.dir.path().join("outside");
+        std::fs::create_dir(&outside).unwrap();
+        write(&outside, "log", "as it was\n");
+        let path = world.repo.join(at);
+        let _ = std::fs::remove_file(&path);
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        if pipe {
+            let mode = rustix::fs::Mode::from_raw_mode(0o600);
+            rustix::fs::mkfifoat(rustix::fs::CWD, &path, mode).unwrap();
+        } else if at.ends_with("main") {
+            symlink(outside.join("log"), &path).unwrap();
+        } else {
+            symlink(&outside, &path).unwrap();
+        }
+        let prepared = world.trees.prepare(&Request::new(&world.repo, "s"));
+        let refused = prepared.map(drop).unwrap_err().to_string();
+        assert!(refused.contains(at.trim_start_matches(".git/")), "{at}: {refused}");
+        assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 1, "{at}");
+        assert_eq!(read(&outside.join("log")), "as it was\n", "{at}");
+    }
+}
+
+#[test]
+fn a_program_under_a_name_that_is_not_utf_8_is_not_run_in_the_users_checkout() {
+    use std::io::Write as _;
+
+    let world = World::new();
+    let (mark, command) = trap(&world);
+    std::fs::write(world.repo.join(".gitattributes"), b"* filter=\xff\xfe\n").unwrap();
+    commit(&world.repo, "attributes");
+    let made = world.prepare("s");
+    write(&made.path, "new.txt", "new\n");
+    let config = world.repo.join(".git/config");
+    let mut config = std::fs::OpenOptions::new().append(true).open(config).unwrap();
+    config.write_all(b"[filter \"\xff\xfe\"]\n").unwrap();
+    config
+        .write_all(format!("\tclean = \"{command}\"\n\tsmudge = \"{command}\"\n").as_bytes())
+        .unwrap();
+    drop(config);
+    let refused = world.trees.merge(&made.intent, &MERGE).unwrap_err().to_string();
+    assert!(refused.contains("a name that is not UTF-8"), "{refused}");
+    assert!(!mark.exists());
 }
 
 #[test]
