@@ -569,7 +569,12 @@ pub fn said(object: &Value, text: &str, spoken: &mut Option<Spoken>, timed: bool
             let words = spoken.tell(text).text;
             if timed { spoken.timed(&words, object["at"].as_str()) } else { words }
         }
-        Some(_) | None => format!("{text}\n"),
+        Some(spoken) => match spoken.note(object["kind"].as_str(), text) {
+            Some(words) if timed => spoken.timed(words, object["at"].as_str()),
+            Some(words) => format!("{words}\n"),
+            None => String::new(),
+        },
+        None => format!("{text}\n"),
     }
 }
 
@@ -634,10 +639,17 @@ async fn pass_on(
         match object["kind"].as_str() {
             _ if !plain => cx.out.streamed(object)?,
             Some("output") => cx.out.text(&said(object, text, spoken, true))?,
-            // The exit code says it, and what the run works in has been said.
-            Some("ended") => {}
             Some("note") if tells_of_making(text) => cx.out.detail(text),
-            Some(_) | None => cx.out.note(text),
+            kind => {
+                let words = match spoken {
+                    Some(spoken) => spoken.note(kind, text),
+                    None => Some(text),
+                };
+                // The exit code says it, and what the run works in has been said.
+                if let Some(words) = words.filter(|_| kind != Some("ended")) {
+                    cx.out.note(words);
+                }
+            }
         }
         Ok(())
     })

@@ -269,6 +269,15 @@ const BUILTINS: [&str; 48] = [
     "unset", "until", "wait", "while", "declare",
 ];
 
+/// Whether a program ends at once where it is told nothing: Claude Code and Codex without a screen.
+fn wants_task(command: &Command) -> bool {
+    use overmind_api::Provider;
+
+    matches!(command.provider, Provider::Claude | Provider::Codex)
+        && !command.terminal
+        && command.argv.iter().any(|arg| arg.contains("{task}"))
+}
+
 /// Whether one word is a line for a shell: a program's name has neither spaces nor what a shell
 /// takes apart.
 pub(crate) fn is_line(word: &str) -> bool {
@@ -347,6 +356,12 @@ async fn begin(
                 draft.command = Some(Command { argv: words, exact: true, ..over });
             }
             (false, _) => {
+                if words.is_empty()
+                    && !args.once
+                    && wants_task(args.command.over(own.clone()).as_ref().unwrap_or(own))
+                {
+                    return Err(Failure::usage(format!("say what `{}` is to do", agent.name)));
+                }
                 draft.task = words.join(" ");
             }
         }

@@ -12,7 +12,7 @@ use crate::look;
 use crate::output::table::Tone;
 use crate::output::{clean, paint, when};
 use crate::remote::Remote;
-use crate::story::{self, Story};
+use crate::story::Story;
 
 /// Of Claude Code without a key and a login.
 const NO_LOGIN: &str = "failed: Claude Code has no key and no login. `overmind vault set anthropic_api_key` gives \
@@ -27,6 +27,10 @@ pub struct Spoken {
     conversation: String,
     /// The exit code that a line of Codex tells beside what the command wrote.
     exit: Option<i64>,
+    /// Where the run works, its worktree first: paths are told from there.
+    roots: Vec<String>,
+    /// Its last attempt failed: the next is a restart, and not the answer to what was sent.
+    failed: bool,
     /// What it said last, which many programs repeat as their answer.
     said: String,
     /// It tells when a turn is over: behind a terminal it shows a screen in place of lines.
@@ -46,7 +50,8 @@ impl Spoken {
     pub fn new(provider: Provider, colour: bool, verbose: bool) -> Self {
         let story = Story::new(colour, verbose);
         let (conversation, said) = (String::new(), String::new());
-        Self { provider, story, colour, conversation, exit: None, said, tells_turns: true }
+        let (exit, roots, failed) = (None, Vec::new(), false);
+        Self { provider, story, colour, conversation, exit, roots, failed, said, tells_turns: true }
     }
 
     /// For a run whose program speaks such a protocol; `None` for all others.
@@ -63,12 +68,47 @@ impl Spoken {
         let colour = cx.out.colour && cx.out.for_people();
         let mut spoken = Self::new(provider, colour, cx.out.verbose || cx.out.wide());
         spoken.tells_turns = command["terminal"] != true;
+        let room = run.room.as_ref();
+        spoken.root(room.and_then(|room| room.worktree.as_deref()));
+        spoken.root(Some(run.workspace.as_str()));
         Ok(Some(spoken))
+    }
+
+    /// One that tells a log from some place on, with nothing told yet.
+    #[must_use]
+    pub fn anew(&self) -> Self {
+        let new = Self::new(self.provider, self.colour, false);
+        Self { roots: self.roots.clone(), tells_turns: self.tells_turns, ..new }
+    }
+
+    /// One more place that paths are told from.
+    fn root(&mut self, path: Option<&str>) {
+        let path = path.unwrap_or_default().trim_end_matches('/');
+        if !path.is_empty() && !self.roots.iter().any(|root| root == path) {
+            self.roots.push(path.to_owned());
+        }
+    }
+
+    /// What a note of the log's keeper is to people: the end of a turn is told by its answer, and what is
+    /// sent starts the program again without being a restart to anybody. `None`: nothing.
+    pub fn note<'a>(&mut self, kind: Option<&str>, text: &'a str) -> Option<&'a str> {
+        match kind {
+            Some("ended") => {
+                self.failed = !text.contains("exit code 0");
+                self.failed.then_some(text)
+            }
+            Some("restart") if !std::mem::take(&mut self.failed) => Some("--- goes on ---"),
+            Some(_) | None => Some(text),
+        }
     }
 
     /// One line of its output. What is no line of its protocol is said as it is.
     pub fn tell(&mut self, line: &str) -> Words {
         let mut facts = Vec::new();
+        if self.provider == Provider::Claude && line.contains("\"cwd\"") {
+            let first: Value = serde_json::from_str(line).unwrap_or_default();
+            self.root(first["cwd"].as_str().filter(|_| first["type"] == "system"));
+        }
         provider::line(self.provider, line.as_bytes(), 0, &mut facts);
         if facts.is_empty() {
             let text = if self.is_ours(line) { String::new() } else { format!("{line}\n") };
@@ -138,9 +178,7 @@ impl Spoken {
                     }
                 }
             }
-            Fact::ToolUse { name, args, id: _ } => {
-                format!("▸ {} {}", clean::line(name), story::action(name, args))
-            }
+            Fact::ToolUse { name, args, id: _ } => self.story.used(name, args, &self.roots),
             Fact::ToolResult { ok: true, output, .. } => self.story.excerpt(output),
             Fact::ToolResult { ok: false, output, .. } => {
                 // A command that ends with another code than 0 has done what it was to do.
@@ -245,6 +283,10 @@ mod tests {
             "conversation c-1, sonnet\na warning of the program itself\nI look first.\n\
              ▸ Bash make test\n✗ failed\n│ 1 failed\nMended.\n"
         );
+        let edit = r#"{"type":"assistant","message":{"content":[{"type":"tool_use","id":"t2","name":"Edit","input":
+            {"replace_all":false,"file_path":"/w/tree/src/price.py","old_string":"41","new_string":"42"}}]}}"#;
+        let begins = r#"{"type":"system","subtype":"init","session_id":"c-1","cwd":"/w/tree"}"#;
+        assert_eq!(told(&mut spoken, &[begins, edit]), "▸ Edit src/price.py\n  - 41\n  + 42\n");
         let login =
             r#"{"type":"result","is_error":true,"result":"Not logged in · Please run /login"}"#;
         assert!(told(&mut spoken, &[login]).contains("`overmind vault set anthropic_api_key`"));
@@ -262,6 +304,19 @@ mod tests {
         assert_eq!(told(&mut spoken, &lines[..1]), "");
         let failed = r#"{"type":"result","is_error":true,"result":"no credit"}"#;
         assert_eq!(spoken.tell(failed), Words { text: "failed: no credit\n".into(), over: true });
+    }
+
+    #[test]
+    fn what_is_sent_starts_the_program_again_and_only_after_a_failure_is_that_a_restart() {
+        let mut spoken = Spoken::new(Provider::Claude, false, false);
+        let again = "--- restart #1 at 2026-11-28T05:36:13.893864+00:00 ---";
+        assert_eq!(spoken.note(Some("restart"), again), Some("--- goes on ---"));
+        assert_eq!(spoken.note(Some("ended"), "--- ended: exit code 0 ---"), None);
+        assert_eq!(spoken.note(Some("restart"), again), Some("--- goes on ---"));
+        let killed = "--- ended: signal 9 ---";
+        assert_eq!(spoken.note(Some("ended"), killed), Some(killed));
+        assert_eq!(spoken.note(Some("restart"), again), Some(again));
+        assert_eq!(spoken.note(Some("note"), "the sandbox: x"), Some("the sandbox: x"));
     }
 
     #[test]

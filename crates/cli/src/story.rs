@@ -258,7 +258,7 @@ impl Story {
             }
             "agent.tool_use" => {
                 let tool = clean::line(text("tool_name").unwrap_or("a tool")).into_owned();
-                format!("▸ {tool} {}", action(&tool, payload.get("args").unwrap_or(&Value::Null)))
+                self.used(&tool, payload.get("args").unwrap_or(&Value::Null), &[])
             }
             "agent.tool_result" if payload.get("ok") == Some(&Value::Bool(false)) => {
                 let output = clean::line(text("output").unwrap_or_default()).into_owned();
@@ -369,12 +369,28 @@ impl Story {
         format!("{} {}", bold(&clean::line(tool), self.colour), action(tool, args))
     }
 
+    /// A tool that an agent's program uses, as a built-in one is shown: what it is about, with paths from the
+    /// first of `roots` that they lie in, and what an edit changes.
+    pub(super) fn used(&self, tool: &str, args: &Value, roots: &[String]) -> String {
+        let mut told = format!("▸ {} {}", clean::line(tool), action_from(tool, args, roots));
+        match tool {
+            "Edit" => told.push_str(&self.change(args)),
+            "MultiEdit" => {
+                let edits = args.get("edits").and_then(Value::as_array);
+                told.extend(edits.into_iter().flatten().map(|edit| self.change(edit)));
+            }
+            _ => {}
+        }
+        told
+    }
+
     /// What an edit took away and put in its place.
     fn change(&self, args: &Value) -> String {
-        let side = |keys: [&str; 2]| {
+        let side = |keys: [&str; 3]| {
             keys.iter().find_map(|key| args.get(*key)).and_then(Value::as_str).unwrap_or_default()
         };
-        let (old, new) = (side(["old", "old_text"]), side(["new", "new_text"]));
+        let (old, new) =
+            (side(["old", "old_text", "old_string"]), side(["new", "new_text", "new_string"]));
         let mut told = String::new();
         for change in similar::TextDiff::from_lines(old, new).iter_all_changes() {
             let (sign, tone) = match change.tag() {
@@ -445,12 +461,49 @@ impl Story {
 
 /// The one argument of a call that says what it is about, on one line.
 pub(super) fn action(tool: &str, args: &Value) -> String {
+    action_from(tool, args, &[])
+}
+
+/// The same, with paths from the first of `roots` that they lie in.
+fn action_from(tool: &str, args: &Value, roots: &[String]) -> String {
+    let within = |path: &str| {
+        let inside = roots.iter().find_map(|root| {
+            let rest = path.strip_prefix(root.as_str())?;
+            match rest.strip_prefix('/') {
+                Some(rest) => Some(rest.to_owned()),
+                None => rest.is_empty().then(|| ".".to_owned()),
+            }
+        });
+        inside.unwrap_or_else(|| path.to_owned())
+    };
     let main = match tool {
         "run_shell" | "Bash" | "shell" => "command",
         "run_command" => "program",
-        "http_request" | "web_fetch" => "url",
-        "read_file" | "write_file" | "edit_file" | "list_files" => "path",
-        "search_memory" => "query",
+        "http_request" | "web_fetch" | "WebFetch" => "url",
+        "read_file" | "write_file" | "edit_file" | "list_files" | "LS" => "path",
+        "Read" | "Write" | "Edit" | "MultiEdit" => "file_path",
+        "NotebookEdit" => "notebook_path",
+        "Grep" | "Glob" => "pattern",
+        "Task" | "Agent" => "description",
+        "Skill" => "skill",
+        "search_memory" | "web_search" | "WebSearch" => "query",
+        // Codex: `{"path": …, "kind": "update"}` of each file.
+        "file_change" => {
+            let changes = args.get("changes").and_then(Value::as_array);
+            let paths = changes.into_iter().flatten().filter_map(|change| {
+                let path = within(change.get("path")?.as_str()?);
+                Some(match change.get("kind").and_then(Value::as_str) {
+                    Some("update") | None => path,
+                    Some(kind) => format!("{path} ({kind})"),
+                })
+            });
+            let text = paths.collect::<Vec<_>>().join(", ");
+            return clean::cut(&clean::line(&text), 120).into_owned();
+        }
+        "TodoWrite" => {
+            let items = args.get("todos").and_then(Value::as_array).map_or(0, Vec::len);
+            return when::counted(items as u64, "item");
+        }
         "store_memory" => "text",
         "ask_user" | "final_answer" => "message",
         "verify" => {
@@ -465,6 +518,7 @@ pub(super) fn action(tool: &str, args: &Value) -> String {
         _ => "",
     };
     let text = match args.get(main) {
+        Some(Value::String(text)) if main == "path" || main.ends_with("_path") => within(text),
         Some(Value::String(text)) => text.clone(),
         Some(Value::Null) | None if main.is_empty() => args.to_string(),
         Some(other) => other.to_string(),
@@ -582,6 +636,40 @@ mod tests {
             told.contains("    x\n") && told.contains("- y\n") && told.contains("+ z\n"),
             "{told}"
         );
+    }
+
+    #[test]
+    fn tools_of_agents_programs_are_shown_by_what_they_are_about() {
+        let story = Story::new(false, false);
+        let roots = ["/t/tree".to_owned(), "/t".to_owned()];
+        let used = |tool: &str, args: Value| story.used(tool, &args, &roots);
+        for (tool, args, wanted) in [
+            ("Read", json!({"limit": 9, "file_path": "/t/tree/src/a.py"}), "▸ Read src/a.py"),
+            ("Write", json!({"file_path": "/t/other", "content": "x"}), "▸ Write other"),
+            ("Read", json!({"file_path": "/t/treeless/a"}), "▸ Read treeless/a"),
+            ("Read", json!({"file_path": "/etc/hosts"}), "▸ Read /etc/hosts"),
+            ("LS", json!({"path": "/t/tree"}), "▸ LS ."),
+            ("Grep", json!({"path": "/t/tree", "pattern": "fn x"}), "▸ Grep fn x"),
+            ("Glob", json!({"pattern": "**/*.rs"}), "▸ Glob **/*.rs"),
+            ("Bash", json!({"description": "tests", "command": "pytest -q"}), "▸ Bash pytest -q"),
+            ("Task", json!({"prompt": "long", "description": "look"}), "▸ Task look"),
+            ("TodoWrite", json!({"todos": [{"content": "a"}]}), "▸ TodoWrite 1 item"),
+            ("mesh.send", json!({"to": "b"}), "▸ mesh.send {\"to\":\"b\"}"),
+            (
+                "file_change",
+                json!({"changes": [{"path": "/t/tree/a", "kind": "update"}, {"path": "b", "kind": "add"}]}),
+                "▸ file_change a, b (add)",
+            ),
+        ] {
+            assert_eq!(used(tool, args), wanted);
+        }
+        let edit = json!({"replace_all": false, "file_path": "/t/tree/a", "old_string": "x = 41\ny\n",
+                          "new_string": "x = 42\ny\n"});
+        assert_eq!(used("Edit", edit.clone()), "▸ Edit a\n  - x = 41\n  + x = 42\n    y");
+        let many = json!({"file_path": "/t/tree/a", "edits": [edit]});
+        assert!(used("MultiEdit", many).ends_with("- x = 41\n  + x = 42\n    y"));
+        let hostile = json!({"file_path": "a", "old_string": "\u{1b}[2J", "new_string": "b"});
+        assert!(!used("Edit", hostile).contains('\u{1b}'));
     }
 
     #[test]

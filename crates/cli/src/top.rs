@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
-use overmind_api::{ProcessUsage, Run, RunUsage, RunUsages, SessionId, Timestamp};
+use overmind_api::{ProcessUsage, Run, RunStatus, RunUsage, RunUsages, SessionId, Timestamp};
 use overmind_client::LogOptions;
 use overmind_core::time::Clock as _;
 use overmind_node::app::clock::SystemClock;
@@ -20,7 +20,8 @@ use crate::output::table::{Table, Tone};
 use crate::output::{bold, clean, paint, when};
 use crate::remote::Remote;
 use crate::show::{self, cell, or_dash};
-use crate::{command, ids, session, story};
+use crate::spoken::Spoken;
+use crate::{command, ids, session, story, watch};
 
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 /// Between the two looks of `--once`: the server measures at most twice a second.
@@ -122,6 +123,20 @@ impl Screen {
 fn drawn(once: bool, cx: &Context) -> bool {
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     !once && cx.out.for_people() && terminal
+}
+
+/// The last lines of what `logs` would show of the objects of a log.
+fn in_words(objects: &str, spoken: Spoken, most: usize) -> Vec<String> {
+    let mut spoken = Some(spoken);
+    let mut lines = Vec::new();
+    for line in objects.lines() {
+        let Ok(object) = serde_json::from_str::<Value>(line) else { continue };
+        if let Some(text) = object["text"].as_str() {
+            let told = command::said(&object, text, &mut spoken, true);
+            lines.extend(told.lines().map(str::to_owned));
+        }
+    }
+    lines.split_off(lines.len().saturating_sub(most))
 }
 
 /// # Errors
@@ -251,21 +266,31 @@ struct Look {
     lines: Vec<String>,
 }
 
-async fn look(remote: &Remote, id: &str, lines: usize) -> Result<Look, Failure> {
+/// Looks at a run and the end of its log: in words, where `spoken` tells its lines.
+async fn look(
+    remote: &Remote,
+    id: &str,
+    lines: usize,
+    spoken: Option<&Spoken>,
+) -> Result<Look, Failure> {
     let run = remote.run(id).await?;
     let usage = match run.process.as_ref().and_then(|process| process.pid) {
         Some(_) => remote.usage(id).await?,
         None => None,
     };
     let tail = u64::try_from(lines).ok();
-    let options = LogOptions { tail, strip: true, ..LogOptions::default() };
+    let objects = spoken.is_some();
+    let options = LogOptions { tail, objects, strip: true, ..LogOptions::default() };
     let mut log = remote.run_log(id, &options).await?;
     let mut bytes = Vec::new();
     while let Some(piece) = log.next().await? {
         bytes.extend_from_slice(&piece);
     }
     let text = String::from_utf8_lossy(&bytes);
-    let lines = text.lines().map(|line| clean::line(line.trim_end()).into_owned()).collect();
+    let lines = match spoken {
+        Some(spoken) => in_words(&text, spoken.anew(), lines),
+        None => text.lines().map(|line| clean::line(line.trim_end()).into_owned()).collect(),
+    };
     Ok(Look { run, usage, lines })
 }
 
@@ -278,7 +303,11 @@ pub async fn monitor(cx: &Context, args: &MonitorArgs) -> Outcome {
     let mut shares = Shares::default();
     let lines =
         || tty::size().map_or(LINES, |size| usize::from(size.rows).saturating_sub(5).max(1));
-    let mut seen = look(&remote, &id, lines()).await?;
+    let spoken = match cx.out.for_people() {
+        true => Spoken::of(cx, &remote, &remote.run(&id).await?).await?,
+        false => None,
+    };
+    let mut seen = look(&remote, &id, lines(), spoken.as_ref()).await?;
     if !drawn(args.once, cx) {
         if cx.out.for_people() {
             cx.out.text(&shown(cx, &seen, &shares))?;
@@ -301,6 +330,12 @@ pub async fn monitor(cx: &Context, args: &MonitorArgs) -> Outcome {
             text.insert_str(0, &paint("the server is away\n", Tone::Bad, cx.out.colour));
         }
         screen.draw(&text)?;
+        if seen.run.status == RunStatus::Idle {
+            drop(screen);
+            cx.out.text(&shown(cx, &seen, &shares))?;
+            watch::epilogue(cx, &remote, &seen.run).await;
+            return Ok(Exit::Done);
+        }
         if session::ended(seen.run.status) {
             drop(screen);
             cx.out.text(&shown(cx, &seen, &shares))?;
@@ -311,7 +346,7 @@ pub async fn monitor(cx: &Context, args: &MonitorArgs) -> Outcome {
         }
         let looked = async {
             let remote = if away { Remote::connect(cx)? } else { remote.clone() };
-            Ok::<_, Failure>((look(&remote, &id, lines()).await?, remote))
+            Ok::<_, Failure>((look(&remote, &id, lines(), spoken.as_ref()).await?, remote))
         };
         match looked.await {
             Ok((looked, at)) => (seen, remote, away) = (looked, at, false),
@@ -369,6 +404,23 @@ fn shown(cx: &Context, seen: &Look, shares: &Shares) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_lines_of_a_protocol_are_in_words_and_the_last_of_them() {
+        let line = |kind: &str, text: &str| {
+            json!({"kind": kind, "text": text, "at": "2026-11-21T20:19:55.182849+00:00"})
+                .to_string()
+        };
+        let said = |text: &str| {
+            let text = json!({"type": "assistant", "message": {"content": [{"type": "text", "text": text}]}});
+            line("output", &text.to_string())
+        };
+        let log = [said("One."), said("Two.\nThree."), line("ended", "--- ended: exit code 0 ---")];
+        let spoken = Spoken::new(overmind_core::process::prompt::Provider::Claude, false, false);
+        let shown = in_words(&log.join("\n"), spoken.anew(), 2);
+        assert_eq!(shown, ["20:19:55  Two.", "          Three."]);
+        assert_eq!(in_words(&log.join("\n"), spoken, 9).len(), 3);
+    }
 
     #[test]
     fn a_share_is_of_the_time_between_two_measurements() {
