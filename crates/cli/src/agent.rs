@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::args_more::{AgentCommand, AgentFlags, spelled};
 use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::init_agent::{Found, TOOLS};
+use crate::init_agent::{Found, KEYS, TOOLS};
 use crate::output::table::{Table, Tone};
 use crate::output::when;
 use crate::remote::Remote;
@@ -23,8 +23,11 @@ pub async fn run(cx: &Context, command: AgentCommand) -> Outcome {
     let remote = Remote::connect(cx)?;
     match command {
         AgentCommand::Create(flags) => {
-            let found = || cx.config(None).map(|config| Found::of(&config)).unwrap_or_default();
-            let (draft, note) = new_draft(&flags, found)?;
+            let found = match draft(&flags)?.keys().any(|key| key == "model" || key == "command") {
+                true => Found::default(),
+                false => found(cx, &remote).await,
+            };
+            let (draft, note) = new_draft(&flags, || found)?;
             if let Some(note) = note {
                 cx.out.note(&note);
             }
@@ -269,6 +272,23 @@ fn draft(flags: &AgentFlags) -> Result<Map<String, Value>, Failure> {
     Ok(draft)
 }
 
+/// What an agent here can be made with. The server calls the models: a key that it has counts, and one that
+/// only this shell has does not.
+async fn found(cx: &Context, remote: &Remote) -> Found {
+    let mut found = cx.config(None).map(|config| Found::of(&config)).unwrap_or_default();
+    let mut keys = Vec::new();
+    for (provider, key) in KEYS {
+        match remote.has_key(provider).await {
+            Ok(true) => keys.push(key),
+            Ok(false) => {}
+            // Whoever may not ask is told by what this shell has.
+            Err(_) => return found,
+        }
+    }
+    (found.keys, found.of_server) = (keys, true);
+    found
+}
+
 /// A new agent. What it needs and is not given is what `overmind init` would propose: a model that
 /// there is a key for, and the tools of an agent that works on files. With what to tell of that.
 fn new_draft(
@@ -284,7 +304,8 @@ fn new_draft(
         let Some((model, why)) = found().model() else {
             return Err(Failure::usage("an agent needs a model, and no key of a provider is set")
                 .hint(
-                    "give --model, set ANTHROPIC_API_KEY, OPENAI_API_KEY or DEEPSEEK_API_KEY, or \
+                    "give --model, or a key: `overmind vault set anthropic_api_key`, or start the \
+                       server with ANTHROPIC_API_KEY, OPENAI_API_KEY or DEEPSEEK_API_KEY; or \
                        name a server of models in overmind.toml",
                 ));
         };
@@ -410,11 +431,14 @@ mod tests {
         let (made, note) = new_draft(&flags("a"), found).unwrap();
         assert_eq!(made["model"], "gpt-5.5");
         assert!(note.unwrap().contains("OPENAI_API_KEY is set"));
+        let at_server = || Found { of_server: true, ..found() };
+        let (_, note) = new_draft(&flags("a"), at_server).unwrap();
+        assert_eq!(note.unwrap(), "its model is gpt-5.5, because the server has a key of openai");
         assert_eq!(made["tools_allowed"].as_array().unwrap().len(), 5);
         let none = AgentFlags { tools: Some(vec!["none".into()]), ..flags("a") };
         assert_eq!(new_draft(&none, found).unwrap().0["tools_allowed"], json!([]));
         let err = new_draft(&flags("a"), Found::default).unwrap_err();
-        assert!(err.hint.unwrap().contains("set ANTHROPIC_API_KEY"));
+        assert!(err.hint.unwrap().contains("with ANTHROPIC_API_KEY"));
         let err = new_draft(&AgentFlags::default(), Found::default).unwrap_err();
         assert_eq!((err.exit, err.message.as_str()), (Exit::Usage, "an agent needs a name"));
         assert!(draft(&AgentFlags::default()).unwrap().is_empty());

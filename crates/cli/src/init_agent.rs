@@ -8,11 +8,20 @@ pub const TOOLS: &str = "run_shell,read_file,write_file,edit_file,list_files";
 /// The programs that are agents without being made, see `overmind run --help`.
 const PROGRAMS: [&str; 4] = ["claude", "codex", "gemini", "opencode"];
 
+/// Providers, and the variables of their keys: the first that has one is proposed.
+pub const KEYS: [(&str, &str); 3] = [
+    ("anthropic", env::ANTHROPIC_API_KEY),
+    ("openai", env::OPENAI_API_KEY),
+    ("deepseek", env::DEEPSEEK_API_KEY),
+];
+
 /// What is known of the models and programs of this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Variables that hold a key: `ANTHROPIC_API_KEY`.
     pub keys: Vec<&'static str>,
+    /// The keys are those of the server, wherever it has them from.
+    pub of_server: bool,
     /// Models of the servers that the configuration names: `ollama:qwen3`.
     pub configured: Vec<String>,
     /// Programs of agents that are in `PATH`: `claude`.
@@ -29,7 +38,6 @@ pub struct Proposed {
 impl Found {
     pub fn of(config: &Config) -> Self {
         let set = |name: &&str| config.var(name).is_some();
-        let keys = [env::ANTHROPIC_API_KEY, env::OPENAI_API_KEY, env::DEEPSEEK_API_KEY];
         let models = |provider: &overmind_node::config::Provider| {
             let first = provider.models.first();
             first.map(|model| format!("{}:{model}", provider.name))
@@ -39,7 +47,8 @@ impl Found {
             path.map(|(_, path)| std::env::split_paths(path).collect()).unwrap_or_default();
         let there = |program: &&str| dirs.iter().any(|dir| dir.join(program).is_file());
         Self {
-            keys: keys.into_iter().filter(set).collect(),
+            keys: KEYS.into_iter().map(|(_, key)| key).filter(set).collect(),
+            of_server: false,
             configured: config.providers.iter().filter_map(models).collect(),
             programs: PROGRAMS.into_iter().filter(there).collect(),
         }
@@ -53,7 +62,14 @@ impl Found {
             _ => "deepseek-v4-pro",
         };
         match (self.keys.first(), self.configured.first()) {
-            (Some(key), _) => Some((by_key(key).to_owned(), format!("{key} is set"))),
+            (Some(key), _) => {
+                let provider = KEYS.iter().find(|(_, of)| of == key).map(|(name, _)| *name);
+                let why = match provider.filter(|_| self.of_server) {
+                    Some(provider) => format!("the server has a key of {provider}"),
+                    None => format!("{key} is set"),
+                };
+                Some((by_key(key).to_owned(), why))
+            }
             (None, Some(model)) => {
                 Some((model.clone(), "the configuration names its server".to_owned()))
             }
@@ -100,7 +116,8 @@ mod tests {
     fn an_agent_is_proposed_by_what_is_there() {
         let propose = |keys: &[&'static str], configured: &[&str], programs: &[&'static str]| {
             let configured = configured.iter().map(|name| (*name).to_owned()).collect();
-            Found { keys: keys.into(), configured, programs: programs.into() }.propose()
+            Found { keys: keys.into(), of_server: false, configured, programs: programs.into() }
+                .propose()
         };
         for (proposed, wanted) in [
             (propose(&["ANTHROPIC_API_KEY", "OPENAI_API_KEY"], &[], &[]), "claude-sonnet-5-5"),

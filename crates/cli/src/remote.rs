@@ -439,6 +439,11 @@ impl Remote {
         self.rest(all, u32::MAX).await
     }
 
+    /// Whether the server has a key of a provider: `anthropic`, `openai` or `deepseek`. For admins.
+    pub async fn has_key(&self, provider: &str) -> Result<bool, Failure> {
+        Ok(self.client.provider_key(provider).await?.configured)
+    }
+
     pub async fn services(&self) -> Result<Vec<overmind_api::ServiceInfo>, Failure> {
         let all = self.client.service_list(&first(MAX_LIMIT)).await?;
         self.rest(all, u32::MAX).await

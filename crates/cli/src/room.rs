@@ -117,12 +117,15 @@ pub async fn work(cx: &Context, args: &WorkArgs) -> Outcome {
 
 /// How much it is, in one line.
 fn stat(work: &RoomWork) -> String {
+    let commits = match (work.commits, work.files) {
+        (0, 1..) => "not committed yet".to_owned(),
+        (commits, _) => when::counted(commits.into(), "commit"),
+    };
     let mut line = format!(
-        "{}, {} added, {} removed; {}",
+        "{}, {} added, {} removed; {commits}",
         when::counted(work.files.into(), "file"),
         when::counted(work.insertions, "line"),
         when::counted(work.deletions, "line"),
-        when::counted(work.commits.into(), "commit"),
     );
     if let Some(branch) = &work.branch {
         line.push_str(&format!(" on {branch}"));

@@ -1,6 +1,7 @@
 //! Runs: `ps`, `input`, `cancel`, `fork`, `diff`, `replay --verify`.
 
 use std::collections::{HashMap, HashSet};
+use std::io::IsTerminal as _;
 
 use overmind_api::{
     AgentId, Diff, ForkRequest, InboxItem, InboxKind, RoomAction, Run, RunBasic, RunListQuery,
@@ -62,6 +63,14 @@ pub async fn ps(cx: &Context, args: &PsArgs) -> Outcome {
                 let rest = if folded == 1 { "rests" } else { "rest" };
                 cx.out.note(&format!("{folded} more {rest} without changes: overmind ps --all"));
             }
+            if open_only && cx.out.format == Format::Table && std::io::stdout().is_terminal() {
+                let (all, _) = wish.ended().fetch::<RunBasic>(&remote).await?;
+                let undecided = all.iter().filter(|run| run.undecided).count();
+                if undecided > 0 {
+                    let line = format!("{undecided} ended with work to decide: overmind ps -a");
+                    cx.out.note(&line);
+                }
+            }
         }
         Format::Wide | Format::Json | Format::Yaml => {
             let (runs, branches) = wish.fetch::<Run>(&remote).await?;
@@ -94,6 +103,12 @@ struct Wish<'a> {
 }
 
 impl Wish<'_> {
+    /// The same, of runs that have ended.
+    fn ended(self) -> Self {
+        let over = RunStatus::ALL.iter().copied().filter(|status| ended(*status));
+        Self { statuses: over.collect(), ..self }
+    }
+
     /// The runs, and what to draw before the name of each.
     async fn fetch<R: Listed>(&self, remote: &Remote) -> Result<(Vec<R>, Vec<String>), Failure> {
         let args = self.args;

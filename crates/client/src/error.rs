@@ -82,6 +82,10 @@ impl ClientError {
                 }
                 _ => return None,
             },
+            Self::Tls { why, .. } if why.contains("CaUsedAsEndEntity") => {
+                "the server's certificate is itself a certificate authority (CA:TRUE); make one for the \
+                 server that is signed by it: docs/guides/teams.md"
+            }
             Self::Tls { .. } => "a certificate of your own needs its CA file named",
             Self::Timeout { .. } | Self::Broken { .. } => {
                 "`overmind status` says whether the server is well; what was asked may still happen"

@@ -124,6 +124,10 @@ fn a_program_that_rests_ends_what_follows_it_too() {
     assert!(!sent.err.contains("0 steps"), "{}", sent.err);
     let followed = house.run(&["logs", "-f", "talk"]).ok();
     followed.shows("heard it").says("talk: your turn");
+    // So does what watches it, as soon as it has said whose turn it is.
+    let mut watch = at_terminal(&house, &["monitor", "talk"]);
+    let screen = watch.sees("talk: your turn");
+    assert_eq!(watch.leaves(), 0, "{screen}");
     house.run(&["stop", "talk"]).ok();
     // What giving the environment back does is routine: its log has none of it.
     assert!(!house.log("talk").contains("ending"), "{}", house.log("talk"));
@@ -314,4 +318,45 @@ fn an_operator_in_a_repository_that_nobody_declared_starts_nothing() {
     home.run(&["run", "--wait", "true"]).ok();
     let boxed = ["run", "--wait", "--sandbox", "namespace", "--", "true"];
     home.run_env(&env, &boxed).ok();
+}
+
+/// A stand-in for Claude Code, which says one thing in its protocol and rests.
+fn teller(house: &House) {
+    let said = json!({"type": "assistant", "message": {"content": [{"type": "text", "text": "It is told."}]}});
+    let end = json!({"type": "result", "result": "It is told."});
+    let agent = json!({
+        "name": "teller", "role": "tells", "model": "command", "sandbox": "none",
+        "command": {"provider": "claude", "argv": ["sh", "-c", format!("echo '{said}'; echo '{end}'; : {{task}}")]},
+    });
+    let file = house.home.0.path().join("teller.json");
+    std::fs::write(&file, agent.to_string()).unwrap();
+    house.home.run(&["agent", "create", "--file", file.to_str().unwrap()]).ok();
+}
+
+#[test]
+fn a_program_that_needs_a_task_starts_nothing_without_one_and_is_watched_in_words() {
+    let house = house();
+    teller(&house);
+    person(&house, &["run", "--agent", "teller", "--name", "none"])
+        .fails(2)
+        .says("say what `teller` is to do");
+    assert_eq!(house.run(&["ps", "--all", "-o", "json"]).ok().json(), json!([]));
+
+    person(&house, &["run", "--agent", "teller", "--name", "tells", "--wait", "a task"]).ok();
+    let log = house.run(&["logs", "tells"]).ok().out;
+    assert!(log.contains("It is told.") && !log.contains("ended: exit code"), "{log}");
+    let once = house.run(&["monitor", "tells", "--once"]).ok().out;
+    assert!(once.contains("It is told.") && !once.contains("{\"type\""), "{once}");
+    house.run(&["done", "tells", "--discard", "--yes"]).ok();
+    house.check();
+}
+
+#[test]
+fn a_new_agent_has_a_model_of_the_key_that_the_server_has() {
+    let house = house();
+    let create = ["agent", "create", "--name", "plain", "--role", "x"];
+    house.run(&create).fails(2).says("no key of a provider is set").says("overmind vault set");
+    house.home.0.set("openai_api_key", "sk-proj-4711-of-the-vault", &[]);
+    house.run(&create).ok().says("because the server has a key of openai");
+    house.check();
 }
