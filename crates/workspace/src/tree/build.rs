@@ -23,7 +23,7 @@ use crate::git::{Git, is_id, path_of};
 use crate::opener::{Dir, Own};
 
 /// Raised when trees built before cannot be used any more.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Submodules within submodules.
 const DEEPEST: usize = 5;
 /// The largest pointer file of LFS.
@@ -164,6 +164,7 @@ impl Ground<'_> {
             .call(format!("check {base} out into {}", paths.work.display()))
             .repo(&paths.ours)
             .work(&paths.work, &paths.index)
+            .settings(as_pointers())
             .args(["read-tree", "-m", "-u", base])
             .run()?;
         overmind_core::failpoint::point("tree.checked-out");
@@ -245,6 +246,7 @@ impl Ground<'_> {
             .call(format!("bring a waiting tree to {new}"))
             .repo(&paths.ours)
             .work(&paths.work, &paths.index)
+            .settings(as_pointers())
             .args(["read-tree", "-m", "-u", &old, new])
             .run();
         overmind_core::failpoint::point("tree.updated");
@@ -425,6 +427,12 @@ impl Ground<'_> {
             Err(_) => Store::Unsound,
         })
     }
+}
+
+/// Large files are checked out as pointers, by no program: git-lfs would hard-link what it finds beside the
+/// borrowed objects into our store, whatever that is.
+fn as_pointers() -> Vec<(String, String)> {
+    ["filter.lfs.process", "filter.lfs.smudge"].map(|key| (key.to_owned(), String::new())).into()
 }
 
 /// Where a repository keeps large files, from its git directory.
