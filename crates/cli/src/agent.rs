@@ -281,7 +281,7 @@ async fn found(cx: &Context, remote: &Remote) -> Found {
         match remote.has_key(provider).await {
             Ok(true) => keys.push(key),
             Ok(false) => {}
-            // Whoever may not ask is told by what this shell has.
+            // Whoever may not ask gets what this shell has.
             Err(_) => return found,
         }
     }

@@ -7,6 +7,7 @@
 //! format (that is `api` and `client`) and which adapter is behind which port (that is `node`). It
 //! alone writes to the terminal.
 
+pub mod action;
 pub mod admin;
 pub mod agent;
 pub mod args;

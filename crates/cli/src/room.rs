@@ -118,7 +118,7 @@ pub async fn work(cx: &Context, args: &WorkArgs) -> Outcome {
 /// How much it is, in one line.
 fn stat(work: &RoomWork) -> String {
     let commits = match (work.commits, work.files) {
-        (0, 1..) => "not committed yet".to_owned(),
+        (0, 1..) => "not committed yet,".to_owned(),
         (commits, _) => when::counted(commits.into(), "commit"),
     };
     let mut line = format!(
@@ -127,8 +127,9 @@ fn stat(work: &RoomWork) -> String {
         when::counted(work.insertions, "line"),
         when::counted(work.deletions, "line"),
     );
-    if let Some(branch) = &work.branch {
-        line.push_str(&format!(" on {branch}"));
+    match &work.branch {
+        Some(branch) => line.push_str(&format!(" on {branch}")),
+        None => line.truncate(line.trim_end_matches(',').len()),
     }
     if let Some(base) = &work.base {
         line.push_str(&format!(", from {}", clean::cut(base, 12)));

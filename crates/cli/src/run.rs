@@ -269,7 +269,7 @@ const BUILTINS: [&str; 48] = [
     "unset", "until", "wait", "while", "declare",
 ];
 
-/// Whether a program ends at once where it is told nothing: Claude Code and Codex without a screen.
+/// Whether a program ends at once where it has nothing to do: Claude Code and Codex without a screen.
 fn wants_task(command: &Command) -> bool {
     use overmind_api::Provider;
 

@@ -27,7 +27,7 @@ pub struct Spoken {
     conversation: String,
     /// The exit code that a line of Codex tells beside what the command wrote.
     exit: Option<i64>,
-    /// Where the run works, its worktree first: paths are told from there.
+    /// Where the run works, its worktree first: paths are shown from there.
     roots: Vec<String>,
     /// Its last attempt failed: the next is a restart, and not the answer to what was sent.
     failed: bool,
@@ -74,14 +74,14 @@ impl Spoken {
         Ok(Some(spoken))
     }
 
-    /// One that tells a log from some place on, with nothing told yet.
+    /// A new one for another part of the log, with nothing shown yet.
     #[must_use]
     pub fn anew(&self) -> Self {
         let new = Self::new(self.provider, self.colour, false);
         Self { roots: self.roots.clone(), tells_turns: self.tells_turns, ..new }
     }
 
-    /// One more place that paths are told from.
+    /// One more place that paths are shown from.
     fn root(&mut self, path: Option<&str>) {
         let path = path.unwrap_or_default().trim_end_matches('/');
         if !path.is_empty() && !self.roots.iter().any(|root| root == path) {
@@ -89,7 +89,7 @@ impl Spoken {
         }
     }
 
-    /// What a note of the log's keeper is to people: the end of a turn is told by its answer, and what is
+    /// What a note of the log's shim is to people: the end of a turn shows in its answer, and what is
     /// sent starts the program again without being a restart to anybody. `None`: nothing.
     pub fn note<'a>(&mut self, kind: Option<&str>, text: &'a str) -> Option<&'a str> {
         match kind {

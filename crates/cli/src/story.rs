@@ -8,6 +8,7 @@ use std::time::Duration;
 use overmind_api::{Event, ModelCall, RunStatus, Step, StepType, Timeline, TimelineData, ToolCall};
 use serde_json::Value;
 
+use crate::action::{action, action_from};
 use crate::live::{self, Live};
 use crate::output::table::Tone;
 use crate::output::{bold, clean, paint, when};
@@ -457,75 +458,6 @@ impl Story {
     fn dim(&self, text: &str) -> String {
         paint(text, Tone::Dim, self.colour)
     }
-}
-
-/// The one argument of a call that says what it is about, on one line.
-pub(super) fn action(tool: &str, args: &Value) -> String {
-    action_from(tool, args, &[])
-}
-
-/// The same, with paths from the first of `roots` that they lie in.
-fn action_from(tool: &str, args: &Value, roots: &[String]) -> String {
-    let within = |path: &str| {
-        let inside = roots.iter().find_map(|root| {
-            let rest = path.strip_prefix(root.as_str())?;
-            match rest.strip_prefix('/') {
-                Some(rest) => Some(rest.to_owned()),
-                None => rest.is_empty().then(|| ".".to_owned()),
-            }
-        });
-        inside.unwrap_or_else(|| path.to_owned())
-    };
-    let main = match tool {
-        "run_shell" | "Bash" | "shell" => "command",
-        "run_command" => "program",
-        "http_request" | "web_fetch" | "WebFetch" => "url",
-        "read_file" | "write_file" | "edit_file" | "list_files" | "LS" => "path",
-        "Read" | "Write" | "Edit" | "MultiEdit" => "file_path",
-        "NotebookEdit" => "notebook_path",
-        "Grep" | "Glob" => "pattern",
-        "Task" | "Agent" => "description",
-        "Skill" => "skill",
-        "search_memory" | "web_search" | "WebSearch" => "query",
-        // Codex: `{"path": …, "kind": "update"}` of each file.
-        "file_change" => {
-            let changes = args.get("changes").and_then(Value::as_array);
-            let paths = changes.into_iter().flatten().filter_map(|change| {
-                let path = within(change.get("path")?.as_str()?);
-                Some(match change.get("kind").and_then(Value::as_str) {
-                    Some("update") | None => path,
-                    Some(kind) => format!("{path} ({kind})"),
-                })
-            });
-            let text = paths.collect::<Vec<_>>().join(", ");
-            return clean::cut(&clean::line(&text), 120).into_owned();
-        }
-        "TodoWrite" => {
-            let items = args.get("todos").and_then(Value::as_array).map_or(0, Vec::len);
-            return when::counted(items as u64, "item");
-        }
-        "store_memory" => "text",
-        "ask_user" | "final_answer" => "message",
-        "verify" => {
-            let checks = args.get("checks").and_then(Value::as_array).cloned().unwrap_or_default();
-            let checks = checks.iter().map(|check| {
-                let part = |key| check.get(key).and_then(Value::as_str).unwrap_or("?");
-                format!("{} {}", part("type"), part("path"))
-            });
-            let text = checks.collect::<Vec<_>>().join(", ");
-            return clean::cut(&clean::line(&text), 120).into_owned();
-        }
-        _ => "",
-    };
-    let text = match args.get(main) {
-        Some(Value::String(text)) if main == "path" || main.ends_with("_path") => within(text),
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Null) | None if main.is_empty() => args.to_string(),
-        Some(other) => other.to_string(),
-        None => String::new(),
-    };
-    let text = clean::line(&text).into_owned();
-    clean::cut(&text, 120).into_owned()
 }
 
 /// With which files a fork begins, in the words of its event.
