@@ -51,23 +51,31 @@ impl Engine {
         if matches!(by.rights, Rights::Session { .. } | Rights::Role(Role::Admin)) {
             return Ok(());
         }
-        let row = self.find_session(id).await?;
-        let home = resolved(&self.cortex.config.workspace);
-        let is_elsewhere = !Path::new(&row.workspace).starts_with(&home);
         let spec = self.spec_of(id).await?;
-        // Without a room it works in the directory itself.
-        let on_host = row.sandbox == SandboxLevel::None
-            || (spec.room.is_none() && is_elsewhere)
-            || reaches_host(&spec.agent, spec.room.as_ref());
-        if on_host {
+        let sandbox = self.find_session(id).await?.sandbox;
+        if sandbox == SandboxLevel::None || reaches_host(&spec.agent, spec.room.as_ref()) {
             by.require_host(
                 "say what a run without a sandbox does, or one that reaches beyond it",
             )?;
         }
-        if is_elsewhere {
-            self.workspace(by, Some(&row.workspace)).await?;
+        self.require_place_of(by, id).await
+    }
+
+    /// Refuses whoever may not have a run work where this session does: what becomes of its work there is
+    /// not theirs to say.
+    pub(crate) async fn require_place_of(
+        &self,
+        by: &Caller,
+        id: SessionId,
+    ) -> Result<(), EngineError> {
+        if matches!(by.rights, Rights::Session { .. } | Rights::Role(Role::Admin)) {
+            return Ok(());
         }
-        Ok(())
+        let row = self.find_session(id).await?;
+        if Path::new(&row.workspace).starts_with(resolved(&self.cortex.config.workspace)) {
+            return Ok(());
+        }
+        self.workspace(by, Some(&row.workspace)).await.map(drop)
     }
 
     /// Lets a caller of this role give orders to a session, and a session to what was started

@@ -197,7 +197,7 @@ impl Engine {
         accept: &[String],
     ) -> Result<(SessionRow, RoomDecision), EngineError> {
         by.require(Role::Operator)?;
-        self.require_host_of(by, id).await?;
+        self.require_place_of(by, id).await?;
         match &what {
             RoomDone::Merge { into: Some(name) } => check_name("merge.into", name)?,
             RoomDone::PrBranch { name: Some(name) } => check_name("pr_branch.name", name)?,
@@ -311,7 +311,7 @@ impl Engine {
         to: Option<String>,
     ) -> Result<RoomUndone, EngineError> {
         by.require(Role::Operator)?;
-        self.require_host_of(by, id).await?;
+        self.require_place_of(by, id).await?;
         let _deciding = Deciding::begin(&self.decisions, id)?;
         let row = self.find_session(id).await?;
         let Stay { order, made, closed } = self.stay(&row).await?;

@@ -367,6 +367,7 @@ fn a_browser_speaks_it_with_a_token_and_foreign_pages_do_not() {
     let mut home = Commands(crate::home::Home::new());
     let server = home.0.start(&["--listen", "127.0.0.1:0"], &[]);
     let address = server["url"].as_str().unwrap().trim_start_matches("http://").to_owned();
+    crate::projects::declare(&home.0, &home.0.work());
     let echo = "stty -echo; echo ready; cat";
     home.run(&["run", "--name", "echo", "--sandbox", "namespace", echo]).ok();
     home.says("echo", "ready");

@@ -23,6 +23,7 @@ fn served() -> (Commands, String, String) {
     let mut home = Commands(Home::new());
     let server = home.0.start(&["--listen", "127.0.0.1:0"], &[]);
     let address = server["url"].as_str().unwrap().trim_start_matches("http://").to_owned();
+    crate::projects::declare(&home.0, &home.0.work());
     home.run(&["run", "--name", "echo", "--sandbox", "namespace", "stty -echo; echo ready; cat"])
         .ok();
     home.says("echo", "ready");

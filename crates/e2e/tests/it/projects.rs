@@ -23,6 +23,17 @@ fn project(home: &Home, spec: &str) -> Done {
     home.run(&["apply", "-f", "project.yaml"])
 }
 
+/// Declares a directory as a project, in which keys below admin may have runs work.
+pub(crate) fn declare(home: &Home, path: &Path) {
+    let text = format!(
+        "apiVersion: overmind/v1\nkind: Project\nmetadata: {{name: declared}}\nspec: {{path: {}}}\n",
+        path.canonicalize().unwrap().display()
+    );
+    let file = home.path().join("declared.yaml");
+    std::fs::write(&file, text).unwrap();
+    home.run(&["apply", "-f", file.to_str().unwrap()]).ok();
+}
+
 #[test]
 fn an_operator_works_in_projects_that_an_admin_has_declared_and_nowhere_else() {
     let home = Home::up();

@@ -27,6 +27,7 @@ pub(super) fn project(home: &Home) -> PathBuf {
     std::fs::write(project.join("story.txt"), "once\nupon\n").unwrap();
     git(&project, &["add", "-A"]);
     git(&project, &["commit", "-qm", "first"]);
+    crate::projects::declare(home, &project);
     project
 }
 
