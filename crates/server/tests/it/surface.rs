@@ -421,7 +421,7 @@ async fn roles_are_enforced_on_every_kind_of_path() {
             allowed |= role == least;
             let request = world.request(method, path).token(&keys[role]);
             // A name is used once.
-            let body = body.replace("NAME", role);
+            let body = body.replace("NAME", &format!("by-{role}"));
             let request = if body.is_empty() { request } else { request.json(&body) };
             let answer = request.send().await;
             let want = if allowed { 200 } else { 403 };
