@@ -107,6 +107,37 @@ impl Engine {
     ) -> Result<InboxItem, EngineError> {
         by.require(Role::Runs)?;
         let item = self.find_item(id).await?;
+        match self.answer_item(by, item, answer.clone()).await {
+            Err(EngineError::Conflict { message }) => match self.asked_anew(by, id).await? {
+                Some(item) => self.answer_item(by, item, answer).await,
+                None => Err(EngineError::Conflict { message }),
+            },
+            answered => answered,
+        }
+    }
+
+    /// The open item that stands for a question now, when a restart of the server has asked it anew.
+    async fn asked_anew(&self, by: &Caller, id: InboxId) -> Result<Option<InboxItem>, EngineError> {
+        let item = self.find_item(id).await?;
+        let withdrawn = item.state == InboxState::Withdrawn && item.answered_by.is_none();
+        if item.session.is_none() || item.kind != InboxKind::Question || !withdrawn {
+            return Ok(None);
+        }
+        let (state, kind) = (Some(InboxState::Open), Some(InboxKind::Question));
+        let query = InboxQuery { state, kind, session: item.session, group: None };
+        let open = self.inbox_list(by, query, newest()).await?;
+        let same =
+            |other: &InboxItem| (&other.title, &other.details) == (&item.title, &item.details);
+        Ok(open.into_iter().find(same))
+    }
+
+    async fn answer_item(
+        &self,
+        by: &Caller,
+        item: InboxItem,
+        answer: InboxAnswer,
+    ) -> Result<InboxItem, EngineError> {
+        let id = item.id;
         if item.state != InboxState::Open {
             return Err(closed(&item));
         }
@@ -360,7 +391,13 @@ pub(crate) fn closed(item: &InboxItem) -> EngineError {
         InboxState::Expired => {
             format!("this had expired when it was approved{by}{at}; it is asked anew")
         }
-        InboxState::Withdrawn => format!("this was withdrawn{by}{at}: the run has ended"),
+        // Somebody ended the run, or it waits for this no more.
+        InboxState::Withdrawn if item.answered_by.is_some() => {
+            format!("this was withdrawn{by}{at}: the run has ended")
+        }
+        InboxState::Withdrawn => {
+            format!("this was withdrawn{at}: the run does not wait for it any more")
+        }
         InboxState::Open => "this is open".to_owned(),
     })
 }

@@ -298,11 +298,22 @@ fn needs_claude_code_without_a_sandbox_to_ask_and_to_go_on_when_it_is_allowed() 
     let row = shop.home.status("fix", "awaiting_input");
     assert_eq!(row["prompt"], format!("Allow Bash: {CHECK}"), "{row}");
     shop.home.run(&["inbox"]).ok().shows("Allow Bash: sh test.sh");
-    // The question and the program outlive the server.
+    let open = |shop: &Shop| {
+        let open = shop.home.run(&["inbox", "--flat", "-o", "json"]).ok().json();
+        open[0]["id"].as_str().unwrap_or_default().to_owned()
+    };
+    let asked = open(&shop);
+    // The question and the program outlive the server. It is asked anew, and whoever has seen it before
+    // answers it.
     shop.home.0.kill();
     shop.start();
     shop.home.status("fix", "awaiting_input");
-    shop.home.run(&["answer", "fix", "yes"]).ok();
+    until("it is asked anew", || {
+        let now = open(&shop);
+        (now.starts_with("inb_") && now != asked).then_some(())
+    });
+    let answered = shop.home.run(&["answer", &asked, "yes"]);
+    assert_eq!(answered.code, 0, "{answered:?} {} {}", shop.told("fix"), shop.home.0.log());
     assert_eq!(shop.run(&["wait", "fix"]).code, 0, "{} {}", shop.told("fix"), shop.home.0.log());
     let row = shop.home.named("fix");
     assert_eq!(
