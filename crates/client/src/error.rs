@@ -84,7 +84,7 @@ impl ClientError {
             },
             Self::Tls { why, .. } if why.contains("CaUsedAsEndEntity") => {
                 "the server's certificate is itself a certificate authority (CA:TRUE); make one for the \
-                 server that is signed by it: docs/guides/teams.md"
+                 server that is signed by it: docs/cli.md"
             }
             Self::Tls { .. } => "a certificate of your own needs its CA file named",
             Self::Timeout { .. } | Self::Broken { .. } => {

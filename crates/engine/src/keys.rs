@@ -16,7 +16,7 @@ use crate::view::NewKey;
 
 mod sign_in;
 
-pub use sign_in::SIGN_IN_LASTS;
+pub use sign_in::{SIGN_IN_LASTS, is_of_a_sign_in};
 
 fn wrong() -> EngineError {
     EngineError::Unauthenticated { message: "the token is not valid".into() }

@@ -83,7 +83,7 @@ use self::hive::Hive;
 use self::hive::life::Lives;
 use self::hive::rooms::Stays;
 pub use self::inbox::MAX_BATCH;
-pub use self::keys::SIGN_IN_LASTS;
+pub use self::keys::{SIGN_IN_LASTS, is_of_a_sign_in};
 pub use self::kills::{Killed, Kills, MAX_KILLS};
 use self::loops::Loops;
 pub use self::mesh::{

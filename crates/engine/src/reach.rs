@@ -48,17 +48,16 @@ impl Engine {
         by: &Caller,
         id: SessionId,
     ) -> Result<(), EngineError> {
-        if matches!(by.rights, Rights::Session { .. } | Rights::Role(Role::Admin)) {
+        if has_all_places(by) {
             return Ok(());
         }
         let spec = self.spec_of(id).await?;
-        let sandbox = self.find_session(id).await?.sandbox;
-        if sandbox == SandboxLevel::None || reaches_host(&spec.agent, spec.room.as_ref()) {
+        if reaches_host(&spec.agent, spec.room.as_ref()) {
             by.require_host(
                 "say what a run without a sandbox does, or one that reaches beyond it",
             )?;
         }
-        self.require_place_of(by, id).await
+        self.may_work_in(by, &spec.workspace).await
     }
 
     /// Refuses whoever may not have a run work where this session does: what becomes of its work there is
@@ -68,14 +67,18 @@ impl Engine {
         by: &Caller,
         id: SessionId,
     ) -> Result<(), EngineError> {
-        if matches!(by.rights, Rights::Session { .. } | Rights::Role(Role::Admin)) {
+        if has_all_places(by) {
             return Ok(());
         }
-        let row = self.find_session(id).await?;
-        if Path::new(&row.workspace).starts_with(resolved(&self.cortex.config.workspace)) {
+        self.may_work_in(by, &self.find_session(id).await?.workspace).await
+    }
+
+    async fn may_work_in(&self, by: &Caller, workspace: &str) -> Result<(), EngineError> {
+        // The server's own workspace, and what runs have for themselves in it.
+        if Path::new(workspace).starts_with(resolved(&self.cortex.config.workspace)) {
             return Ok(());
         }
-        self.workspace(by, Some(&row.workspace)).await.map(drop)
+        self.workspace(by, Some(workspace)).await.map(drop)
     }
 
     /// Lets a caller of this role give orders to a session, and a session to what was started
@@ -126,6 +129,11 @@ impl Engine {
         }
         Err(EngineError::not_found("Run"))
     }
+}
+
+/// Admins, and the tokens of runs: what those may do is bounded by the tree of their run.
+fn has_all_places(by: &Caller) -> bool {
+    matches!(by.rights, Rights::Session { .. } | Rights::Role(Role::Admin))
 }
 
 /// Whether programs of a run reach what only an admin gives: all of the host, or a part of it.

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::io::ioctl_fionbio;
+use rustix::io::{Errno, ioctl_fionbio};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use crate::services::tree::{signal, stat, telling, variable};
@@ -230,24 +230,19 @@ impl Git {
             let mut command = Command::new(&self.program);
             command.env_clear().env("PATH", &self.search).arg("version");
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            let tried = sys::follow_no_links(&mut command, top, Path::new("/"), None)
-                .and_then(|()| command.status());
-            let refused = |err: &io::Error| {
-                use rustix::io::Errno;
-                let errno = Errno::from_io_error(err);
-                matches!(errno, Some(Errno::PERM | Errno::ACCESS | Errno::NOSYS | Errno::INVAL))
-            };
-            if let Err(err) = tried.as_ref().map_err(|err| (refused(err), err)).map(drop) {
-                if err.0 {
-                    tracing::warn!(
-                        err = %err.1,
-                        "this machine lets no program have mounts of its own: a command that works in a \
-                         tree could lead git out of it"
-                    );
-                }
-                return !err.0;
+            let tried = sys::follow_no_links(&mut command, top, Path::new("/"), None);
+            let Err(err) = tried.and_then(|()| command.status()) else { return true };
+            // Whatever else keeps it from starting is said by the call that is to be made.
+            let refused = [Errno::PERM, Errno::ACCESS, Errno::NOSYS, Errno::INVAL];
+            if !Errno::from_io_error(&err).is_some_and(|errno| refused.contains(&errno)) {
+                return true;
             }
-            true
+            tracing::warn!(
+                %err,
+                "this machine lets no program have mounts of its own: a command that works in a tree could \
+                 lead git out of it"
+            );
+            false
         })
     }
 }
@@ -551,8 +546,8 @@ impl Heard {
                         return Ok(false);
                     }
                 }
-                Err(rustix::io::Errno::AGAIN) => return Ok(true),
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(true),
+                Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
         }
@@ -582,7 +577,7 @@ fn listen(
             match poll(&mut fds, Some(&left)) {
                 Ok(0) => return Ok(End::Late),
                 Ok(_) => ended |= fds.last().is_some_and(|fd| !fd.revents().is_empty()),
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
         }

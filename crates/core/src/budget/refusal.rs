@@ -297,24 +297,10 @@ mod tests {
     #[test]
     fn what_is_only_reserved_may_be_tried_again_soon() {
         let now = at("2026-11-22T12:00:00Z");
-        let reserved = match over() {
-            Refusal::Over { id, scope, named, period, unit, limit, asked, resets_at, .. } => {
-                let (used, reserved) = (limit - asked, 1);
-                Refusal::Over {
-                    id,
-                    scope,
-                    named,
-                    period,
-                    unit,
-                    limit,
-                    used,
-                    reserved,
-                    asked,
-                    resets_at,
-                }
-            }
-            _ => unreachable!(),
-        };
+        let mut reserved = over();
+        if let Refusal::Over { limit, used, reserved, asked, .. } = &mut reserved {
+            (*used, *reserved) = (*limit - *asked, 1);
+        }
         assert!(reserved.is_temporary() && !over().is_temporary());
         assert_eq!(reserved.code(), "budget_reserved");
         for shape in [Shape::OpenAi, Shape::Anthropic, Shape::Problem] {

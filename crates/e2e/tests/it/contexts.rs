@@ -83,6 +83,21 @@ fn a_run_that_reaches_the_host_is_given_no_context_that_somebody_else_wrote() {
     home.run(&["apply", "-f", "quest.json"]).ok();
     home.run(&["wait", "--for", "condition=Waiting", "quest/q", "--timeout", "1m"]).ok();
     home.run(&["get", "quest", "q", "-o", "json"]).ok().shows("Forbidden");
+    // Nor is one that is given secrets, whatever its sandbox.
+    for (name, env_from) in [("keyed", json!({"KEY": "some_key"})), ("granted", json!({}))] {
+        let agent = json!({
+            "name": name, "role": "runs", "model": "command", "sandbox": "namespace",
+            "command": {"argv": ["bash", "-c", "true"], "exact": true, "env_from": env_from},
+        });
+        let file = home.path().join(format!("{name}.json"));
+        std::fs::write(&file, agent.to_string()).unwrap();
+        home.run(&["agent", "create", "--file", file.to_str().unwrap()]).ok();
+    }
+    home.run(&["vault", "grant", "granted", "--secret", "some_key"]).ok();
+    for name in ["keyed", "granted"] {
+        let run = home.run(&["run", "--once", "--wait", "--context", "sly", name]);
+        run.fails(6).says("or that is given secrets");
+    }
     assert!(!mark.exists(), "an operator's code ran on the host");
 
     // An admin who changes its labels does not answer for its values; who writes it does.

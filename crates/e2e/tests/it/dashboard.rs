@@ -189,6 +189,10 @@ async fn a_link_signs_in_once_and_a_revoked_key_takes_its_sign_ins_along() {
     let mut anns = Browser::new(&url);
     anns.sign_in(&ann).await;
     assert!(anns.text("/").await.contains("ann · operator"));
+    // What a sign-in minted signs nobody in: that one would outlive the revocation of this one.
+    let minted = anns.cookie.split_once('=').unwrap().1.to_owned();
+    let renewed = Browser::new(&url).post("/login", &[("key", &minted), ("next", "/runs")]).await;
+    assert_eq!(renewed.status(), StatusCode::FORBIDDEN);
     // A sign-in survives a restart of the server, which may listen elsewhere then.
     home.kill();
     let policy = home.path().join("policy.toml");

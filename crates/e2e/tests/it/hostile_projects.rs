@@ -29,6 +29,33 @@ fn works(house: &House, name: &str) {
     house.run(&["done", name, "--discard", "--yes"]).ok();
 }
 
+/// `run` tells whether the commit has a program, and a repository may say how what it lacks is fetched.
+#[test]
+fn what_a_repository_lacks_is_fetched_by_no_command_of_its_own() {
+    let house = House::new(None);
+    let mark = house.home.0.path().join("fetched");
+    std::fs::write(house.project.join("try.sh"), "#!/bin/sh\necho ran\n").unwrap();
+    house.git(&["add", "-A"]);
+    house.git(&["commit", "-qm", "a program"]);
+    let tree = house.git(&["rev-parse", "HEAD^{tree}"]);
+    let (dir, file) = tree.trim().split_at(2);
+    std::fs::remove_file(house.project.join(".git/objects").join(dir).join(file)).unwrap();
+    let command = format!("touch {}; false", mark.display());
+    for (key, value) in [
+        ("core.repositoryformatversion", "1"),
+        ("extensions.partialClone", "evil"),
+        ("remote.evil.promisor", "true"),
+        ("remote.evil.url", house.project.to_str().unwrap()),
+        ("remote.evil.uploadpack", &command),
+    ] {
+        house.git(&["config", key, value]);
+    }
+    let run =
+        house.run(&["run", "--name", "lacks", "--wait", "--sandbox", "namespace", "./try.sh"]);
+    assert_ne!(run.code, 0, "{run:?}");
+    assert!(!mark.exists(), "{run:?}");
+}
+
 #[test]
 fn objects_that_lead_to_a_directory_of_the_host_are_shown_to_no_sandbox() {
     let house = House::new(None);

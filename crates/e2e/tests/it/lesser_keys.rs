@@ -125,6 +125,15 @@ fn a_parent_lends_nobody_its_project_and_a_runs_directory_is_nobody_elses() {
         let refused = home.run_env(&[("OVERMIND_TOKEN", key)], &child);
         refused.fails(6).says("only an admin may use a workspace outside");
     }
+    // Nor is it told, repeated, or decided about by who may not have one work there.
+    for words in [
+        &["send", "theirs", "go on"][..],
+        &["fork", "theirs", "--at", "0"],
+        &["undo", "theirs"],
+        &["done", "theirs", "--discard", "--yes"],
+    ] {
+        keys.op(words).fails(6).says("only an admin may use a workspace outside");
+    }
     home.run(&["run", "-d", "worker", "--parent", "theirs", "--name", "child"]).ok();
     // The directory that a run got for itself.
     home.agent("sh", &["--on-unknown", "retry"]);

@@ -27,6 +27,11 @@ pub(super) fn end_of(token: &str) -> Option<Timestamp> {
     Some(Timestamp::from_micros(seconds.saturating_mul(1_000_000)))
 }
 
+/// Whether a sign-in minted this token: it ends by itself, and says when.
+pub fn is_of_a_sign_in(token: &str) -> bool {
+    end_of(token).is_some()
+}
+
 /// Whom a key acts as.
 pub(super) fn acts_as(name: String) -> String {
     match name.split_once(WEB) {

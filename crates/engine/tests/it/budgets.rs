@@ -15,11 +15,11 @@ use overmind_core::budget::{
 use overmind_core::ids::{ColonyId, LimitId, SessionId};
 use overmind_core::inbox::{InboxItem, InboxKind, InboxState};
 use overmind_core::model::{ModelFailure, ModelReply, Usage};
-use overmind_core::row::SessionStatus;
+use overmind_core::row::{Role, SessionStatus};
 use overmind_core::store::{EventQuery, Page, StreamId};
 use overmind_core::time::{Clock, Timestamp};
 use overmind_engine::request::{InboxAnswer, InboxQuery, SessionBudget, SessionDraft};
-use overmind_engine::{BudgetError, EngineError, Halting, NewLimit, Raise, Ticket};
+use overmind_engine::{BudgetError, Caller, EngineError, Halting, NewLimit, Raise, Rights, Ticket};
 use overmind_testkit::clock::ManualClock;
 use overmind_testkit::ports::{FakeModels, calls, says};
 use serde_json::json;
@@ -295,6 +295,14 @@ async fn a_session_over_its_budget_asks_for_a_raise_and_goes_on_with_it() {
     let (engine, by) = (&bank.world.engine, &bank.world.by);
     let nothing = engine.inbox_answer(by, item.id, InboxAnswer::Approve { reason: None }).await;
     assert!(matches!(nothing, Err(EngineError::Invalid { .. })), "{nothing:?}");
+    // A limit is an admin's: for its window an operator raises it, and nobody else at all.
+    for (role, for_good) in [(Role::Runs, false), (Role::Operator, true)] {
+        let lesser = Caller::new("ci", Rights::Role(role));
+        let raise = Raise { microusd: 5_000_000, tokens: 0, for_good };
+        let answer = InboxAnswer::Raise { raise, reason: None };
+        let refused = engine.inbox_answer(&lesser, item.id, answer).await;
+        assert!(matches!(refused, Err(EngineError::Forbidden { .. })), "{refused:?}");
+    }
     let raise = Raise { microusd: 5_000_000, tokens: 0, for_good: false };
     let answer = InboxAnswer::Raise { raise, reason: None };
     // Two at once: one counts.

@@ -13,7 +13,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::upgrade::OnUpgrade;
 use overmind_api::ProblemKind;
 use overmind_core::row::Role;
-use overmind_engine::{Caller, EngineError, Rights, SIGN_IN_LASTS};
+use overmind_engine::{Caller, EngineError, Rights, SIGN_IN_LASTS, is_of_a_sign_in};
 use overmind_web::{Answer, Call, Fut, Incoming, Pass, Port, Refusal, Reply, SignIn, Visitor};
 use tower::ServiceExt;
 
@@ -237,11 +237,6 @@ fn role(caller: &Caller) -> Role {
         Rights::Role(role) => role,
         Rights::Session { .. } => Role::Model,
     }
-}
-
-/// Whether a sign-in minted it: such a key ends by itself, and says when.
-fn is_of_a_sign_in(token: &str) -> bool {
-    token.starts_with("ovk_") && token.contains('.')
 }
 
 fn used_up() -> Refusal {

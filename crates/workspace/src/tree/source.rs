@@ -48,18 +48,23 @@ fn plain_below(
     at: &Path,
     depth: usize,
     left: &mut usize,
-) -> Result<(), (PathBuf, io::Error)> {
-    let wrong = |err: io::Error| (at.to_owned(), err);
-    let Some(dir) = opener::absent(top.sub(at)).map_err(wrong)? else { return Ok(()) };
-    for Entry { name, kind } in dir.entries().map_err(wrong)? {
+) -> Result<(), (PathBuf, String)> {
+    let wrong = |why: String| (at.to_owned(), why);
+    let unreadable = |err: io::Error| wrong(opener::why(&err));
+    let Some(dir) = opener::absent(top.sub(at)).map_err(unreadable)? else { return Ok(()) };
+    for Entry { name, kind } in dir.entries().map_err(unreadable)? {
         let path = at.join(&name);
-        let odd = |text: &str| io::Error::other(text.to_owned());
-        *left = left.checked_sub(1).ok_or_else(|| wrong(odd("holds too many references")))?;
+        *left = left
+            .checked_sub(1)
+            .ok_or_else(|| wrong(format!("holds more than {MOST} files: `git pack-refs --all`")))?;
         match kind {
             FileType::RegularFile => {}
             FileType::Directory if depth < DEEPEST => plain_below(top, &path, depth + 1, left)?,
-            FileType::Directory => return Err((path, odd("lies too deep"))),
-            _ => return Err((path, odd("is no file: git would write to where it leads"))),
+            FileType::Directory => return Err((path, "lies too deep".to_owned())),
+            _ => {
+                let why = "is a link, a pipe or a device where git writes: remove it";
+                return Err((path, why.to_owned()));
+            }
         }
     }
     Ok(())
@@ -109,9 +114,8 @@ impl Source {
             }
             let mut left = MOST;
             for name in WRITTEN {
-                plain_below(dir, Path::new(name), 0, &mut left).map_err(|(path, err)| {
-                    TreeError::Unsound { path: at.join(path), why: opener::why(&err) }
-                })?;
+                plain_below(dir, Path::new(name), 0, &mut left)
+                    .map_err(|(path, why)| TreeError::Unsound { path: at.join(path), why })?;
             }
         }
         Ok(())

@@ -158,6 +158,29 @@ fn needs_git_lfs_a_store_that_leads_elsewhere_or_holds_another_file_gives_nothin
 }
 
 #[test]
+fn needs_git_lfs_work_that_is_merged_does_not_say_whom_the_users_git_asks() {
+    let Some((world, trees)) = world() else { return };
+    git(&world.repo, &["config", "--unset", "lfs.url"]);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let url = format!("http://{}/stolen", listener.local_addr().unwrap());
+    let made = trees.prepare(&Request::new(&world.repo, "s")).unwrap();
+    let pointer = format!(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 16\n",
+        "07".repeat(32)
+    );
+    write(&made.path, ".lfsconfig", &format!("[lfs]\n\turl = {url}\n"));
+    write(&made.path, "z.bin", &pointer);
+    commit(&made.path, "large, and not there");
+    let into = MergeInto { branch: None, commit_rest: true, message: "merge", now: 9, home: None };
+    trees.merge(&made.intent, &into).unwrap();
+    let asked = listener.accept().map(drop).unwrap_err();
+    assert_eq!(asked.kind(), std::io::ErrorKind::WouldBlock);
+    assert_eq!(read(&world.repo.join("z.bin")), pointer);
+    trees.remove(&made.intent).unwrap();
+}
+
+#[test]
 fn without_git_lfs_large_files_are_pointers_and_parking_keeps_them_so() {
     let world = World::new();
     write(&world.repo, ".gitattributes", "*.bin filter=lfs -text\n");
