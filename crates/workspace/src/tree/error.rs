@@ -92,8 +92,12 @@ pub enum TreeError {
     WorkGone { commit: String, repo: PathBuf },
     #[error("a {what} is under way in {}: end it first", top.display())]
     PrimaryBusy { what: &'static str, top: PathBuf },
-    #[error("merging into {branch} would overwrite changes in {}: {said}", top.display())]
-    PrimaryInTheWay { branch: String, top: PathBuf, said: String },
+    #[error(
+        "merging into {branch} would overwrite what is in no commit in {}: {}. Commit that there, or put it \
+         aside (`git stash -u`), and merge again; or merge into another branch: `--merge --into BRANCH`",
+        top.display(), in_the_way(files, said)
+    )]
+    PrimaryInTheWay { branch: String, top: PathBuf, files: Vec<PathBuf>, said: String },
     #[error(
         "{}", match label {
             None => format!("nothing of {session} was changed that could be undone"),
@@ -119,5 +123,17 @@ pub(crate) trait At<T> {
 impl<T> At<T> for io::Result<T> {
     fn at(self, attempt: &'static str, path: impl AsRef<Path>) -> Result<T, TreeError> {
         self.map_err(|source| TreeError::File { attempt, path: path.as_ref().to_owned(), source })
+    }
+}
+
+/// The files that keep a merge out, as many as a person reads; git's own words where they are not known.
+fn in_the_way(files: &[PathBuf], said: &str) -> String {
+    const SHOWN: usize = 10;
+    let shown: Vec<String> =
+        files.iter().take(SHOWN).map(|file| file.display().to_string()).collect();
+    match files.len() {
+        0 => said.to_owned(),
+        few if few <= SHOWN => shown.join(", "),
+        many => format!("{} and {} more", shown.join(", "), many - SHOWN),
     }
 }

@@ -4,6 +4,7 @@
 //! primary is touched. Only when the branch is checked out somewhere are files changed, and there git
 //! first checks that nothing uncommitted is in the way, and then changes all or nothing.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use super::primary::Update;
 use super::snapshot::{Stamp, commit, shoot};
 use super::source::{self, Head, References, Source};
 use super::{Trees, filters};
-use crate::git::{GitError, path_of};
+use crate::git::{Answer, GitError, path_of};
 use crate::opener::Dir;
 
 /// The longest name of a branch, in bytes.
@@ -254,7 +255,9 @@ impl Trees {
             let branch = name.trim_start_matches("refs/heads/").to_owned();
             match err {
                 GitError::Failed { said, .. } => {
-                    TreeError::PrimaryInTheWay { branch, top: top.clone(), said }
+                    // Git names one of them, in words of its own.
+                    let files = self.in_the_way(&there, old, new).unwrap_or_default();
+                    TreeError::PrimaryInTheWay { branch, top: top.clone(), files, said }
                 }
                 err => err.into(),
             }
@@ -265,6 +268,30 @@ impl Trees {
             return Err(err);
         }
         Ok(())
+    }
+
+    /// The files that a merge changes and that have in a checkout what no commit has.
+    fn in_the_way(
+        &self,
+        there: &Checkout<'_>,
+        old: &str,
+        new: &str,
+    ) -> Result<Vec<PathBuf>, GitError> {
+        let names = ["-z", "--name-only", "--no-renames"];
+        let listed = |args: &[&str]| -> Result<BTreeSet<PathBuf>, GitError> {
+            let out =
+                self.in_checkout_now(there, &[&args[..1], &names, &args[1..]].concat(), &[0])?;
+            let parts = out.stdout.split(|byte| *byte == 0).filter(|part| !part.is_empty());
+            Ok(parts.map(path_of).collect())
+        };
+        let merged = listed(&["diff-tree", "-r", old, new])?;
+        let changed = listed(&["diff-index", old])?;
+        let added = listed(&["diff-tree", "-r", "--diff-filter=A", old, new])?;
+        let is_in_the_way = |file: &&PathBuf| {
+            let untracked = || there.top.join(file).symlink_metadata().is_ok();
+            changed.contains(*file) || (added.contains(*file) && untracked())
+        };
+        Ok(merged.iter().filter(is_in_the_way).cloned().collect())
     }
 
     /// Waits for a while for the user's own git, or their editor's, which has the index for a moment.
@@ -280,7 +307,7 @@ impl Trees {
                 Err(GitError::Locked { .. }) if Instant::now() < until => {
                     std::thread::sleep(Duration::from_millis(20));
                 }
-                done => return done,
+                done => return done.map(drop),
             }
         }
     }
@@ -290,7 +317,7 @@ impl Trees {
         there: &Checkout<'_>,
         args: &[&str],
         accept: &[i32],
-    ) -> Result<(), GitError> {
+    ) -> Result<Answer, GitError> {
         self.git
             .call(format!("change the files of {}", there.top.display()))
             .repo(&there.source.git_dir)
@@ -303,7 +330,6 @@ impl Trees {
             .args(args)
             .accept(accept)
             .run()
-            .map(drop)
     }
 }
 

@@ -126,9 +126,11 @@ fn a_dirty_file_or_an_untracked_one_in_the_way_refuses_and_nothing_is_touched() 
         let before = strip(everything(&world.repo));
         let err = world.trees.merge(&made.intent, &into(None)).unwrap_err();
         assert!(
-            matches!(&err, TreeError::PrimaryInTheWay { said, .. } if said.contains(file)),
+            matches!(&err, TreeError::PrimaryInTheWay { files, .. } if *files == [PathBuf::from(file)]),
             "{err}"
         );
+        let told = format!("in no commit in {}: {file}. Commit that there", world.repo.display());
+        assert!(err.to_string().contains(&told), "{err}");
         assert_eq!(difference(&before, &strip(everything(&world.repo))), [] as [&Path; 0]);
         std::fs::remove_file(world.repo.join(file)).unwrap();
         git(&world.repo, &["checkout", "-q", "--", "."]);
