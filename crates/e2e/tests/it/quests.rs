@@ -115,6 +115,46 @@ fn a_missing_agent_is_a_condition_and_when_it_is_there_the_quest_goes_on() {
     home.check();
 }
 
+/// The deadline counts from the first run on, whether or not a server is there when it passes.
+#[test]
+fn a_run_that_is_over_its_quests_deadline_is_ended_also_when_it_passes_while_no_server_runs() {
+    let mut home = Commands::up();
+    let pids = home.0.work().join("pids");
+    scripted(&home.0, "sleeps", &format!("echo $$ >> {}; exec sleep 1000", pids.display()));
+    let begun = |count: usize| {
+        let begun = || std::fs::read_to_string(&pids).is_ok_and(|t| t.lines().count() == count);
+        until("its run has begun", || begun().then_some(()));
+    };
+    let ended = |home: &Commands, name: &str| {
+        let failed = until_it_says(&home.0, name, "Failed");
+        assert_eq!(failed["reason"], "DeadlineExceeded", "{failed}");
+        let canceled = [(format!("{name}-0"), "canceled".to_owned())];
+        until("its run has ended", || (runs(&home.0, name) == canceled).then_some(()));
+        let all = std::fs::read_to_string(&pids).unwrap();
+        for pid in all.lines() {
+            until("its program is gone", || {
+                let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                (!command.starts_with(b"sleep")).then_some(())
+            });
+        }
+        assert_eq!(status(&home.0, name)["succeeded"], 0, "and none follows it");
+    };
+    let spec = json!({"agent": "sleeps", "deadline": "1s", "retries": 5});
+    quest(&home.0, "late", &spec);
+    begun(1);
+    ended(&home, "late");
+    // Killed with the run under way: the deadline passes, and the next start sees to it.
+    let spec = json!({"agent": "sleeps", "deadline": "5s", "retries": 5});
+    quest(&home.0, "later", &spec);
+    begun(2);
+    let started = std::time::Instant::now();
+    home.0.kill();
+    until("it has passed", || (started.elapsed().as_secs() >= 5).then_some(()));
+    home.0.start(&["--listen", "none"], &[]);
+    ended(&home, "later");
+    home.check();
+}
+
 #[test]
 fn deleting_a_quest_ends_its_runs_also_over_a_kill() {
     let mut home = Commands::up();

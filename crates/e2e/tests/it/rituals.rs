@@ -59,3 +59,47 @@ fn a_ritual_of_every_second_fires_each_tick_once_over_kills() {
     until("its quests are gone", || ticks(&home, "tick").is_empty().then_some(()));
     home.run(&["audit", "verify"]).ok();
 }
+
+#[test]
+fn a_tick_replaces_the_quest_of_the_one_before_and_ends_its_run() {
+    let home = Home::up();
+    let agent = json!({
+        "name": "sleeps", "role": "runs", "model": "command", "sandbox": "none",
+        "command": {"argv": ["sleep", "1000"], "exact": true},
+    });
+    let file = home.path().join("sleeps.json");
+    std::fs::write(&file, agent.to_string()).unwrap();
+    home.run(&["agent", "create", "--file", file.to_str().unwrap()]).ok();
+    let mut spec = json!({
+        "schedule": "every 1s", "concurrency": "replace", "template": {"agent": "sleeps"},
+    });
+    apply(&home, "swap", &spec);
+    let mut seen = BTreeSet::new();
+    until("three ticks have fired", || {
+        seen.extend(ticks(&home, "swap"));
+        (seen.len() >= 3).then_some(())
+    });
+    spec["suspend"] = json!(true);
+    apply(&home, "swap", &spec);
+    // The last one stays, and of all others no run goes on.
+    let runs = || -> Vec<(String, String)> {
+        let all = home.run(&["ps", "--all", "-o", "json", "--limit", "1000"]).ok().json();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let all = all.as_array().unwrap().iter();
+        all.map(|run| (text(&run["name"]), text(&run["status"]))).collect()
+    };
+    let last = until("one is left", || {
+        let left = ticks(&home, "swap");
+        let running = runs().iter().filter(|(_, status)| status == "running").count();
+        (left.len() == 1 && running == 1).then(|| left[0])
+    });
+    assert!(seen.iter().all(|tick| *tick <= last), "the newest one stays: {last} of {seen:?}");
+    for (name, status) in runs() {
+        let wanted = if name == format!("swap-{last}-0") { "running" } else { "canceled" };
+        assert_eq!(status, wanted, "{name}");
+    }
+    home.run(&["delete", "ritual", "swap"]).ok();
+    until("its run has ended", || {
+        runs().iter().all(|(_, status)| status == "canceled").then_some(())
+    });
+}
