@@ -67,6 +67,10 @@ pub struct Run {
     /// that are asked for say so; elsewhere it is 0.
     #[serde(default)]
     pub alarms: u32,
+    /// Why its last model call was not answered, while it has not ended and tries again. Only lists and
+    /// single runs that are asked for say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
     pub model_call_count: u32,
     pub sandbox: SandboxLevel,
     /// What that sandbox was measured to give; `null` until a command first runs in it.
@@ -120,6 +124,9 @@ pub struct RunBasic {
     pub step_count: u32,
     /// Calls that were refused because they carried a planted secret; 0 in the answer to a kill.
     pub alarms: u32,
+    /// Why its last model call was not answered, while it has not ended and tries again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
     /// How often its command was started again.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub restarts: u32,
@@ -137,6 +144,9 @@ pub struct RunBasic {
     /// What its model calls came to; not given when the price of one is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
+    /// The directory of the project that it works on; not given where it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
     /// The branch that has its work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
@@ -161,6 +171,7 @@ impl From<SessionRow> for RunBasic {
         let command = row.command.unwrap_or_default();
         let room = row.room.map(|room| Room::from(*room));
         Self {
+            project: room.is_some().then_some(row.workspace),
             cost_usd: row.cost_microusd.map(dollars),
             done: room.as_ref().and_then(|room| room.done.as_ref()).map(|done| done.action),
             undecided: room.as_ref().is_some_and(|room| room.undecided),
@@ -178,6 +189,7 @@ impl From<SessionRow> for RunBasic {
             finished_at: row.finished_at,
             step_count: row.steps,
             alarms: 0,
+            trouble: None,
             restarts: command.restarts,
             exit_code: command.exit_code,
             signal: command.signal,
@@ -212,6 +224,7 @@ impl From<SessionRow> for Run {
             cost_usd: row.cost_microusd.map(dollars),
             step_count: row.steps,
             alarms: 0,
+            trouble: None,
             model_call_count: row.model_calls,
             sandbox: row.sandbox.into(),
             attestation: row.attestation.map(Into::into),
@@ -502,6 +515,10 @@ pub struct ForkRequest {
     /// Replaces the agent's role text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
+    /// What to call the fork: 1 to 63 small letters, digits and hyphens. Not given: a generated one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_length = 63, example = "try-again"))]
+    pub name: Option<String>,
 }
 
 impl ForkRequest {
@@ -512,6 +529,11 @@ impl ForkRequest {
             if let Some(value) = value {
                 refuse_blank(&mut errors, field, value);
             }
+        }
+        if let Some(name) = &self.name
+            && let Err(why) = name::check(name)
+        {
+            errors.push(FieldError::new("name", why));
         }
         errors
     }

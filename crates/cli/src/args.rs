@@ -778,6 +778,9 @@ pub struct ForkArgs {
     /// Another role text from there on
     #[arg(long, value_name = "TEXT")]
     pub prompt: Option<String>,
+    /// What to call the new run; otherwise it gets a generated name
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
     /// Show what happens until the new run ends
     #[arg(short, long)]
     pub follow: bool,

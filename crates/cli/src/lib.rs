@@ -27,6 +27,7 @@ pub mod artifact;
 pub mod asked;
 pub mod attach;
 pub mod bench;
+pub mod beside;
 pub mod budget;
 pub mod command;
 pub mod complete;

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::args::{ForkArgs, Format, PsArgs};
 use crate::args_command::Status;
+use crate::beside::{projects, troubles};
 use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::table::{Table, Tone};
@@ -56,9 +57,16 @@ pub async fn ps(cx: &Context, args: &PsArgs) -> Outcome {
                 folded = rests_last(&mut runs);
                 branches.truncate(runs.len());
             }
-            let over = over_budget(&remote, runs.iter().map(|run| (run.id, run.status))).await;
+            let waits = |run: &RunBasic| may_ask(run.status, run.trouble.as_deref());
+            let over = over_budget(&remote, runs.iter().any(waits)).await;
+            if only_names(cx) {
+                return names(cx, &runs);
+            }
             let table = |_: bool| short_table(&runs, &branches, &over, now);
             show::list(&cx.out, &runs, |run| run.id.to_string(), table, empty)?;
+            if cx.out.format == Format::Table {
+                troubles(cx, runs.iter().map(|run| (run.name.as_str(), &run.trouble)));
+            }
             if folded > 0 {
                 let rest = if folded == 1 { "rests" } else { "rest" };
                 cx.out.note(&format!("{folded} more {rest} without changes: overmind ps --all"));
@@ -74,10 +82,29 @@ pub async fn ps(cx: &Context, args: &PsArgs) -> Outcome {
         }
         Format::Wide | Format::Json | Format::Yaml => {
             let (runs, branches) = wish.fetch::<Run>(&remote).await?;
-            let over = over_budget(&remote, runs.iter().map(|run| (run.id, run.status))).await;
+            let waits = |run: &Run| may_ask(run.status, run.trouble.as_deref());
+            let over = over_budget(&remote, runs.iter().any(waits)).await;
+            if only_names(cx) {
+                return names(cx, &runs);
+            }
             let table = |_: bool| wide_table(&runs, &branches, &over);
             show::list(&cx.out, &runs, |run| run.id.to_string(), table, empty)?;
+            if cx.out.format == Format::Wide {
+                troubles(cx, runs.iter().map(|run| (run.name.as_str(), &run.trouble)));
+            }
         }
+    }
+    Ok(Exit::Done)
+}
+
+/// `ps -q`: for scripts, a name on each line.
+fn only_names(cx: &Context) -> bool {
+    cx.global.quiet && matches!(cx.out.format, Format::Table | Format::Wide)
+}
+
+fn names<R: Listed>(cx: &Context, runs: &[R]) -> Outcome {
+    for run in runs {
+        cx.out.line(run.basics().name)?;
     }
     Ok(Exit::Done)
 }
@@ -281,19 +308,21 @@ pub const OVER_BUDGET: &str = "over budget";
 
 /// The open budget request of a run; `None` also where this key may not see the inbox.
 pub async fn budget_request(remote: &Remote, run: &Run) -> Option<InboxItem> {
-    if run.status != RunStatus::AwaitingInput {
+    if !may_ask(run.status, run.trouble.as_deref()) {
         return None;
     }
     let open = Box::pin(remote.inbox(false, Some(InboxKind::Raise), None, MOST)).await.ok()?;
     open.into_iter().find(|item| item.run_id == Some(run.id))
 }
 
-/// Which of these runs wait for a budget request. The inbox is asked only where one of them waits.
-async fn over_budget(
-    remote: &Remote,
-    runs: impl IntoIterator<Item = (SessionId, RunStatus)>,
-) -> HashSet<SessionId> {
-    if !runs.into_iter().any(|(_, status)| status == RunStatus::AwaitingInput) {
+/// Whether a run may have a budget request: it waits for a person, or its program's calls are refused.
+fn may_ask(status: RunStatus, trouble: Option<&str>) -> bool {
+    status == RunStatus::AwaitingInput || trouble.is_some()
+}
+
+/// The runs that have an open budget request. The inbox is asked only where one `may` have.
+async fn over_budget(remote: &Remote, may: bool) -> HashSet<SessionId> {
+    if !may {
         return HashSet::new();
     }
     let open = remote.inbox(false, Some(InboxKind::Raise), None, MOST).await.unwrap_or_default();
@@ -323,6 +352,9 @@ fn state_cell(run: &RunBasic, over: bool) -> (String, Tone) {
     let standing = Standing { exit_code: None, signal: None, ..run.into() };
     let word = if over { OVER_BUDGET } else { state_and_work(run.status, run.done) };
     let (mut text, tone) = standing_cell(run.status, word, standing, run.alarms);
+    if run.trouble.is_some() && !over {
+        text.push_str(", no model");
+    }
     if run.undecided && !text.contains(',') {
         text.push_str(", undecided");
     }
@@ -392,10 +424,14 @@ fn short_table(
     over: &HashSet<SessionId>,
     now: Timestamp,
 ) -> Table {
-    let mut table =
-        Table::new(&["RUN", "AGENT", "STATE", "AGE", "COST", "BRANCH", "CHANGES", "EXIT", "TASK"])
-            .right("COST")
-            .right("EXIT");
+    let projects = projects(runs.iter().filter_map(|run| run.project.as_deref()));
+    // One project stands in no column: its runs are all there are.
+    let several = projects.len() > 1;
+    let mut columns = vec![
+        "RUN", "AGENT", "PROJECT", "STATE", "AGE", "COST", "BRANCH", "CHANGES", "EXIT", "TASK",
+    ];
+    columns.retain(|column| several || *column != "PROJECT");
+    let mut table = Table::new(&columns).right("COST").right("EXIT");
     for (run, branch) in runs.iter().zip(branches) {
         // What models cost; a program says nothing of that unless it asks some.
         let cost = run.cost_usd.filter(|cost| *cost > 0.0).map(dollars);
@@ -404,9 +440,13 @@ fn short_table(
             (None, Some(signal)) => Some(format!("signal {signal}")),
             (None, None) => None,
         };
-        table.row(vec![
+        let project = run.project.as_deref().and_then(|project| projects.get(project).cloned());
+        let mut row = vec![
             cell(format!("{branch}{}", run.name)),
             agent_cell(run.agent_name.as_ref(), run.agent_id),
+        ];
+        row.extend(several.then(|| or_dash(project)));
+        row.extend([
             state_cell(run, over.contains(&run.id)),
             cell(when::ago(run.created_at, now)),
             or_dash(cost),
@@ -415,6 +455,7 @@ fn short_table(
             or_dash(exit),
             cell(clean::cut(&run.task, 60)),
         ]);
+        table.row(row);
     }
     table
 }
@@ -424,6 +465,7 @@ fn wide_table(runs: &[Run], branches: &[String], over: &HashSet<SessionId>) -> T
         "ID",
         "NAME",
         "AGENT",
+        "PROJECT",
         "STATE",
         "RESTARTS",
         "STEPS",
@@ -448,11 +490,15 @@ fn wide_table(runs: &[Run], branches: &[String], over: &HashSet<SessionId>) -> T
     .right("START")
     .right("TOKENS IN")
     .right("OUT");
+    let of = |run: &Run| run.room.is_some().then(|| run.workspace.clone());
+    let paths: Vec<String> = runs.iter().filter_map(of).collect();
+    let projects = projects(paths.iter().map(String::as_str));
     for (run, branch) in runs.iter().zip(branches) {
         table.row(vec![
             cell(run.id.to_string()),
             cell(format!("{branch}{}", run.name)),
             agent_cell(run.agent_name.as_ref(), run.agent_id),
+            or_dash(of(run).and_then(|project| projects.get(project.as_str()).cloned())),
             {
                 let word = if over.contains(&run.id) { OVER_BUDGET } else { state_of(run) };
                 standing_cell(run.status, word, run.into(), run.alarms)
@@ -583,7 +629,8 @@ pub async fn cancel(cx: &Context, given: &[String], cascade: bool) -> Outcome {
 pub async fn fork(cx: &Context, args: ForkArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let id = remote.find_run(&args.id).await?;
-    let request = ForkRequest { at: args.at, model: args.model, prompt: args.prompt };
+    let ForkArgs { id: _, at, model, prompt, name, follow: _ } = args.clone();
+    let request = ForkRequest { at, model, prompt, name };
     let run = remote.run_fork(&id, &request).await.map_err(|err| err.of_run(&args.id))?;
     if args.follow {
         return Box::pin(crate::run::follow(cx, &remote, &run, false)).await;

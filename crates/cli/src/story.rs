@@ -265,6 +265,15 @@ impl Story {
                 let output = clean::line(text("output").unwrap_or_default()).into_owned();
                 paint(&format!("✗ {}", clean::cut(&output, 160)), Tone::Bad, self.colour)
             }
+            "model.output.restarted" => {
+                let why = clean::line(text("why").unwrap_or_default()).into_owned();
+                self.dim(&format!("the model is asked again: {}", clean::cut(&why, 300)))
+            }
+            "model.unanswered" => {
+                let why = clean::line(text("message").unwrap_or_default()).into_owned();
+                let line = format!("its model calls fail: {}", clean::cut(&why, 400));
+                paint(&line, Tone::Bad, self.colour)
+            }
             "agent.error" => {
                 let message = clean::line(text("message").unwrap_or_default()).into_owned();
                 self.dim(&format!("trouble: {}", clean::cut(&message, 160)))

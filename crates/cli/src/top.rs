@@ -393,6 +393,10 @@ fn shown(cx: &Context, seen: &Look, shares: &Shares) -> String {
         let asks = paint("asks:", Tone::Waits, cx.out.colour);
         text.push_str(&format!("{asks} {}\n", clean::line(prompt)));
     }
+    if let Some(why) = &run.trouble {
+        let head = paint("its model calls fail:", Tone::Bad, cx.out.colour);
+        text.push_str(&format!("{head} {}\n", clean::line(why)));
+    }
     text.push('\n');
     for line in &seen.lines {
         text.push_str(line);

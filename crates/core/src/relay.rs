@@ -30,7 +30,7 @@ mod refusal;
 
 pub use self::ending::{CallError, Ending};
 pub use self::peek::{BadBody, Peek};
-pub use self::refusal::{Refusal, RefusalKind};
+pub use self::refusal::{Refusal, RefusalKind, is_trouble};
 
 /// Largest body of a request, in bytes.
 pub const MAX_BODY: usize = 32 << 20;

@@ -43,6 +43,7 @@ mod timeline;
 mod tool_servers;
 mod tools;
 mod trace;
+mod troubles;
 mod trust;
 mod vault;
 pub mod view;

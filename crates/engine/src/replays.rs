@@ -9,7 +9,7 @@ use overmind_core::replay::{ReplayError, Replayer};
 use overmind_core::room::history::RoomSnapshot;
 use overmind_core::row::{Role, SessionRow, SessionStatus, StepRow};
 use overmind_core::session::{ForkOf, Input, ROOM_FORKED, Recorded, Session, Spec, Toolset};
-use overmind_core::store::{Change, Commit, EventQuery, LogEvent, NewEvent, StreamId};
+use overmind_core::store::{Change, Commit, EventQuery, LogEvent, NewEvent, StoreError, StreamId};
 use overmind_core::time::Timestamp;
 use serde_json::{Value, json};
 
@@ -114,6 +114,10 @@ impl Engine {
                 ));
             }
         }
+        if let Some(name) = &fork.name {
+            name::check(name).map_err(|why| EngineError::invalid("name", format!("name {why}")))?;
+            self.no_secret("name", name)?;
+        }
         if let Some(prompt) = &fork.prompt {
             self.as_said("prompt", "the prompt", prompt)?;
         }
@@ -127,7 +131,11 @@ impl Engine {
         }
         let repeat = self.repeated(by, id, fork, files).await?;
         let (session, commit) = repeat.finish()?;
-        self.cortex.store.commit(commit).await?;
+        self.cortex.store.commit(commit).await.map_err(|err| match err {
+            // The name is taken.
+            StoreError::Conflict { what, .. } => EngineError::conflict(what),
+            err => err.into(),
+        })?;
         if session.waiting().is_some() {
             self.cortex.inbox_moved();
         }
@@ -337,7 +345,7 @@ impl Repeat {
             created_by: self.by.clone(),
             agent,
             fork: Some(fork),
-            name: name::generate(self.id, 0),
+            name: self.fork.name.clone().unwrap_or_else(|| name::generate(self.id, 0)),
             // Whoever started the source did not ask for this one.
             parent: None,
             trace: None,

@@ -117,6 +117,8 @@ pub struct ForkDraft {
     pub model: Option<String>,
     /// Replaces the agent's role text.
     pub prompt: Option<String>,
+    /// Not given: a generated one.
+    pub name: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

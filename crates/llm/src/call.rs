@@ -235,7 +235,7 @@ async fn once(
             return Err(fail::of_network(
                 about,
                 "could not be reached",
-                &fail::chain(&err.without_url()),
+                &fail::unconnected(&err.without_url()),
             ));
         }
         Ok(Err(err)) => return Err(lost("closed the connection before it answered", err)),

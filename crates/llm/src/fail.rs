@@ -275,6 +275,27 @@ pub(crate) fn chain(error: &dyn Error) -> String {
     text
 }
 
+/// Why no connection was made, for people: what each library says of itself is left out.
+pub(crate) fn unconnected(error: &dyn Error) -> String {
+    let mut text = chain(error);
+    for layer in ["error sending request: ", "client error (Connect): ", "tcp connect error: "] {
+        text = text.replace(layer, "");
+    }
+    if let Some((words, code)) = text.rsplit_once(" (os error ")
+        && code.strip_suffix(')').is_some_and(|code| code.bytes().all(|b| b.is_ascii_digit()))
+    {
+        text.truncate(words.len());
+    }
+    // The errors of the system begin with a capital; names such as TLS do, too, and keep it.
+    let mut letters = text.chars();
+    match (letters.next(), letters.next()) {
+        (Some(first), Some(second)) if second.is_lowercase() => {
+            first.to_lowercase().chain(std::iter::once(second)).chain(letters).collect()
+        }
+        (Some(_) | None, _) => text,
+    }
+}
+
 /// Takes every key out of a failure's texts, then cuts the body to 4 KiB.
 pub(crate) fn redact(mut failure: ModelFailure, secrets: &[Secret]) -> ModelFailure {
     failure.message = redacted(&failure.message, secrets);
@@ -396,6 +417,21 @@ mod tests {
         assert_eq!(numeric.code, RATE_LIMITED);
         let context = event(r#"{"error":{"code":"context_length_exceeded","message":"m"}}"#);
         assert_eq!((context.code.as_str(), context.transient), (CONTEXT_LENGTH, false));
+    }
+
+    #[test]
+    fn why_there_is_no_connection_is_said_without_the_names_of_libraries() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("{0}")]
+        struct Layer(&'static str, #[source] std::io::Error);
+        for (code, said) in [(111, "connection refused"), (113, "no route to host")] {
+            let refused = Layer("client error (Connect)", std::io::Error::from_raw_os_error(code));
+            assert_eq!(unconnected(&refused), said);
+        }
+        let dns = Layer("dns error", std::io::Error::other("no such host"));
+        assert_eq!(unconnected(&dns), "dns error: no such host");
+        let tls = Layer("TLS", std::io::Error::other("invalid peer certificate: UnknownIssuer"));
+        assert_eq!(unconnected(&tls), "TLS: invalid peer certificate: UnknownIssuer");
     }
 
     #[test]

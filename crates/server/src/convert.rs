@@ -53,7 +53,7 @@ pub(crate) fn agent(view: AgentView) -> api::Agent {
 }
 
 pub(crate) fn fork(body: api::ForkRequest) -> ForkDraft {
-    ForkDraft { at: body.at, model: body.model, prompt: body.prompt }
+    ForkDraft { at: body.at, model: body.model, prompt: body.prompt, name: body.name }
 }
 
 pub(crate) fn decision(verdict: api::Verdict) -> Decision {

@@ -92,7 +92,10 @@ impl RunPage {
             started: When::new(began, now),
             facts,
             answer: run.final_answer.as_deref().map(|text| clean::block(text.trim()).into_owned()),
-            error: run.error.as_ref().map(error_text),
+            error: run.error.as_ref().map(error_text).or_else(|| {
+                let why = clean::line(run.trouble.as_deref()?).into_owned();
+                Some(format!("its model calls fail: {}", clean::cut(&why, 400)))
+            }),
             waits: waits.iter().map(|item| Card::new(item, &names, now)).collect(),
             active: !run.status.is_terminal(),
             has_log: run.process.is_some(),

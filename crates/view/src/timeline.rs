@@ -210,6 +210,7 @@ fn of_event(event: &Event) -> Option<Told> {
             let args = payload.get("args").unwrap_or(&Value::Null);
             Told::new(Tone::Flat, "▸", text("tool_name")).about(headline(text("tool_name"), args))
         }
+        "model.unanswered" => Told::new(Tone::Bad, "!", "model calls fail").noted(text("message")),
         "agent.error" => Told::new(Tone::Bad, "!", "trouble").noted(text("message")),
         "room.ready" => {
             let made = |key: &str| payload.get("made")?.get(key)?.as_str();

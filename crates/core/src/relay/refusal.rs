@@ -55,6 +55,28 @@ impl RefusalKind {
     }
 }
 
+/// Whether a status says that a provider does not answer calls now: others like it would fail, too.
+pub const fn is_trouble(status: u16) -> bool {
+    matches!(status, 401..=403 | 408 | 429 | 500..)
+}
+
+impl RefusalKind {
+    /// Whether a provider does not answer calls now: see [`is_trouble`].
+    pub const fn is_trouble(self) -> bool {
+        match self {
+            Self::Unreachable | Self::Silent | Self::Overloaded | Self::RateLimited => true,
+            Self::BadRequest
+            | Self::Unauthenticated
+            | Self::Forbidden
+            | Self::NotFound
+            | Self::NoRoute
+            | Self::TooLarge
+            | Self::OverBudget
+            | Self::Internal => false,
+        }
+    }
+}
+
 /// Why a call was not passed on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]

@@ -517,6 +517,7 @@ impl Recorded {
             | "model.output.delta"
             | "model.output.completed"
             | "model.output.restarted"
+            | "model.unanswered"
             | "memory.stored"
             | "tool.output.delta"
             | "tool.output.skipped"

@@ -77,6 +77,7 @@ mod streaming;
 mod surface;
 mod telemetry;
 mod traced;
+mod troubles;
 mod trust;
 mod tty;
 mod vault;

@@ -19,6 +19,7 @@ use crate::Engine;
 use crate::caller::Caller;
 use crate::cortex::Order;
 use crate::error::EngineError;
+use crate::mesh::ask::is_unwaited;
 use crate::request::SessionBudget;
 
 /// Items of the inbox that are looked at when a limit was raised.
@@ -578,10 +579,14 @@ impl Engine {
         let now = self.cortex.clock.now();
         let raised = limit.raised(raise.microusd, raise.tokens, raise.for_good, &by.name, now);
         let mut also = Vec::new();
-        if item.session.is_none() {
+        let waits = item.session.filter(|_| !is_unwaited(&item));
+        if waits.is_none() {
             also.push(closing(item.clone(), InboxState::Approved, by, reason.clone(), now));
         }
         self.budgets().put_limit(raised, "budget.raised", &by.name, also).await?;
+        if let Some(session) = item.session.filter(|_| waits.is_none()) {
+            self.forget_question(session, item.id);
+        }
         self.cortex.inbox_moved();
         let words = reason.unwrap_or_else(|| "raised".to_owned());
         self.wake(&group_of(id), &words, by).await;
@@ -601,7 +606,7 @@ impl Engine {
             return Err(crate::inbox::closed(&item));
         }
         let id = item.id;
-        match item.session {
+        match item.session.filter(|_| !is_unwaited(&item)) {
             Some(session) => {
                 let message = overmind_core::inbox::DENY.to_owned();
                 let order = Order::Answer { item: Some(id), message, by: by.name.clone() };
@@ -617,9 +622,13 @@ impl Engine {
                         "inbox_id": id, "by": by.name, "approve": false, "reason": reason,
                     }),
                 };
+                let session = item.session;
                 let changes = vec![closing(item, InboxState::Denied, by, reason, now)];
                 let commit = Commit { guards: Vec::new(), events: vec![event], changes };
                 self.budgets().alone(commit, Then::Nothing).await?;
+                if let Some(session) = session {
+                    self.forget_question(session, id);
+                }
                 self.cortex.inbox_moved();
             }
         }
@@ -645,7 +654,9 @@ impl Engine {
             };
             let Some(last) = items.last() else { return };
             after = Some(last.cursor());
-            let waiting = items.iter().filter_map(|item| Some((item.session?, item.id)));
+            self.let_go(&items, words, by).await;
+            let waiting = items.iter().filter(|item| !is_unwaited(item));
+            let waiting = waiting.filter_map(|item| Some((item.session?, item.id)));
             let all = waiting.map(|(session, item): (SessionId, InboxId)| {
                 let (message, by) = (words.to_owned(), by.name.clone());
                 self.cortex.order(session, Order::Answer { item: Some(item), message, by })
@@ -653,6 +664,40 @@ impl Engine {
             // One that was answered a moment ago is no loss.
             let _ = futures_util::future::join_all(all).await;
         }
+    }
+}
+
+impl Engine {
+    /// Closes requests behind which nobody waits: what they ask for is there.
+    async fn let_go(&self, items: &[InboxItem], words: &str, by: &Caller) {
+        let asked: Vec<&InboxItem> = items.iter().filter(|item| is_unwaited(item)).collect();
+        if asked.is_empty() {
+            return;
+        }
+        let now = self.cortex.clock.now();
+        let events = asked.iter().map(|item| NewEvent {
+            stream: StreamId::System,
+            kind: "inbox.answered",
+            ts: now,
+            payload: json!({
+                "inbox_id": item.id, "by": by.name, "approve": true, "reason": words,
+            }),
+        });
+        let close = |item: &InboxItem| {
+            closing(item.clone(), InboxState::Approved, by, Some(words.to_owned()), now)
+        };
+        let (events, changes) = (events.collect(), asked.iter().map(|item| close(item)).collect());
+        let commit = Commit { guards: Vec::new(), events, changes };
+        if let Err(err) = self.budgets().alone(commit, Then::Nothing).await {
+            tracing::error!(error = %err, "budget requests that were met stay open");
+            return;
+        }
+        for item in asked {
+            if let Some(session) = item.session {
+                self.forget_question(session, item.id);
+            }
+        }
+        self.cortex.inbox_moved();
     }
 }
 

@@ -436,6 +436,7 @@ impl Driver {
         input.flatten();
         if matches!(input, Input::ModelDone { .. }) {
             self.masked = Masked::of(&input, held);
+            self.cortex.troubles.ended(self.id);
         }
         if let Err(refusal) = self.session().accepts(&input) {
             if refusal == Refusal::Stale {

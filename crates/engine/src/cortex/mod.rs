@@ -53,6 +53,7 @@ use crate::error::EngineError;
 use crate::mesh::MeshState;
 use crate::passes::Passes;
 use crate::tasks::Tasks;
+use crate::troubles::Troubles;
 use crate::view::Readiness;
 
 /// Sessions that were just created are kept decoded until their turn, up to this many; others
@@ -85,6 +86,7 @@ pub(crate) struct Cortex {
     pub(crate) started_at: Timestamp,
     pub(crate) counters: Counters,
     pub(crate) alarms: Alarms,
+    pub(crate) troubles: Troubles,
     pub(crate) mesh: MeshState,
     /// Set when the drain begins: nothing new starts.
     draining: AtomicBool,
@@ -195,6 +197,7 @@ impl Cortex {
             budgets,
             counters: Counters::default(),
             alarms: Alarms::default(),
+            troubles: Troubles::default(),
             mesh: MeshState::default(),
             draining: AtomicBool::new(false),
             degraded: tokio::sync::watch::Sender::new(None),

@@ -32,7 +32,18 @@ pub(crate) const MARK: &str = "asked_by_tool";
 /// Items read at a time.
 const SCAN: u32 = 500;
 
-/// Questions that are open.
+/// What is wanted of people by an item for which nobody waits.
+#[derive(Debug)]
+pub(crate) enum Wants {
+    Words,
+    /// More of a limit.
+    More {
+        group: String,
+        expires_at: Option<Timestamp>,
+    },
+}
+
+/// Questions that are open, and requests for more of a limit.
 #[derive(Debug, Default)]
 pub(crate) struct Questions(Mutex<HashMap<SessionId, Vec<InboxId>>>);
 
@@ -40,16 +51,12 @@ impl Questions {
     pub(crate) async fn load(&self, store: &dyn Store) -> Result<(), StoreError> {
         let mut after: Option<InboxCursor> = None;
         loop {
-            let filter = InboxFilter {
-                state: Some(InboxState::Open),
-                kind: Some(InboxKind::Question),
-                ..InboxFilter::default()
-            };
+            let filter = InboxFilter { state: Some(InboxState::Open), ..InboxFilter::default() };
             let page = store.inbox_list(filter, Page { limit: SCAN, after }).await?;
             let Some(last) = page.last() else { return Ok(()) };
             after = Some(last.cursor());
             let mut open = lock(&self.0);
-            for item in page.iter().filter(|item| is_tools(item)) {
+            for item in page.iter().filter(|item| is_unwaited(item)) {
                 if let Some(session) = item.session {
                     open.entry(session).or_default().push(item.id);
                 }
@@ -63,9 +70,14 @@ impl Questions {
     }
 }
 
+/// Whether nobody waits behind this item.
+pub(crate) fn is_unwaited(item: &InboxItem) -> bool {
+    item.details.get(MARK) == Some(&Value::Bool(true))
+}
+
 /// Whether nobody waits behind this question.
 pub(crate) fn is_tools(item: &InboxItem) -> bool {
-    item.kind == InboxKind::Question && item.details.get(MARK) == Some(&Value::Bool(true))
+    item.kind == InboxKind::Question && is_unwaited(item)
 }
 
 fn title(question: &str) -> String {
@@ -108,7 +120,7 @@ impl Engine {
         question: &str,
     ) -> Result<(), EngineError> {
         let details = json!({"prompt": question, "reason": "asked by a tool", MARK: true});
-        self.put_asked(session, id, details).await
+        self.put_asked(session, id, details, Wants::Words).await
     }
 
     /// Puts an item for which nobody waits; `details` have a `prompt` and the mark.
@@ -117,7 +129,12 @@ impl Engine {
         session: SessionId,
         id: InboxId,
         mut details: Value,
+        wants: Wants,
     ) -> Result<(), EngineError> {
+        let (kind, group, expires_at) = match wants {
+            Wants::Words => (InboxKind::Question, None, None),
+            Wants::More { group, expires_at } => (InboxKind::Raise, Some(group), expires_at),
+        };
         let row = self.find_session(session).await?;
         let agent = self.find_agent(&row.agent.to_string()).await?;
         // Redacted by the store as all that is written is.
@@ -130,13 +147,13 @@ impl Engine {
             agent: Some(row.agent),
             agent_name: agent.spec.name.clone(),
             epoch: row.epoch,
-            kind: InboxKind::Question,
+            kind,
             state: InboxState::Open,
             title: title(details["prompt"].as_str().unwrap_or_default()),
             details,
-            group: None,
+            group,
             asked_at: now,
-            expires_at: None,
+            expires_at,
             answered_at: None,
             answered_by: None,
             answer: None,
@@ -169,7 +186,7 @@ impl Engine {
         Ok(())
     }
 
-    fn forget_question(&self, session: SessionId, id: InboxId) {
+    pub(crate) fn forget_question(&self, session: SessionId, id: InboxId) {
         let mut open = lock(&self.cortex.mesh.questions.0);
         if let Some(own) = open.get_mut(&session) {
             own.retain(|known| *known != id);

@@ -9,6 +9,7 @@
 //! figures, by what was streamed when it broke off or nobody wanted the rest, and by nothing when
 //! the provider refused it.
 
+mod raise;
 mod tab;
 
 use std::collections::HashMap;
@@ -22,7 +23,8 @@ use overmind_core::ids::{AgentId, ColonyId, SessionId};
 use overmind_core::model::Models;
 use overmind_core::process::prompt::Provider;
 use overmind_core::relay::{
-    Call, Dialect, Endpoint, Hop, Offered, Refusal, RefusalKind, Upstreams, Worst, may_use,
+    Answer, Call, Dialect, Endpoint, Hop, Offered, Refusal, RefusalKind, Upstreams, Worst,
+    is_trouble, may_use,
 };
 use overmind_core::session::Spec;
 use overmind_core::trace::Trail;
@@ -146,7 +148,16 @@ impl Engine {
         let ask = self.ask(by, &party, upstreams, &call, &hops);
         let seen = Seen::of(&call, upstreams.capture(), by.trace);
         self.trace_call(by, party.trail, &ask, &mut call.headers);
-        let hold = self.budgets().reserve_in_turn(ask.clone()).await.map_err(refused)?;
+        let hold = match self.budgets().reserve_in_turn(ask.clone()).await {
+            Ok(hold) => hold,
+            Err(err) => {
+                let err = refused(err);
+                if let (Some(session), RelayError::Budget(refusal)) = (party.session, &err) {
+                    Box::pin(self.ask_for_more(session, &call.peek.model, refusal)).await;
+                }
+                return Err(err);
+            }
+        };
         let tab = Tab::new(self, ask, hold, seen);
         let opened = tokio::select! {
             biased;
@@ -162,9 +173,25 @@ impl Engine {
         };
         let lost = lost(upstreams, &call, &hops);
         match opened {
-            Ok(answer) => Ok(tab.opened(answer, &hops, lost, pass.clone())),
+            Ok(answer) => {
+                let why = unanswered(&answer, &hops);
+                let relayed = tab.opened(answer, &hops, lost, pass.clone());
+                if let Some(session) = party.session {
+                    match why {
+                        Some(why) => {
+                            Box::pin(self.call_failed(session, &call.peek.model, &why)).await
+                        }
+                        None => self.call_answered(session).await,
+                    }
+                }
+                Ok(relayed)
+            }
             Err(refusal) => {
                 tab.failed(&refusal, lost, call.endpoint.dialect());
+                if let Some(session) = party.session.filter(|_| refusal.kind.is_trouble()) {
+                    let failed = self.call_failed(session, &call.peek.model, &refusal.message);
+                    Box::pin(failed).await;
+                }
                 Err(refusal.into())
             }
         }
@@ -316,6 +343,17 @@ fn lost(upstreams: &dyn Upstreams, call: &Call, hops: &[Hop]) -> Option<Spend> {
     let lost = call.sent.lost();
     let each = lost.iter().filter_map(|at| hops.get(*at)).map(|hop| worst(upstreams, call, hop));
     each.reduce(Spend::plus)
+}
+
+/// Why a provider's answer is none, in words.
+fn unanswered(answer: &Answer, hops: &[Hop]) -> Option<String> {
+    if !is_trouble(answer.status) {
+        return None;
+    }
+    let provider = hops.get(answer.hop).map_or("", |hop| hop.provider.as_str());
+    let said = answer.body.tally().ending.error.map(|error| error.message);
+    let said = said.filter(|said| !said.is_empty()).map(|said| format!(": {said}"));
+    Some(format!("provider {provider} answers {}{}", answer.status, said.unwrap_or_default()))
 }
 
 /// Whether a party may name a model: by the name that it gave, or by where that leads.

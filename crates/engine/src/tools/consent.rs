@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::Engine;
 use crate::caller::Caller;
 use crate::error::EngineError;
-use crate::mesh::ask::MARK;
+use crate::mesh::ask::{MARK, Wants};
 
 /// How long a call waits for an answer, before it is told to come again.
 const WAIT: Duration = Duration::from_secs(25);
@@ -124,7 +124,7 @@ impl Engine {
         let prompt = format!("Allow one call of `{tool}`? Answer yes, or why not.\n{args}");
         let mut details = json!({"prompt": prompt, "reason": "a call needs an approval", "tool": tool, MARK: true});
         let by = match asker {
-            Asker::Run(row) => return self.put_asked(row.id, id, details).await,
+            Asker::Run(row) => return self.put_asked(row.id, id, details, Wants::Words).await,
             Asker::Key(by) => by,
         };
         let filter = InboxFilter {

@@ -147,7 +147,7 @@ async fn a_fork_has_no_measurement_of_what_it_only_repeats() {
     let run = world.run(&agent, "x").await;
     world.ended(run).await;
     *world.tools.attested.lock().unwrap() = None;
-    let draft = ForkDraft { at: 1, model: None, prompt: None };
+    let draft = ForkDraft { at: 1, ..ForkDraft::default() };
     let fork = world.engine.session_fork(&world.by, run, draft).await.unwrap();
     assert_eq!(fork.attestation, None);
     world.ended(fork.id).await;

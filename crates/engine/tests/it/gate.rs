@@ -248,7 +248,7 @@ async fn a_fork_asks_for_its_own_consent() {
     let row = asked(&world, run).await;
     approve(&world, &row).await;
     world.ended(run).await;
-    let fork = ForkDraft { at: 1, model: None, prompt: None };
+    let fork = ForkDraft { at: 1, ..ForkDraft::default() };
     let fork = world.engine.session_fork(&world.by, run, fork).await.expect("a fork");
     let row = asked(&world, fork.id).await;
     assert_eq!(world.tools.called("run_shell"), 1, "the source's consent is not the fork's");

@@ -81,11 +81,22 @@ async fn sessions_without_a_name_get_one_of_their_own_which_a_fork_does_not_take
     let b = begin(&world, draft(&agent, None, Some(&a.name))).await.unwrap();
     assert_ne!(a.name, b.name);
     assert_eq!((name::check(&a.name), b.parent), (Ok(()), Some(a.id)));
-    let fork = overmind_engine::request::ForkDraft { at: 0, model: None, prompt: None };
-    let fork = world.engine.session_fork(&world.by, b.id, fork).await.unwrap();
+    let draft = |name: Option<&str>| {
+        let name = name.map(str::to_owned);
+        overmind_engine::request::ForkDraft { name, ..Default::default() }
+    };
+    let fork = world.engine.session_fork(&world.by, b.id, draft(None)).await.unwrap();
     assert!(fork.name != b.name && fork.parent.is_none(), "{fork:?}");
-    world.until(fork.id, &[SessionStatus::AwaitingInput]).await;
-    world.check(&[a.id, b.id, fork.id]).await;
+    let named = world.engine.session_fork(&world.by, b.id, draft(Some("again"))).await.unwrap();
+    assert_eq!(named.name, "again");
+    let taken = world.engine.session_fork(&world.by, b.id, draft(Some("again"))).await;
+    assert!(matches!(taken, Err(EngineError::Conflict { .. })), "{taken:?}");
+    let wrong = world.engine.session_fork(&world.by, b.id, draft(Some("No Name"))).await;
+    assert!(matches!(wrong, Err(EngineError::Invalid { .. })), "{wrong:?}");
+    for id in [fork.id, named.id] {
+        world.until(id, &[SessionStatus::AwaitingInput]).await;
+    }
+    world.check(&[a.id, b.id, fork.id, named.id]).await;
 }
 
 #[tokio::test]

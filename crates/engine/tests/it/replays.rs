@@ -22,8 +22,12 @@ async fn three_turns() -> (World, overmind_core::ids::SessionId) {
 async fn a_fork_repeats_without_doing_and_goes_on_with_another_model() {
     let (world, run) = three_turns().await;
     let before = world.tools.called("look");
-    let fork =
-        ForkDraft { at: 2, model: Some("gpt-other".into()), prompt: Some("be brief".into()) };
+    let fork = ForkDraft {
+        at: 2,
+        model: Some("gpt-other".into()),
+        prompt: Some("be brief".into()),
+        name: None,
+    };
     let forked = world.engine.session_fork(&world.by, run, fork).await.unwrap();
     let row = world.ended(forked.id).await;
     assert_eq!(row.final_answer.as_deref(), Some("second end"));

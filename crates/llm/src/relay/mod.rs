@@ -386,7 +386,16 @@ impl Gateway {
                 if !again && !err.is_sent_back {
                     call.sent.lose(at);
                 }
-                let why = fail::chain(&*err.err);
+                let why = match again {
+                    true => {
+                        let place = to.path().trim_end_matches(hop.endpoint.path());
+                        let host = to.authority().map_or("", |authority| authority.as_str());
+                        let at = format!("{host}{}", place.trim_end_matches('/'));
+                        let scheme = to.scheme_str().unwrap_or("http");
+                        format!("connect to {scheme}://{at}: {}", fail::unconnected(&*err.err))
+                    }
+                    false => fail::chain(&*err.err),
+                };
                 let text = format!("provider {} could not be asked: {why}", hop.provider);
                 let refusal = Refusal::new(RefusalKind::Unreachable, text);
                 return Err(Miss::Refused { refusal, again });

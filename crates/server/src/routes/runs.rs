@@ -135,16 +135,19 @@ pub(crate) async fn run_list(
     let agents: Vec<_> = runs.iter().map(|run| run.agent).collect();
     let names = cx.engine.agent_names(&agents).await?;
     let alarms = |run: &SessionRow| cx.engine.session_alarms(run.id);
+    let trouble = |run: &SessionRow| trouble(&cx, run);
     let agent_name = |run: &SessionRow| names.get(&run.agent).cloned();
     let cursor = |run: &SessionRow| run.id.to_string();
     Ok(match view {
         RunView::Full => list(&uri, limit, runs, cursor, |run| Run {
             alarms: alarms(&run),
+            trouble: trouble(&run),
             agent_name: agent_name(&run),
             ..run.into()
         }),
         RunView::Basic => list(&uri, limit, runs, cursor, |run| RunBasic {
             alarms: alarms(&run),
+            trouble: trouble(&run),
             agent_name: agent_name(&run),
             ..run.into()
         }),
@@ -163,7 +166,13 @@ pub(crate) async fn run_fetch(
 ) -> Result<Response, Fault> {
     let run = cx.engine.session_fetch(&caller, id).await?;
     let agent_name = cx.engine.agent_names(&[run.agent]).await?.remove(&run.agent);
-    Ok(json(&Run { alarms: cx.engine.session_alarms(id), agent_name, ..run.into() }))
+    let (alarms, trouble) = (cx.engine.session_alarms(id), trouble(&cx, &run));
+    Ok(json(&Run { alarms, trouble, agent_name, ..run.into() }))
+}
+
+/// Why its model calls fail, of a run that makes them.
+fn trouble(cx: &Cx, run: &SessionRow) -> Option<String> {
+    if run.status.is_terminal() { None } else { cx.engine.session_trouble(run.id) }
 }
 
 /// Cancels a run and stops what it is doing; with `cascade` also the runs that were started for it.

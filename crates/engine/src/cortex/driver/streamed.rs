@@ -90,6 +90,10 @@ impl Driver {
             ModelDelta::Restarted { attempt, why, .. } => {
                 streamed.chars = 0;
                 streamed.tails.clear();
+                let mut shown = Value::String(why);
+                self.cortex.store.redact(&mut shown);
+                let why = shown.as_str().unwrap_or_default();
+                self.cortex.troubles.began(run, why, now);
                 let payload = json!({
                     "run_id": run, "stream_id": effect, "channel": "restarted",
                     "attempt": attempt, "why": why,

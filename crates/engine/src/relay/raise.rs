@@ -1,0 +1,74 @@
+//! A budget that stops a program's calls, as people are asked about it.
+//!
+//! A session of our own waits for its limit. A program tries again by itself, or ends: so its request for
+//! more is an item of the inbox behind which nobody waits. It is closed by its answer and with its run.
+
+use overmind_core::budget;
+use overmind_core::ids::{InboxId, SessionId};
+use overmind_core::inbox::{InboxFilter, InboxState};
+use overmind_core::store::Page;
+use serde_json::{Value, json};
+
+use crate::Engine;
+use crate::error::EngineError;
+use crate::mesh::ask::{MARK, Wants};
+
+impl Engine {
+    /// A budget has refused a call of a run's program: its run says so, and people are asked for more.
+    pub(super) async fn ask_for_more(
+        &self,
+        session: SessionId,
+        model: &str,
+        refusal: &budget::Refusal,
+    ) {
+        let why = match refusal {
+            budget::Refusal::Over { .. } if !refusal.is_temporary() => {
+                if let Err(err) = self.put_raise(session, refusal).await {
+                    tracing::warn!(%session, error = %err, "a budget request is not in the inbox");
+                }
+                format!("{}: see `overmind inbox`", refusal.message())
+            }
+            budget::Refusal::Over { .. }
+            | budget::Refusal::UnknownPrice { .. }
+            | budget::Refusal::Halted { .. } => refusal.message(),
+        };
+        self.call_failed(session, model, &why).await;
+    }
+
+    /// One for a run and limit, unless one was denied in the same window.
+    async fn put_raise(
+        &self,
+        session: SessionId,
+        refusal: &budget::Refusal,
+    ) -> Result<(), EngineError> {
+        let budget::Refusal::Over { id, unit, resets_at, .. } = refusal else { return Ok(()) };
+        let group = format!("raise:{id}");
+        // Calls that are refused at the same time ask once.
+        let _turn = self.raises.lock().await;
+        let filter = InboxFilter {
+            session: Some(session),
+            group: Some(group.clone()),
+            ..InboxFilter::default()
+        };
+        let before = self.cortex.store.inbox_list(filter, Page { limit: 1, after: None }).await?;
+        let now = self.cortex.clock.now();
+        let asked = before.first().is_some_and(|item| match item.state {
+            InboxState::Open => true,
+            InboxState::Denied => item.expires_at.is_none_or(|ends| now < ends),
+            InboxState::Approved
+            | InboxState::Answered
+            | InboxState::Expired
+            | InboxState::Withdrawn => false,
+        });
+        if asked {
+            return Ok(());
+        }
+        let message = refusal.message();
+        let details = json!({
+            "prompt": message, "why": refusal.code(), "reason": "a call of its program was refused",
+            "limit_id": id.to_string(), "unit": unit, "refusal": refusal, MARK: Value::Bool(true),
+        });
+        let wants = Wants::More { group, expires_at: *resets_at };
+        self.put_asked(session, InboxId::mint(&*self.cortex.ids), details, wants).await
+    }
+}

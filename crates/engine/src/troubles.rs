@@ -1,0 +1,139 @@
+//! Why the model calls of runs fail, while they do: what lists of runs show beside them.
+//!
+//! Programs try again by themselves, and say no more than a status while they do. So the first call that
+//! fails, and each after it that fails for another reason, is told in the run's log and its output.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use overmind_core::ids::SessionId;
+use overmind_core::process::NoteKind;
+use overmind_core::store::{Commit, Guard, NewEvent, StreamId};
+use overmind_core::time::Timestamp;
+use serde_json::{Value, json};
+
+use crate::Engine;
+
+/// Sessions that are remembered; with more, all are forgotten and told again.
+const KEPT: usize = 10_000;
+/// Another cause is told so soon after the last.
+const SOONEST: Duration = Duration::from_secs(2);
+/// The same cause is told again after so long.
+const AGAIN: Duration = Duration::from_secs(600);
+
+#[derive(Debug, Default)]
+pub(crate) struct Troubles(Mutex<HashMap<SessionId, Trouble>>);
+
+#[derive(Debug)]
+struct Trouble {
+    /// Why the last call failed; `None` once one was answered.
+    now: Option<String>,
+    told: String,
+    told_at: Timestamp,
+}
+
+impl Troubles {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Trouble>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A call has failed. Whether that is to be told.
+    pub(crate) fn began(&self, session: SessionId, why: &str, now: Timestamp) -> bool {
+        let mut all = self.lock();
+        if all.len() >= KEPT && !all.contains_key(&session) {
+            all.clear();
+        }
+        let Some(known) = all.get_mut(&session) else {
+            let why = why.to_owned();
+            all.insert(session, Trouble { now: Some(why.clone()), told: why, told_at: now });
+            return true;
+        };
+        let passed = now.since(known.told_at);
+        // What was over and is there again is news as well.
+        let is_new = known.told != why || known.now.is_none();
+        known.now = Some(why.to_owned());
+        if passed >= AGAIN || (is_new && passed >= SOONEST) {
+            (known.told, known.told_at) = (why.to_owned(), now);
+            return true;
+        }
+        false
+    }
+
+    /// A call was answered. Whether calls before it were not.
+    pub(crate) fn ended(&self, session: SessionId) -> bool {
+        self.lock().get_mut(&session).is_some_and(|known| known.now.take().is_some())
+    }
+
+    pub(crate) fn of(&self, session: SessionId) -> Option<String> {
+        self.lock().get(&session)?.now.clone()
+    }
+}
+
+impl Engine {
+    /// Why the last model call of a session was not answered; `None` where it was.
+    pub fn session_trouble(&self, id: SessionId) -> Option<String> {
+        self.cortex.troubles.of(id)
+    }
+
+    /// A model call of a run's program was not answered: told once for each cause.
+    pub(crate) async fn call_failed(&self, session: SessionId, model: &str, why: &str) {
+        let mut why = Value::String(why.to_owned());
+        self.cortex.store.redact(&mut why);
+        let why = why.as_str().unwrap_or_default();
+        let now = self.cortex.clock.now();
+        if !self.cortex.troubles.began(session, why, now) {
+            return;
+        }
+        self.call_note(session, &format!("its model calls fail: {why}")).await;
+        let event = NewEvent {
+            stream: StreamId::Session(session),
+            kind: "model.unanswered",
+            ts: now,
+            payload: json!({"run_id": session, "model": model, "message": why}),
+        };
+        let guards = vec![Guard::SessionExists { session }];
+        let commit = Commit { guards, events: vec![event], changes: Vec::new() };
+        if let Err(err) = self.cortex.store.commit(commit).await {
+            tracing::warn!(%session, error = %err, "a model call that failed is not in the log");
+        }
+    }
+
+    /// A model call of a run's program was answered.
+    pub(crate) async fn call_answered(&self, session: SessionId) {
+        if self.cortex.troubles.ended(session) {
+            // Hardly ever, and every call has room for what is not boxed.
+            Box::pin(self.call_note(session, "its model calls are answered again")).await;
+        }
+    }
+
+    /// A line in what the run's program writes, where it has such a log.
+    async fn call_note(&self, session: SessionId, text: &str) {
+        let Some(processes) = &self.processes else { return };
+        if let Err(err) = processes.note(session, NoteKind::Note, text.to_owned()).await {
+            tracing::debug!(%session, error = %err, "a note about its model could not be written");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_once_and_another_one_is_news() {
+        let (troubles, run) = (Troubles::default(), SessionId::from_u128(7));
+        let at = |seconds| Timestamp::from_micros(0).after(Duration::from_secs(seconds));
+        assert!(!troubles.ended(run));
+        assert!(troubles.began(run, "connection refused", at(0)));
+        assert!(!troubles.began(run, "connection refused", at(5)));
+        assert!(troubles.began(run, "502", at(6)), "another cause");
+        assert!(!troubles.began(run, "503", at(7)), "too soon");
+        assert!(troubles.began(run, "503", at(8)));
+        assert_eq!(troubles.of(run).as_deref(), Some("503"));
+        assert!(troubles.ended(run) && !troubles.ended(run));
+        assert_eq!(troubles.of(run), None);
+        assert!(troubles.began(run, "503", at(20)), "it was over");
+        assert!(troubles.began(run, "503", at(20 + 600)), "it goes on");
+    }
+}
