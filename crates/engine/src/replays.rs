@@ -9,7 +9,9 @@ use overmind_core::replay::{ReplayError, Replayer};
 use overmind_core::room::history::RoomSnapshot;
 use overmind_core::row::{Role, SessionRow, SessionStatus, StepRow};
 use overmind_core::session::{ForkOf, Input, ROOM_FORKED, Recorded, Session, Spec, Toolset};
-use overmind_core::store::{Change, Commit, EventQuery, LogEvent, NewEvent, StoreError, StreamId};
+use overmind_core::store::{
+    Change, Commit, EventQuery, Guard, LogEvent, NewEvent, StoreError, StreamId,
+};
 use overmind_core::time::Timestamp;
 use serde_json::{Value, json};
 
@@ -129,8 +131,11 @@ impl Engine {
             let saved = self.files_before(&source, steps).await?;
             files = Some(Files { step: steps, saved });
         }
+        let named = fork.name.clone();
         let repeat = self.repeated(by, id, fork, files).await?;
-        let (session, commit) = repeat.finish()?;
+        let (session, mut commit) = repeat.finish()?;
+        let colony = session.row().colony;
+        commit.guards.extend(named.map(|name| Guard::NameFree { colony, name }));
         self.cortex.store.commit(commit).await.map_err(|err| match err {
             // The name is taken.
             StoreError::Conflict { what, .. } => EngineError::conflict(what),
