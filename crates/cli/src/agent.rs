@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::init_agent::{Found, KEYS, TOOLS};
 use crate::output::table::{Table, Tone};
-use crate::output::when;
+use crate::output::{clean, when};
 use crate::remote::Remote;
 use crate::show::{self, cell, dim, or_dash};
 
@@ -210,7 +210,9 @@ fn changed(cx: &Context, agent: &Agent, what: &str) -> Outcome {
     for warning in &agent.warnings {
         cx.out.warn(warning);
     }
-    if agent.warnings.iter().any(|warning| warning.contains(&format!("model `{}`", agent.model)))
+    let model = format!("model `{}`", agent.model);
+    let is_guessed = |warning: &String| warning.contains("Did you mean");
+    if agent.warnings.iter().any(|warning| warning.contains(&model) && !is_guessed(warning))
         && let Some(near) = meant(cx, &agent.model)
     {
         cx.out.note(&format!("did you mean the model `{near}`?"));
@@ -220,6 +222,30 @@ fn changed(cx: &Context, agent: &Agent, what: &str) -> Outcome {
         vec![("agent", cell(text))]
     })?;
     Ok(Exit::Done)
+}
+
+/// Refuses an agent whose model no provider can serve now, before anything is started.
+///
+/// # Errors
+///
+/// [`Exit::Usage`], with the ways to get a key.
+pub fn servable(cx: &Context, agent: &Agent) -> Result<(), Failure> {
+    let model = format!("model `{}`", agent.model);
+    let says = |warning: &&String| {
+        let why = ["it has no key", "no provider is configured"];
+        warning.contains(&model) && why.iter().any(|why| warning.contains(why))
+    };
+    let Some(why) = agent.warnings.iter().find(says) else {
+        // Known to nobody, and perhaps newer than what is known.
+        for warning in agent.warnings.iter().filter(|warning| warning.contains(&model)) {
+            cx.out.warn(&clean::line(warning));
+        }
+        return Ok(());
+    };
+    Err(Failure::usage(format!("{}; nothing was started", clean::line(why))).hint(
+        "a secret of the vault is used at once; after a variable was set, start the server again: overmind down; \
+         overmind up -d",
+    ))
 }
 
 /// The model that may have been meant, of those whose price is known.

@@ -276,7 +276,10 @@ async fn no_answer(remote: &Remote, api: &str) -> Option<String> {
     match remote.status().await {
         Ok(status) if status.answers.iter().any(|one| one == api) => None,
         Ok(_) => {
-            Some(format!("the server has no key for {api}, and a login here is not seen there"))
+            let key = format!("`overmind vault set {api}_api_key` gives it one, and a sandbox");
+            Some(format!(
+                "the server has no key for {api}, and a login is not seen in a sandbox ({key})"
+            ))
         }
         Err(_) => Some("this key may not see what the server can do".to_owned()),
     }
@@ -322,7 +325,7 @@ fn told(name: &str, why: &str) -> String {
         OPENCODE => "it runs commands as its own settings permit",
         _ => "it asks before it runs commands: here, or in `overmind inbox`",
     };
-    format!("{name} runs without a sandbox, for {why}; {so}")
+    format!("{name} runs on this machine itself, without a sandbox, for {why}; {so}")
 }
 
 #[cfg(test)]

@@ -374,7 +374,7 @@ async fn begin(
             return Err(Failure::usage(message));
         }
         draft.task = words.join(" ");
-        servable(&agent)?;
+        crate::agent::servable(cx, &agent)?;
     }
     if draft.sandbox.is_none() {
         let command = draft.command.as_ref();
@@ -482,24 +482,6 @@ async fn begin(
         cx.out.note(&format!("watch it: overmind logs -f {}", made.name));
     }
     Ok(Exit::Done)
-}
-
-/// Refuses an agent whose model no provider can serve now, before anything is started.
-///
-/// # Errors
-///
-/// [`Exit::Usage`], with the ways to get a key.
-fn servable(agent: &Agent) -> Result<(), Failure> {
-    let model = format!("model `{}`", agent.model);
-    let says = |warning: &&String| {
-        let why = ["it has no key", "no provider is configured"];
-        warning.contains(&model) && why.iter().any(|why| warning.contains(why))
-    };
-    let Some(why) = agent.warnings.iter().find(says) else { return Ok(()) };
-    Err(Failure::usage(format!("{}; nothing was started", clean::line(why))).hint(
-        "a secret of the vault is used at once; after a variable was set, start the server again: overmind down; \
-         overmind up -d",
-    ))
 }
 
 /// Refuses a project whose `.overmind.yml` has mistakes, before anything is started.

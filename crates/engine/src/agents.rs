@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use overmind_core::acl::Verb;
 use overmind_core::agent::{Agent, AgentLimits, AgentSpec, AgentStatus, default_sandbox};
+use overmind_core::budget::unknown_model;
 use overmind_core::command::CommandSpec;
 use overmind_core::ids::{AgentId, ColonyId};
 use overmind_core::name;
@@ -390,9 +391,15 @@ impl Engine {
         if agent.spec.command.is_none()
             && agent.spec.policy.resolve(&agent.spec.model)
                 == overmind_core::agent::PolicyKind::Model
-            && let Err(failure) = self.models.check(&agent.spec.model)
         {
-            warnings.push(failure.message);
+            match self.models.check(&agent.spec.model) {
+                Err(failure) => warnings.push(failure.message),
+                Ok(()) => {
+                    let prices = self.budgets().prices();
+                    let quote = prices.quote(&agent.spec.model);
+                    warnings.extend(unknown_model(&quote, &prices.table()));
+                }
+            }
         }
         AgentView { agent, warnings }
     }

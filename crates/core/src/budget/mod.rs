@@ -32,7 +32,7 @@ pub use self::ledger::{
 pub use self::limit::{Extra, Limit, LimitProblem, Source, UnknownPrice};
 pub use self::meter::{Behalf, Came, Meter, Metered, NotMetered, Wish};
 pub use self::period::Period;
-pub use self::price::{NoPrices, Price, PriceRow, Prices, Quote};
+pub use self::price::{NoPrices, Price, PriceRow, Prices, Quote, unknown_model};
 pub use self::refusal::{Refusal, ScopeName, Shape, Unit, Wire};
 pub use self::scope::{KeyName, Scope, ScopeError};
 pub use self::store::BudgetChange;

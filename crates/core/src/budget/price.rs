@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::model::Usage;
+use crate::nearest::nearest;
 
 /// Prices of one model in millionths of a US dollar per million tokens: 2 dollars are 2 000 000.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,6 +104,33 @@ pub struct PriceRow {
     pub source: String,
 }
 
+/// What to say of a model that its provider is not known to have; `None` where nothing tells, as of servers
+/// that take any name. `table` has what is known.
+pub fn unknown_model(quote: &Quote, table: &[PriceRow]) -> Option<String> {
+    let Quote { provider, model, price: None } = quote else { return None };
+    let of = table.iter().filter(|row| row.provider == *provider);
+    let mut names: Vec<&str> = of.map(|row| row.model.as_str()).collect();
+    if names.is_empty() {
+        return None;
+    }
+    let mut near = Vec::new();
+    while let Some(name) = nearest(model, names.iter().copied()).filter(|_| near.len() < NEAR) {
+        names.retain(|other| *other != name);
+        near.push(format!("`{name}`"));
+    }
+    let meant = match near.is_empty() {
+        true => String::new(),
+        false => format!(" Did you mean {}?", near.join(" or ")),
+    };
+    Some(format!(
+        "model `{model}` is not among the known models of {provider}, which refuses a name that it does not \
+         have.{meant}"
+    ))
+}
+
+/// Names that somebody may have meant.
+const NEAR: usize = 3;
+
 /// Whoever knows prices. All of it is known beforehand: no call waits or fails.
 pub trait Prices: Send + Sync + fmt::Debug {
     /// The provider and the price of `model`, named as agents name models.
@@ -190,5 +218,30 @@ mod tests {
         assert_eq!(dear.worst(u64::MAX, u64::MAX), u64::MAX);
         assert_eq!(Price::FREE.worst(u64::MAX, u64::MAX), 0);
         assert_eq!(Price { output: 1, ..Price::FREE }.worst(0, 1), 1, "rounded up");
+    }
+
+    #[test]
+    fn a_name_that_no_model_has_gets_the_nearest_and_a_server_that_takes_any_name_is_believed() {
+        let row = |provider: &str, model: &str| PriceRow {
+            provider: provider.to_owned(),
+            model: model.to_owned(),
+            price: Price::FREE,
+            as_of: String::new(),
+            source: String::new(),
+        };
+        let table = [row("openai", "gpt-5.5"), row("openai", "o3"), row("*", "mine")];
+        let of = |provider: &str, model: &str, price| {
+            let quote = Quote { provider: provider.to_owned(), model: model.to_owned(), price };
+            unknown_model(&quote, &table)
+        };
+        let told = of("openai", "gtp-5.5", None).unwrap();
+        assert!(
+            told.contains("model `gtp-5.5`") && told.ends_with("Did you mean `gpt-5.5`?"),
+            "{told}"
+        );
+        let told = of("openai", "qwen", None).unwrap();
+        assert!(told.ends_with("does not have."), "{told}");
+        assert_eq!(of("openai", "gpt-5.5", Some(Price::FREE)), None);
+        assert_eq!(of("custom", "gtp-5.5", None), None);
     }
 }

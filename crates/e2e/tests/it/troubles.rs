@@ -163,3 +163,45 @@ fn runs_of_several_projects_are_told_apart_and_names_alone_are_for_scripts() {
     assert_eq!((names, quiet.err.as_str()), (vec!["one", "two"], ""));
     home.run(&["kill", "one", "two"]).ok();
 }
+
+#[test]
+fn claude_code_without_a_key_says_that_it_has_no_sandbox_and_what_gives_it_one() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut home = crate::home::Home::new();
+    let bin = home.path().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    let claude = bin.join("claude");
+    std::fs::write(&claude, "#!/bin/sh\necho '{\"type\":\"result\",\"result\":\"Done.\"}'\n")
+        .unwrap();
+    std::fs::set_permissions(&claude, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:/usr/local/bin:/usr/bin:/bin", bin.display());
+    home.start(&["--listen", "none"], &[("PATH", &path)]);
+    let shop = repository(&home, "shop");
+    let mut command = home.command(&["run", "--agent", "claude", "--wait", "do it"]);
+    let run = command.env("PATH", &path).current_dir(shop).output().unwrap();
+    let run = crate::home::done(run).ok();
+    run.says("claude runs on this machine itself, without a sandbox")
+        .says("`overmind vault set anthropic_api_key` gives it one, and a sandbox")
+        .says("it asks before it runs commands");
+}
+
+#[test]
+fn a_model_that_nobody_has_is_told_with_the_name_that_was_meant() {
+    let mut home = crate::home::Home::up();
+    home.set("openai_api_key", "sk-proj-4711-of-the-vault", &[]);
+    // Nothing is asked of the provider.
+    home.run(&["halt"]).ok();
+    let create = ["agent", "create", "--role", "x", "--model", "gtp-5.5", "--name", "typo"];
+    let told = "model `gtp-5.5` is not among the known models of openai";
+    home.run(&create).ok().says(told).says("Did you mean `gpt-5.5`");
+    home.run(&["run", "-d", "typo", "do it"]).ok().says(told);
+    let right = ["agent", "create", "--role", "x", "--model", "gpt-5.5", "--name", "right"];
+    let right = home.run(&right).ok();
+    assert!(!right.err.contains("known models"), "{}", right.err);
+    home.kill();
+    let mut home = crate::home::Home::new();
+    let env = [("OVERMIND_MODEL_BASE_URL", nowhere())];
+    home.start(&["--listen", "none"], &[(env[0].0, env[0].1.as_str())]);
+    let local = home.run(&create).ok();
+    assert!(!local.err.contains("known models"), "it takes any name: {}", local.err);
+}
