@@ -53,6 +53,8 @@ pub struct Assignment {
     pub room: Option<Arc<Surroundings>>,
     /// Variables that the session's contexts give its commands.
     pub given: Arc<[(String, String)]>,
+    /// Files that they give: path and contents.
+    pub files: Arc<[(String, String)]>,
     /// The trace that the work belongs to.
     pub trail: Option<Trail>,
 }

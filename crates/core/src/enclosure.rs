@@ -120,6 +120,9 @@ pub struct EnclosePlan {
     /// Further files and directories of the host, at the same path: to be read; to be written.
     pub read: Vec<PathBuf>,
     pub write: Vec<PathBuf>,
+    /// A directory that the server has made for this session to read ([`crate::room::Rooms::lend`]): at
+    /// the same path. It may lie in the server's own data, where nothing else is shown.
+    pub lent: Option<PathBuf>,
     /// What of `read` comes from a repository and not from a person. No link leads to it, unless to a
     /// directory of a repository's objects ([`crate::objects`]): a repository could name anything.
     pub borrowed: Vec<PathBuf>,
@@ -149,6 +152,7 @@ impl fmt::Debug for EnclosePlan {
             .field("argv", &self.argv)
             .field("workspace", &self.workspace)
             .field("read", &self.read)
+            .field("lent", &self.lent)
             .field("write", &self.write)
             .field("borrowed", &self.borrowed)
             .field("network", &self.network)
@@ -193,6 +197,7 @@ impl Surroundings {
             workspace,
             terminal: false,
             read: borrowed.clone(),
+            lent: None,
             borrowed,
             write: Vec::new(),
             network,

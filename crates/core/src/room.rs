@@ -444,6 +444,22 @@ pub trait Rooms: Send + Sync + fmt::Debug {
         step: u32,
     ) -> Fut<'a, Result<Option<RoomSnapshot>, RoomError>>;
 
+    /// The directory that these files lie in, as (path beneath it, contents): a session's own, and its
+    /// to read. They are made unless they are there.
+    ///
+    /// Cancel safety: dropped midway, they are there or not, and never in part.
+    fn lend(
+        &self,
+        session: SessionId,
+        files: Vec<(String, String)>,
+    ) -> Fut<'_, Result<PathBuf, RoomError>>;
+
+    /// Removes what was lent, but for these sessions.
+    fn keep_lent(&self, wanted: Vec<SessionId>) -> Fut<'_, ()>;
+
+    /// Removes what was lent to a session, if anything was.
+    fn returned(&self, session: SessionId) -> Fut<'_, ()>;
+
     /// Everything that no living session accounts for.
     fn leaks(&self) -> Fut<'_, Vec<Leak>>;
 

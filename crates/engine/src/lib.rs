@@ -17,6 +17,7 @@ mod credentials;
 pub mod error;
 mod explain;
 mod fleets;
+mod given;
 mod hive;
 mod homes;
 mod inbox;

@@ -10,20 +10,16 @@ use overmind_core::budget::CostRow;
 use overmind_core::command::{CommandKind, CommandSpec, MAX_ARGUMENT, StopHow};
 use overmind_core::ids::{AgentId, ApprovalId, SessionId};
 use overmind_core::name;
-use overmind_core::record::Name;
 use overmind_core::record::bounds::check_labels;
-use overmind_core::record::kinds::context::CONTEXT;
 use overmind_core::room::RoomWhen;
 use overmind_core::room::stay::RoomPhase;
 use overmind_core::row::{Role, SessionRow, SessionStatus, StepRow};
 use overmind_core::sandbox::SandboxLevel;
-use overmind_core::session::given::{self, GivenContext};
 use overmind_core::session::{Session, Spec, Toolset};
 use overmind_core::store::{
     Change, Commit, EventQuery, Guard, IdempotentAnswer, LogEvent, NameFilter, NewEvent, Page,
     SessionFilter, StoreError, StreamId,
 };
-use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::Engine;
@@ -31,6 +27,7 @@ use crate::agents::{granted_by, sandbox_of_commands};
 use crate::caller::{Caller, Rights};
 use crate::cortex::{Order, count, shutting_down};
 use crate::error::EngineError;
+use crate::given;
 use crate::quests;
 use crate::reach::reaches_host;
 use crate::request::{Decision, SessionDraft, SessionQuery};
@@ -144,6 +141,7 @@ impl Engine {
             self.may_write_granted(by, &agent_spec.name)?;
         }
         let agent_spec = with_sandbox(agent_spec, draft.sandbox)?;
+        given::check_shown(&agent_spec, &contexts)?;
         if agent_spec.command.as_ref().is_some_and(|command| !command.takes(&draft.task)) {
             let message = format!(
                 "a program gets its task as an argument, which may have {MAX_ARGUMENT} bytes at most: \
@@ -248,58 +246,6 @@ impl Engine {
             }
         }
         unreachable!("the last attempt returns")
-    }
-
-    /// The contexts of these names, as they are now, and the name of one that no admin wrote.
-    async fn contexts_given(
-        &self,
-        by: &Caller,
-        names: &[String],
-    ) -> Result<(Vec<GivenContext>, Option<String>), EngineError> {
-        let wrong = |text: String| EngineError::invalid("contexts", text);
-        if names.len() > given::MAX_CONTEXTS {
-            let text = format!("has {}; {} is the most", names.len(), given::MAX_CONTEXTS);
-            return Err(wrong(text));
-        }
-        let (mut all, mut bytes, mut foreign) = (Vec::new(), 0, None);
-        for name in names {
-            let parsed = Name::parse(name).map_err(|why| wrong(format!("`{name}`: {why}")))?;
-            let record = self.record_fetch(by, &CONTEXT, &parsed).await?;
-            if !quests::is_of_an_admin(&record) {
-                foreign = Some(name.clone());
-            }
-            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-            let values = record.spec.get("values").and_then(Value::as_object);
-            let values: BTreeMap<String, String> = values
-                .into_iter()
-                .flatten()
-                .map(|(key, value)| (key.clone(), text(value)))
-                .collect();
-            let prompt = record.spec.get("prompt").map(text).unwrap_or_default();
-            if record
-                .spec
-                .get("files")
-                .and_then(Value::as_object)
-                .is_some_and(|all| !all.is_empty())
-            {
-                let text = format!(
-                    "context {name} has files, which runs are not given: values and the prompt are"
-                );
-                return Err(wrong(text));
-            }
-            for key in values.keys() {
-                given::check_variable(key)
-                    .map_err(|why| wrong(format!("context {name}: the value `{key}` {why}")))?;
-            }
-            bytes += prompt.len() + values.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
-            if bytes > given::MAX_BYTES {
-                let text = format!("are more than {} KiB together", given::MAX_BYTES >> 10);
-                return Err(wrong(text));
-            }
-            let generation = record.generation;
-            all.push(GivenContext { name: name.clone(), generation, values, prompt });
-        }
-        Ok((all, foreign))
     }
 
     /// That labels are such, and hold no secret: they are compared, and cannot be masked.

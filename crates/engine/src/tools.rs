@@ -243,6 +243,7 @@ impl Engine {
                     tools_allowed: Arc::from([tool.clone()]),
                     sandbox: SandboxLevel::Namespace,
                     given: Arc::default(),
+                    files: Arc::default(),
                     trail: by.trace.map(|here| Trail { here, recorded: config.traced }),
                 };
                 self.called_by_hive(effect, assignment, &tool, &args).await?
@@ -358,6 +359,7 @@ impl Engine {
                 sandbox: row.sandbox,
                 // Who calls a tool in a run's name has variables of its own.
                 given: Arc::default(),
+                files: Arc::default(),
                 trail,
             };
             self.called_by_hive(effect, assignment, &tool, &args).await?

@@ -290,6 +290,18 @@ impl Enclosures {
             Ok(list)
         };
         let mut read = list(&plan.read)?;
+        if let Some(lent) = &plan.lent {
+            let found = really(lent)?;
+            let rooms = self.options.rooms.iter().filter_map(|room| room.canonicalize().ok());
+            if !rooms.into_iter().any(|room| found.starts_with(&room) && found != room) {
+                return Err(bad_config(format!(
+                    "{} is no directory that this server makes for sessions",
+                    lent.display()
+                )));
+            }
+            read.push(found);
+            read.sort();
+        }
         // It is shown already.
         read.retain(|path| !is_of_the_system(path));
         let reaches = match plan.network {

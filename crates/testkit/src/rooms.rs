@@ -194,6 +194,26 @@ impl Rooms for FakeRooms {
         })
     }
 
+    fn lend(
+        &self,
+        session: SessionId,
+        files: Vec<(String, String)>,
+    ) -> Fut<'_, Result<PathBuf, RoomError>> {
+        Box::pin(async move {
+            self.call("lend").await?;
+            self.journal.write(format!("lent {}", files.len()));
+            Ok(PathBuf::from("/lent").join(session.to_string()))
+        })
+    }
+
+    fn keep_lent(&self, _wanted: Vec<SessionId>) -> Fut<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn returned(&self, _session: SessionId) -> Fut<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     fn close(
         &self,
         session: SessionId,

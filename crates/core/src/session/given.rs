@@ -1,4 +1,4 @@
-//! What contexts give a session: variables for its commands, and pieces of its prompt. They are copied
+//! What contexts give a session: variables for its commands, files, and pieces of its prompt. They are copied
 //! into the session's spec when it is made, so that a later change of a context changes no session, and
 //! a replay decides on what the session had.
 
@@ -14,14 +14,24 @@ use crate::sandbox::SandboxLevel;
 
 /// Most contexts of one session.
 pub const MAX_CONTEXTS: usize = 16;
-/// Most bytes of all that they give.
+/// Most bytes of all that they give, and most files.
 pub const MAX_BYTES: usize = 256 << 10;
+pub const MAX_FILES: usize = 256;
+/// Most bytes of all that a model is told: they are one argument of Claude Code's and Codex', where a
+/// character may take two, and the system takes 128 KiB.
+pub const MAX_PROMPT: usize = 60 << 10;
+/// Most bytes of one value: a variable, with its name, may have 128 KiB.
+pub const MAX_VALUE: usize = 120 << 10;
+/// Longest path of a file, in bytes.
+pub const MAX_PATH: usize = 253;
 /// Names of variables that a context cannot give, and their beginnings: they decide what runs.
 const KEPT: [&str; 6] = ["HOME", "IFS", "PATH", "SHELL", "TERM", "TMPDIR"];
 const KEPT_BEGINNINGS: [&str; 3] = ["GIT_", "LD_", "OVERMIND_"];
 
 /// The variable that has the pieces of the prompt, for commands.
 pub const PROMPT_VARIABLE: &str = "OVERMIND_PROMPT";
+/// The variable that has the directory of the files; those of each context lie in one of its name.
+pub const FILES_VARIABLE: &str = "OVERMIND_CONTEXT_FILES";
 
 /// A context as it was when the session was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +42,68 @@ pub struct GivenContext {
     pub values: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub prompt: String,
+    /// Contents by path.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub files: BTreeMap<String, String>,
+}
+
+impl GivenContext {
+    /// What of it cannot be given, with where it stands in the context's spec.
+    pub fn mistake(&self) -> Option<String> {
+        for (name, value) in &self.values {
+            if let Err(why) = check_variable(name) {
+                return Some(format!("the value `{name}` {why}"));
+            }
+            if value.len() > MAX_VALUE {
+                return Some(format!("the value `{name}` is longer than {} KiB", MAX_VALUE >> 10));
+            }
+            if value.contains('\0') {
+                return Some(format!("the value `{name}` has a NUL, which no variable can have"));
+            }
+        }
+        let odd = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
+        if self.prompt.contains(odd) {
+            return Some(
+                "`prompt` has a control character; a text has none but ends of lines".into(),
+            );
+        }
+        clash(&self.files)
+            .map(|path| format!("the file `{path}` is also the directory of another file"))
+    }
+
+    /// Bytes of all that it gives.
+    pub fn bytes(&self) -> usize {
+        let texts = self.values.iter().chain(&self.files);
+        self.prompt.len() + texts.map(|(name, text)| name.len() + text.len()).sum::<usize>()
+    }
+}
+
+/// Why a file of a context cannot have this path.
+pub fn path_mistake(path: &str) -> Option<&'static str> {
+    let part = |part: &str| !matches!(part, "" | "." | "..");
+    let odd = |c: char| c.is_control() || c == '\\';
+    let sound = path.len() <= MAX_PATH && path.split('/').all(part) && !path.contains(odd);
+    (!sound).then_some("must have a relative path of at most 253 bytes, without `..`")
+}
+
+/// A path that is a file, and a directory that another file lies in.
+fn clash(files: &BTreeMap<String, String>) -> Option<&str> {
+    files.keys().map(String::as_str).find(|path| {
+        let beneath = format!("{path}/");
+        files.range(beneath.clone()..).next().is_some_and(|(next, _)| next.starts_with(&beneath))
+    })
+}
+
+/// The files of a session, as (path beneath its directory, contents).
+pub fn files(given: &[GivenContext]) -> Vec<(String, String)> {
+    let of = |context: &GivenContext| {
+        let name = context.name.clone();
+        let named = context.files.clone().into_iter();
+        named.map(move |(path, text)| (format!("{name}/{path}"), text))
+    };
+    // Of a context that is named twice, the files are the same.
+    let all: BTreeMap<String, String> = given.iter().flat_map(of).collect();
+    all.into_iter().collect()
 }
 
 /// Whether a value of a context can be a variable of this name.
@@ -65,12 +137,20 @@ pub fn variables(given: &[GivenContext]) -> Vec<(String, String)> {
     all.into_iter().collect()
 }
 
-/// The pieces of the prompt, in the order of the contexts.
+/// The pieces of the prompt, in the order of the contexts, and what files there are.
 pub fn prompts(given: &[GivenContext]) -> String {
     let mut all = String::new();
     for context in given.iter().filter(|context| !context.prompt.trim().is_empty()) {
         let between = if all.is_empty() { "" } else { "\n\n" };
         let _ = write!(all, "{between}{}", context.prompt.trim());
+    }
+    let files = files(given);
+    if !files.is_empty() {
+        let between = if all.is_empty() { "" } else { "\n\n" };
+        let _ = write!(all, "{between}Files for you to read are in ${FILES_VARIABLE}:");
+        for (path, _) in files {
+            let _ = write!(all, "\n{path}");
+        }
     }
     all
 }
@@ -97,7 +177,37 @@ mod tests {
             generation: 1,
             values: values.into(),
             prompt: prompt.into(),
+            files: BTreeMap::new(),
         }
+    }
+
+    #[test]
+    fn files_lie_below_their_context_and_the_prompt_names_them() {
+        let file = |path: &str| (path.to_owned(), "text".to_owned());
+        let mut one = context("a", "en", "Be brief.");
+        one.files = [file("x/y.md"), file("x.md")].into();
+        let mut two = context("b", "en", "");
+        two.values.clear();
+        two.files = [file("x.md")].into();
+        let given = [one.clone(), two, one.clone()];
+        let paths: Vec<_> = files(&given).into_iter().map(|(path, _)| path).collect();
+        assert_eq!(paths, ["a/x.md", "a/x/y.md", "b/x.md"]);
+        let said = prompts(&given);
+        assert!(said.starts_with("Be brief."), "{said}");
+        let list = "in $OVERMIND_CONTEXT_FILES:\na/x.md\na/x/y.md\nb/x.md";
+        assert!(said.ends_with(list), "{said}");
+
+        one.values.clear();
+        assert_eq!(one.mistake(), None);
+        let wrong = |context: GivenContext| context.mistake().unwrap();
+        let clashing = [file("x"), file("x-y"), file("x/y.md")].into();
+        assert!(wrong(GivenContext { files: clashing, ..one.clone() }).contains("`x` is also"));
+        let nul = [("A".to_owned(), "a\0".to_owned())].into();
+        assert!(wrong(GivenContext { values: nul, ..one.clone() }).contains("NUL"));
+        let bell = "\u{7}".to_owned();
+        assert!(wrong(GivenContext { prompt: bell, ..one.clone() }).contains("control"));
+        let long = [("A".to_owned(), "a".repeat(MAX_VALUE + 1))].into();
+        assert!(wrong(GivenContext { values: long, ..one }).contains("longer than 120 KiB"));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::given;
 use super::phase::Phase;
 use super::{Decision, Session, Step};
 use crate::command::{
@@ -205,8 +206,15 @@ impl Session {
         let room = self.row.room.as_ref().and_then(|room| room.made.as_ref());
         let level = room.and_then(|room| room.sandbox).unwrap_or(SandboxLevel::None);
         let enclosed = self.agent.sandbox.max(level) != SandboxLevel::None;
-        let launch::Line { argv, first } =
-            launch::line(command, enclosed, &self.row.task, conversation.as_deref(), said);
+        let instructions = given::prompts(&self.spec.contexts);
+        let launch::Line { argv, first } = launch::line(
+            command,
+            enclosed,
+            &instructions,
+            &self.row.task,
+            conversation.as_deref(),
+            said,
+        );
         Some(Launch {
             life: row.life,
             argv,

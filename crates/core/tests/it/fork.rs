@@ -49,6 +49,7 @@ fn what_contexts_say_is_told_to_the_model_and_to_that_of_a_fork() {
         generation: 1,
         values: std::collections::BTreeMap::new(),
         prompt: "Answer in one line.".into(),
+        files: std::collections::BTreeMap::new(),
     };
     let mut w = model().contexts(vec![given]).start();
     assert!(w.request().system.ends_with("\n\nAnswer in one line."), "{}", w.request().system);

@@ -234,6 +234,71 @@ fn as_claude(request: &Received) -> Answer {
     }
 }
 
+/// Gives the programs of a shop a context with a prompt and a file.
+fn with_context(shop: &Shop) {
+    let document = json!({
+        "apiVersion": "overmind/v1", "kind": "Context", "metadata": {"name": "house"},
+        "spec": {"prompt": "Say \"why\" first.", "files": {"rules/a.md": "rule-41"}},
+    });
+    std::fs::write(shop.project.join("house.json"), document.to_string()).unwrap();
+    shop.run(&["apply", "-f", "house.json"]).ok();
+    std::fs::remove_file(shop.project.join("house.json")).unwrap();
+}
+
+/// Reads the file of the context, and cannot write it.
+const READ: &str = "cat \"$OVERMIND_CONTEXT_FILES/house/rules/a.md\"; \
+    truncate -s 0 \"$OVERMIND_CONTEXT_FILES/house/rules/a.md\" || echo no-write";
+
+/// Each conversation with the model was told what the context says, and the program read its file.
+fn was_told(shop: &Shop, name: &str) {
+    let waited = shop.run(&["wait", name]);
+    assert_eq!(waited.code, 0, "{} {}", shop.told(name), shop.home.0.log());
+    let requests = shop.upstream.requests();
+    let talks: Vec<_> = requests.iter().filter(|request| has_tools(request)).collect();
+    assert!(talks.len() > 1, "{requests:?}");
+    for request in talks {
+        let body = request.body.to_string();
+        assert!(body.contains(r#"Say \"why\" first."#), "{body}");
+        assert!(body.contains("in $OVERMIND_CONTEXT_FILES:\\nhouse/rules/a.md"), "{body}");
+    }
+    let told = shop.told(name);
+    assert!(told.contains("rule-41") && told.contains("no-write"), "{told}");
+}
+
+#[test]
+fn needs_claude_code_to_be_told_what_a_context_says_and_to_read_its_files() {
+    let Some(bin) = counterpart("CLAUDE_CODE") else { return };
+    let shop = Shop::new(&bin, |request| match (has_tools(request), answered(request)) {
+        (false, _) => says("A title"),
+        (true, 0) => call(0, "Bash", &json!({"command": READ, "description": "d"})),
+        (true, _) => says("The test passes."),
+    });
+    with_context(&shop);
+    shop.run(&["run", "--agent", "claude", "--context", "house", "--name", "fix", "read"]).ok();
+    was_told(&shop, "fix");
+    // A conversation that goes on is told again.
+    let before = shop.upstream.requests().len();
+    shop.run(&["send", "fix", "and again"]).ok();
+    shop.run(&["wait", "fix"]).ok();
+    assert!(shop.upstream.requests().len() > before);
+    was_told(&shop, "fix");
+    shop.home.check();
+}
+
+#[test]
+fn needs_codex_to_be_told_what_a_context_says_and_to_read_its_files() {
+    let Some(bin) = counterpart("CODEX") else { return };
+    let shop = Shop::new(&bin, |request| match answered(request) {
+        0 => call(0, "exec_command", &json!({"cmd": READ})),
+        _ => says("The test passes."),
+    });
+    with_context(&shop);
+    let words = ["run", "--agent", "codex", "--model", "gpt-5", "--context", "house"];
+    shop.run(&[&words[..], &["--name", "fix", "read"]].concat()).ok();
+    was_told(&shop, "fix");
+    shop.home.check();
+}
+
 fn kill_9(pid: &Value) {
     let kill = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
     assert!(kill.unwrap().success());

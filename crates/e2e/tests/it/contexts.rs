@@ -50,12 +50,90 @@ fn what_cannot_be_given_is_refused_before_anything_starts() {
     let home = Home::up();
     apply(&home, &context("odd", "{values: {PATH: /evil}}"));
     apply(&home, &context("files", "{files: {a: b}}"));
+    apply(&home, &context("clash", "{files: {a: b, a/c: d}}"));
+    apply(&home, &context("bell", "{prompt: \"\\a\"}"));
+    let many = (0..257).map(|n| format!("f{n}: x")).collect::<Vec<_>>().join(", ");
+    apply(&home, &context("many", &format!("{{files: {{{many}}}}}")));
+    apply(&home, &context("long", &format!("{{prompt: {}}}", "x".repeat(62 << 10))));
+    apply(&home, &context("large", &format!("{{files: {{a: {}}}}}", "x".repeat(200 << 10))));
+    apply(&home, &context("huge", &format!("{{files: {{a: {}}}}}", "x".repeat(57 << 10))));
     let run = |name: &str| home.run(&["run", "--once", "--context", name, "--", "true"]);
     run("nobody").fails(3).says("there is no context/nobody");
     run("odd").fails(2).says("the value `PATH` decides what runs");
-    run("files").fails(2).says("has files");
+    run("clash").fails(2).says("`a` is also the directory of another file");
+    run("bell").fails(2).says("control character");
+    run("many").fails(2).says("257 files together; 256 is the most");
+    run("long").fails(2).says("more than 60 KiB").says("put long texts into `files`");
+    let two = ["run", "--once", "--context", "large", "--context", "huge", "--", "true"];
+    home.run(&two).fails(2).says("more than 256 KiB");
+    let out = context("out", "{files: {../a: b}}");
+    std::fs::write(home.work().join("out.yaml"), out).unwrap();
+    home.run(&["apply", "-f", "out.yaml"]).fails(2).says("without `..`");
+    home.scripted("boxed", &json!([{"text": "done"}]), &["--sandbox", "docker"]);
+    let boxed = ["run", "boxed", "x", "--once", "--context", "files"];
+    home.run(&boxed).fails(2).says("a sandbox of the level `docker` does not show");
     run("A b").fails(2);
     assert_eq!(home.run(&["ps", "-a", "-o", "name"]).ok().out, "");
+}
+
+/// Reads a file of its context, tries to write it and to see what others are given, and waits.
+const READS: &str = "cat \"$OVERMIND_CONTEXT_FILES/manual/a/b.md\"; \
+    echo evil 2>/dev/null > \"$OVERMIND_CONTEXT_FILES/manual/a/b.md\" || echo no-write; \
+    echo evil 2>/dev/null > \"$OVERMIND_CONTEXT_FILES/new\" || echo no-new; \
+    ls \"$OVERMIND_CONTEXT_FILES/..\"; pwd";
+
+#[test]
+fn files_of_contexts_are_read_by_runs_of_every_kind_and_written_by_none_in_a_sandbox() {
+    let mut home = Home::up();
+    apply(&home, &context("manual", "{files: {a/b.md: rule-41, c: other}, prompt: Be brief.}"));
+    let place = home.data().join("lent");
+    let lent = || -> Vec<String> {
+        let entries = std::fs::read_dir(&place).into_iter().flatten();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    };
+
+    // A program in a sandbox. It sees its own files, and nobody else's.
+    let shell = ["--", "sh", "-c", READS];
+    let base = ["run", "--once", "--follow", "--context", "manual"];
+    let boxed = [&base[..], &["--name", "boxed", "--sandbox", "namespace"], &shell].concat();
+    let done = home.run(&boxed).ok();
+    done.shows("rule-41").shows("no-write").shows("no-new");
+    let all = home.run(&["ps", "-a", "-o", "json"]).ok().json();
+    let id = all[0]["id"].as_str().unwrap().to_owned();
+    assert!(done.out.contains(&id), "{}", done.out);
+    until("they are gone", || lent().is_empty().then_some(()));
+    // One on the host reads them as well.
+    let host = [&base[..], &["--name", "host", "--sandbox", "none"], &shell].concat();
+    home.run(&host).ok().shows("rule-41");
+    // The shell of a built-in agent.
+    let read = "cat \"$OVERMIND_CONTEXT_FILES/manual/a/b.md\"; printenv OVERMIND_PROMPT";
+    let command = json!({"command": read});
+    let turns = json!([{"calls": [{"name": "run_shell", "args": command}]}, {"text": "done"}]);
+    home.scripted("reader", &turns, &[]);
+    let read = ["run", "reader", "x", "--once", "--wait", "--context", "manual", "-o", "name"];
+    // It is asked, as of all that it reads outside of its project.
+    let id = home.run(&read).fails(12).line().to_owned();
+    home.run(&["approve", &id]).ok();
+    home.run(&["wait", &id]).ok();
+    home.run(&["logs", &id]).ok().shows("rule-41").shows("manual/a/b.md");
+
+    // They survive a restart, and a later change of the context changes no run.
+    let go = home.work().join("go");
+    let wait = format!("until test -e {}; do sleep 0.05; done; {READS}", go.display());
+    let waits = ["run", "-d", "--once", "--name", "waits", "--sandbox", "none"];
+    home.run(&[&waits[..], &["--context", "manual", "--", "sh", "-c", &wait]].concat()).ok();
+    until("they are there", || (lent().len() == 1).then_some(()));
+    std::fs::create_dir(place.join("half.1-x")).unwrap();
+    apply(&home, &context("manual", "{files: {a/b.md: rule-42}}"));
+    home.kill();
+    home.start(&["--listen", "none"], &[]);
+    until("what was half made is gone", || (lent().len() == 1).then_some(()));
+    std::fs::write(&go, "").unwrap();
+    home.run(&["wait", "waits"]).ok();
+    home.run(&["logs", "waits"]).ok().shows("rule-41");
+    // What goes on after its end has them again.
+    let again = [&base[..], &["--name", "again", "--sandbox", "namespace"], &shell].concat();
+    home.run(&again).ok().shows("rule-42");
 }
 
 /// `BASH_ENV` and its like are code that a program runs before its own.

@@ -765,6 +765,7 @@ fn assignment(session: &Session, traced: bool) -> Assignment {
         workspace: row.directory().to_owned(),
         room: row.surroundings().map(Arc::new),
         given: given::variables(&session.spec().contexts).into(),
+        files: given::files(&session.spec().contexts).into(),
         trail: Trail::of_session(row.id, session.spec().trace, traced),
     }
 }

@@ -7,6 +7,7 @@
 //! [`ToHive::Keep`]: overmind_core::bus::ToHive::Keep
 
 use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use overmind_core::trace::TRACEPARENT_VARIABLE;
 use overmind_core::vault::placeholder::{SERVICE, base_url_variable};
 use tokio::sync::{mpsc, oneshot, watch};
 
+mod around;
 mod unrecorded;
 
 use super::look::{JUDGED_AFTER, LOOK, Look, ticks};
@@ -319,15 +321,15 @@ impl Lives {
                 // Placed anew while it lives: the same process is looked after.
                 Some(_) => return Ok(()),
                 None => {
-                    let room = match self.of_room(assignment.session, &launch).await {
-                        Ok(room) => room,
+                    let (room, lent) = match self.around(assignment, &launch).await {
+                        Ok(around) => around,
                         Err(reason) => return lost(reason),
                     };
                     let spec = match self.spec(assignment, key, &launch, room, token) {
                         Ok(spec) => ProcessSpec { not_before, ..spec },
                         Err(reason) => return lost(reason),
                     };
-                    match self.enclosed(assignment, &launch, spec, say).await {
+                    match self.enclosed(assignment, &launch, spec, lent, say).await {
                         Ok(spec) => self.start(effect, spec).await,
                         Err(refused) => return lost(refused.with_remedy()),
                     }
@@ -378,21 +380,6 @@ impl Lives {
             let _ = tell.send(started);
         });
         told.await.unwrap_or(Err(ProcessError::NotAlive(key)))
-    }
-
-    /// What the session's room adds to the environment of its commands.
-    async fn of_room(
-        &self,
-        session: SessionId,
-        launch: &Launch,
-    ) -> Result<Vec<(String, String)>, String> {
-        match (&launch.directory, &self.stays) {
-            (None, _) => Ok(Vec::new()),
-            (Some(_), None) => Err("this server makes no rooms, and it had one".to_owned()),
-            (Some(_), Some(stays)) => {
-                stays.environment(session).await.map_err(|err| format!("its room: {err}"))
-            }
-        }
     }
 
     fn spec(
@@ -515,6 +502,7 @@ impl Lives {
         assignment: &Assignment,
         launch: &Launch,
         spec: ProcessSpec,
+        lent: Option<PathBuf>,
         say: &Say,
     ) -> Result<ProcessSpec, SandboxError> {
         let level = level_of(assignment, launch);
@@ -540,6 +528,7 @@ impl Lives {
             cwd: spec.cwd,
             terminal: launch.terminal,
             write: launch.write.clone(),
+            lent,
             network: launch.network,
             ports: launch.ports.clone(),
             server: true,

@@ -18,7 +18,7 @@ use overmind_core::Fut;
 use overmind_core::bus::{Assignment, BUS_VERSION, HiveBus, ToCortex, ToHive};
 use overmind_core::command::{LifeEnded, LifeWord};
 use overmind_core::effect::{Bound, Effect, EffectAction, EffectResult};
-use overmind_core::enclosure::{Enclose, Surroundings};
+use overmind_core::enclosure::{Enclose, EnclosePlan, Surroundings};
 use overmind_core::failpoint;
 use overmind_core::gate::Gate;
 use overmind_core::ids::{EffectId, SessionId};
@@ -32,6 +32,7 @@ use overmind_core::room::history::RoomMark;
 use overmind_core::room::stay::RoomReport;
 use overmind_core::sandbox::{Sandbox, SandboxLimits};
 use overmind_core::session::STALE_APPROVAL;
+use overmind_core::session::given::FILES_VARIABLE;
 use overmind_core::time::{Clock, Timestamp};
 use overmind_core::tool::{EffectClass, ToolContext, ToolOutcome, Toolbox};
 use overmind_core::trace::SpanId;
@@ -169,6 +170,7 @@ impl Hive {
                 }
             }
             ToHive::Keep { lives: wanted, rooms } => {
+                let living = wanted.iter().map(|(session, _)| *session).collect();
                 if let Some(lives) = self.lives.clone() {
                     self.tasks.spawn(|_stop| async move { lives.keep(wanted).await });
                 }
@@ -179,7 +181,7 @@ impl Hive {
                         lives.settled().await;
                     }
                     if let Some(stays) = stays {
-                        stays.keep(rooms).await;
+                        stays.keep(rooms, living).await;
                     }
                 });
             }
@@ -212,6 +214,7 @@ impl Hive {
                     }
                     if let Some(stays) = &self.stays {
                         stays.forget(session);
+                        stays.returned(session).await;
                     }
                 }
             }
@@ -371,11 +374,20 @@ impl Hive {
             }
             Some(_) | None => Vec::new(),
         };
+        let lent = match &self.stays {
+            Some(stays) => stays.lent(assignment).await.unwrap_or_else(|err| {
+                let session = assignment.session;
+                tracing::warn!(session.id = %session, %err, "a run's files are missing");
+                None
+            }),
+            None => None,
+        };
         // What the environment itself says goes before what a context gives.
         let own = |name: &String| variables.iter().any(|(known, _)| known == name);
         let given: Vec<_> =
             assignment.given.iter().filter(|(name, _)| !own(name)).cloned().collect();
-        let variables: Vec<_> = variables.into_iter().chain(given).collect();
+        let files = lent.as_ref().map(|dir| (FILES_VARIABLE.to_owned(), dir.display().to_string()));
+        let variables: Vec<_> = variables.into_iter().chain(given).chain(files).collect();
         ToolContext {
             variables: variables.into(),
             colony: assignment.colony,
@@ -386,7 +398,7 @@ impl Hive {
             workspace: assignment.workspace.clone(),
             off_limits: self.off_limits.clone(),
             sandbox: assignment.sandbox,
-            driver: self.driver(assignment),
+            driver: self.driver(assignment, lent),
             limits: SandboxLimits::default(),
             live,
             traceparent: assignment.trail.map(|trail| trail.at(SpanId::of_effect(effect))),
@@ -394,11 +406,18 @@ impl Hive {
     }
 
     /// What runs the commands of a session with a worktree of its own, where they are to see all that
-    /// is in there.
-    fn driver(&self, assignment: &Assignment) -> Option<Arc<dyn Sandbox>> {
+    /// is in there, and of one with files to read.
+    fn driver(&self, assignment: &Assignment, lent: Option<PathBuf>) -> Option<Arc<dyn Sandbox>> {
         let Assignment { session, sandbox, .. } = *assignment;
-        let room = Surroundings::clone(assignment.room.as_ref()?);
-        Arc::clone(self.enclosures.as_ref()?).sandbox(room.plan(session, sandbox))
+        let room = match &assignment.room {
+            Some(room) => Surroundings::clone(room),
+            None if lent.is_some() => {
+                Surroundings { workspace: assignment.workspace.clone(), ..Surroundings::default() }
+            }
+            None => return None,
+        };
+        let plan = EnclosePlan { lent, ..room.plan(session, sandbox) };
+        Arc::clone(self.enclosures.as_ref()?).sandbox(plan)
     }
 
     /// Makes the directory of a session that names no project, when it is first needed.

@@ -4,6 +4,7 @@
 //! after the one before has ended or was dropped.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -104,7 +105,9 @@ impl Stays {
     }
 
     /// Takes up the rooms that are still wanted, and gives all others back.
-    pub(crate) async fn keep(&self, wanted: Vec<SessionId>) {
+    /// `living`: sessions whose commands live, which read what they were lent.
+    pub(crate) async fn keep(&self, wanted: Vec<SessionId>, living: Vec<SessionId>) {
+        self.rooms.keep_lent(wanted.iter().copied().chain(living).collect()).await;
         self.rooms.keep(wanted).await;
         self.kept.send_replace(true);
     }
@@ -125,6 +128,24 @@ impl Stays {
     ) -> Result<Vec<(String, String)>, RoomError> {
         self.kept().await;
         self.rooms.environment(session).await
+    }
+
+    /// Where the files lie that a session is given by its contexts; `None`: it is given none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Rooms::lend`].
+    pub(crate) async fn lent(&self, assignment: &Assignment) -> Result<Option<PathBuf>, RoomError> {
+        if assignment.files.is_empty() {
+            return Ok(None);
+        }
+        self.kept().await;
+        self.rooms.lend(assignment.session, assignment.files.to_vec()).await.map(Some)
+    }
+
+    /// What a session was lent is not needed any more, or made anew if it is.
+    pub(crate) async fn returned(&self, session: SessionId) {
+        self.rooms.returned(session).await;
     }
 
     async fn note(&self, session: SessionId, text: &str) {

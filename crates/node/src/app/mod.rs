@@ -398,7 +398,7 @@ fn rooms_in_data(config: &Config) -> Vec<PathBuf> {
     let data = &config.data;
     let made = [config.rooms_worktrees.clone(), data.workspaces(), data.homes()];
     // A database's directory is for its own server only.
-    made.into_iter().chain(["mcp", "leases"].map(|name| data.path().join(name))).collect()
+    made.into_iter().chain(["mcp", "leases", "lent"].map(|name| data.path().join(name))).collect()
 }
 
 /// Where sessions work that name nothing: in the configured directory, or each in an

@@ -16,6 +16,7 @@
 
 mod filling;
 mod history;
+mod lent;
 mod maker;
 mod project;
 pub(crate) mod reached;
@@ -701,6 +702,22 @@ impl Rooms for LocalRooms {
         step: u32,
     ) -> Fut<'a, Result<Option<RoomSnapshot>, RoomError>> {
         Box::pin(self.saved_files(order, made, step))
+    }
+
+    fn lend(
+        &self,
+        session: SessionId,
+        files: Vec<(String, String)>,
+    ) -> Fut<'_, Result<PathBuf, RoomError>> {
+        Box::pin(lent::lend(self.options.home.join(lent::LENT), session, files))
+    }
+
+    fn keep_lent(&self, wanted: Vec<SessionId>) -> Fut<'_, ()> {
+        Box::pin(lent::keep(self.options.home.join(lent::LENT), wanted))
+    }
+
+    fn returned(&self, session: SessionId) -> Fut<'_, ()> {
+        Box::pin(lent::returned(self.options.home.join(lent::LENT), session))
     }
 
     fn leaks(&self) -> Fut<'_, Vec<Leak>> {

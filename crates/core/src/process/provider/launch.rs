@@ -84,10 +84,12 @@ pub fn must_answer(command: &CommandSpec) -> bool {
 
 /// The command line for a task, or for going on with a conversation of an earlier life: with what was
 /// `said` since, or else where it left off. `enclosed`: in a sandbox, where the program's own prompts
-/// and its own sandbox are off.
+/// and its own sandbox are off. `instructions` (may be empty) are added to what the program tells its
+/// model first, in each life: a conversation does not keep them.
 pub fn line(
     command: &CommandSpec,
     enclosed: bool,
+    instructions: &str,
     task: &str,
     conversation: Option<&str>,
     said: Option<&str>,
@@ -104,10 +106,10 @@ pub fn line(
     };
     match command.provider {
         Provider::Codex => {
-            Line { argv: codex(command, enclosed, &task, conversation), first: None }
+            Line { argv: codex(command, enclosed, instructions, &task, conversation), first: None }
         }
         Provider::Claude | Provider::Raw | Provider::Lines => {
-            claude(command, enclosed, &task, conversation, fresh)
+            claude(command, enclosed, instructions, &task, conversation, fresh)
         }
     }
 }
@@ -116,6 +118,7 @@ pub fn line(
 fn claude(
     command: &CommandSpec,
     enclosed: bool,
+    instructions: &str,
     task: &str,
     conversation: Option<&str>,
     fresh: bool,
@@ -141,7 +144,7 @@ fn claude(
     if let Some(conversation) = conversation {
         argv.extend(words(&["--resume", conversation]));
     }
-    argv.extend(command.argv.iter().cloned());
+    argv.extend(with_appended(&command.argv, instructions));
     if session {
         let told = fresh && !task.is_empty();
         return Line { argv, first: told.then(|| input(Provider::Claude, task)) };
@@ -154,9 +157,27 @@ fn claude(
     Line { argv, first: None }
 }
 
+/// The agent's own options for Claude Code, with `instructions` in its system prompt: after what the
+/// agent itself appends there, for of two such options only the last one counts.
+fn with_appended(own: &[String], instructions: &str) -> Vec<String> {
+    const APPEND: &str = "--append-system-prompt";
+    let mut argv = own.to_vec();
+    if instructions.is_empty() {
+        return argv;
+    }
+    let value = argv.iter().position(|arg| arg == APPEND).map(|at| at + 1);
+    let joined = argv.iter().position(|arg| arg.starts_with(&format!("{APPEND}=")));
+    match value.filter(|at| *at < argv.len()).or(joined) {
+        Some(at) => argv[at] = format!("{}\n\n{instructions}", argv[at]),
+        None => argv.extend(words(&[APPEND, instructions])),
+    }
+    argv
+}
+
 fn codex(
     command: &CommandSpec,
     enclosed: bool,
+    instructions: &str,
     task: &str,
     conversation: Option<&str>,
 ) -> Vec<String> {
@@ -171,12 +192,35 @@ fn codex(
     if let Some(model) = &command.model {
         argv.extend(words(&["--model", model]));
     }
+    if !instructions.is_empty() {
+        // Before the agent's own options: what it sets itself counts.
+        let text = toml_text(instructions);
+        argv.extend(words(&["-c", &format!("developer_instructions={text}")]));
+    }
     argv.extend(command.argv.iter().cloned());
     if let Some(conversation) = conversation {
         argv.extend(words(&["resume", conversation]));
     }
     argv.extend(words(&["--", task]));
     argv
+}
+
+/// A basic string of TOML.
+fn toml_text(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            c if c.is_control() => quoted.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
 }
 
 fn words(words: &[&str]) -> Vec<String> {

@@ -429,17 +429,17 @@ fn the_programs_are_started_with_what_they_need() {
     let claude = own(Provider::Claude, &[]);
     assert!(launch::is_own(&claude) && launch::is_read(&claude) && !launch::has_terminal(&claude));
     // In a sandbox nobody is asked.
-    let line = launch::line(&claude, true, "-do it", None, None);
+    let line = launch::line(&claude, true, "", "-do it", None, None);
     let words =
         "claude -p --output-format stream-json --verbose --permission-mode bypassPermissions --";
     let expected: Vec<&str> = words.split(' ').chain(["-do it"]).collect();
     assert_eq!((line.argv.iter().map(String::as_str).collect(), line.first), (expected, None));
     assert_eq!(launch::input_of(&claude, true), launch::Input::Closed);
     // A later life goes on with the conversation; the task is in it.
-    let again = launch::line(&claude, true, "-do it", Some("c-1"), None).argv;
+    let again = launch::line(&claude, true, "", "-do it", Some("c-1"), None).argv;
     assert_eq!(again[again.len() - 4..], ["--resume", "c-1", "--", launch::GO_ON]);
     // In none a person is, and the task is typed.
-    let line = launch::line(&claude, false, "-do it", None, None);
+    let line = launch::line(&claude, false, "", "-do it", None, None);
     let words = "claude -p --input-format stream-json --output-format stream-json --verbose \
                  --permission-mode acceptEdits --permission-prompt-tool stdio";
     assert_eq!(line.argv.join(" "), words);
@@ -448,19 +448,19 @@ fn the_programs_are_started_with_what_they_need() {
         json!({"type": "user", "message": message}).to_string() + "\n"
     };
     assert_eq!(line.first, Some(typed("-do it")));
-    let again = launch::line(&claude, false, "-do it", Some("c-1"), None);
+    let again = launch::line(&claude, false, "", "-do it", Some("c-1"), None);
     assert_eq!(again.first, Some(typed(launch::GO_ON)));
     assert_eq!(launch::input_of(&claude, false), launch::Input::UntilAnswer);
     // Whoever names another tool to be asked means it.
     let asked = own(Provider::Claude, &["--permission-prompt-tool", "mcp__a__b"]);
-    let line = launch::line(&asked, false, "do", None, None);
+    let line = launch::line(&asked, false, "", "do", None, None);
     assert_eq!((launch::input_of(&asked, false), line.first), (launch::Input::Closed, None));
 
     let model = Some("opus".to_owned());
     let argv = &["--dangerously-skip-permissions"];
     let kind = CommandKind::Session;
     let session = CommandSpec { model, kind, ..own(Provider::Claude, argv) };
-    let line = launch::line(&session, true, "hello", None, None);
+    let line = launch::line(&session, true, "", "hello", None, None);
     let text = line.argv.join(" ");
     assert!(!text.contains("--permission-mode") && text.contains("--model opus"), "{text}");
     assert!(text.ends_with(argv[0]) && text.contains("--input-format stream-json"), "{text}");
@@ -469,7 +469,7 @@ fn the_programs_are_started_with_what_they_need() {
         serde_json::from_str::<Value>(&first).unwrap(),
         json!({"type": "user", "message": {"role": "user", "content": "hello"}})
     );
-    let later = launch::line(&session, false, "hello", Some("c"), None);
+    let later = launch::line(&session, false, "", "hello", Some("c"), None);
     assert_eq!(later.first, None, "it was said already");
     assert_eq!(launch::input_of(&session, true), launch::Input::Open);
 
@@ -477,7 +477,7 @@ fn the_programs_are_started_with_what_they_need() {
     for (enclosed, sandbox) in
         [(false, "--sandbox workspace-write"), (true, "--dangerously-bypass-approvals-and-sandbox")]
     {
-        let line = launch::line(&codex, enclosed, "do", Some("t-1"), None).argv.join(" ");
+        let line = launch::line(&codex, enclosed, "", "do", Some("t-1"), None).argv.join(" ");
         let begin = format!("codex exec --json --skip-git-repo-check {sandbox} -c x=1 resume");
         assert_eq!(line, format!("{begin} t-1 -- {}", launch::GO_ON));
         assert_eq!(launch::input_of(&codex, enclosed), launch::Input::Closed);
@@ -490,9 +490,43 @@ fn the_programs_are_started_with_what_they_need() {
     assert!(!launch::is_own(&custom) && launch::has_terminal(&custom));
     assert!(!launch::is_read(&custom), "a screen is not read");
     for enclosed in [false, true] {
-        let line = launch::line(&custom, enclosed, "x", Some("c"), None);
+        let line = launch::line(&custom, enclosed, "", "x", Some("c"), None);
         assert_eq!(line.argv, ["my-claude", "-p", "x"]);
     }
     assert!(own(Provider::Lines, &[]).check().is_err());
     assert!(own(Provider::Claude, &[]).check().is_ok());
+}
+
+#[test]
+fn instructions_of_contexts_reach_the_models_of_claude_and_codex() {
+    let text = "Say \"why\".\nC:\\x";
+    let of =
+        |command: &CommandSpec, said: &str| launch::line(command, true, said, "do", None, None);
+    let claude = of(&own(Provider::Claude, &["--effort", "low"]), text).argv;
+    assert_eq!(claude[claude.len() - 4..], ["--append-system-prompt", text, "--", "do"]);
+    // What the agent itself appends stays, in either spelling.
+    let own_words = own(Provider::Claude, &["--append-system-prompt", "Own."]);
+    let argv = of(&own_words, text).argv;
+    let said = format!("Own.\n\n{text}");
+    assert_eq!(argv[argv.len() - 4..], ["--append-system-prompt", said.as_str(), "--", "do"]);
+    let argv = of(&own(Provider::Claude, &["--append-system-prompt=Own."]), text).argv;
+    assert_eq!(argv[argv.len() - 3], format!("--append-system-prompt={said}"));
+    // In a later life, too: a conversation does not keep them.
+    let again = launch::line(&own_words, true, text, "do", Some("c-1"), None).argv;
+    assert!(again.contains(&said), "{again:?}");
+
+    let codex = own(Provider::Codex, &["-c", "developer_instructions=\"Own.\""]);
+    let argv = launch::line(&codex, true, text, "do", Some("c-1"), None).argv;
+    let given = r#"developer_instructions="Say \"why\".\nC:\\x""#;
+    let places: Vec<_> =
+        argv.iter().enumerate().filter(|(_, arg)| arg.starts_with("dev")).collect();
+    assert_eq!(places[0].1, given);
+    assert!(places[1].1.ends_with("\"Own.\"") && argv.len() > places[1].0 + 1, "{argv:?}");
+    for command in [own(Provider::Claude, &[]), own(Provider::Codex, &[])] {
+        let argv = of(&command, "").argv.join(" ");
+        assert!(!argv.contains("append") && !argv.contains("developer"), "{argv}");
+    }
+    // A command that names its program is started as it is.
+    let named = own(Provider::Claude, &["claude", "-p", "{task}"]);
+    assert_eq!(of(&named, text).argv, ["claude", "-p", "do"]);
 }

@@ -1,5 +1,5 @@
 //! Context: values, files and a piece of a prompt that agents share by name. Sessions that name one are
-//! given its values and prompt ([`crate::session::given`]).
+//! given what it has ([`crate::session::given`]).
 
 use serde_json::{Map, Value, json};
 
@@ -7,8 +7,9 @@ use super::{not_a, unknown_fields};
 use crate::record::kind::{Column, KindInfo, RecordVerb};
 use crate::record::{FieldError, Record};
 use crate::row::Role;
+use crate::session::given::{MAX_PATH, path_mistake};
 
-/// Longest key of `values` and longest path of `files`, in bytes.
+/// Longest key of `values`, in bytes.
 const MAX_KEY: usize = 253;
 
 pub const CONTEXT: KindInfo = KindInfo {
@@ -34,8 +35,8 @@ pub const CONTEXT: KindInfo = KindInfo {
 fn schema() -> Value {
     json!({
         "description": "Values, files and a piece of a prompt that agents share by name. A Context \
-            is given to runs that name it: values as variables of their commands, the prompt to the \
-            model.",
+            is given to runs that name it: values as variables of their commands, files to be read, \
+            the prompt to the model.",
         "type": "object",
         "additionalProperties": false,
         "properties": {
@@ -50,7 +51,7 @@ fn schema() -> Value {
                 "description": "Contents by path. A path is relative, has no `..` and no empty part.",
                 "type": "object",
                 "maxProperties": 1024,
-                "propertyNames": { "maxLength": MAX_KEY, "minLength": 1 },
+                "propertyNames": { "maxLength": MAX_PATH, "minLength": 1 },
                 "additionalProperties": { "type": "string" },
             },
             "prompt": {
@@ -103,13 +104,6 @@ fn key_mistake(key: &str) -> Option<&'static str> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     let sound = (1..=MAX_KEY).contains(&key.len()) && key.bytes().all(plain);
     (!sound).then_some("must have a key of 1 to 253 letters, digits, `.`, `_` and `-`")
-}
-
-fn path_mistake(path: &str) -> Option<&'static str> {
-    let part = |part: &str| !matches!(part, "" | "." | "..");
-    let odd = |c: char| c.is_control() || c == '\\';
-    let sound = path.len() <= MAX_KEY && path.split('/').all(part) && !path.contains(odd);
-    (!sound).then_some("must have a relative path of at most 253 bytes, without `..`")
 }
 
 fn count(record: &Record, field: &str) -> String {

@@ -1,0 +1,99 @@
+//! What a new session is given of contexts: read when it is made, and copied into it.
+
+use std::collections::BTreeMap;
+
+use overmind_core::agent::AgentSpec;
+use overmind_core::record::Name;
+use overmind_core::record::kinds::context::CONTEXT;
+use overmind_core::sandbox::SandboxLevel;
+use overmind_core::session::given::{self, GivenContext};
+use serde_json::Value;
+
+use crate::error::EngineError;
+use crate::{Caller, Engine, quests};
+
+impl Engine {
+    /// The contexts of these names, as they are now, and the name of one that no admin wrote.
+    pub(crate) async fn contexts_given(
+        &self,
+        by: &Caller,
+        names: &[String],
+    ) -> Result<(Vec<GivenContext>, Option<String>), EngineError> {
+        if names.len() > given::MAX_CONTEXTS {
+            let text = format!("has {}; {} is the most", names.len(), given::MAX_CONTEXTS);
+            return Err(wrong(text));
+        }
+        let (mut all, mut bytes, mut foreign) = (Vec::new(), 0, None);
+        for name in names {
+            let parsed = Name::parse(name).map_err(|why| wrong(format!("`{name}`: {why}")))?;
+            let record = self.record_fetch(by, &CONTEXT, &parsed).await?;
+            if !quests::is_of_an_admin(&record) {
+                foreign = Some(name.clone());
+            }
+            let context = GivenContext {
+                name: name.clone(),
+                generation: record.generation,
+                values: texts(&record.spec, "values"),
+                prompt: text(record.spec.get("prompt").unwrap_or(&Value::Null)),
+                files: texts(&record.spec, "files"),
+            };
+            if let Some(mistake) = context.mistake() {
+                return Err(wrong(format!("context {name}: {mistake}")));
+            }
+            bytes += context.bytes();
+            all.push(context);
+        }
+        if bytes > given::MAX_BYTES {
+            return Err(wrong(format!("are more than {} KiB together", given::MAX_BYTES >> 10)));
+        }
+        let files = given::files(&all).len();
+        if files > given::MAX_FILES {
+            let text = format!("have {files} files together; {} is the most", given::MAX_FILES);
+            return Err(wrong(text));
+        }
+        if given::prompts(&all).len() > given::MAX_PROMPT {
+            let most = given::MAX_PROMPT >> 10;
+            let text = format!(
+                "tell a model more than {most} KiB together, the names of their files included: put \
+                 long texts into `files`, and name them in `prompt`"
+            );
+            return Err(wrong(text));
+        }
+        Ok((all, foreign))
+    }
+}
+
+/// That an agent's sandbox can show the files.
+///
+/// # Errors
+///
+/// When it shows nothing but its workspace.
+pub(crate) fn check_shown(agent: &AgentSpec, contexts: &[GivenContext]) -> Result<(), EngineError> {
+    match agent.sandbox {
+        SandboxLevel::None | SandboxLevel::Namespace => Ok(()),
+        SandboxLevel::Docker | SandboxLevel::Microvm => {
+            match contexts.iter().find(|context| !context.files.is_empty()) {
+                None => Ok(()),
+                Some(context) => Err(wrong(format!(
+                    "context {} has files, which a sandbox of the level `{}` does not show: use the \
+                     level `namespace`, or a context without files",
+                    context.name,
+                    agent.sandbox.as_str()
+                ))),
+            }
+        }
+    }
+}
+
+fn wrong(text: String) -> EngineError {
+    EngineError::invalid("contexts", text)
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn texts(spec: &Value, field: &str) -> BTreeMap<String, String> {
+    let entries = spec.get(field).and_then(Value::as_object).into_iter().flatten();
+    entries.map(|(key, value)| (key.clone(), text(value))).collect()
+}
