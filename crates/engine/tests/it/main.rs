@@ -20,6 +20,7 @@ mod recovery;
 mod registry;
 mod replays;
 mod rests;
+mod rituals;
 mod rooms;
 mod runs;
 mod vault;
