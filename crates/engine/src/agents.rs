@@ -322,7 +322,7 @@ impl Engine {
     /// Refuses whoever is no admin to say what an agent of this name is, where the vault grants agents of
     /// that name something: it would be theirs. A grant to all (`*`) is meant for theirs, too.
     pub(crate) fn may_write_granted(&self, by: &Caller, name: &str) -> Result<(), EngineError> {
-        if by.rights == Rights::Role(Role::Admin) || by.on_host {
+        if by.is_admin() || by.on_host {
             return Ok(());
         }
         match self.vault.granted_by_name(name) {
@@ -343,7 +343,7 @@ impl Engine {
     /// Refuses whoever is no admin to call an agent as a key is called: on the mesh its runs would be
     /// taken for whoever has that key.
     async fn may_be_called(&self, by: &Caller, name: &str) -> Result<(), EngineError> {
-        if by.rights == Rights::Role(Role::Admin) || self.key_named(name).await?.is_none() {
+        if by.is_admin() || self.key_named(name).await?.is_none() {
             return Ok(());
         }
         let message = format!("`{name}` is the name of a key: give the agent another one");
@@ -434,10 +434,7 @@ fn apply(agent: &mut Agent, patch: AgentPatch) -> bool {
 }
 
 fn author(by: &Caller) -> Option<Author> {
-    match by.rights {
-        Rights::Role(role) => Some(Author { name: by.name.clone(), role }),
-        Rights::Session { .. } => None,
-    }
+    by.role().map(|role| Author { name: by.name.clone(), role })
 }
 
 /// Whether what `by` writes is worth more than who wrote the agent last: an admin who writes it again,

@@ -29,12 +29,61 @@ pub enum Rights {
         session: SessionId,
         epoch: u32,
     },
+    /// A part of the server that acts by itself. Nobody can sign in as one: its name is reserved.
+    System(Part),
+}
+
+/// A part of the server that acts by itself, with the rights that its work needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Makes what is so what was declared, and removes what nobody owns any more. What it starts, it
+    /// starts with the rights of the author of the record.
+    Reconcilers,
+    /// Starts a run for a message to an agent, which may run on the host: who may write to an agent
+    /// was looked at when the message was sent.
+    Dispatcher,
+}
+
+impl Part {
+    /// How the audit log names it; no API key may be called so.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Reconcilers => "system",
+            Self::Dispatcher => "postmaster",
+        }
+    }
+
+    const fn role(self) -> Role {
+        match self {
+            Self::Reconcilers => Role::Admin,
+            Self::Dispatcher => Role::Operator,
+        }
+    }
 }
 
 impl Caller {
     /// The holder of the data directory.
     pub fn admin() -> Self {
         Self::new("admin", Rights::Role(Role::Admin))
+    }
+
+    /// A part of the server that acts by itself.
+    pub(crate) fn system(part: Part) -> Self {
+        let on_host = part == Part::Dispatcher;
+        Self { on_host, ..Self::new(part.name(), Rights::System(part)) }
+    }
+
+    /// The role that it calls with; a run's own token has none.
+    pub fn role(&self) -> Option<Role> {
+        match self.rights {
+            Rights::Role(role) => Some(role),
+            Rights::System(part) => Some(part.role()),
+            Rights::Session { .. } => None,
+        }
+    }
+
+    pub(crate) fn is_admin(&self) -> bool {
+        self.role() == Some(Role::Admin)
     }
 
     pub fn new(name: impl Into<String>, rights: Rights) -> Self {
@@ -47,9 +96,9 @@ impl Caller {
     ///
     /// [`EngineError::Forbidden`].
     pub fn require(&self, least: Role) -> Result<(), EngineError> {
-        match &self.rights {
-            Rights::Role(role) if *role >= least => Ok(()),
-            Rights::Role(role) => Err(EngineError::Forbidden {
+        match self.role() {
+            Some(role) if role >= least => Ok(()),
+            Some(role) => Err(EngineError::Forbidden {
                 message: format!(
                     "`{}` has the role {}; this needs {}",
                     self.name,
@@ -57,7 +106,7 @@ impl Caller {
                     least.as_str()
                 ),
             }),
-            Rights::Session { .. } => Err(EngineError::Forbidden {
+            None => Err(EngineError::Forbidden {
                 message: format!("a session's token cannot do this; it needs {}", least.as_str()),
             }),
         }
@@ -70,7 +119,7 @@ impl Caller {
     ///
     /// [`EngineError::Forbidden`].
     pub(crate) fn require_host(&self, what: &str) -> Result<(), EngineError> {
-        if self.on_host || self.rights == Rights::Role(Role::Admin) {
+        if self.on_host || self.is_admin() {
             return Ok(());
         }
         Err(EngineError::Forbidden {
@@ -89,7 +138,9 @@ impl Caller {
     pub(crate) fn require_models(&self) -> Result<(), EngineError> {
         match self.rights {
             Rights::Role(Role::Model) => Ok(()),
-            Rights::Role(_) | Rights::Session { .. } => self.require(Role::Operator),
+            Rights::Role(_) | Rights::System(_) | Rights::Session { .. } => {
+                self.require(Role::Operator)
+            }
         }
     }
 
@@ -104,7 +155,7 @@ impl Caller {
             Rights::Session { .. } => Err(EngineError::Forbidden {
                 message: "a run's token may do this for that run only".into(),
             }),
-            Rights::Role(_) => self.require(least),
+            Rights::Role(_) | Rights::System(_) => self.require(least),
         }
     }
 }

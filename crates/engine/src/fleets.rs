@@ -13,7 +13,7 @@ use overmind_core::fleet::{
     sentinel, why_ended,
 };
 use overmind_core::ids::RecordId;
-use overmind_core::record::decide::{Draft, Put, RecordWrite, Stamp, put, status as status_write};
+use overmind_core::record::decide::{Draft, RecordWrite, Stamp, put, status as status_write};
 use overmind_core::record::kinds::fleet::{FLEET, LINEAGE, OPEN, PACK, SENTINEL};
 use overmind_core::record::rows::RecordQuery;
 use overmind_core::record::{FieldError, Kind, KindInfo, Name, Owner, Record, RecordKey};
@@ -27,7 +27,7 @@ use crate::cortex::Order;
 use crate::error::EngineError;
 use crate::owners::{Owning, Turned, is_up, sooner};
 use crate::quests::start::{Begin, reason};
-use crate::quests::{system, told};
+use crate::quests::{kept_author, system, told};
 use crate::records::CascadeWish;
 
 /// How often one fleet is decided on in one pass, while it changes.
@@ -345,8 +345,23 @@ impl Engine {
         };
         let id = RecordId::mint(&*self.cortex.ids);
         let made = put(&PACK, found.as_ref(), draft, id, stamp);
-        let Put { write, .. } = made.map_err(|err| invalid("spec", err))?;
-        Ok(write)
+        let made = made.map_err(|err| invalid("spec", err))?;
+        let status = FleetStatus::read(&fleet.status);
+        Ok(kept_author(made, status.author.as_ref()).write)
+    }
+
+    /// The revisions of the template of a fleet, a lineage or a sentinel; none of anything else.
+    pub(crate) async fn packs_of(&self, record: &Record) -> Result<Vec<Record>, EngineError> {
+        if ![FLEET.name, LINEAGE.name, SENTINEL.name].contains(&record.key.kind.as_str()) {
+            return Ok(Vec::new());
+        }
+        let query = RecordQuery {
+            kind: Kind::parse(PACK.name).ok(),
+            owner: Some(Owner::Record(record.id)),
+            limit: 1000,
+            ..RecordQuery::default()
+        };
+        Ok(self.records.record_list(query).await?.records)
     }
 
     /// Deletes packs that the history is too long for; those that sessions run from stay.
@@ -356,13 +371,7 @@ impl Engine {
         spec: &FleetSpec,
         status: &FleetStatus,
     ) -> Result<(), EngineError> {
-        let query = RecordQuery {
-            kind: Kind::parse(PACK.name).ok(),
-            owner: Some(Owner::Record(fleet.id)),
-            limit: 1000,
-            ..RecordQuery::default()
-        };
-        let packs = self.records.record_list(query).await?.records;
+        let packs = self.packs_of(fleet).await?;
         let used: BTreeSet<u32> = status.slots.iter().map(|slot| slot.revision).collect();
         let revision = |pack: &Record| {
             pack.spec.get("revision").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok())

@@ -8,7 +8,7 @@ use serde_json::json;
 use subtle::ConstantTimeEq;
 
 use crate::Engine;
-use crate::caller::{Caller, Rights};
+use crate::caller::{Caller, Part, Rights};
 use crate::cortex::{Cortex, tokens};
 use crate::error::EngineError;
 use crate::passes::{Holder, Pass};
@@ -24,7 +24,7 @@ fn wrong() -> EngineError {
 
 /// Who acts without a key. A key of such a name would be taken for them in the log, and share the
 /// idempotency keys of what they start.
-const RESERVED: [&str; 3] = ["admin", "postmaster", "system"];
+const RESERVED: [&str; 3] = ["admin", Part::Dispatcher.name(), Part::Reconcilers.name()];
 /// Beginnings of the names of sessions and agents.
 const RESERVED_BEGINNINGS: [&str; 2] = ["ses_", "agent:"];
 

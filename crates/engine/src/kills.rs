@@ -58,7 +58,7 @@ impl Engine {
         cascade: bool,
     ) -> Result<Killed, EngineError> {
         let own = match by.rights {
-            Rights::Role(_) => {
+            Rights::Role(_) | Rights::System(_) => {
                 by.require(Role::Operator)?;
                 None
             }

@@ -16,13 +16,15 @@ use overmind_core::quest::{End, FINALIZER, Plan, QuestSpec, QuestStatus, Seen, d
 use overmind_core::record::Record;
 use overmind_core::record::decide::{Stamp, status as status_write};
 use overmind_core::record::kinds::quest::{OPEN, QUEST};
-use overmind_core::row::{Role, SessionRow, SessionStatus};
+use overmind_core::row::{SessionRow, SessionStatus};
 use overmind_core::store::Commit;
 use serde_json::Value;
 
-pub(crate) use self::author::{authored, held, is_of_an_admin, lent};
+pub(crate) use self::author::{
+    authored, held, is_of_an_admin, kept_author, lent, lent_less, starts_runs,
+};
 use crate::Engine;
-use crate::caller::{Caller, Rights};
+use crate::caller::{Caller, Part};
 use crate::cortex::Order;
 use crate::error::EngineError;
 use crate::owners::{Owning, Turned, sooner};
@@ -33,7 +35,7 @@ const TURNS: u32 = 16;
 
 /// Who the reconcilers are.
 pub(crate) fn system() -> Caller {
-    Caller::new("system", Rights::Role(Role::Admin))
+    Caller::system(Part::Reconcilers)
 }
 
 /// The loop `quests`.

@@ -13,6 +13,7 @@ use overmind_core::ids::SessionId;
 use overmind_core::room::{RoomWhen, RoomWish};
 use overmind_core::row::{Role, SessionRow};
 use overmind_core::sandbox::SandboxLevel;
+use overmind_core::session::Spec;
 
 use crate::Engine;
 use crate::caller::{Caller, Rights};
@@ -35,7 +36,7 @@ impl Engine {
         id: SessionId,
     ) -> Result<(), EngineError> {
         match by.rights {
-            Rights::Role(_) => by.require(least),
+            Rights::Role(_) | Rights::System(_) => by.require(least),
             Rights::Session { session, .. } if session == id => Ok(()),
             Rights::Session { session, .. } => self.way_up(session, id).await.map(drop),
         }
@@ -52,12 +53,61 @@ impl Engine {
             return Ok(());
         }
         let spec = self.spec_of(id).await?;
-        if reaches_host(&spec.agent, spec.room.as_ref()) {
+        let own = spec.created_by == by.name;
+        if reaches_host(&spec.agent, spec.room.as_ref()) || (!own && self.works_in_itself(&spec)) {
             by.require_host(
-                "say what a run without a sandbox does, or one that reaches beyond it",
+                "say what a run does that has no sandbox, reaches beyond it, or works in a \
+                 project's directory itself",
             )?;
         }
         self.may_work_in(by, &spec.workspace).await
+    }
+
+    /// Refuses a message to this session from a sender by whom it may not be told what to do: as
+    /// [`Self::require_host_of`] does, with what is known of a sender by name. Who may write to whom at
+    /// all was looked at when the message was sent.
+    pub(crate) async fn may_be_told_by(
+        &self,
+        sender: &str,
+        id: SessionId,
+    ) -> Result<(), EngineError> {
+        if sender == Caller::admin().name {
+            return Ok(());
+        }
+        if let Some(key) = self.key_named(sender).await? {
+            let by = Caller::new(sender, Rights::Role(key.role));
+            return self.require_host_of(&by, id).await;
+        }
+        let spec = self.spec_of(id).await?;
+        if reaches_host(&spec.agent, spec.room.as_ref()) || self.works_in_itself(&spec) {
+            return self.may_reach_host(sender).await;
+        }
+        Ok(())
+    }
+
+    /// Refuses a sender who is neither an admin nor an agent whose runs are on the host anyway.
+    pub(crate) async fn may_reach_host(&self, sender: &str) -> Result<(), EngineError> {
+        if sender == Caller::admin().name {
+            return Ok(());
+        }
+        let what = "write to a run that has no sandbox, reaches beyond it, or works in a project's \
+                    directory itself";
+        if let Some(key) = self.key_named(sender).await? {
+            return Caller::new(sender, Rights::Role(key.role)).require_host(what);
+        }
+        let on_host = match self.find_agent(sender).await {
+            Ok(agent) => agent.spec.sandbox == SandboxLevel::None,
+            Err(EngineError::NotFound { .. }) => false,
+            Err(err) => return Err(err),
+        };
+        Caller { on_host, ..Caller::new(sender, Rights::Role(Role::Operator)) }.require_host(what)
+    }
+
+    /// Whether a session has neither an environment nor a directory of its own: what it writes is there
+    /// at once.
+    fn works_in_itself(&self, spec: &Spec) -> bool {
+        let home = resolved(&self.cortex.config.workspace);
+        spec.room.is_none() && !Path::new(&spec.workspace).starts_with(home)
     }
 
     /// Refuses whoever may not have a run work where this session does: what becomes of its work there is
@@ -95,7 +145,7 @@ impl Engine {
         id: SessionId,
     ) -> Result<(), EngineError> {
         let own = match by.rights {
-            Rights::Role(_) => return by.require(least),
+            Rights::Role(_) | Rights::System(_) => return by.require(least),
             Rights::Session { session, .. } => session,
         };
         let refused = |message: &str| Err(EngineError::Forbidden { message: message.into() });
@@ -133,7 +183,7 @@ impl Engine {
 
 /// Admins, and the tokens of runs: what those may do is bounded by the tree of their run.
 fn has_all_places(by: &Caller) -> bool {
-    matches!(by.rights, Rights::Session { .. } | Rights::Role(Role::Admin))
+    by.is_admin() || matches!(by.rights, Rights::Session { .. })
 }
 
 /// Whether programs of a run reach what only an admin gives: all of the host, or a part of it.

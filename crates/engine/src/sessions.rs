@@ -135,6 +135,7 @@ impl Engine {
         let id = SessionId::mint(&*self.cortex.ids);
         let Place { workspace, project } =
             self.place(by, id, draft.workspace.as_deref(), parent_row.as_ref()).await?;
+        let writer = quests::lent_less(by, &agent).filter(|_| draft.owner.is_none() && !by.on_host);
         let own = agent.spec.command.clone();
         let agent_spec = with_command(by, agent.spec, draft.command.clone())?;
         if own.zip(agent_spec.command.as_ref()).is_some_and(|(own, now)| !now.runs_as(&own)) {
@@ -149,11 +150,19 @@ impl Engine {
             );
             return Err(EngineError::invalid("task", message));
         }
-        if agent_spec.sandbox == SandboxLevel::None {
-            by.require_host("run programs without a sandbox")?;
-        }
-        if draft.room.as_ref().is_some_and(|room| room.when == RoomWhen::Never) {
-            by.require_host("have a run work in a directory itself (`--here`)")?;
+        let here = draft.room.as_ref().is_some_and(|room| room.when == RoomWhen::Never);
+        for (asked, what) in [
+            (agent_spec.sandbox == SandboxLevel::None, "run programs without a sandbox"),
+            (here, "have a run work in a directory itself (`--here`)"),
+        ] {
+            if asked {
+                by.require_host(what)?;
+                if let Some(why) = writer {
+                    return Err(EngineError::Forbidden {
+                        message: format!("you may {what}, but {why}"),
+                    });
+                }
+            }
         }
         let trusted = reaches_host(&agent_spec, draft.room.as_ref())
             || agent_spec.command.as_ref().is_some_and(|command| !command.env_from.is_empty())
@@ -165,6 +174,9 @@ impl Engine {
                  not given it. Delete it, and have an admin apply it"
             );
             return Err(EngineError::Forbidden { message });
+        }
+        if trusted && agent_spec.command.is_some() {
+            self.brings_no_files(by, id, &agent_spec.name, &workspace).await?;
         }
         let room = {
             let project = project || (agent_spec.command.is_some() && !self.cortex.config.private);
@@ -410,7 +422,7 @@ impl Engine {
             return Err(EngineError::invalid("workspace", message));
         }
         let real = resolved(path);
-        let admin = by.rights == Rights::Role(Role::Admin);
+        let admin = by.is_admin();
         let in_home = match real.strip_prefix(&home) {
             Ok(beneath) => self.is_nobody_elses(by, beneath).await?,
             Err(_) => false,
@@ -426,6 +438,35 @@ impl Engine {
         may_be_given(&real)?;
         let text = real.into_os_string().into_string();
         text.map_err(|_| EngineError::invalid("workspace", "leads to a path that is not UTF-8"))
+    }
+
+    /// Refuses to run a program with what only an admin gives, secrets or a part of the host, on files
+    /// that the caller may have put there: a `Makefile` says what `make` does. Files of a project that an
+    /// admin has declared are not the caller's, and an empty directory has none. What a run may start is
+    /// for the permissions of its agent to say.
+    async fn brings_no_files(
+        &self,
+        by: &Caller,
+        id: SessionId,
+        agent: &str,
+        workspace: &str,
+    ) -> Result<(), EngineError> {
+        let config = &self.cortex.config;
+        let home = resolved(&config.workspace);
+        let place = Path::new(workspace);
+        let is_empty = place == home.join(id.to_string()) || (!config.private && place == home);
+        if by.is_admin() || by.on_host || by.child_of.is_some() || is_empty {
+            return Ok(());
+        }
+        if self.project_for(by, place).await? {
+            return Ok(());
+        }
+        let message = format!(
+            "agent {agent} is given secrets or a part of the host: callers below admin may run it in a \
+             project that an admin has declared, or without a workspace, and not on files of their own \
+             in {workspace}"
+        );
+        Err(EngineError::Forbidden { message })
     }
 
     /// Whether what lies here in the server's workspace is not the directory of another's run: each that
@@ -451,7 +492,7 @@ impl Engine {
         page: Page<SessionId>,
     ) -> Result<Vec<SessionRow>, EngineError> {
         let tree = match by.rights {
-            Rights::Role(_) => {
+            Rights::Role(_) | Rights::System(_) => {
                 by.require(Role::Viewer)?;
                 None
             }
@@ -650,7 +691,7 @@ struct Place {
 
 /// What agents get of the server's credentials is for an admin to say.
 pub(crate) fn may_name_credentials(by: &Caller) -> Result<(), EngineError> {
-    if by.rights == Rights::Role(Role::Admin) {
+    if by.is_admin() {
         return Ok(());
     }
     let message = "only an admin may say which credentials a command gets, or change what is run \

@@ -71,7 +71,7 @@ fn door_of(by: &Caller) -> Result<Door, EngineError> {
             let rights = Rights::Role(Role::Operator);
             Ok(Door::Key(Caller { rights, ..by.clone() }))
         }
-        Rights::Role(_) => {
+        Rights::Role(_) | Rights::System(_) => {
             by.require(Role::Operator)?;
             Ok(Door::Key(by.clone()))
         }

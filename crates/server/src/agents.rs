@@ -86,7 +86,7 @@ pub(crate) fn may_ask(path: &str) -> Result<(), Fault> {
 pub(crate) fn is_run(caller: &Caller, whose: SessionId) -> Result<(), Fault> {
     match caller.rights {
         Rights::Session { session, .. } if session == whose => Ok(()),
-        Rights::Session { .. } | Rights::Role(_) => {
+        Rights::Session { .. } | Rights::Role(_) | Rights::System(_) => {
             let text = "from inside a sandbox only the token of its own run counts";
             Err(Fault::new(ProblemKind::Forbidden, text).with_hint("use OVERMIND_TOKEN"))
         }

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
+use std::process::Command;
+
 use serde_json::json;
 
 use crate::home::{Done, Home, until};
@@ -56,22 +58,60 @@ impl Keys {
         }
     }
 
-    /// Starts a run of this agent over HTTP, with a program of the caller's; the status of the answer.
-    fn runs_of(&self, key: &str, agent: &str, command: &serde_json::Value) -> (String, String) {
-        let agents = self.home.run(&["agents", "-o", "json"]).ok().json();
-        let found = agents.as_array().unwrap().iter().find(|one| one["name"] == agent).unwrap();
-        let body = json!({"agent_id": found["id"], "task": "x", "command": command});
-        let output = std::process::Command::new("curl")
+    /// A request with a key, or as the admin: the status of the answer, and its body.
+    fn http(
+        &self,
+        key: Option<&str>,
+        method: &str,
+        path: &str,
+        body: &serde_json::Value,
+    ) -> (String, String) {
+        let admin = std::fs::read_to_string(self.home.data().join("admin.token")).unwrap();
+        let key = key.unwrap_or(admin.trim());
+        let output = Command::new("curl")
             .args(["-s", "-w", "\\n%{http_code}", "--unix-socket"])
             .arg(self.home.data().join("overmind.sock"))
-            .args(["-H", &format!("Authorization: Bearer {key}")])
+            .args(["-X", method, "-H", &format!("Authorization: Bearer {key}")])
             .args(["-H", "Content-Type: application/json", "-d", &body.to_string()])
-            .arg("http://localhost/api/runs")
+            .arg(format!("http://localhost{path}"))
             .output()
             .unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         let (body, status) = text.rsplit_once('\n').unwrap();
         (status.to_owned(), body.to_owned())
+    }
+
+    fn id_of(&self, agent: &str) -> serde_json::Value {
+        let agents = self.home.run(&["agents", "-o", "json"]).ok().json();
+        let found = agents.as_array().unwrap().iter().find(|one| one["name"] == agent).unwrap();
+        found["id"].clone()
+    }
+
+    /// Starts a run of this agent over HTTP, with a program of the caller's; the status of the answer.
+    fn runs_of(&self, key: &str, agent: &str, command: &serde_json::Value) -> (String, String) {
+        let body = json!({"agent_id": self.id_of(agent), "task": "x", "command": command});
+        self.http(Some(key), "POST", "/api/runs", &body)
+    }
+
+    /// A repository in a project that an admin has declared for all.
+    fn declared(&self, name: &str) -> (tempfile::TempDir, String) {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().canonicalize().unwrap().to_str().unwrap().to_owned();
+        std::fs::write(dir.path().join("a.txt"), "as it was\n").unwrap();
+        for words in [&["init", "-q", "-b", "main"][..], &["add", "."], &["commit", "-q", "-m", "x"]] {
+            let git = Command::new("git")
+                .args(["-c", "user.name=t", "-c", "user.email=t@localhost"])
+                .args(words)
+                .current_dir(&at)
+                .status();
+            assert!(git.unwrap().success());
+        }
+        let project = json!({
+            "apiVersion": "overmind/v1", "kind": "Project", "metadata": {"name": name},
+            "spec": {"path": at},
+        });
+        self.apply(None, &project).ok();
+        (dir, at)
     }
 
     fn author(&self, kind: &str, name: &str) -> String {
@@ -90,7 +130,7 @@ fn a_run_that_reaches_the_host_is_answered_by_admins_alone() {
     home.wait_for(&asked, "awaiting_approval");
     for key in [&keys.op, &keys.runs] {
         let yes = home.run_env(&[("OVERMIND_TOKEN", key)], &["approve", &asked]);
-        yes.fails(6).says("only an admin may say what a run without a sandbox does");
+        yes.fails(6).says("only an admin may say what a run does that has no sandbox");
     }
     assert_eq!(home.fetch(&asked)["status"], "awaiting_approval");
     // To say no needs no such rights.
@@ -227,4 +267,134 @@ fn who_steers_what_another_wrote_lends_them_no_rights() {
     mine["spec"]["suspend"] = json!(true);
     keys.apply(Some(&op), &mine).ok();
     assert_eq!(keys.author("ritual", "sly"), "op");
+}
+
+#[test]
+fn a_run_in_a_checkout_itself_is_told_by_admins_alone_also_in_a_declared_project() {
+    let keys = Keys::new();
+    let home = &keys.home;
+    let (_dir, at) = keys.declared("shop");
+    keys.program(None, "shell", &json!({"command": {"argv": ["sh"], "kind": "session"}})).ok();
+    let here = ["run", "-d", "shell", "--here", "--project", &at, "--name", "here", "-o", "name"];
+    let run = home.run(&here).ok().line().to_owned();
+    home.wait_for(&run, "running");
+    for key in [&keys.op, &keys.runs] {
+        for words in [&["send", "here", "echo evil >> a.txt"][..], &["fork", "here", "--at", "0"]] {
+            home.run_env(&[("OVERMIND_TOKEN", key)], words).fails(6).says("only an admin may");
+        }
+    }
+    home.run(&["send", "here", "echo mine >> a.txt"]).ok();
+    let text = until("the admin is heard", || {
+        let text = std::fs::read_to_string(format!("{at}/a.txt")).unwrap();
+        text.contains("mine").then_some(text)
+    });
+    assert_eq!(text, "as it was\nmine\n");
+    home.run(&["kill", "here"]).ok();
+}
+
+#[test]
+fn a_message_to_a_program_on_the_host_is_typed_in_for_admins_and_what_runs_there() {
+    let keys = Keys::new();
+    let home = &keys.home;
+    keys.program(None, "host", &json!({"sandbox": "none", "command": {"argv": ["sh"], "kind": "session"}})).ok();
+    let all = json!({"can_message": ["*"], "can_subscribe": ["**"], "can_publish": ["**"]});
+    let (status, body) = keys.http(None, "PUT", "/mesh/permissions/default", &all);
+    assert_eq!(status, "200", "{body}");
+    let run = home.run(&["run", "-d", "host", "--name", "target", "-o", "name"]).ok();
+    let run = run.line().to_owned();
+    home.wait_for(&run, "running");
+    let written = |name: &str| home.path().join(name).exists();
+    let payload = |name: &str| {
+        json!({"x": format!("$(id > {})", home.path().join(name).display())})
+    };
+    // What an operator publishes to a topic, and what a run in a sandbox writes.
+    let join = json!({"agent_id": "host", "topic": "news.x"});
+    keys.http(None, "POST", "/mesh/subscribe", &join);
+    let news = json!({"topic": "news.x", "payload": payload("by-topic")});
+    let (status, body) = keys.http(Some(&keys.op), "POST", "/mesh/publish", &news);
+    assert_eq!(status, "200", "{body}");
+    let letter = json!({"to": "host", "type": "t", "payload": payload("by-run")}).to_string();
+    let script = "curl -s -XPOST \"$OVERMIND_SERVER/mesh/message\" \
+                  -H \"Authorization: Bearer $OVERMIND_TOKEN\" -H 'content-type: application/json' \
+                  -d \"$0\"";
+    keys.program(
+        Some(&keys.op),
+        "inside",
+        &json!({"command": {"argv": ["sh", "-c", script, letter], "exact": true}}),
+    )
+    .ok();
+    let sent = keys.op(&["run", "inside", "--wait", "-o", "name"]).ok().line().to_owned();
+    home.run(&["logs", &sent]).ok().shows("\"received\":true");
+    // One of the admin's, sent after them, is typed in. Each agent gets its messages in order.
+    let mine = json!({"to": "host", "type": "t", "payload": payload("by-admin")});
+    let (status, body) = keys.http(None, "POST", "/mesh/message", &mine);
+    assert_eq!(status, "200", "{body}");
+    until("the admin's is typed in", || written("by-admin").then_some(()));
+    assert!(!written("by-topic") && !written("by-run"));
+    home.run(&["kill", "target"]).ok();
+}
+
+#[test]
+fn a_program_with_secrets_does_not_run_on_files_of_a_lesser_key() {
+    let keys = Keys::new();
+    let home = &keys.home;
+    let make = json!({"command": {
+        "argv": ["sh", "-c", "./build"], "exact": true, "write": [home.path()],
+    }});
+    keys.program(None, "maker", &make).ok();
+    keys.program(
+        Some(&keys.op),
+        "mine",
+        &json!({"command": {"argv": ["sh", "-c", "echo id > build; chmod +x build"], "exact": true}}),
+    )
+    .ok();
+    let run = keys.op(&["run", "mine", "--wait", "-o", "name"]).ok().line().to_owned();
+    let own = home.fetch(&run)["workspace"].as_str().unwrap().to_owned();
+    let body = json!({"agent_id": keys.id_of("maker"), "task": "x", "workspace": own});
+    let (status, said) = keys.http(Some(&keys.op), "POST", "/api/runs", &body);
+    assert!(status == "403" && said.contains("not on files of their own"), "{status} {said}");
+    // In a declared project the files are the project's.
+    let (_dir, at) = keys.declared("shop");
+    let body = json!({"agent_id": keys.id_of("maker"), "task": "x", "workspace": at});
+    let (status, said) = keys.http(Some(&keys.op), "POST", "/api/runs", &body);
+    assert_eq!(status, "200", "{said}");
+}
+
+#[test]
+fn an_agent_that_an_operator_wrote_gets_nothing_of_the_host_when_an_admin_runs_it() {
+    let keys = Keys::new();
+    let home = &keys.home;
+    let (_dir, at) = keys.declared("shop");
+    let evil = json!({"command": {"argv": ["sh", "-c", "echo evil >> a.txt"], "exact": true}});
+    keys.program(Some(&keys.op), "helper", &evil).ok();
+    let here = ["run", "helper", "--here", "--project", &at, "--wait"];
+    home.run(&here).fails(6).says("was last written by `op` (operator)");
+    assert_eq!(std::fs::read_to_string(format!("{at}/a.txt")).unwrap(), "as it was\n");
+    // In a worktree and a sandbox of its own it may run.
+    home.run(&["run", "helper", "--project", &at, "--wait"]).ok();
+    // An admin who has read it, and writes it again, answers for it.
+    home.run(&["agent", "edit", "helper", "--role", "read by me"]).ok();
+    home.run(&here).ok();
+    assert_eq!(std::fs::read_to_string(format!("{at}/a.txt")).unwrap(), "as it was\nevil\n");
+}
+
+#[test]
+fn who_returns_a_fleet_to_a_template_of_another_lends_them_no_rights() {
+    let keys = Keys::new();
+    let home = &keys.home;
+    keys.program(None, "box", &json!({"command": {"argv": ["sleep", "600"], "exact": true}})).ok();
+    let fleet = |task: &str| {
+        json!({
+            "apiVersion": "overmind/v1", "kind": "Fleet", "metadata": {"name": "web"},
+            "spec": {"replicas": 1, "template": {"agent": "box", "task": task}},
+        })
+    };
+    keys.apply(Some(&keys.op), &fleet("the operator's")).ok();
+    home.run(&["rollout", "status", "web", "--timeout", "1m"]).ok();
+    keys.apply(None, &fleet("the admin's")).ok();
+    assert_eq!(keys.author("fleet", "web"), "admin");
+    home.run(&["rollout", "status", "web", "--timeout", "1m"]).ok();
+    home.run(&["rollout", "undo", "web", "--to-revision", "1"]).ok();
+    assert_eq!(keys.author("fleet", "web"), "op");
+    home.run(&["delete", "fleet", "web"]).ok();
 }

@@ -186,6 +186,18 @@ fn needs_python_a_call_by_http_waits_for_a_person_and_gets_what_the_server_said(
         let sum = calling.join().unwrap();
         assert_eq!(sum["result"]["content"][0]["text"], "3", "{sum}");
     });
+    // A key that is revoked while its call waits has nothing done for it.
+    let late = std::thread::scope(|scope| {
+        let calling = scope.spawn(|| call("mcp.small.add", json!({"a": 5, "b": 6})));
+        let item = crate::home::until("the call asks", || {
+            let open = asked(&home, admin.trim(), "GET", "/api/inbox?state=open", None);
+            open.as_array()?.first().cloned()
+        });
+        home.run(&["key", "revoke", "editor"]).ok();
+        home.run(&["answer", item["id"].as_str().unwrap(), "yes"]).ok();
+        calling.join().unwrap()
+    });
+    assert!(!late.to_string().contains("11"), "{late}");
     let events = asked(&home, admin.trim(), "GET", "/api/events?limit=200", None);
     let kinds = |kind: &str| {
         events.as_array().unwrap().iter().filter(|event| event["type"] == kind).count()

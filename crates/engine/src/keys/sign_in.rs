@@ -62,7 +62,7 @@ impl Engine {
     pub async fn sign_in(&self, by: &Caller, lifetime: Duration) -> Result<NewKey, EngineError> {
         let role = match by.rights {
             Rights::Role(role @ (Role::Viewer | Role::Runs | Role::Operator | Role::Admin)) => role,
-            Rights::Role(Role::Mcp | Role::Model) | Rights::Session { .. } => {
+            Rights::Role(Role::Mcp | Role::Model) | Rights::System(_) | Rights::Session { .. } => {
                 let message =
                     format!("`{}` cannot sign in to the dashboard: it may not read runs", by.name);
                 return Err(EngineError::Forbidden { message });

@@ -269,7 +269,7 @@ impl Engine {
         self.artifact_may_save(by, run).await?;
         let owner = self.who_session(run).await?;
         let author = match by.rights {
-            Rights::Role(_) => by.name.clone(),
+            Rights::Role(_) | Rights::System(_) => by.name.clone(),
             Rights::Session { .. } => owner.name.clone(),
         };
         self.artifact_save_as(owner, author, run, None, draft).await

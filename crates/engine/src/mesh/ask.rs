@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use overmind_core::ids::{ColonyId, EffectId, InboxId, SessionId};
 use overmind_core::inbox::{InboxCursor, InboxFilter, InboxItem, InboxKind, InboxState};
-use overmind_core::row::{Role, SessionRow};
+use overmind_core::row::SessionRow;
 use overmind_core::store::{Change, Commit, Guard, NewEvent, Page, Store, StoreError, StreamId};
 use overmind_core::time::Timestamp;
 use serde_json::{Value, json};
 
 use crate::Engine;
-use crate::caller::{Caller, Rights};
+use crate::caller::Caller;
 use crate::cortex::lock;
 use crate::error::EngineError;
 use crate::inbox::closed;
@@ -235,7 +235,7 @@ impl Engine {
         }
         let session = item.session;
         let is_own = session.is_none() && item.agent_name == by.name;
-        if is_own && by.rights != Rights::Role(Role::Admin) {
+        if is_own && !by.is_admin() {
             let message = format!(
                 "this is about a call of `{}` itself: another key, or an admin, has to answer",
                 by.name

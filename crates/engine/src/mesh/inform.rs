@@ -6,6 +6,7 @@ use overmind_core::acl::Verb;
 use overmind_core::agent::AgentStatus;
 use overmind_core::ids::{AgentId, ColonyId};
 use overmind_core::mesh::{MAX_CAPABILITIES, MAX_CAPABILITY, Registration, TopicPattern};
+use overmind_core::name::check_visible;
 use overmind_core::row::{Role, SessionStatus};
 use overmind_core::store::{Change, Page, SessionFilter};
 use serde_json::json;
@@ -48,11 +49,12 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let (who, id) = self.mailbox_of(by, agent, Role::Operator).await?;
         let sound = |one: &String| {
-            !one.is_empty() && one.len() <= MAX_CAPABILITY && !one.chars().any(char::is_control)
+            !one.is_empty() && one.len() <= MAX_CAPABILITY && check_visible(one).is_ok()
         };
         if capabilities.len() > MAX_CAPABILITIES || !capabilities.iter().all(sound) {
             let message = format!(
-                "capabilities has at most {MAX_CAPABILITIES} texts of 1 to {MAX_CAPABILITY} bytes"
+                "capabilities has at most {MAX_CAPABILITIES} texts of 1 to {MAX_CAPABILITY} bytes, \
+                 without characters that cannot be seen"
             );
             return Err(EngineError::invalid("capabilities", message));
         }

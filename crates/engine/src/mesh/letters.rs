@@ -14,6 +14,7 @@ use overmind_core::ids::{AgentId, ColonyId, EffectId, LetterId, SessionId};
 use overmind_core::mesh::{
     Dead, Letter, LetterFilter, LetterMark, MAX_DEAD, MAX_WAITING, Priority,
 };
+use overmind_core::name::check_visible;
 use overmind_core::row::Role;
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::store::{Change, Guard, Store, StoreError};
@@ -163,7 +164,7 @@ impl Engine {
             ("reply_to", draft.reply_to.as_ref()),
         ] {
             if text.is_some_and(|text| {
-                text.chars().count() > FIELD_CHARS || text.chars().any(char::is_control)
+                text.chars().count() > FIELD_CHARS || check_visible(text).is_err()
             }) {
                 let message = format!("{field} has at most {FIELD_CHARS} printable characters");
                 return Err(EngineError::invalid(field, message));

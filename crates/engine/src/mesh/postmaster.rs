@@ -15,18 +15,20 @@ use overmind_core::process::prompt::Provider;
 use overmind_core::process::provider::launch;
 use overmind_core::process::{NoteKind, ProcessKey};
 use overmind_core::room::stay::RoomPhase;
-use overmind_core::row::{Role, SessionRow, SessionStatus};
+use overmind_core::row::{SessionRow, SessionStatus};
 use overmind_core::store::{Change, Guard, NewEvent, Page, SessionFilter, StreamId};
 use overmind_core::time::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use super::letters::Mailbox;
 use super::{event, explained};
 use crate::Engine;
-use crate::caller::{Caller, Rights};
+use crate::caller::{Caller, Part};
 use crate::cortex::{Order, lock};
 use crate::error::EngineError;
+use crate::reach::reaches_host;
 use crate::request::SessionDraft;
 
 /// Lanes that work at once.
@@ -104,6 +106,9 @@ enum Brought {
     Yes,
     /// Nobody is there who could take it: it waits for a session to come to rest.
     Nobody,
+    /// Its sender may not tell these sessions what to do. It stays in the mailbox, which the agent may
+    /// read, and holds up no other.
+    Refused,
     /// It may work later.
     Failed(EngineError),
 }
@@ -183,34 +188,61 @@ impl Engine {
         }
         let _turn = mailbox.turn.lock().await;
         let now = self.cortex.clock.now();
-        let readable = LetterFilter::Readable(now);
-        let letters = self.cortex.store.letter_list(id, readable, 0, TURN).await?;
-        let more = letters.len() == TURN as usize;
-        for letter in letters.into_iter().filter(|letter| letter.fate(now).is_none()) {
-            match self.bring_one(&agent.spec.name, policy, &letter).await {
-                Brought::Yes => {
-                    self.acknowledge(&mailbox, id, "postmaster", vec![letter.id]).await?;
+        let (mut left, mut after, mut refused) = (TURN, 0, HashSet::new());
+        while left > 0 {
+            let readable = LetterFilter::Readable(now);
+            let letters = self.cortex.store.letter_list(id, readable, after, TURN).await?;
+            let Some(last) = letters.last() else { return Ok(false) };
+            after = last.place;
+            for letter in letters.into_iter().filter(|letter| letter.fate(now).is_none()) {
+                if left == 0 || refused.contains(&letter.from) {
+                    continue;
                 }
-                Brought::Nobody => return Ok(false),
-                Brought::Failed(err) => {
-                    tracing::debug!(letter.id = %letter.id, error = %err, "a letter came back");
-                    let now = self.cortex.clock.now();
-                    let mark = letter.mark.read(now, None, None);
-                    let payload = json!({
-                        "agent_id": id, "by": "postmaster", "ids": [letter.id],
-                        "attempts": [mark.attempts], "error": err.to_string(),
-                    });
-                    let (to, id, attempts) = (letter.to, letter.id, letter.mark.attempts);
-                    let guard = Guard::LetterAt { to, id, attempts, dead: false };
-                    let expires_at = letter.expires_at;
-                    let change = Change::LetterMark { to, id, mark, expires_at };
-                    let told = event("mail.delivered", now, payload);
-                    self.cortex.store.commit(explained(told, vec![guard], vec![change])).await?;
-                    self.cortex.mesh.post.poke_at(mark.visible_at, to);
+                match self.bring_one(&agent.spec.name, policy, &letter).await {
+                    Brought::Refused => {
+                        refused.insert(letter.from);
+                        continue;
+                    }
+                    Brought::Nobody => return Ok(false),
+                    brought => self.brought(&mailbox, id, &letter, brought).await?,
                 }
+                left -= 1;
             }
         }
-        Ok(more)
+        Ok(true)
+    }
+
+    /// Writes down what became of a letter that was brought, or could not be.
+    async fn brought(
+        &self,
+        mailbox: &Mailbox,
+        id: AgentId,
+        letter: &Letter,
+        brought: Brought,
+    ) -> Result<(), EngineError> {
+        match brought {
+            Brought::Yes => {
+                self.acknowledge(mailbox, id, "postmaster", vec![letter.id]).await?;
+            }
+            Brought::Nobody | Brought::Refused => {}
+            Brought::Failed(err) => {
+                tracing::debug!(letter.id = %letter.id, error = %err, "a letter came back");
+                let now = self.cortex.clock.now();
+                let mark = letter.mark.read(now, None, None);
+                let payload = json!({
+                    "agent_id": id, "by": "postmaster", "ids": [letter.id],
+                    "attempts": [mark.attempts], "error": err.to_string(),
+                });
+                let (to, id, attempts) = (letter.to, letter.id, letter.mark.attempts);
+                let guard = Guard::LetterAt { to, id, attempts, dead: false };
+                let expires_at = letter.expires_at;
+                let change = Change::LetterMark { to, id, mark, expires_at };
+                let told = event("mail.delivered", now, payload);
+                self.cortex.store.commit(explained(told, vec![guard], vec![change])).await?;
+                self.cortex.mesh.post.poke_at(mark.visible_at, to);
+            }
+        }
+        Ok(())
     }
 
     async fn bring_one(&self, agent: &str, policy: OnMessage, letter: &Letter) -> Brought {
@@ -218,7 +250,16 @@ impl Engine {
             Ok(rows) => rows,
             Err(err) => return Brought::Failed(err),
         };
+        let mut refused = false;
         for row in &rows {
+            match self.may_be_told_by(&letter.from, row.id).await {
+                Ok(()) => {}
+                Err(EngineError::Forbidden { .. }) => {
+                    refused = true;
+                    continue;
+                }
+                Err(err) => return Brought::Failed(err),
+            }
             let taken = match (&row.command, row.status) {
                 (Some(command), _) if command.pid.is_some() => {
                     self.type_letter(row, command.life, letter).await
@@ -245,12 +286,18 @@ impl Engine {
                 Err(err) => return Brought::Failed(err),
             }
         }
+        if refused {
+            return Brought::Refused;
+        }
         if policy != OnMessage::Start || !rows.is_empty() {
             return Brought::Nobody;
         }
-        let mut starter = Caller::new("postmaster", Rights::Role(Role::Operator));
-        // Whoever may not run this agent may not write to it either: see `letter_send_as`.
-        starter.on_host = true;
+        match self.may_be_started_by(&letter.from, letter.to).await {
+            Ok(true) => {}
+            Ok(false) => return Brought::Refused,
+            Err(err) => return Brought::Failed(err),
+        }
+        let starter = Caller::system(Part::Dispatcher);
         let draft = SessionDraft {
             agent: letter.to.to_string(),
             task: shown(letter),
@@ -271,6 +318,19 @@ impl Engine {
                 tracing::debug!(agent, error = %err, "no session was started for a letter");
                 Brought::Failed(err)
             }
+        }
+    }
+
+    /// Whether a message of this sender may start a session of the agent.
+    async fn may_be_started_by(&self, sender: &str, agent: AgentId) -> Result<bool, EngineError> {
+        let Some(agent) = self.cortex.agent(agent).await? else { return Ok(false) };
+        if !reaches_host(&agent.spec, None) {
+            return Ok(true);
+        }
+        match self.may_reach_host(sender).await {
+            Ok(()) => Ok(true),
+            Err(EngineError::Forbidden { .. }) => Ok(false),
+            Err(err) => Err(err),
         }
     }
 

@@ -57,12 +57,12 @@ impl Engine {
     /// [`EngineError::Forbidden`] when it says something else.
     pub(crate) async fn who(&self, by: &Caller, given: Option<&str>) -> Result<Who, EngineError> {
         let who = match &by.rights {
-            Rights::Role(role) => Who {
+            Rights::Role(_) | Rights::System(_) => Who {
                 name: by.name.clone(),
                 agent: None,
                 session: None,
                 line: Vec::new(),
-                role: Some(*role),
+                role: by.role(),
             },
             Rights::Session { session, .. } => self.who_session(*session).await?,
         };
@@ -201,7 +201,7 @@ impl Engine {
                 let agent = who.agent()?;
                 Ok((who, agent))
             }
-            Rights::Role(_) => {
+            Rights::Role(_) | Rights::System(_) => {
                 by.require(least)?;
                 let who = self.who(by, None).await?;
                 let Some(agent) = agent else {

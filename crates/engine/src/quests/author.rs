@@ -9,7 +9,8 @@ use overmind_core::agent::Agent;
 use overmind_core::fleet;
 use overmind_core::quest::{Author, FINALIZER};
 use overmind_core::record::decide::Put;
-use overmind_core::record::kinds::fleet::{FLEET, LINEAGE, SENTINEL};
+use overmind_core::record::kinds::context::CONTEXT;
+use overmind_core::record::kinds::fleet::{FLEET, LINEAGE, PACK, SENTINEL};
 use overmind_core::record::kinds::quest::QUEST;
 use overmind_core::record::rows::RecordChange;
 use overmind_core::record::{KindInfo, Record};
@@ -23,6 +24,11 @@ use crate::error::EngineError;
 /// Kinds that keep their author: those whose reconcilers start sessions, and contexts, which say what is
 /// in the environment of a command.
 const KINDS: &[&str] = &["context", "fleet", "lineage", "quest", "ritual", "sentinel"];
+
+/// Whether runs exist for records of a kind.
+pub(crate) fn starts_runs(kind: &str) -> bool {
+    kind != CONTEXT.name && (KINDS.contains(&kind) || kind == PACK.name)
+}
 
 /// The finalizers that a record gets: quests and fleets always have the one of their reconciler.
 pub(crate) fn held(
@@ -77,22 +83,29 @@ fn author_of(record: &Record) -> Option<Author> {
 
 /// Keeps in a record who has written its spec: the caller, or somebody who may do less and has written
 /// what it starts. That is the author of what is there where it starts the same, and that of its owner,
-/// whose template it is made from.
+/// whose template it is made from. `earlier` are the revisions of its template, to which it may return.
 pub(crate) fn authored(
     by: &Caller,
     found: Option<&Record>,
     owner: Option<&Record>,
-    mut put: Put,
+    earlier: &[Record],
+    put: Put,
 ) -> Put {
     let same = found.is_some_and(|found| found.generation == put.record.generation);
-    let Rights::Role(role) = by.rights else { return put };
+    let Some(role) = by.role() else { return put };
     if same || !KINDS.contains(&put.record.key.kind.as_str()) {
         return put;
     }
-    let before = found.filter(|found| started(&found.spec) == started(&put.record.spec));
-    let weaker = [before, owner].into_iter().flatten().filter_map(author_of);
+    let new = started(&put.record.spec);
+    let before = found.into_iter().chain(earlier).filter(|one| started(&one.spec) == new);
+    let weaker = before.chain(owner).filter_map(author_of);
     let writer = Author { name: by.name.clone(), role };
     let author = weaker.fold(writer, |one, other| if other.role < one.role { other } else { one });
+    kept_author(put, Some(&author))
+}
+
+/// Writes an author into the status of what is put.
+pub(crate) fn kept_author(mut put: Put, author: Option<&Author>) -> Put {
     let set = |status: &mut Value| {
         if let Some(fields) = status.as_object_mut() {
             fields.insert("author".to_owned(), json!(author));
@@ -117,9 +130,9 @@ fn writer(agent: &Agent) -> Role {
 /// who wrote the agent last. A spec names its agent by name, and whoever may write agents can put
 /// another one under that name.
 pub(crate) fn lent(by: &Caller, agent: &Agent) -> Caller {
-    let rights = match by.rights {
-        Rights::Role(role) => Rights::Role(role.min(writer(agent))),
-        Rights::Session { session, epoch } => Rights::Session { session, epoch },
+    let rights = match by.role() {
+        Some(role) => Rights::Role(role.min(writer(agent))),
+        None => by.rights.clone(),
     };
     Caller { rights, ..by.clone() }
 }

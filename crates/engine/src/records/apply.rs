@@ -119,7 +119,11 @@ impl Engine {
                         Some(Owner::Record(id)) => self.records.record_by_id(id).await?,
                         Some(Owner::Session(_)) | None => None,
                     };
-                    puts.push(quests::authored(by, found.as_ref(), owner.as_ref(), put));
+                    let earlier = match &found {
+                        Some(found) => self.packs_of(found).await?,
+                        None => Vec::new(),
+                    };
+                    puts.push(quests::authored(by, found.as_ref(), owner.as_ref(), &earlier, put));
                 }
                 Err(Refusal::Invalid { wrong: more, .. }) => {
                     wrong.extend(more.into_iter().map(|error| (at, error)));

@@ -230,7 +230,7 @@ impl Engine {
 
     async fn party(&self, by: &Caller) -> Result<Party, Refusal> {
         let session = match &by.rights {
-            Rights::Role(_) => {
+            Rights::Role(_) | Rights::System(_) => {
                 by.require_models()
                     .map_err(|err| Refusal::new(RefusalKind::Forbidden, err.to_string()))?;
                 return Ok(Party {

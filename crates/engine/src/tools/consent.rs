@@ -78,6 +78,9 @@ impl Engine {
                     }
                 }
                 InboxState::Answered if item.details.get(USED) != Some(&Value::Bool(true)) => {
+                    if let Asker::Key(by) = asker {
+                        self.still_may_call(by).await?;
+                    }
                     let answer = item.answer.clone().unwrap_or_default();
                     if !self.use_up(item).await? {
                         continue; // another call was quicker
@@ -97,6 +100,15 @@ impl Engine {
         Err(EngineError::conflict(format!(
             "`{tool}` was asked about {MAX_TIMES} times: change the call"
         )))
+    }
+
+    /// Refuses a caller whose key was revoked while its call waited.
+    async fn still_may_call(&self, by: &Caller) -> Result<(), EngineError> {
+        if by.is_admin() || self.key_named(&by.name).await?.is_some() {
+            return Ok(());
+        }
+        let message = format!("the key `{}` was revoked while its call waited", by.name);
+        Err(EngineError::Forbidden { message })
     }
 
     /// What exactly is asked about, as a hash.

@@ -292,7 +292,7 @@ impl Engine {
                 self.permit_beside(session, Verb::Api, service, "cannot access").await?;
                 Ok(caller(Some(session), Some(agent), pass))
             }
-            Rights::Role(_) => {
+            Rights::Role(_) | Rights::System(_) => {
                 proved.require(Role::Admin)?;
                 Ok(caller(None, None, pass))
             }

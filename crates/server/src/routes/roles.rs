@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use overmind_api::ProblemKind;
 use overmind_core::row::Role;
-use overmind_engine::{Caller, Rights};
+use overmind_engine::Caller;
 
 use super::{ROUTES, Route};
 use crate::fault::Fault;
@@ -98,7 +98,7 @@ impl Own {
 ///
 /// 403.
 pub(super) fn check(caller: &Caller, route: &Route) -> Result<(), Fault> {
-    let Rights::Role(role) = caller.rights else {
+    let Some(role) = caller.role() else {
         return match route.own {
             Own::Nothing => {
                 let method = route.method.to_uppercase();

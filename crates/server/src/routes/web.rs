@@ -13,7 +13,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::upgrade::OnUpgrade;
 use overmind_api::ProblemKind;
 use overmind_core::row::Role;
-use overmind_engine::{Caller, EngineError, Rights, SIGN_IN_LASTS, is_of_a_sign_in};
+use overmind_engine::{Caller, EngineError, SIGN_IN_LASTS, is_of_a_sign_in};
 use overmind_web::{Answer, Call, Fut, Incoming, Pass, Port, Refusal, Reply, SignIn, Visitor};
 use tower::ServiceExt;
 
@@ -233,10 +233,7 @@ impl Port for Api<'_> {
 
 /// A run's own token cannot sign in; it would see nothing.
 fn role(caller: &Caller) -> Role {
-    match caller.rights {
-        Rights::Role(role) => role,
-        Rights::Session { .. } => Role::Model,
-    }
+    caller.role().unwrap_or(Role::Model)
 }
 
 fn used_up() -> Refusal {
