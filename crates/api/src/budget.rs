@@ -60,12 +60,17 @@ pub struct BudgetLeft {
 pub struct Budget {
     #[cfg_attr(feature = "openapi", schema(value_type = String, example = "lim_4f1c02d3a9e18b57a6d2f3c4b5a69788"))]
     pub id: LimitId,
-    /// `swarm`, `colony:<id>`, `agent:<id>`, `session:<id>` or `key:<name>`.
+    /// `swarm`, `colony:<id>`, `agent:<id>`, `owner:<uid>`, `session:<id>` or `key:<name>`.
     #[cfg_attr(
         feature = "openapi",
         schema(example = "agent:agt_0190b2c4d5e67000800000000000002a")
     )]
     pub scope: String,
+    /// What people call the scope, where it names an id of something that is there: `agent:coder`,
+    /// `session:fix`, `fleet/web`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(example = "agent:coder"))]
+    pub scope_name: Option<String>,
     pub per: Period,
     /// Warns and refuses nothing.
     pub soft: bool,
@@ -119,6 +124,7 @@ impl Budget {
         Self {
             id: limit.id,
             scope: limit.scope.to_string(),
+            scope_name: None,
             per: limit.period.into(),
             soft: limit.soft,
             extra: BudgetAmount {
@@ -150,7 +156,8 @@ impl Budget {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BudgetPut {
-    /// `swarm`, `colony:default`, `agent:<id or name>`, `session:<id>` or `key:<name>`.
+    /// `swarm`, `colony:default`, `agent:<id or name>`, a kind and a name (`fleet/web`), `session:<id>` or
+    /// `key:<name>`.
     #[cfg_attr(feature = "openapi", schema(example = "agent:coder"))]
     pub scope: String,
     pub per: Period,

@@ -35,7 +35,8 @@ Example:
 
 #[derive(Clone, Debug, Args)]
 pub struct BudgetSetArgs {
-    /// `swarm`, `colony:default`, `agent:NAME`, `session:RUN` or `key:NAME`
+    /// `swarm`, `colony:default`, `agent:NAME`, `session:RUN`, `key:NAME`, or a resource with runs:
+    /// `fleet/NAME`, `ritual/NAME`
     pub scope: String,
     /// US dollars
     #[arg(long, value_name = "N", required_unless_present = "tokens")]

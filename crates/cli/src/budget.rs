@@ -27,20 +27,20 @@ pub async fn run(cx: &Context, command: BudgetCommand) -> Outcome {
     match command {
         BudgetCommand::Set(args) => {
             let budget = set(&remote, args).await?;
-            shown(cx, &remote, &[budget]).await?;
+            shown(cx, &[budget])?;
         }
         BudgetCommand::List => {
-            shown(cx, &remote, &remote.client().budget_list().await?).await?;
+            shown(cx, &remote.client().budget_list().await?)?;
         }
         BudgetCommand::Rm { id } => {
             let all = remote.client().budget_list().await?;
             let id = found(&remote, &all, &id).await?.to_string();
             let gone = remote.client().budget_remove(&id).await?;
             if cx.out.for_people() {
-                let scope = named(&remote, &gone.scope).await;
+                let scope = named(&gone);
                 cx.out.note(&format!("{} of {scope} is gone", ids::short(&id)));
             } else {
-                shown(cx, &remote, &[gone]).await?;
+                shown(cx, &[gone])?;
             }
         }
     }
@@ -81,6 +81,7 @@ async fn found(remote: &Remote, all: &[Budget], given: &str) -> Result<LimitId, 
     let fits = |budget: &&Budget| {
         scope.as_ref() == Some(&budget.scope)
             || budget.scope == given
+            || named(budget) == given
             || ids::matches(given, &budget.id.to_string())
     };
     let fitting: Vec<&Budget> = all.iter().filter(fits).collect();
@@ -106,34 +107,18 @@ async fn found(remote: &Remote, all: &[Budget], given: &str) -> Result<LimitId, 
 ///
 /// What kept them from being listed.
 pub async fn scopes(remote: &Remote) -> Result<Vec<String>, Failure> {
-    let mut scopes = Vec::new();
-    for budget in remote.client().budget_list().await? {
-        scopes.push(named(remote, &budget.scope).await);
-    }
-    Ok(scopes)
+    Ok(remote.client().budget_list().await?.iter().map(|one| named(one).to_owned()).collect())
 }
 
 /// What a limit is for, as people say it.
-async fn named(remote: &Remote, scope: &str) -> String {
-    let name = match scope.split_once(':') {
-        Some(("agent", id)) => remote.find_agent(id).await.map(|agent| agent.name),
-        Some(("session", id)) => remote.run(id).await.map(|run| run.name),
-        Some(_) | None => return scope.to_owned(),
-    };
-    match (scope.split_once(':'), name) {
-        (Some((kind, _)), Ok(name)) => format!("{kind}:{name}"),
-        (_, Ok(_) | Err(_)) => scope.to_owned(),
-    }
+fn named(budget: &Budget) -> &str {
+    budget.scope_name.as_deref().unwrap_or(&budget.scope)
 }
 
-async fn shown(cx: &Context, remote: &Remote, budgets: &[Budget]) -> Result<(), Failure> {
-    let mut scopes = Vec::new();
-    for budget in budgets {
-        scopes.push(match cx.out.for_people() {
-            true => named(remote, &budget.scope).await,
-            false => budget.scope.clone(),
-        });
-    }
+fn shown(cx: &Context, budgets: &[Budget]) -> Result<(), Failure> {
+    let for_people = cx.out.for_people();
+    let scopes = budgets.iter().map(|one| if for_people { named(one) } else { &one.scope });
+    let scopes: Vec<&str> = scopes.collect();
     let table = |wide: bool| {
         let mut columns = vec!["ID", "SCOPE", "PER", "KIND", "LIMIT", "USED", "RESERVED", "LEFT"];
         if wide {
@@ -147,7 +132,7 @@ async fn shown(cx: &Context, remote: &Remote, budgets: &[Budget]) -> Result<(), 
             let left = amounts(budget.left.microusd, budget.left.tokens);
             let mut row = vec![
                 cell(id),
-                cell(if wide { &budget.scope } else { scope }),
+                cell(if wide { budget.scope.as_str() } else { *scope }),
                 cell(budget.per.as_str()),
                 dim(if budget.soft { "soft" } else { "hard" }),
                 cell(amounts(budget.microusd, budget.tokens)),

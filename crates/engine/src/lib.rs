@@ -296,6 +296,7 @@ impl Engine {
             clock: Arc::clone(&clock),
             ids: Arc::clone(&ids),
             prices,
+            records: Arc::clone(&records),
             inbox: inbox.clone(),
         })
         .await?;

@@ -9,7 +9,7 @@ use overmind_core::budget::{
     Amount, Baseline, BudgetChange, CAP, CallRecord, Content, CostBy, CostQuery, CostRow, Ended,
     KEPT_WINDOWS, Limit, Period, Reservation, Scope, Snapshot, Window, WindowKey, Windowed, period,
 };
-use overmind_core::ids::{AgentId, CallId, ColonyId, LimitId, SessionId};
+use overmind_core::ids::{AgentId, CallId, ColonyId, LimitId, RecordId, SessionId};
 use overmind_core::model::Usage;
 use overmind_core::store::Page;
 use rusqlite::types::Value as Sql;
@@ -359,26 +359,50 @@ pub(crate) fn baseline(conn: &Connection, scope: Scope, since: i32) -> Outcome<B
         Ok(Baseline { spent, unpriced: cells.u64(2)? })
     };
     let keyed = format!("{sum} AND key = ?3");
+    let of_session =
+        |id: SessionId| one(conn, &keyed, params![since, "session", id.to_string()], read);
     let found = match scope {
         Scope::Swarm => one(conn, sum, params![since, "colony"], read)?,
         Scope::Colony(id) => one(conn, &keyed, params![since, "colony", id.to_string()], read)?,
         Scope::Agent(id) => one(conn, &keyed, params![since, "agent", id.to_string()], read)?,
         Scope::Key(name) => one(conn, &keyed, params![since, "key", name.as_str()], read)?,
-        Scope::Session(id) => {
-            let family = family(conn, id)?;
-            let mut all = Baseline::default();
-            for id in family {
-                let part = one(conn, &keyed, params![since, "session", id.to_string()], read)?;
-                let part = part.unwrap_or_default();
-                let more = |a: u64, b: u64| a.saturating_add(b).min(CAP);
-                all.spent.microusd = more(all.spent.microusd, part.spent.microusd);
-                all.spent.tokens = more(all.spent.tokens, part.spent.tokens);
-                all.unpriced = more(all.unpriced, part.unpriced);
-            }
-            Some(all)
-        }
+        Scope::Session(id) => Some(sum_of(family(conn, id)?, &of_session)?),
+        Scope::Owner(id) => Some(sum_of(owned(conn, id)?, &of_session)?),
     };
     Ok(found.unwrap_or_default())
+}
+
+fn sum_of(
+    sessions: Vec<SessionId>,
+    of_session: &dyn Fn(SessionId) -> Outcome<Option<Baseline>>,
+) -> Outcome<Baseline> {
+    let more = |a: u64, b: u64| a.saturating_add(b).min(CAP);
+    let mut all = Baseline::default();
+    for id in sessions {
+        let part = of_session(id)?.unwrap_or_default();
+        all.spent.microusd = more(all.spent.microusd, part.spent.microusd);
+        all.spent.tokens = more(all.spent.tokens, part.spent.tokens);
+        all.unpriced = more(all.unpriced, part.unpriced);
+    }
+    Ok(all)
+}
+
+/// Sessions that exist for a record, or for one that it owns, and all that they started.
+fn owned(conn: &Connection, record: RecordId) -> Outcome<Vec<SessionId>> {
+    many(
+        conn,
+        "WITH RECURSIVE
+           owners (id) AS (
+             VALUES (?1)
+             UNION SELECT records.id FROM records JOIN owners
+               ON records.owner = owners.id AND records.owner_is_session = 0),
+           family (id) AS (
+             SELECT sessions.id FROM sessions JOIN owners ON sessions.owner = owners.id
+             UNION SELECT sessions.id FROM sessions JOIN family ON sessions.parent = family.id)
+         SELECT id FROM family",
+        [blob(record.as_u128())],
+        |row| Ok(SessionId::from_u128(Cells::new(row, "sessions").u128(0)?)),
+    )
 }
 
 /// A session and all that it started, and those again.

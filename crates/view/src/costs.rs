@@ -153,7 +153,10 @@ impl BudgetRow {
         let used_share = share(budget.used);
         Self {
             id: budget.id.to_string(),
-            scope: named(&budget.scope, names),
+            scope: match &budget.scope_name {
+                Some(name) => clean::cut(&clean::line(name), 80).into_owned(),
+                None => named(&budget.scope, names),
+            },
             per: budget.per.as_str().to_owned(),
             limit: both(budget.microusd, budget.tokens),
             used: of(budget.used),

@@ -1,10 +1,10 @@
-//! What a limit is about: the whole swarm, a colony, an agent, one session with its children, or whoever calls
-//! with a key.
+//! What a limit is about: the whole swarm, a colony, an agent, all that a declared thing runs, one session with
+//! its children, or whoever calls with a key.
 
 use std::fmt;
 use std::str::FromStr;
 
-use crate::ids::{AgentId, ColonyId, SessionId};
+use crate::ids::{AgentId, ColonyId, RecordId, SessionId};
 
 /// From the widest to the narrowest. A call counts in all that it belongs to, and in each session
 /// above its own.
@@ -14,6 +14,9 @@ pub enum Scope {
     Swarm,
     Colony(ColonyId),
     Agent(AgentId),
+    /// All sessions that exist for a record, such as a fleet or a ritual, with what they start. A
+    /// session counts in its owner and in each owner above that.
+    Owner(RecordId),
     /// A session and all that it started.
     Session(SessionId),
     /// Calls that are nobody's session: those with this API key, or with the admin token (`admin`).
@@ -56,6 +59,7 @@ impl fmt::Display for Scope {
             Self::Swarm => f.write_str("swarm"),
             Self::Colony(id) => write!(f, "colony:{id}"),
             Self::Agent(id) => write!(f, "agent:{id}"),
+            Self::Owner(id) => write!(f, "owner:{id}"),
             Self::Session(id) => write!(f, "session:{id}"),
             Self::Key(name) => write!(f, "key:{}", name.as_str()),
         }
@@ -64,7 +68,9 @@ impl fmt::Display for Scope {
 
 /// A text that names no scope.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a scope: swarm, colony:<id>, agent:<id>, session:<id> or key:<name>")]
+#[error(
+    "`{0}` is not a scope: swarm, colony:<id>, agent:<id>, owner:<uid>, session:<id> or key:<name>"
+)]
 pub struct ScopeError(String);
 
 impl FromStr for Scope {
@@ -80,6 +86,7 @@ impl FromStr for Scope {
             "colony" if id == ColonyId::DEFAULT_NAME => Ok(Self::Colony(ColonyId::DEFAULT)),
             "colony" => id.parse().map(Self::Colony).map_err(|_| wrong()),
             "agent" => id.parse().map(Self::Agent).map_err(|_| wrong()),
+            "owner" => id.parse().map(Self::Owner).map_err(|_| wrong()),
             "session" => id.parse().map(Self::Session).map_err(|_| wrong()),
             "key" => KeyName::of(id).map(Self::Key).ok_or_else(wrong),
             _ => Err(wrong()),
@@ -110,6 +117,7 @@ mod tests {
             Scope::Swarm,
             Scope::Colony(ColonyId::DEFAULT),
             Scope::Agent(AgentId::from_u128(7)),
+            Scope::Owner(RecordId::from_u128(9)),
             Scope::Session(SessionId::from_u128(8)),
             Scope::Key(KeyName::of("ci: nightly").unwrap()),
             Scope::Key(KeyName::of(&"é".repeat(24)).unwrap()),
@@ -118,8 +126,17 @@ mod tests {
             assert_eq!(scope.to_string().parse(), Ok(scope));
         }
         assert_eq!("colony:default".parse(), Ok(Scope::Colony(ColonyId::DEFAULT)));
-        for bad in ["", "Swarm", "agent", "agent:", "agent:bob", "session:agt_1", "key:", "fleet:x"]
-        {
+        for bad in [
+            "",
+            "Swarm",
+            "agent",
+            "agent:",
+            "agent:bob",
+            "owner:web",
+            "session:agt_1",
+            "key:",
+            "fleet:x",
+        ] {
             assert!(bad.parse::<Scope>().is_err(), "{bad}");
         }
         assert!(format!("key:{}", "x".repeat(49)).parse::<Scope>().is_err());

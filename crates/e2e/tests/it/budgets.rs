@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use overmind_testkit::upstream::{Answer, Say, Script, Upstream};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use crate::gateway::{Gateway, messages};
@@ -170,6 +170,48 @@ fn a_stop_holds_over_a_kill_until_it_is_ended() {
     world.home.run(&["resume"]).fails(5).says("nothing is halted");
     let killed = world.home.run(&["halt", "--kill", "-o", "json"]).ok().json();
     assert_eq!((&killed["halted"], &killed["canceled_runs"]), (&true.into(), &0.into()));
+}
+
+#[test]
+fn a_limit_of_a_ritual_bounds_the_runs_of_its_quests_and_ends_with_it() {
+    let world = World::new();
+    world.answer();
+    let home = &world.home;
+    let ritual = json!({
+        "apiVersion": "overmind/v1", "kind": "Ritual", "metadata": {"name": "daily"},
+        "spec": {
+            "schedule": "@daily", "suspend": true, "template": {"agent": "worker", "task": "go"},
+        },
+    });
+    std::fs::write(home.work().join("ritual.json"), ritual.to_string()).unwrap();
+    home.run(&["apply", "-f", "ritual.json"]).ok();
+    home.run(&["budget", "set", "ritual/weekly", "--usd", "1", "--per", "day"]).fails(3);
+    home.run(&["budget", "set", "project/p", "--usd", "1", "--per", "day"])
+        .fails(2)
+        .says("no run exists for a project");
+    home.run(&["cron", "run", "daily"]).ok();
+    until("the first has run", || (world.runs("succeeded").len() == 1).then_some(()));
+    let set = ["budget", "set", "ritual/daily", "--usd", "0.0013", "--per", "total"];
+    home.run(&set).ok().shows("ritual/daily");
+    until("what it spent before counts", || (world.used() == 1_200).then_some(()));
+    home.run(&["cron", "run", "daily"]).ok();
+    let items = until("the second one asks for more", || {
+        let items = home.run(&["inbox", "-o", "json"]).ok().json();
+        (!items.as_array().unwrap().is_empty()).then_some(items)
+    });
+    let asked = items[0]["details"]["prompt"].as_str().unwrap().to_owned();
+    assert!(asked.contains("ritual/daily"), "{items}");
+    // What belongs to nobody is not bounded by it.
+    let run = home.run(&["run", "worker", "go", "-o", "name"]).ok().line().to_owned();
+    home.wait_for(&run, "succeeded");
+    home.run(&["approve", items[0]["id"].as_str().unwrap(), "--usd", "1"]).ok();
+    until("the second has run", || (world.runs("succeeded").len() == 3).then_some(()));
+    until("it is counted", || (world.used() == 2_400 && world.reserved() == 0).then_some(()));
+    home.run(&["delete", "ritual", "daily"]).ok();
+    until("its limit is gone", || {
+        let all = home.run(&["budget", "list", "-o", "json"]).ok().json();
+        all.as_array().unwrap().is_empty().then_some(())
+    });
 }
 
 #[test]

@@ -5,8 +5,10 @@ use overmind_core::budget::{
     BudgetChange, CallRecord, CostQuery, CostRow, Halt, Limit, Period, Scope, Source, Unit,
     UnknownPrice, Window,
 };
-use overmind_core::ids::{CallId, ColonyId, InboxId, LimitId, SessionId};
+use overmind_core::ids::{CallId, ColonyId, InboxId, LimitId, RecordId, SessionId};
 use overmind_core::inbox::{InboxCursor, InboxFilter, InboxItem, InboxState};
+use overmind_core::record::Name;
+use overmind_core::record::kind::{KINDS, find};
 use overmind_core::row::{ApiKey, Role, SessionStatus};
 use overmind_core::store::{Change, Commit, NewEvent, Page, StreamId};
 use overmind_core::time::Timestamp;
@@ -16,10 +18,11 @@ use tokio::sync::oneshot;
 use super::writer::{Op, Then};
 use super::{Budgets, HALT, ended};
 use crate::Engine;
-use crate::caller::Caller;
+use crate::caller::{Caller, Part};
 use crate::cortex::Order;
 use crate::error::EngineError;
 use crate::mesh::ask::is_unwaited;
+use crate::quests::starts_runs;
 use crate::request::SessionBudget;
 
 /// Items of the inbox that are looked at when a limit was raised.
@@ -59,6 +62,8 @@ pub struct LimitView {
     pub start: Timestamp,
     /// When it ends; `None` when it never does.
     pub resets_at: Option<Timestamp>,
+    /// What people call the scope, where it names an id: `agent:coder`, `session:fix`, `fleet/web`.
+    pub name: Option<String>,
 }
 
 /// How much more a limit gets.
@@ -87,7 +92,12 @@ impl Budgets {
             start,
             resets_at: limit.period.end(start),
             limit: limit.clone(),
+            name: None,
         }
+    }
+
+    async fn named_view(&self, limit: &Limit, now: Timestamp) -> LimitView {
+        LimitView { name: self.name_of(limit.scope).await, ..self.view(limit, now) }
     }
 
     /// The limits that a session's calls count in, the widest scope first.
@@ -96,7 +106,7 @@ impl Budgets {
         row: &overmind_core::row::SessionRow,
     ) -> Result<Vec<LimitView>, overmind_core::store::StoreError> {
         let mut scopes = vec![Scope::Swarm, Scope::Colony(row.colony), Scope::Agent(row.agent)];
-        scopes.extend(self.lineage(row.id).await?.iter().copied().map(Scope::Session));
+        scopes.extend(self.line(row.id).await?.iter().copied());
         let mut limits: Vec<Limit> = {
             let ledger = self.ledger();
             ledger.limits().filter(|limit| scopes.contains(&limit.scope)).cloned().collect()
@@ -242,7 +252,10 @@ impl Budgets {
 
     /// Removes every limit of a session that is not there.
     pub(crate) async fn unbind(&self, session: SessionId, by: &str) -> Result<(), EngineError> {
-        let scope = Scope::Session(session);
+        self.remove_limits(Scope::Session(session), by).await
+    }
+
+    async fn remove_limits(&self, scope: Scope, by: &str) -> Result<(), EngineError> {
         let ids: Vec<LimitId> = {
             let ledger = self.ledger();
             ledger.limits().filter(|limit| limit.scope == scope).map(|limit| limit.id).collect()
@@ -260,17 +273,46 @@ impl Budgets {
             let ledger = self.ledger();
             let of_session = |limit: &Limit| match limit.scope {
                 Scope::Session(id) => Some(id),
-                Scope::Swarm | Scope::Colony(_) | Scope::Agent(_) | Scope::Key(_) => None,
+                Scope::Swarm
+                | Scope::Colony(_)
+                | Scope::Agent(_)
+                | Scope::Owner(_)
+                | Scope::Key(_) => None,
             };
             ledger.limits().filter_map(of_session).collect()
         };
         sessions.dedup();
         for session in sessions {
             if self.0.store.session_fetch(session).await?.is_none() {
-                self.unbind(session, "system").await?;
+                self.unbind(session, Part::Reconcilers.name()).await?;
             }
         }
         Ok(())
+    }
+
+    /// Removes the limits of records that are not there any more. Answers how many.
+    pub(crate) async fn unbind_records(&self) -> Result<u64, EngineError> {
+        let mut owners: Vec<RecordId> = {
+            let ledger = self.ledger();
+            let of_record = |limit: &Limit| match limit.scope {
+                Scope::Owner(id) => Some(id),
+                Scope::Swarm
+                | Scope::Colony(_)
+                | Scope::Agent(_)
+                | Scope::Session(_)
+                | Scope::Key(_) => None,
+            };
+            ledger.limits().filter_map(of_record).collect()
+        };
+        owners.dedup();
+        let mut removed = 0;
+        for owner in owners {
+            if self.0.records.record_by_id(owner).await?.is_none() {
+                self.remove_limits(Scope::Owner(owner), Part::Reconcilers.name()).await?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
     }
 
     pub(crate) fn halted(&self) -> Option<Halt> {
@@ -300,12 +342,16 @@ impl Engine {
     /// # Errors
     ///
     /// [`EngineError::Forbidden`].
-    pub fn budget_list(&self, by: &Caller) -> Result<Vec<LimitView>, EngineError> {
+    pub async fn budget_list(&self, by: &Caller) -> Result<Vec<LimitView>, EngineError> {
         by.require(Role::Viewer)?;
         let mut limits: Vec<Limit> = self.budgets().ledger().limits().cloned().collect();
         limits.sort_by_key(|limit| (limit.scope, limit.period, limit.soft));
         let now = self.cortex.clock.now();
-        Ok(limits.iter().map(|limit| self.budgets().view(limit, now)).collect())
+        let mut views = Vec::with_capacity(limits.len());
+        for limit in &limits {
+            views.push(self.budgets().named_view(limit, now).await);
+        }
+        Ok(views)
     }
 
     /// One limit.
@@ -313,15 +359,15 @@ impl Engine {
     /// # Errors
     ///
     /// [`EngineError::NotFound`].
-    pub fn budget_fetch(&self, by: &Caller, id: LimitId) -> Result<LimitView, EngineError> {
+    pub async fn budget_fetch(&self, by: &Caller, id: LimitId) -> Result<LimitView, EngineError> {
         by.require(Role::Viewer)?;
         let limit = self.budgets().ledger().limit(id).cloned();
         let limit = limit.ok_or_else(|| EngineError::not_found("Budget"))?;
-        Ok(self.budgets().view(&limit, self.cortex.clock.now()))
+        Ok(self.budgets().named_view(&limit, self.cortex.clock.now()).await)
     }
 
-    /// The scope that a text names: as [`Scope`] does, or `agent:` and an agent's name, or
-    /// `session:` and a run's name. A key must be there, and not be revoked.
+    /// The scope that a text names: as [`Scope`] does, or `agent:` and an agent's name, or a kind and
+    /// the name of one that is there (`fleet/web`). A key must be there, and not be revoked.
     ///
     /// # Errors
     ///
@@ -331,6 +377,11 @@ impl Engine {
         by.require(Role::Viewer)?;
         if let Some(agent) = text.strip_prefix("agent:") {
             return Ok(Scope::Agent(self.find_agent(agent).await?.id));
+        }
+        if let Some((kind, name)) = text.split_once('/')
+            && !kind.contains(':')
+        {
+            return self.owner_scope(kind, name).await;
         }
         let scope: Scope =
             text.parse().map_err(|err| EngineError::invalid("scope", format!("{err}")))?;
@@ -343,8 +394,26 @@ impl Engine {
             Scope::Key(name) if !self.is_key(name.as_str()).await? => {
                 Err(EngineError::not_found("API key"))
             }
+            Scope::Owner(id) => {
+                let found = self.records.record_by_id(id).await?;
+                found.map(|_| scope).ok_or_else(|| EngineError::not_found("Resource"))
+            }
             Scope::Swarm | Scope::Colony(_) | Scope::Agent(_) | Scope::Key(_) => Ok(scope),
         }
+    }
+
+    /// The record of a kind whose runs a limit bounds.
+    async fn owner_scope(&self, kind: &str, name: &str) -> Result<Scope, EngineError> {
+        let info =
+            find(KINDS, kind).map_err(|err| EngineError::invalid("scope", err.to_string()))?;
+        if !starts_runs(info.name) {
+            let message = format!("no run exists for a {}: nothing counts in it", info.name);
+            return Err(EngineError::invalid("scope", message));
+        }
+        let name =
+            Name::parse(name).map_err(|err| EngineError::invalid("scope", err.to_string()))?;
+        let record = self.record_fetch(&Caller::system(Part::Reconcilers), info, &name).await?;
+        Ok(Scope::Owner(record.id))
     }
 
     /// Whether somebody calls by this name: the holder of the data directory, or of an API key.
@@ -391,7 +460,7 @@ impl Engine {
         limit.check().map_err(|err| EngineError::invalid("", err.to_string()))?;
         self.budgets().put_limit(limit, "budget.limit_set", &by.name, Vec::new()).await?;
         self.wake(&group_of(id), "the limit was changed", by).await;
-        self.budget_fetch(&Caller::admin(), id)
+        self.budget_fetch(&Caller::admin(), id).await
     }
 
     /// Removes a limit. What was spent stays in the costs. Sessions that wait for it go on.
@@ -401,7 +470,7 @@ impl Engine {
     /// [`EngineError::NotFound`].
     pub async fn budget_remove(&self, by: &Caller, id: LimitId) -> Result<LimitView, EngineError> {
         by.require(Role::Admin)?;
-        let view = self.budget_fetch(by, id)?;
+        let view = self.budget_fetch(by, id).await?;
         self.budgets().remove_limit(id, &by.name).await?;
         self.wake(&group_of(id), "the limit was removed", by).await;
         Ok(view)

@@ -20,8 +20,11 @@ use overmind_core::budget::{
     Ask, CallRecord, Ended, Halt, KeyName, Ledger, Prices, Refusal, Reservation, Scope, Settled,
     Spend,
 };
-use overmind_core::ids::{CallId, IdSource, SessionId};
+use overmind_core::ids::{CallId, IdSource, RecordId, SessionId};
 use overmind_core::model::Usage;
+use overmind_core::record::Owner;
+use overmind_core::record::kind::{KINDS, find};
+use overmind_core::record::rows::RecordRows;
 use overmind_core::store::{NewEvent, Store, StoreError, StreamId};
 use overmind_core::time::{Clock, Timestamp};
 use serde_json::json;
@@ -32,9 +35,9 @@ pub use self::admin::{Halting, LimitView, NewLimit, Raise};
 pub(crate) use self::native::{Held, Unheld};
 use self::writer::{End, Op};
 
-/// Sessions whose ancestors are remembered.
-const KEPT_LINEAGES: usize = 10_000;
-/// Generations of sessions that a call counts in.
+/// Sessions of which is remembered what they count in.
+const KEPT_LINES: usize = 10_000;
+/// Generations of sessions, and of owners, that a call counts in.
 const GENERATIONS: usize = 32;
 /// A refusal that repeats is written down once in this time.
 const REFUSALS: Duration = Duration::from_secs(60);
@@ -145,7 +148,8 @@ struct Inner {
     ends: AtomicUsize,
     /// What was spent before a new limit was looked up.
     ready: Notify,
-    lineages: Mutex<HashMap<SessionId, Arc<[SessionId]>>>,
+    records: Arc<dyn RecordRows>,
+    lines: Mutex<HashMap<SessionId, Arc<[Scope]>>>,
     refused: Mutex<HashMap<Repeat, Repeated>>,
     /// Limits change one after the other.
     limits: tokio::sync::Mutex<()>,
@@ -170,6 +174,7 @@ pub(crate) struct Parts {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) ids: Arc<dyn IdSource>,
     pub(crate) prices: Arc<dyn Prices>,
+    pub(crate) records: Arc<dyn RecordRows>,
     pub(crate) inbox: watch::Sender<u64>,
 }
 
@@ -177,7 +182,7 @@ impl Budgets {
     /// Reads limits, windows and what a crash left. Calls that were under way then are settled at
     /// their worst: they stand in the queue before anything else.
     pub(crate) async fn load(parts: Parts) -> Result<(Self, Waiting), StoreError> {
-        let Parts { store, clock, ids, prices, inbox } = parts;
+        let Parts { store, clock, ids, prices, records, inbox } = parts;
         let snapshot = store.budget_snapshot().await?;
         let halt = store.setting_fetch(HALT.to_owned()).await?;
         let left: Vec<Ask> = snapshot.open.iter().map(|open| open.ask.clone()).collect();
@@ -193,7 +198,8 @@ impl Budgets {
             queue,
             ends: AtomicUsize::new(0),
             ready: Notify::new(),
-            lineages: Mutex::default(),
+            records,
+            lines: Mutex::default(),
             refused: Mutex::default(),
             limits: tokio::sync::Mutex::default(),
             freed: watch::Sender::new(0),
@@ -242,40 +248,61 @@ impl Budgets {
         let mut scopes = vec![Scope::Swarm, Scope::Colony(ask.colony)];
         scopes.extend(ask.agent.map(Scope::Agent));
         if let Some(session) = ask.session {
-            let lineage = self.lineage(session).await?;
-            scopes.extend(lineage.iter().copied().map(Scope::Session));
+            scopes.extend(self.line(session).await?.iter().copied());
         } else {
             scopes.extend(KeyName::of(&ask.caller).map(Scope::Key));
         }
         Ok(scopes)
     }
 
-    /// A session and those above it, itself last. They never change.
-    async fn lineage(&self, session: SessionId) -> Result<Arc<[SessionId]>, StoreError> {
-        let kept = || self.0.lineages.lock().unwrap_or_else(PoisonError::into_inner);
+    /// A session and those above it, itself last, each behind the records that it exists for. Who owns
+    /// a record is looked at once: a change of that is followed after the next start.
+    async fn line(&self, session: SessionId) -> Result<Arc<[Scope]>, StoreError> {
+        let kept = || self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = kept().get(&session) {
             return Ok(Arc::clone(known));
         }
-        let mut line = vec![session];
+        let mut line = vec![Scope::Session(session)];
         let mut at = self.0.store.session_fetch(session).await?;
         let exists = at.is_some();
-        while let Some(parent) = at.as_ref().and_then(|row| row.parent)
-            && line.len() < GENERATIONS
-            && !line.contains(&parent)
-        {
-            line.push(parent);
+        for _ in 0..GENERATIONS {
+            let Some(row) = at else { break };
+            self.owners_above(row.owner, &mut line).await?;
+            let Some(parent) = row.parent else { break };
+            if line.contains(&Scope::Session(parent)) {
+                break;
+            }
+            line.push(Scope::Session(parent));
             at = self.0.store.session_fetch(parent).await?;
         }
         line.reverse();
-        let line: Arc<[SessionId]> = line.into();
+        let line: Arc<[Scope]> = line.into();
         if exists {
             let mut kept = kept();
-            if kept.len() >= KEPT_LINEAGES {
+            if kept.len() >= KEPT_LINES {
                 kept.clear();
             }
             kept.insert(session, Arc::clone(&line));
         }
         Ok(line)
+    }
+
+    /// Adds a record and those that own it, itself first, each once.
+    async fn owners_above(
+        &self,
+        mut owner: Option<RecordId>,
+        line: &mut Vec<Scope>,
+    ) -> Result<(), StoreError> {
+        for _ in 0..GENERATIONS {
+            let Some(id) = owner.filter(|id| !line.contains(&Scope::Owner(*id))) else { break };
+            line.push(Scope::Owner(id));
+            let record = self.0.records.record_by_id(id).await?;
+            owner = match record.and_then(|record| record.owner) {
+                Some(Owner::Record(above)) => Some(above),
+                Some(Owner::Session(_)) | None => None,
+            };
+        }
+        Ok(())
     }
 
     /// Whether a hard limit applies to calls of a session.
@@ -320,23 +347,34 @@ impl Budgets {
         }
     }
 
-    /// A refusal with what people call an agent or a run whose limit it is.
+    /// A refusal with what people call the scope whose limit it is.
     async fn named(&self, refusal: Refusal) -> Refusal {
-        let store = &self.0.store;
-        let name = match refusal.scope() {
-            Some(Scope::Agent(id)) => {
-                let found = store.agent_fetch(id).await.ok().flatten();
-                found.map(|agent| format!("agent:{}", agent.spec.name))
-            }
-            Some(Scope::Session(id)) => {
-                let found = store.session_fetch(id).await.ok().flatten();
-                found.map(|row| format!("session:{}", row.name))
-            }
-            Some(Scope::Swarm | Scope::Colony(_) | Scope::Key(_)) | None => None,
-        };
-        match name {
+        let Some(scope) = refusal.scope() else { return refusal };
+        match self.name_of(scope).await {
             Some(name) => refusal.naming(name),
             None => refusal,
+        }
+    }
+
+    /// What people call a scope that is told by an id: `agent:coder`, `session:fix`, `fleet/web`.
+    /// `None` when the scope says it itself, or what it names is gone.
+    async fn name_of(&self, scope: Scope) -> Option<String> {
+        let Inner { store, records, .. } = &*self.0;
+        match scope {
+            Scope::Agent(id) => {
+                let agent = store.agent_fetch(id).await.ok()??;
+                Some(format!("agent:{}", agent.spec.name))
+            }
+            Scope::Session(id) => {
+                let row = store.session_fetch(id).await.ok()??;
+                Some(format!("session:{}", row.name))
+            }
+            Scope::Owner(id) => {
+                let key = records.record_by_id(id).await.ok()??.key;
+                let kind = find(KINDS, key.kind.as_str()).ok()?;
+                Some(format!("{}/{}", kind.name.to_lowercase(), key.name))
+            }
+            Scope::Swarm | Scope::Colony(_) | Scope::Key(_) => None,
         }
     }
 

@@ -81,13 +81,14 @@ mod tests {
     #[tokio::test]
     async fn a_call_that_nothing_bounds_begins_only_when_its_reservation_is_on_disk() {
         let dir = TempDir::new().unwrap();
-        let store: Arc<dyn Store> =
-            Arc::new(Sqlite::open(Options::new(dir.path().join("s.db"))).unwrap());
+        let sqlite = Arc::new(Sqlite::open(Options::new(dir.path().join("s.db"))).unwrap());
+        let store: Arc<dyn Store> = Arc::clone(&sqlite) as Arc<dyn Store>;
         let parts = Parts {
             store: Arc::clone(&store),
             clock: Arc::<ManualClock>::default() as Arc<dyn Clock>,
             ids: Arc::new(SeededIds::new(1)),
             prices: Arc::new(NoPrices),
+            records: sqlite,
             inbox: watch::Sender::new(0),
         };
         let (budgets, waiting) = Budgets::load(parts).await.unwrap();

@@ -153,11 +153,13 @@ impl Engine {
         let orphans = self.record_orphans_delete().await.map_err(|err| err.to_string());
         let expired = self.record_expired_delete(now).await.map_err(|err| err.to_string());
         let released = self.record_waiting_release().await.map_err(|err| err.to_string());
+        let unbound = self.budgets().unbind_records().await.map_err(|err| err.to_string());
         let mut said = Vec::new();
         for (count, what) in [
             (orphans?, "without their owner deleted"),
             (expired?, "expired"),
             (released?, "deleted after what they owned"),
+            (unbound?, "gone, whose limits are removed"),
         ] {
             if count > 0 {
                 said.push(format!("{count} {what}"));

@@ -89,8 +89,8 @@ impl Bank {
     }
 
     /// What is spent and reserved in a limit's window.
-    fn stands(&self, id: LimitId) -> (u64, u64) {
-        let view = self.world.engine.budget_fetch(&self.world.by, id).expect("it is there");
+    async fn stands(&self, id: LimitId) -> (u64, u64) {
+        let view = self.world.engine.budget_fetch(&self.world.by, id).await.expect("it is there");
         (view.window.spent.microusd, view.window.reserved.microusd)
     }
 
@@ -165,10 +165,10 @@ async fn parallel_calls_never_pass_a_limit_together() {
     let all = join_all((0..200).map(|_| bank.reserve(Spend::new(30, 30)))).await;
     let (tickets, refusals): (Vec<_>, Vec<_>) = all.into_iter().partition(Result::is_ok);
     assert_eq!((tickets.len(), refusals.len()), (33, 167));
-    assert_eq!(bank.stands(id), (0, 990));
+    assert_eq!(bank.stands(id).await, (0, 990));
     let settled = tickets.into_iter().map(|ticket| bank.settle(ticket.unwrap(), 10));
     join_all(settled).await;
-    assert_eq!(bank.stands(id), (330, 0));
+    assert_eq!(bank.stands(id).await, (330, 0));
     assert_eq!(bank.costs().await, (330, 33));
     // The refusals are told, and not once for each.
     let kinds = bank.system_kinds().await;
@@ -188,7 +188,7 @@ async fn a_reservation_is_on_disk_before_its_ticket_and_a_restart_settles_it_at_
     // As a crash leaves it: nobody says what became of the call.
     std::mem::forget(ticket);
     let bank = bank.restart(FakeModels::new([])).await;
-    assert_eq!(bank.stands(id), (400, 0));
+    assert_eq!(bank.stands(id).await, (400, 0));
     let refusal = refused(bank.reserve(Spend::new(601, 1)).await);
     assert!(matches!(refusal, Refusal::Over { used: 400, reserved: 0, asked: 601, .. }));
     // Written behind the reservation that follows it in the queue.
@@ -205,20 +205,25 @@ async fn a_dropped_ticket_counts_whole_and_a_released_one_not_at_all() {
     let bank = Bank::new(FakeModels::new([])).await;
     let id = bank.limit(Scope::Swarm, Period::Total, 1_000).await;
     drop(bank.reserve(Spend::new(100, 1)).await.unwrap());
-    assert_eq!(bank.stands(id), (100, 0));
+    assert_eq!(bank.stands(id).await, (100, 0));
     let ticket = bank.reserve(Spend::new(200, 1)).await.unwrap();
     let record = CallRecord::of(ticket.ask(), Ended::Failed);
     bank.world.engine.budgets().release(ticket, record).await.unwrap();
-    assert_eq!(bank.stands(id), (100, 0));
+    assert_eq!(bank.stands(id).await, (100, 0));
     assert_eq!(bank.costs().await, (100, 2));
     // Whoever does not wait for the answer has sent nothing.
     let mut waiting = Box::pin(bank.reserve(Spend::new(300, 1)));
     assert!(futures_util::poll!(&mut waiting).is_pending());
-    assert_eq!(bank.stands(id), (100, 300));
+    assert_eq!(bank.stands(id).await, (100, 300));
     drop(waiting);
     let end = bank.reserve(Spend::new(1, 1)).await.unwrap();
     bank.settle(end, 1).await;
-    bank.world.until_true("it is given back", || bank.stands(id) == (101, 0)).await;
+    let given_back = async {
+        while bank.stands(id).await != (101, 0) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), given_back).await.expect("it is given back");
     bank.world.check(&[]).await;
 }
 
@@ -234,7 +239,7 @@ async fn a_new_day_begins_at_midnight_and_late_settlements_belong_to_the_old_one
     bank.clock.advance(Duration::from_secs(1));
     let today = bank.reserve(Spend::new(90, 1)).await.unwrap();
     bank.settle(late, 100).await;
-    assert_eq!(bank.stands(id), (0, 90));
+    assert_eq!(bank.stands(id).await, (0, 90));
     bank.settle(today, 50).await;
     let query = CostQuery { by: CostBy::Day, since: 0, until: i32::MAX, limit: 9 };
     let days = bank.world.engine.costs(&bank.world.by, query).await.unwrap();
@@ -242,7 +247,7 @@ async fn a_new_day_begins_at_midnight_and_late_settlements_belong_to_the_old_one
     assert_eq!(days, [("2026-01-02".to_owned(), 50), ("2026-01-01".to_owned(), 100)]);
     // A limit that is set now knows what was spent before.
     let month = bank.limit(Scope::Swarm, Period::Month, 1_000).await;
-    assert_eq!(bank.stands(month), (150, 0));
+    assert_eq!(bank.stands(month).await, (150, 0));
 }
 
 #[tokio::test]
@@ -256,7 +261,7 @@ async fn an_agents_definition_is_its_limit_and_goes_with_it() {
         unknown_price: UnknownPrice::Deny,
     };
     let agent = bank.world.agent("m", |draft| draft.budget = Some(budget(5_000_000))).await;
-    let limits = bank.world.engine.budget_list(&bank.world.by).unwrap();
+    let limits = bank.world.engine.budget_list(&bank.world.by).await.unwrap();
     assert_eq!(limits.len(), 1);
     assert_eq!(limits[0].limit.scope.to_string(), format!("agent:{agent}"));
     assert_eq!(limits[0].limit.microusd, Some(5_000_000));
@@ -266,9 +271,9 @@ async fn an_agents_definition_is_its_limit_and_goes_with_it() {
     };
     let engine = &bank.world.engine;
     engine.agent_patch(&bank.world.by, &agent, patch(Some(budget(7)))).await.unwrap();
-    assert_eq!(engine.budget_list(&bank.world.by).unwrap()[0].limit.microusd, Some(7));
+    assert_eq!(engine.budget_list(&bank.world.by).await.unwrap()[0].limit.microusd, Some(7));
     engine.agent_patch(&bank.world.by, &agent, patch(None)).await.unwrap();
-    assert!(engine.budget_list(&bank.world.by).unwrap().is_empty());
+    assert!(engine.budget_list(&bank.world.by).await.unwrap().is_empty());
 }
 
 /// A run of a new agent, and the item of the inbox that it waits with.
@@ -315,7 +320,7 @@ async fn a_session_over_its_budget_asks_for_a_raise_and_goes_on_with_it() {
     let row = bank.world.ended(run).await;
     assert_eq!(row.final_answer.as_deref(), Some("done"));
     assert_eq!(engine.inbox_fetch(by, item.id).await.unwrap().state, InboxState::Approved);
-    let view = engine.budget_fetch(by, id).unwrap();
+    let view = engine.budget_fetch(by, id).await.unwrap();
     assert_eq!(view.limit.microusd_in(view.start), Some(5_000_005));
     assert_eq!((view.limit.microusd, view.window.spent.microusd), (Some(5), 7));
     // A request without a bound on its output got one.
@@ -385,7 +390,7 @@ async fn a_larger_limit_wakes_all_that_wait_for_it() {
     for run in &runs {
         assert_eq!(bank.world.ended(*run).await.status, SessionStatus::Succeeded);
     }
-    assert_eq!(bank.stands(swarm), (35, 0));
+    assert_eq!(bank.stands(swarm).await, (35, 0));
     bank.until_costs((35, 5)).await;
     bank.world.check(&runs).await;
 }
@@ -421,11 +426,11 @@ async fn a_child_counts_in_its_parents_budget() {
     let parent = bank.world.run(&agent, "x").await;
     bank.world.until(parent, &[SessionStatus::AwaitingInput]).await;
     let id = bank.limit(Scope::Session(parent), Period::Total, 50_000_000).await;
-    assert_eq!(bank.stands(id), (7, 0), "what it spent before there was a limit");
+    assert_eq!(bank.stands(id).await, (7, 0), "what it spent before there was a limit");
     let draft = SessionDraft { parent: Some(parent.to_string()), ..session_draft(&agent, "x") };
     let child = bank.world.engine.session_create(&bank.world.by, draft).await.unwrap().value.id;
     bank.world.ended(child).await;
-    assert_eq!(bank.stands(id), (14, 0));
+    assert_eq!(bank.stands(id).await, (14, 0));
     let query = CostQuery { by: CostBy::Session, since: 0, until: i32::MAX, limit: 9 };
     bank.until_costs((14, 2)).await;
     assert_eq!(bank.world.engine.costs(&bank.world.by, query).await.unwrap().len(), 2);
@@ -447,18 +452,18 @@ async fn a_session_is_made_with_a_budget_that_holds_from_its_first_call_and_goes
     let run = engine.session_create(by, draft(Some(1))).await.unwrap().value.id;
     let row = bank.world.until(run, &[SessionStatus::AwaitingInput]).await;
     assert!(row.prompt.unwrap().contains("budget"), "it is refused its first call");
-    let limits = || bank.world.engine.budget_list(&bank.world.by).unwrap();
-    assert_eq!(limits().len(), 1);
+    let limits = async || bank.world.engine.budget_list(&bank.world.by).await.unwrap();
+    assert_eq!(limits().await.len(), 1);
     // One whose name is taken leaves no budget.
     let taken = engine.session_create(by, draft(Some(1))).await;
     assert!(matches!(taken, Err(EngineError::Conflict { .. })), "{taken:?}");
-    assert_eq!(limits().len(), 1);
+    assert_eq!(limits().await.len(), 1);
     let raised = bank.limit(Scope::Session(run), Period::Total, 50_000_000).await;
     assert_eq!(bank.world.ended(run).await.status, SessionStatus::Succeeded);
-    assert_eq!(bank.stands(raised), (7, 0));
+    assert_eq!(bank.stands(raised).await, (7, 0));
     bank.world.check(&[run]).await;
     engine.session_remove(by, run, false).await.unwrap();
-    assert_eq!(limits(), []);
+    assert_eq!(limits().await, []);
 }
 
 #[tokio::test]
@@ -475,7 +480,7 @@ async fn a_budget_whose_session_was_never_made_is_gone_after_a_restart() {
     };
     bank.world.engine.budget_put(&bank.world.by, lost).await.unwrap();
     let bank = bank.restart(FakeModels::new([])).await;
-    assert_eq!(bank.world.engine.budget_list(&bank.world.by).unwrap(), []);
+    assert_eq!(bank.world.engine.budget_list(&bank.world.by).await.unwrap(), []);
 }
 
 #[tokio::test]
@@ -539,10 +544,10 @@ async fn what_a_cancelled_call_streamed_is_counted() {
         }
     };
     tokio::time::timeout(Duration::from_secs(20), heard).await.unwrap();
-    let (spent, reserved) = bank.stands(id);
+    let (spent, reserved) = bank.stands(id).await;
     assert!(spent == 0 && reserved > 1_000, "{reserved}");
     engine.session_cancel(by, run).await.unwrap();
-    let (spent, left) = bank.stands(id);
+    let (spent, left) = bank.stands(id).await;
     // The bound on its input, and a token for each byte that came.
     assert_eq!((spent, left), (reserved - 1_000 + 17, 0));
     bank.until_costs((spent, 1)).await;
@@ -560,7 +565,7 @@ async fn an_emergency_stop_may_end_everything() {
         bank.world.engine.halt(&bank.world.by, String::new(), Halting::Kill).await.unwrap();
     assert_eq!(ended, 1);
     assert_eq!(bank.world.ended(run).await.status, SessionStatus::Canceled);
-    assert_eq!(bank.stands(swarm), (0, 0));
+    assert_eq!(bank.stands(swarm).await, (0, 0));
 }
 
 #[tokio::test]
@@ -586,7 +591,7 @@ async fn a_soft_limit_warns_in_the_inbox_once_and_may_be_raised_there() {
     let answer = InboxAnswer::Raise { raise, reason: Some("fine".into()) };
     let item = bank.world.engine.inbox_answer(&bank.world.by, items[0].id, answer).await.unwrap();
     assert_eq!((item.state, item.answer.as_deref()), (InboxState::Approved, Some("fine")));
-    let limit = bank.world.engine.budget_fetch(&bank.world.by, id).unwrap().limit;
+    let limit = bank.world.engine.budget_fetch(&bank.world.by, id).await.unwrap().limit;
     assert_eq!(limit.microusd, Some(500));
     // 240 of 500 are spent: it warns again when the rest is.
     for _ in 0..5 {
@@ -609,7 +614,7 @@ async fn more_than_was_reserved_is_counted_and_told() {
     let id = bank.limit(Scope::Swarm, Period::Day, 100).await;
     let ticket = bank.reserve(Spend::new(100, 100)).await.unwrap();
     bank.settle(ticket, 130).await;
-    assert_eq!(bank.stands(id), (130, 0));
+    assert_eq!(bank.stands(id).await, (130, 0));
     let query = EventQuery {
         stream: Some(StreamId::System),
         after: 0,

@@ -19,7 +19,8 @@ use crate::fault::Fault;
 use crate::page::json;
 
 fn shown(view: LimitView) -> Budget {
-    Budget::new(view.limit, view.window, view.start, view.resets_at)
+    let budget = Budget::new(view.limit, view.window, view.start, view.resets_at);
+    Budget { scope_name: view.name, ..budget }
 }
 
 /// Lists all limits, the widest scope first, with what is used, reserved and left.
@@ -33,7 +34,8 @@ pub(crate) async fn budget_list(
     query: Query,
 ) -> Result<Response, Fault> {
     query.finish()?;
-    let limits: Vec<Budget> = cx.engine.budget_list(&caller)?.into_iter().map(shown).collect();
+    let limits: Vec<Budget> =
+        cx.engine.budget_list(&caller).await?.into_iter().map(shown).collect();
     Ok(json(&limits))
 }
 
@@ -44,7 +46,7 @@ pub(crate) async fn budget_list(
     put, path = "/api/budgets", tag = "budgets", request_body = BudgetPut,
     responses(
         (status = 200, body = Budget),
-        (status = 404, description = "The agent or run of the scope is not there"),
+        (status = 404, description = "The agent, resource or run of the scope is not there"),
         (status = 422, description = "A field is wrong; `errors` names it"),
     )
 ))]
@@ -80,7 +82,7 @@ pub(crate) async fn budget_fetch(
     Who(caller): Who,
     BudgetPath(id): BudgetPath,
 ) -> Result<Response, Fault> {
-    Ok(json(&shown(cx.engine.budget_fetch(&caller, id)?)))
+    Ok(json(&shown(cx.engine.budget_fetch(&caller, id).await?)))
 }
 
 /// Removes a limit; answers it as it stood. Costs stay. Runs that wait for it go on.
