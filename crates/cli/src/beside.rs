@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn projects_are_told_apart_by_the_ends_of_their_paths() {
+    fn projects_are_distinguished_by_the_ends_of_their_paths() {
         let all = ["/home/me/shop", "/home/you/shop", "/srv/site", "/"];
         let named = projects(all);
         let named: Vec<&str> = all.iter().map(|path| named[path].as_str()).collect();

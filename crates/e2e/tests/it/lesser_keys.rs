@@ -98,7 +98,9 @@ impl Keys {
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().canonicalize().unwrap().to_str().unwrap().to_owned();
         std::fs::write(dir.path().join("a.txt"), "as it was\n").unwrap();
-        for words in [&["init", "-q", "-b", "main"][..], &["add", "."], &["commit", "-q", "-m", "x"]] {
+        for words in
+            [&["init", "-q", "-b", "main"][..], &["add", "."], &["commit", "-q", "-m", "x"]]
+        {
             let git = Command::new("git")
                 .args(["-c", "user.name=t", "-c", "user.email=t@localhost"])
                 .args(words)
@@ -296,7 +298,12 @@ fn a_run_in_a_checkout_itself_is_told_by_admins_alone_also_in_a_declared_project
 fn a_message_to_a_program_on_the_host_is_typed_in_for_admins_and_what_runs_there() {
     let keys = Keys::new();
     let home = &keys.home;
-    keys.program(None, "host", &json!({"sandbox": "none", "command": {"argv": ["sh"], "kind": "session"}})).ok();
+    keys.program(
+        None,
+        "host",
+        &json!({"sandbox": "none", "command": {"argv": ["sh"], "kind": "session"}}),
+    )
+    .ok();
     let all = json!({"can_message": ["*"], "can_subscribe": ["**"], "can_publish": ["**"]});
     let (status, body) = keys.http(None, "PUT", "/mesh/permissions/default", &all);
     assert_eq!(status, "200", "{body}");
@@ -304,9 +311,8 @@ fn a_message_to_a_program_on_the_host_is_typed_in_for_admins_and_what_runs_there
     let run = run.line().to_owned();
     home.wait_for(&run, "running");
     let written = |name: &str| home.path().join(name).exists();
-    let payload = |name: &str| {
-        json!({"x": format!("$(id > {})", home.path().join(name).display())})
-    };
+    let payload =
+        |name: &str| json!({"x": format!("$(id > {})", home.path().join(name).display())});
     // What an operator publishes to a topic, and what a run in a sandbox writes.
     let join = json!({"agent_id": "host", "topic": "news.x"});
     keys.http(None, "POST", "/mesh/subscribe", &join);
