@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use overmind_core::Fut;
@@ -37,10 +37,11 @@ use crate::cgroup::Cgroups;
 use crate::init::enclosed::{ARGUMENT, PLAN, Plan};
 use crate::init::outward::Reach;
 use crate::init::reaper;
-use crate::init::root::{HOME_OF_THE_LIVING, SYSTEM};
+use crate::init::root::HOME_OF_THE_LIVING;
 use crate::init::spec::{Limits, Living, Program};
 use crate::namespace::{Namespace, Options};
 use crate::request::bad_config;
+use crate::way::{self, Follow, is_of_the_system};
 use crate::{attest, hidden, installed, repository};
 
 /// Bounds of a command that lives. What it uses in memory and processor time is not bounded.
@@ -65,6 +66,8 @@ struct Granted {
     write: Vec<PathBuf>,
     /// Of those that are read.
     borrowed: Vec<PathBuf>,
+    /// Where those that have a link on the way lead.
+    leads: Vec<(PathBuf, PathBuf)>,
     network: Network,
     /// Sorted. Only with the mesh.
     reaches: Vec<u16>,
@@ -134,14 +137,15 @@ impl Enclosures {
                  why in its log, or ask for `\"network\": \"none\"` or `\"host\"`",
             ));
         }
+        let mut needed = Vec::new();
         if let (Some(path), Some(program)) = (&plan.installed, plan.argv.first())
             && let Some(found) = installed::find(path, program)
         {
             plan.argv[0] = text(found.program.into_os_string())?;
-            plan.read.extend(found.needs);
+            needed = found.needs;
         }
         let (workspace, cwd) = self.workspace(&plan)?;
-        let granted = self.granted(&plan)?;
+        let granted = self.granted(&plan, &needed)?;
         self.find_program(&plan, &workspace, &granted)?;
         let driver = self.measuring(&granted);
         let attested = driver.attested().await?;
@@ -188,7 +192,7 @@ impl Enclosures {
         plan: &EnclosePlan,
     ) -> Result<(Arc<Namespace>, PathBuf), SandboxError> {
         let (workspace, _) = self.workspace(plan)?;
-        let granted = Granted { called: true, ..self.granted(plan)? };
+        let granted = Granted { called: true, ..self.granted(plan, &[])? };
         Ok((self.measuring(&granted), workspace))
     }
 
@@ -205,7 +209,8 @@ impl Enclosures {
         if measured.len() >= MEASURED {
             measured.clear();
         }
-        let Granted { read, write, borrowed, network, reaches, server, called } = granted.clone();
+        let Granted { read, write, borrowed, leads, network, reaches, server, called } =
+            granted.clone();
         let read_only = self.options.read_only.iter().cloned().chain(read).collect();
         let options = Options { read_only, ..self.options.clone() };
         let (sockets, door) = match server {
@@ -213,7 +218,9 @@ impl Enclosures {
             false => (Vec::new(), None),
         };
         let reaches = reaches.into_iter().map(|port| Reach { port, leads_to: port }).collect();
-        let living = Living { network, writable: write, borrowed, sockets, door, reaches, called };
+        let leads = leads.into_boxed_slice();
+        let living =
+            Living { network, writable: write, borrowed, leads, sockets, door, reaches, called };
         #[cfg(feature = "mutations")]
         let driver = match self.mutation.clone() {
             Some(mutation) => Namespace::broken(options, mutation),
@@ -226,9 +233,9 @@ impl Enclosures {
         driver
     }
 
-    /// The session's directory and where the command starts, as they are called without links.
+    /// The session's directory, to which no link may lead, and where the command starts.
     fn workspace(&self, plan: &EnclosePlan) -> Result<(PathBuf, PathBuf), SandboxError> {
-        let workspace = really(&plan.workspace)?;
+        let workspace = way::resolve(&plan.workspace, Follow::Never)?;
         if let Some(private) = self.private().find(|private| private.starts_with(&workspace)) {
             return Err(bad_config(format!(
                 "the directory {} holds {}, which no sandbox may show: work in a directory of the \
@@ -253,10 +260,20 @@ impl Enclosures {
         Ok((workspace, really(&plan.cwd)?))
     }
 
-    /// What of the plan's grants is shown beyond the system.
-    fn granted(&self, plan: &EnclosePlan) -> Result<Granted, SandboxError> {
-        let may_be_shown = |path: &PathBuf| {
-            let found = really(path)?;
+    /// What of the plan's grants, and of what its program needs, is shown beyond the system.
+    fn granted(&self, plan: &EnclosePlan, needed: &[PathBuf]) -> Result<Granted, SandboxError> {
+        let commands_are_root = match self.options.run_as {
+            Some(user) => user.uid == 0,
+            None => rustix::process::geteuid().is_root(),
+        };
+        let hosts = Follow::Hosts { commands_are_root };
+        let mut leads = Vec::new();
+        let mut may_be_shown = |path: &PathBuf, follow: Follow| {
+            // What a repository named is opened in its own way.
+            let found = match plan.borrowed.contains(path) {
+                true => really(path)?,
+                false => way::resolve(path, follow)?,
+            };
             never(&found)?;
             let near =
                 |private: &PathBuf| private.starts_with(&found) || found.starts_with(private);
@@ -280,16 +297,26 @@ impl Enclosures {
                 )));
             }
             // Its way may lead through a link of the root, which is there inside as well.
-            Ok(if is_of_the_system(path) { found } else { path.clone() })
+            if is_of_the_system(path) {
+                return Ok(found);
+            }
+            if found != *path {
+                leads.push((path.clone(), found));
+            }
+            Ok(path.clone())
         };
-        let list = |paths: &[PathBuf]| -> Result<Vec<PathBuf>, SandboxError> {
+        let mut list = |paths: &[PathBuf], follow| -> Result<Vec<PathBuf>, SandboxError> {
             let mut list: Vec<PathBuf> =
-                paths.iter().map(may_be_shown).collect::<Result<_, _>>()?;
+                paths.iter().map(|path| may_be_shown(path, follow)).collect::<Result<_, _>>()?;
             list.sort();
             list.dedup();
             Ok(list)
         };
-        let mut read = list(&plan.read)?;
+        let mut read = list(&plan.read, hosts)?;
+        read.extend(list(needed, Follow::All)?);
+        read.sort();
+        read.dedup();
+        let write = list(&plan.write, hosts)?;
         if let Some(lent) = &plan.lent {
             let found = really(lent)?;
             let rooms = self.options.rooms.iter().filter_map(|room| room.canonicalize().ok());
@@ -311,8 +338,15 @@ impl Enclosures {
         let (network, server) = (plan.network, plan.server);
         let mut borrowed = plan.borrowed.clone();
         borrowed.retain(|path| read.contains(path));
-        let write = list(&plan.write)?;
-        Ok(Granted { read, write, borrowed, network, reaches, server, called: false })
+        for path in &self.options.read_only {
+            let found = way::resolve(path, hosts)?;
+            if found != *path {
+                leads.push((path.clone(), found));
+            }
+        }
+        leads.sort();
+        leads.dedup();
+        Ok(Granted { read, write, borrowed, leads, network, reaches, server, called: false })
     }
 
     fn private(&self) -> impl Iterator<Item = PathBuf> {
@@ -491,13 +525,6 @@ fn never(path: &Path) -> Result<(), SandboxError> {
         ))),
         None => Ok(()),
     }
-}
-
-/// Whether every sandbox shows it.
-fn is_of_the_system(path: &Path) -> bool {
-    let mut parts = path.components();
-    parts.next() == Some(Component::RootDir)
-        && SYSTEM.iter().any(|name| path.starts_with(Path::new("/").join(name)))
 }
 
 /// Whether a variable tells the loader what to load into a program. What it names may lie in the

@@ -43,6 +43,7 @@ mod request;
 mod sys;
 mod unconfined;
 mod warm;
+mod way;
 
 pub use docker::Docker;
 pub use enclosure::Enclosures;

@@ -13,7 +13,7 @@ use overmind_core::sandbox::{SandboxError, SandboxRequest};
 
 use crate::RunAs;
 use crate::hidden::Hidden;
-use crate::init::root::{open_directory, open_working_directory, open_writable};
+use crate::init::opened::{open_directory, open_working_directory, open_writable};
 use crate::init::spec::Stop;
 use crate::repository;
 use crate::request::bad_config;

@@ -7,14 +7,13 @@ use overmind_core::objects::{Is, belongs};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use crate::init::root::open_host;
+use crate::init::opened::{PLAIN, open_host};
 use crate::init::spec::Stop;
 
 /// What a repository named, as it lies there now. Through a link only a directory of objects is shown:
 /// the link may be the repository's, and lead to the host's sockets and settings.
 pub(crate) fn open(path: &Path) -> Result<OwnedFd, Stop> {
-    let plain = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    if let Ok(opened) = open_host(path, plain) {
+    if let Ok(opened) = open_host(path, PLAIN) {
         return Ok(opened);
     }
     let opened = open_host(path, ResolveFlags::NO_MAGICLINKS)?;

@@ -38,6 +38,7 @@ pub(crate) mod enclosed;
 pub(crate) mod fixed;
 pub(crate) mod landlock;
 pub(crate) mod mutation;
+pub(crate) mod opened;
 pub(crate) mod outward;
 pub(crate) mod reaper;
 pub(crate) mod root;

@@ -15,7 +15,7 @@
 //! writable unless it is one that is called, and besides: what it was granted, at the host's paths; a home; `/dev/tty` and terminals
 //! of its own in `/dev/pts`; with the host's network also what names are looked up by.
 //!
-//! All mounts are made from descriptors, so a path is resolved once and what was checked is
+//! All mounts are made from descriptors, opened through no link, so what was judged is
 //! what gets mounted. Directories of the host that are not listed do not exist inside: no home,
 //! no `/root`, no `/var`, no `/run` and no socket in it, no data directory of the daemon.
 
@@ -37,6 +37,7 @@ use crate::init::borrowed;
 use crate::init::confined::{INSIDE_ID, bound_processes};
 use crate::init::fixed;
 use crate::init::mutation::{Layer, skips};
+use crate::init::opened::{PLAIN, open_directory, open_host, open_writable};
 use crate::init::spec::{Doing, Kind, Living, Spec, Step, Stop};
 use crate::sys::{self, Depth, MOUNT_NODEV, MOUNT_NOEXEC, MOUNT_NOSUID, MOUNT_RDONLY};
 
@@ -366,7 +367,7 @@ fn granted(root: &OwnedFd, read_only: &[PathBuf], living: &Living) -> Result<(),
     for (path, attributes) in all {
         let host = match living.borrowed.contains(path) {
             true => borrowed::open(path)?,
-            false => open_host(path, ResolveFlags::empty())?,
+            false => open_host(living.on_the_host(path), PLAIN)?,
         };
         show_opened(root, &host, beneath_root(path), attributes)?;
     }
@@ -403,14 +404,6 @@ fn show_opened(
     }
     let tree = clone_tree(opened, Path::new(""))?;
     put(root, &tree, Depth::Recursive, attributes, inside)
-}
-
-/// What lies at a path of the host, to be shown.
-pub(crate) fn open_host(path: &Path, how: ResolveFlags) -> Result<OwnedFd, Stop> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    rustix::fs::openat2(CWD, path, flags, Mode::empty(), how).map_err(|err| {
-        Stop::BadConfig(format!("cannot show {} in the sandbox: {err}", path.display()))
-    })
 }
 
 pub(crate) fn open_beneath_root(root: &OwnedFd, inside: &Path) -> Result<OwnedFd, Errno> {
@@ -572,12 +565,13 @@ fn at_its_path(root: &OwnedFd, spec: &Spec) -> Result<(), Stop> {
     let inside = beneath_root(&spec.workspace);
     let all = |path: &Path| path.components().all(|part| part == Component::CurDir);
     let whole = spec.writable.as_deref().is_some_and(all);
-    show_as(root, &spec.workspace, inside, if whole { WRITABLE } else { READ_ONLY })?;
+    let workspace = open_directory(&spec.workspace)?;
+    show_opened(root, &workspace, inside, if whole { WRITABLE } else { READ_ONLY })?;
     if let Some(target) = &spec.also_at {
         rustix::fs::symlinkat(target, root, "workspace").doing(Step::Mount, "workspace")?;
     }
     let Some(part) = spec.writable.as_deref().filter(|_| !whole) else { return Ok(()) };
-    let writable = open_writable(&open_directory(&spec.workspace)?, part)?;
+    let writable = open_writable(&workspace, part)?;
     let tree = clone_tree(&writable, Path::new(""))?;
     put(root, &tree, Depth::Recursive, WRITABLE, &inside.join(part))
 }
@@ -627,51 +621,6 @@ fn home(root: &OwnedFd, files: &[HomeFile]) -> Result<(), Stop> {
             .doing(Step::Mount, inside.display())?;
     }
     Ok(())
-}
-
-/// Opens the workspace, which must be a directory that the caller may enter. Its path was judged
-/// without links: one that was put there since leads elsewhere.
-pub(crate) fn open_directory(path: &Path) -> Result<OwnedFd, Stop> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let how = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(CWD, path, flags, Mode::empty(), how).map_err(|err| {
-        let path = path.display();
-        Stop::BadConfig(match err {
-            Errno::LOOP => format!(
-                "cannot open the workspace {path}: a link leads there; name it by its real path"
-            ),
-            err => format!("cannot open the workspace {path}: {err}"),
-        })
-    })
-}
-
-/// Opens the directory that the command may write. No link on the way is followed: another
-/// command may have put one there.
-pub(crate) fn open_writable(workspace: &OwnedFd, path: &Path) -> Result<OwnedFd, Stop> {
-    let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    open_beneath(workspace, path, how).map_err(|err| {
-        Stop::BadConfig(match err {
-            Errno::XDEV | Errno::LOOP => "write_subdir escapes workspace".to_owned(),
-            err => format!("cannot open the writable directory {}: {err}", path.display()),
-        })
-    })
-}
-
-/// Opens the directory in which the command starts. Links are followed within the workspace.
-pub(crate) fn open_working_directory(workspace: &OwnedFd, path: &Path) -> Result<OwnedFd, Stop> {
-    let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    open_beneath(workspace, path, how).map_err(|err| {
-        Stop::BadConfig(match err {
-            Errno::XDEV | Errno::LOOP => "working directory escapes workspace".to_owned(),
-            err => format!("cannot open the working directory {}: {err}", path.display()),
-        })
-    })
-}
-
-fn open_beneath(base: &OwnedFd, path: &Path, how: ResolveFlags) -> Result<OwnedFd, Errno> {
-    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::openat2(base, path, flags, Mode::empty(), how)
 }
 
 /// A new file system in memory, not attached anywhere yet.

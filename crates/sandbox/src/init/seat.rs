@@ -20,7 +20,7 @@ use crate::cgroup;
 use crate::init::command::{Confinement, Prepared, failure};
 use crate::init::landlock::Rules;
 use crate::init::spec::{Doing, Spec, Step, Stop};
-use crate::init::{message, read, root, seccomp};
+use crate::init::{message, opened, read, root, seccomp};
 use crate::launch;
 use crate::sys::{self, Fork};
 
@@ -102,8 +102,8 @@ fn sit(
     let spec: Spec =
         serde_json::from_slice(&text).map_err(io::Error::from).doing(Step::Start, "")?;
 
-    let workspace = root::open_directory(&root::workspace_inside(&spec))?;
-    let cwd = root::open_working_directory(&workspace, &spec.cwd)?;
+    let workspace = opened::open_directory(&root::workspace_inside(&spec))?;
+    let cwd = opened::open_working_directory(&workspace, &spec.cwd)?;
     let rules = Rules::new(&spec, program)?;
     let command = Prepared::new(&spec, program, stdin)?;
     Err(command.become_command(&cwd, &spec.limits, Some(Confinement { filters, rules })))

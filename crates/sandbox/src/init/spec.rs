@@ -95,6 +95,8 @@ pub(crate) struct Living {
     pub(crate) writable: Vec<PathBuf>,
     /// What of the read-only ones a repository named: see [`super::root`].
     pub(crate) borrowed: Vec<PathBuf>,
+    /// Where those of the others lead that have a link on the way, without one: see [`crate::way`].
+    pub(crate) leads: Box<[(PathBuf, PathBuf)]>,
     /// Sockets of the host, at the same path; those that are not there are left out. With the
     /// host's network only.
     pub(crate) sockets: Vec<PathBuf>,
@@ -106,6 +108,14 @@ pub(crate) struct Living {
     /// It is called and lives no longer than its call: see [`crate::called`]. Then its order says what
     /// of the workspace is writable, and its bounds are those of any call.
     pub(crate) called: bool,
+}
+
+impl Living {
+    /// Where what is shown at this path lies on the host.
+    pub(crate) fn on_the_host<'a>(&'a self, path: &'a Path) -> &'a Path {
+        let found = self.leads.iter().find(|(named, _)| named == path);
+        found.map_or(path, |(_, real)| real)
+    }
 }
 
 impl Kind {

@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, wait};
 
 use crate::init::command::Prepared;
+use crate::init::opened::{open_directory, open_working_directory, open_writable};
 use crate::init::report;
-use crate::init::root::{open_directory, open_working_directory, open_writable};
 use crate::init::spec::{Doing, Report, Spec, Step, Stop};
 use crate::init::watch::{Happened, as_report, watch};
 use crate::sys;

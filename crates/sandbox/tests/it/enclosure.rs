@@ -6,10 +6,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use overmind_core::attest::CheckName;
-use overmind_core::enclosure::{Enclose as _, EnclosePlan, Enclosed, Network};
+use overmind_core::enclosure::{Enclose as _, EnclosePlan, Enclosed, Network, Surroundings};
 use overmind_core::ids::SessionId;
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
 use overmind_sandbox::{Enclosures, Options};
@@ -50,24 +51,15 @@ impl Place {
     }
 
     pub(crate) fn plan(&self, script: &str) -> EnclosePlan {
+        let seen =
+            Surroundings { workspace: self.at("work"), borrowed: Vec::new(), reaches: Vec::new() };
         EnclosePlan {
-            session: SessionId::from_u128(7),
-            level: SandboxLevel::Namespace,
             argv: ["sh", "-c", script].map(str::to_owned).into(),
-            installed: None,
             env: vec![("PATH".to_owned(), PATH.to_owned())],
-            workspace: self.at("work"),
             cwd: self.at("work"),
-            terminal: false,
-            read: Vec::new(),
-            write: Vec::new(),
-            borrowed: Vec::new(),
             network: Network::Host,
-            ports: Vec::new(),
-            reaches: Vec::new(),
             server: true,
-            detached: false,
-            group: None,
+            ..seen.plan(SessionId::from_u128(7), SandboxLevel::Namespace)
         }
     }
 
@@ -451,7 +443,126 @@ async fn what_a_repository_names_is_shown_where_it_lies_and_through_a_link_only_
     let output = command.stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert!(!output.status.success() && !said.contains("ssh"), "{said}");
-    // A person's grant is the person's to give.
+    // Nor is what a person granted shown through a link, which may be a command's doing.
     let granted = EnclosePlan { borrowed: Vec::new(), ..borrowing("evil", "ls") };
-    assert!(place.run(granted).await.1.contains("ssh"));
+    let why = place.refused(granted).await;
+    assert!(why.contains("is a link to") && why.contains("real path"), "{why}");
+}
+
+/// Puts a link in place of a directory.
+fn replace(place: &Place, directory: &str, target: &str) {
+    let kept = place.at(&format!("{}-before", directory.replace('/', "-")));
+    std::fs::rename(place.at(directory), kept).unwrap();
+    std::os::unix::fs::symlink(place.at(target), place.at(directory)).unwrap();
+}
+
+#[tokio::test]
+async fn what_became_a_link_since_it_was_judged_is_not_shown() {
+    type Make = fn(&Place) -> EnclosePlan;
+    let tries: [(&str, Make); 4] = [
+        ("work/sub", |place| EnclosePlan {
+            workspace: place.at("work/sub"),
+            cwd: place.at("work/sub"),
+            ..place.plan("cat secret; echo T > planted")
+        }),
+        // Also above it.
+        ("work", |place| EnclosePlan {
+            workspace: place.at("work/sub"),
+            cwd: place.at("work/sub"),
+            ..place.plan("cat secret; echo T > planted")
+        }),
+        ("tools", |place| EnclosePlan {
+            write: vec![place.at("tools")],
+            ..place.plan("cd ../tools; cat secret; echo T > planted")
+        }),
+        ("tools", |place| EnclosePlan {
+            read: vec![place.at("tools/bin")],
+            ..place.plan("cd ../tools/bin; cat secret")
+        }),
+    ];
+    for (index, (directory, plan)) in tries.into_iter().enumerate() {
+        let place = Place::new();
+        std::fs::create_dir_all(place.at("outside/sub")).unwrap();
+        std::fs::create_dir_all(place.at("outside/bin")).unwrap();
+        for name in ["outside/secret", "outside/sub/secret", "outside/bin/secret"] {
+            std::fs::write(place.at(name), "outside").unwrap();
+        }
+        let mut command = place.command(plan(&place)).await;
+        replace(&place, directory, "outside");
+        let output = command.current_dir("/").stdin(Stdio::null()).output().unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(!output.status.success() && said.contains("a link leads there"), "{index}: {said}");
+        assert!(said.contains("real path"), "{index}: {said}");
+        for planted in ["outside/planted", "outside/sub/planted"] {
+            assert!(!place.at(planted).exists(), "{index}: {planted}");
+        }
+        // And from now on it is refused before anything is started.
+        let why = place.refused(plan(&place)).await;
+        assert!(why.contains("is a link to") && why.contains("real path"), "{index}: {why}");
+    }
+}
+
+#[test]
+fn a_directory_that_is_swapped_with_a_link_during_two_hundred_starts_leads_nowhere() {
+    let place = Place::new();
+    let (dir, link) = (place.at("work/dd"), place.at("work/ll"));
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::create_dir(place.at("outside")).unwrap();
+    std::fs::write(place.at("outside/secret"), "outside").unwrap();
+    std::os::unix::fs::symlink(place.at("outside"), &link).unwrap();
+    let plan = || EnclosePlan {
+        workspace: dir.clone(),
+        cwd: dir.clone(),
+        ..place.plan("echo began; cat secret; echo T > planted")
+    };
+    // Half of them were judged before.
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let judged = runtime.block_on(place.enclosures.enclose(plan())).unwrap();
+    let stop = AtomicBool::new(false);
+    let (mut refused, mut ran) = (0, 0);
+    let swap = || {
+        let (here, flags) = (rustix::fs::CWD, rustix::fs::RenameFlags::EXCHANGE);
+        rustix::fs::renameat_with(here, &dir, here, &link, flags).unwrap();
+    };
+    let mut all = Vec::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                swap();
+                swap();
+            }
+        });
+        for round in 0..200 {
+            let enclosed = match round % 2 {
+                0 => Ok(judged.clone()),
+                _ => runtime.block_on(place.enclosures.enclose(plan())),
+            };
+            all.push(enclosed.map(|enclosed| {
+                let mut command = command(&plan().env, enclosed);
+                command.current_dir("/").stdin(Stdio::null()).output()
+            }));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    for one in all {
+        match one {
+            Ok(output) => {
+                let output = output.unwrap();
+                let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+                assert!(!said.contains("outside"), "{said}");
+                match said.contains("began") {
+                    true => ran += 1,
+                    false => refused += 1,
+                }
+            }
+            Err(SandboxError::BadConfig { .. }) => refused += 1,
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    eprintln!("{refused} refused, {ran} ran");
+    assert!(refused > 0, "no start met the link");
+    assert!(!place.at("outside/planted").exists());
+    let (status, said) =
+        runtime.block_on(place.run(EnclosePlan { argv: vec!["pwd".into()], ..plan() }));
+    assert!(status.success() && said.trim() == dir.to_str().unwrap(), "{said}");
 }
