@@ -4,23 +4,29 @@
 //! every sandbox: by the configuration, a hook or `HEAD`; by a link in place of `logs/HEAD`,
 //! `COMMIT_EDITMSG` or a reference, through which git writes to any file. So a git directory lies read-only
 //! over itself, with those of submodules and worktrees in it, and so do the `.git` files of their checkouts.
+//! A submodule's directory that is no checkout yet is read-only as a whole: git would take a repository in it
+//! for the submodule. One that is missing is made, empty, as git makes it.
 //! What is looked at works (`status`, `log`, `diff`); a commit says that the file system is read-only. A
 //! mount point can be neither moved nor removed, but a directory above it can be moved: those on the way are
 //! mount points too. A tree of a session's own is not meant: its repository is the session's.
 //!
 //! File tools (`overmind-tools`) need no such list: they write nothing at all of a repository's.
 
+use std::collections::BTreeSet;
 use std::fs::Metadata;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use overmind_core::sandbox::SandboxError;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Uid};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::hidden::Hidden;
 use crate::init::spec::Kind;
 use crate::request::bad_config;
+
+mod index;
 
 /// What may be no link in a git directory: it would lead git to what is not read-only.
 const LEADING: &[&str] = &[
@@ -103,7 +109,8 @@ pub(crate) fn of(hidden: Hidden<'_>, workspace: &Path) -> Result<Fixed, SandboxE
     if hidden.rooms.iter().any(is_own) {
         return Ok(Fixed::default());
     }
-    let mut found = Finding { top: &real, fixed: Fixed::default(), dirs: 0 };
+    let mut found =
+        Finding { top: &real, fixed: Fixed::default(), dirs: 0, submodule_dirs: BTreeSet::new() };
     if is_git_dir(&real) {
         return Err(bad_config(format!(
             "{} is a bare repository, in which a command would decide what git runs: give the agent a \
@@ -114,14 +121,13 @@ pub(crate) fn of(hidden: Hidden<'_>, workspace: &Path) -> Result<Fixed, SandboxE
     let at = real.join(".git");
     match there(&at)? {
         None => {}
-        Some(meta) if meta.is_dir() => {
-            found.git_dir(&at)?;
-        }
-        // It says where the repository is.
-        Some(_) => found.dot_git_file(&at)?,
+        Some(meta) => found.repository(&at, meta.is_dir(), &real)?,
     }
     let Fixed { mut pinned, mut read_only } = found.fixed;
+    let whole: BTreeSet<PathBuf> = read_only.iter().cloned().collect();
     for paths in [&mut pinned, &mut read_only] {
+        // What lies in one that is read-only is so with it; laid over itself it would not be.
+        paths.retain(|path| !path.ancestors().skip(1).any(|above| whole.contains(above)));
         paths.retain_mut(|path| match path.strip_prefix(&real) {
             Ok(beneath) if !beneath.as_os_str().is_empty() => {
                 *path = beneath.to_owned();
@@ -139,6 +145,8 @@ struct Finding<'a> {
     top: &'a Path,
     fixed: Fixed,
     dirs: usize,
+    /// Those that were looked at.
+    submodule_dirs: BTreeSet<PathBuf>,
 }
 
 impl Finding<'_> {
@@ -146,6 +154,107 @@ impl Finding<'_> {
     fn pin(&mut self, path: &Path) {
         let way = path.ancestors().take_while(|above| *above != self.top);
         self.fixed.pinned.extend(way.map(Path::to_owned));
+    }
+
+    /// What a checkout's `.git` is: a directory, or a file that says where that is.
+    fn repository(
+        &mut self,
+        dot_git: &Path,
+        is_dir: bool,
+        checkout: &Path,
+    ) -> Result<(), SandboxError> {
+        if is_dir {
+            self.git_dir(dot_git)?;
+            return self.submodules(dot_git, checkout);
+        }
+        self.fixed.read_only.push(dot_git.to_owned());
+        let text = small(dot_git).unwrap_or_default();
+        let Some(said) = text.trim_end().strip_prefix("gitdir:") else { return Ok(()) };
+        let dir = plainly(&checkout.join(said.trim()));
+        if dir != self.top && dir.starts_with(self.top) && there(&dir)?.is_some() {
+            self.git_dir(&dir)?;
+        }
+        self.submodules(&dir, checkout)
+    }
+
+    /// Directories of a checkout that are submodules, by the index of its repository.
+    fn submodules(&mut self, git_dir: &Path, checkout: &Path) -> Result<(), SandboxError> {
+        let all = index::submodules(git_dir).map_err(|why| {
+            bad_config(format!(
+                "which directories of {} are submodules cannot be told: {} {why}",
+                checkout.display(),
+                git_dir.join(index::NAME).display()
+            ))
+        })?;
+        for path in all {
+            let dir = checkout.join(path);
+            if self.submodule_dirs.insert(dir.clone()) {
+                self.count(checkout)?;
+                self.submodule(&dir)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn submodule(&mut self, dir: &Path) -> Result<(), SandboxError> {
+        let mut way: Vec<&Path> = dir.ancestors().take_while(|above| *above != self.top).collect();
+        way.reverse();
+        for above in way {
+            there(above)?;
+        }
+        if there(dir)?.is_none() {
+            self.make(dir).map_err(|err| {
+                bad_config(format!(
+                    "the directory {} of a submodule is missing, and cannot be made: {err}: make it, \
+                     or give the agent a worktree of its own",
+                    dir.display()
+                ))
+            })?;
+        }
+        self.pin(dir);
+        let dot_git = dir.join(".git");
+        match there(&dot_git)? {
+            Some(meta) => self.repository(&dot_git, meta.is_dir(), dir),
+            None => {
+                self.fixed.read_only.push(dir.to_owned());
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes a directory beneath the top, through no link, as its parent's owner would.
+    fn make(&self, dir: &Path) -> io::Result<()> {
+        let how = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut at = rustix::fs::openat2(CWD, self.top, flags, Mode::empty(), how)?;
+        for name in dir.strip_prefix(self.top).unwrap_or(dir) {
+            let made = match rustix::fs::mkdirat(&at, name, Mode::from_raw_mode(0o777)) {
+                Ok(()) => true,
+                Err(Errno::EXIST) => false,
+                Err(err) => return Err(err.into()),
+            };
+            let above = rustix::fs::fstat(&at)?;
+            at = rustix::fs::openat2(&at, name, flags, Mode::empty(), how)?;
+            let own = rustix::fs::fstat(&at)?;
+            if made && (own.st_uid, own.st_gid) != (above.st_uid, above.st_gid) {
+                let (uid, gid) = (Uid::from_raw(above.st_uid), Gid::from_raw(above.st_gid));
+                // Who cannot give it away is who owns it.
+                let _ = rustix::fs::chownat(&at, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH);
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, dir: &Path) -> Result<(), SandboxError> {
+        self.dirs += 1;
+        if self.dirs <= MOST {
+            return Ok(());
+        }
+        Err(bad_config(format!(
+            "{} holds more than {MOST} repositories of submodules and worktrees: give the agent a \
+             worktree of its own",
+            dir.display()
+        )))
     }
 
     /// A git directory as a whole, and the checkouts of those in it.
@@ -168,14 +277,7 @@ impl Finding<'_> {
             let path = entry.path();
             let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if is_dir && path.join("HEAD").symlink_metadata().is_ok() {
-                self.dirs += 1;
-                if self.dirs > MOST {
-                    return Err(bad_config(format!(
-                        "{} holds more than {MOST} repositories of submodules and worktrees: give \
-                         the agent a worktree of its own",
-                        dir.display()
-                    )));
-                }
+                self.count(dir)?;
                 self.checkout_of(&path)?;
                 self.below(&path.join("modules"), depth + 1)?;
             } else if is_dir {
@@ -206,18 +308,7 @@ impl Finding<'_> {
         if there(&file)?.is_some_and(|found| found.is_file()) {
             self.pin(&checkout);
             self.fixed.read_only.push(file);
-        }
-        Ok(())
-    }
-
-    /// A checkout whose repository lies elsewhere: that too, where it lies in the workspace.
-    fn dot_git_file(&mut self, file: &Path) -> Result<(), SandboxError> {
-        self.fixed.read_only.push(file.to_owned());
-        let text = small(file).unwrap_or_default();
-        let Some(said) = text.trim_end().strip_prefix("gitdir:") else { return Ok(()) };
-        let dir = plainly(&self.top.join(said.trim()));
-        if dir != self.top && dir.starts_with(self.top) && there(&dir)?.is_some() {
-            self.git_dir(&dir)?;
+            self.submodules(git_dir, &checkout)?;
         }
         Ok(())
     }

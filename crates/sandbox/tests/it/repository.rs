@@ -180,6 +180,56 @@ async fn a_repository_that_is_kept_elsewhere_in_the_workspace_is_meant_too() {
 }
 
 #[tokio::test]
+async fn no_repository_is_put_where_a_submodule_is_not_checked_out() {
+    let place = Place::new();
+    let (work, lib) = (place.at("work"), place.at("other"));
+    for at in [&lib, &work] {
+        git(at, &["init", "-q", "-b", "main"]);
+        git(at, &["commit", "-q", "--allow-empty", "-m", "first"]);
+    }
+    let head = git(&lib, &["rev-parse", "HEAD"]);
+    for path in ["vendor/lib", "gone/lib", "own", "file"] {
+        let entry = format!("160000,{},{path}", head.trim());
+        git(&work, &["update-index", "--add", "--cacheinfo", &entry]);
+    }
+    git(&work, &["commit", "-qm", "submodules"]);
+    std::fs::create_dir_all(work.join("vendor/lib")).unwrap();
+    std::fs::write(work.join("file"), "x").unwrap();
+    // As git made them until 2012.
+    git(&work, &["clone", "-q", lib.to_str().unwrap(), "own"]);
+    let status = git(&work, &["status", "--short"]);
+    let script = r#"
+        evil='touch ../evil ../../evil; false'
+        for dir in vendor/lib gone/lib own file; do
+            rm -f $dir 2>/dev/null
+            mv ${dir%/*} moved && echo moved ${dir%/*}
+            mkdir -p $dir 2>/dev/null
+            (cd $dir && git init -q . && echo init $dir)
+            git -C $dir config core.fsmonitor "$evil" && echo config $dir
+            (cd $dir && printf '[core]\n\tfsmonitor = %s\n' "$evil" > .git/config && echo wrote $dir)
+        done 2>/dev/null
+        rm -rf vendor gone own; ls -d vendor/lib gone/lib own file; echo done; :> new; git status --short
+    "#;
+    let (_, said) = place.run(place.plan(script)).await;
+    assert!(said.starts_with("file\ngone/lib\nown\nvendor/lib\ndone\n"), "{said}");
+    assert!(said.contains("?? new"), "{said}");
+    assert!(work.join("new").exists() && !work.join("moved").exists());
+    for again in ["status", "diff", "add"] {
+        let args = if again == "add" { vec![again, "new"] } else { vec![again] };
+        git(&work, &args);
+        assert!(!work.join("evil").exists(), "{again}");
+    }
+    assert!(!work.join("vendor/evil").exists() && !work.join("gone/evil").exists());
+    git(&work, &["rm", "-q", "--cached", "new"]);
+    std::fs::remove_file(work.join("new")).unwrap();
+    assert!(work.join("gone/lib").is_dir(), "made, as git makes it");
+    let without = |status: &str| -> Vec<String> {
+        status.lines().filter(|line| !line.contains("gone")).map(str::to_owned).collect()
+    };
+    assert_eq!(without(&git(&work, &["status", "--short"])), without(&status));
+}
+
+#[tokio::test]
 async fn what_git_would_make_is_not_made_and_a_link_in_its_place_is_refused() {
     let place = Place::new();
     let work = place.at("work");
