@@ -3,10 +3,12 @@
 //! The engine does as root whatever it is asked. So only known keys pass, each with values that reach no
 //! further than the project's own containers, networks and volumes and the worktree; everything else is
 //! named and refused. Judged is what `docker compose config` says, and what was judged is what is
-//! started: [`sealed`]. Pure, but for the question where a path leads.
+//! started: [`sealed`]. Its answer has each `$` twice, so that a later reading makes one of them and looks
+//! up no variable; so a path is judged as it will be read then, and an answer with a single `$` is refused.
+//! Pure, but for the question where a path leads.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
@@ -102,6 +104,15 @@ struct Court<'a> {
     project: &'a str,
     within: Within<'a>,
     refused: Vec<Refusal>,
+    shown: Vec<Shown>,
+}
+
+/// A file or directory of the host that a container is shown.
+struct Shown {
+    of: String,
+    key: String,
+    path: PathBuf,
+    writable: bool,
 }
 
 /// Every port that the project publishes is left to the caller; all else is judged here.
@@ -110,7 +121,8 @@ struct Court<'a> {
 ///
 /// All that is refused, in the order in which it stands.
 pub(crate) fn judge(config: &Value, project: &str, within: Within<'_>) -> Result<(), Vec<Refusal>> {
-    let mut court = Court { project, within, refused: Vec::new() };
+    let mut court = Court { project, within, refused: Vec::new(), shown: Vec::new() };
+    court.no_variable("", config);
     let nothing = Map::new();
     let top = config.as_object().unwrap_or(&nothing);
     for (key, value) in top.iter().filter(|(key, value)| !key.starts_with("x-") && is_set(value)) {
@@ -124,7 +136,21 @@ pub(crate) fn judge(config: &Value, project: &str, within: Within<'_>) -> Result
             _ => court.refuse("the project", key, "is not known here"),
         }
     }
+    court.none_below_a_writable_one();
     if court.refused.is_empty() { Ok(()) } else { Err(court.refused) }
+}
+
+/// What a later reading makes of a text of the answer: one `$` of two. `None`: it would look up a variable.
+fn as_read(text: &str) -> Option<String> {
+    let mut read = String::with_capacity(text.len());
+    let mut rest = text.chars();
+    while let Some(next) = rest.next() {
+        if next == '$' && rest.next() != Some('$') {
+            return None;
+        }
+        read.push(next);
+    }
+    Some(read)
 }
 
 /// Whether a value says anything.
@@ -170,12 +196,68 @@ impl Court<'_> {
         is_right
     }
 
-    fn path(&mut self, of: &str, key: &str, value: &Value) {
-        let Some(path) = value.as_str().map(Path::new).filter(|path| path.is_absolute()) else {
-            return self.refuse(of, key, "is no path in the worktree");
+    /// The path as it will be read, if it is one of the worktree.
+    fn path(&mut self, of: &str, key: &str, value: &Value) -> Option<PathBuf> {
+        let path = value.as_str().and_then(as_read).map(PathBuf::from);
+        let Some(path) = path.filter(|path| path.is_absolute()) else {
+            self.refuse(of, key, "is no path in the worktree");
+            return None;
         };
-        if let Err(why) = (self.within)(path) {
+        if let Err(why) = (self.within)(&path) {
             self.refuse(of, key, format!("names {}, which {why}", path.display()));
+            return None;
+        }
+        Some(path)
+    }
+
+    /// A path that a container is shown.
+    fn shows(&mut self, of: &str, key: &str, value: &Value, writable: bool) {
+        if let Some(path) = self.path(of, key, value) {
+            self.shown.push(Shown { of: of.to_owned(), key: key.to_owned(), path, writable });
+        }
+    }
+
+    /// The engine looks where a path leads when it starts its container. Another that runs by then may put a
+    /// link in place of what lies below a directory that it can write.
+    fn none_below_a_writable_one(&mut self) {
+        let mut found = Vec::new();
+        for below in &self.shown {
+            let above = self.shown.iter().find(|above| {
+                above.writable && below.path != above.path && below.path.starts_with(&above.path)
+            });
+            if let Some(above) = above {
+                let why = format!(
+                    "names {}, which lies in {}: {} may write there, and could put a link in its place; \
+                     make that one `read_only`, or mount one of the two alone",
+                    below.path.display(),
+                    above.path.display(),
+                    above.of
+                );
+                found.push((below.of.clone(), below.key.clone(), why));
+            }
+        }
+        for (of, key, why) in found {
+            self.refuse(&of, &key, why);
+        }
+    }
+
+    /// Refuses each text with a `$` that would be read as a variable.
+    fn no_variable(&mut self, at: &str, value: &Value) {
+        let below =
+            |name: &str| if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") };
+        match value {
+            Value::String(text) if as_read(text).is_none() => {
+                self.refuse("the project", at, "has a single `$`: write `$$` for a plain one");
+            }
+            Value::Array(items) => {
+                items.iter().enumerate().for_each(|(index, item)| {
+                    self.no_variable(&below(&index.to_string()), item);
+                });
+            }
+            Value::Object(entries) => {
+                entries.iter().for_each(|(name, value)| self.no_variable(&below(name), value));
+            }
+            Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
 
@@ -291,8 +373,15 @@ impl Court<'_> {
             }
         }
         match mount["type"].as_str() {
+            // The engine takes what has a slash for a path of the host.
+            Some("volume") if mount["source"].as_str().is_some_and(|name| name.contains('/')) => {
+                self.refuse(of, "volumes", "names a volume by a path");
+            }
             Some("volume" | "tmpfs") => {}
-            Some("bind") => self.path(of, "volumes", &mount["source"]),
+            Some("bind") => {
+                let read_only = mount["read_only"].as_bool() == Some(true);
+                self.shows(of, "volumes", &mount["source"], !read_only);
+            }
             Some(other) => self.refuse(of, "volumes", format!("is of the type {other}")),
             None => self.refuse(of, "volumes", "has no type"),
         }
@@ -367,7 +456,7 @@ impl Court<'_> {
         for (key, value) in entries(body).filter(|(key, _)| !key.starts_with("x-")) {
             match key.as_str() {
                 "content" | "labels" | "name" => {}
-                "file" => self.path(&of, key, value),
+                "file" => self.shows(&of, key, value, false),
                 key => self.refuse(&of, key, OUTSIDE),
             }
         }

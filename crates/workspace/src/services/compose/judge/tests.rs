@@ -246,3 +246,87 @@ fn what_was_judged_is_what_is_started() {
         }})
     );
 }
+
+/// What a bind of this source is refused for, in a project that binds nothing else.
+fn bound(source: &str) -> Vec<String> {
+    let bind = json!({"type": "bind", "source": source, "target": "/x"});
+    of(&with(json!({"volumes": [bind]})))
+}
+
+#[test]
+fn a_path_is_judged_as_it_will_be_read_and_not_as_it_is_answered() {
+    let seen = std::cell::RefCell::new(Vec::new());
+    let within = |path: &Path| {
+        seen.borrow_mut().push(path.to_string_lossy().into_owned());
+        Ok(())
+    };
+    let config = json!({
+        "name": "ovm-1-stack",
+        "services": {"web": {
+            "build": {"context": "/w/$$ctx", "dockerfile": "$$file"},
+            "env_file": [{"path": "/w/e$$$$nv"}],
+            "volumes": [{"type": "bind", "source": "/w/a$$b", "target": "/x"}],
+        }},
+        "configs": {"c": {"file": "/w/$$c"}},
+        "secrets": {"s": {"file": "/w/$$s"}},
+    });
+    assert_eq!(judge(&config, "ovm-1-stack", &within), Ok(()));
+    let mut seen = seen.into_inner();
+    seen.sort();
+    let read = ["/w/$c", "/w/$ctx", "/w/$ctx/$file", "/w/$s", "/w/a$b", "/w/e$$nv"];
+    assert_eq!(seen, read);
+    // `/w/link` is what is refused.
+    assert_eq!(bound("/w/link").len(), 1);
+    assert!(bound("/w/a$$b").is_empty());
+    for single in ["/w/a$b", "/w/${HOME}", "/w/a$$$b", "$HOME"] {
+        let refused = bound(single);
+        assert!(refused.iter().any(|why| why.contains("a single `$`")), "{single}: {refused:?}");
+    }
+    let refused = of(&with(json!({"command": ["sh", "-c", "echo $HOME"]})));
+    assert_eq!(
+        refused,
+        ["the project: `services.web.command.2` has a single `$`: write `$$` for a plain one"]
+    );
+    assert!(of(&with(json!({"command": ["sh", "-c", "echo $$HOME"]}))).is_empty());
+}
+
+#[test]
+fn what_lies_in_a_directory_that_a_container_may_write_is_bound_by_none() {
+    let bind = |source: &str, read_only: bool| json!({"type": "bind", "source": source, "target": "/x", "read_only": read_only});
+    let two = |first: Value, second: Value| {
+        let mut config = with(json!({"volumes": [first]}));
+        config["services"]["zweit"] = json!({"image": "busybox:1", "volumes": [second]});
+        of(&config)
+    };
+    let refused = two(bind("/w", false), bind("/w/sub/deep", true));
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(
+        refused[0].starts_with("service zweit: `volumes` names /w/sub/deep, which lies in /w: ")
+    );
+    assert!(refused[0].contains("service web may write there"), "{refused:?}");
+    assert_eq!(two(bind("/w/sub/deep", false), bind("/w", false)).len(), 1, "in any order");
+    for (first, second) in [
+        (bind("/w", true), bind("/w/sub", false)),
+        (bind("/w/sub", false), bind("/w/sub", false)),
+        (bind("/w/sub", false), bind("/w/subtle", false)),
+        (bind("/w/sub", false), bind("/w", true)),
+    ] {
+        assert!(two(first.clone(), second.clone()).is_empty(), "{first} {second}");
+    }
+    // As much what is bound as a config or a secret, and in one service.
+    let mut config = with(json!({"volumes": [bind("/w/a", false), bind("/w/a/b", false)]}));
+    config["secrets"] = json!({"s": {"file": "/w/a/s"}});
+    let refused = of(&config);
+    assert_eq!(refused.len(), 2, "{refused:?}");
+    assert!(refused.iter().any(|why| why.starts_with("secret s: `file`")), "{refused:?}");
+}
+
+#[test]
+fn a_volume_is_not_named_by_a_path() {
+    for source in ["/etc", "../x", "a/b"] {
+        let volume = json!({"type": "volume", "source": source, "target": "/x"});
+        assert_eq!(of(&with(json!({"volumes": [volume]}))).len(), 1, "{source}");
+    }
+    let volume = json!({"type": "volume", "source": "data", "target": "/x"});
+    assert!(of(&with(json!({"volumes": [volume]}))).is_empty());
+}
