@@ -110,7 +110,7 @@ impl Docker {
         program: &Program,
     ) -> Result<SandboxResult, SandboxError> {
         let request = &inquiry.request;
-        let Place { workspace, writable, working_dir, user } =
+        let Place { workspace, writable, working_dir, user, .. } =
             Place::resolve(request, self.options.user)?;
         let client = self.client().await?;
         let secrets = Vec::new();

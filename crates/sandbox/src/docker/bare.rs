@@ -24,7 +24,7 @@ impl Docker {
     ///
     /// As `run`.
     pub async fn bare(&self, request: &SandboxRequest) -> Result<Duration, SandboxError> {
-        let Place { workspace, writable, working_dir, user } =
+        let Place { workspace, writable, working_dir, user, .. } =
             Place::resolve(request, self.options.user)?;
         let client = self.client().await?;
         let secrets = Vec::new();

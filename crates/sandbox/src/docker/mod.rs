@@ -36,10 +36,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bollard::container::{AttachContainerResults, LogOutput};
-use bollard::models::ContainerCreateBody;
 use bollard::query_parameters::{
-    AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, ListContainersOptionsBuilder,
-    WaitContainerOptionsBuilder,
+    AttachContainerOptionsBuilder, ListContainersOptionsBuilder, WaitContainerOptionsBuilder,
 };
 use bollard::{API_DEFAULT_VERSION, Docker as Client};
 use futures_util::StreamExt;
@@ -57,12 +55,13 @@ use crate::attest::Program;
 use crate::capture::Capture;
 use crate::docker::errors::{Reason, after_start, before_start, unavailable};
 use crate::docker::keeper::Keeper;
-use crate::docker::place::{Place, fixed_in};
+use crate::docker::place::{Held, Place, fixed_in};
 use crate::docker::plan::{LABEL_INSTANCE, LABEL_OWNER, Plan};
 use crate::docker::removal::{Outstanding, Removal, remove};
 use crate::docker::waiter::Order;
-use crate::docker::warm::{Key, Pool, Warm};
+use crate::docker::warm::{Key, NotBegun, NotMade, Pool, Warm};
 use crate::hidden::{self, Hidden};
+use crate::request::bad_config;
 use crate::{RunAs, Warmth, request};
 
 mod attest;
@@ -278,7 +277,7 @@ impl Docker {
         request::check(&request)?;
         self.check_image_name()?;
         self.attested().await?;
-        let Place { workspace, writable, working_dir, user } =
+        let Place { opened, workspace, writable, working_dir, user } =
             Place::resolve(&request, self.options.user)?;
         let Options { private, private_files: files, rooms, off_limits, .. } = &self.options;
         let hidden = Hidden { private, files, rooms, off_limits };
@@ -314,17 +313,25 @@ impl Docker {
                 self.options.init_program.display()
             ),
         })?;
-        let key = self.key(&client, &plan).await;
-        let ran = match self.run_kept(&client, key.as_ref(), &request, sink.as_ref()).await {
-            Some(ran) => Some(ran),
-            None if request.home.is_empty() => None,
-            // Only a process inside can put files there.
-            None => self.run_furnished(&client, &plan, &request, sink.as_ref()).await,
+        // Until the command has begun.
+        let mounts = plan.mounts();
+        let mounts = mounts.iter().filter_map(|mount| {
+            Some((Path::new(mount.source.as_deref()?), Path::new(mount.target.as_deref()?)))
+        });
+        let held = Held::hold(&opened, Path::new(&plan.workspace), mounts)?;
+        let key = self.with_waiter(&client, &plan).await?;
+        let keeps = self.options.waiting > 0 && self.options.init;
+        let kept = if keeps { self.pool.take(&key) } else { None };
+        let ran = match kept {
+            Some(warm) => self.run_in(&client, warm, &held, &request, sink.as_ref()).await.ok(),
+            None => None,
         };
         let ran = match ran {
             Some(ran) => ran,
-            None => self.run_new(&client, plan.container(), &request, sink.as_ref()).await?,
+            None => self.run_new(&client, &key, &held, &request, sink.as_ref()).await?,
         };
+        drop(held);
+        let key = keeps.then_some(key);
         if let Some(key) = key {
             let (pool, most) = (&self.pool, self.options.waiting);
             pool.refill(&client, self.next_name(), &self.outstanding, key, most);
@@ -345,111 +352,79 @@ impl Docker {
         format!("overmind-{}-{next}", self.options.instance)
     }
 
-    /// What a waiting container must be for this command; `None` when none shall be used.
-    async fn key(&self, client: &Client, plan: &Plan<'_>) -> Option<Key> {
-        if self.options.waiting == 0 || !self.options.init {
-            return None;
-        }
-        self.with_waiter(client, plan).await
-    }
-
-    /// The container of this command, with a waiter in it; `None` when that cannot be.
-    async fn with_waiter(&self, client: &Client, plan: &Plan<'_>) -> Option<Key> {
+    /// The container of this command, with a waiter in it.
+    async fn with_waiter(&self, client: &Client, plan: &Plan<'_>) -> Result<Key, SandboxError> {
         let program = &self.options.init_program;
-        // A failure is told once, and each call makes its own container.
         let found = self.waiter.get_or_try_init(|| Program::find(program)).await;
-        let waiter =
-            found.inspect_err(|err| tracing::debug!(error = %err, "no container can wait")).ok()?;
-        let image = client.inspect_image(&self.options.image).await.ok()?.id?;
+        let waiter = found.map_err(|err| {
+            failed(format!("what begins a command in a container cannot be shown there: {err}"))
+        })?;
+        let image = client.inspect_image(&self.options.image).await;
+        let image = image.map_err(|err| self.before_start(err))?.id.unwrap_or_default();
         Key::new(plan.waiting(waiter), image)
+            .ok_or_else(|| bad_config("a directory that a container is shown is gone"))
     }
 
-    /// Runs in a container that waits; `None` when there is none, or it did not begin.
-    async fn run_kept(
-        &self,
-        client: &Client,
-        key: Option<&Key>,
-        request: &SandboxRequest,
-        sink: Option<&OutputSink>,
-    ) -> Option<Ran> {
-        self.run_in(client, self.pool.take(key?)?, request, sink).await
-    }
-
-    /// Runs in a container of its own whose waiter puts files in place first; `None`, with a
-    /// warning, when the command has not begun.
-    async fn run_furnished(
-        &self,
-        client: &Client,
-        plan: &Plan<'_>,
-        request: &SandboxRequest,
-        sink: Option<&OutputSink>,
-    ) -> Option<Ran> {
-        let made = async {
-            let key = self.with_waiter(client, plan).await?;
-            let (name, outstanding) = (self.next_name(), Arc::clone(&self.outstanding));
-            let removal = Removal::armed(client.clone(), name, outstanding);
-            let made = Warm::make(client, removal, &key);
-            let made = tokio::time::timeout(warm::START_TIMEOUT, made).await.ok()?;
-            made.inspect_err(|why| tracing::debug!(why, "no container waits")).ok()
-        };
-        let ran = match made.await {
-            Some(warm) => self.run_in(client, warm, request, sink).await,
-            None => None,
-        };
-        if ran.is_none() {
-            tracing::warn!("a command in a container goes without the files of its home");
-        }
-        ran
-    }
-
+    /// Runs in a container that waits.
     async fn run_in(
         &self,
         client: &Client,
         warm: Warm,
+        held: &Held,
         request: &SandboxRequest,
         sink: Option<&OutputSink>,
-    ) -> Option<Ran> {
+    ) -> Result<Ran, SandboxError> {
         let order = Order {
             argv: request.argv.clone(),
             env: request.env.clone(),
+            mounts: held.seen.clone(),
             home: request.home.clone(),
             stdin: !request.stdin.is_empty(),
         };
-        let Warm { removal, output, input, left_over } = warm
-            .begin(&order)
-            .await
-            .inspect_err(|why| tracing::debug!(why, "a container that waited did not begin"))
-            .ok()?;
+        let Warm { removal, output, input, left_over, errors } =
+            warm.begin(&order).await.map_err(|why| match why {
+                NotBegun::Exchanged => bad_config(format!(
+                    "the container was shown another directory than {}: a link, or something else, was \
+                     put in its place while it started, so nothing ran",
+                    request.workspace.display()
+                )),
+                NotBegun::Failed(why) => failed(format!("the command did not begin: {why}")),
+            })?;
         let mut ran = Ran::new(request, sink);
         ran.stdout.push(&left_over);
+        ran.stderr.push(&errors);
         let attached = AttachContainerResults { output, input };
         ran.follow(client, removal.name(), request, attached).await;
+        // In every case, and before the answer: nothing of it is left when this returns.
         removal.now().await;
-        Some(ran)
+        Ok(ran)
     }
 
+    /// Runs in a container of its own.
     async fn run_new(
         &self,
         client: &Client,
-        body: ContainerCreateBody,
+        key: &Key,
+        held: &Held,
         request: &SandboxRequest,
         sink: Option<&OutputSink>,
     ) -> Result<Ran, SandboxError> {
         let (name, outstanding) = (self.next_name(), Arc::clone(&self.outstanding));
         let removal = Removal::armed(client.clone(), name, outstanding);
-        let options = CreateContainerOptionsBuilder::default().name(removal.name()).build();
-        if let Err(err) = client.create_container(Some(options), body).await {
-            if matches!(err, bollard::errors::Error::DockerResponseServerError { .. }) {
-                removal.disarm();
+        let made = Warm::make(client, removal, key);
+        let made = tokio::time::timeout(warm::START_TIMEOUT, made).await;
+        let warm = match made {
+            Ok(Ok(warm)) => warm,
+            Ok(Err(NotMade::Engine(err))) => return Err(self.before_start(err)),
+            Ok(Err(NotMade::Silent(why))) => {
+                return Err(failed(format!("the container did not wait for its command: {why}")));
             }
-            return Err(self.before_start(err));
-        }
-        let ran = self.run_created(client, removal.name(), request, sink).await;
-        // In every case, and before the answer: nothing of it is left when this returns.
-        removal.now().await;
-        ran
+            Err(_elapsed) => return Err(failed("the container did not start in time".to_owned())),
+        };
+        self.run_in(client, warm, held, request, sink).await
     }
 
+    /// Runs what a container was made for, without a waiter: only what is the driver's own.
     async fn run_created(
         &self,
         client: &Client,
@@ -473,6 +448,10 @@ impl Docker {
         ran.follow(client, name, request, attached).await;
         Ok(ran)
     }
+}
+
+fn failed(message: String) -> SandboxError {
+    SandboxError::Failed { level: SandboxLevel::Docker.as_str(), message }
 }
 
 struct Ran {

@@ -1,8 +1,9 @@
 //! Where a container's directories lie on the host, and as whom it runs.
 //!
-//! The engine takes paths, not descriptors. They are resolved here without following a link out
-//! of the workspace, but whoever may write the workspace could exchange a directory between the
-//! check and the engine's mount. The `namespace` driver has no such gap.
+//! The engine takes paths, not descriptors, and follows links. They are resolved here without following
+//! any, but whoever may write there could exchange a directory before the engine looks. So each is held open
+//! ([`Held`]), and in the container, before the command, the [waiter](super::waiter) compares what was mounted
+//! with what is held.
 
 use std::fs::Metadata;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -10,10 +11,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use overmind_core::sandbox::{SandboxError, SandboxRequest};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use serde::{Deserialize, Serialize};
 
 use crate::RunAs;
 use crate::hidden::Hidden;
-use crate::init::opened::{open_directory, open_working_directory, open_writable};
+use crate::init::opened::{PLAIN, open_directory, open_working_directory, open_writable};
 use crate::init::spec::Stop;
 use crate::repository;
 use crate::request::bad_config;
@@ -22,6 +25,8 @@ use crate::request::bad_config;
 const NOBODY: RunAs = RunAs { uid: 65534, gid: 65534 };
 
 pub(crate) struct Place {
+    /// The workspace.
+    pub(crate) opened: OwnedFd,
     pub(crate) workspace: String,
     pub(crate) writable: Option<(String, String)>,
     pub(crate) working_dir: String,
@@ -54,7 +59,62 @@ impl Place {
         };
         let cwd = open_working_directory(&workspace, &request.cwd).map_err(stopped)?;
         let working_dir = inside(&root, &real_path(&cwd)?)?;
-        Ok(Self { workspace: text(&root)?, writable, working_dir, user })
+        Ok(Self { opened: workspace, workspace: text(&root)?, writable, working_dir, user })
+    }
+}
+
+/// What is mounted in a container, by what it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Seen {
+    /// Inside.
+    pub(crate) path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl Seen {
+    /// Whether that is what is there.
+    pub(crate) fn is_there(&self) -> bool {
+        std::fs::metadata(&self.path)
+            .is_ok_and(|found| (found.dev(), found.ino()) == (self.device, self.inode))
+    }
+}
+
+/// All that a container is to be shown of the host, open: while it is, no other can become the same.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) seen: Vec<Seen>,
+    _opened: Vec<OwnedFd>,
+}
+
+impl Held {
+    /// `mounts` are paths of the host, and where they are inside. `opened` is the workspace.
+    pub(crate) fn hold<'a>(
+        opened: &OwnedFd,
+        workspace: &Path,
+        mounts: impl Iterator<Item = (&'a Path, &'a Path)>,
+    ) -> Result<Self, SandboxError> {
+        let mut held = Self { seen: Vec::new(), _opened: Vec::new() };
+        for (host, inside) in mounts {
+            let (flags, none) = (OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+            let one = match host.strip_prefix(workspace) {
+                Ok(path) if path.as_os_str().is_empty() => {
+                    rustix::io::fcntl_dupfd_cloexec(opened, 0)
+                }
+                Ok(path) => {
+                    rustix::fs::openat2(opened, path, flags, none, PLAIN | ResolveFlags::BENEATH)
+                }
+                Err(_) => rustix::fs::openat2(CWD, host, flags, none, PLAIN),
+            };
+            let found = one.and_then(|one| Ok((rustix::fs::fstat(&one)?, one)));
+            let (found, one) = found.map_err(|err| {
+                bad_config(format!("{} cannot be shown in a container: {err}", host.display()))
+            })?;
+            let (device, inode) = (found.st_dev, found.st_ino);
+            held.seen.push(Seen { path: inside.to_owned(), device, inode });
+            held._opened.push(one);
+        }
+        Ok(held)
     }
 }
 
@@ -146,4 +206,35 @@ fn text(path: &Path) -> Result<String, SandboxError> {
     path.to_str()
         .map(str::to_owned)
         .ok_or_else(|| bad_config(format!("the path {} is not UTF-8", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_mounted_is_known_by_what_it_is_and_not_by_its_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().canonicalize().unwrap();
+        let (work, host) = (top.join("work"), top.join("host"));
+        for made in ["work/out", "host/out"] {
+            std::fs::create_dir_all(top.join(made)).unwrap();
+        }
+        std::os::unix::fs::symlink(&host, work.join("link")).unwrap();
+        let opened = open_directory(&work).unwrap();
+        let hold = |path: &Path| {
+            Held::hold(&opened, &work, [(path, path)].into_iter()).map(|held| held.seen[0].clone())
+        };
+        let seen = [hold(&work).unwrap(), hold(&work.join("out")).unwrap()];
+        assert!(seen.iter().all(Seen::is_there));
+        assert!(hold(Path::new("/dev/null")).unwrap().is_there());
+        for path in [work.join("link"), work.join("link/out"), work.join("../host")] {
+            assert!(hold(&path).is_err(), "{}", path.display());
+        }
+        std::fs::rename(&work, top.join("before")).unwrap();
+        std::os::unix::fs::symlink(&host, &work).unwrap();
+        assert!(!seen.iter().any(Seen::is_there));
+        // The directory that was opened is still the one that is held.
+        assert_eq!(hold(&work.join("out")).unwrap(), seen[1]);
+    }
 }

@@ -128,7 +128,7 @@ impl Plan<'_> {
         format!("rw,nosuid,nodev,exec,mode=1777,uid={uid},gid={gid},size={size}")
     }
 
-    fn mounts(&self) -> Vec<Mount> {
+    pub(crate) fn mounts(&self) -> Vec<Mount> {
         let whole = self.writable.as_ref().is_some_and(|(_, inside)| inside == "/workspace");
         let mut mounts = vec![bind(&self.workspace, "/workspace", !whole)];
         if let Some((host, inside)) = self.writable.as_ref().filter(|_| !whole) {

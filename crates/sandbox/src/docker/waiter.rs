@@ -4,7 +4,8 @@
 //! and started with the container's user, bounds and filter already in force: it holds no
 //! privilege that the command will not have, and no descriptor but the standard streams.
 //!
-//! It says [`READY`], reads one [`Order`] from standard input, says [`BEGUN`], and calls `execve`.
+//! It says [`READY`], reads one [`Order`] from standard input, makes sure that what is mounted is what the
+//! order names, says [`BEGUN`], and calls `execve`.
 //! What follows the order on standard input is the command's. At the end of standard input before
 //! an order it ends: that is what happens when the daemon goes away.
 
@@ -19,6 +20,7 @@ use std::path::Path;
 use overmind_core::sandbox::{HOME, HomeFile};
 use serde::{Deserialize, Serialize};
 
+use crate::docker::place::Seen;
 use crate::sys::{self, CStrings};
 
 /// The first argument that makes the program a waiter.
@@ -28,6 +30,8 @@ pub(crate) const ARGUMENT: &str = "__docker-waiter";
 pub(crate) const READY: &[u8] = b"overmind: waiting for a command\n";
 /// The next: from here on the streams are the command's.
 pub(crate) const BEGUN: &[u8] = b"overmind: begun\n";
+/// Instead of that one: what was mounted is not what was judged.
+pub(crate) const EXCHANGED: &[u8] = b"overmind: exchanged\n";
 
 /// What is searched for a program without a `PATH`, as the C library does.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -40,6 +44,8 @@ pub(crate) struct Order {
     pub(crate) argv: Vec<String>,
     /// On top of what the engine and the image give.
     pub(crate) env: Vec<(String, String)>,
+    /// What the engine was to mount, and where. If it is anything else the command does not begin.
+    pub(crate) mounts: Vec<Seen>,
     /// Written before the command begins.
     #[serde(default)]
     pub(crate) home: Vec<HomeFile>,
@@ -84,6 +90,10 @@ fn wait() -> io::Result<Option<Failure>> {
     // Not through the buffer of `Stdin`: what follows the order belongs to the command.
     let mut input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let Some(order) = read(&mut input)? else { return Ok(None) };
+    if let Some(other) = order.mounts.iter().find(|mount| !mount.is_there()) {
+        say(EXCHANGED)?;
+        return Err(io::Error::other(format!("at {} is another directory", other.path.display())));
+    }
     furnish(Path::new(HOME), &order.home)?;
     if !order.stdin {
         let nothing = File::open("/dev/null")?;
@@ -188,6 +198,7 @@ mod tests {
         Order {
             argv: vec!["sh".to_owned(), "-c".to_owned(), "cat".to_owned()],
             env: vec![("A".to_owned(), "b\nc".to_owned())],
+            mounts: Vec::new(),
             home: vec![HomeFile { path: "a/b".into(), content: b"\0x".to_vec() }],
             stdin: true,
         }

@@ -10,6 +10,7 @@
 //! mounted path has come to mean something else.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -26,7 +27,7 @@ use tokio::runtime::{Handle, Id};
 
 use crate::Warmth;
 use crate::docker::removal::{Outstanding, Removal};
-use crate::docker::waiter::{BEGUN, Order, READY};
+use crate::docker::waiter::{BEGUN, EXCHANGED, Order, READY};
 
 /// How long a container waits at most.
 const IDLE: Duration = Duration::from_secs(60);
@@ -63,6 +64,31 @@ impl Key {
     }
 }
 
+/// Why a container does not wait.
+#[derive(Debug)]
+pub(crate) enum NotMade {
+    Engine(Error),
+    /// It runs, and is no waiter.
+    Silent(String),
+}
+
+impl fmt::Display for NotMade {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Engine(err) => err.fmt(f),
+            Self::Silent(why) => why.fmt(f),
+        }
+    }
+}
+
+/// Why a command has not begun, and never will.
+#[derive(Debug)]
+pub(crate) enum NotBegun {
+    /// The engine has mounted something else than what is held.
+    Exchanged,
+    Failed(String),
+}
+
 /// A container that waits, or one whose command has begun.
 pub(crate) struct Warm {
     pub(crate) removal: Removal,
@@ -70,17 +96,23 @@ pub(crate) struct Warm {
     pub(crate) input: Input,
     /// Of the output, read and not yet the command's or already its.
     pub(crate) left_over: Vec<u8>,
+    /// The same of the error stream, which the engine may hand over before what was said first.
+    pub(crate) errors: Vec<u8>,
 }
 
 impl Warm {
     /// Makes one and returns when it waits. Dropped at any moment, nothing of it stays.
-    pub(crate) async fn make(client: &Client, removal: Removal, key: &Key) -> Result<Self, String> {
+    pub(crate) async fn make(
+        client: &Client,
+        removal: Removal,
+        key: &Key,
+    ) -> Result<Self, NotMade> {
         let named = CreateContainerOptionsBuilder::default().name(removal.name()).build();
         if let Err(err) = client.create_container(Some(named), key.body.clone()).await {
             if matches!(err, Error::DockerResponseServerError { .. }) {
                 removal.disarm();
             }
-            return Err(err.to_string());
+            return Err(NotMade::Engine(err));
         }
         let options = AttachContainerOptionsBuilder::default()
             .stream(true)
@@ -89,11 +121,11 @@ impl Warm {
             .stderr(true)
             .build();
         let attached = client.attach_container(removal.name(), Some(options)).await;
-        let AttachContainerResults { output, input } = attached.map_err(|err| err.to_string())?;
-        let mut warm = Self { removal, output, input, left_over: Vec::new() };
+        let AttachContainerResults { output, input } = attached.map_err(NotMade::Engine)?;
+        let mut warm = Self { removal, output, input, left_over: Vec::new(), errors: Vec::new() };
         let started = client.start_container(warm.removal.name(), None).await;
-        started.map_err(|err| err.to_string())?;
-        warm.hears(READY).await?;
+        started.map_err(NotMade::Engine)?;
+        warm.hears(READY).await.map_err(NotMade::Silent)?;
         Ok(warm)
     }
 
@@ -102,7 +134,7 @@ impl Warm {
     /// # Errors
     ///
     /// The command has not begun and never will: the container is gone when this returns one.
-    pub(crate) async fn begin(mut self, order: &Order) -> Result<Self, String> {
+    pub(crate) async fn begin(mut self, order: &Order) -> Result<Self, NotBegun> {
         let begun = async {
             self.input.write_all(&order.to_bytes()).await.map_err(|err| err.to_string())?;
             self.input.flush().await.map_err(|err| err.to_string())?;
@@ -112,20 +144,25 @@ impl Warm {
         match begun.unwrap_or_else(|_elapsed| Err("it did not begin in time".to_owned())) {
             Ok(()) => Ok(self),
             Err(why) => {
+                let exchanged = self.left_over.starts_with(EXCHANGED);
                 self.removal.now().await;
-                Err(why)
+                Err(if exchanged { NotBegun::Exchanged } else { NotBegun::Failed(why) })
             }
         }
     }
 
-    /// Reads `words` from standard output, and nothing else.
+    /// Reads `words` from standard output.
     async fn hears(&mut self, words: &[u8]) -> Result<(), String> {
         while self.left_over.len() < words.len() {
             match self.output.next().await {
                 Some(Ok(LogOutput::StdOut { message })) => self.left_over.extend(message),
+                Some(Ok(LogOutput::StdErr { message })) => self.errors.extend(message),
                 Some(Ok(other)) => return Err(format!("it said: {other}")),
                 Some(Err(err)) => return Err(err.to_string()),
-                None => return Err("it has ended".to_owned()),
+                None => {
+                    let said = String::from_utf8_lossy(&self.errors);
+                    return Err(format!("it has ended: {}", said.trim()));
+                }
             }
         }
         if !self.left_over.starts_with(words) {
@@ -220,7 +257,7 @@ impl Pool {
             match made {
                 Ok(Ok(warm)) => pool.keep(key, warm, most),
                 // The next call makes its own, and says what is wrong.
-                Ok(Err(why)) => tracing::debug!(why, "no container waits"),
+                Ok(Err(why)) => tracing::debug!(%why, "no container waits"),
                 Err(_elapsed) => tracing::debug!("a container that shall wait came too late"),
             }
             drop(counted);

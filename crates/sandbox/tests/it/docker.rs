@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bollard::query_parameters::ListContainersOptionsBuilder;
@@ -16,7 +17,8 @@ use overmind_testkit::real::counterpart;
 
 use crate::image::{IMAGE, client, ensure_test_image};
 use crate::support::{
-    DOCKER, Place, Subject, Warmed, host_has, init_program, marker, processes_with, until,
+    DOCKER, Place, Subject, Warmed, host_has, init_program, marker, open_to_all, processes_with,
+    until,
 };
 
 /// Options for the engine under test, with an owner that no other test has.
@@ -648,4 +650,56 @@ async fn needs_docker_files_of_the_home_are_there_in_a_new_container_and_in_one_
         docker.settled().await;
         assert_eq!(containers_of(&socket, &options.owner).await, [""; 0]);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn needs_docker_a_workspace_that_is_swapped_with_a_link_shows_nothing_else() {
+    let Some(socket) = engine().await else { return };
+    let place = Place::new();
+    let (dir, link) = (place.workspace().join("dd"), place.workspace().join("ll"));
+    let outside = place.workspace().with_file_name("outside");
+    for made in [&dir, &outside] {
+        std::fs::create_dir(made).unwrap();
+        open_to_all(made);
+    }
+    std::fs::write(outside.join("secret"), "a-secret").unwrap();
+    std::os::unix::fs::symlink(&outside, &link).unwrap();
+    let docker = Docker::new(options(&socket));
+    let mut request = place.sh("echo began; cat secret; echo x > planted");
+    request.workspace = dir.clone();
+    request.writable = Some(".".into());
+    docker.run(request.clone()).await.unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let swapping = std::thread::spawn({
+        let (dir, link, stop) = (dir.clone(), link.clone(), Arc::clone(&stop));
+        move || {
+            let (here, flags) = (rustix::fs::CWD, rustix::fs::RenameFlags::EXCHANGE);
+            while !stop.load(Ordering::Relaxed) {
+                for _ in 0..2 {
+                    rustix::fs::renameat_with(here, &dir, here, &link, flags).unwrap();
+                }
+            }
+        }
+    });
+    let (mut refused, mut exchanged, mut ran) = (0, 0, 0);
+    let mut said = Vec::new();
+    for _ in 0..60 {
+        match docker.run(request.clone()).await {
+            Ok(result) => {
+                ran += 1;
+                said.push(result.stdout.text + &result.stderr.text);
+            }
+            Err(err) if err.to_string().contains("so nothing ran") => exchanged += 1,
+            Err(_) => refused += 1,
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    swapping.join().unwrap();
+    docker.settled().await;
+    eprintln!("{refused} refused, {exchanged} exchanged, {ran} ran");
+    assert!(!said.iter().any(|said| said.contains("a-secret")), "{said:?}");
+    assert!(!outside.join("planted").exists());
+    assert!(refused + exchanged > 0, "no container met the link");
+    assert!(docker.run(request).await.unwrap().stdout.text.starts_with("began"));
+    docker.settled().await;
 }
