@@ -6,17 +6,20 @@
 enum Place {
     /// A file of this name, in any directory.
     Name(&'static str),
+    /// A file whose name ends so, in any directory.
+    Ending(&'static str),
     /// Anything below a directory of this name, in any directory; and what stands in its place, such as a
     /// link to another one.
     Below(&'static str),
 }
 
-use Place::{Below, Name};
+use Place::{Below, Ending, Name};
 
 const OVERMIND: &str = "Overmind runs its setup and services for new runs";
 const SHELL: &str = "your shell runs it when you enter the directory";
 const AGENTS: &str = "coding agents run what it names";
 const EDITOR: &str = "your editor may run it";
+const REPL: &str = "an interpreter that is started in its directory runs it";
 const DEBUGGER: &str = "your debugger runs it";
 const CI: &str = "the CI service runs it";
 const HOOKS: &str = "git runs it as a hook";
@@ -34,7 +37,21 @@ const FILES: &[(Place, &str)] = &[
     (Below(".mise"), SHELL),
     (Below(".config/mise"), SHELL),
     (Name(".autoenv"), SHELL),
+    (Name(".env.zsh"), SHELL),
+    (Name(".autoenv_leave.zsh"), SHELL),
+    (Name(".in"), SHELL),
+    (Name(".out"), SHELL),
+    (Name(".rtx.toml"), SHELL),
+    (Below(".config/rtx.toml"), SHELL),
     (Name(".mcp.json"), AGENTS),
+    (Name("mcp.json"), AGENTS),
+    (Below(".amp"), AGENTS),
+    (Below(".factory"), AGENTS),
+    (Below(".kilocode"), AGENTS),
+    (Below(".amazonq"), AGENTS),
+    (Below(".augment"), AGENTS),
+    (Below(".junie"), AGENTS),
+    (Below(".trae"), AGENTS),
     (Name("opencode.json"), AGENTS),
     (Name("opencode.jsonc"), AGENTS),
     (Below(".claude"), AGENTS),
@@ -63,7 +80,30 @@ const FILES: &[(Place, &str)] = &[
     (Name(".nvimrc"), EDITOR),
     (Name(".gdbinit"), DEBUGGER),
     (Name(".lldbinit"), DEBUGGER),
+    (Name(".pdbrc"), DEBUGGER),
+    (Name(".perldb"), DEBUGGER),
+    (Name(".byebugrc"), DEBUGGER),
+    (Name(".jdbrc"), DEBUGGER),
     (Name(".dir-locals.el"), EDITOR),
+    (Name(".dir-locals-2.el"), EDITOR),
+    (Name(".emacs.desktop"), EDITOR),
+    (Name(".lvimrc"), EDITOR),
+    (Name(".luarc.json"), EDITOR),
+    (Name(".neoconf.json"), EDITOR),
+    (Below(".helix"), EDITOR),
+    (Below(".theia"), EDITOR),
+    (Ending(".code-workspace"), EDITOR),
+    (Ending(".sublime-project"), EDITOR),
+    (Name(".rprofile"), REPL),
+    (Name(".renviron"), REPL),
+    (Name(".pryrc"), REPL),
+    (Name(".irbrc"), REPL),
+    (Name(".ghci"), REPL),
+    (Name(".ocamlinit"), REPL),
+    (Name(".iex.exs"), REPL),
+    (Name(".erlang"), REPL),
+    (Name(".octaverc"), REPL),
+    (Name(".gnuplot"), REPL),
     (Below(".github/workflows"), CI),
     (Below(".github/actions"), CI),
     (Below(".gitea/workflows"), CI),
@@ -91,6 +131,7 @@ const FILES: &[(Place, &str)] = &[
     (Name("lefthook.yaml"), HOOKS),
     (Name(".lefthook.yml"), HOOKS),
     (Name("hgrc"), HOOKS),
+    (Below(".jj"), HOOKS_OF),
     (Name(".gitmodules"), GIT),
     (Name(".lfsconfig"), GIT),
     (Name(".npmrc"), PACKAGES),
@@ -106,6 +147,14 @@ const FILES: &[(Place, &str)] = &[
     (Name("rust-toolchain"), PACKAGES),
     (Below(".cargo"), PACKAGES),
     (Below(".mvn"), PACKAGES),
+    (Below(".bundle"), PACKAGES),
+    (Name(".bazelversion"), PACKAGES),
+    (Name(".bazeliskrc"), PACKAGES),
+    (Below("tools/bazel"), PACKAGES),
+    (Name(".buckconfig"), PACKAGES),
+    (Name(".pnpmfile.mjs"), PACKAGES),
+    (Name(".jvmopts"), PACKAGES),
+    (Name(".sbtopts"), PACKAGES),
 ];
 
 /// Which of these paths are settings of a repository within the tree: `git status` there runs what they
@@ -123,7 +172,7 @@ pub fn settings_of_repositories<'a>(paths: &[&'a str]) -> Vec<(&'a str, &'static
     paths.iter().filter_map(of_one).collect()
 }
 
-const HOOKS_OF: &str = "git runs what it names when you are in that directory";
+const HOOKS_OF: &str = "git or jj runs what it names when you are in that directory";
 
 /// Who runs a file by itself once it is merged; `None`: nothing does. `path` is from the top of the
 /// tree, with `/`. Case does not count: some file systems do not see it.
@@ -131,6 +180,7 @@ pub fn runs_by_itself(path: &str) -> Option<&'static str> {
     let path = path.to_lowercase();
     let holds = |place: Place| match place {
         Name(name) => path.rsplit('/').next() == Some(name),
+        Ending(ending) => path.ends_with(ending),
         Below(dir) => path.match_indices(dir).any(|(at, _)| {
             let begins = at == 0 || path.get(..at).is_some_and(|before| before.ends_with('/'));
             begins
@@ -168,6 +218,20 @@ mod tests {
             // A link to a directory of another name.
             ".vscode",
             "web/.claude",
+            ".dir-locals-2.el",
+            "analysis/.Rprofile",
+            ".pryrc",
+            ".irbrc",
+            ".bundle/config",
+            ".bazelversion",
+            "tools/bazel",
+            ".jj/repo/config.toml",
+            ".amp/settings.json",
+            ".factory/mcp.json",
+            ".rtx.toml",
+            ".config/rtx.toml",
+            ".theia/tasks.json",
+            "My.code-workspace",
         ] {
             assert!(runs_by_itself(path).is_some(), "{path}");
         }
@@ -181,6 +245,10 @@ mod tests {
             "my.vscode/tasks.json",
             ".vscodes/tasks.json",
             "package.json",
+            "tools/bazel.md",
+            "src/tools/bazelrc",
+            "code-workspace.md",
+            "main.in",
         ] {
             assert_eq!(runs_by_itself(path), None, "{path}");
         }
