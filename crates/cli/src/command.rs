@@ -32,25 +32,8 @@ const GRACE: u32 = 10;
 /// Runs that are ended at the same time.
 const AT_ONCE: usize = 64;
 
-/// The agent of commands that are given in words.
-pub const AGENT: &str = "command";
-
-/// [`AGENT`], as it is made where there is none.
-pub fn agent() -> AgentCreate {
-    AgentCreate {
-        name: AGENT.into(),
-        role: "Commands that were given in words.".into(),
-        model: AGENT.into(),
-        sandbox: Some(SandboxLevel::None),
-        limits: Some(overmind_api::AgentLimits { max_seconds: 0, ..Default::default() }),
-        command: Some(Command {
-            argv: ["sh", "-c", "{task}"].map(str::to_owned).into(),
-            terminal: true,
-            ..Command::default()
-        }),
-        ..AgentCreate::default()
-    }
-}
+/// The agent of commands that are given in words: the server has it without anybody making it.
+pub use overmind_core::agent::COMMANDS as AGENT;
 
 /// The agents that are there without being made, and what runs of those whose output is not read.
 /// In a sandbox that is another command line, see [`crate::programs::dressed`].

@@ -319,7 +319,7 @@ async fn history(cx: &Context, remote: &Remote, of: &Named, revision: Option<u32
                 table.row(vec![
                     cell(revision.to_string()),
                     cell(age),
-                    cell(agent.unwrap_or("command")),
+                    cell(agent.unwrap_or(crate::command::AGENT)),
                     dim(&pack.metadata.name),
                 ]);
             }

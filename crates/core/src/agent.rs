@@ -134,6 +134,34 @@ pub struct AgentBudget {
     pub unknown_price: UnknownPrice,
 }
 
+/// The agent of commands that are given in words, which is there without being made.
+pub const COMMANDS: &str = "command";
+
+impl AgentSpec {
+    /// [`COMMANDS`], as it is made where there is none.
+    pub fn of_commands() -> Self {
+        Self {
+            name: COMMANDS.to_owned(),
+            role: "Commands that were given in words.".to_owned(),
+            model: COMMANDS.to_owned(),
+            tools_allowed: Vec::new(),
+            policy: PolicyKind::default(),
+            sandbox: SandboxLevel::None,
+            limits: AgentLimits { max_seconds: 0, ..AgentLimits::default() },
+            on_unknown: OnUnknown::default(),
+            approvals: Vec::new(),
+            reasoning_effort: None,
+            max_output_tokens: None,
+            command: Some(CommandSpec {
+                argv: ["sh", "-c", "{task}"].map(str::to_owned).into(),
+                terminal: true,
+                ..CommandSpec::default()
+            }),
+            budget: None,
+        }
+    }
+}
+
 /// The sandbox of an agent that names none.
 pub fn default_sandbox() -> SandboxLevel {
     SandboxLevel::Namespace

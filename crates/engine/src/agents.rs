@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use overmind_core::acl::Verb;
-use overmind_core::agent::{Agent, AgentLimits, AgentSpec, AgentStatus, default_sandbox};
+use overmind_core::agent::{Agent, AgentLimits, AgentSpec, AgentStatus, COMMANDS, default_sandbox};
 use overmind_core::budget::unknown_model;
 use overmind_core::command::CommandSpec;
 use overmind_core::ids::{AgentId, ColonyId};
@@ -17,7 +17,7 @@ use overmind_core::store::{
 use serde_json::json;
 
 use crate::Engine;
-use crate::caller::{Caller, Rights};
+use crate::caller::{Caller, Part, Rights};
 use crate::error::EngineError;
 use crate::request::{AgentDraft, AgentPatch};
 use crate::sessions::may_name_credentials;
@@ -74,17 +74,7 @@ impl Engine {
         if let Some(agent) = self.agent_made_before(&scope, idempotency.as_ref()).await? {
             return Ok(Created { value: self.agent_view(agent), replayed: true });
         }
-        let now = self.cortex.clock.now();
-        let agent = Agent {
-            id: AgentId::mint(&*self.cortex.ids),
-            colony: ColonyId::DEFAULT,
-            spec,
-            status: AgentStatus::Active,
-            version: 1,
-            created_at: now,
-            updated_at: now,
-            author: author(by),
-        };
+        let agent = self.first_version(by, spec);
         let mut commit = agent_commit("agent.created", by, &agent);
         commit.guards.push(name_free(&agent));
         if let Some((key, fingerprint)) = &idempotency {
@@ -95,7 +85,7 @@ impl Engine {
                     fingerprint: *fingerprint,
                     resource: agent.id.to_string(),
                 },
-                at: now,
+                at: agent.created_at,
             });
         }
         match self.cortex.store.commit(commit).await {
@@ -182,9 +172,9 @@ impl Engine {
     pub async fn agent_fetch(&self, by: &Caller, agent: &str) -> Result<Agent, EngineError> {
         let Rights::Session { session, .. } = by.rights else {
             by.require(Role::Viewer)?;
-            return self.find_agent(agent).await;
+            return self.agent_wanted(agent).await;
         };
-        let found = self.find_agent(agent).await?;
+        let found = self.agent_wanted(agent).await?;
         let who = self.who_session(session).await?;
         if who.agent != Some(found.id) {
             self.may_start(&who, &found.spec.name).await?;
@@ -212,6 +202,57 @@ impl Engine {
         found.map(Arc::unwrap_or_clone).ok_or_else(|| EngineError::not_found("Agent"))
     }
 
+    /// The agent that somebody reads, changes or starts. That of commands is there for whoever names it,
+    /// and is made where it is not; who only asks whose name it is calls [`Self::find_agent`].
+    pub(crate) async fn agent_wanted(&self, agent: &str) -> Result<Agent, EngineError> {
+        match self.find_agent(agent).await {
+            Err(EngineError::NotFound { .. }) if agent == COMMANDS => {
+                self.agent_of_commands().await
+            }
+            found => found,
+        }
+    }
+
+    /// Makes the agent of commands. It is the server's own: what it is does not bound what the author of
+    /// a record may run.
+    async fn agent_of_commands(&self) -> Result<Agent, EngineError> {
+        if self.key_named(COMMANDS).await?.is_some() {
+            let message = format!(
+                "a key is called `{COMMANDS}`, which is the name of the agent of commands: revoke it and \
+                 give it another name"
+            );
+            return Err(EngineError::conflict(message));
+        }
+        let by = Caller::system(Part::Reconcilers);
+        let agent = self.first_version(&by, AgentSpec::of_commands());
+        let mut commit = agent_commit("agent.created", &by, &agent);
+        commit.guards.push(name_free(&agent));
+        match self.cortex.store.commit(commit).await {
+            Ok(_) => {
+                let agent = Arc::new(agent);
+                self.cortex.keep_agent(&agent);
+                Ok(Arc::unwrap_or_clone(agent))
+            }
+            // Somebody else has just named it, too.
+            Err(StoreError::Conflict { .. }) => self.find_agent(COMMANDS).await,
+            Err(err) => Err(err.into()),
+        }
+    }
+
+    fn first_version(&self, by: &Caller, spec: AgentSpec) -> Agent {
+        let now = self.cortex.clock.now();
+        Agent {
+            id: AgentId::mint(&*self.cortex.ids),
+            colony: ColonyId::DEFAULT,
+            spec,
+            status: AgentStatus::Active,
+            version: 1,
+            created_at: now,
+            updated_at: now,
+            author: author(by),
+        }
+    }
+
     /// Changes an agent. A patch that changes nothing makes no new version.
     ///
     /// # Errors
@@ -225,7 +266,7 @@ impl Engine {
     ) -> Result<AgentView, EngineError> {
         by.require(Role::Operator)?;
         for _ in 0..TRIES {
-            let old = self.find_agent(agent).await?;
+            let old = self.agent_wanted(agent).await?;
             if let Some(wanted) = patch.if_version
                 && wanted != old.version
             {

@@ -1,5 +1,6 @@
 //! Who is there: the admin token, named API keys, and tokens of sessions.
 
+use overmind_core::agent::COMMANDS;
 use overmind_core::ids::{ApiKeyId, ColonyId, SessionId};
 use overmind_core::name;
 use overmind_core::row::{ApiKey, Role};
@@ -175,7 +176,7 @@ impl Engine {
         if let Some(message) = reserved(name) {
             return Err(EngineError::invalid("name", message));
         }
-        if self.find_agent(name).await.is_ok() {
+        if name == COMMANDS || self.find_agent(name).await.is_ok() {
             let message = format!("an agent is called `{name}`: give the key another name");
             return Err(EngineError::conflict(message));
         }

@@ -108,7 +108,7 @@ impl Engine {
             let message = format!("task must have at most {TASK_BYTES} bytes");
             return Err(EngineError::invalid("task", message));
         }
-        let agent = self.find_agent(&draft.agent).await?;
+        let agent = self.agent_wanted(&draft.agent).await?;
         // Of the very version that is started.
         let lent = draft.owner.map(|_| quests::lent(by, &agent));
         let by = lent.as_ref().unwrap_or(by);

@@ -29,9 +29,9 @@ impl Remote {
         Some(OsStr::from_bytes(path).to_owned())
     }
 
-    /// The agent of commands that are given in words, made if there is none.
+    /// The agent of commands that are given in words.
     pub async fn agent_of_commands(&self) -> Result<Agent, Failure> {
-        self.agent_or(&crate::command::agent()).await
+        Ok(self.client.agent_fetch(crate::command::AGENT).await?)
     }
 
     /// An agent that is there without being made, such as `claude`; `None` for any other name.
@@ -57,9 +57,9 @@ impl Remote {
                 let message =
                     format!("there is no agent `{}` yet, and a run may not create one", agent.name);
                 let hint = format!(
-                    "outside of the run, `overmind run {}` creates it; `overmind agent list` lists those \
+                    "outside of the run, `overmind run --agent {}` creates it; `overmind agent list` lists those \
                      that this run may start",
-                    if agent.name == crate::command::AGENT { "true" } else { &agent.name }
+                    agent.name
                 );
                 Err(Failure::new(Exit::NotFound, message).hint(hint))
             }
@@ -67,11 +67,8 @@ impl Remote {
                 let name = &agent.name;
                 let message =
                     format!("there is no agent `{name}` yet, and only an admin may create it");
-                let first = match name == crate::command::AGENT {
-                    true => "overmind run true".to_owned(),
-                    false => format!("overmind run --agent {name} …"),
-                };
-                let hint = format!("an admin's first run creates it: {first}");
+                let hint =
+                    format!("an admin's first run creates it: overmind run --agent {name} …");
                 Err(Failure::new(Exit::Denied, message).hint(hint))
             }
             made => made,

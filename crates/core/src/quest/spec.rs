@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use crate::agent::COMMANDS;
 use crate::record::FieldError;
 use crate::record::kinds::{not_a, unknown_fields};
 use crate::sandbox::SandboxLevel;
@@ -93,7 +94,7 @@ impl QuestSpec {
             level
         });
         let spec = Self {
-            agent: agent.unwrap_or_else(|| "command".to_owned()),
+            agent: agent.unwrap_or_else(|| COMMANDS.to_owned()),
             command,
             task,
             completions: reader.count("completions", 1, 1, MAX_COMPLETIONS),

@@ -101,6 +101,34 @@ fn failures_are_retried_and_the_last_one_fails_the_quest() {
     home.check();
 }
 
+/// Also where nobody has run a command on the server yet, and with the rights of its author: an operator
+/// gets a sandbox, or a refusal.
+#[test]
+fn on_a_fresh_server_a_command_without_an_agent_runs() {
+    let home = Commands::up();
+    quest(&home.0, "first", &json!({"command": ["true"]}));
+    until_it_says(&home.0, "first", "Complete");
+    assert_eq!(home.run(&["agent", "get", "command", "-o", "json"]).ok().json()["version"], 1);
+    home.run(&["agent", "rm", "command"]).ok();
+    let key = home.run(&["key", "create", "bob", "--role", "operator", "-o", "name"]).ok();
+    let env = [("OVERMIND_TOKEN", key.line())];
+    let file = home.0.work().join("quests.yaml");
+    let text = |name: &str, more: &str| {
+        format!(
+            "apiVersion: overmind/v1\nkind: Quest\nmetadata: {{name: {name}}}\n\
+             spec: {{command: ['true']{more}}}\n"
+        )
+    };
+    for (name, more) in [("bare", ""), ("boxed", ", sandbox: namespace")] {
+        std::fs::write(&file, text(name, more)).unwrap();
+        home.0.run_env(&env, &["apply", "-f", file.to_str().unwrap()]).ok();
+    }
+    let refused = until_it_says(&home.0, "bare", "Waiting");
+    assert_eq!(refused["reason"], "Forbidden", "{refused}");
+    until_it_says(&home.0, "boxed", "Complete");
+    home.check();
+}
+
 #[test]
 fn a_missing_agent_is_a_condition_and_when_it_is_there_the_quest_goes_on() {
     let home = Commands::up();

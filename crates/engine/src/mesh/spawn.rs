@@ -145,7 +145,7 @@ impl Engine {
         }
         super::checked_ttl(wish.ttl)?;
         let there = match &wish.agent {
-            Some(agent) => Some(self.find_agent(agent).await?),
+            Some(agent) => Some(self.agent_wanted(agent).await?),
             None => None,
         };
         let object = there.as_ref().map_or(wish.role.as_str(), |agent| &agent.spec.name).to_owned();
@@ -228,7 +228,7 @@ impl Engine {
             let message = "a run may start children of its own only: leave `parent` out";
             return Err(EngineError::Forbidden { message: message.into() });
         }
-        let agent = self.find_agent(&draft.agent).await?.spec;
+        let agent = self.agent_wanted(&draft.agent).await?.spec;
         self.may_start(&who, &agent.name).await?;
         // Setup of a room that begins at a branch has the host's network, and a run may write its own.
         let chosen = |room: &RoomWish| room.base.is_some() || room.carry_changes;

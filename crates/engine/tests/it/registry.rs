@@ -49,6 +49,32 @@ async fn changes_at_the_same_time_all_count() {
 }
 
 #[tokio::test]
+async fn the_agent_of_commands_is_there_without_being_made_once_and_lends_nobody_rights() {
+    let world = world().await;
+    let named = (0..4).map(|_| world.engine.agent_fetch(&world.by, "command"));
+    let mut ids = Vec::new();
+    for found in futures_util::future::join_all(named).await {
+        let found = found.unwrap();
+        let author = found.author.expect("it is the server's own");
+        assert_eq!((author.name.as_str(), author.role), ("system", Role::Admin));
+        ids.push(found.id);
+    }
+    ids.dedup();
+    let [first] = ids[..] else { panic!("one was made: {ids:?}") };
+    // It runs on the host, which is an admin's.
+    let operator = Caller::new("bob", Rights::Role(Role::Operator));
+    let refused = world.engine.session_create(&operator, session_draft("command", "true")).await;
+    assert!(matches!(refused, Err(EngineError::Forbidden { .. })), "{refused:?}");
+    // A key of its name would be taken for it.
+    let refused = world.engine.key_create(&world.by, "command", Role::Viewer).await;
+    assert!(matches!(refused, Err(EngineError::Conflict { .. })), "{:?}", refused.err());
+    world.engine.agent_remove(&world.by, "command").await.unwrap();
+    let again = world.engine.agent_fetch(&world.by, "command").await.unwrap();
+    assert_ne!(again.id, first, "what was removed stays removed");
+    assert_eq!(again.version, 1);
+}
+
+#[tokio::test]
 async fn blank_and_oversized_fields_are_refused_by_name() {
     let world = world().await;
     for (field, change) in [

@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::{not_a, unknown_fields};
+use crate::agent::COMMANDS;
 use crate::fleet::{FleetSpec, FleetStatus, Template, lineage_schema, schema, sentinel_schema};
 use crate::record::kind::{Column, KindInfo, RecordVerb};
 use crate::record::{FieldError, Record, Term, Terms};
@@ -133,7 +134,7 @@ fn text(record: &Record, field: &str) -> String {
 fn agent(record: &Record) -> String {
     let template = record.spec.get("template");
     let agent = template.and_then(|template| template.get("agent")).and_then(Value::as_str);
-    let agent = agent.unwrap_or("command");
+    let agent = agent.unwrap_or(COMMANDS);
     agent.chars().map(|c| if c.is_control() { ' ' } else { c }).take(60).collect()
 }
 

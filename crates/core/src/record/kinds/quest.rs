@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::agent::COMMANDS;
 use crate::quest::{QuestSpec, QuestStatus, schema};
 use crate::record::kind::{Column, KindInfo, RecordVerb};
 use crate::record::{FieldError, Record, Term, Terms};
@@ -73,7 +74,7 @@ fn active(record: &Record) -> String {
 }
 
 fn agent(record: &Record) -> String {
-    plain(record.spec.get("agent").and_then(Value::as_str).unwrap_or("command"))
+    plain(record.spec.get("agent").and_then(Value::as_str).unwrap_or(COMMANDS))
 }
 
 fn reason(record: &Record) -> String {
