@@ -316,6 +316,10 @@ pub struct Cost {
     pub microusd: u64,
     /// Calls whose price is not known.
     pub unpriced_calls: u64,
+    /// Calls whose real cost is not known, since they broke off or their end was lost: the most that they
+    /// can have cost is in `microusd`.
+    #[serde(default)]
+    pub at_most_calls: u64,
     pub input_tokens: u64,
     pub output_tokens: u64,
     /// Part of `input_tokens` that came from a cache.
@@ -326,14 +330,23 @@ pub struct Cost {
     pub reasoning_tokens: u64,
 }
 
+impl Cost {
+    /// Whether `microusd` is the most that it can have come to. Beside calls without a price, it is no
+    /// bound of anything.
+    pub fn is_at_most(&self) -> bool {
+        self.at_most_calls > 0 && self.unpriced_calls == 0
+    }
+}
+
 impl From<budget::CostRow> for Cost {
     fn from(row: budget::CostRow) -> Self {
-        let budget::CostRow { key, calls, microusd, unpriced, usage } = row;
+        let budget::CostRow { key, calls, microusd, unpriced, at_most, usage } = row;
         Self {
             key,
             calls,
             microusd,
             unpriced_calls: unpriced,
+            at_most_calls: at_most,
             input_tokens: usage.input_tokens,
             output_tokens: usage.output_tokens,
             cached_input_tokens: usage.cached_input_tokens,

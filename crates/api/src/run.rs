@@ -62,6 +62,10 @@ pub struct Run {
     pub usage: Usage,
     /// US dollars so far; `null` as soon as one call had no known price.
     pub cost_usd: Option<f64>,
+    /// `cost_usd` is the most that it can be: the real cost of a call is not known, since it broke off or
+    /// its end was lost. Only lists and single runs that are asked for say so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cost_at_most: bool,
     pub step_count: u32,
     /// Calls that were refused because they carried a planted secret. Only lists and single runs
     /// that are asked for say so; elsewhere it is 0.
@@ -144,6 +148,9 @@ pub struct RunBasic {
     /// What its model calls came to; not given when the price of one is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
+    /// `cost_usd` is the most that it can be: the real cost of a call is not known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cost_at_most: bool,
     /// The directory of the project that it works on; not given where it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
@@ -173,6 +180,7 @@ impl From<SessionRow> for RunBasic {
         Self {
             project: room.is_some().then_some(row.workspace),
             cost_usd: row.cost_microusd.map(dollars),
+            cost_at_most: row.cost_at_most,
             done: room.as_ref().and_then(|room| room.done.as_ref()).map(|done| done.action),
             undecided: room.as_ref().is_some_and(|room| room.undecided),
             changes: room.as_ref().and_then(|room| room.changes),
@@ -222,6 +230,7 @@ impl From<SessionRow> for Run {
             error: row.error,
             usage: row.usage.into(),
             cost_usd: row.cost_microusd.map(dollars),
+            cost_at_most: row.cost_at_most,
             step_count: row.steps,
             alarms: 0,
             trouble: None,

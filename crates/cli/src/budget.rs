@@ -198,14 +198,15 @@ pub async fn costs(cx: &Context, args: &CostsArgs) -> Outcome {
         };
         let mut columns = vec![head, "COST", "CALLS", "INPUT", "OUTPUT"];
         if wide {
-            columns.extend(["CACHED", "WRITTEN", "REASONING", "UNPRICED"]);
+            columns.extend(["CACHED", "WRITTEN", "REASONING", "UNPRICED", "AT MOST"]);
         }
         let mut table = Table::new(&columns);
         for column in &columns[1..] {
             table = table.right(column);
         }
         for cost in &costs {
-            let Cost { key, calls, microusd, unpriced_calls, .. } = cost;
+            let Cost { key, calls, microusd, unpriced_calls, at_most_calls, .. } = cost;
+            let less = if cost.is_at_most() { "≤ " } else { "" };
             let name = names.get(key).unwrap_or(key);
             let name = if name.is_empty() { dim("-") } else { cell(name.clone()) };
             // Not all of it is known.
@@ -213,7 +214,7 @@ pub async fn costs(cx: &Context, args: &CostsArgs) -> Outcome {
             let number = |number: u64| cell(when::thousands(number));
             let mut row = vec![
                 name,
-                cell(format!("{}{more}", when::dollars(*microusd))),
+                cell(format!("{less}{}{more}", when::dollars(*microusd))),
                 number(*calls),
                 number(cost.input_tokens),
                 number(cost.output_tokens),
@@ -223,6 +224,7 @@ pub async fn costs(cx: &Context, args: &CostsArgs) -> Outcome {
                 row.push(number(cost.cache_write_tokens));
                 row.push(number(cost.reasoning_tokens));
                 row.push(number(*unpriced_calls));
+                row.push(number(*at_most_calls));
             }
             table.row(row);
         }

@@ -434,7 +434,8 @@ fn short_table(
     let mut table = Table::new(&columns).right("COST").right("EXIT");
     for (run, branch) in runs.iter().zip(branches) {
         // What models cost; a program says nothing of that unless it asks some.
-        let cost = run.cost_usd.filter(|cost| *cost > 0.0).map(dollars);
+        let cost = run.cost_usd.filter(|cost| *cost > 0.0);
+        let cost = cost.map(|cost| dollars(cost, run.cost_at_most));
         let exit = match (run.exit_code, run.signal) {
             (Some(code), _) => Some(code.to_string()),
             (None, Some(signal)) => Some(format!("signal {signal}")),
@@ -541,12 +542,14 @@ fn attested(run: &Run) -> (String, Tone) {
 
 /// What a run has cost; `None` when a price is not known.
 pub fn cost(run: &Run) -> Option<String> {
-    run.cost_usd.map(dollars)
+    run.cost_usd.map(|cost| dollars(cost, run.cost_at_most))
 }
 
-fn dollars(dollars: f64) -> String {
+/// `at_most`: what it really cost is not known.
+fn dollars(dollars: f64, at_most: bool) -> String {
     let text = format!("{dollars:.6}");
-    format!("${}", text.trim_end_matches('0').trim_end_matches('.'))
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    format!("{}${text}", if at_most { "≤ " } else { "" })
 }
 
 /// A single run after a change of it.

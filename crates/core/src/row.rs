@@ -103,6 +103,9 @@ pub struct SessionRow {
     pub usage: Usage,
     /// `None` as soon as one call had no known price.
     pub cost_microusd: Option<u64>,
+    /// Some of that is the most that a call can have cost. It is in no row of the store: what reads the
+    /// settled costs of sessions sets it.
+    pub cost_at_most: bool,
     pub model_calls: u32,
     pub steps: u32,
     pub sandbox: SandboxLevel,

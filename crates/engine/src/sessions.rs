@@ -526,6 +526,7 @@ impl Engine {
             if free(row) && known == Some(0) {
                 continue;
             }
+            row.cost_at_most = known.is_some() && cost.at_most > 0;
             if row.command.is_some() && cost.usage.output_tokens == 0 {
                 row.usage.add(cost.usage);
                 row.cost_microusd = row.cost_microusd.zip(known).map(|(a, b)| a.saturating_add(b));

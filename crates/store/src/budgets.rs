@@ -44,6 +44,7 @@ pub(crate) struct Spent {
     calls: u64,
     microusd: u64,
     unpriced: u64,
+    at_most: u64,
     usage: Usage,
 }
 
@@ -90,13 +91,14 @@ impl Sums {
         for of in all.into_iter().chain(key) {
             let sum = self.0.entry((day, of)).or_insert_with_key(|(day, of)| {
                 let (dim, key) = of.named();
-                let usage = Usage::default();
-                Spent { dim, key, day: *day, calls: 0, microusd: 0, unpriced: 0, usage }
+                let (day, usage) = (*day, Usage::default());
+                Spent { dim, key, day, calls: 0, microusd: 0, unpriced: 0, at_most: 0, usage }
             });
             let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more.min(CAP)).min(CAP);
             sum.calls += 1;
             add(&mut sum.microusd, call.microusd.unwrap_or(0));
             sum.unpriced += u64::from(call.microusd.is_none());
+            sum.at_most += u64::from(call.at_most);
             let (had, more) = (&mut sum.usage, &call.usage);
             add(&mut had.input_tokens, more.input_tokens);
             add(&mut had.output_tokens, more.output_tokens);
@@ -237,9 +239,9 @@ fn call_insert(conn: &Connection, call: &CallRecord) -> Outcome<()> {
         "INSERT INTO model_calls (id, colony, session, agent, caller, provider, model, format,
            input_tokens, output_tokens, cached_input_tokens, cache_write_tokens,
            reasoning_tokens, microusd, started_at, first_byte_ms, total_ms, status, ended,
-           request_digest, request, response_digest, response)
+           request_digest, request, response_digest, response, at_most)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
-           ?19, ?20, ?21, ?22, ?23)",
+           ?19, ?20, ?21, ?22, ?23, ?24)",
     )?
     .execute(params![
         blob(call.call.as_u128()),
@@ -265,20 +267,21 @@ fn call_insert(conn: &Connection, call: &CallRecord) -> Outcome<()> {
         request,
         response_digest,
         response,
+        call.at_most,
     ])
     .map_err(|err| taken(err.into(), || format!("model call {}", call.call)))?;
     Ok(())
 }
 
 fn spend_add(conn: &Connection, spent: &Spent) -> Outcome<()> {
-    let Spent { dim, key, day, calls, microusd, unpriced, usage } = spent;
+    let Spent { dim, key, day, calls, microusd, unpriced, at_most, usage } = spent;
     conn.prepare_cached(
         "INSERT INTO spend (dim, key, day, calls, microusd, unpriced, input_tokens,
-           output_tokens, cached_input_tokens, cache_write_tokens, reasoning_tokens)
-         VALUES (?1, ?2, ?3, ?12, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+           output_tokens, cached_input_tokens, cache_write_tokens, reasoning_tokens, at_most)
+         VALUES (?1, ?2, ?3, ?12, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?13)
          ON CONFLICT (dim, key, day) DO UPDATE SET
            calls = calls + excluded.calls, microusd = min(microusd + excluded.microusd, ?11),
-           unpriced = unpriced + excluded.unpriced,
+           unpriced = unpriced + excluded.unpriced, at_most = at_most + excluded.at_most,
            input_tokens = min(input_tokens + excluded.input_tokens, ?11),
            output_tokens = min(output_tokens + excluded.output_tokens, ?11),
            cached_input_tokens =
@@ -299,6 +302,7 @@ fn spend_add(conn: &Connection, spent: &Spent) -> Outcome<()> {
         capped(usage.reasoning_tokens),
         capped(u64::MAX),
         int(*calls),
+        int(*at_most),
     ])?;
     Ok(())
 }
@@ -429,7 +433,7 @@ pub(crate) fn costs(conn: &Connection, query: CostQuery) -> Outcome<Vec<CostRow>
     let sql = format!(
         "SELECT {by}, sum(microusd), sum(calls), sum(unpriced), sum(input_tokens),
            sum(output_tokens), sum(cached_input_tokens), sum(cache_write_tokens),
-           sum(reasoning_tokens)
+           sum(reasoning_tokens), sum(at_most)
          FROM spend WHERE dim = ?1 AND day BETWEEN ?2 AND ?3
          GROUP BY 1 ORDER BY {order} LIMIT ?4"
     );
@@ -454,6 +458,7 @@ fn cost(cells: &Cells<'_>, key: String) -> Outcome<CostRow> {
         microusd: cells.u64(1)?,
         calls: cells.u64(2)?,
         unpriced: cells.u64(3)?,
+        at_most: cells.u64(9)?,
         usage: usage(cells, 4)?,
     })
 }
@@ -463,7 +468,7 @@ pub(crate) fn session_costs(conn: &Connection, ids: &[SessionId]) -> Outcome<Vec
     // A look at the key for each: no session has more than some days.
     let sql = "SELECT spend.key, sum(microusd), sum(calls), sum(unpriced), sum(input_tokens),
          sum(output_tokens), sum(cached_input_tokens), sum(cache_write_tokens),
-         sum(reasoning_tokens)
+         sum(reasoning_tokens), sum(at_most)
        FROM json_each(?1) AS wanted JOIN spend ON spend.dim = 'session' AND spend.key = wanted.value
        GROUP BY 1";
     many(conn, sql, [serde_json::json!(ids).to_string()], |row| {
@@ -490,7 +495,7 @@ pub(crate) fn call_list(
     let mut sql = "SELECT id, colony, session, agent, caller, provider, model, format,
            input_tokens, output_tokens, cached_input_tokens, cache_write_tokens,
            reasoning_tokens, microusd, started_at, first_byte_ms, total_ms, status, ended,
-           request_digest, request, response_digest, response FROM model_calls WHERE 1"
+           request_digest, request, response_digest, response, at_most FROM model_calls WHERE 1"
         .to_owned();
     let mut with = Vec::new();
     if let Some(session) = session {
@@ -521,6 +526,7 @@ pub(crate) fn call_list(
             format: cells.text(7)?,
             usage: usage(&cells, 8)?,
             microusd: cells.opt(13, Cells::u64)?,
+            at_most: cells.int(23)? != 0,
             started_at: cells.time(14)?,
             first_byte_ms: cells.opt(15, Cells::u64)?,
             total_ms: cells.u64(16)?,

@@ -29,6 +29,8 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0015_deleting.sql"),
     include_str!("../migrations/0016_session_owners.sql"),
     include_str!("../migrations/0017_agent_author.sql"),
+    include_str!("../migrations/0018_inbox_owner.sql"),
+    include_str!("../migrations/0019_costs_at_most.sql"),
 ];
 
 /// Marks a SQLite file as ours, so that another program's database is never migrated.

@@ -3,7 +3,7 @@
 use overmind_api::{Budget, Cost, HaltState, Timestamp, usd_of};
 
 use crate::clean;
-use crate::parts::{money, thousands};
+use crate::parts::{money, money_at_most, thousands};
 use crate::when::When;
 
 /// A bar of a chart, with what stands in the table behind it.
@@ -52,7 +52,7 @@ impl CostChart {
         let most = costs.iter().map(|cost| long(cost)).max().unwrap_or(0).max(1);
         let bars = costs.iter().map(|cost| Bar {
             name: named(&cost.key, names),
-            cost: money(usd_of(cost.microusd)),
+            cost: money_at_most(usd_of(cost.microusd), cost.is_at_most()),
             calls: thousands(cost.calls),
             input: thousands(cost.input_tokens),
             cached: thousands(cost.cached_input_tokens),
@@ -192,6 +192,11 @@ mod tests {
         let days = [cost("2026-11-26", 1), cost("2026-11-25", 9)];
         let chart = CostChart::new("By day", true, &days, &[]);
         assert_eq!(chart.bars[0].name, "2026-11-25");
+        let cut = |unpriced: u64| {
+            let cost = Cost { at_most_calls: 1, unpriced_calls: unpriced, ..cost("m", 930_000) };
+            CostChart::new("By model", false, &[cost], &[]).bars.remove(0).cost
+        };
+        assert_eq!((cut(0).as_str(), cut(1).as_str()), ("≤ $0.93", "$0.93"));
         assert_eq!((percent(3, 0), percent(u64::MAX, u64::MAX)), (100, 100));
     }
 }

@@ -3,7 +3,7 @@
 use overmind_api::{Agent, AgentStatus, RunBasic, Timestamp};
 
 use crate::clean;
-use crate::parts::{Pill, Tone, money, status};
+use crate::parts::{Pill, Tone, money_at_most, status};
 use crate::when::{When, span};
 
 /// `/runs`.
@@ -43,7 +43,10 @@ impl RunRow {
             task: clean::cut(&clean::line(run.task.trim()), 160).into_owned(),
             created: When::new(run.created_at, now),
             took: run.finished_at.map(|end| span(end.since(began))).unwrap_or_default(),
-            cost: run.cost_usd.filter(|usd| *usd > 0.0).map(money).unwrap_or_default(),
+            cost: match run.cost_usd.filter(|usd| *usd > 0.0) {
+                Some(usd) => money_at_most(usd, run.cost_at_most),
+                None => String::new(),
+            },
             steps: run.step_count,
             branch: clean::line(run.branch.as_deref().unwrap_or_default()).into_owned(),
         }

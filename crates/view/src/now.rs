@@ -3,7 +3,7 @@
 use overmind_api::{InboxItem, InboxKind, Run, RunStatus, Timestamp};
 use serde_json::Value;
 
-use crate::parts::{Pill, Tone, error_text, headline, money, status};
+use crate::parts::{Pill, Tone, error_text, headline, money_at_most, status};
 use crate::when::When;
 use crate::{clean, span};
 
@@ -25,7 +25,8 @@ pub struct NowData {
     /// Uids and names of fleets.
     pub fleets: Vec<(String, String)>,
     /// US dollars spent today; `None` when unknown.
-    pub spent_today: Option<f64>,
+    /// US dollars, and whether that is the most that it can have been.
+    pub spent_today: Option<(f64, bool)>,
     pub now: Timestamp,
 }
 
@@ -127,7 +128,8 @@ impl Now {
         ended.sort_by_key(|run| std::cmp::Reverse(run.finished_at));
         let done = ended.iter().map(|run| Item::new(run, None, now)).collect();
         let at_work = at_work.len();
-        Self { needs, working, folds, at_work, done, spent_today: spent_today.map(money) }
+        let spent_today = spent_today.map(|(usd, at_most)| money_at_most(usd, at_most));
+        Self { needs, working, folds, at_work, done, spent_today }
     }
 }
 
@@ -145,7 +147,8 @@ fn fold(
         if of.len() > FOLDED {
             let items = of.iter().map(|(run, last)| Item::new(run, last.as_deref(), now));
             let cost: f64 = of.iter().filter_map(|(run, _)| run.cost_usd).sum();
-            folds.push(Fold::new(uid, name, items.collect(), cost));
+            let at_most = of.iter().any(|(run, _)| run.cost_at_most);
+            folds.push(Fold::new(uid, name, items.collect(), (cost, at_most)));
         }
     }
     let folded = |run: &Run| folds.iter().any(|fold| Some(&fold.id) == owner(run).as_ref());
@@ -169,7 +172,7 @@ pub struct Fold {
 }
 
 impl Fold {
-    fn new(id: &str, name: &str, items: Vec<Item>, cost: f64) -> Self {
+    fn new(id: &str, name: &str, items: Vec<Item>, (cost, at_most): (f64, bool)) -> Self {
         let mut states: Vec<(Pill, usize)> = Vec::new();
         for item in &items {
             match states.iter_mut().find(|(pill, _)| *pill == item.pill) {
@@ -183,7 +186,7 @@ impl Fold {
             name: clean::line(name).into_owned(),
             link: plain.then(|| format!("/resources/fleet/{name}")),
             states,
-            cost: (cost > 0.0).then(|| money(cost)),
+            cost: (cost > 0.0).then(|| money_at_most(cost, at_most)),
             items,
         }
     }
@@ -332,7 +335,10 @@ impl Item {
             last: clean::cut(&clean::line(&said), QUOTE).into_owned(),
             at: When::new(run.finished_at.unwrap_or(began), now),
             took: run.finished_at.map(|end| span(end.since(began))),
-            cost: run.cost_usd.filter(|usd| *usd > 0.0).map(money),
+            cost: run
+                .cost_usd
+                .filter(|usd| *usd > 0.0)
+                .map(|usd| money_at_most(usd, run.cost_at_most)),
             branch: room
                 .and_then(|room| room.branch.as_deref())
                 .map(|branch| clean::line(branch).into_owned()),
@@ -381,7 +387,7 @@ mod tests {
             active: vec![],
             ended: vec![],
             fleets: vec![],
-            spent_today: Some(1.5),
+            spent_today: Some((1.5, true)),
             now,
         };
         let page = Now::new(data);
@@ -391,7 +397,7 @@ mod tests {
         assert_eq!(first.action, "run_shell ls /\\u{1b}[2J");
         assert_eq!(first.text, "`ls` would read `/`");
         assert_eq!(first.effects, ["ls: read /"]);
-        assert_eq!(page.spent_today.as_deref(), Some("$1.50"));
+        assert_eq!(page.spent_today.as_deref(), Some("≤ $1.50"));
     }
 
     fn run(id: u8, status: &str, finished: Option<&str>) -> Run {

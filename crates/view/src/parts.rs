@@ -66,6 +66,11 @@ pub fn money(usd: f64) -> String {
     if usd == 0.0 || usd >= 0.01 { format!("${usd:.2}") } else { format!("${usd:.4}") }
 }
 
+/// US dollars of which some are the most that a call can have cost: `≤ $0.93`.
+pub(crate) fn money_at_most(usd: f64, at_most: bool) -> String {
+    if at_most { format!("≤ {}", money(usd)) } else { money(usd) }
+}
+
 /// A count in groups of three digits: `12,480`.
 pub fn thousands(count: u64) -> String {
     let digits = count.to_string();

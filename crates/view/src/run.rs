@@ -3,7 +3,7 @@
 use overmind_api::{InboxItem, Run, SandboxLevel, Timestamp};
 
 use crate::now::Card;
-use crate::parts::{Pill, error_text, money, thousands};
+use crate::parts::{Pill, error_text, money_at_most, thousands};
 use crate::when::{When, span};
 use crate::{Item, clean};
 
@@ -59,7 +59,7 @@ impl RunPage {
             fact("tokens", thousands(tokens));
         }
         match run.cost_usd {
-            Some(usd) if usd > 0.0 => fact("cost", money(usd)),
+            Some(usd) if usd > 0.0 => fact("cost", money_at_most(usd, run.cost_at_most)),
             None if run.model_call_count > 0 => fact("cost", "price unknown".to_owned()),
             Some(_) | None => {}
         }

@@ -59,7 +59,7 @@ pub(crate) async fn show(
     let date = now.to_string();
     let spent = today.map(|rows| {
         let row = rows.iter().find(|row| date.starts_with(&row.key));
-        row.map_or(0.0, |row| overmind_api::usd_of(row.microusd))
+        row.map_or((0.0, false), |row| (overmind_api::usd_of(row.microusd), row.is_at_most()))
     });
     let now = Now::new(NowData { inbox, active: rows, ended, fleets, spent_today: spent, now });
     let (refusal, draft) = match failed {

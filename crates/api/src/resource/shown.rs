@@ -104,6 +104,7 @@ impl Resource {
                 "error",
                 "usage",
                 "cost_usd",
+                "cost_at_most",
                 "hive",
                 "created_by",
             ],

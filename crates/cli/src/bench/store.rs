@@ -116,6 +116,7 @@ fn session() -> SessionRow {
         error: None,
         usage: Usage::default(),
         cost_microusd: Some(0),
+        cost_at_most: false,
         model_calls: 0,
         steps: 0,
         sandbox: SandboxLevel::Namespace,

@@ -142,6 +142,9 @@ pub struct CallRecord {
     pub usage: Usage,
     /// Millionths of a US dollar; `None` when the price is not known.
     pub microusd: Option<u64>,
+    /// Its real cost is not known: `microusd` is the most that it can have been. Never of what is free
+    /// or has no known price.
+    pub at_most: bool,
     pub started_at: Timestamp,
     pub first_byte_ms: Option<u64>,
     pub total_ms: u64,
@@ -181,6 +184,7 @@ impl CallRecord {
             format: String::new(),
             usage: Usage::default(),
             microusd: None,
+            at_most: false,
             started_at: ask.at,
             first_byte_ms: None,
             total_ms: 0,
@@ -245,5 +249,7 @@ pub struct CostRow {
     pub microusd: u64,
     /// Calls whose price is not known.
     pub unpriced: u64,
+    /// Calls of which the most that they can have cost is counted: their real cost is not known.
+    pub at_most: u64,
     pub usage: Usage,
 }

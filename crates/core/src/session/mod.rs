@@ -173,6 +173,7 @@ impl Session {
             error: None,
             usage: Usage::default(),
             cost_microusd: Some(0),
+            cost_at_most: false,
             model_calls: 0,
             steps: 0,
             sandbox: agent.sandbox,

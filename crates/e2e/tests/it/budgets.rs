@@ -299,7 +299,7 @@ fn prices_are_shown_with_their_day_and_their_source() {
 fn a_runs_attempts_that_broke_off_after_the_request_are_counted() {
     let runtime = Runtime::new().unwrap();
     let said = Answer::say(Say::text("all is well").usage(1_000, 100));
-    let script = Script::new([Answer::hang_up(), said]);
+    let script = Script::new([Answer::hang_up(), said.clone(), said]);
     let upstream = runtime.block_on(Upstream::start(script));
     let mut home = Home::new();
     private_dir(&home.data());
@@ -321,6 +321,27 @@ fn a_runs_attempts_that_broke_off_after_the_request_are_counted() {
     // What the run itself says is what was settled for it.
     let cost = home.fetch(&run)["cost_usd"].as_f64().unwrap();
     assert!((cost * 1e6 - row["microusd"].as_f64().unwrap()).abs() < 0.5, "{cost} {row}");
+
+    // Nobody knows what the first attempt cost, and everything that shows the cost says so.
+    assert_eq!(row["at_most_calls"], 1, "{row}");
+    assert_eq!(home.fetch(&run)["cost_at_most"], true);
+    let whole = home.run(&["run", "worker", "go", "-o", "name"]).ok().line().to_owned();
+    home.wait_for(&whole, "succeeded");
+    let marked = |args: &[&str], name: &str| {
+        let told = home.run(args).ok().out;
+        let line =
+            told.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{told}"));
+        assert!(line.contains("$0.00"), "{line}");
+        line.contains("≤ $0.00")
+    };
+    let name = |run: &str| home.fetch(run)["name"].as_str().unwrap().to_owned();
+    assert!(marked(&["ps", "--all"], &name(&run)));
+    assert!(!marked(&["ps", "--all"], &name(&whole)));
+    assert!(marked(&["costs", "--by", "session"], &run));
+    assert!(!marked(&["costs", "--by", "session"], &whole));
+    assert!(marked(&["info", &run], "cost"));
+    assert!(!marked(&["info", &whole], "cost"));
+    assert_eq!(home.fetch(&whole).get("cost_at_most"), None);
 }
 
 #[test]

@@ -42,6 +42,7 @@ impl Metered for Open {
             Came::Answered(told) => {
                 record.status = 200;
                 let reserved = Usage { input_tokens: ask.worst.tokens, ..Usage::default() };
+                record.at_most = told.is_none();
                 record.usage = told.unwrap_or(reserved);
                 let price = prices.price(&ask.provider, &ask.model);
                 Some(Spend {

@@ -477,6 +477,11 @@ impl Budgets {
         // The sums of days and those of windows tell the same story.
         record.started_at = reservation.ask.at;
         record.microusd = spend.microusd;
+        record.at_most = match outcome {
+            Outcome::Spent(_) => record.at_most || absurd,
+            Outcome::Worst => true,
+            Outcome::Nothing => false,
+        } && spend.microusd.is_some_and(|cost| cost > 0);
         let told = record.usage.input_tokens.saturating_add(record.usage.output_tokens);
         if told == 0 || absurd {
             record.usage = Usage { input_tokens: spend.tokens, ..Usage::default() };

@@ -173,6 +173,7 @@ impl Held {
                     ..Usage::default()
                 };
                 record.usage.add(lost);
+                record.at_most = lost != Usage::default();
                 let known = reply.cost_microusd;
                 let known = known.or_else(|| Some(self.price?.cost(&reply.usage)));
                 let extra = self.price.map_or(0, |price| price.cost(&lost));
@@ -216,6 +217,7 @@ impl Held {
             output_tokens: now.saturating_add(estimate::streamed_tokens(self.lost)),
             ..Usage::default()
         };
+        record.at_most = true;
         let microusd = self.price.map(|price| price.cost(&record.usage));
         self.end(record, microusd);
     }

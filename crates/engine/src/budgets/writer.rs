@@ -464,6 +464,9 @@ fn ended_event(end: &End) -> NewEvent {
     if let Some(error) = error {
         tell("error", json!(error));
     }
+    if record.at_most {
+        tell("at_most", true.into());
+    }
     if *above {
         tell("above_reservation", true.into());
     }

@@ -98,6 +98,7 @@ impl Tab {
         let (hold, mut record) = self.unanswered(refusal, Ended::Failed);
         record.status = refusal.status(dialect);
         record.usage.add(unseen(lost));
+        record.at_most = lost.is_some();
         hold.end(lost, record);
     }
 
@@ -311,6 +312,7 @@ impl RelayedBody {
         if status >= 400 {
             record.ended = Ended::Failed;
             record.usage.add(unseen(lost));
+            record.at_most = lost.is_some();
             hold.end(lost, record);
             return;
         }
@@ -326,6 +328,7 @@ impl RelayedBody {
             record.model.clone_from(model);
         }
         record.usage = tally.settled(seen.prompt);
+        record.at_most = !tally.is_final || lost.is_some();
         let Usage { input_tokens, output_tokens, .. } = record.usage;
         let cost = models.upstreams().and_then(|all| all.cost(&hop, &record.usage));
         let spend = Spend { microusd: cost, tokens: input_tokens.saturating_add(output_tokens) };

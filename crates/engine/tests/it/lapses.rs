@@ -280,6 +280,8 @@ async fn a_key_that_is_revoked_ends_its_call_at_each_moment_and_settles_it_once(
             _ => (("budget.settled", "cut"), over),
         };
         assert_eq!(((kind.as_str(), ended), error), (wanted, why), "{by}: {told}");
+        // Where the provider did not tell its last figures, nobody knows what it cost.
+        assert_eq!(told.get("at_most"), (why == over && by != "before").then_some(&true.into()));
         let (spent, output) = (&told["spent"], told["usage"]["output_tokens"].as_u64().unwrap());
         match by.as_str() {
             "waits" => assert_eq!(*spent, told["reserved"], "at its worst"),

@@ -205,6 +205,7 @@ pub(crate) fn session(row: &Row<'_>) -> Outcome<SessionRow> {
             reasoning_tokens: cells.u64(16)?,
         },
         cost_microusd: cells.opt(17, Cells::u64)?,
+        cost_at_most: false,
         model_calls: cells.u32(18)?,
         steps: cells.u32(19)?,
         sandbox: SandboxLevel::parse(cells.str(20)?)

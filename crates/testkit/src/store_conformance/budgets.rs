@@ -141,7 +141,7 @@ pub(super) async fn calls_are_added_up_by_day(store: &dyn Store, w: &World) {
     let (first, second) = (Timestamp::from_micros(10 * DAY + 5), Timestamp::from_micros(11 * DAY));
     let calls = [
         record(w, Some(parent.id), "gpt-5", first),
-        record(w, Some(child.id), "gpt-5", second),
+        CallRecord { at_most: true, ..record(w, Some(child.id), "gpt-5", second) },
         CallRecord { microusd: None, ..record(w, None, "qwen", second) },
     ];
     let inserts = calls.iter().cloned().map(Box::new).map(BudgetChange::CallInsert);
@@ -172,7 +172,12 @@ pub(super) async fn calls_are_added_up_by_day(store: &dyn Store, w: &World) {
     let of = vec![child.id, SessionId::from_u128(99)];
     let rows = store.session_costs(of).await.unwrap();
     let (key, usage) = (child.id.to_string(), calls[1].usage);
-    assert_eq!(rows, [CostRow { key, calls: 1, microusd: 1_000, unpriced: 0, usage }]);
+    let row = CostRow { key, calls: 1, microusd: 1_000, unpriced: 0, at_most: 1, usage };
+    assert_eq!(rows, [row]);
+    let query = CostQuery { by: CostBy::Day, since: 0, until: 20, limit: 10 };
+    let at_most: Vec<_> =
+        store.costs(query).await.unwrap().into_iter().map(|row| row.at_most).collect();
+    assert_eq!(at_most, [1, 0], "the newest day first");
     assert_eq!(store.session_costs(vec![parent.id, child.id]).await.unwrap().len(), 2);
 
     let sum = async |scope: Scope, since: i32| {

@@ -210,6 +210,7 @@ impl World {
             error: None,
             usage: Usage::default(),
             cost_microusd: Some(0),
+            cost_at_most: false,
             model_calls: 0,
             steps: 0,
             sandbox: SandboxLevel::Namespace,
