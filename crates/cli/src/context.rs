@@ -66,6 +66,7 @@ impl Context {
             data: self.global.data.clone(),
             config: self.global.config.clone(),
             accept_loss: up.is_some_and(|up| up.accept_loss),
+            without_keys: up.is_some_and(|up| up.force),
             values,
         };
         let config = Config::load(&flags, &self.env, &self.cwd).map_err(|err| {

@@ -258,6 +258,7 @@ impl From<overmind_node::app::StartError> for Failure {
             | StartError::Workspace { .. }
             | StartError::Listen(_)
             | StartError::Store(_)
+            | StartError::Keys(_)
             | StartError::Models(_)
             | StartError::Prices(_)
             | StartError::Memory(_)

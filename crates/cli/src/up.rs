@@ -377,6 +377,7 @@ fn up_flags(args: &UpArgs) -> Vec<String> {
         .filter_map(|(flag, value)| Some([flag.to_owned(), value.clone()?]))
         .flatten()
         .chain(args.accept_loss.then(|| "--accept-loss".to_owned()))
+        .chain(args.force.then(|| "--force".to_owned()))
         .collect()
 }
 

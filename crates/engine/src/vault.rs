@@ -393,6 +393,14 @@ impl Vault {
     }
 }
 
+impl Vault {
+    /// Whether there is a secret of that name, even if the vault is locked.
+    pub fn holds(&self, name: &str) -> bool {
+        let Ok(name) = name.parse::<SecretName>() else { return false };
+        self.state().secrets.contains_key(name.as_str()) || self.has(name.as_str())
+    }
+}
+
 impl Secrets for Vault {
     fn get(&self, name: &str) -> Option<Secret> {
         self.get_for(name, Use::default())

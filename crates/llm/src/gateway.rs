@@ -44,6 +44,16 @@ pub struct Gateway {
     pub(crate) player: Option<Player>,
 }
 
+/// A provider without a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unkeyed {
+    pub provider: String,
+    /// The secret of the vault that would be its key.
+    pub secret: Option<String>,
+    /// What gives it one, in words.
+    pub what_to_do: String,
+}
+
 impl Gateway {
     pub fn new(config: Config) -> Self {
         let secrets = config
@@ -72,6 +82,46 @@ impl Gateway {
         let provider = self.config.providers.iter().find(|known| known.name == provider)?;
         let url = provider.url(provider.format).ok()?;
         Some((url.host_str()?.to_owned(), url.port_or_known_default()?))
+    }
+
+    /// Names of the providers that have a key now, their own or one of the vault.
+    pub fn keyed(&self) -> Vec<String> {
+        let now = self.config.providers_now();
+        let has = now.iter().filter(|provider| provider.key.is_some());
+        has.map(|provider| provider.name.clone()).collect()
+    }
+
+    /// The providers that have no key now.
+    pub fn unkeyed(&self) -> Vec<Unkeyed> {
+        let now = self.config.providers_now();
+        let lacks = now.iter().filter(|provider| provider.key.is_none());
+        lacks
+            .map(|provider| Unkeyed {
+                provider: provider.name.clone(),
+                secret: provider.secret.clone(),
+                what_to_do: provider
+                    .key_hint
+                    .clone()
+                    .unwrap_or_else(|| format!("set providers.{}.api_key", provider.name)),
+            })
+            .collect()
+    }
+
+    /// The provider that is asked for a model when these have a key, too. `None` when nobody is.
+    pub fn provider_with(&self, model: &str, keyed: &BTreeSet<String>) -> Option<String> {
+        let mut providers = self.config.providers_keyed();
+        for provider in self.config.providers_now().iter() {
+            let Some(all) = providers.iter_mut().find(|all| all.name == provider.name) else {
+                continue;
+            };
+            if provider.key.is_none() && !keyed.contains(&provider.name) {
+                all.key = None;
+            }
+        }
+        match route(&providers, model).ok()? {
+            Route::Http { provider, .. } => Some(provider.name.clone()),
+            Route::Cassette { .. } => None,
+        }
     }
 
     /// The HTTP client. No redirects: what a provider is sent goes to its own host. No proxy:

@@ -38,5 +38,5 @@ pub use cassette::{
     Cassette, CassetteError, Expect, ScriptedCall, ScriptedFailure, ScriptedUsage, Turn,
 };
 pub use config::{Config, ConfigError, Format, Provider, RelayLimits, Rest, Secret};
-pub use gateway::Gateway;
+pub use gateway::{Gateway, Unkeyed};
 pub use retry::Retry;

@@ -34,6 +34,7 @@ mod hostile_attempts;
 mod hostile_projects;
 mod inbox;
 mod journey;
+mod keyed;
 mod keyring;
 mod kill_all;
 mod kills;

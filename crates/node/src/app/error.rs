@@ -21,6 +21,8 @@ pub enum StartError {
     Listen(#[from] ListenError),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error("{}", missing(_0))]
+    Keys(Vec<MissingKey>),
     #[error("{0}")]
     Prices(String),
     #[error("the configuration of models: {0}")]
@@ -41,6 +43,34 @@ pub enum StartError {
     Processes(#[from] overmind_core::process::ProcessError),
     #[error(transparent)]
     Engine(#[from] EngineError),
+}
+
+/// A provider that had a key at the last start and has none now, and who uses it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingKey {
+    pub provider: String,
+    /// Names of the open runs.
+    pub runs: Vec<String>,
+    pub what_to_do: String,
+}
+
+/// Runs of one provider that are named.
+const NAMED: usize = 10;
+
+fn missing(keys: &[MissingKey]) -> String {
+    let one = |MissingKey { provider, runs, .. }: &MissingKey| {
+        let named = runs.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let more = match runs.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let uses = if runs.len() == 1 { "an open run uses it" } else { "open runs use it" };
+        format!(
+            "the server had a key of {provider} at its last start and has none now, and {uses}: \
+             {named}{more}"
+        )
+    };
+    keys.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
 impl StartError {
@@ -64,6 +94,13 @@ impl StartError {
             }
             Self::Store(StoreError::Lost { .. }) => {
                 Some("`overmind audit verify` lists what is gone, `overmind restore FILE --force` brings a backup back, and `overmind up --accept-loss` goes on without it and records that".into())
+            }
+            Self::Keys(keys) => {
+                let each: Vec<&str> = keys.iter().map(|key| key.what_to_do.as_str()).collect();
+                Some(format!(
+                    "{}; or start without it: `overmind up --force`, also to put it into the vault",
+                    each.join("; ")
+                ))
             }
             Self::Store(_) | Self::Mcp(_) | Self::Processes(_) | Self::Engine(_) => None,
             Self::Workspace { .. } => Some("`overmind config show` says where it comes from".into()),

@@ -10,6 +10,7 @@ mod error;
 pub mod failpoints;
 mod frugal;
 pub mod gate;
+mod keyed;
 pub mod lock;
 pub mod logs;
 mod loops;
@@ -120,6 +121,7 @@ impl App {
             memory(&config, Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&clock), meter)?;
         let vault = vault::open(&config, &store, &clock, token_key, &listeners).await?;
         let models = Arc::new(models(&config, Some(Arc::clone(&vault) as Arc<dyn Secrets>))?);
+        keyed::check(&config, &*store, &models, &vault).await?;
         let parts = overmind_tools::Parts {
             sandboxes: Arc::new(move |level| Some(by_level.get(level))),
             memory: Arc::clone(&memory),
@@ -149,6 +151,7 @@ impl App {
         let proxy = rooms::proxy(&config, &rooms).await?;
         let remembered = Arc::clone(&memory);
         let (told, addresses) = (telemetry::head(&*store).await?, Arc::clone(&models));
+        let gateway = Arc::clone(&models);
         let engine = Engine::start(overmind_engine::Parts {
             store: Arc::clone(&store) as Arc<dyn Store>,
             records: Arc::clone(&store) as Arc<_>,
@@ -212,6 +215,7 @@ impl App {
         if let Some(proxy) = proxy {
             housekeeping.tasks.spawn(proxy.serve(housekeeping.stop.clone()));
         }
+        keyed::note(&config.data, &gateway, engine.vault())?;
         lock.publish(&server_file)?;
         Ok(Self {
             config,

@@ -56,6 +56,11 @@ impl DataDir {
         self.0.join("server.json")
     }
 
+    /// Names the providers that had a key at the last start.
+    pub fn keyed_file(&self) -> PathBuf {
+        self.0.join("keyed.json")
+    }
+
     /// Holds a directory for each run whose agent is a command: its log, and its shim's socket.
     pub fn processes(&self) -> PathBuf {
         self.0.join("processes")

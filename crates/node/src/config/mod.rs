@@ -112,6 +112,8 @@ pub struct Config {
     pub credentials: BTreeMap<String, Secret>,
     /// Whether a store that lost what was acknowledged is gone on with.
     pub accept_loss: bool,
+    /// Whether the server starts without a key that open runs use.
+    pub without_keys: bool,
     pub layers: Layers,
 }
 
@@ -145,6 +147,8 @@ pub struct Flags {
     pub config: Option<PathBuf>,
     /// See [`Config::accept_loss`].
     pub accept_loss: bool,
+    /// See [`Config::without_keys`].
+    pub without_keys: bool,
     /// `(key, flag's name, value)`.
     pub values: Vec<(&'static str, &'static str, String)>,
 }
@@ -173,8 +177,9 @@ impl Config {
         let environment = inherited
             .filter_map(|name| Some(((*name).to_owned(), env.text(name)?.to_owned())))
             .collect();
-        let accept_loss = flags.accept_loss;
-        Ok(Self { credentials: env.credentials(), environment, accept_loss, ..checked })
+        let Flags { accept_loss, without_keys, .. } = *flags;
+        let credentials = env.credentials();
+        Ok(Self { credentials, environment, accept_loss, without_keys, ..checked })
     }
 
     fn checked(
@@ -243,6 +248,7 @@ impl Config {
         let retention_days = count(key::RETENTION_DAYS);
         Ok(Self {
             accept_loss: false,
+            without_keys: false,
             listen,
             rooms_proxy,
             rooms_servers: layers.list_of(key::ROOMS_SERVERS),

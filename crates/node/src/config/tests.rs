@@ -18,6 +18,7 @@ fn load(
         data: Some(dir.path().to_owned()),
         config: None,
         accept_loss: false,
+        without_keys: false,
         values: flags.iter().map(|(key, flag, value)| (*key, *flag, (*value).to_owned())).collect(),
     };
     Config::load(&flags, &Env::from_pairs(env.iter().copied()), Path::new("/cwd"))
