@@ -197,6 +197,11 @@ pub struct ResourceApply {
     /// Checks everything and writes nothing.
     #[serde(default)]
     pub dry_run: bool,
+    /// In the same commit, deletes what has the labels of this selector and no owner, and is in no
+    /// document. Left out: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(example = "app=web"))]
+    pub prune: Option<String>,
 }
 
 /// What became of one document.
@@ -213,6 +218,10 @@ pub struct ResourceApplied {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ResourcesApplied {
     pub results: Vec<ResourceApplied>,
+    /// What `prune` deleted, or would delete, as it was. What finalizers hold is marked, and goes with
+    /// the last of them.
+    #[serde(default)]
+    pub pruned: Vec<Resource>,
 }
 
 /// What became of a deletion.

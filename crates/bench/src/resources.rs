@@ -148,7 +148,7 @@ async fn apply(
     let mut first = None;
     for documents in all.chunks(AT_ONCE as usize) {
         let began = Instant::now();
-        let apply = ResourceApply { documents: documents.to_vec(), dry_run: false };
+        let apply = ResourceApply { documents: documents.to_vec(), dry_run: false, prune: None };
         place.client.resource_apply(&apply).await?;
         first.get_or_insert(began.elapsed());
     }

@@ -1,9 +1,8 @@
 //! `apply`, `diff -f` and `edit`: documents that become resources.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use overmind_api::{Resource, ResourceApplied, ResourceApply};
+use overmind_api::{Resource, ResourceApplied, ResourceApply, ResourcesApplied};
 use overmind_client::ClientError;
 use overmind_core::record::Selector;
 use overmind_node::config::env;
@@ -11,12 +10,12 @@ use serde_json::{Value, json};
 use similar::TextDiff;
 
 use crate::args::Format;
-use crate::args_resource::{ApplyArgs, CascadeArg, EditArgs, FileArgs};
+use crate::args_resource::{ApplyArgs, EditArgs, FileArgs};
 use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::yaml;
 use crate::remote::Remote;
-use crate::resource::{deleted, kind, listed, selected, split};
+use crate::resource::{kind, split};
 use crate::resource_file::{Document, Mistake, read_all};
 use crate::show;
 
@@ -39,7 +38,9 @@ pub async fn apply(cx: &Context, args: &ApplyArgs) -> Outcome {
         );
     }
     let remote = Remote::connect(cx)?;
-    let results = sent(&remote, &documents, mistakes, dry_run, "applied").await?;
+    let prune = args.selector.as_deref().filter(|_| args.prune);
+    let ResourcesApplied { results, pruned } =
+        sent(&remote, &documents, mistakes, prune, dry_run, "applied").await?;
     for one in &results {
         match cx.out.format {
             Format::Name => cx.out.line(&one.resource.reference())?,
@@ -51,8 +52,22 @@ pub async fn apply(cx: &Context, args: &ApplyArgs) -> Outcome {
         }
     }
     warn_of_masks(cx, &documents, &results);
-    if args.prune {
-        prune(cx, &remote, args, &results, dry_run).await?;
+    for one in &pruned {
+        let gone = one.metadata.finalizers.is_empty();
+        match cx.out.format {
+            Format::Name => cx.out.line(&one.reference())?,
+            Format::Json | Format::Yaml => {
+                let (kind, name) = (one.kind.to_ascii_lowercase(), &one.metadata.name);
+                let gone = gone && !dry_run;
+                cx.out.streamed(&json!({"kind": kind, "name": name, "gone": gone}))?;
+            }
+            Format::Table | Format::Wide => {
+                let dry = if dry_run { " (dry run)" } else { "" };
+                let held =
+                    if gone { "" } else { "; its finalizers hold it until their work is done" };
+                cx.out.line(&format!("{} pruned{dry}{held}", one.reference()))?;
+            }
+        }
     }
     Ok(Exit::Done)
 }
@@ -69,15 +84,17 @@ async fn sent(
     remote: &Remote,
     documents: &[Document],
     mut mistakes: Vec<Mistake>,
+    prune: Option<&str>,
     dry_run: bool,
     word: &str,
-) -> Result<Vec<ResourceApplied>, Failure> {
+) -> Result<ResourcesApplied, Failure> {
     let apply = ResourceApply {
         documents: documents.iter().map(|one| one.value.clone()).collect(),
         dry_run: dry_run || !mistakes.is_empty(),
+        prune: prune.map(str::to_owned),
     };
     match remote.client().resource_apply(&apply).await {
-        Ok(done) if mistakes.is_empty() => return Ok(done.results),
+        Ok(done) if mistakes.is_empty() => return Ok(done),
         Ok(_) => {}
         Err(ClientError::Refused(problem)) if !problem.errors.is_empty() => {
             mistakes.extend(problem.errors.iter().map(|error| placed(documents, error)));
@@ -127,32 +144,6 @@ fn warn_of_masks(cx: &Context, documents: &[Document], results: &[ResourceApplie
     }
 }
 
-/// Deletes what matches the selector and no document names. What has an owner is its owner's.
-async fn prune(
-    cx: &Context,
-    remote: &Remote,
-    args: &ApplyArgs,
-    results: &[ResourceApplied],
-    dry_run: bool,
-) -> Result<(), Failure> {
-    let kept: BTreeSet<String> = results.iter().map(|one| one.resource.reference()).collect();
-    for kind in remote.client().kind_list().await? {
-        for one in listed(remote, &kind.name, &selected(args.selector.as_deref())).await? {
-            if kept.contains(&one.reference()) || !one.metadata.owner_references.is_empty() {
-                continue;
-            }
-            match dry_run {
-                true => cx.out.line(&format!("{} pruned (dry run)", one.reference()))?,
-                false => {
-                    let which = (kind.name.as_str(), one.metadata.name.as_str());
-                    deleted(cx, remote, which, CascadeArg::Background, true, "pruned").await?;
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
 /// What a document says, as it is compared and edited.
 fn text_of(resource: &Resource) -> String {
     let meta = &resource.metadata;
@@ -190,7 +181,7 @@ pub async fn diff(cx: &Context, from: &FileArgs) -> Outcome {
     let (documents, mistakes) = read_all(&cx.cwd, &from.files, from.recursive)?;
     let remote = Remote::connect(cx)?;
     let mut exit = Exit::Done;
-    for one in sent(&remote, &documents, mistakes, true, "compared").await? {
+    for one in sent(&remote, &documents, mistakes, None, true, "compared").await?.results {
         if one.outcome == "unchanged" {
             continue;
         }
@@ -274,9 +265,9 @@ async fn edited(
         return Err(Failure::usage("kind and name must stay as they are")
             .hint("`overmind apply -f` makes another one"));
     }
-    match sent(remote, &documents, mistakes, false, "changed").await {
-        Ok(results) => {
-            for one in results {
+    match sent(remote, &documents, mistakes, None, false, "changed").await {
+        Ok(done) => {
+            for one in done.results {
                 let word = if one.outcome == "unchanged" { "unchanged" } else { "edited" };
                 cx.out.line(&format!("{} {word}", one.resource.reference()))?;
             }

@@ -150,6 +150,14 @@ impl FromStr for Owner {
     }
 }
 
+/// The owner that a document names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OwnerWish {
+    Is(Owner),
+    /// The record of this kind and name: one that is there, or that the same apply creates.
+    Named(Kind, Name),
+}
+
 /// An index entry that a kind computes: by it records are found without reading all of them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Term {

@@ -94,8 +94,8 @@ pub use self::mesh::{
 };
 pub use self::passes::{LAPSED, Pass};
 pub use self::records::{
-    Applied, CascadeWish, MAX_APPLIED, Observed, RecordDeleted, RecordError, RecordFilter,
-    RecordOwned, RecordWish,
+    AllApplied, Applied, CascadeWish, MAX_APPLIED, Observed, RecordDeleted, RecordError,
+    RecordFilter, RecordOwned, RecordWish,
 };
 use self::relay::Relaying;
 pub use self::relay::{GATEWAY, Proved, RelayError, Relayed, RelayedBody, SERVER};

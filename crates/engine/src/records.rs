@@ -22,7 +22,7 @@ use overmind_core::store::{StoreError, StreamId};
 use serde_json::Value;
 use tokio::sync::watch;
 
-pub use self::apply::{Applied, MAX_APPLIED, RecordWish};
+pub use self::apply::{AllApplied, Applied, MAX_APPLIED, RecordWish};
 pub use self::delete::{CascadeWish, RecordDeleted};
 pub use self::observe::Observed;
 pub use self::past::RecordOwned;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use overmind_core::ids::ColonyId;
 use overmind_core::record::kinds::{not_a, unknown_fields};
-use overmind_core::record::{FieldError, KindInfo, Name, Owner};
+use overmind_core::record::{FieldError, Kind, KindInfo, Name, Owner, OwnerWish};
 use serde_json::{Map, Value};
 
 use super::kind_of;
@@ -38,7 +38,7 @@ pub struct Manifest {
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
     pub finalizers: Option<Vec<String>>,
-    pub owner: Option<Owner>,
+    pub owner: Option<OwnerWish>,
     pub resource_version: Option<u64>,
     /// An object. Checked by the kind later.
     pub spec: Value,
@@ -223,7 +223,7 @@ impl Reader {
         Some(texts?.into_iter().map(str::to_owned).collect())
     }
 
-    fn owner(&mut self, metadata: &Map<String, Value>) -> Option<Owner> {
+    fn owner(&mut self, metadata: &Map<String, Value>) -> Option<OwnerWish> {
         let at = "metadata.ownerReferences";
         let found = metadata.get("ownerReferences")?;
         let Some([reference]) = found.as_array().map(Vec::as_slice) else {
@@ -233,14 +233,47 @@ impl Reader {
             return None;
         };
         let fields = reference.as_object().cloned().unwrap_or_default();
-        self.unknown(&format!("{at}[0]"), &fields, &["uid"]);
-        let owner = fields.get("uid").and_then(Value::as_str).map(str::parse::<Owner>);
-        match owner {
-            Some(Ok(owner)) => return Some(owner),
-            Some(Err(err)) => self.refuse(&format!("{at}[0].uid"), format!("is no uid: {err}")),
-            None => self.refuse(&format!("{at}[0].uid"), "is required"),
+        self.unknown(&format!("{at}[0]"), &fields, &["kind", "name", "uid"]);
+        if let Some(uid) = fields.get("uid") {
+            for field in ["kind", "name"].into_iter().filter(|field| fields.contains_key(*field)) {
+                self.refuse(&format!("{at}[0].{field}"), "must be left out beside `uid`");
+            }
+            return match uid.as_str().map(str::parse::<Owner>) {
+                Some(Ok(owner)) => Some(OwnerWish::Is(owner)),
+                Some(Err(err)) => {
+                    self.refuse(&format!("{at}[0].uid"), format!("is no uid: {err}"));
+                    None
+                }
+                None => {
+                    self.wrong.push(not_a(&format!("{at}[0].uid"), "a text", uid));
+                    None
+                }
+            };
         }
-        None
+        let text = |field: &str| fields.get(field).and_then(Value::as_str);
+        let (Some(kind), Some(name)) = (text("kind"), text("name")) else {
+            self.refuse(&format!("{at}[0]"), "must have a `uid`, or `kind` and `name`");
+            return None;
+        };
+        let kind = match kind_of(kind) {
+            Ok(info) if info.changed_by.is_none() => Kind::parse(info.name).ok(),
+            Ok(info) => {
+                let problem = format!("is {}, which is only shown: name its `uid`", info.name);
+                self.refuse(&format!("{at}[0].kind"), problem);
+                None
+            }
+            Err(unknown) => {
+                self.refuse(&format!("{at}[0].kind"), format!("is wrong: {unknown}"));
+                None
+            }
+        };
+        match Name::parse(name) {
+            Ok(name) => Some(OwnerWish::Named(kind?, name)),
+            Err(err) => {
+                self.refuse(&format!("{at}[0].name"), err.to_string());
+                None
+            }
+        }
     }
 
     fn resource_version(&mut self, metadata: &Map<String, Value>) -> Option<u64> {
@@ -257,6 +290,7 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
+    use overmind_core::ids::RecordId;
     use serde_json::json;
 
     use super::*;
@@ -273,6 +307,35 @@ mod tests {
         assert_eq!((read.info.name, read.name.as_str()), ("context", "a"));
         assert_eq!(read.resource_version, Some(7));
         assert_eq!(read.spec, json!({"prompt": "p"}));
+    }
+
+    #[test]
+    fn an_owner_is_named_by_its_uid_or_by_kind_and_name() {
+        let read = |owner: Value| {
+            let read = Manifest::read(&json!({
+                "apiVersion": "overmind/v1", "kind": "Context", "spec": {"prompt": "p"},
+                "metadata": {"name": "a", "ownerReferences": [owner]},
+            }));
+            read.map(|read| read.owner).map_err(|wrong| wrong[0].to_string())
+        };
+        let uid = &RecordId::from_u128(7).to_string();
+        let by_uid = Owner::Record(RecordId::from_u128(7));
+        assert_eq!(read(json!({"uid": uid})), Ok(Some(OwnerWish::Is(by_uid))));
+        let (kind, name) = (Kind::parse("fleet").unwrap(), Name::parse("web").unwrap());
+        let named = read(json!({"kind": "Fleet", "name": "web"}));
+        assert_eq!(named, Ok(Some(OwnerWish::Named(kind, name))));
+        for (owner, want) in [
+            (json!({}), "[0] must have a `uid`, or `kind` and `name`"),
+            (json!({"kind": "Fleet"}), "[0] must have a `uid`, or `kind` and `name`"),
+            (json!({"uid": uid, "kind": "Fleet"}), "[0].kind must be left out beside `uid`"),
+            (json!({"uid": 7}), "[0].uid must be a text"),
+            (json!({"kind": "Flet", "name": "web"}), "[0].kind is wrong: "),
+            (json!({"kind": "Session", "name": "web"}), "[0].kind is session, which is only shown"),
+            (json!({"kind": "Fleet", "name": "W"}), "[0].name may have small letters"),
+        ] {
+            let wrong = read(owner.clone()).unwrap_err();
+            assert!(wrong.contains(&format!("metadata.ownerReferences{want}")), "{owner}: {wrong}");
+        }
     }
 
     #[test]

@@ -136,7 +136,7 @@ fn one_bad_document_of_a_thousand_keeps_all_from_being_applied() {
     for n in 0..1000 {
         let prompt = if n == 700 { "7" } else { "text" };
         let one = context(&format!("c{n}"), prompt);
-        // Those that are pruned below: a commit for each.
+        // Those that are pruned below.
         let one = if n < 40 { one } else { one.replace("app: web", "app: api") };
         let _ = write!(many, "---\n{one}");
     }

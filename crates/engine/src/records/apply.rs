@@ -1,14 +1,19 @@
 //! Records as somebody wants them: all of one apply in one commit, or none.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use overmind_core::ids::RecordId;
-use overmind_core::record::decide::{self, Draft, Outcome, Put, RecordWrite, Refusal, Stamp};
-use overmind_core::record::rows::RecordChange;
-use overmind_core::record::{FieldError, KindInfo, Name, Owner, Record, RecordKey, RecordVerb};
+use overmind_core::ids::{ColonyId, RecordId};
+use overmind_core::record::decide::{
+    self, Deletion, Draft, Outcome, Put, RecordWrite, Refusal, Stamp,
+};
+use overmind_core::record::rows::{RecordChange, RecordQuery};
+use overmind_core::record::{
+    FieldError, KINDS, KindInfo, Name, Owner, OwnerWish, Record, RecordKey, RecordVerb, Selector,
+};
 use overmind_core::store::{Commit, StoreError};
 use serde_json::Value;
 
+use super::delete::PAGE;
 use super::{RecordError, TRIES, key};
 use crate::Engine;
 use crate::caller::Caller;
@@ -29,7 +34,7 @@ pub struct RecordWish {
     pub spec: Value,
     /// `None` leaves them as they are, and so the owner.
     pub finalizers: Option<Vec<String>>,
-    pub owner: Option<Owner>,
+    pub owner: Option<OwnerWish>,
     /// The resource version that it was read at; 0: it must not exist. `None`: whatever it is.
     pub was: Option<u64>,
 }
@@ -39,6 +44,15 @@ pub struct RecordWish {
 pub struct Applied {
     pub outcome: Outcome,
     pub record: Record,
+}
+
+/// What became of all wishes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AllApplied {
+    /// One for each wish, in their order.
+    pub applied: Vec<Applied>,
+    /// What no wish named, as it was.
+    pub pruned: Vec<Record>,
 }
 
 impl Engine {
@@ -53,9 +67,25 @@ impl Engine {
     pub async fn record_apply(
         &self,
         by: &Caller,
-        mut wishes: Vec<RecordWish>,
+        wishes: Vec<RecordWish>,
         dry: bool,
     ) -> Result<Vec<Applied>, RecordError> {
+        Ok(self.record_apply_all(by, wishes, None, dry).await?.applied)
+    }
+
+    /// As [`Self::record_apply`]. With `prune`, the same commit deletes what has those labels and no
+    /// owner, and what no wish names; what those own goes after it, as with each deletion.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::record_apply`]; [`EngineError::Invalid`] when more than [`MAX_APPLIED`] would be pruned.
+    pub async fn record_apply_all(
+        &self,
+        by: &Caller,
+        mut wishes: Vec<RecordWish>,
+        prune: Option<&Selector>,
+        dry: bool,
+    ) -> Result<AllApplied, RecordError> {
         if wishes.len() > MAX_APPLIED {
             let problem = format!("{} records at once; {MAX_APPLIED} is the most", wishes.len());
             return Err(EngineError::invalid("documents", problem).into());
@@ -67,13 +97,18 @@ impl Engine {
         }
         wrong.extend(doubled(&wishes));
         for _ in 0..TRIES {
-            let puts = self.decided(by, &wishes, wrong.clone()).await?;
+            let pruned = match prune {
+                Some(selector) => self.unnamed(by, &wishes, selector).await?,
+                None => Vec::new(),
+            };
+            let puts = self.decided(by, &wishes, &pruned, wrong.clone()).await?;
             if dry {
                 let applied = |put: Put| Applied { outcome: put.outcome, record: put.record };
-                return Ok(puts.into_iter().map(applied).collect());
+                let applied = puts.into_iter().map(applied).collect();
+                return Ok(AllApplied { applied, pruned });
             }
-            match self.committed(&by.name, puts).await {
-                Ok(applied) => return Ok(applied),
+            match self.committed(&by.name, puts, &pruned).await {
+                Ok(applied) => return Ok(AllApplied { applied, pruned }),
                 // Somebody was faster: what they wrote is read, and decided on.
                 Err(StoreError::Conflict { .. }) => {}
                 Err(err) => return Err(err.into()),
@@ -83,17 +118,68 @@ impl Engine {
         Err(RecordError::Contended(names.unwrap_or_default()))
     }
 
+    /// What has the labels and no owner, and no wish names; what is being deleted already is left out.
+    async fn unnamed(
+        &self,
+        by: &Caller,
+        wishes: &[RecordWish],
+        selector: &Selector,
+    ) -> Result<Vec<Record>, RecordError> {
+        let named: HashSet<(&str, &Name)> =
+            wishes.iter().map(|wish| (wish.info.name, &wish.name)).collect();
+        let mut found = Vec::new();
+        for info in KINDS.iter().filter(|info| info.changed_by.is_none()) {
+            let mut query = RecordQuery {
+                colony: Some(ColonyId::DEFAULT),
+                kind: Some(super::kind(info)?),
+                selector: selector.clone(),
+                limit: PAGE,
+                ..RecordQuery::default()
+            };
+            let before = found.len();
+            loop {
+                let page = self.records.record_list(query.clone()).await?;
+                query.after = page.records.last().map(|record| record.key.clone());
+                found.extend(page.records.into_iter().filter(|record| {
+                    record.owner.is_none()
+                        && record.deleting.is_none()
+                        && !named.contains(&(info.name, &record.key.name))
+                }));
+                if found.len() > MAX_APPLIED {
+                    let problem = format!("matches more than {MAX_APPLIED} resources to delete");
+                    return Err(EngineError::invalid("prune", problem).into());
+                }
+                if !page.more || query.after.is_none() {
+                    break;
+                }
+            }
+            if found.len() > before {
+                by.require((info.role)(RecordVerb::Delete))?;
+            }
+        }
+        Ok(found)
+    }
+
     /// `wrong` has the mistakes that are known already.
     async fn decided(
         &self,
         by: &Caller,
         wishes: &[RecordWish],
+        pruned: &[Record],
         mut wrong: Vec<(usize, FieldError)>,
     ) -> Result<Vec<Put>, RecordError> {
         let stamp = Stamp { now: self.cortex.clock.now(), by: &by.name };
         let mut puts = Vec::with_capacity(wishes.len());
         let mut refused = None;
-        for (at, wish) in wishes.iter().enumerate() {
+        let (mut there, mut ids) = (Vec::with_capacity(wishes.len()), HashMap::new());
+        for wish in wishes {
+            let found = self.records.record_fetch(key(wish.info, wish.name.clone())?).await?;
+            let new = || RecordId::mint(&*self.cortex.ids);
+            let id = found.as_ref().map_or_else(new, |record| record.id);
+            ids.insert((wish.info.name, &wish.name), id);
+            there.push((id, found));
+        }
+        for (at, (wish, (id, found))) in wishes.iter().zip(there).enumerate() {
             if let Some(by) = wish.info.changed_by {
                 let problem = format!("{} is only shown here", wish.info.name);
                 wrong.push((
@@ -103,19 +189,30 @@ impl Engine {
                 continue;
             }
             let key = key(wish.info, wish.name.clone())?;
-            let found = self.records.record_fetch(key.clone()).await?;
             let version = found.as_ref().map_or(0, |record| record.changed);
             if let Some(wanted) = wish.was.filter(|was| *was != version) {
                 refused.get_or_insert(RecordError::Changed { key, wanted, found: version });
                 continue;
             }
-            if let Some(error) = self.owner_mistake(wish, found.as_ref()).await? {
-                wrong.push((at, error));
-            }
-            let id = RecordId::mint(&*self.cortex.ids);
-            match put(wish, found.as_ref(), key, id, stamp) {
+            let owner = match self.owner_wished(wish, id, &ids).await? {
+                Ok(owner) => owner,
+                Err(error) => {
+                    wrong.push((at, error));
+                    None
+                }
+            };
+            match put(wish, owner, found.as_ref(), key, id, stamp) {
                 Ok(put) => {
                     let owner = match put.record.owner {
+                        Some(Owner::Record(id)) if pruned.iter().any(|gone| gone.id == id) => {
+                            let problem = "names what this apply prunes";
+                            wrong.push((
+                                at,
+                                FieldError::new("metadata.ownerReferences[0]", problem),
+                            ));
+                            continue;
+                        }
+                        // One that is created with it has the same author.
                         Some(Owner::Record(id)) => self.records.record_by_id(id).await?,
                         Some(Owner::Session(_)) | None => None,
                     };
@@ -140,30 +237,56 @@ impl Engine {
         }
     }
 
-    /// Why the owner that is wished for cannot be one.
-    async fn owner_mistake(
+    /// The owner that is wished for, or why it cannot be one. `ids` are those of all wishes.
+    async fn owner_wished(
         &self,
         wish: &RecordWish,
-        found: Option<&Record>,
-    ) -> Result<Option<FieldError>, RecordError> {
-        let problem = match wish.owner {
-            None => return Ok(None),
-            Some(Owner::Record(id)) if found.is_some_and(|record| record.id == id) => {
-                "must not be the record itself"
-            }
-            Some(Owner::Record(id)) => match self.records.record_by_id(id).await? {
-                Some(_) => return Ok(None),
-                None => "names no record that exists",
-            },
-            Some(Owner::Session(id)) => match self.cortex.store.session_fetch(id).await? {
-                Some(_) => return Ok(None),
-                None => "names no run that exists",
-            },
+        own: RecordId,
+        ids: &HashMap<(&str, &Name), RecordId>,
+    ) -> Result<Result<Option<Owner>, FieldError>, RecordError> {
+        let refused = |field: &str, problem: &str| {
+            let at = format!("metadata.ownerReferences[0].{field}");
+            Ok(Err(FieldError::new(at, problem)))
         };
-        Ok(Some(FieldError::new("metadata.ownerReferences[0].uid", problem)))
+        match &wish.owner {
+            None => Ok(Ok(None)),
+            Some(OwnerWish::Is(Owner::Record(id))) if *id == own => {
+                refused("uid", "must not be the record itself")
+            }
+            Some(OwnerWish::Is(Owner::Record(id))) => match self.records.record_by_id(*id).await? {
+                Some(_) => Ok(Ok(Some(Owner::Record(*id)))),
+                None => refused("uid", "names no record that exists"),
+            },
+            Some(OwnerWish::Is(Owner::Session(id))) => {
+                match self.cortex.store.session_fetch(*id).await? {
+                    Some(_) => Ok(Ok(Some(Owner::Session(*id)))),
+                    None => refused("uid", "names no run that exists"),
+                }
+            }
+            Some(OwnerWish::Named(kind, name)) => {
+                let found = match ids.get(&(kind.as_str(), name)) {
+                    Some(id) => Some(*id),
+                    None => {
+                        let (kind, name) = (kind.clone(), name.clone());
+                        let key = RecordKey { kind, colony: ColonyId::DEFAULT, name };
+                        self.records.record_fetch(key).await?.map(|record| record.id)
+                    }
+                };
+                match found {
+                    Some(id) if id == own => refused("name", "must not be the record itself"),
+                    Some(id) => Ok(Ok(Some(Owner::Record(id)))),
+                    None => refused("name", "names no resource that exists or is in this apply"),
+                }
+            }
+        }
     }
 
-    async fn committed(&self, by: &str, puts: Vec<Put>) -> Result<Vec<Applied>, StoreError> {
+    async fn committed(
+        &self,
+        by: &str,
+        puts: Vec<Put>,
+        pruned: &[Record],
+    ) -> Result<Vec<Applied>, StoreError> {
         let mut commit = Commit { guards: vec![], events: vec![], changes: vec![] };
         let (mut applied, mut written) = (Vec::with_capacity(puts.len()), Vec::new());
         let mut gone = Vec::new();
@@ -177,11 +300,23 @@ impl Engine {
             }
             applied.push(Applied { outcome, record });
         }
-        if written.is_empty() {
+        let puts = commit.changes.len();
+        let stamp = Stamp { now: self.cortex.clock.now(), by };
+        for record in pruned {
+            let deletion = decide::delete(record, stamp);
+            if matches!(deletion, Deletion::Gone(_)) {
+                gone.push(record.clone());
+            }
+            if let Some(write) = deletion.into_write() {
+                write.join(&mut commit);
+            }
+        }
+        if commit.changes.is_empty() {
             return Ok(applied);
         }
-        let last = self.cortex.store.commit(commit).await?.global;
-        // One event a record, in this order: the last has the commit's number.
+        let deleted = commit.changes.len() - puts;
+        let last = self.cortex.store.commit(commit).await?.global.saturating_sub(deleted as u64);
+        // One event a record, in this order; those of what was pruned are the last.
         for (n, at) in written.iter().rev().enumerate() {
             if let Some(one) = applied.get_mut(*at) {
                 one.record.changed = last.saturating_sub(n as u64);
@@ -208,12 +343,13 @@ fn doubled(wishes: &[RecordWish]) -> Vec<(usize, FieldError)> {
 
 fn put(
     wish: &RecordWish,
+    owner: Option<Owner>,
     found: Option<&Record>,
     key: RecordKey,
     id: RecordId,
     stamp: Stamp<'_>,
 ) -> Result<Put, Refusal> {
-    let RecordWish { info, labels, annotations, spec, finalizers, owner, .. } = wish.clone();
+    let RecordWish { info, labels, annotations, spec, finalizers, .. } = wish.clone();
     let finalizers = quests::held(info, found, finalizers);
     let draft = Draft {
         key,

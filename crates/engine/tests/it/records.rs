@@ -6,13 +6,16 @@ use std::time::Duration;
 use overmind_core::budget::NoPrices;
 use overmind_core::ids::RecordId;
 use overmind_core::record::condition::{Condition, ConditionStatus, conditions};
-use overmind_core::record::decide::{self, RecordWrite, Stamp};
-use overmind_core::record::{KINDS, KindInfo, Name, Owner, Record, kind};
+use overmind_core::record::decide::{self, Outcome, RecordWrite, Stamp};
+use overmind_core::record::{
+    KINDS, Kind, KindInfo, Name, Owner, OwnerWish, Record, Selector, kind,
+};
 use overmind_core::row::Role;
 use overmind_core::store::Commit;
 use overmind_core::time::{Clock as _, Timestamp};
 use overmind_engine::{
-    Caller, CascadeWish, EngineError, Observed, RecordDeleted, RecordError, RecordWish, Rights,
+    AllApplied, Applied, Caller, CascadeWish, EngineError, Observed, RecordDeleted, RecordError,
+    RecordWish, Rights,
 };
 use overmind_testkit::clock::ManualClock;
 use overmind_testkit::ports::FakeModels;
@@ -57,7 +60,7 @@ impl Stage {
             annotations: Default::default(),
             spec: json!({"prompt": called}),
             finalizers: Some(finalizers.iter().map(|&one| one.to_owned()).collect()),
-            owner: owner.map(Owner::Record),
+            owner: owner.map(|id| OwnerWish::Is(Owner::Record(id))),
             was: None,
         };
         let applied = self.world.engine.record_apply(&self.world.by, vec![wish], false).await;
@@ -266,5 +269,104 @@ async fn a_change_begins_a_pass_after_a_rest() {
     stage.clock.advance(Duration::from_secs(11));
     while stage.there("child").await.is_some() {
         changes.changed().await.unwrap();
+    }
+}
+
+impl Stage {
+    fn wish(called: &str, owner: Option<&str>) -> RecordWish {
+        let owner = owner
+            .map(|owner| OwnerWish::Named(Kind::parse("context").expect("a kind"), name(owner)));
+        RecordWish {
+            info: context(),
+            name: name(called),
+            labels: [("app".to_owned(), "web".to_owned())].into(),
+            annotations: Default::default(),
+            spec: json!({"prompt": called}),
+            finalizers: None,
+            owner,
+            was: None,
+        }
+    }
+
+    async fn apply_all(
+        &self,
+        wishes: Vec<RecordWish>,
+        dry: bool,
+    ) -> Result<AllApplied, RecordError> {
+        let web = Selector::parse("app=web").expect("a selector");
+        self.world.engine.record_apply_all(&self.world.by, wishes, Some(&web), dry).await
+    }
+}
+
+#[tokio::test]
+async fn an_apply_prunes_what_it_does_not_name_in_its_own_commit_or_not_at_all() {
+    let stage = Stage::new().await;
+    let first = ["a", "b", "c"].map(|called| Stage::wish(called, None));
+    stage
+        .apply_all([first.to_vec(), vec![Stage::wish("of-c", Some("c"))]].concat(), false)
+        .await
+        .unwrap();
+    stage.put("other", None, &[]).await;
+    let before = stage.there("a").await.unwrap();
+    let pruned = |all: &AllApplied| -> Vec<String> {
+        all.pruned.iter().map(|record| record.key.name.as_str().to_owned()).collect()
+    };
+    // Nothing is pruned by an apply that is only tried, or is refused.
+    let dry = stage.apply_all(vec![Stage::wish("a", None)], true).await.unwrap();
+    assert_eq!(pruned(&dry), ["b", "c"], "what has an owner is its owner's");
+    let wrong = RecordWish { spec: json!({"prompt": 7}), ..Stage::wish("a", None) };
+    stage.apply_all(vec![wrong], false).await.unwrap_err();
+    let under = vec![Stage::wish("a", None), Stage::wish("new", Some("b"))];
+    let refused = stage.apply_all(under, false).await.unwrap_err();
+    assert!(refused.to_string().contains("names what this apply prunes"), "{refused}");
+    for called in ["b", "c", "of-c"] {
+        assert!(stage.there(called).await.is_some(), "{called}");
+    }
+    // One commit: what was put has the number before those of what is gone.
+    let changed = RecordWish { spec: json!({"prompt": "changed"}), ..Stage::wish("a", None) };
+    let all = stage.apply_all(vec![changed], false).await.unwrap();
+    assert_eq!(pruned(&all), ["b", "c"]);
+    let after = stage.there("a").await.unwrap();
+    assert_eq!(after.changed, all.applied[0].record.changed);
+    assert!(after.changed > before.changed);
+    for called in ["b", "c", "of-c"] {
+        assert_eq!(stage.there(called).await, None, "{called}");
+    }
+    assert!(stage.there("other").await.is_some(), "it has no such label");
+    // What is held goes with its last finalizer.
+    let mut held = Stage::wish("held", None);
+    held.finalizers = Some(vec!["test/held".into()]);
+    stage.apply_all(vec![Stage::wish("a", None), held], false).await.unwrap();
+    let all = stage.apply_all(vec![Stage::wish("a", None)], false).await.unwrap();
+    assert_eq!(pruned(&all), ["held"]);
+    assert!(stage.there("held").await.unwrap().deleting.is_some());
+    assert_eq!(
+        pruned(&stage.apply_all(vec![], false).await.unwrap()),
+        ["a"],
+        "it is not marked twice"
+    );
+}
+
+#[tokio::test]
+async fn an_owner_may_be_created_by_the_same_apply_in_any_order_and_with_it_its_own_goes() {
+    let stage = Stage::new().await;
+    let both = vec![Stage::wish("child", Some("parent")), Stage::wish("parent", None)];
+    let (by, engine) = (&stage.world.by, &stage.world.engine);
+    let made = engine.record_apply(by, both.clone(), false).await.unwrap();
+    assert_eq!(made[0].record.owner, Some(Owner::Record(made[1].record.id)));
+    assert_eq!(stage.there("child").await, Some(made[0].record.clone()));
+    // Again it is the same, and an owner that is there already is found by its name.
+    let again = engine.record_apply(by, both, false).await.unwrap();
+    assert_eq!(again, [0, 1].map(|at| Applied { outcome: Outcome::Unchanged, ..made[at].clone() }));
+    let third = engine.record_apply(by, vec![Stage::wish("third", Some("parent"))], false).await;
+    assert_eq!(third.unwrap()[0].record.owner, made[0].record.owner);
+    for (called, owner) in [("x", "nobody"), ("x", "x"), ("parent", "parent")] {
+        let wrong = vec![Stage::wish(called, Some(owner))];
+        let refused = engine.record_apply(by, wrong, false).await.unwrap_err().to_string();
+        assert!(refused.contains("metadata.ownerReferences[0].name"), "{refused}");
+    }
+    assert_eq!(stage.delete("parent", CascadeWish::Background).await, RecordDeleted::Gone);
+    for called in ["child", "third"] {
+        assert_eq!(stage.there(called).await, None, "{called}");
     }
 }

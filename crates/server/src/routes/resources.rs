@@ -21,7 +21,8 @@ use overmind_core::record::{self, KINDS, KindInfo, Name, Owner, Record, Selector
 use overmind_core::store::Page;
 use overmind_engine::request::SessionQuery;
 use overmind_engine::{
-    Applied, Caller, CascadeWish, MAX_APPLIED, RecordDeleted, RecordError, RecordFilter, RecordWish,
+    AllApplied, Applied, Caller, CascadeWish, MAX_APPLIED, RecordDeleted, RecordError,
+    RecordFilter, RecordWish,
 };
 use serde_json::Value;
 
@@ -226,9 +227,9 @@ pub(crate) async fn resource_put(
     if manifest.name != name {
         return Err(Fault::invalid("metadata.name", "must be the name in the path"));
     }
-    let applied = applied(&cx, caller, vec![wish(manifest)], false).await?;
+    let applied = applied(&cx, caller, vec![wish(manifest)], None, false).await?;
     let applied = applied.map_err(|err| fault(err, |_| None))?;
-    let Some(applied) = applied.into_iter().next() else {
+    let Some(applied) = applied.applied.into_iter().next() else {
         return Err(Fault::internal("an apply answered nothing", &name));
     };
     let created = applied.outcome == Outcome::Created;
@@ -239,7 +240,7 @@ pub(crate) async fn resource_put(
     Ok(response.into_response())
 }
 
-/// Creates and changes resources of any kinds: all of them or none.
+/// Creates, changes and prunes resources of any kinds: all of it or nothing.
 #[cfg_attr(feature = "openapi", utoipa::path(
     post, path = "/api/resources", tag = "resources", request_body = ResourceApply,
     responses(
@@ -257,6 +258,17 @@ pub(crate) async fn resource_apply(
         let problem = format!("has {}; {MAX_APPLIED} is the most", body.documents.len());
         return Err(Fault::invalid("documents", problem));
     }
+    let prune = match body.prune.as_deref() {
+        Some("") => {
+            let problem = "must have a label: it says what is to be deleted";
+            return Err(Fault::invalid("prune", problem));
+        }
+        Some(text) => {
+            let selector = Selector::parse(text);
+            Some(selector.map_err(|err| Fault::invalid("prune", err.to_string()))?)
+        }
+        None => None,
+    };
     let (mut wishes, mut places, mut wrong) = (Vec::new(), Vec::new(), Vec::new());
     for (at, document) in body.documents.iter().enumerate() {
         match Manifest::read(document) {
@@ -270,10 +282,11 @@ pub(crate) async fn resource_apply(
     // What can be read is looked at in any case, so that all mistakes are told together.
     let dry = body.dry_run || !wrong.is_empty();
     let place = |at: usize| places.get(at).copied();
-    match applied(&cx, caller, wishes, dry).await? {
-        Ok(applied) if wrong.is_empty() => {
-            Ok(json(&ResourcesApplied { results: applied.into_iter().map(shown).collect() }))
-        }
+    match applied(&cx, caller, wishes, prune, dry).await? {
+        Ok(AllApplied { applied, pruned }) if wrong.is_empty() => Ok(json(&ResourcesApplied {
+            results: applied.into_iter().map(shown).collect(),
+            pruned: pruned.into_iter().map(Resource::of).collect(),
+        })),
         Err(RecordError::Invalid(more)) => {
             wrong.extend(more.into_iter().map(|(at, one)| (place(at), one)));
             wrong.sort_by_key(|(at, _)| *at);
@@ -446,10 +459,13 @@ async fn applied(
     cx: &Cx,
     caller: Caller,
     wishes: Vec<RecordWish>,
+    prune: Option<Selector>,
     dry: bool,
-) -> Result<Result<Vec<Applied>, RecordError>, Fault> {
+) -> Result<Result<AllApplied, RecordError>, Fault> {
     let engine = cx.engine.clone();
-    cx.detached(async move { Ok(engine.record_apply(&caller, wishes, dry).await) }).await
+    let work =
+        async move { Ok(engine.record_apply_all(&caller, wishes, prune.as_ref(), dry).await) };
+    cx.detached(work).await
 }
 
 fn mistakes(wrong: impl IntoIterator<Item = (Option<usize>, record::FieldError)>) -> Fault {
