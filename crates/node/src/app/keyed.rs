@@ -1,6 +1,6 @@
 //! The providers that had a key at the last start, by name. A server that is started again from another
 //! shell may lack one: then the model calls of open runs would fail one by one. It does not start, and
-//! says which key is missing and which runs use it, unless it is told to start all the same.
+//! says which key is missing and which runs use it; `up --force` starts it all the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -111,7 +111,7 @@ fn read(data: &DataDir) -> BTreeSet<String> {
     let path = data.keyed_file();
     match std::fs::read(&path) {
         Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|err| {
-            tracing::warn!(path = %path.display(), error = %err, "not a list of providers; it is written anew");
+            tracing::warn!(path = %path.display(), error = %err, "not a list of providers; it is replaced");
             BTreeSet::new()
         }),
         Err(err) => {
