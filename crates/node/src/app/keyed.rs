@@ -2,6 +2,7 @@
 //! shell may lack one: then the model calls of open runs would fail one by one. It does not start, and
 //! says which key is missing and which runs use it; `up --force` starts it all the same.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
@@ -56,14 +57,15 @@ pub(super) async fn check(
         let page = Page { limit: PAGE, after };
         let rows: Vec<SessionRow> = store.session_list(filter.clone(), page).await?;
         for row in &rows {
-            let key = (row.agent, row.agent_version);
-            if !agents.contains_key(&key) {
-                // Newest first, so the one before the next is this one.
-                let page = Page { limit: 1, after: row.agent_version.checked_add(1) };
-                let agent = store.agent_versions(row.agent, page).await?.pop();
-                agents.insert(key, agent);
-            }
-            let Some(Some(agent)) = agents.get(&key) else { continue };
+            let agent = match agents.entry((row.agent, row.agent_version)) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(place) => {
+                    // Newest first, so the one before the next is this one.
+                    let page = Page { limit: 1, after: row.agent_version.checked_add(1) };
+                    place.insert(store.agent_versions(row.agent, page).await?.pop())
+                }
+            };
+            let Some(agent) = agent else { continue };
             let needs = provider_of(&agent.spec, models, &before);
             if let Some(needs) = needs.filter(|name| missing.contains_key(name)) {
                 users.entry(needs).or_default().push(row.name.clone());
