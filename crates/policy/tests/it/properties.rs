@@ -74,10 +74,12 @@ fn fits(wrapper: &str, command: &str) -> bool {
 #[test]
 fn no_wrapper_makes_a_verdict_milder() {
     let policy = &*POLICY;
+    // All of them are tried by `cargo xtask soak`; here each wrapper meets one command in five.
+    let stride = soak::count(5, 1);
     let commands = bypasses().into_iter().map(|(_, command)| command).chain(harmless());
     let mut problems = Vec::new();
     let mut compared = 0;
-    for command in commands {
+    for command in commands.step_by(stride) {
         let bare = policy.judge(&shell(&command)).decision;
         for wrapper in WRAPPERS.iter().filter(|wrapper| fits(wrapper, &command)) {
             let wrapped = wrapper.replace('@', &command);
@@ -88,7 +90,7 @@ fn no_wrapper_makes_a_verdict_milder() {
             }
         }
     }
-    assert!(compared > 10_000, "{compared}");
+    assert!(compared > 10_000 / stride, "{compared}");
     assert!(
         problems.is_empty(),
         "{} of {compared}:\n{}",

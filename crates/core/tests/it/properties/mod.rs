@@ -338,7 +338,7 @@ fn of_epoch(input: Input, new: u32) -> Input {
 
 #[test]
 fn from_every_state_help_ends_a_session_and_cancel_ends_it_at_once() {
-    schedules("endings", count(400, 6000), |player| {
+    schedules("endings", count(120, 6000), |player| {
         player.play(|player| {
             if player.w.status().is_terminal() {
                 return;
@@ -421,7 +421,7 @@ fn flip(rng: &mut Rng, entry: &mut Entry) {
 
 #[test]
 fn forks_at_random_steps_live_and_end_like_every_session() {
-    schedules("forks", count(200, 2000), |player| {
+    schedules("forks", count(60, 2000), |player| {
         player.play(|_| {});
         let at = player.rng.small(player.w.session.row().steps + 1);
         let models = [None, Some("other:model"), Some("deterministic")];
