@@ -1,6 +1,6 @@
 //! The inbox on the wire: everything that waits for a human, in one shape.
 
-use overmind_core::ids::{AgentId, ApprovalId, InboxId, SessionId};
+use overmind_core::ids::{AgentId, ApprovalId, InboxId, RecordId, SessionId};
 use overmind_core::inbox;
 use overmind_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -30,6 +30,10 @@ pub struct InboxItem {
     /// The run that waits.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub run_id: Option<SessionId>,
+    /// The uid of the resource, such as a fleet, that it is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub owner: Option<RecordId>,
     /// Of an approval: as in the run and its events.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub approval_id: Option<ApprovalId>,
@@ -47,7 +51,8 @@ pub struct InboxItem {
     /// has them whole. Of a question: `prompt`, `reason` and `step_id`. Of a budget request: `limit_id`,
     /// and `refusal` with `scope`, `period`, `unit`, `limit`, `used`, `reserved`, `asked` and
     /// `resets_at`; of a warning that a soft limit is reached (`why` is `soft_limit`, and no run
-    /// waits) the same about that limit.
+    /// waits) the same about that limit. Of work that is left: `prompt`, `run`, `branch`, `files`, and the
+    /// `answers` that there are.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub details: Value,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
@@ -75,6 +80,7 @@ impl From<inbox::InboxItem> for InboxItem {
             risk: item.detail("risk").map(str::to_owned),
             title: item.title,
             run_id: item.session,
+            owner: item.owner,
             approval_id: approval.then(|| ApprovalId::from_u128(item.id.as_u128())),
             agent_id: item.agent,
             agent: item.agent_name,
@@ -102,7 +108,7 @@ pub enum InboxDecision {
     /// To an approval: it may not; the agent gets the `reason`. To a budget request: the run that waits
     /// ends; a warning is put away.
     Deny,
-    /// To a question: the `message`.
+    /// To a question: the `message`. To work that is left: `merge`, `keep` or `discard`.
     Answer,
 }
 

@@ -108,6 +108,8 @@ words! {
         Question = "question",
         /// More of a limit.
         Raise = "raise",
+        /// What becomes of the work that a run of a resource left.
+        Work = "work",
     }
 
     /// Where an item of the inbox stands; only open ones can be answered.

@@ -40,6 +40,7 @@ pub enum Kind {
     Question,
     #[value(name = "budget-request", alias = "raise")]
     Raise,
+    Work,
 }
 
 #[derive(Clone, Debug, Subcommand)]

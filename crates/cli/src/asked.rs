@@ -74,6 +74,7 @@ async fn answer_of(item: &InboxItem) -> Result<Option<InboxAnswer>, Failure> {
         let tokens = crate::inbox::amount(item).starts_with("--tokens");
         let question = match item.kind {
             InboxKind::Question => "answer: ",
+            InboxKind::Work => "merge, keep or discard: ",
             InboxKind::Approval => "allow it, this once? [y]es, [n]o: ",
             InboxKind::Raise if tokens => "raise the limit by how many tokens? [N], or [n]o: ",
             InboxKind::Raise => "raise the limit by how many US dollars? [N], or [n]o: ",
@@ -82,7 +83,7 @@ async fn answer_of(item: &InboxItem) -> Result<Option<InboxAnswer>, Failure> {
         let mut raise = None;
         let (decision, message) = match (item.kind, typed.as_str()) {
             (_, "") => continue,
-            (InboxKind::Question, _) => (InboxDecision::Answer, Some(typed)),
+            (InboxKind::Question | InboxKind::Work, _) => (InboxDecision::Answer, Some(typed)),
             (InboxKind::Approval, "y" | "yes") => (InboxDecision::Approve, None),
             (InboxKind::Approval | InboxKind::Raise, "n" | "no") => (InboxDecision::Deny, None),
             (InboxKind::Approval, _) => continue,

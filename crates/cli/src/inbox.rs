@@ -79,6 +79,7 @@ impl From<Kind> for InboxKind {
             Kind::Approval => Self::Approval,
             Kind::Question => Self::Question,
             Kind::Raise => Self::Raise,
+            Kind::Work => Self::Work,
         }
     }
 }
@@ -278,7 +279,7 @@ fn wide_table(items: &[InboxItem]) -> Table {
 /// What kind of thing waits, in the words of people.
 pub(super) fn kind_word(kind: InboxKind) -> &'static str {
     match kind {
-        InboxKind::Approval | InboxKind::Question => kind.as_str(),
+        InboxKind::Approval | InboxKind::Question | InboxKind::Work => kind.as_str(),
         InboxKind::Raise => "budget request",
     }
 }
@@ -289,7 +290,7 @@ pub(super) fn asked(item: &InboxItem) -> &str {
     let prompt = item.details.get("prompt").and_then(|value| value.as_str()).unwrap_or_default();
     let prompt = match item.kind {
         InboxKind::Approval => "",
-        InboxKind::Question => prompt,
+        InboxKind::Question | InboxKind::Work => prompt,
         InboxKind::Raise => prompt.split(" Answer `").next().unwrap_or(prompt),
     };
     if prompt.trim().is_empty() { &item.title } else { prompt }
@@ -317,6 +318,7 @@ pub(super) fn tell(cx: &Context, item: &InboxItem) {
         InboxKind::Approval => "waits for approval",
         InboxKind::Question => "asks",
         InboxKind::Raise => "has a budget request",
+        InboxKind::Work => "has left work",
     };
     // A person who is asked reads all of it; only tables cut.
     cx.out.note(&format!("\n{} {head}: {}", clean::line(&item.agent), clean::block(asked(item))));
@@ -365,7 +367,9 @@ pub(super) fn show_item(cx: &Context, item: &InboxItem) -> Result<(), Failure> {
                 more("sandbox", text("sandbox"));
                 more("group", item.group.clone());
             }
-            InboxKind::Question | InboxKind::Raise => more("asks", text("prompt")),
+            InboxKind::Question | InboxKind::Raise | InboxKind::Work => {
+                more("asks", text("prompt"));
+            }
         }
         lines
     })

@@ -215,7 +215,7 @@ fn answered(item: &InboxItem) -> Vec<(&'static str, (String, Tone))> {
         InboxState::Open | InboxState::Expired | InboxState::Withdrawn => return Vec::new(),
     };
     let mut lines = vec![(word, (inbox::effective(item), tone))];
-    if item.kind == InboxKind::Question {
+    if matches!(item.kind, InboxKind::Question | InboxKind::Work) {
         lines.extend(item.answer.clone().map(|answer| ("answer", cell(answer))));
     }
     lines.extend(inbox::actions(item).map(|does| ("does", cell(does))));
@@ -361,6 +361,11 @@ fn fitting(given: &str, item: InboxItem, decision: InboxDecision) -> Result<Inbo
             format!("{} waits for approval, not for an answer", clean::line(&item.title)),
         )
         .hint(format!("decide: overmind approve {given}, or overmind deny {given}"))),
+        (InboxKind::Work, InboxDecision::Approve | InboxDecision::Deny) => Err(Failure::new(
+            Exit::Conflict,
+            format!("this does not wait for approval: {}", clean::line(inbox::asked(&item))),
+        )
+        .hint(format!("decide: overmind answer {given} merge (or keep, or discard)"))),
         (InboxKind::Question, InboxDecision::Approve | InboxDecision::Deny) => Err(Failure::new(
             Exit::Conflict,
             format!(
@@ -370,7 +375,7 @@ fn fitting(given: &str, item: InboxItem, decision: InboxDecision) -> Result<Inbo
         )
         .hint(format!("answer it: overmind answer {given} \"…\""))),
         (InboxKind::Approval, InboxDecision::Approve | InboxDecision::Deny)
-        | (InboxKind::Question, InboxDecision::Answer)
+        | (InboxKind::Question | InboxKind::Work, InboxDecision::Answer)
         | (InboxKind::Raise, _) => Ok(item),
     }
 }

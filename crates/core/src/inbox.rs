@@ -1,4 +1,4 @@
-//! What waits for a human, in one shape: approvals, questions and raises.
+//! What waits for a human, in one shape: approvals, questions, raises, and work that is left.
 //!
 //! An [`InboxItem`] is a projection. A session that begins to wait has one open item, written in
 //! the commit that says so; the commit that ends the wait closes it. So "what waits" is one list,
@@ -15,7 +15,7 @@ use std::str::FromStr;
 
 use serde_json::Value;
 
-use crate::ids::{AgentId, ColonyId, InboxId, SessionId};
+use crate::ids::{AgentId, ColonyId, InboxId, RecordId, SessionId};
 use crate::session::Input;
 use crate::time::Timestamp;
 
@@ -38,16 +38,19 @@ pub enum InboxKind {
     Question,
     /// More of a limit.
     Raise,
+    /// A decision over the work of a run that nobody watched: see [`crate::session::left`].
+    Work,
 }
 
 impl InboxKind {
-    pub const ALL: [Self; 3] = [Self::Approval, Self::Question, Self::Raise];
+    pub const ALL: [Self; 4] = [Self::Approval, Self::Question, Self::Raise, Self::Work];
 
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Approval => "approval",
             Self::Question => "question",
             Self::Raise => "raise",
+            Self::Work => "work",
         }
     }
 
@@ -96,6 +99,8 @@ pub struct InboxItem {
     pub colony: ColonyId,
     /// Who waits; `None` where no session does.
     pub session: Option<SessionId>,
+    /// The record that it is asked for, such as a fleet; that of the session.
+    pub owner: Option<RecordId>,
     pub agent: Option<AgentId>,
     /// The agent's name when it asked; empty where no agent did.
     pub agent_name: String,
@@ -133,7 +138,9 @@ impl InboxItem {
         let (state, by, answer) = match input {
             Input::Answered { message, by, .. } => {
                 let state = match self.kind {
-                    InboxKind::Approval | InboxKind::Question => InboxState::Answered,
+                    InboxKind::Approval | InboxKind::Question | InboxKind::Work => {
+                        InboxState::Answered
+                    }
                     InboxKind::Raise if message.trim() == DENY => InboxState::Denied,
                     InboxKind::Raise => InboxState::Approved,
                 };
@@ -229,11 +236,12 @@ pub struct InboxCounts {
     pub approvals: u64,
     pub questions: u64,
     pub raises: u64,
+    pub works: u64,
 }
 
 impl InboxCounts {
     pub fn total(self) -> u64 {
-        self.approvals + self.questions + self.raises
+        self.approvals + self.questions + self.raises + self.works
     }
 }
 
@@ -310,6 +318,7 @@ mod tests {
             id: InboxId::derive(session, 0),
             colony: ColonyId::DEFAULT,
             session: Some(session),
+            owner: None,
             agent: None,
             agent_name: "coder".into(),
             epoch: 1,

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use futures_util::future::join_all;
+use overmind_core::Fut;
 use overmind_core::gate::GateRequest;
 use overmind_core::ids::{ApprovalId, ColonyId, InboxId};
 use overmind_core::inbox::{
@@ -14,6 +15,7 @@ use overmind_core::inbox::{
 };
 use overmind_core::row::Role;
 use overmind_core::sandbox::SandboxLevel;
+use overmind_core::session::left;
 use overmind_core::store::Page;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -23,6 +25,7 @@ use crate::budgets::Raise;
 use crate::caller::Caller;
 use crate::cortex::{Order, gate_request};
 use crate::error::EngineError;
+use crate::mesh::ask::is_tools;
 use crate::request::{InboxAnswer, InboxBatch, InboxQuery};
 use crate::sessions::is_closing;
 use crate::view::{InboxGroup, InboxProposal};
@@ -63,12 +66,51 @@ impl Engine {
         self.find_item(id).await
     }
 
+    /// What somebody says to a run is said by those who may have it do anything; no is said by all.
+    async fn may_answer_run(
+        &self,
+        by: &Caller,
+        item: &InboxItem,
+        answer: &InboxAnswer,
+    ) -> Result<(), EngineError> {
+        match (item.session, answer) {
+            (None, _) | (_, InboxAnswer::Deny { .. }) => Ok(()),
+            (Some(session), _) => self.require_host_of(by, session).await,
+        }
+    }
+
+    /// Decides about the work that a run has left, as `done` does.
+    async fn work_answer(
+        &self,
+        by: &Caller,
+        item: InboxItem,
+        answer: InboxAnswer,
+    ) -> Result<InboxItem, EngineError> {
+        let InboxAnswer::Words { message } = answer else {
+            let message = "this is about work that is left: the decision must be answer, with the \
+                           message merge, keep or discard";
+            return Err(EngineError::invalid("decision", message));
+        };
+        let Some(what) = left::decision(&message) else {
+            let message = "the message must be merge, keep or discard";
+            return Err(EngineError::invalid("message", message));
+        };
+        let Some(session) = item.session else {
+            return Err(EngineError::conflict("no run has left this work"));
+        };
+        Box::pin(self.session_done(by, session, what, None, &[])).await?;
+        self.find_item(item.id).await
+    }
+
     async fn raise_answer(
         &self,
         by: &Caller,
         item: InboxItem,
         answer: InboxAnswer,
     ) -> Result<InboxItem, EngineError> {
+        // A limit is an admin's; for good it is changed by one alone.
+        let for_good = matches!(&answer, InboxAnswer::Raise { raise, .. } if raise.for_good);
+        by.require(if for_good { Role::Admin } else { Role::Operator })?;
         match answer {
             InboxAnswer::Raise { raise, reason } => self.raise(by, item, raise, reason).await,
             InboxAnswer::Approve { reason } => {
@@ -137,26 +179,25 @@ impl Engine {
         item: InboxItem,
         answer: InboxAnswer,
     ) -> Result<InboxItem, EngineError> {
-        let id = item.id;
         if item.state != InboxState::Open {
             return Err(closed(&item));
         }
-        if item.kind == InboxKind::Raise {
-            // A limit is an admin's; for good it is changed by one alone.
-            let for_good = matches!(&answer, InboxAnswer::Raise { raise, .. } if raise.for_good);
-            by.require(if for_good { Role::Admin } else { Role::Operator })?;
-            return self.raise_answer(by, item, answer).await;
+        let answerer = ANSWERERS.iter().find(|one| (one.fits)(&item, &answer));
+        match answerer {
+            Some(answerer) => (answerer.answer)(self, by, item, answer).await,
+            None => self.answer_session(by, item, answer).await,
         }
-        if let Some(session) = item.session
-            && !matches!(answer, InboxAnswer::Deny { .. })
-        {
-            self.require_host_of(by, session).await?;
-        }
-        if crate::mesh::ask::is_tools(&item)
-            && let InboxAnswer::Words { message } = answer
-        {
-            return self.answer_question(by, id, message).await;
-        }
+    }
+
+    /// Answers the session that waits.
+    async fn answer_session(
+        &self,
+        by: &Caller,
+        item: InboxItem,
+        answer: InboxAnswer,
+    ) -> Result<InboxItem, EngineError> {
+        let id = item.id;
+        self.may_answer_run(by, &item, &answer).await?;
         let order = order_of(self, &item, answer, by)?;
         let Some(session) = item.session else {
             return Err(EngineError::conflict("nothing waits for this item"));
@@ -328,6 +369,39 @@ impl Engine {
     }
 }
 
+/// Who takes the answers to a sort of items. What none of them takes is for the session that waits.
+struct Answerer {
+    fits: fn(&InboxItem, &InboxAnswer) -> bool,
+    answer: Answered,
+}
+
+type Answered = for<'a> fn(&'a Engine, &'a Caller, InboxItem, InboxAnswer) -> Fut<'a, Answer>;
+type Answer = Result<InboxItem, EngineError>;
+
+const ANSWERERS: [Answerer; 3] = [
+    Answerer {
+        fits: |item, _| item.kind == InboxKind::Raise,
+        answer: |engine, by, item, answer| Box::pin(engine.raise_answer(by, item, answer)),
+    },
+    Answerer {
+        fits: |item, _| item.kind == InboxKind::Work,
+        answer: |engine, by, item, answer| Box::pin(engine.work_answer(by, item, answer)),
+    },
+    // What a program has asked by a tool, and goes on.
+    Answerer {
+        fits: |item, answer| is_tools(item) && matches!(answer, InboxAnswer::Words { .. }),
+        answer: |engine, by, item, answer| {
+            Box::pin(async move {
+                engine.may_answer_run(by, &item, &answer).await?;
+                let InboxAnswer::Words { message } = answer else {
+                    return engine.answer_session(by, item, answer).await;
+                };
+                engine.answer_question(by, item.id, message).await
+            })
+        },
+    },
+];
+
 /// Answers to one and the same action, newest first.
 #[derive(Default)]
 struct Alike {
@@ -376,7 +450,9 @@ fn order_of(
             let message = "only a raise is answered with an amount";
             Err(EngineError::invalid("decision", message))
         }
-        (InboxKind::Raise, _) => Err(EngineError::conflict("nothing waits for this item")),
+        (InboxKind::Raise | InboxKind::Work, _) => {
+            Err(EngineError::conflict("nothing waits for this item"))
+        }
     }
 }
 

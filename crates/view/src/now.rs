@@ -242,10 +242,13 @@ impl Card {
                 };
                 (risk(item.risk.as_deref()), action, why.to_owned(), Answer::Consent)
             }
-            InboxKind::Question => {
+            InboxKind::Question | InboxKind::Work => {
                 let prompt = detail("prompt");
                 let text = if prompt.is_empty() { item.title.as_str() } else { prompt };
-                let pill = Pill::new(Tone::Ask, "?", "question");
+                let pill = match item.kind {
+                    InboxKind::Work => Pill::new(Tone::Ask, "±", "work"),
+                    _ => Pill::new(Tone::Ask, "?", "question"),
+                };
                 (pill, String::new(), text.to_owned(), Answer::Words)
             }
             InboxKind::Raise => {

@@ -13,6 +13,7 @@ mod end;
 mod gating;
 pub mod given;
 mod input;
+pub mod left;
 mod life;
 mod model_turn;
 mod phase;
@@ -255,6 +256,7 @@ impl Session {
             id,
             colony: self.row.colony,
             session: Some(self.row.id),
+            owner: self.row.owner,
             agent: Some(self.row.agent),
             agent_name: self.agent.name.clone(),
             epoch: self.row.epoch,

@@ -223,9 +223,31 @@ fn work_that_a_scale_down_a_rollout_or_a_deletion_leaves_says_why() {
     house.run(&["delete", "fleet", "web"]).ok();
     says(&house, &third, "ended: fleet/web was deleted");
 
-    // What is decided on does not ask any more.
+    // The inbox asks about each, once.
     assert_eq!(asks(&house).len(), 3);
+    let items = |house: &House| {
+        let all = house.run(&["inbox", "--kind", "work", "--flat", "-o", "json"]).ok().json();
+        all.as_array().unwrap().clone()
+    };
+    let all = items(&house);
+    assert_eq!(all.len(), 3, "{all:?}");
+    let item = |run: &str| all.iter().find(|item| item["run_id"] == run).unwrap();
+    assert_eq!(item(&second)["details"]["files"], 1);
+    let owners: BTreeSet<&str> = all.iter().map(|item| item["owner"].as_str().unwrap()).collect();
+    assert_eq!(owners.len(), 1);
+    house.run(&["inbox"]).ok().shows("web-1 left 1 changed file");
+
+    // What is decided on does not ask any more, wherever that was said.
     house.run(&["done", &first, "--merge"]).ok();
-    house.run(&["done", &second, "--discard", "--yes"]).ok();
-    assert_eq!(asks(&house), BTreeSet::from([third]));
+    let answered = item(&second)["id"].as_str().unwrap();
+    house.run(&["answer", answered, "perhaps"]).fails(2).says("merge, keep or discard");
+    house.run(&["approve", answered]).fails(5).says("discard");
+    house.run(&["answer", answered, "discard"]).ok();
+    assert_eq!(asks(&house), BTreeSet::from([third.clone()]));
+    let left = items(&house);
+    assert!(left.len() == 1 && left[0]["run_id"] == third.as_str(), "{left:?}");
+    let seen = house.run(&["inbox", "show", answered, "-o", "json"]).ok().json();
+    assert_eq!((&seen["state"], &seen["answer"]), (&json!("answered"), &json!("discard")));
+    house.run(&["answer", left[0]["id"].as_str().unwrap(), "keep"]).ok();
+    assert!(items(&house).is_empty() && asks(&house).is_empty());
 }

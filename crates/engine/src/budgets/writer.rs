@@ -517,6 +517,7 @@ fn warning(reached: &Reached, record: &CallRecord) -> (NewEvent, InboxItem) {
         id: InboxId::from_u128(record.call.as_u128() ^ limit.id.as_u128().rotate_left(64)),
         colony: record.colony,
         session: None,
+        owner: None,
         agent: record.agent,
         agent_name: String::new(),
         epoch: 0,

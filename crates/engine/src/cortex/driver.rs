@@ -483,6 +483,7 @@ impl Driver {
         if self.session().status().is_terminal() {
             inbox_moves |= self.cortex.withdraw_questions(self.id, now, &mut commit).await;
         }
+        inbox_moves |= self.follow_work(&before, now, &mut commit).await;
         failpoint::point("driver.before_commit");
         let opening = self.commit_with(commit, opening).await?;
         failpoint::point("driver.after_commit");

@@ -144,6 +144,7 @@ impl Engine {
             id,
             colony: row.colony,
             session: Some(session),
+            owner: row.owner,
             agent: Some(row.agent),
             agent_name: agent.spec.name.clone(),
             epoch: row.epoch,

@@ -158,6 +158,7 @@ impl Engine {
             id,
             colony: ColonyId::DEFAULT,
             session: None,
+            owner: None,
             agent: None,
             agent_name: by.name.clone(),
             epoch: 0,

@@ -445,7 +445,7 @@ async fn at_no_moment_does_a_session_wait_without_its_item() {
                     let answer = match item.kind {
                         InboxKind::Approval if turn % 3 == 0 => deny("no"),
                         InboxKind::Approval => approve(),
-                        InboxKind::Question | InboxKind::Raise => words("this"),
+                        InboxKind::Question | InboxKind::Raise | InboxKind::Work => words("this"),
                     };
                     if turn % 17 == 0 {
                         let _ = world.engine.session_cancel(&world.by, item.session.unwrap()).await;

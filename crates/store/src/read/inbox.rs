@@ -92,6 +92,7 @@ pub(crate) fn counts(conn: &Connection, colony: ColonyId) -> Outcome<(InboxCount
             Some(InboxKind::Approval) => counts.approvals = n,
             Some(InboxKind::Question) => counts.questions = n,
             Some(InboxKind::Raise) => counts.raises = n,
+            Some(InboxKind::Work) => counts.works = n,
             None => {}
         }
     }

@@ -297,7 +297,7 @@ pub(crate) fn event(row: &Row<'_>) -> Outcome<LogEvent> {
 }
 
 pub(crate) const INBOX: &str = "id, colony, session, agent, agent_name, epoch, kind, state, \
-    title, details, grp, asked_at, expires_at, answered_at, answered_by, answer, changed";
+    title, details, grp, asked_at, expires_at, answered_at, answered_by, answer, changed, owner";
 
 pub(crate) fn inbox(row: &Row<'_>) -> Outcome<InboxItem> {
     let cells = Cells::new(row, "inbox");
@@ -319,6 +319,7 @@ pub(crate) fn inbox(row: &Row<'_>) -> Outcome<InboxItem> {
         answered_by: cells.opt(14, Cells::text)?,
         answer: cells.opt(15, Cells::text)?,
         changed: cells.u64(16)?,
+        owner: cells.opt(17, Cells::u128)?.map(RecordId::from_u128),
     })
 }
 

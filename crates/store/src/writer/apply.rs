@@ -479,15 +479,16 @@ fn put_step(conn: &Connection, row: &StepRow, input: &str, output: Option<&str>)
 fn put_inbox(conn: &Connection, item: &InboxItem, details: &str, global: u64) -> Outcome<()> {
     conn.prepare_cached(
         "INSERT INTO inbox (id, colony, session, agent, agent_name, epoch, kind, state, title,
-           details, grp, asked_at, expires_at, answered_at, answered_by, answer, changed)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
+           details, grp, asked_at, expires_at, answered_at, answered_by, answer, changed,
+           owner)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)
          ON CONFLICT (id) DO UPDATE SET
            colony = excluded.colony, session = excluded.session, agent = excluded.agent,
            agent_name = excluded.agent_name, epoch = excluded.epoch, kind = excluded.kind,
            state = excluded.state, title = excluded.title, details = excluded.details,
            grp = excluded.grp, asked_at = excluded.asked_at, expires_at = excluded.expires_at,
            answered_at = excluded.answered_at, answered_by = excluded.answered_by,
-           answer = excluded.answer, changed = excluded.changed",
+           answer = excluded.answer, changed = excluded.changed, owner = excluded.owner",
     )?
     .execute(params![
         blob(item.id.as_u128()),
@@ -506,7 +507,8 @@ fn put_inbox(conn: &Connection, item: &InboxItem, details: &str, global: u64) ->
         opt_time(item.answered_at),
         item.answered_by,
         item.answer,
-        int(global)
+        int(global),
+        opt_blob(item.owner.map(|owner| owner.as_u128()))
     ])?;
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! The inbox.
 
-use overmind_core::ids::{AgentId, ColonyId, InboxId, SessionId};
+use overmind_core::ids::{AgentId, ColonyId, InboxId, RecordId, SessionId};
 use overmind_core::inbox::{
     InboxCounts, InboxCursor, InboxFilter, InboxItem, InboxKind, InboxState,
 };
@@ -15,6 +15,7 @@ fn item(world: &World, session: Option<SessionId>, seconds: i64) -> InboxItem {
         id: InboxId::mint(world.ids()),
         colony: ColonyId::DEFAULT,
         session,
+        owner: None,
         agent: None,
         agent_name: String::new(),
         epoch: 0,
@@ -40,6 +41,7 @@ pub(super) async fn items_round_trip(store: &dyn Store, world: &World) {
     // Of no session at all, as a raise may be.
     let plain = item(world, None, 1);
     let full = InboxItem {
+        owner: Some(RecordId::mint(world.ids())),
         agent: Some(AgentId::mint(world.ids())),
         agent_name: "coder".into(),
         epoch: 3,

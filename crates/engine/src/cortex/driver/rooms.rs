@@ -1,9 +1,12 @@
 //! What stands in a session's log about its room beside inputs and decisions.
 
+use overmind_core::inbox::InboxState;
 use overmind_core::room::history::{RoomChanges, RoomUndone};
 use overmind_core::room::stay::{RoomDecision, RoomWord};
-use overmind_core::session::{ROOM_DONE, ROOM_SNAPSHOT, ROOM_UNDONE};
+use overmind_core::row::SessionRow;
+use overmind_core::session::{ROOM_DONE, ROOM_SNAPSHOT, ROOM_UNDONE, left};
 use overmind_core::store::{Change, Commit, Guard, NewEvent, StreamId};
+use overmind_core::time::Timestamp;
 use serde_json::json;
 
 use super::{Driver, Stop};
@@ -64,12 +67,51 @@ impl Driver {
         // The row shows it as it is recorded.
         self.cortex.store.redact_record(&mut payload);
         let masked = serde_json::from_value(payload["decision"].clone());
+        let before = self.session().row().clone();
         self.held.as_mut().expect("held between steps").note_done(masked.unwrap_or(decision));
         let (stream, ts) = (StreamId::Session(self.id), self.cortex.clock.now());
         let event = NewEvent { stream, kind: ROOM_DONE, ts, payload };
         let row = self.session().row().clone();
         let guards = vec![self.guard()];
         let changes = vec![Change::SessionUpdate(Box::new(row))];
-        self.commit(Commit { guards, events: vec![event], changes }).await
+        let mut commit = Commit { guards, events: vec![event], changes };
+        let inbox_moves = self.follow_work(&before, ts, &mut commit).await;
+        self.commit(commit).await?;
+        if inbox_moves {
+            self.cortex.inbox_moved();
+        }
+        Ok(())
+    }
+
+    /// Puts into `commit` the item about work that the session has left, or closes it: `before` is its
+    /// row from before. Answers whether the inbox changes.
+    pub(super) async fn follow_work(
+        &self,
+        before: &SessionRow,
+        now: Timestamp,
+        commit: &mut Commit,
+    ) -> bool {
+        let row = self.session().row();
+        match (left::asks(before), left::asks(row)) {
+            (false, true) => {
+                let mut item = left::item(row, &self.session().agent().name, now);
+                self.cortex.store.redact(&mut item.details);
+                commit.changes.push(Change::InboxPut(Box::new(item)));
+                true
+            }
+            (true, false) => match self.cortex.store.inbox_fetch(left::item_id(before)).await {
+                Ok(Some(item)) if item.state == InboxState::Open => {
+                    let closed = left::closed(item, row, now);
+                    commit.changes.push(Change::InboxPut(Box::new(closed)));
+                    true
+                }
+                Ok(_) => false,
+                Err(err) => {
+                    tracing::error!(error = %err, "the inbox still asks about work that is decided");
+                    false
+                }
+            },
+            (false, false) | (true, true) => false,
+        }
     }
 }
