@@ -45,6 +45,8 @@ pub(crate) async fn show(
         let message = format!("`{}` may look and not start runs", ask.visitor.name);
         return Err(Refusal { status: StatusCode::FORBIDDEN, message });
     }
+    // The agent of commands is made when it is first named, and is in the list from then on.
+    drop(ask.port.call(ask.secret, Call::get("/api/agents/command")).await);
     let reply = ask.port.call(ask.secret, Call::get("/api/agents?limit=1000")).await;
     let agents: Vec<Agent> = reply.value()?;
     let chosen = match fields.get("agent") {

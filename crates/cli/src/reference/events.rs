@@ -59,6 +59,7 @@ mod tests {
 
     /// Words of the sources that look like types of events and are none: failpoints, files, fields.
     const OTHERS: &[&str] = &[
+        "mcp.json",
         "artifact.kept",
         "artifact.written",
         "key.asc",
