@@ -48,7 +48,13 @@ fn a_start_without_a_key_that_open_runs_use_is_refused_and_names_them() {
     let kept = std::fs::read_to_string(home.data().join("keyed.json")).unwrap();
     assert_eq!(kept, r#"["openai"]"#, "names and no keys");
     home.run(&[&UP[..], &["--force"]].concat()).ok();
-    home.run(&["kill", &open]).ok();
+    // Its next call finds no provider, which ends it, if this does not.
+    let killed = home.run(&["kill", &open]);
+    assert!(matches!(killed.code, 0 | 5), "{killed:?}");
+    until("it has ended", || {
+        let status = home.fetch(&open)["status"].as_str()?.to_owned();
+        ["canceled", "failed"].contains(&status.as_str()).then_some(())
+    });
     home.run(&["down"]).ok();
 
     // Nobody is asked where no open run needs it.

@@ -28,6 +28,7 @@ const ARTIFACTS: &str = "overmind.db.artifacts";
 const KNOWN_FILES: &[&str] = &[
     "admin.token",
     "checkpoint.key",
+    "keyed.json",
     "overmind.db",
     ARTIFACTS,
     "overmind.db-shm",
