@@ -136,7 +136,7 @@ async fn what_is_wrong_with_an_answer_has_its_status_and_words() {
     }
     for (query, error) in [
         ("state=closed", "state: must be all, or one of open, approved"),
-        ("kind=x", "kind: must be one of approval, question, raise, not `x`"),
+        ("kind=x", "kind: must be one of approval, question, raise, work, not `x`"),
         ("cursor=7", "cursor: must be the cursor of an earlier page's Link header"),
         ("limit=0", "limit: must be a whole number from 1 to 1000"),
         ("stat=open", "stat: "),
