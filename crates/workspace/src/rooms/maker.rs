@@ -528,6 +528,7 @@ impl Maker {
             | TreeError::TooLarge { .. }
             | TreeError::RepositoryGone { .. }
             | TreeError::Unsound { .. }
+            | TreeError::Led { .. }
             | TreeError::OffLimits { .. }
             | TreeError::Git(GitError::Failed { .. } | GitError::TooMuch { .. }) => true,
             TreeError::Git(

@@ -8,7 +8,7 @@ use super::say;
 use crate::config::{self, Config, ConfigError, DirectoryStrategy, FILE, Problem};
 use crate::opener::{self, Own};
 use crate::pool::PoolSize;
-use crate::tree::{self, BigDirectory, Request, Strategy, Trees, find};
+use crate::tree::{self, BigDirectory, Request, Strategy, Trees, find, unlinked};
 
 /// The largest project file that is read out of a commit, and the largest list of files to include.
 const MAX_BYTES: u64 = 256 * 1024;
@@ -40,7 +40,8 @@ pub(super) fn ground(project: &Path) -> Result<Ground, RoomError> {
         let text = format!("{} is not a directory", project.display());
         return Err(RoomError::new(RoomErrorKind::Project, text));
     }
-    match find(project).map_err(|err| say::of_tree(&err))? {
+    let project = unlinked(project).map_err(|err| say::of_tree(&err))?;
+    match find(&project).map_err(|err| say::of_tree(&err))? {
         Some(_) => Ok(Ground::Repository),
         None => Ok(Ground::Directory),
     }
@@ -87,7 +88,7 @@ pub(super) fn read(
 
 /// Reads a project that is in no repository. Blocks.
 pub(super) fn read_directory(project: &Path, own: Own) -> Result<Project, RoomError> {
-    let top = project.canonicalize().unwrap_or_else(|_| project.to_owned());
+    let top = unlinked(project).map_err(|err| say::of_tree(&err))?;
     let config = Config::load_hashed(&top, &own);
     of_file(top, config, own)
 }

@@ -56,6 +56,7 @@ pub(super) fn of_tree(err: &TreeError) -> RoomError {
     let kind = match err {
         TreeError::BrokenRedirect { .. }
         | TreeError::Unsound { .. }
+        | TreeError::Led { .. }
         | TreeError::OffLimits { .. }
         | TreeError::NoSuchBase { .. }
         | TreeError::NoSuchBranch { .. }

@@ -28,6 +28,11 @@ pub enum TreeError {
          put it there, or clone the repository anew", path.display()
     )]
     Unsound { path: PathBuf, why: String },
+    #[error(
+        "{} is a symbolic link now, or lies behind one, and was a directory when the run was made: start a \
+         run in the directory itself", path.display()
+    )]
+    Led { path: PathBuf },
     #[error("the repository that {} lies in begins at {}: {why}", project.display(), top.display())]
     OffLimits { project: PathBuf, top: PathBuf, why: String },
     #[error("{base:?} names no commit in {}", repo.display())]

@@ -230,7 +230,7 @@ impl Trees {
     /// The repository that work of a project's sessions goes to: of a session within a session, the
     /// other's.
     fn primary_of(&self, project: &Path) -> Result<Option<Source>, TreeError> {
-        let project = std::fs::canonicalize(project).at("finding the project", project)?;
+        let project = source::unlinked(project)?;
         if project.starts_with(self.root()) {
             let listed = self.list()?;
             let within = listed.into_iter().find(|one| project.starts_with(one.intent.tree()));

@@ -242,7 +242,7 @@ impl Trees {
         name: &str,
         options: &Options,
     ) -> Result<Option<Plan>, TreeError> {
-        let project = std::fs::canonicalize(project).at("finding the project", project)?;
+        let project = source::unlinked(project)?;
         let Ok(inside) = project.strip_prefix(&self.root) else { return Ok(None) };
         let listed = self.list()?;
         let Some(parent) = listed.into_iter().find(|l| project.starts_with(l.intent.tree())) else {
@@ -324,7 +324,7 @@ impl Trees {
     }
 
     fn plan_copy(&self, project: &Path, name: &str, options: &Options) -> Result<Plan, TreeError> {
-        let project = std::fs::canonicalize(project).at("finding the project", project)?;
+        let project = source::unlinked(project)?;
         if self.root.starts_with(&project) {
             return Err(TreeError::ContainsUs { project, root: self.root.clone() });
         }
@@ -378,7 +378,9 @@ impl Trees {
 
     /// The repository that a project lies in, as [`Trees::plan`] sees it; `None` outside of any.
     pub(crate) fn source_of(&self, project: &Path) -> Result<Option<Source>, TreeError> {
-        let Some((mut source, _)) = source::find(project)? else { return Ok(None) };
+        let Some((mut source, _)) = source::find(&source::unlinked(project)?)? else {
+            return Ok(None);
+        };
         if !project.canonicalize().is_ok_and(|project| project.starts_with(&self.root)) {
             self.may_be_given(project, &source)?;
         }

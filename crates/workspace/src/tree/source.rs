@@ -132,6 +132,16 @@ impl Source {
     }
 }
 
+/// The path of a run's project, which has no link: one that was put there since the run was made is not
+/// followed.
+pub(crate) fn unlinked(project: &Path) -> Result<PathBuf, TreeError> {
+    let real = std::fs::canonicalize(project).at("finding the project", project)?;
+    if real != project {
+        return Err(TreeError::Led { path: project.to_owned() });
+    }
+    Ok(real)
+}
+
 /// Finds the repository that a path lies in, as git would, and the path's place within its tree.
 /// `None`: it lies in none.
 pub(crate) fn find(path: &Path) -> Result<Option<(Source, PathBuf)>, TreeError> {

@@ -667,6 +667,30 @@ async fn outside_of_git_a_session_works_in_place_or_on_a_copy() {
 }
 
 #[tokio::test]
+async fn a_project_that_became_a_link_since_the_run_was_made_is_not_followed() {
+    // As an agent does it in its own directory while another run waits in the queue.
+    let yard = Yard::with_git();
+    let rooms = yard.rooms();
+    let own = yard.repo.parent().unwrap().join("own");
+    std::fs::create_dir(&own).unwrap();
+    for (number, name, when) in
+        [(1, "a", RoomWhen::Auto), (2, "b", RoomWhen::Always), (3, "c", RoomWhen::Never)]
+    {
+        let mut order = yard.order(number, name);
+        order.wish.when = when;
+        order.project = own.join(name);
+        std::os::unix::fs::symlink(&yard.repo, &order.project).unwrap();
+        let err = rooms.prepare(order.clone(), yard.sink()).await.unwrap_err();
+        assert_eq!(err.kind, RoomErrorKind::Project, "{err}");
+        assert!(err.message.contains("symbolic link now"), "{err}");
+        // Also on the way to it.
+        order.project = order.project.join(".git");
+        let err = rooms.prepare(order, yard.sink()).await.unwrap_err();
+        assert!(err.message.contains("symbolic link now"), "{err}");
+    }
+}
+
+#[tokio::test]
 async fn whoever_wants_no_room_gets_none() {
     let yard = Yard::with_git();
     yard.file(APP);
