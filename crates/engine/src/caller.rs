@@ -39,8 +39,8 @@ pub enum Part {
     /// Makes what is so what was declared, and removes what nobody owns any more. What it starts, it
     /// starts with the rights of the author of the record.
     Reconcilers,
-    /// Starts a run for a message to an agent, which may run on the host: who may write to an agent
-    /// was looked at when the message was sent.
+    /// Starts a run for a message to an agent, which may run on the host: whether the sender may have
+    /// that done is looked at before.
     Dispatcher,
 }
 

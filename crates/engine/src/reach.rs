@@ -9,16 +9,27 @@ use std::path::Path;
 
 use overmind_core::agent::AgentSpec;
 use overmind_core::enclosure::Network;
-use overmind_core::ids::SessionId;
+use overmind_core::ids::{ColonyId, SessionId};
+use overmind_core::mesh::Letter;
 use overmind_core::room::{RoomWhen, RoomWish};
 use overmind_core::row::{Role, SessionRow};
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::session::Spec;
+use overmind_core::time::Timestamp;
 
 use crate::Engine;
 use crate::caller::{Caller, Rights};
 use crate::error::EngineError;
 use crate::sessions::resolved;
+
+/// What the sender of a message is refused.
+const TELL: &str = "write to a run that has no sandbox, reaches beyond it, or works in a project's \
+                    directory itself";
+/// Who sent a message: a person or a program with a key, or an agent.
+enum Sender {
+    Key(Caller),
+    Agent(Caller),
+}
 
 /// Most sessions above one another that are looked at.
 const DEEPEST: usize = 64;
@@ -63,44 +74,56 @@ impl Engine {
         self.may_work_in(by, &spec.workspace).await
     }
 
-    /// Refuses a message to this session from a sender by whom it may not be told what to do: as
-    /// [`Self::require_host_of`] does, with what is known of a sender by name. Who may write to whom at
-    /// all was looked at when the message was sent.
-    pub(crate) async fn may_be_told_by(
+    /// Refuses a message to this session by whose sender it may not be told what to do, as
+    /// [`Self::require_host_of`] does. Who may write to whom at all was looked at when it was sent.
+    pub(crate) async fn may_be_told(
         &self,
-        sender: &str,
+        letter: &Letter,
         id: SessionId,
     ) -> Result<(), EngineError> {
-        if sender == Caller::admin().name {
-            return Ok(());
+        match self.sender_of(letter).await? {
+            Sender::Key(by) => self.require_host_of(&by, id).await,
+            Sender::Agent(by) => {
+                let spec = self.spec_of(id).await?;
+                let reaches = reaches_host(&spec.agent, spec.room.as_ref());
+                if reaches || self.works_in_itself(&spec) { by.require_host(TELL) } else { Ok(()) }
+            }
         }
-        if let Some(key) = self.key_named(sender).await? {
-            let by = Caller::new(sender, Rights::Role(key.role));
-            return self.require_host_of(&by, id).await;
-        }
-        let spec = self.spec_of(id).await?;
-        if reaches_host(&spec.agent, spec.room.as_ref()) || self.works_in_itself(&spec) {
-            return self.may_reach_host(sender).await;
-        }
-        Ok(())
     }
 
-    /// Refuses a sender who is neither an admin nor an agent whose runs are on the host anyway.
-    pub(crate) async fn may_reach_host(&self, sender: &str) -> Result<(), EngineError> {
-        if sender == Caller::admin().name {
-            return Ok(());
+    /// Refuses a message that would start a session of an agent that reaches the host.
+    pub(crate) async fn may_be_started_by(
+        &self,
+        letter: &Letter,
+        agent: &AgentSpec,
+    ) -> Result<(), EngineError> {
+        let (Sender::Key(by) | Sender::Agent(by)) = self.sender_of(letter).await?;
+        if reaches_host(agent, None) { by.require_host(TELL) } else { Ok(()) }
+    }
+
+    /// Who sent a message, with the rights that they have now. Whoever came under that name only after it
+    /// was sent is somebody else.
+    async fn sender_of(&self, letter: &Letter) -> Result<Sender, EngineError> {
+        let name = letter.from.as_str();
+        let sent_it = |since: Timestamp| since <= letter.sent_at;
+        if name == Caller::admin().name {
+            return Ok(Sender::Key(Caller::admin()));
         }
-        let what = "write to a run that has no sandbox, reaches beyond it, or works in a project's \
-                    directory itself";
-        if let Some(key) = self.key_named(sender).await? {
-            return Caller::new(sender, Rights::Role(key.role)).require_host(what);
+        if let Some(key) = self.key_named(name).await?.filter(|key| sent_it(key.created_at)) {
+            return Ok(Sender::Key(Caller::new(name, Rights::Role(key.role))));
         }
-        let on_host = match self.find_agent(sender).await {
-            Ok(agent) => agent.spec.sandbox == SandboxLevel::None,
-            Err(EngineError::NotFound { .. }) => false,
-            Err(err) => return Err(err),
-        };
-        Caller { on_host, ..Caller::new(sender, Rights::Role(Role::Operator)) }.require_host(what)
+        let agent = self.cortex.agent_named(ColonyId::DEFAULT, name).await?;
+        match agent.filter(|agent| sent_it(agent.created_at)) {
+            Some(agent) => {
+                // Its runs are on the host anyway.
+                let on_host = agent.spec.sandbox == SandboxLevel::None;
+                let by = Caller::new(name, Rights::Role(Role::Operator));
+                Ok(Sender::Agent(Caller { on_host, ..by }))
+            }
+            None => Err(EngineError::Forbidden {
+                message: format!("`{name}`, who sent this message, is not there any more"),
+            }),
+        }
     }
 
     /// Whether a session has neither an environment nor a directory of its own: what it writes is there

@@ -31,6 +31,7 @@ use crate::given;
 use crate::quests;
 use crate::reach::reaches_host;
 use crate::request::{Decision, SessionDraft, SessionQuery};
+use crate::trust::Declared;
 use crate::view::Created;
 
 /// Longest task, in bytes.
@@ -427,13 +428,25 @@ impl Engine {
             Ok(beneath) => self.is_nobody_elses(by, beneath).await?,
             Err(_) => false,
         };
-        if !admin && !in_home && !self.project_for(by, &real).await? {
-            let message = format!(
-                "only an admin may use a workspace outside {}; an admin can declare it for others: a \
-                 Project with this path (`overmind explain project`)",
-                home.display()
-            );
-            return Err(EngineError::Forbidden { message });
+        if !admin && !in_home {
+            let what_to_do = match self.project_for(by, &real).await? {
+                Declared::ForThem => None,
+                Declared::ForOthers(project) => Some(format!(
+                    "Project {project} has it for others: an admin can add `{}` to its `callers`",
+                    by.name
+                )),
+                Declared::Nowhere => Some(
+                    "an admin can declare it for others: a Project with this path (`overmind explain \
+                     project`)"
+                        .to_owned(),
+                ),
+            };
+            if let Some(what_to_do) = what_to_do {
+                let home = home.display();
+                let message =
+                    format!("only an admin may use a workspace outside {home}; {what_to_do}");
+                return Err(EngineError::Forbidden { message });
+            }
         }
         may_be_given(&real)?;
         let text = real.into_os_string().into_string();
@@ -458,7 +471,7 @@ impl Engine {
         if by.is_admin() || by.on_host || by.child_of.is_some() || is_empty {
             return Ok(());
         }
-        if self.project_for(by, place).await? {
+        if self.project_for(by, place).await? == Declared::ForThem {
             return Ok(());
         }
         let message = format!(

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use overmind_core::ids::ColonyId;
 use overmind_core::record::kinds::project::{self, PROJECT};
 use overmind_core::record::rows::RecordQuery;
-use overmind_core::record::{Kind, Record};
+use overmind_core::record::{Kind, Name};
 use overmind_core::room::trust::{MAX_TRUSTED, RoomTrust, TrustGiven, TrustedProjects};
 use overmind_core::room::{RoomWhen, RoomWish, Rooms};
 use overmind_core::row::Role;
@@ -43,10 +43,23 @@ pub(crate) async fn load(
     Ok(Arc::new(tokio::sync::Mutex::new(projects)))
 }
 
+/// Whether an admin has declared a directory for somebody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Declared {
+    ForThem,
+    /// The Project of this name has it, and other callers.
+    ForOthers(Name),
+    Nowhere,
+}
+
 impl Engine {
     /// Whether a Project lets the caller have runs work at `place`, of which no part is a link.
-    pub(crate) async fn project_for(&self, by: &Caller, place: &Path) -> Result<bool, EngineError> {
-        let mut after = None;
+    pub(crate) async fn project_for(
+        &self,
+        by: &Caller,
+        place: &Path,
+    ) -> Result<Declared, EngineError> {
+        let (mut after, mut found) = (None, Declared::Nowhere);
         loop {
             let query = RecordQuery {
                 colony: Some(ColonyId::DEFAULT),
@@ -56,15 +69,16 @@ impl Engine {
                 ..RecordQuery::default()
             };
             let page = self.records.record_list(query).await?;
-            let allowed = |record: &Record| {
-                record.deleting.is_none() && project::allows(record, &by.name, place)
-            };
-            if page.records.iter().any(allowed) {
-                return Ok(true);
+            for record in page.records.iter().filter(|record| record.deleting.is_none()) {
+                match project::allows(record, &by.name, place) {
+                    Some(true) => return Ok(Declared::ForThem),
+                    Some(false) => found = Declared::ForOthers(record.key.name.clone()),
+                    None => {}
+                }
             }
             match page.records.last().filter(|_| page.more) {
                 Some(last) => after = Some(last.key.clone()),
-                None => return Ok(false),
+                None => return Ok(found),
             }
         }
     }

@@ -337,6 +337,15 @@ fn a_message_to_a_program_on_the_host_is_typed_in_for_admins_and_what_runs_there
     assert_eq!(status, "200", "{body}");
     until("the admin's is typed in", || written("by-admin").then_some(()));
     assert!(!written("by-topic") && !written("by-run"));
+    // Nor are they when their senders are gone, or others are called so by then.
+    home.run(&["key", "revoke", "op"]).ok();
+    home.run(&["agent", "rm", "inside"]).ok();
+    keys.program(None, "inside", &json!({"sandbox": "none"})).ok();
+    let later = json!({"to": "host", "type": "t", "payload": payload("by-admin-later")});
+    let (status, body) = keys.http(None, "POST", "/mesh/message", &later);
+    assert_eq!(status, "200", "{body}");
+    until("the later one is typed in", || written("by-admin-later").then_some(()));
+    assert!(!written("by-topic") && !written("by-run"));
     home.run(&["kill", "target"]).ok();
 }
 

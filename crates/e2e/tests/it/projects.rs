@@ -62,7 +62,7 @@ fn an_operator_works_in_projects_that_an_admin_has_declared_and_nowhere_else() {
 
     // For some keys only; operators declare none.
     project(&home, &format!("{{path: {}, callers: [ci]}}", web.display())).ok();
-    runs(&home, &op, &web).fails(6);
+    runs(&home, &op, &web).fails(6).says("add `op` to its `callers`");
     runs(&home, &ci, &web).ok();
     let apply = ["apply", "-f", "project.yaml"];
     home.run_env(&[("OVERMIND_TOKEN", &op)], &apply).fails(6);

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use overmind_core::acl::OnMessage;
+use overmind_core::agent::AgentSpec;
 use overmind_core::ids::AgentId;
 use overmind_core::mesh::{Letter, LetterFilter};
 use overmind_core::process::prompt::Provider;
@@ -28,7 +29,6 @@ use crate::Engine;
 use crate::caller::{Caller, Part};
 use crate::cortex::{Order, lock};
 use crate::error::EngineError;
-use crate::reach::reaches_host;
 use crate::request::SessionDraft;
 
 /// Lanes that work at once.
@@ -198,7 +198,7 @@ impl Engine {
                 if left == 0 || refused.contains(&letter.from) {
                     continue;
                 }
-                match self.bring_one(&agent.spec.name, policy, &letter).await {
+                match self.bring_one(&agent.spec, policy, &letter).await {
                     Brought::Refused => {
                         refused.insert(letter.from);
                         continue;
@@ -245,14 +245,14 @@ impl Engine {
         Ok(())
     }
 
-    async fn bring_one(&self, agent: &str, policy: OnMessage, letter: &Letter) -> Brought {
+    async fn bring_one(&self, agent: &AgentSpec, policy: OnMessage, letter: &Letter) -> Brought {
         let rows = match self.live_sessions(letter.to).await {
             Ok(rows) => rows,
             Err(err) => return Brought::Failed(err),
         };
         let mut refused = false;
         for row in &rows {
-            match self.may_be_told_by(&letter.from, row.id).await {
+            match self.may_be_told(letter, row.id).await {
                 Ok(()) => {}
                 Err(EngineError::Forbidden { .. }) => {
                     refused = true;
@@ -292,9 +292,9 @@ impl Engine {
         if policy != OnMessage::Start || !rows.is_empty() {
             return Brought::Nobody;
         }
-        match self.may_be_started_by(&letter.from, letter.to).await {
-            Ok(true) => {}
-            Ok(false) => return Brought::Refused,
+        match self.may_be_started_by(letter, agent).await {
+            Ok(()) => {}
+            Err(EngineError::Forbidden { .. }) => return Brought::Refused,
             Err(err) => return Brought::Failed(err),
         }
         let starter = Caller::system(Part::Dispatcher);
@@ -315,22 +315,9 @@ impl Engine {
         match Box::pin(self.session_create(&starter, draft)).await {
             Ok(_) => Brought::Yes,
             Err(err) => {
-                tracing::debug!(agent, error = %err, "no session was started for a letter");
+                tracing::debug!(agent = agent.name, error = %err, "no session was started for a letter");
                 Brought::Failed(err)
             }
-        }
-    }
-
-    /// Whether a message of this sender may start a session of the agent.
-    async fn may_be_started_by(&self, sender: &str, agent: AgentId) -> Result<bool, EngineError> {
-        let Some(agent) = self.cortex.agent(agent).await? else { return Ok(false) };
-        if !reaches_host(&agent.spec, None) {
-            return Ok(true);
-        }
-        match self.may_reach_host(sender).await {
-            Ok(()) => Ok(true),
-            Err(EngineError::Forbidden { .. }) => Ok(false),
-            Err(err) => Err(err),
         }
     }
 

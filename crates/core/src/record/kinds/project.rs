@@ -41,11 +41,11 @@ pub fn read(record: &Record) -> Option<(PathBuf, Option<Vec<&str>>)> {
 }
 
 /// Whether a caller may have runs work at `place`, of which no part is a link, because of this
-/// project.
-pub fn allows(record: &Record, caller: &str, place: &Path) -> bool {
-    read(record).is_some_and(|(path, callers)| {
-        place.starts_with(&path) && callers.is_none_or(|all| all.contains(&caller))
-    })
+/// project. `None`: the place does not lie in it.
+pub fn allows(record: &Record, caller: &str, place: &Path) -> Option<bool> {
+    let (path, callers) = read(record)?;
+    let allowed = || callers.is_none_or(|all| all.contains(&caller));
+    place.starts_with(&path).then(allowed)
 }
 
 fn schema() -> Value {
