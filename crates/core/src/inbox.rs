@@ -131,6 +131,37 @@ pub struct InboxItem {
 }
 
 impl InboxItem {
+    /// An open item that is of no session, no agent and no group, and has no end.
+    pub fn open(
+        id: InboxId,
+        colony: ColonyId,
+        kind: InboxKind,
+        title: String,
+        details: Value,
+        asked_at: Timestamp,
+    ) -> Self {
+        Self {
+            id,
+            colony,
+            session: None,
+            owner: None,
+            agent: None,
+            agent_name: String::new(),
+            epoch: 0,
+            kind,
+            state: InboxState::Open,
+            title,
+            details,
+            group: None,
+            asked_at,
+            expires_at: None,
+            answered_at: None,
+            answered_by: None,
+            answer: None,
+            changed: 0,
+        }
+    }
+
     /// The item that `input` closes, as it stands after. `now` is the commit's time.
     #[must_use]
     pub fn closed_by(self, input: &Input, now: Timestamp) -> Self {

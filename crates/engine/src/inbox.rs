@@ -66,19 +66,6 @@ impl Engine {
         self.find_item(id).await
     }
 
-    /// What somebody says to a run is said by those who may have it do anything; no is said by all.
-    async fn may_answer_run(
-        &self,
-        by: &Caller,
-        item: &InboxItem,
-        answer: &InboxAnswer,
-    ) -> Result<(), EngineError> {
-        match (item.session, answer) {
-            (None, _) | (_, InboxAnswer::Deny { .. }) => Ok(()),
-            (Some(session), _) => self.require_host_of(by, session).await,
-        }
-    }
-
     /// Decides about the work that a run has left, as `done` does.
     async fn work_answer(
         &self,
@@ -182,11 +169,27 @@ impl Engine {
         if item.state != InboxState::Open {
             return Err(closed(&item));
         }
-        let answerer = ANSWERERS.iter().find(|one| (one.fits)(&item, &answer));
-        match answerer {
+        match ANSWERERS.iter().find(|one| (one.fits)(&item)) {
             Some(answerer) => (answerer.answer)(self, by, item, answer).await,
             None => self.answer_session(by, item, answer).await,
         }
+    }
+
+    /// Answers what a program has asked by a tool. It goes on meanwhile; the end of such a question is
+    /// that of its session.
+    async fn tool_answer(
+        &self,
+        by: &Caller,
+        item: InboxItem,
+        answer: InboxAnswer,
+    ) -> Result<InboxItem, EngineError> {
+        let InboxAnswer::Words { message } = answer else {
+            return self.answer_session(by, item, answer).await;
+        };
+        if let Some(session) = item.session {
+            self.require_host_of(by, session).await?;
+        }
+        self.answer_question(by, item.id, message).await
     }
 
     /// Answers the session that waits.
@@ -197,7 +200,12 @@ impl Engine {
         answer: InboxAnswer,
     ) -> Result<InboxItem, EngineError> {
         let id = item.id;
-        self.may_answer_run(by, &item, &answer).await?;
+        // What is said to a run is said by those who may have it do anything; no is said by all.
+        if let Some(session) = item.session
+            && !matches!(answer, InboxAnswer::Deny { .. })
+        {
+            self.require_host_of(by, session).await?;
+        }
         let order = order_of(self, &item, answer, by)?;
         let Some(session) = item.session else {
             return Err(EngineError::conflict("nothing waits for this item"));
@@ -371,7 +379,7 @@ impl Engine {
 
 /// Who takes the answers to a sort of items. What none of them takes is for the session that waits.
 struct Answerer {
-    fits: fn(&InboxItem, &InboxAnswer) -> bool,
+    fits: fn(&InboxItem) -> bool,
     answer: Answered,
 }
 
@@ -380,25 +388,16 @@ type Answer = Result<InboxItem, EngineError>;
 
 const ANSWERERS: [Answerer; 3] = [
     Answerer {
-        fits: |item, _| item.kind == InboxKind::Raise,
+        fits: |item| item.kind == InboxKind::Raise,
         answer: |engine, by, item, answer| Box::pin(engine.raise_answer(by, item, answer)),
     },
     Answerer {
-        fits: |item, _| item.kind == InboxKind::Work,
+        fits: |item| item.kind == InboxKind::Work,
         answer: |engine, by, item, answer| Box::pin(engine.work_answer(by, item, answer)),
     },
-    // What a program has asked by a tool, and goes on.
     Answerer {
-        fits: |item, answer| is_tools(item) && matches!(answer, InboxAnswer::Words { .. }),
-        answer: |engine, by, item, answer| {
-            Box::pin(async move {
-                engine.may_answer_run(by, &item, &answer).await?;
-                let InboxAnswer::Words { message } = answer else {
-                    return engine.answer_session(by, item, answer).await;
-                };
-                engine.answer_question(by, item.id, message).await
-            })
-        },
+        fits: is_tools,
+        answer: |engine, by, item, answer| Box::pin(engine.tool_answer(by, item, answer)),
     },
 ];
 

@@ -12,18 +12,19 @@ use crate::room::RoomDone;
 use crate::row::SessionRow;
 use crate::time::Timestamp;
 
-/// Words that answer such an item, and what they do.
-pub const ANSWERS: [&str; 3] = ["merge", "keep", "discard"];
+/// Words that answer such an item, and what they do with the work: `merge` into what is checked out, `keep`
+/// on a branch of its own.
+const ANSWERS: [(&str, RoomDone); 3] = [
+    ("merge", RoomDone::Merge { into: None }),
+    ("keep", RoomDone::Park),
+    ("discard", RoomDone::Discard),
+];
 
-/// What an answer does with the work: `merge` into what is checked out, `keep` on a branch of its own,
-/// or `discard`. `None` for other words.
+/// What an answer does with the work; `None` for words that are no answer.
 pub fn decision(answer: &str) -> Option<RoomDone> {
-    match answer.trim().to_ascii_lowercase().as_str() {
-        "merge" => Some(RoomDone::Merge { into: None }),
-        "keep" => Some(RoomDone::Park),
-        "discard" => Some(RoomDone::Discard),
-        _ => None,
-    }
+    let answer = answer.trim();
+    let found = ANSWERS.iter().find(|(word, _)| word.eq_ignore_ascii_case(answer))?;
+    Some(found.1.clone())
 }
 
 /// Whether somebody has to be asked about the work of this run.
@@ -53,28 +54,19 @@ pub fn item(row: &SessionRow, agent: &str, now: Timestamp) -> InboxItem {
          branch) or discard.",
         row.name
     );
+    let details = json!({
+        "prompt": prompt, "reason": "work that is left", "run": row.name, "branch": branch,
+        "files": files, "answers": ANSWERS.each_ref().map(|(word, _)| word),
+    });
+    let title = title(&format!("{} left {what}", row.name));
     InboxItem {
-        id: item_id(row),
-        colony: row.colony,
         session: Some(row.id),
         owner: row.owner,
         agent: Some(row.agent),
         agent_name: agent.to_owned(),
         epoch: row.epoch,
-        kind: InboxKind::Work,
-        state: InboxState::Open,
-        title: title(&format!("{} left {what}", row.name)),
-        details: json!({
-            "prompt": prompt, "reason": "work that is left", "run": row.name, "branch": branch,
-            "files": files, "answers": ANSWERS,
-        }),
         group: row.owner.map(|owner| format!("work:{owner}")),
-        asked_at: now,
-        expires_at: None,
-        answered_at: None,
-        answered_by: None,
-        answer: None,
-        changed: 0,
+        ..InboxItem::open(item_id(row), row.colony, InboxKind::Work, title, details, now)
     }
 }
 
@@ -103,8 +95,8 @@ mod tests {
 
     #[test]
     fn the_words_of_an_answer_are_decisions_and_no_other_words_are() {
-        for word in ANSWERS {
-            assert!(decision(word).is_some() && decision(&word.to_uppercase()).is_some(), "{word}");
+        for (word, what) in ANSWERS {
+            assert_eq!(decision(&word.to_uppercase()), Some(what), "{word}");
         }
         assert_eq!(decision(" discard\n"), Some(RoomDone::Discard));
         for word in ["", "yes", "throw it away", "mergee"] {

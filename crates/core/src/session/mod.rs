@@ -44,7 +44,7 @@ use crate::command::{LifeInput, LifeOrder, StopHow};
 use crate::effect::Effect;
 use crate::gate::Labels;
 use crate::ids::{ApprovalId, EffectId, InboxId, StepId};
-use crate::inbox::{InboxItem, InboxKind, InboxState, Waiting, title};
+use crate::inbox::{InboxItem, InboxKind, Waiting, title};
 use crate::model::Usage;
 use crate::name;
 use crate::row::{SessionRow, SessionStatus, StepKind, StepRow};
@@ -253,24 +253,14 @@ impl Session {
         let waiting = self.waiting()?.clone();
         let Waiting { id, kind, title, details, group, asked_at, expires_at } = waiting;
         Some(InboxItem {
-            id,
-            colony: self.row.colony,
             session: Some(self.row.id),
             owner: self.row.owner,
             agent: Some(self.row.agent),
             agent_name: self.agent.name.clone(),
             epoch: self.row.epoch,
-            kind,
-            state: InboxState::Open,
-            title,
-            details,
             group,
-            asked_at,
             expires_at,
-            answered_at: None,
-            answered_by: None,
-            answer: None,
-            changed: 0,
+            ..InboxItem::open(id, self.row.colony, kind, title, details, asked_at)
         })
     }
 

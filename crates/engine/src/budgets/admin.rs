@@ -1,11 +1,13 @@
 //! Limits, costs and the emergency stop, as people see and change them.
 
+use std::collections::BTreeSet;
+
 use overmind_core::agent::Agent;
 use overmind_core::budget::{
     BudgetChange, CallRecord, CostQuery, CostRow, Halt, Limit, Period, Scope, Source, Unit,
     UnknownPrice, Window,
 };
-use overmind_core::ids::{CallId, ColonyId, InboxId, LimitId, RecordId, SessionId};
+use overmind_core::ids::{CallId, ColonyId, InboxId, LimitId, SessionId};
 use overmind_core::inbox::{InboxCursor, InboxFilter, InboxItem, InboxState};
 use overmind_core::record::Name;
 use overmind_core::record::kind::{KINDS, find};
@@ -35,7 +37,7 @@ const REASON_BYTES: usize = 2_000;
 const SCAN: u32 = 500;
 
 /// Items of the inbox that wait for the same limit have the same group.
-pub(super) fn group_of(limit: LimitId) -> String {
+pub(crate) fn group_of(limit: LimitId) -> String {
     format!("raise:{limit}")
 }
 
@@ -269,20 +271,8 @@ impl Budgets {
     /// Removes the limits of sessions that are not there: a crash came before they were made, or they were
     /// removed.
     pub(crate) async fn unbind_lost(&self) -> Result<(), EngineError> {
-        let mut sessions: Vec<SessionId> = {
-            let ledger = self.ledger();
-            let of_session = |limit: &Limit| match limit.scope {
-                Scope::Session(id) => Some(id),
-                Scope::Swarm
-                | Scope::Colony(_)
-                | Scope::Agent(_)
-                | Scope::Owner(_)
-                | Scope::Key(_) => None,
-            };
-            ledger.limits().filter_map(of_session).collect()
-        };
-        sessions.dedup();
-        for session in sessions {
+        let of_session = |scope| if let Scope::Session(id) = scope { Some(id) } else { None };
+        for session in self.limited(of_session) {
             if self.0.store.session_fetch(session).await?.is_none() {
                 self.unbind(session, Part::Reconcilers.name()).await?;
             }
@@ -290,23 +280,16 @@ impl Budgets {
         Ok(())
     }
 
+    /// What has limits, of the scopes that `pick` takes.
+    fn limited<T: Ord>(&self, pick: impl Fn(Scope) -> Option<T>) -> BTreeSet<T> {
+        self.ledger().limits().filter_map(|limit| pick(limit.scope)).collect()
+    }
+
     /// Removes the limits of records that are not there any more. Answers how many.
     pub(crate) async fn unbind_records(&self) -> Result<u64, EngineError> {
-        let mut owners: Vec<RecordId> = {
-            let ledger = self.ledger();
-            let of_record = |limit: &Limit| match limit.scope {
-                Scope::Owner(id) => Some(id),
-                Scope::Swarm
-                | Scope::Colony(_)
-                | Scope::Agent(_)
-                | Scope::Session(_)
-                | Scope::Key(_) => None,
-            };
-            ledger.limits().filter_map(of_record).collect()
-        };
-        owners.dedup();
+        let of_record = |scope| if let Scope::Owner(id) = scope { Some(id) } else { None };
         let mut removed = 0;
-        for owner in owners {
+        for owner in self.limited(of_record) {
             if self.0.records.record_by_id(owner).await?.is_none() {
                 self.remove_limits(Scope::Owner(owner), Part::Reconcilers.name()).await?;
                 removed += 1;
@@ -407,7 +390,11 @@ impl Engine {
         let info =
             find(KINDS, kind).map_err(|err| EngineError::invalid("scope", err.to_string()))?;
         if !starts_runs(info.name) {
-            let message = format!("no run exists for a {}: nothing counts in it", info.name);
+            let message = format!(
+                "no run exists for a {}, so a limit of one counts nothing: name a fleet, lineage, quest, \
+                 ritual or sentinel",
+                info.name
+            );
             return Err(EngineError::invalid("scope", message));
         }
         let name =

@@ -23,7 +23,6 @@ use overmind_core::budget::{
 use overmind_core::ids::{CallId, IdSource, RecordId, SessionId};
 use overmind_core::model::Usage;
 use overmind_core::record::Owner;
-use overmind_core::record::kind::{KINDS, find};
 use overmind_core::record::rows::RecordRows;
 use overmind_core::store::{NewEvent, Store, StoreError, StreamId};
 use overmind_core::time::{Clock, Timestamp};
@@ -31,6 +30,7 @@ use serde_json::json;
 use tokio::sync::mpsc::error::SendError;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
+pub(crate) use self::admin::group_of;
 pub use self::admin::{Halting, LimitView, NewLimit, Raise};
 pub(crate) use self::native::{Held, Unheld};
 use self::writer::{End, Op};
@@ -370,9 +370,8 @@ impl Budgets {
                 Some(format!("session:{}", row.name))
             }
             Scope::Owner(id) => {
-                let key = records.record_by_id(id).await.ok()??.key;
-                let kind = find(KINDS, key.kind.as_str()).ok()?;
-                Some(format!("{}/{}", kind.name.to_lowercase(), key.name))
+                let record = records.record_by_id(id).await.ok()??;
+                Some(record.key.to_string())
             }
             Scope::Swarm | Scope::Colony(_) | Scope::Key(_) => None,
         }

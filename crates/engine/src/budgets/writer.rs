@@ -16,7 +16,7 @@ use overmind_core::budget::{
     period,
 };
 use overmind_core::ids::InboxId;
-use overmind_core::inbox::{InboxItem, InboxKind, InboxState};
+use overmind_core::inbox::{InboxItem, InboxKind};
 use overmind_core::relay::Ending;
 use overmind_core::store::{Change, Commit, NewEvent, StoreError, StreamId};
 use overmind_core::time::Timestamp;
@@ -512,26 +512,13 @@ fn warning(reached: &Reached, record: &CallRecord) -> (NewEvent, InboxItem) {
         ts: at,
         payload: details.clone(),
     };
+    // One for each window and call that reached it: a changed limit may warn again.
+    let id = InboxId::from_u128(record.call.as_u128() ^ limit.id.as_u128().rotate_left(64));
     let item = InboxItem {
-        // One for each window and call that reached it: a changed limit may warn again.
-        id: InboxId::from_u128(record.call.as_u128() ^ limit.id.as_u128().rotate_left(64)),
-        colony: record.colony,
-        session: None,
-        owner: None,
         agent: record.agent,
-        agent_name: String::new(),
-        epoch: 0,
-        kind: InboxKind::Raise,
-        state: InboxState::Open,
-        title,
-        details,
-        group: Some(super::admin::group_of(limit.id)),
-        asked_at: at,
+        group: Some(super::group_of(limit.id)),
         expires_at: key.period.end(key.start),
-        answered_at: None,
-        answered_by: None,
-        answer: None,
-        changed: 0,
+        ..InboxItem::open(id, record.colony, InboxKind::Raise, title, details, at)
     };
     (event, item)
 }

@@ -140,25 +140,16 @@ impl Engine {
         // Redacted by the store as all that is written is.
         self.cortex.store.redact(&mut details);
         let now = self.cortex.clock.now();
+        let title = title(details["prompt"].as_str().unwrap_or_default());
         let item = InboxItem {
-            id,
-            colony: row.colony,
             session: Some(session),
             owner: row.owner,
             agent: Some(row.agent),
             agent_name: agent.spec.name.clone(),
             epoch: row.epoch,
-            kind,
-            state: InboxState::Open,
-            title: title(details["prompt"].as_str().unwrap_or_default()),
-            details,
             group,
-            asked_at: now,
             expires_at,
-            answered_at: None,
-            answered_by: None,
-            answer: None,
-            changed: 0,
+            ..InboxItem::open(id, row.colony, kind, title, details, now)
         };
         {
             let mut open = lock(&self.cortex.mesh.questions.0);

@@ -10,6 +10,7 @@ use overmind_core::store::Page;
 use serde_json::{Value, json};
 
 use crate::Engine;
+use crate::budgets::group_of;
 use crate::error::EngineError;
 use crate::mesh::ask::{MARK, Wants};
 
@@ -42,7 +43,7 @@ impl Engine {
         refusal: &budget::Refusal,
     ) -> Result<(), EngineError> {
         let budget::Refusal::Over { id, unit, resets_at, .. } = refusal else { return Ok(()) };
-        let group = format!("raise:{id}");
+        let group = group_of(*id);
         // Calls that are refused at the same time ask once.
         let _turn = self.raises.lock().await;
         let filter = InboxFilter {

@@ -155,24 +155,8 @@ impl Engine {
         let title: String = format!("Allow one call of `{tool}`?").chars().take(200).collect();
         let now = self.cortex.clock.now();
         let item = InboxItem {
-            id,
-            colony: ColonyId::DEFAULT,
-            session: None,
-            owner: None,
-            agent: None,
             agent_name: by.name.clone(),
-            epoch: 0,
-            kind: InboxKind::Question,
-            state: InboxState::Open,
-            title,
-            details,
-            group: None,
-            asked_at: now,
-            expires_at: None,
-            answered_at: None,
-            answered_by: None,
-            answer: None,
-            changed: 0,
+            ..InboxItem::open(id, ColonyId::DEFAULT, InboxKind::Question, title, details, now)
         };
         let event = NewEvent {
             stream: StreamId::System,
