@@ -133,7 +133,7 @@ pub(crate) fn of_status(
         300..=399 => (
             BAD_RESPONSE,
             false,
-            "redirects are not followed, lest the key goes elsewhere; configure the right base URL",
+            "redirects are not followed, so that the key is not sent elsewhere; configure the right base URL",
         ),
         401 | 403 => (AUTH, false, about.key_hint),
         402 => (AUTH, false, "the account behind the key has no credit left"),

@@ -63,7 +63,7 @@ pub enum NoProposal {
     #[error("the requests are not equal")]
     NotEqual,
     #[error(
-        "a part of the command is only known when it runs, or was not understood, or is in a session's own directory"
+        "a part of the command is known only at run time, or was not understood, or is in a session's own directory"
     )]
     NotKnown,
     #[error("it gains privileges, stays behind, or is denied: no rule is proposed for that")]

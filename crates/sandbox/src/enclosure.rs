@@ -322,7 +322,7 @@ impl Enclosures {
             let rooms = self.options.rooms.iter().filter_map(|room| room.canonicalize().ok());
             if !rooms.into_iter().any(|room| found.starts_with(&room) && found != room) {
                 return Err(bad_config(format!(
-                    "{} is no directory that this server makes for sessions",
+                    "{} is not a directory that this server makes for sessions",
                     lent.display()
                 )));
             }

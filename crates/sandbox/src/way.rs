@@ -58,7 +58,7 @@ pub(crate) fn resolve(path: &Path, follow: Follow) -> Result<PathBuf, SandboxErr
     let failed =
         |err: io::Error| bad_config(format!("a sandbox cannot show {}: {err}", path.display()));
     if !path.is_absolute() {
-        return Err(failed(io::Error::other("it is no absolute path")));
+        return Err(failed(io::Error::other("it is not an absolute path")));
     }
     let mut rest: VecDeque<OsString> = parts(path);
     let mut real = PathBuf::from("/");

@@ -59,7 +59,7 @@ impl Config {
     /// [`ConfigError`] for what is no URL of HTTP.
     pub fn new(endpoint: &str) -> Result<Self, ConfigError> {
         let wrong =
-            |why: &str| ConfigError(format!("`{endpoint}` is no URL of a collector: {why}"));
+            |why: &str| ConfigError(format!("`{endpoint}` is not a URL of a collector: {why}"));
         let base = Url::parse(endpoint).map_err(|err| wrong(&err.to_string()))?;
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
             return Err(wrong("it begins with http:// or https:// and names a host"));

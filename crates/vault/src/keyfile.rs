@@ -98,7 +98,7 @@ impl Kek {
         if memory_kib > 1 << 20 || passes > 100 || lanes > 64 {
             return Err("asks for more work than any of ours would: it is damaged".to_owned());
         }
-        let salt = STANDARD.decode(&kdf.salt).map_err(|_| "has a salt that is no Base64")?;
+        let salt = STANDARD.decode(&kdf.salt).map_err(|_| "has a salt that is not Base64")?;
         let odd = |err: argon2::Error| format!("has parameters that Argon2 refuses: {err}");
         let params = argon2::Params::new(memory_kib, passes, lanes, Some(32)).map_err(odd)?;
         let hash = argon2::Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, params);

@@ -53,7 +53,7 @@ impl Keyring {
     pub(crate) fn read(&self) -> Result<Option<Zeroizing<String>>, Wrong> {
         let said = self.ask(&["lookup"], None)?;
         if said.status.success() && !said.out.is_empty() {
-            let text = std::str::from_utf8(&said.out).map_err(|_| "is damaged: it is no text")?;
+            let text = std::str::from_utf8(&said.out).map_err(|_| "is damaged: it is not text")?;
             return Ok(Some(Zeroizing::new(text.trim_end().to_owned())));
         }
         let locked = "is locked: unlock the keyring of the user that the server runs as, then run \

@@ -352,7 +352,7 @@ impl Sealer for Vault {
         let plain = aead::open(&key, &about_body(name, version), &sealed.body)
             .ok_or_else(|| damaged(name, version, "it does not open"))?;
         let text = std::str::from_utf8(&plain).ok().and_then(|text| Secret::new(text).ok());
-        text.ok_or_else(|| damaged(name, version, "what comes out is no secret"))
+        text.ok_or_else(|| damaged(name, version, "what comes out is not a secret"))
     }
 
     fn master_new(&self, passphrase: Option<&Secret>) -> Result<(), SealError> {

@@ -441,7 +441,7 @@ pub(crate) fn check_objects(common: &Dir) -> io::Result<()> {
         let plain = |kind| matches!(kind, FileType::RegularFile | FileType::Directory);
         if let Some(entry) = dir.entries()?.into_iter().find(|entry| !plain(entry.kind)) {
             let name = entry.name.display();
-            return Err(io::Error::other(format!("holds {name}, which is no file")));
+            return Err(io::Error::other(format!("holds {name}, which is not a file")));
         }
     }
     Ok(())

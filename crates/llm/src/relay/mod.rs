@@ -501,7 +501,7 @@ impl Gateway {
         let bytes = collect(response.into_body(), body.idle, MAX_TRANSLATED).await.map_err(no)?;
         body.meter.feed(&bytes);
         let whole: Value =
-            json::read(&bytes).map_err(|err| no(format!("its answer is no JSON: {err}")))?;
+            json::read(&bytes).map_err(|err| no(format!("its answer is not JSON: {err}")))?;
         let text = translate::reply(call.endpoint, hop.endpoint, &whole, &back).map_err(no)?;
         body.ready.push_back(text.into());
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

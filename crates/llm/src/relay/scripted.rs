@@ -34,7 +34,7 @@ pub(super) async fn answer(
         translate::request(call.endpoint, Endpoint::Chat, &call.body, &hop.model)
             .map_err(|why| Refusal::bad_request(why.to_string()))?;
     let chat: Value = serde_json::from_slice(&chat)
-        .map_err(|err| Refusal::bad_request(format!("the body is no JSON: {err}")))?;
+        .map_err(|err| Refusal::bad_request(format!("the body is not JSON: {err}")))?;
     back.created = call.at.as_micros() / 1_000_000;
     let limits = gateway.config.relay;
     let request = ModelRequest {

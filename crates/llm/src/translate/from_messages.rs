@@ -134,7 +134,7 @@ fn system(value: &Value) -> Done<Option<String>> {
 
 fn tool(at: &str, tool: &Value) -> Done<Value> {
     if tool.get("type").is_some_and(|kind| kind != "custom") {
-        let why = "the provider's own tools cannot be had elsewhere";
+        let why = "the provider's own tools are not available elsewhere";
         return Err(Untranslatable::new(format!("{at}.type"), why));
     }
     let mut function = json!({"name": tool["name"], "parameters": tool["input_schema"]});
@@ -202,7 +202,7 @@ fn part(at: &str, block: &Value) -> Done<Value> {
                 }
                 Some("url") => text(&format!("{at}.source.url"), &source["url"])?.to_owned(),
                 _ => {
-                    let why = "only base64 and url can be had there";
+                    let why = "only base64 and url are supported there";
                     return Err(Untranslatable::new(format!("{at}.source.type"), why));
                 }
             };
@@ -212,7 +212,7 @@ fn part(at: &str, block: &Value) -> Done<Value> {
             Ok(json!({"type": "text", "text": text(at, &block["source"]["data"])?}))
         }
         _ => {
-            let why = "only texts, images and results of tools can be had there";
+            let why = "only texts, images and results of tools are supported there";
             Err(Untranslatable::new(format!("{at}.type"), why))
         }
     }
@@ -235,7 +235,7 @@ fn assistant(at: &str, content: &Value) -> Done<Value> {
                 "function": {"name": block["name"], "arguments": block["input"].to_string()},
             })),
             _ => {
-                let why = "only texts and calls of tools can be had there";
+                let why = "only texts and calls of tools are supported there";
                 return Err(Untranslatable::new(format!("{at}.content[{n}].type"), why));
             }
         }

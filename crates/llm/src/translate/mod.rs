@@ -70,7 +70,7 @@ pub struct Back {
 /// [`Untranslatable`] names the field.
 pub fn request(from: Endpoint, to: Endpoint, body: &[u8], model: &str) -> Done<(Bytes, Back)> {
     let value: Value = serde_json::from_slice(body)
-        .map_err(|err| Untranslatable::new("body", format!("it is no JSON: {err}")))?;
+        .map_err(|err| Untranslatable::new("body", format!("it is not JSON: {err}")))?;
     let Value::Object(fields) = value else {
         return Err(Untranslatable::new("body", "it is no object"));
     };

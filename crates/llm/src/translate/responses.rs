@@ -228,7 +228,7 @@ fn content(at: &str, content: &Value, images: bool) -> Done<Value> {
                 json!({"type": "image_url", "image_url": image})
             }
             _ => {
-                let why = "only texts, and images of users, can be had there";
+                let why = "only texts, and images of users, are supported there";
                 return Err(Untranslatable::new(format!("{at}.type"), why));
             }
         });

@@ -64,7 +64,7 @@ pub(super) fn request(chat: &Map<String, Value>) -> Done<Map<String, Value>> {
                     config(&mut out).insert_key("format", format);
                 }
                 _ => {
-                    let why = "only text and json_schema can be had there";
+                    let why = "only text and json_schema are supported there";
                     return Err(Untranslatable::new("response_format.type", why));
                 }
             },
@@ -113,7 +113,7 @@ impl InsertKey for Value {
 
 fn tool(at: &str, tool: &Value) -> Done<Value> {
     if tool["type"] != "function" {
-        let why = "only tools of type `function` can be had there";
+        let why = "only tools of type `function` are supported there";
         return Err(Untranslatable::new(format!("{at}.type"), why));
     }
     let function = object(&format!("{at}.function"), &tool["function"])?;
@@ -249,7 +249,7 @@ fn parts(at: &str, content: &Value, images: bool) -> Done<Vec<Value>> {
                 json!({"type": "image", "source": source(&at, url)?})
             }
             _ => {
-                let why = "only texts, and images of users, can be had there";
+                let why = "only texts, and images of users, are supported there";
                 return Err(Untranslatable::new(format!("{at}.type"), why));
             }
         };

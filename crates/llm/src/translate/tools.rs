@@ -108,7 +108,7 @@ impl Names {
             "function" => false,
             "custom" => true,
             _ => {
-                let why = format!("it is {kind}, and only functions can be had there");
+                let why = format!("it is {kind}, and only functions are supported there");
                 return Err(Untranslatable::new(format!("{at}.type"), why));
             }
         };

@@ -20,7 +20,7 @@ const MAX_ARGS: usize = 32;
 const MAX_ARG_CHARS: usize = 200;
 /// So many other programs of a call are named in its reason.
 const MAX_OTHERS: usize = 2;
-const LATER: &str = "a file that is only known when it runs";
+const LATER: &str = "a file that is known only at run time";
 
 /// What was said about one touch, and by whom.
 struct Said<'p> {
@@ -286,7 +286,7 @@ fn told(act: &Act, touch: Option<usize>) -> String {
         TouchKind::Code if known => {
             format!("{program} would run code that it is given: `{target}`")
         }
-        TouchKind::Code => format!("{program} would run code that is only known when it runs"),
+        TouchKind::Code => format!("{program} would run code that is known only at run time"),
         TouchKind::Privilege => format!("{program} would gain privileges"),
         TouchKind::Process => format!("{program} would act on other processes"),
         TouchKind::Install if named => format!("{program} would install `{target}`"),

@@ -12,7 +12,7 @@ pub(super) fn eval(call: &mut Call<'_, '_>) {
     let args = call.args();
     let text = args.iter().filter(|arg| *arg != "--").cloned().collect::<Vec<_>>().join(" ");
     if is_open(&text) || text.chars().any(is_private) {
-        return call.unknown("`eval` runs a text that is only known when it runs");
+        return call.unknown("`eval` runs a text that is known only at run time");
     }
     // Unlike other wrappers it works in this very shell; what it sets is not followed.
     call.text(&text);
@@ -94,7 +94,7 @@ pub(super) fn trap(call: &mut Call<'_, '_>) {
 pub(super) fn alias(call: &mut Call<'_, '_>) {
     for arg in call.args() {
         if arg.contains(SPLIT) || arg.starts_with(HOLE) {
-            call.unknown("an alias that is only known when it runs");
+            call.unknown("an alias that is known only at run time");
         }
         if let Some((name, text)) = arg.split_once('=') {
             call.walk.aliases.insert(name.to_owned());
@@ -110,7 +110,7 @@ pub(super) fn export(call: &mut Call<'_, '_>) {
             None => (arg.as_str(), None),
         };
         if name.contains([HOLE, SPLIT]) {
-            call.unknown("which variable is set is only known when it runs");
+            call.unknown("which variable is set is known only at run time");
         }
         if is_option(name) && name.contains(['i', 'n']) && call.name() != "export" {
             call.unknown("a variable that is evaluated when it is set");
@@ -158,7 +158,7 @@ pub(super) fn sets(call: &mut Call<'_, '_>) {
         call.walk.functions.clear();
     }
     if args.first().is_some_and(|arg| arg.contains(SPLIT)) {
-        call.unknown("an argument that may be an option is only known when it runs");
+        call.unknown("an argument that may be an option is known only at run time");
     }
     // What is printed is no variable; what follows `-v` is.
     let from = match name.as_str() {
@@ -173,7 +173,7 @@ pub(super) fn sets(call: &mut Call<'_, '_>) {
             call.act.touch(TouchKind::Environment, &arg[..end]);
         }
         if arg.contains([HOLE, SPLIT]) {
-            call.unknown("which variable is set is only known when it runs");
+            call.unknown("which variable is set is known only at run time");
         }
     }
 }

@@ -49,7 +49,7 @@ pub(super) fn grep(call: &mut Call<'_, '_>) {
     }
     if call.name() != "grep" && call.name() != "egrep" && call.name() != "fgrep" && call.any_open()
     {
-        call.unknown("an argument that may be an option is only known when it runs");
+        call.unknown("an argument that may be an option is known only at run time");
     }
     let brings = args.iter().any(|arg| match arg.strip_prefix("--") {
         Some(long) => {
@@ -71,7 +71,7 @@ pub(super) fn sort(call: &mut Call<'_, '_>) {
         call.unknown("an option that runs a program");
     }
     if call.any_open() {
-        call.unknown("an argument that may be an option is only known when it runs");
+        call.unknown("an argument that may be an option is known only at run time");
     }
     output_option(call, &args, 'o', "--output");
     call.read_paths(&args, 0);
@@ -106,7 +106,7 @@ pub(super) fn uniq(call: &mut Call<'_, '_>) {
     let args = call.args();
     let named: Vec<&String> = args.iter().filter(|arg| !is_option(arg)).collect();
     if call.any_open() {
-        call.unknown("an argument that may be a file to write is only known when it runs");
+        call.unknown("an argument that may be a file to write is known only at run time");
     }
     call.read_paths(&args, 0);
     // `uniq in out`; a number may be the value of an option.
@@ -231,7 +231,7 @@ pub(super) fn copy(call: &mut Call<'_, '_>) {
         call.act.touch(TouchKind::Privilege, "lets a program run as its owner");
     }
     if call.any_open() {
-        call.unknown("an argument that may be an option is only known when it runs");
+        call.unknown("an argument that may be an option is known only at run time");
     }
     let mut named = Vec::new();
     let mut target = None;
@@ -361,7 +361,7 @@ pub(super) fn tar(call: &mut Call<'_, '_>) {
         call.unknown("an option that may run a program or write anywhere");
     }
     if call.any_open() {
-        call.unknown("an argument that may be an option is only known when it runs");
+        call.unknown("an argument that may be an option is known only at run time");
     }
     call.wildcard_option();
     let long = |name: &str| args.iter().any(|arg| arg == name);
@@ -434,7 +434,7 @@ pub(super) fn archive(call: &mut Call<'_, '_>) {
         call.unknown("an option that may run a program or write anywhere");
     }
     if call.any_open() {
-        call.unknown("an argument that may be an option is only known when it runs");
+        call.unknown("an argument that may be an option is known only at run time");
     }
     call.wildcard_option();
     if name == "cpio" && !has_option(&args, "ot", &["--create", "--list"]) {

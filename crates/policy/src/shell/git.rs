@@ -152,7 +152,7 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
         .enumerate()
         .any(|(n, arg)| arg.contains(SPLIT) || (arg.starts_with(HOLE) && !message(n)))
     {
-        call.unknown("an argument that may be an option is only known when it runs");
+        call.unknown("an argument that may be an option is known only at run time");
     }
     let exact = !matches!(command, "commit" | "config");
     let dangerous = rest.iter().take_while(|arg| *arg != "--").any(|arg| {

@@ -75,7 +75,7 @@ pub(super) fn interpreter(call: &mut Call<'_, '_>) {
     let mut n = 0;
     while let Some(arg) = args.get(n).filter(|arg| is_option(arg) || is_open(arg)) {
         if is_open(arg) {
-            return call.unknown("what an interpreter runs is only known when it runs");
+            return call.unknown("what an interpreter runs is known only at run time");
         }
         if name.starts_with("py") && arg.starts_with("-m") {
             let module = if arg == "-m" {
@@ -120,7 +120,7 @@ pub(super) fn interpreter(call: &mut Call<'_, '_>) {
         }
     }
     if args.iter().take(n + 1).any(|arg| arg.contains(super::expand::SPLIT)) {
-        call.unknown("what an interpreter runs is only known when it runs");
+        call.unknown("what an interpreter runs is known only at run time");
     }
     match args.get(n) {
         Some(file) if file != "-" => script_file(call, file, &args[n + 1..]),
@@ -176,7 +176,7 @@ fn module_of_python(call: &mut Call<'_, '_>, module: &str, rest: &[String]) {
             // A module of the project, or of what is installed: nothing tells which.
             call.act.touch(TouchKind::Code, format!("module {module}"));
         }
-        _ => call.unknown("a module that is only known when it runs"),
+        _ => call.unknown("a module that is known only at run time"),
     }
 }
 

@@ -431,7 +431,7 @@ pub(super) fn ssh(call: &mut Call<'_, '_>) {
                 }
             }
             if call.any_open() {
-                call.unknown("an argument that may be an option is only known when it runs");
+                call.unknown("an argument that may be an option is known only at run time");
             }
             call.wildcard_option();
             if name == "rsync"

@@ -183,7 +183,7 @@ impl Walk<'_> {
     fn program(&self, first: &str, act: &mut Act) -> Option<String> {
         if first.chars().any(is_private) {
             // A path from home may still be told; names that the shell makes may not.
-            act.unknown("which program runs is only known when it runs");
+            act.unknown("which program runs is known only at run time");
             return None;
         }
         if !first.is_ascii() {
@@ -244,7 +244,7 @@ impl Call<'_, '_> {
             self.unknown("an option that may write a file or run a program");
         }
         if (!shorts.is_empty() || !longs.is_empty()) && self.any_open() {
-            self.unknown("an argument that may be an option is only known when it runs");
+            self.unknown("an argument that may be an option is known only at run time");
         }
         let program = self.name().to_owned();
         if matches!(program.as_str(), "less" | "more")
@@ -485,7 +485,7 @@ impl Call<'_, '_> {
         }
         let Some(name) = args.get(n) else {
             if args.iter().any(|arg| arg.chars().any(is_private)) {
-                self.unknown("an argument that may be a command is only known when it runs");
+                self.unknown("an argument that may be a command is known only at run time");
             } else if !args.iter().all(|arg| {
                 matches!(
                     arg.as_str(),
@@ -511,7 +511,7 @@ impl Call<'_, '_> {
         match does {
             Does::Nothing => {
                 if rest.iter().any(|arg| arg.contains(SPLIT)) {
-                    self.unknown("an argument that may be an option is only known when it runs");
+                    self.unknown("an argument that may be an option is known only at run time");
                 }
                 // What is named from outside is read.
                 for arg in rest {

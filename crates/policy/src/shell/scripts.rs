@@ -53,7 +53,7 @@ pub(super) fn sed(call: &mut Call<'_, '_>) {
         }
     }
     if files.iter().any(|file| file.contains(super::expand::SPLIT) || file.starts_with(HOLE)) {
-        call.unknown("an argument that may be an option is only known when it runs");
+        call.unknown("an argument that may be an option is known only at run time");
     }
     for file in files {
         call.path(if in_place { TouchKind::Write } else { TouchKind::Read }, &file);
@@ -172,7 +172,7 @@ pub(super) fn awk(call: &mut Call<'_, '_>) {
     let args = call.args();
     let mut program = None;
     if args.iter().any(|arg| arg.contains(super::expand::SPLIT)) {
-        call.unknown("an argument that may be an option is only known when it runs");
+        call.unknown("an argument that may be an option is known only at run time");
     }
     let mut n = 0;
     while let Some(arg) = args.get(n) {

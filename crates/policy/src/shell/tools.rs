@@ -313,7 +313,7 @@ pub(super) fn tool(call: &mut Call<'_, '_>) {
     if let Some(first) = args.iter().find(|arg| !is_option(arg))
         && is_open(first)
     {
-        call.unknown("a subcommand that is only known when it runs");
+        call.unknown("a subcommand that is known only at run time");
     }
     match name.as_str() {
         "cargo" => {

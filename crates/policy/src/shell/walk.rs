@@ -85,7 +85,7 @@ impl<'a> Walk<'a> {
             // Nobody types such characters; what a wrapper puts together may have gaps.
             match self.depth {
                 0 => self.garbled("sh", "it has hidden characters"),
-                _ => self.unknown("sh", "a shell runs a text that is only known when it runs"),
+                _ => self.unknown("sh", "a shell runs a text that is known only at run time"),
             }
             return;
         }

@@ -165,7 +165,7 @@ pub(super) fn prefix(call: &mut Call<'_, '_>) {
     }
     n += first;
     if args.iter().take(n).any(|arg| arg.contains(SPLIT)) {
-        call.unknown("which program a wrapper runs is only known when it runs");
+        call.unknown("which program a wrapper runs is known only at run time");
     }
     match args.get(n..) {
         Some(inner) if !inner.is_empty() => call.inner(inner),
@@ -188,7 +188,7 @@ fn options(
             return Some(n + 1);
         }
         if arg.starts_with([HOLE, SPLIT]) {
-            call.unknown("which program a wrapper runs is only known when it runs");
+            call.unknown("which program a wrapper runs is known only at run time");
             return None;
         }
         if !is_option(arg) {
@@ -261,7 +261,7 @@ fn env(call: &mut Call<'_, '_>) {
                         call.walk.environment(name, Some(value));
                     }
                     if name.chars().any(is_private) {
-                        call.unknown("which variable is set is only known when it runs");
+                        call.unknown("which variable is set is known only at run time");
                     }
                 }
                 None => {
@@ -281,7 +281,7 @@ fn split_string(call: &mut Call<'_, '_>, rest: &[String]) {
     if rest.iter().any(|arg| arg.chars().any(is_private))
         || rest.first().is_none_or(|text| text.contains(['\\', '$']))
     {
-        return call.unknown("which program a wrapper runs is only known when it runs");
+        return call.unknown("which program a wrapper runs is known only at run time");
     }
     call.text(&rest.join(" "));
 }
@@ -326,7 +326,7 @@ pub(super) fn shell(call: &mut Call<'_, '_>) {
         n += 1;
     }
     if args.iter().take(n + 1).any(|arg| arg.contains(SPLIT)) {
-        call.unknown("what a shell runs is only known when it runs");
+        call.unknown("what a shell runs is known only at run time");
     }
     match args.get(n) {
         Some(script) if text => {
@@ -411,7 +411,7 @@ pub(super) fn xargs(call: &mut Call<'_, '_>) {
     ];
     let Some(n) = options(call, &args, flags, valued) else { return };
     if args[..n.min(args.len())].iter().any(|arg| arg.contains(SPLIT)) {
-        call.unknown("which program a wrapper runs is only known when it runs");
+        call.unknown("which program a wrapper runs is known only at run time");
     }
     let n = n.min(args.len());
     let replaced = args[..n].iter().enumerate().find_map(|(at, arg)| match arg.as_str() {
@@ -571,11 +571,11 @@ pub(super) fn find(call: &mut Call<'_, '_>) {
         roots.push(".".to_owned());
     }
     if args.iter().any(|arg| arg.contains(SPLIT)) {
-        call.unknown("an argument that may be an action is only known when it runs");
+        call.unknown("an argument that may be an action is known only at run time");
     }
     for root in &roots {
         if root.contains(SPLIT) || root.starts_with(HOLE) {
-            call.unknown("an argument that may be an action is only known when it runs");
+            call.unknown("an argument that may be an action is known only at run time");
         }
         call.path(TouchKind::Read, root);
     }

@@ -20,7 +20,7 @@ pub(crate) fn open(path: &Path) -> Result<OwnedFd, Stop> {
     match holds_objects(&opened) {
         Ok(true) => Ok(opened),
         Ok(false) => Err(Stop::BadConfig(format!(
-            "cannot show {} in the sandbox: it is a link to what is no directory of a git repository's \
+            "cannot show {} in the sandbox: it is a link, but not to a directory of a git repository's \
              objects; name the repository by its real path",
             path.display()
         ))),

@@ -436,7 +436,7 @@ fn given_device(root: &OwnedFd, host: &Path) -> Result<(), Stop> {
     };
     let plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
     if !host.starts_with("/dev") || !host.components().all(plain) {
-        return Err(refused("it is no absolute path in /dev"));
+        return Err(refused("it is not an absolute path in /dev"));
     }
     let node = match clone_tree(CWD, host) {
         Err(Stop::Refused { errno: libc::ENOENT, .. }) => return Err(refused("there is none")),
@@ -444,7 +444,7 @@ fn given_device(root: &OwnedFd, host: &Path) -> Result<(), Stop> {
     };
     let found = rustix::fs::fstat(&node).doing(Step::Mount, host.display())?;
     if FileType::from_raw_mode(found.st_mode) != FileType::CharacterDevice {
-        return Err(refused("it is no character device"));
+        return Err(refused("it is not a character device"));
     }
     mount_device(root, host, &node)
 }

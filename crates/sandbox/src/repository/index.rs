@@ -46,7 +46,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, String> {
     };
     let found = file.metadata().map_err(|err| format!("cannot be read: {err}"))?;
     if !found.is_file() || found.len() > LONGEST {
-        return Err(format!("is no file of at most {LONGEST} bytes"));
+        return Err(format!("is not a file of at most {LONGEST} bytes"));
     }
     let mut bytes = Vec::new();
     let done = io::Read::read_to_end(&mut io::Read::take(file, LONGEST), &mut bytes);
@@ -60,7 +60,7 @@ type Found = (Vec<PathBuf>, Option<String>);
 fn parse(bytes: &[u8]) -> Result<Found, String> {
     // Only with the right length of names the end of the entries is where it should be.
     let found = HASHES.iter().find_map(|hash| parse_with(bytes, *hash));
-    found.ok_or_else(|| "is no index of a version that is known here (2, 3 and 4)".to_owned())
+    found.ok_or_else(|| "is not an index of a version that is known here (2, 3 and 4)".to_owned())
 }
 
 fn parse_with(bytes: &[u8], hash: usize) -> Option<Found> {

@@ -185,7 +185,7 @@ fn make_private(dir: &Path) -> std::io::Result<()> {
     let meta = std::fs::symlink_metadata(dir)?;
     let own = rustix::process::geteuid().as_raw();
     if !meta.is_dir() || meta.uid() != own {
-        return Err(std::io::Error::other("it belongs to another user, or is no directory"));
+        return Err(std::io::Error::other("it belongs to another user, or is not a directory"));
     }
     if meta.mode() & 0o077 != 0 {
         std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700))?;

@@ -383,11 +383,11 @@ fn target_of(response: &reqwest::Response, url: &Url) -> Option<Result<Url, Stri
     }
     let location = response.headers().get(LOCATION)?;
     let read = || {
-        let text = location.to_str().map_err(|_| "to something that is no URL".to_owned())?;
+        let text = location.to_str().map_err(|_| "to something that is not a URL".to_owned())?;
         if text.len() > MAX_URL_BYTES {
             return Err(format!("to a URL of more than {MAX_URL_BYTES} bytes"));
         }
-        let next = url.join(text).map_err(|_| "to something that is no URL".to_owned())?;
+        let next = url.join(text).map_err(|_| "to something that is not a URL".to_owned())?;
         proper(next).map_err(|why| format!("to a URL that {why}"))
     };
     Some(read())

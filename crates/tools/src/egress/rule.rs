@@ -198,7 +198,7 @@ impl FromStr for HostRule {
             Some("") => return Ok(Self::new(Host::Any, https, None, methods, private)),
             Some(rest) if rest.starts_with('.') => (true, &rest[1..]),
             Some(rest) if rest.starts_with(':') => {
-                let port = rest[1..].parse().map_err(|_| wrong("the port is no port".into()))?;
+                let port = rest[1..].parse().map_err(|_| wrong("the port is not a number from 1 to 65535".into()))?;
                 return Ok(Self::new(Host::Any, https, Some(port), methods, private));
             }
             Some(_) => return Err(wrong("`*` stands alone or as `*.`".into())),
@@ -210,10 +210,10 @@ impl FromStr for HostRule {
         // The URL's own reader, so that a host is spelt here as it will be in a request.
         let scheme = if https { "https" } else { "http" };
         let url = Url::parse(&format!("{scheme}://{rest}/"))
-            .map_err(|err| wrong(format!("its host is no host: {err}")))?;
+            .map_err(|err| wrong(format!("its host is not a valid name or address: {err}")))?;
         let host = url.host_str().unwrap_or_default().trim_end_matches('.').to_owned();
         if host.is_empty() || (pattern && is_address(&host)) {
-            return Err(wrong("its host is no host".into()));
+            return Err(wrong("its host is not a valid name or address".into()));
         }
         let host = if pattern { Host::Below(format!(".{host}")) } else { Host::Exactly(host) };
         Ok(Self::new(host, https, url.port(), methods, private))
@@ -268,8 +268,8 @@ mod tests {
             ("me@docs.rs", "a rule names a host and a port, no path and no user"),
             ("a.*.com", "`*` stands alone or as `*.`"),
             ("*docs.rs", "`*` stands alone or as `*.`"),
-            ("*.127.0.0.1", "its host is no host"),
-            ("*:x", "the port is no port"),
+            ("*.127.0.0.1", "its host is not a valid name or address"),
+            ("*:x", "the port is not a number from 1 to 65535"),
         ] {
             let err = text.parse::<HostRule>().unwrap_err();
             let wanted = format!("reading the rule `{text}` of tools.allow_hosts: {why}");

@@ -233,7 +233,7 @@ async fn every_redirect_is_judged_like_a_first_request() {
         ),
         (
             "http://[nonsense/".into(),
-            format!("GET {} was redirected to something that is no URL", site.url("/r")),
+            format!("GET {} was redirected to something that is not a URL", site.url("/r")),
         ),
     ] {
         site.route("/r", Way::redirect("302 Found", &to));

@@ -390,7 +390,7 @@ impl Config {
             return Ok((Self::default(), None));
         };
         let hash = hash(&text);
-        let text = String::from_utf8(text).map_err(|_| refuse("is no text (UTF-8)".to_owned()))?;
+        let text = String::from_utf8(text).map_err(|_| refuse("is not text (UTF-8)".to_owned()))?;
         let config = Self::parse(&text).map_err(|problems| ConfigError { file, problems })?;
         Ok((config, Some(hash)))
     }

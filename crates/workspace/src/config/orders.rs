@@ -13,7 +13,7 @@ impl Config {
         let mut orders = Vec::new();
         for (path, strategy) in &self.worktree.directories {
             if *strategy == DirectoryStrategy::Share {
-                orders.push(format!("runs write to the project's own {path}"));
+                orders.push(format!("runs can write to the project's own {path}"));
             }
         }
         for service in &self.services {
@@ -90,8 +90,8 @@ fn postgres_orders(name: &str, postgres: &PostgresService, orders: &mut Vec<Stri
     }
     for extension in postgres.extensions.iter().filter(|extension| !is_contained(extension)) {
         orders.push(format!(
-            "database {name} has {extension}, which may open files and connections and run programs as the \
-             database's server, outside of every sandbox"
+            "database {name} has {extension}, which can open files and connections and run \
+                programs with the rights of the database server, outside of every sandbox"
         ));
     }
     template_orders(name, postgres.template.as_ref(), orders);
@@ -141,7 +141,7 @@ secrets: ['.env']
 worktree: {directories: {node_modules: share, target: skip}}
 ";
         let wanted = [
-            "runs write to the project's own node_modules",
+            "runs can write to the project's own node_modules",
             "database db is filled by a.sql",
             "database db is filled by: bin/migrate",
             "service web, in app: npm run dev",
@@ -179,7 +179,7 @@ services:
         let told = of("pgcrypto, timescaledb");
         assert_eq!(told.len(), 2, "{told:?}");
         assert_eq!(told[0], "database db has pgcrypto, timescaledb");
-        assert!(told[1].starts_with("database db has timescaledb, which may open files and conn"));
+        assert!(told[1].starts_with("database db has timescaledb, which can open files and conn"));
         assert!(told[1].ends_with("outside of every sandbox"), "{told:?}");
     }
 

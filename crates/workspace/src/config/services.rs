@@ -356,7 +356,7 @@ fn extensions(reader: &mut Reader, node: &Node, path: &str) -> Vec<String> {
                 node.at,
                 path,
                 format!("`{name}` {how}, outside of every sandbox"),
-                "remove it: commands in a sandbox would get out of it through the database",
+                "remove it: commands in a sandbox could leave it through the database",
             );
         }
     }
@@ -465,7 +465,12 @@ fn ready(reader: &mut Reader, fields: &Fields<'_>, service: &Service) -> Ready {
     let mut ready = Ready { check: by_default, ..service.ready.clone() };
     let Some((node, path)) = fields.get("ready") else { return ready };
     if matches!(service.strategy, Strategy::Database(_) | Strategy::Compose(_)) {
-        reader.problem(node.at, &path, "databases and compose know themselves when they are ready");
+        reader.problem(
+            node.at,
+            &path,
+            "databases and compose projects have their own readiness \
+            checks",
+        );
         return ready;
     }
     match node.text() {

@@ -263,7 +263,7 @@ impl Cluster {
                 return Ok(server);
             }
             return Err(ClusterError::Start {
-                why: "it runs and does not answer".to_owned(),
+                why: "it is running but does not answer".to_owned(),
                 log: place.join("log"),
             });
         }

@@ -42,7 +42,7 @@ impl Site<'_> {
                 let text = text.map_err(|err| refuse(opener::why(&err)))?;
                 let text = text.ok_or_else(|| refuse("is not there".to_owned()))?;
                 let text = String::from_utf8(text);
-                Ok((path.clone(), text.map_err(|_| refuse("is no text (UTF-8)".to_owned()))?))
+                Ok((path.clone(), text.map_err(|_| refuse("is not text (UTF-8)".to_owned()))?))
             };
             paths.iter().map(one).collect()
         });

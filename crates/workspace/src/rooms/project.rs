@@ -179,7 +179,7 @@ fn patterns(top: &Path, file: &str, own: &Own) -> Result<Vec<String>, RoomError>
     };
     let text = opener::text(top, Path::new(file), MAX_BYTES, own);
     let Some(text) = text.map_err(|err| refuse(opener::why(&err)))? else { return Ok(Vec::new()) };
-    let text = String::from_utf8(text).map_err(|_| refuse("is no text (UTF-8)".to_owned()))?;
+    let text = String::from_utf8(text).map_err(|_| refuse("is not text (UTF-8)".to_owned()))?;
     Ok(text.lines().map(str::to_owned).collect())
 }
 

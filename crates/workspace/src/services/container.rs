@@ -269,7 +269,10 @@ impl Engine {
             (Pull::Missing | Pull::Never, true) => return Ok(()),
             (Pull::Never, false) => {
                 let source = self.client.inspect_image(image).await.err();
-                let what = format!("the image {image} is not here, and `pull: never` forbids more");
+                let what = format!(
+                    "the image {image} does not exist on this machine, and `pull: \
+                    never` forbids to download it"
+                );
                 return match source {
                     Some(source) => Err(ContainerError::Engine { what, source }),
                     None => Ok(()),

@@ -27,7 +27,7 @@ pub enum ReadyError {
     #[error("`{service}` ended before it was ready ({status}){}", shown(tail))]
     Ended { service: String, status: String, tail: Vec<String> },
     #[error(
-        "`{service}` was not ready within {} s: {last}{}; give it more under `ready.timeout`",
+        "`{service}` was not ready within {} s: {last}{}; raise `ready.timeout`",
         timeout.as_secs_f32(), shown(tail)
     )]
     TooLong { service: String, timeout: Duration, last: String, tail: Vec<String> },

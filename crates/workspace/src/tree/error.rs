@@ -42,7 +42,7 @@ pub enum TreeError {
     #[error("there is no tree at {}: it was removed, or never finished", place.display())]
     Gone { place: PathBuf },
     #[error(
-        "the repository {} is not there any more: if it was moved, say where to (`relink`); the files of \
+        "the repository {} no longer exists: if it was moved, say where to (`relink`); the files of \
          the session are still in {}",
         repo.display(), tree.display()
     )]

@@ -473,7 +473,7 @@ async fn a_compose_project_that_reaches_further_is_refused_before_anything_start
         ("include: [{path: compose.yaml, project_directory: /etc}]\n".to_owned(), "leads out"),
         ("secrets: {a: {file: /etc/shadow}}\n".to_owned(), "leads out"),
         ("configs: {a: {file: ../../x}}\n".to_owned(), "leads out"),
-        ("services: [\n".to_owned(), "is no YAML"),
+        ("services: [\n".to_owned(), "is not YAML"),
     ] {
         let request = bench.request_with("s1", text, &[("compose.yaml", &compose)]);
         let err = workspace.build(request, &bench.told).await.unwrap_err();

@@ -200,7 +200,7 @@ impl Court<'_> {
     fn path(&mut self, of: &str, key: &str, value: &Value) -> Option<PathBuf> {
         let path = value.as_str().and_then(as_read).map(PathBuf::from);
         let Some(path) = path.filter(|path| path.is_absolute()) else {
-            self.refuse(of, key, "is no path in the worktree");
+            self.refuse(of, key, "is not a path in the worktree");
             return None;
         };
         if let Err(why) = (self.within)(&path) {

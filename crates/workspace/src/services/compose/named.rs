@@ -26,9 +26,9 @@ pub(crate) fn look(worktree: &Path, file: &Path, own: &Own) -> Result<(), (PathB
         }
         let bytes = top.read(&file, LONGEST).map_err(|err| refuse(opener::why(&err)))?;
         let bytes = bytes.ok_or_else(|| refuse("is not there".to_owned()))?;
-        let text = String::from_utf8(bytes).map_err(|_| refuse("is no text".to_owned()))?;
+        let text = String::from_utf8(bytes).map_err(|_| refuse("is not text".to_owned()))?;
         let node = yaml::parse(&text)
-            .map_err(|bad| refuse(format!("is no YAML: line {}: {}", bad.at.line, bad.why)))?;
+            .map_err(|bad| refuse(format!("is not YAML: line {}: {}", bad.at.line, bad.why)))?;
         let mut named = Named { base: &base, files: Vec::new(), more: Vec::new() };
         named.of(&node).map_err(refuse)?;
         for plain in named.files {
