@@ -89,7 +89,7 @@ impl FromStr for Target {
         let (host, port) = if let Some(rest) = rest.strip_prefix('[') {
             let (host, port) = rest.split_once(']').ok_or(fail("the bracket is not closed"))?;
             if host.parse::<std::net::Ipv6Addr>().is_err() {
-                return Err(fail("in the brackets is no IPv6 address"));
+                return Err(fail("in the brackets is not an IPv6 address"));
             }
             (host, port)
         } else {

@@ -195,7 +195,7 @@ pub enum CommandError {
     Empty,
     #[error("the command contains a NUL character")]
     Nul,
-    #[error("the command has more than {MAX_ARGV} bytes: hand long texts over in a file")]
+    #[error("the command has more than {MAX_ARGV} bytes: pass long texts in a file")]
     TooLong,
     #[error("the name of a variable of the environment is empty or contains `=`")]
     Variable,
@@ -213,8 +213,8 @@ pub enum CommandError {
     )]
     Limits,
     #[error(
-        "what a command is granted is named by absolute paths without `..`, and is not `/`; at \
-         most {MAX_GRANTS} to read and as many to write"
+        "grants must be absolute paths without `..`, and not `/`; at most {MAX_GRANTS} to read \
+            and as many to write"
     )]
     Grant,
 }

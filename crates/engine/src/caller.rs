@@ -124,8 +124,7 @@ impl Caller {
         }
         Err(EngineError::Forbidden {
             message: format!(
-                "only an admin may {what}: everybody else is bounded by a sandbox (`--sandbox \
-                 namespace`)"
+                "only an admin may {what}: all others must use a sandbox (`--sandbox namespace`)"
             ),
         })
     }

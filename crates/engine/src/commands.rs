@@ -228,7 +228,7 @@ impl Engine {
             None => Ok(()),
             Some(other) => {
                 let message = format!(
-                    "Run has ended, and {} is called {} now: end that one first",
+                    "Run has ended, and {} has the name {} now: end that run first",
                     other.id, row.name
                 );
                 Err(EngineError::conflict(message))

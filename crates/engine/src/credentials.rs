@@ -70,8 +70,8 @@ impl Credentials {
             ));
         }
         let url = vault.door(&found, at).ok_or(
-            "this server listens on no TCP address, where programs could reach services: start it \
-             with --listen 127.0.0.1:8420",
+            "this server listens on no TCP address, so programs cannot reach services: start it \
+                with --listen 127.0.0.1:8420",
         )?;
         Ok((vault.placeholder(session, start, &found), url, found.kind))
     }
@@ -104,8 +104,8 @@ impl Credentials {
         match self.environment.get(name) {
             Some(value) => Ok(Zeroizing::new(value.clone())),
             None => Err(format!(
-                "the credential `{name}` is not there: run `overmind vault set {name}`, or set \
-                 OVERMIND_CRED_{name} in the server's environment"
+                "the credential `{name}` does not exist: run `overmind vault set {name}`, or set \
+                    OVERMIND_CRED_{name} in the server's environment"
             )),
         }
     }

@@ -54,8 +54,8 @@ impl Engine {
         if given::prompts(&all).len() > given::MAX_PROMPT {
             let most = given::MAX_PROMPT >> 10;
             let text = format!(
-                "tell a model more than {most} KiB together, the names of their files included: put \
-                 long texts into `files`, and name them in `prompt`"
+                "contain more than {most} KiB of prompts and file names: put long texts into \
+                    `files`, and name them in `prompt`"
             );
             return Err(wrong(text));
         }

@@ -13,7 +13,7 @@ use overmind_core::ids::SessionId;
 use tokio_util::sync::CancellationToken;
 
 /// What is said of a token that was worth something when it was shown.
-pub const LAPSED: &str = "the token is not valid any more: its key was revoked, or its run has ended \
+pub const LAPSED: &str = "the token is no longer valid: its key was revoked, or its run has ended \
                           or begun again";
 
 /// What a token says of itself, once it is known that nobody forged it.

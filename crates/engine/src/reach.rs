@@ -121,7 +121,7 @@ impl Engine {
                 Ok(Sender::Agent(Caller { on_host, ..by }))
             }
             None => Err(EngineError::Forbidden {
-                message: format!("`{name}`, who sent this message, is not there any more"),
+                message: format!("`{name}`, who sent this message, no longer exists"),
             }),
         }
     }
@@ -173,9 +173,7 @@ impl Engine {
         };
         let refused = |message: &str| Err(EngineError::Forbidden { message: message.into() });
         if own == id {
-            return refused(
-                "a run's own token may give orders to the runs below it, not to the run itself",
-            );
+            return refused("a run's own token may control the runs below it, not the run itself");
         }
         let way = self.way_up(own, id).await?;
         let started = |row: &SessionRow| {
@@ -184,7 +182,7 @@ impl Engine {
         if way.iter().all(started) {
             return Ok(());
         }
-        refused("somebody else started that run: only operators and admins may give it orders")
+        refused("somebody else started that run: only operators and admins may control it")
     }
 
     /// The rows from `id` up to the child of `top`.

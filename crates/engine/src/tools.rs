@@ -303,8 +303,8 @@ impl Engine {
             gate::Decision::Allow => None,
             gate::Decision::Deny => Refusal::no("denied", verdict.advice),
             gate::Decision::Ask => Some(Refusal::Asks(format!(
-                "the policy asks a person before `{tool}`, and a key has no run that could wait \
-                 for one: allow it for the agent `{}` in policy.toml, or call it from a run",
+                "the policy asks a person about `{tool}`, and a call with a key has no run that \
+                    can wait: allow it for the agent `{}` in policy.toml, or call it from a run",
                 by.name
             ))),
         }

@@ -132,8 +132,8 @@ impl Engine {
         projects.insert(found.project.clone(), given.clone());
         if projects.len() > MAX_TRUSTED {
             let message = format!(
-                "{MAX_TRUSTED} projects are confirmed, which is the most: take one back with \
-                 `overmind trust --revoke DIR`"
+                "{MAX_TRUSTED} projects are confirmed, which is the limit: revoke one with \
+                    `overmind trust --revoke DIR`"
             );
             return Err(EngineError::conflict(message));
         }

@@ -61,8 +61,8 @@ fn bearer(text: &str) -> Option<&str> {
 
 fn refused(why: &str) -> Fault {
     Fault::new(ProblemKind::Unauthenticated, why).with_hint(
-        "send `Authorization: Bearer TOKEN`: the admin token lies in the data directory, and \
-         `overmind key create` makes others",
+        "send `Authorization: Bearer TOKEN`: the admin token is in the data directory, and \
+            `overmind key create` creates others",
     )
 }
 

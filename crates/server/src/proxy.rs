@@ -164,7 +164,7 @@ async fn pass(client: &mut TcpStream, backends: &dyn Backends, port: u16) -> io:
     };
     let Some((run, service)) = parts_of(&host) else {
         let text = format!(
-            "{} is no name of a run: http://RUN.localhost:{port}/ or \
+            "{} is not a name of a run: http://RUN.localhost:{port}/ or \
              http://SERVICE.RUN.localhost:{port}/",
             escaped(&host)
         );

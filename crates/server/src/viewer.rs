@@ -63,7 +63,7 @@ impl Viewers {
             None
         };
         if let Some(why) = full {
-            let hint = "another one may attach when one of them has left";
+            let hint = "try again after one of them has detached";
             return Err(Fault::new(ProblemKind::RateLimited, why).with_hint(hint));
         }
         seats.insert(run, here + 1);
@@ -240,7 +240,7 @@ impl Viewer {
                     return Ok(None);
                 }
                 Err(err) => {
-                    let message = format!("this word is not understood: {err}");
+                    let message = format!("this message is not valid: {err}");
                     self.say(&AttachSaid::Refused { message }).await?;
                     return Ok(None);
                 }

@@ -186,7 +186,7 @@ fn question(fields: &Fields) -> Result<Value, Refusal> {
             if !fields.get("args").is_empty() {
                 let args = serde_json::from_str::<Value>(fields.get("args"));
                 let args =
-                    args.map_err(|err| wrong(format!("the arguments are no JSON: {err}")))?;
+                    args.map_err(|err| wrong(format!("the arguments are not JSON: {err}")))?;
                 body.insert("args".to_owned(), args);
             }
         }
@@ -218,6 +218,6 @@ mod tests {
         assert_eq!((&body["tool"], &body["args"]["path"]), (&json!("read_file"), &json!("a")));
         assert!(read("").unwrap_err().message.contains("write a command"));
         assert!(read("command=ls&tool=x").unwrap_err().message.contains("not both"));
-        assert!(read("tool=x&args=a").unwrap_err().message.contains("no JSON"));
+        assert!(read("tool=x&args=a").unwrap_err().message.contains("not JSON"));
     }
 }

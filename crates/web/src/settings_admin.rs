@@ -232,6 +232,7 @@ pub(crate) fn admins_only(ask: &Ask<'_>) -> Result<(), Refusal> {
     if ask.visitor.rules() {
         return Ok(());
     }
-    let message = format!("`{}` is no admin: these settings need the role admin", ask.visitor.name);
+    let message =
+        format!("`{}` is not an admin: these settings need the role admin", ask.visitor.name);
     Err(Refusal { status: StatusCode::FORBIDDEN, message })
 }

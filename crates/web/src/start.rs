@@ -135,14 +135,14 @@ fn draft(fields: &Fields) -> Result<Value, Refusal> {
         let Some(usd) =
             usd.trim_start_matches('$').parse::<f64>().ok().filter(|usd| usd.is_finite())
         else {
-            return Err(wrong(format!("`{usd}` is no amount; write dollars, such as 2.50")));
+            return Err(wrong(format!("`{usd}` is not an amount; write dollars, such as 2.50")));
         };
         body.insert("budget".to_owned(), json!({"usd": usd}));
     }
     let mut labels = Map::new();
     for part in fields.get("labels").split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let Some((key, value)) = part.split_once('=') else {
-            return Err(wrong(format!("`{part}` is no label; write key=value")));
+            return Err(wrong(format!("`{part}` is not a label; write key=value")));
         };
         labels.insert(key.trim().to_owned(), value.trim().into());
     }
@@ -173,11 +173,11 @@ mod tests {
         assert_eq!(bounded["budget"], json!({"usd": 2.5}));
         for wrong in ["2,50", "much", "inf", "NaN"] {
             let refusal = read(&format!("agent=sh&task=&usd={wrong}")).unwrap_err();
-            assert!(refusal.message.contains("is no amount"), "{refusal:?}");
+            assert!(refusal.message.contains("is not an amount"), "{refusal:?}");
         }
         let least = read("agent=sh&task=").unwrap();
         assert_eq!(least, json!({"agent_id": "sh", "task": ""}));
-        assert!(read("agent=sh&labels=app").unwrap_err().message.contains("`app` is no label"));
+        assert!(read("agent=sh&labels=app").unwrap_err().message.contains("`app` is not a label"));
         let both = read("agent=sh&project=/a&workspace=/b").unwrap_err();
         assert!(both.message.contains("not both"));
     }

@@ -147,7 +147,7 @@ impl Reader {
                 Err(unknown) => {
                     let error = FieldError::new(
                         "kind",
-                        format!("is `{}`, which is no kind", unknown.given),
+                        format!("is `{}`, which is not a kind", unknown.given),
                     );
                     self.wrong.push(match unknown.meant {
                         Some(meant) => {
@@ -348,7 +348,7 @@ mod tests {
         let all: Vec<String> = wrong.unwrap_err().iter().map(ToString::to_string).collect();
         for want in [
             "apiVersion must be overmind/v1",
-            "kind is `Contxt`, which is no kind; did you mean `Context`?",
+            "kind is `Contxt`, which is not a kind; did you mean `Context`?",
             "metdata is not a field; did you mean `metadata`?",
             "metadata.name may have small letters, digits, hyphens and dots, not `A` at position 1",
             "metadata.lables is not a field; did you mean `labels`?",

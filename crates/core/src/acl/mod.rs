@@ -194,7 +194,7 @@ pub fn check_pattern(pattern: &str) -> Result<(), String> {
     }
     if pattern.contains("***") {
         return Err(format!(
-            "`{pattern}`: there is `*` (within a segment) and `**` (across), not more"
+            "`{pattern}`: the only wildcards are `*` (within a segment) and `**` (across segments)"
         ));
     }
     Ok(())

@@ -227,8 +227,8 @@ impl FleetSpec {
 pub fn lineage_schema() -> Value {
     let mut schema = schema();
     schema["description"] = json!(
-        "So many runs of which each has its name for good: one that ends goes on with the same \
-         files, memory and conversation."
+        "A number of runs with permanent names: a run that ends continues with the same files, \
+            memory and conversation."
     );
     if let Some(fields) = schema["properties"].as_object_mut() {
         fields.retain(|name, _| OF_LINEAGE.contains(&name.as_str()));
@@ -240,17 +240,17 @@ pub fn lineage_schema() -> Value {
 pub fn sentinel_schema() -> Value {
     let mut schema = schema();
     schema["description"] =
-        json!("One run on each hive that matches: one that ends is started again.");
+        json!("One run on each matching hive: a run that ends is started again.");
     if let Some(fields) = schema["properties"].as_object_mut() {
         fields.retain(|name, _| OF_SENTINEL.contains(&name.as_str()));
         let selector = json!({
-            "description": "Labels of the hives: `zone=eu`, `overmind/hive in (local)`. Without it, all.",
+            "description": "Labels of the hives: `zone=eu`, `overmind/hive in (local)`. Without \
+                it, all hives match.",
             "type": "string",
         });
         fields.insert("selector".into(), selector);
         if let Some(most) = fields.get_mut("maxUnavailable") {
-            most["description"] =
-                json!("Of the hives, how many may be without a run during a rollout.");
+            most["description"] = json!("How many hives may be without a run during a rollout.");
             (most["minimum"], most["default"]) = (json!(1), json!(1));
         }
     }
@@ -267,46 +267,47 @@ pub fn schema() -> Value {
     };
     let text = |description: &str| json!({"description": description, "type": "string"});
     json!({
-        "description": "So many runs that stay: one that ends is started again, and a change of the \
-            template replaces them one after the other.",
+        "description": "A number of runs that are kept alive: a run that ends is replaced, and a \
+            change of the template replaces all runs one after the other.",
         "type": "object",
         "required": ["template"],
         "additionalProperties": false,
         "properties": {
-            "replicas": count("Runs that are to be there.", 1, MAX_REPLICAS),
-            "maxSurge": count("Runs beyond them during a rollout.", 1, MAX_SURGE),
-            "maxUnavailable": count("Of them, how many may be missing during a rollout.", 0, MAX_REPLICAS),
+            "replicas": count("Desired number of runs.", 1, MAX_REPLICAS),
+            "maxSurge": count("Additional runs during a rollout.", 1, MAX_SURGE),
+            "maxUnavailable": count("How many runs may be missing during a rollout.", 0, MAX_REPLICAS),
             "minReady": {
-                "description": "A run counts as available when it has run for so long: 30s.",
+                "description": "How long a run must have run to count as available: 30s.",
                 "type": "string", "pattern": "^([0-9]+[smhdw])+$",
             },
             "paused": {
-                "description": "A change of the template waits; what ends is still started again.",
+                "description": "A change of the template waits; runs that end are still replaced.",
                 "type": "boolean",
             },
-            "historyLimit": count("Packs of earlier templates that are kept.", 10, MAX_HISTORY),
+            "historyLimit": count("How many Packs of earlier templates are kept.", 10, MAX_HISTORY),
             "template": {
                 "description": "What each run is.",
                 "type": "object",
                 "additionalProperties": false,
                 "properties": {
-                    "agent": text("Name or id of the agent; with a command it may be left out."),
+                    "agent": text("Name or id of the agent; optional if there is a command."),
                     "command": {
-                        "description": "Program and arguments in place of those of the agent.",
+                        "description": "Program and arguments, instead of the agent's.",
                         "type": "array", "items": { "type": "string" }, "minItems": 1,
                     },
                     "contexts": {
-                        "description": "Names of contexts whose values and prompt each run is given.",
+                        "description": "Names of contexts for each run.",
                         "type": "array", "items": { "type": "string" }, "minItems": 1,
                     },
-                    "task": text("What each run is to do."),
+                    "task": text("The task of each run."),
                     "labels": {
                         "description": "Labels of the runs.",
                         "type": "object", "additionalProperties": { "type": "string" },
                     },
-                    "sandbox": text("In place of the agent's sandbox: a stronger one."),
-                    "project": text("Absolute path of what the runs work in."),
-                    "restartedAt": text("Any text: another one replaces all runs (`rollout restart`)."),
+                    "sandbox": text("A stronger sandbox than the agent's."),
+                    "project": text("Absolute path of the directory in which the runs work."),
+                    "restartedAt": text("Any text: changing it replaces all runs (`rollout \
+                        restart`)."),
                 },
             },
         },

@@ -176,36 +176,39 @@ pub fn schema() -> Value {
         })
     };
     json!({
-        "description": "A task that is to succeed a number of times. Each attempt is a run.",
+        "description": "A task that must succeed a number of times. Each attempt is a run.",
         "type": "object",
         "additionalProperties": false,
         "properties": {
             "agent": {
-                "description": "Name or id of the agent; with a command it may be left out.",
+                "description": "Name or id of the agent; optional if there is a command.",
                 "type": "string",
             },
             "command": {
-                "description": "Program and arguments in place of those of the agent.",
+                "description": "Program and arguments, instead of the agent's.",
                 "type": "array", "items": { "type": "string" }, "minItems": 1,
             },
             "contexts": {
-                "description": "Names of contexts whose values and prompt each run is given.",
+                "description": "Names of contexts for each run.",
                 "type": "array", "items": { "type": "string" }, "minItems": 1,
             },
-            "task": { "description": "What each run is to do.", "type": "string" },
+            "task": { "description": "The task of each run.", "type": "string" },
             "completions": count("Runs that must succeed.", 1, 1, MAX_COMPLETIONS),
             "parallelism": count("Runs at once.", 1, 1, MAX_PARALLELISM),
-            "retries": count("Failures that another run follows.", 3, 0, MAX_RETRIES),
-            "backoff": period("Wait before the first retry, default 10s; doubled with each."),
-            "deadline": period("Time from the first run on; then all runs end and it has failed."),
-            "ttlAfterFinish": period("Time after the end until it is deleted; never without it."),
+            "retries": count("How many failed runs are replaced with another one.", 3, 0, MAX_RETRIES),
+            "backoff": period("Delay before the first retry, default 10s; doubled with each \
+                retry."),
+            "deadline": period("Time since the first run after which the quest fails and its runs \
+                are ended."),
+            "ttlAfterFinish": period("Time after its end at which the quest is deleted; without \
+                it, never."),
             "sandbox": {
-                "description": "In place of the agent's sandbox: a stronger one.",
+                "description": "A stronger sandbox than the agent's.",
                 "type": "string",
             },
             "project": {
-                "description": "Absolute path of what the runs work in; the rules of `overmind run` \
-                    apply, and so does the trust of the project.",
+                "description": "Absolute path of the directory in which the runs work. The rules \
+                    of `overmind run` apply, including trust in the project.",
                 "type": "string",
             },
         },

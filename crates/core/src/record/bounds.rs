@@ -81,7 +81,7 @@ pub fn check_labels(labels: &BTreeMap<String, String>) -> Vec<FieldError> {
     for (key, value) in labels {
         let path = || format!("metadata.labels.{}", short(key));
         if let Err(err) = check_key(key) {
-            wrong.push(FieldError::new(path(), format!("is no label key: it {err}")));
+            wrong.push(FieldError::new(path(), format!("is not a label key: it {err}")));
         }
         if let Err(err) = check_value(value) {
             let hint = "longer texts belong in an annotation";
@@ -108,7 +108,7 @@ pub fn check_annotations(annotations: &BTreeMap<String, String>) -> Vec<FieldErr
     for key in annotations.keys() {
         if let Err(err) = check_key(key) {
             let path = format!("{at}.{}", short(key));
-            wrong.push(FieldError::new(path, format!("is no annotation key: it {err}")));
+            wrong.push(FieldError::new(path, format!("is not an annotation key: it {err}")));
         }
     }
     wrong

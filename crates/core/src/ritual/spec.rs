@@ -196,8 +196,7 @@ pub fn schema() -> Value {
         })
     };
     json!({
-        "description": "A quest that recurs. Each tick of the schedule creates one, named after the \
-            tick.",
+        "description": "A schedule of quests. Each tick creates a quest, named after the tick.",
         "type": "object",
         "required": ["schedule", "template"],
         "additionalProperties": false,
@@ -210,21 +209,22 @@ pub fn schema() -> Value {
             "timeZone": {
                 "description": "A name like Europe/Berlin.", "type": "string", "default": "UTC",
             },
-            "jitter": period("Each tick begins later by less than this, always by the same."),
+            "jitter": period("Each tick is delayed by a fixed time shorter than this."),
             "concurrency": {
-                "description": "At a tick while an earlier quest runs: allow starts one more, forbid \
-                    starts none (with missed: all, it starts later), replace deletes the earlier one.",
+                "description": "What a tick does while an earlier quest runs: allow starts \
+                    another one, forbid starts none (with missed: all, it starts later), replace \
+                    deletes the earlier one.",
                 "enum": ["allow", "forbid", "replace"], "default": "allow",
             },
             "missed": {
-                "description": "Of ticks that passed while the server was down: once starts the last \
-                    one, skip none, all the last 100.",
+                "description": "Which ticks are made up for after the server was down: once the \
+                    last one, skip none, all the last 100.",
                 "enum": ["skip", "once", "all"], "default": "once",
             },
             "suspend": { "description": "No tick starts anything.", "type": "boolean" },
-            "startingDeadline": period("A tick later than this starts nothing."),
-            "succeededHistory": history("Quests that succeeded and are kept."),
-            "failedHistory": history("Quests that failed and are kept."),
+            "startingDeadline": period("A tick that is later than this starts nothing."),
+            "succeededHistory": history("How many successful quests are kept."),
+            "failedHistory": history("How many failed quests are kept."),
             "template": quest_schema(),
         },
     })

@@ -16,15 +16,15 @@ enum Place {
 use Place::{Below, Ending, Name};
 
 const OVERMIND: &str = "Overmind runs its setup and services for new runs";
-const SHELL: &str = "your shell runs it when you enter the directory";
-const AGENTS: &str = "coding agents run what it names";
-const EDITOR: &str = "your editor may run it";
-const REPL: &str = "an interpreter that is started in its directory runs it";
+const SHELL: &str = "your shell executes it when you enter the directory";
+const AGENTS: &str = "coding agents execute commands from it";
+const EDITOR: &str = "your editor may execute it";
+const REPL: &str = "interpreters that start in its directory execute it";
 const DEBUGGER: &str = "your debugger runs it";
 const CI: &str = "the CI service runs it";
-const HOOKS: &str = "git runs it as a hook";
+const HOOKS: &str = "git executes it as a hook";
 const GIT: &str = "git fetches what it names";
-const PACKAGES: &str = "a package manager or build tool runs what it names";
+const PACKAGES: &str = "a package manager or build tool executes commands from it";
 
 const FILES: &[(Place, &str)] = &[
     (Name(".overmind.yml"), OVERMIND),
@@ -172,7 +172,7 @@ pub fn settings_of_repositories<'a>(paths: &[&'a str]) -> Vec<(&'a str, &'static
     paths.iter().filter_map(of_one).collect()
 }
 
-const HOOKS_OF: &str = "git or jj runs what it names when you are in that directory";
+const HOOKS_OF: &str = "git or jj executes commands from it when you use that directory";
 
 /// Who runs a file by itself once it is merged; `None`: nothing does. `path` is from the top of the
 /// tree, with `/`. Case does not count: some file systems do not see it.

@@ -64,12 +64,12 @@ impl RoomTrust {
         };
         let (project, word) = (self.project.display(), shell_word(&self.project));
         let count = match self.orders.as_slice() {
-            [one] => format!("orders `{one}`"),
-            many => format!("orders {} things to be run or given", many.len()),
+            [one] => format!("runs `{one}`"),
+            many => format!("runs or grants {} things", many.len()),
         };
         format!(
-            "the .overmind.yml of {project} {count} and {changed}: an admin reads and confirms it with \
-             `overmind trust {word}`; --here runs without what it orders"
+            "the .overmind.yml of {project} {count} and {changed}: an admin must read and confirm \
+                it with `overmind trust {word}`; --here runs without its commands"
         )
     }
 }

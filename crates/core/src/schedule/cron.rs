@@ -50,7 +50,7 @@ impl Cron {
             other => {
                 return Err(ScheduleError(format!(
                     "a cron expression has 5 fields (minute hour day month weekday), or 6 with a \
-                     second before them; this has {}; `every 30m` and `@daily` will do, too",
+                        second before them; this one has {}; `every 30m` and `@daily` also work",
                     other.len()
                 )));
             }

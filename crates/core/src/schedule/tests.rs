@@ -46,7 +46,7 @@ fn fields_words_ranges_and_steps_mean_what_cron_says() {
 fn what_is_wrong_is_named_with_what_would_be_right() {
     for (text, says) in [
         ("", "1 to 200 characters"),
-        ("* * * *", "this has 4"),
+        ("* * * *", "this one has 4"),
         ("60 * * * *", "`60` is no minute: it takes 0 to 59"),
         ("* * * foo *", "`foo` is no month: it takes 1 to 12 or a name from jan to dec"),
         ("* * 0 * *", "no day of the month: it takes 1 to 31"),

@@ -63,9 +63,7 @@ impl GivenContext {
         }
         let odd = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
         if self.prompt.contains(odd) {
-            return Some(
-                "`prompt` has a control character; a text has none but ends of lines".into(),
-            );
+            return Some("`prompt` has a control character; only line ends are allowed".into());
         }
         clash(&self.files)
             .map(|path| format!("the file `{path}` is also the directory of another file"))
@@ -115,10 +113,10 @@ pub fn check_variable(name: &str) -> Result<(), &'static str> {
     let letter = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if !name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') || !name.chars().all(letter)
     {
-        return Err("is no name of a variable: letters, digits and `_`");
+        return Err("is not a variable name: use letters, digits and `_`");
     }
     if KEPT.contains(&name) || KEPT_BEGINNINGS.iter().any(|of| name.starts_with(of)) {
-        return Err("decides what runs, and is not given by a context");
+        return Err("controls which programs run, so a context cannot set it");
     }
     Ok(())
 }

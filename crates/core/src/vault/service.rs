@@ -308,7 +308,10 @@ impl Service {
         for (name, value) in &self.headers {
             let text = value.bytes().all(|b| (0x20..0x7f).contains(&b));
             if !is_token(name) || !text || value.len() > MAX_TEXT {
-                return Err(bad("headers", format!("`{name}` is no header, or its value is odd")));
+                return Err(bad(
+                    "headers",
+                    format!("`{name}` is not a header, or its value is odd"),
+                ));
             }
             if super::resolve::is_reserved(name) || self.is_auth_header(name) {
                 return Err(bad("headers", format!("`{name}` is not a declaration's to set")));
@@ -368,7 +371,7 @@ fn base(url: &str) -> Result<Base<'_>, String> {
     }
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
-            let wrong = || "what stands in brackets is no IPv6 address in its usual form";
+            let wrong = || "what stands in brackets is not an IPv6 address in its usual form";
             let (inside, after) = rest.split_once(']').ok_or_else(wrong)?;
             let six: core::net::Ipv6Addr = inside.parse().map_err(|_| wrong())?;
             // Others read the unusual forms as other texts, or as IPv4.

@@ -616,7 +616,7 @@ impl Engine {
         let id = id.ok_or_else(|| EngineError::conflict("it names no limit"))?;
         let known = self.budgets().ledger().limit(id).cloned();
         let Some(limit) = known else {
-            return Err(EngineError::conflict("the limit is not there any more; deny this"));
+            return Err(EngineError::conflict("the limit no longer exists; deny this"));
         };
         let bounded = (limit.microusd.is_some() && raise.microusd > 0)
             || (limit.tokens.is_some() && raise.tokens > 0);

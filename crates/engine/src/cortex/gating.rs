@@ -158,9 +158,9 @@ impl Cortex {
         let why = self.tools.misfit(tool, args).or_else(|| {
             let kind = masked_kind(args)?;
             Some(format!(
-                "the arguments hold `[redacted:{kind}]`, which stands where a secret was masked, so \
-                 the call would do something else than was meant. Read the value from an environment \
-                 variable or a file within the command, and edit only the lines around it"
+                "the arguments contain `[redacted:{kind}]`, which replaces a masked secret, so \
+                    the call would not do what was meant. Read the value from an environment \
+                    variable or a file within the command, and edit only the lines around it"
             ))
         })?;
         let policy = self.gate.as_ref().map_or(PolicyVersion("none".into()), |gate| gate.version());

@@ -635,7 +635,7 @@ impl Engine {
             told["content"] = json!(text);
         } else {
             told["binary"] = json!(true);
-            told["hint"] = json!("it is no text; with encoding base64 its bytes are shown");
+            told["hint"] = json!("it is not text; with encoding base64 its bytes are shown");
         }
         Ok(told)
     }

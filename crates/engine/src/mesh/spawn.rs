@@ -55,8 +55,8 @@ fn no_weaker(agent: &str, level: SandboxLevel, parent: &SessionRow) -> Result<()
         return Ok(());
     }
     let message = format!(
-        "Agent {agent} has the sandbox `{}`, which is weaker than the caller's `{}`; a child gets \
-         none that is weaker",
+        "Agent {agent} has the sandbox `{}`, which is weaker than the caller's `{}`; a child \
+            cannot have a weaker sandbox",
         level.as_str(),
         own.as_str()
     );
@@ -98,8 +98,8 @@ fn within_parents(
     }
     if command.grants_more_than(&most) {
         let message = format!(
-            "a child has at most what the run above it has of the host, and Agent {} would have \
-             more here: its network, a path that it is granted, or what `limits` leave it",
+            "a child cannot have more access to the host than its parent, and Agent {} would: by \
+                its network, a granted path, or `limits`",
             agent.name
         );
         return Err(EngineError::Forbidden { message });
@@ -266,8 +266,8 @@ impl Engine {
     async fn has_room_for_children(&self, who: &Who, row: &SessionRow) -> Result<(), EngineError> {
         if who.line.len() > MAX_SPAWN_DEPTH {
             let message = format!(
-                "{} runs stand above this one, and a child would be one too many: \
-                 {MAX_SPAWN_DEPTH} is the most",
+                "this run has {} parents above it, so it cannot start a child: {MAX_SPAWN_DEPTH} \
+                    is the limit",
                 who.line.len() - 1
             );
             return Err(EngineError::conflict(message));
@@ -282,8 +282,8 @@ impl Engine {
         let children = self.cortex.store.session_list(filter, page).await?.len();
         if children >= MAX_CHILDREN as usize {
             let message = format!(
-                "this run has {children} children that have not ended, which is the most; wait \
-                 for one to end"
+                "this run has {children} unfinished children, which is the limit; wait for one to \
+                    end"
             );
             return Err(EngineError::conflict(message));
         }

@@ -41,7 +41,7 @@ impl Who {
     pub(crate) fn agent(&self) -> Result<AgentId, EngineError> {
         self.agent.ok_or_else(|| {
             let message = format!(
-                "`{}` is no agent and has no letters or subscriptions of its own; name an agent",
+                "`{}` is not an agent and has no letters or subscriptions of its own; name an agent",
                 self.name
             );
             EngineError::invalid("agent_id", message)
@@ -75,8 +75,8 @@ impl Engine {
         }
         let given: String = given.chars().take(100).collect();
         let message = format!(
-            "the token is `{}`'s and the request says it comes from `{given}`: identity is the \
-             token's alone; leave it out",
+            "the token belongs to `{}`, but the request states the identity `{given}`: only the \
+                token identifies the caller; leave it out",
             who.name
         );
         Err(EngineError::Forbidden { message })

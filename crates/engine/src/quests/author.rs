@@ -169,7 +169,7 @@ impl Engine {
     /// [`EngineError::Forbidden`] when nobody is known, or their key was revoked.
     pub(crate) async fn author(&self, author: Option<&Author>) -> Result<Caller, EngineError> {
         let Some(author) = author else {
-            let message = "it is not known who wrote the spec: apply it again".to_owned();
+            let message = "the author of the spec is unknown: apply it again".to_owned();
             return Err(EngineError::Forbidden { message });
         };
         let admin = Caller::admin();
@@ -182,8 +182,8 @@ impl Engine {
             return Ok(Caller::new(author.name.clone(), Rights::Role(role)));
         }
         let message = format!(
-            "the key `{}` of who wrote the spec is revoked: somebody who may run it has to write it \
-             again",
+            "the key `{}` that wrote the spec is revoked: a caller who may run it must apply it \
+                again",
             author.name
         );
         Err(EngineError::Forbidden { message })

@@ -224,7 +224,7 @@ impl Engine {
 
     fn upstreams(&self) -> Result<&dyn Upstreams, Refusal> {
         self.models.upstreams().ok_or_else(|| {
-            Refusal::new(RefusalKind::NotFound, "this server passes no model calls on")
+            Refusal::new(RefusalKind::NotFound, "this server does not pass on model calls")
         })
     }
 
@@ -436,8 +436,8 @@ impl Door {
             (_, false) => Ok(None),
             (Some(server), true) => Ok(Some(server)),
             (None, true) if launch.gateway.is_none() => Ok(None),
-            (None, true) => Err("its program is to ask this server for models, and this server \
-                                 listens at no TCP address without TLS: set `listen`"
+            (None, true) => Err("its program calls models through this server, but this server \
+                listens on no TCP address without TLS: set `listen`"
                 .to_owned()),
         }
     }

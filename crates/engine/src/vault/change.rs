@@ -26,7 +26,7 @@ impl From<SealError> for EngineError {
                 Self::Unavailable { message: err.to_string() }
             }
             SealError::WrongPassphrase { .. } => Self::invalid("passphrase", err.to_string()),
-            SealError::Damaged { .. } => Self::Conflict { message: err.to_string() },
+            SealError::Damaged { .. } => Self::conflict(err.to_string()),
         }
     }
 }
@@ -330,8 +330,8 @@ impl Vault {
         }
         if let Some(why) = words::refused(secret.expose()) {
             let text = format!(
-                "the value of `{name}` {why}: masked wherever it stands, it would make the log \
-                 unreadable. Choose a longer, random value: `openssl rand -hex 24` makes one"
+                "the value of `{name}` {why}: masking it everywhere would make the log \
+                    unreadable. Choose a longer, random value: `openssl rand -hex 24` creates one"
             );
             return Err(EngineError::invalid("value", text));
         }

@@ -52,15 +52,15 @@ impl Engine {
                    (`overmind vault grant AGENT --secret NAME`), and name the variable here";
         let message = match self.vault.name_in(text) {
             Some(name) => format!(
-                "{what} holds the value of the vault's secret `{name}`, which is masked in all that \
-                 is written: something else would run than you said. To do: {way}"
+                "{what} contains the value of the vault's secret `{name}`, which is masked \
+                    wherever it is stored: the run would not do what you wrote. To do: {way}"
             ),
             None => {
                 let kind = kind_of(text, &masked);
                 format!(
-                    "{what} holds what looks like a secret ({kind}), which is masked in all that is \
-                     written: something else would run than you said. To do: put it into the \
-                     vault (`overmind vault set NAME`), {way}"
+                    "{what} contains something that looks like a secret ({kind}), which is masked \
+                        wherever it is stored: the run would not do what you wrote. To do: put it \
+                        into the vault (`overmind vault set NAME`), {way}"
                 )
             }
         };

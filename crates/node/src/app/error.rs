@@ -90,7 +90,7 @@ impl StartError {
             }
             Self::Listen(_) => None,
             Self::Store(StoreError::Locked { .. }) => {
-                Some("`overmind doctor` looks who holds it".into())
+                Some("`overmind doctor` shows which process holds it".into())
             }
             Self::Store(StoreError::Lost { .. }) => {
                 Some("`overmind audit verify` lists what is gone, `overmind restore FILE --force` brings a backup back, and `overmind up --accept-loss` goes on without it and records that".into())

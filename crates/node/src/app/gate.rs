@@ -20,7 +20,8 @@ use crate::config::{ConfigError, PolicyChoice};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The warning about running without a policy, at every start and in `doctor` and `status`.
-pub const OFF: &str = "the policy is OFF: agents do unasked whatever their sandbox lets them";
+pub const OFF: &str = "the policy is OFF: agents may do whatever their sandbox allows, without \
+    questions";
 
 /// The policy that `choice` names.
 ///

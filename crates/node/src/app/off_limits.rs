@@ -117,7 +117,7 @@ impl Own for Server {
             || WHOLLY.iter().any(|one| real.starts_with(one))
         {
             return Some(format!(
-                "{shown} is a directory of the system, which no session is given: {INSTEAD}"
+                "{shown} is a system directory, in which no session may work: {INSTEAD}"
             ));
         }
         let (own, above) = (id(&real), chain(&real));
@@ -127,16 +127,16 @@ impl Own for Server {
         };
         if let Some(home) = self.homes.iter().find(|home| holds(home)) {
             return Some(format!(
-                "{shown} is, or holds, the home directory {}, with keys and settings that are no \
-                 session's: {INSTEAD}",
+                "{shown} is or contains the home directory {}, with keys and settings that no \
+                    session may read: {INSTEAD}",
                 home.display()
             ));
         }
         let data = self.data.display();
         if holds(&self.data) {
             return Some(format!(
-                "{shown} is, or holds, the server's data directory {data}, with its keys in it: \
-                 {INSTEAD}, or keep the data elsewhere with `--data`"
+                "{shown} is or contains the server's data directory {data}, with its keys: \
+                    {INSTEAD}, or move the data with `--data`"
             ));
         }
         let in_a_room = self
@@ -146,7 +146,7 @@ impl Own for Server {
             .any(|room| own != Some(room) && above.contains(&room));
         let lies_in = id(&self.data).is_some_and(|data| above.contains(&data));
         (lies_in && !in_a_room)
-            .then(|| format!("{shown} lies in the server's data directory {data}: {INSTEAD}"))
+            .then(|| format!("{shown} is in the server's data directory {data}: {INSTEAD}"))
     }
 
     fn all(&self) -> HashSet<FileId> {
@@ -194,14 +194,14 @@ mod tests {
         let (dir, own) = (dir.path(), at(dir.path()));
         std::os::unix::fs::symlink(dir.join("home"), dir.join("link")).unwrap();
         for (path, wanted) in [
-            ("home", "is, or holds, the home directory"),
-            ("link", "is, or holds, the home directory"),
-            ("link/../home/.", "is, or holds, the home directory"),
-            ("", "is, or holds, the home directory"),
-            ("home/data", "is, or holds, the server's data directory"),
-            ("link/data", "is, or holds, the server's data directory"),
-            ("home/data/worktrees", "lies in the server's data directory"),
-            ("home/data/not/there", "lies in the server's data directory"),
+            ("home", "is or contains the home directory"),
+            ("link", "is or contains the home directory"),
+            ("link/../home/.", "is or contains the home directory"),
+            ("", "is or contains the home directory"),
+            ("home/data", "is or contains the server's data directory"),
+            ("link/data", "is or contains the server's data directory"),
+            ("home/data/worktrees", "is in the server's data directory"),
+            ("home/data/not/there", "is in the server's data directory"),
         ] {
             let refusal = own.refusal(&dir.join(path)).unwrap_or_else(|| panic!("{path}"));
             assert!(refusal.contains(wanted) && refusal.contains("--project"), "{refusal}");

@@ -37,7 +37,7 @@ pub(super) fn declared(layers: &Layers) -> Result<Vec<DeclaredCanary>, ConfigErr
     if names.len() > MOST {
         return Err(ConfigError::Together {
             message: format!("[canaries.…] declares {} canaries", names.len()),
-            hint: format!("at most {MOST} can be watched for"),
+            hint: format!("at most {MOST} canaries can be declared"),
         });
     }
     let mut all: Vec<DeclaredCanary> = Vec::new();
@@ -46,8 +46,11 @@ pub(super) fn declared(layers: &Layers) -> Result<Vec<DeclaredCanary>, ConfigErr
         let taken = all.iter().find(|other| same_place(&other.place, &one.place));
         if let Some(other) = taken {
             return Err(ConfigError::Together {
-                message: format!("[canaries.{name}] is planted where another is: {}", other.place),
-                hint: "give each a variable or a file of its own; no file lies beneath another"
+                message: format!(
+                    "[canaries.{name}] uses the same place as another one: {}",
+                    other.place
+                ),
+                hint: "give each canary its own variable or file; no file may be below another one"
                     .into(),
             });
         }
@@ -84,7 +87,7 @@ fn value_of(
         Some(value) if Declared::can_be_found(value.expose()) => Ok(value.expose().to_owned()),
         Some(_) => {
             let (least, different) = Declared::LEAST;
-            let what = format!("names the secret `{secret}`, which ordinary text could hold");
+            let what = format!("names the secret `{secret}`, which could occur in ordinary text");
             let hint = format!(
                 "a canary has {least} letters and digits or more, {different} different ones, and \
                  no space; without `credential` each session gets a value of its own"
@@ -92,7 +95,7 @@ fn value_of(
             Err(wrong(name, "credential", &what, hint))
         }
         None => {
-            let what = format!("names the secret `{secret}`, which is not there");
+            let what = format!("names the secret `{secret}`, which is not set");
             let hint = format!("set OVERMIND_CRED_{secret} in the server's environment");
             Err(wrong(name, "credential", &what, hint))
         }

@@ -75,7 +75,7 @@ impl fmt::Display for ConfigError {
             }
             Self::OpenSecret { key, path, mode } => write!(
                 f,
-                "{} holds the secret `{key}` and its mode is {mode:04o}: others can read it",
+                "{} contains the secret `{key}` and its mode is {mode:04o}: others can read it",
                 path.display()
             ),
             Self::Together { message, .. } => f.write_str(message),
@@ -110,8 +110,8 @@ impl ConfigError {
             Self::NoHome => Some("name a directory with --data or OVERMIND_DATA".into()),
             Self::Together { hint, .. } => Some(hint.clone()),
             Self::BadToken { path, .. } => Some(format!(
-                "restore {} from a backup, or delete it: a new one is made, and what was signed \
-                 or handed out with the old one stops working",
+                "restore {} from a backup, or delete it: a new one is created, and signatures and \
+                    tokens of the old one become invalid",
                 path.display()
             )),
             Self::Data { .. } => Some("`overmind doctor` looks at the data directory".into()),

@@ -51,7 +51,7 @@ pub fn set(text: &str, path: &Path, key: &str, value: &str) -> Result<String, Co
         table = inner.as_table_like_mut().ok_or_else(|| ConfigError::Syntax {
             path: path.to_owned(),
             line: 1,
-            message: format!("`{name}` is no table, so `{key}` has no place"),
+            message: format!("`{name}` is not a table, so `{key}` has no place"),
         })?;
     }
     match table.get_mut(last).and_then(Item::as_value_mut) {
@@ -163,8 +163,9 @@ fn value_of(kind: Kind, text: &str) -> Value {
 /// that it changes nothing where it lies.
 pub fn sample() -> String {
     let mut text =
-        "# Every setting of Overmind with its default. Remove the # before what you set.\n\
-                    # `overmind config show` tells what holds, and where it comes from.\n"
+        "# Every setting of Overmind with its default. Remove the # before a setting to change \
+            it.\n\
+                    # `overmind config show` shows the current values and their sources.\n"
             .to_owned();
     let table = |setting: &Setting| setting.key.split_once('.').map_or("", |(table, _)| table);
     let mut tables: Vec<&str> = SETTINGS.iter().map(table).collect();
@@ -245,7 +246,7 @@ mod tests {
         assert_eq!(unset(&more, path, "log.level").unwrap().unwrap().matches("level").count(), 0);
         assert_eq!(unset(&more, path, "log.format").unwrap(), None);
         let err = set("server = 1\n", path, "server.listen", "none").unwrap_err();
-        assert!(err.to_string().contains("`server` is no table"), "{err}");
+        assert!(err.to_string().contains("`server` is not a table"), "{err}");
         let err = set("a = 1\nb = \n", path, "server.listen", "none").unwrap_err();
         assert!(err.to_string().starts_with("/etc/overmind.toml:2 is not TOML"), "{err}");
     }

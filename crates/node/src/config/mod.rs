@@ -226,7 +226,7 @@ impl Config {
         if let Some(address) = rooms_proxy.filter(|address| !address.ip().is_loopback()) {
             return Err(ConfigError::Together {
                 message: format!(
-                    "`{}` at {address} would let others reach what runs serve",
+                    "`{}` at {address} would let other machines reach the services of runs",
                     key::ROOMS_PROXY
                 ),
                 hint: "name a port of 127.0.0.1".into(),
@@ -392,7 +392,7 @@ fn run_as(layers: &Layers) -> Result<Option<(u32, u32)>, ConfigError> {
         Some(both) => Ok(Some(both)),
         None => Err(ConfigError::Together {
             message: format!("`{}` is `{text}`", key::SANDBOX_RUN_AS),
-            hint: "it is a user and a group by number, for example 1000:1000".into(),
+            hint: "give a user and a group as numbers, for example 1000:1000".into(),
         }),
     }
 }

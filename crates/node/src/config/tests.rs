@@ -262,17 +262,18 @@ fn a_canary_that_cannot_be_planted_or_found_is_refused_by_its_key() {
         ("[canaries.a]\nfile = \"/etc/x\"", "`canaries.a.file` cannot be"),
         ("[canaries.a]\nfile = \"../x\"", "`canaries.a.file` cannot be"),
         ("[canaries.a]\nfile = \".aws\"", "`canaries.a.file` cannot be"),
-        (
-            "[canaries.a]\nenv = \"A\"\ncredential = \"NONE\"",
-            "the secret `NONE`, which is not there",
-        ),
-        ("[canaries.a]\nenv = \"A\"\ncredential = \"SHORT\"", "which ordinary text could hold"),
+        ("[canaries.a]\nenv = \"A\"\ncredential = \"NONE\"", "the secret `NONE`, which is not set"),
+        ("[canaries.a]\nenv = \"A\"\ncredential = \"SHORT\"", "which could occur in ordinary text"),
         ("[canaries.a]\nenv = \"A\"\ntext = \"{canary}\"", "`canaries.a.text` is not"),
         ("[canaries.a]\nfile = \"a\"\ntext = \"none\"", "`canaries.a.text` is not"),
-        ("[canaries.a]\nenv = \"A\"\n[canaries.b]\nenv = \"A\"", "[canaries.b] is planted where"),
+        (
+            "[canaries.a]\nenv = \"A\"\n[canaries.b]\nenv = \"A\"",
+            "[canaries.b] uses the same \
+            place",
+        ),
         (
             "[canaries.a]\nfile = \"d\"\n[canaries.b]\nfile = \"d/e\"",
-            "[canaries.b] is planted where",
+            "[canaries.b] uses the same place",
         ),
         ("[canaries.a]\nvalue = \"x\"", "canaries.a.value"),
     ] {

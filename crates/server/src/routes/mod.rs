@@ -359,7 +359,10 @@ async fn within_its_time(
     };
     let answer = tokio::time::timeout(limit, next.run(request)).await;
     let mut response = answer.unwrap_or_else(|_| {
-        let text = format!("the server did not finish within {limit:?}; what it began goes on");
+        let text = format!(
+            "the server did not finish within {limit:?}; the work continues in the \
+            background"
+        );
         Fault::new(ProblemKind::Slow, text).into_response()
     });
     response.extensions_mut().insert(Template(lines.path));
@@ -381,11 +384,11 @@ fn may_begin(route: &Route, request: &Request) -> Result<(), Fault> {
 /// Whoever sends a key relies on it, so that it is not ignored.
 fn takes_no_key(route: &Route) -> Fault {
     let named = |route: &Route| format!("{} {}", route.method.to_uppercase(), route.path);
-    let text = format!("{} does not honour an Idempotency-Key; nothing was done", named(route));
+    let text = format!("{} does not support an Idempotency-Key; nothing was done", named(route));
     let honour = ROUTES.iter().filter(|route| route.keys == Keys::Honours).map(named);
     let honour = honour.collect::<Vec<_>>().join(" and ");
     Fault::new(ProblemKind::BadRequest, text)
-        .with_hint(format!("{honour} honour one; leave the header out here"))
+        .with_hint(format!("{honour} support one; leave the header out here"))
         .closing()
 }
 

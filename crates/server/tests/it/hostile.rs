@@ -54,7 +54,7 @@ async fn who_may_call_nothing_learns_of_no_service_and_no_action() {
     let wrong = world.post("/mesh/api?agent=x", body).await;
     assert_eq!(wrong.problem(422), "agent: is not a query parameter of this path");
     let other = world.post("/mesh/api?agent_id=nobody", body).await;
-    assert!(other.problem(403).contains("identity is the token's alone"), "{}", other.body);
+    assert!(other.problem(403).contains("only the token identifies the caller"), "{}", other.body);
 }
 
 #[tokio::test]

@@ -111,8 +111,8 @@ async fn what_is_not_there_is_told_with_what_is() {
         (ask("<b>.localhost"), "404 Not Found", "&lt;b&gt;"),
         (ask("api.shop.localhost"), "404 Not Found", "dead.shop.localhost:"),
         (ask("dead.shop.localhost"), "502 Bad Gateway", "nothing answers there"),
-        (ask("example.org"), "404 Not Found", "is no name of a run"),
-        (ask("127.0.0.1"), "404 Not Found", "is no name of a run"),
+        (ask("example.org"), "404 Not Found", "is not a name of a run"),
+        (ask("127.0.0.1"), "404 Not Found", "is not a name of a run"),
         ("GET / HTTP/1.0\r\n\r\n".to_owned(), "400 Bad Request", "names no host"),
     ] {
         let answer = street.ask(&head).await;

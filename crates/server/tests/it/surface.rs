@@ -377,7 +377,11 @@ async fn a_handler_that_takes_too_long_is_504_and_its_work_goes_on() {
     let run = world.ended_run().await;
     let answer =
         world.post(&format!("/api/runs/{run}/tools/call"), r#"{"tool_name":"hang"}"#).await;
-    assert_eq!(answer.problem(504), "the server did not finish within 50ms; what it began goes on");
+    assert_eq!(
+        answer.problem(504),
+        "the server did not finish within 50ms; the work continues in \
+        the background"
+    );
     assert_eq!(world.tools.dropped.load(std::sync::atomic::Ordering::SeqCst), 0);
     world.tools.let_go(1);
     let path = format!("/api/runs/{run}/tool-calls");
@@ -541,7 +545,7 @@ async fn an_idempotency_key_is_honoured_or_refused_on_every_route() {
         }
         let request = world.request(method, &filled(path)).header("Idempotency-Key", "once");
         let answer = request.json("{}").send().await;
-        if answer.body.contains("does not honour an Idempotency-Key") {
+        if answer.body.contains("does not support an Idempotency-Key") {
             let error = answer.problem(400);
             assert!(error.starts_with(&format!("{method} {path} does not")), "{error}");
             refused += 1;

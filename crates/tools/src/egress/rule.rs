@@ -198,7 +198,9 @@ impl FromStr for HostRule {
             Some("") => return Ok(Self::new(Host::Any, https, None, methods, private)),
             Some(rest) if rest.starts_with('.') => (true, &rest[1..]),
             Some(rest) if rest.starts_with(':') => {
-                let port = rest[1..].parse().map_err(|_| wrong("the port is not a number from 1 to 65535".into()))?;
+                let port = rest[1..]
+                    .parse()
+                    .map_err(|_| wrong("the port is not a number from 1 to 65535".into()))?;
                 return Ok(Self::new(Host::Any, https, Some(port), methods, private));
             }
             Some(_) => return Err(wrong("`*` stands alone or as `*.`".into())),

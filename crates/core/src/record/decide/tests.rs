@@ -143,7 +143,7 @@ fn every_mistake_of_a_draft_is_told_at_once() {
     let labels = "metadata.labels.a b";
     assert_eq!(paths, [labels, labels, "metadata.finalizers[0]", "spec.agent"]);
     assert!(
-        err.to_string().starts_with("tick/a is not valid: metadata.labels.a b is no label key")
+        err.to_string().starts_with("tick/a is not valid: metadata.labels.a b is not a label key")
     );
     let err = put(&TICK, None, draft(json!(7)), ID, at(1)).unwrap_err();
     assert_eq!(err.to_string(), "tick/a is not valid: spec must be an object");

@@ -34,28 +34,30 @@ pub const CONTEXT: KindInfo = KindInfo {
 
 fn schema() -> Value {
     json!({
-        "description": "Values, files and a piece of a prompt that agents share by name. A Context \
-            is given to runs that name it: values as variables of their commands, files to be read, \
-            the prompt to the model.",
+        "description": "A named set of variables, files and prompt text. A run that names the \
+            Context gets the values as variables of its commands, the files to read, and the \
+            prompt for its model.",
         "type": "object",
         "additionalProperties": false,
         "properties": {
             "values": {
-                "description": "Texts by name. Not for secrets: keep those in the vault.",
+                "description": "Variables: names and texts. Not for secrets: keep those in the \
+                    vault.",
                 "type": "object",
                 "maxProperties": 1024,
                 "propertyNames": { "pattern": "^[A-Za-z0-9._-]{1,253}$" },
                 "additionalProperties": { "type": "string" },
             },
             "files": {
-                "description": "Contents by path. A path is relative, has no `..` and no empty part.",
+                "description": "Files: paths and contents. A path is relative, without `..` and \
+                    without empty parts.",
                 "type": "object",
                 "maxProperties": 1024,
                 "propertyNames": { "maxLength": MAX_PATH, "minLength": 1 },
                 "additionalProperties": { "type": "string" },
             },
             "prompt": {
-                "description": "A text to be given to agents that name this context.",
+                "description": "A text for the model of runs that name this context.",
                 "type": "string",
             },
         },

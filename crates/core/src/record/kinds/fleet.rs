@@ -170,8 +170,8 @@ fn check_pack(spec: &Value) -> Vec<FieldError> {
 
 fn pack_schema() -> Value {
     json!({
-        "description": "What the template of a fleet or lineage was at one revision: \
-            `overmind rollout history`. They make them.",
+        "description": "One revision of the template of a fleet or lineage, created by it: \
+            `overmind rollout history`.",
         "type": "object",
         "required": ["template", "revision"],
         "additionalProperties": false,

@@ -54,7 +54,7 @@ pub const AGENT: KindInfo = shown(
         column("VERSION", |record, _| text(record, "/metadata/generation")),
         wide("ROLE", |record, _| text(record, "/spec/role")),
     ],
-    || schema("Who works: a model and its role, or a program. A version of it never changes."),
+    || schema("A definition: a model with its role, or a program. A version never changes."),
 );
 
 pub const SESSION: KindInfo = shown(
@@ -92,7 +92,7 @@ pub const COLONY: KindInfo = shown(
     "colony",
     "colonies",
     &["namespace", "namespaces", "ns"],
-    "nothing yet: there is one, `default`",
+    "no command yet: there is one, `default`",
     &[column("STATUS", |record, _| text(record, "/status/phase"))],
     || schema("The group that every resource belongs to."),
 );
@@ -146,7 +146,7 @@ pub const CORTEX: KindInfo = shown(
         column("STATUS", |record, _| text(record, "/status/phase")),
         column("VERSION", |record, _| text(record, "/status/version")),
     ],
-    || schema("What serves the API and decides."),
+    || schema("The part of the server that serves the API and makes decisions."),
 );
 
 pub const WEAVER: KindInfo = shown(
@@ -159,7 +159,12 @@ pub const WEAVER: KindInfo = shown(
         column("LAST", |record, now| ago(record, "/status/lastPass", now)),
         column("RESULT", |record, _| text(record, "/status/result")),
     ],
-    || schema("A loop that brings what is there to what is declared: `overmind loop list`."),
+    || {
+        schema(
+            "A control loop that brings the observed state to the declared state: `overmind \
+        loop list`.",
+        )
+    },
 );
 
 pub const ORACLE: KindInfo = shown(
@@ -172,7 +177,7 @@ pub const ORACLE: KindInfo = shown(
         column("RUNNING", |record, _| text(record, "/status/running")),
         column("CAPACITY", |record, _| text(record, "/status/capacity")),
     ],
-    || schema("What decides when sessions run."),
+    || schema("The scheduler of sessions."),
 );
 
 pub const AKASHA: KindInfo = shown(
@@ -185,7 +190,7 @@ pub const AKASHA: KindInfo = shown(
         column("MEMORIES", |record, _| text(record, "/status/memoryItems")),
         column("BYTES", |record, _| text(record, "/status/bytes")),
     ],
-    || schema("What keeps state, the log and what is remembered."),
+    || schema("The store of state, log and memory."),
 );
 
 fn schema(description: &str) -> Value {
