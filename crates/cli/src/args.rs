@@ -100,8 +100,8 @@ Examples:
   overmind up --listen 127.0.0.1:0            any free port
   overmind up --listen 0.0.0.0:8420 --tls-cert cert.pem --tls-key key.pem
 
-The first SIGTERM or SIGINT lets work under way finish, a second one stops now, a third
-one aborts. Sessions that are cut off go on after the next start.")]
+The first SIGTERM or SIGINT lets current work finish, a second one stops the server now, a
+third one aborts it. Interrupted runs continue after the next start.")]
     Up(UpArgs),
     /// Start the server in the background: `up --detach`, as it was called before
     #[command(hide = true)]
@@ -112,7 +112,7 @@ one aborts. Sessions that are cut off go on after the next start.")]
         after_help = "\
 Examples:
   overmind down
-  overmind down --timeout 60                  wait up to a minute for work under way"
+  overmind down --timeout 60                  waits up to a minute for current work"
     )]
     Down(DownArgs),
     /// Show the server's state
@@ -132,18 +132,19 @@ Examples:
     #[command(after_help = "\
 Examples:
   overmind run coder \"fix the failing test\"
-  overmind run --name build make -j4            a program and its arguments, as they are
-  overmind run 'make && make test'              one word with spaces: a line for the shell
+  overmind run --name build make -j4            a program and its arguments, unchanged
+  overmind run 'make && make test'              one word with spaces: a shell command line
   overmind run -d --restart on-failure ./serve.sh
   ID=$(overmind run -q -d coder \"write: notes.txt: hello\")
 
-Options stand before a program, whose own arguments follow it, and before or after the task of an
-agent; what follows `--` is text.
+Put options before a program, because the words after it are its own arguments. With an agent,
+options can be before or after the task; everything after `--` is text.
 
-On a terminal it follows the run, as `docker run` does: output is shown, what needs a decision is
-asked there, ^C leaves the run to itself. Elsewhere it returns when the program runs; --follow and
---wait stay. With them the exit code is the program's, or tells how an agent's run ended:
-0 done, 10 failed or not started, 11 stopped, 12 waits for a human.")]
+On a terminal, `run` follows the run, as `docker run` does: it shows the output and asks you for
+decisions; ^C detaches, and the run continues. Without a terminal, it returns when the program
+runs, unless you pass --follow or --wait. When it follows or waits, it exits with the program's
+exit code, or for an agent with: 0 done, 10 failed or not started, 11 stopped, 12 waits for a
+human.")]
     Run(Box<RunArgs>),
     /// List runs
     #[command(after_help = "\
@@ -168,7 +169,7 @@ Examples:
   overmind events 019a -f                     one run's events as they happen
   overmind events 019a -o json | jq .type
   overmind events --stream --from 0 --no-follow > events.ndjson
-  overmind events --stream --from $((LAST + 1))   goes on where another one ended
+  overmind events --stream --from $((LAST + 1))   continues where an earlier one ended
   overmind events build --stream --kind process.")]
     Events(EventsArgs),
     /// List what waits for a human: approvals, questions and budget requests
@@ -187,45 +188,45 @@ Examples:
     Approve(ApproveArgs),
     /// Refuse actions that wait for approval
     Deny(DenyArgs),
-    /// Stop runs: a command gets TERM, and KILL after a while; an agent does no more
+    /// Stop runs: a command gets TERM, then KILL; an agent starts no further step
     #[command(after_help = "\
 Examples:
   overmind stop build
-  overmind stop build fix --grace 30s          how long a command may take
-  overmind stop boss --cascade                also what was started for it")]
+  overmind stop build fix --grace 30s          TERM, then KILL after 30 seconds
+  overmind stop boss --cascade                also the runs that were started for it")]
     Stop(crate::args_command::StopArgs),
     /// End runs at once
     #[command(after_help = "\
 Examples:
   overmind kill build
-  overmind kill boss --cascade                also what was started for it
+  overmind kill boss --cascade                also the runs that were started for it
   overmind kill --all                         every command that is running")]
     Kill(crate::args_command::KillArgs),
-    /// Say more to a run: it goes on with that, also when it rests or has ended
+    /// Send a message to a run; an idle or ended run continues with it
     #[command(after_help = "\
 Examples:
   overmind send fix \"and add a test for it\"
-  overmind send claude --wait \"and the tests?\"  shows what comes of it
+  overmind send claude --wait \"and the tests?\"  shows the reply
   overmind send build yes, go on              typed into a program
 
-An agent that rests or has ended goes on with the same conversation, in the same files; one that works
-gets it before its next turn. Claude Code and Codex get it when their current turn is over. A program gets it
-as input while it runs.")]
+If the agent is idle or has ended, it continues the same conversation with the same files. If it
+is working, it gets the message before its next turn; Claude Code and Codex get it after their
+current turn. A program gets it as input while it runs.")]
     Send(crate::args_command::SendArgs),
     /// Use the terminal of a run, in this one
     #[command(after_help = "\
 Examples:
-  overmind attach claude                      ^P ^Q leaves; the run goes on
+  overmind attach claude                      ^P ^Q detaches; the run continues
   overmind attach claude --detach-key ctrl-]
-  overmind attach claude --read-only          ^C or q leaves
+  overmind attach claude --read-only          ^C or q detaches
 
-Several may be attached; the terminal has the size of whoever typed last. Exits with 0 for who
-leaves, and with the command's exit code when it ends.")]
+Several people can attach at once; the terminal has the size of the one who typed last. Exits
+with 0 if you detach, and with the command's exit code when it ends.")]
     Attach(crate::args_command::AttachArgs),
-    /// Watch what running commands use; of one run also its state and its last lines
+    /// Watch the resource use of running commands; for one run, also its state and last lines
     #[command(after_help = "\
 Examples:
-  overmind top                                q leaves
+  overmind top                                q quits
   overmind top build                          one run
   overmind top --once -o json")]
     Top(crate::args_command::TopArgs),
@@ -238,7 +239,7 @@ Examples:
   overmind info build                         its state, environment, processes, measurements
   overmind info build -o json | jq -r .room.branch")]
     Info(crate::args_command::OneRunArgs),
-    /// Show what a run came to; exits as the run did
+    /// Show the result of a run; exits with its exit code
     #[command(after_help = "\
 Examples:
   overmind result build
@@ -247,7 +248,7 @@ Examples:
     /// Stream events as lines of JSON: `events --stream`, as it was called before
     #[command(hide = true)]
     Subscribe(crate::args_command::SubscribeArgs),
-    /// Wait until runs have ended, exiting as the first that failed did; or for resources
+    /// Wait until runs have ended, and exit like the first that failed; or wait for resources
     #[command(after_help = "\
 Examples:
   overmind wait build; echo $?
@@ -266,7 +267,7 @@ Examples:
         #[arg(long)]
         cascade: bool,
     },
-    /// Show a run's recorded timeline again, or prove that it decides the same way again
+    /// Show a run's recorded timeline, or verify that its decisions can be reproduced
     #[command(after_help = "\
 Examples:
   overmind replay 019a                        the whole timeline
@@ -277,7 +278,7 @@ Examples:
         /// Repeat every decision of the run from its log; fail at the first difference
         #[arg(long, conflicts_with = "follow")]
         verify: bool,
-        /// Continue until the run rests or ends
+        /// Continue until the run is idle or ends
         #[arg(short, long)]
         follow: bool,
     },
@@ -348,7 +349,7 @@ A name must be whole. The log keeps a record that the run was removed, so that `
 holds; costs stay in the sums. Only admins may do this. Exit code 5 when the run has not ended, or its work is
 undecided. To remove old runs automatically, set `store.retention_days`.")]
     Rm(crate::args_room::RmArgs),
-    /// Bring the files of a run's worktree back to what they were before a step
+    /// Restore the files of a run's worktree to their state before a step
     #[command(after_help = "\
 Examples:
   overmind undo fix                           the latest change; again: the one before it
@@ -359,7 +360,7 @@ Snapshots are taken before and after each step of an agent that may change files
 of a program ends. Files that git ignores are neither saved nor brought back. Exit code 5 when it
 cannot be done as things are: the run works, or its worktree is gone.")]
     Undo(crate::args_room::UndoArgs),
-    /// Put undecided work of ended runs on their branches
+    /// Save undecided work of ended runs on their branches, and remove the worktrees
     #[command(after_help = "\
 Examples:
   overmind prune --dry-run                    what would go
@@ -368,13 +369,13 @@ Examples:
 Worktrees go, work does not: what was not committed becomes a commit on the run's branch, where
 `overmind done` still decides. Worktrees that were asked for with --keep stay.")]
     Prune(crate::args_room::PruneArgs),
-    /// Show where the services of a run answer
+    /// Show the addresses of a run's services
     #[command(after_help = "\
 Examples:
   overmind url fix                            all of them
   curl $(overmind url fix web)")]
     Url(crate::args_room::UrlArgs),
-    /// List tools, or call one in a run's name
+    /// List tools, or call one on behalf of a run
     #[command(subcommand, visible_alias = "tools")]
     #[command(after_help = "\
 Examples:
@@ -388,7 +389,7 @@ Examples:
   overmind memory add \"the staging port is 8080\"
   overmind memory search \"which port\"")]
     Memory(MemoryCommand),
-    /// Manage servers of tools (MCP)
+    /// Manage MCP tool servers
     #[command(subcommand)]
     #[command(after_help = "\
 Examples:
@@ -422,7 +423,7 @@ Examples:
   overmind mail send writer \"the build is done\"
   overmind mail list")]
     Mail(MailCommand),
-    /// Tell whether an agent may do something: `acl can`, as it was called before
+    /// Show whether an agent may do something: `acl can`, as it was called before
     #[command(hide = true)]
     Can(CanArgs),
     /// Show and change what agents may do in the mesh
@@ -442,7 +443,7 @@ Examples:
     /// Print a link that opens the dashboard in a browser, signed in
     #[command(after_help = "Example:\n  overmind dash")]
     Dash,
-    /// Manage keys to the API
+    /// Manage API keys
     #[command(subcommand, visible_alias = "keys")]
     #[command(after_help = "\
 Examples:
@@ -456,7 +457,7 @@ Examples:
   overmind vault set openai_api_key
   overmind vault list")]
     Vault(crate::args_vault::VaultCommand),
-    /// Run something on a schedule
+    /// Run an agent or a program on a schedule
     #[command(subcommand)]
     #[command(after_help = "\
 Examples:
@@ -473,7 +474,7 @@ Examples:
   overmind rollout status fleet/web
   overmind rollout undo fleet/web")]
     Rollout(crate::rollout::RolloutCommand),
-    /// List resources of a kind: what is declared, and runs, agents, hives, secrets, memory
+    /// List resources of a kind, such as fleets, runs, agents, secrets or memory
     #[command(after_help = "\
 Examples:
   overmind get rituals
@@ -495,7 +496,7 @@ Artifacts of runs stand beside it, in FILE.artifacts. The secrets of the data di
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
     },
-    /// Put a backup in the database's place; the server must be down
+    /// Replace the database with a backup; the server must be stopped
     #[command(after_help = "\
 Example:
   overmind down && overmind restore overmind-2026-11-21.db && overmind up -d
@@ -509,7 +510,7 @@ The database that was there is kept beside it, under a name that ends in `.befor
         #[arg(long)]
         force: bool,
     },
-    /// Set and show what may be spent
+    /// Set and show budgets
     #[command(subcommand, visible_alias = "budgets")]
     #[command(after_help = "\
 Examples:
@@ -540,14 +541,14 @@ Examples:
   overmind config show -o wide
   overmind config set log.level debug")]
     Config(ConfigCommand),
-    /// Try what agents may do: explain a call, test recorded ones
+    /// Check what agents may do: explain a call, test recorded calls
     #[command(subcommand)]
     #[command(after_help = "\
 Examples:
   overmind policy explain --command 'git push'
   overmind policy show")]
     Policy(crate::policy_cmd::PolicyCommand),
-    /// Propose what each session of a project gets, and an agent for it; needs no server
+    /// Propose an .overmind.yml for a project, and an agent for it; needs no server
     #[command(after_help = "\
 Reads compose.yaml, Procfile, devcontainer.json, .env.example and package.json, prints an
 .overmind.yml, and writes it to the project's top unless one is there (exit code 5). A file in the
@@ -559,7 +560,7 @@ Examples:
   overmind init --print ~/src/shop            only shows it
   overmind init --force                       replaces the file")]
     Init(crate::init::InitArgs),
-    /// Confirm what a project's .overmind.yml orders to be run
+    /// Confirm the commands that a project's .overmind.yml runs
     #[command(after_help = "\
 Setup commands, services and the like come with the repository. They run only after an admin has read
 and confirmed them; when the file changes they are asked about again. `overmind run` asks at the
@@ -584,14 +585,14 @@ gone have left does.")]
         #[arg(long)]
         fix: bool,
     },
-    /// Measure what sandboxes give here; needs no server
+    /// Measure the sandboxes of this machine; needs no server
     #[command(subcommand)]
     #[command(after_help = "\
 Examples:
   overmind sandbox levels
   overmind sandbox attest namespace")]
     Sandbox(SandboxCommand),
-    /// Measure five metrics on this machine, each beside what the machine can do at best
+    /// Measure five metrics on this machine, each compared with the best that the machine can do
     #[command(after_help = "\
 Examples:
   overmind bench --quick
@@ -656,7 +657,7 @@ pub struct UpArgs {
     /// Private key of the certificate in PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert", value_hint = ValueHint::FilePath)]
     pub tls_key: Option<String>,
-    /// Where sessions work that name no directory [default: the current directory]
+    /// Working directory of runs that name none [default: the current directory]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub workspace: Option<String>,
     /// What to log: error, warn, info, debug, trace or directives [default: info]
@@ -679,50 +680,52 @@ pub struct UpArgs {
 
 #[derive(Clone, Debug, Args)]
 pub struct DownArgs {
-    /// How long to wait for work under way before it is cut off: 30s, 2m; a bare number is seconds
+    /// How long to wait for current work before it is interrupted: 30s, 2m; a bare number is
+    /// seconds
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration::whole::<u64>(0, 3600))]
     pub timeout: u64,
 }
 
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
-    /// An agent, by its name, its id or a unique part of it, and what it is to do; or a program and
-    /// its arguments, which are passed on as they are. One word with spaces is a line for the shell
+    /// An agent (its name, its id or a unique part of it) and its task; or a program and its
+    /// arguments, which are passed on unchanged. One word with spaces is a shell command line
     #[arg(required_unless_present_any = ["agent", "provider"], trailing_var_arg = true, allow_hyphen_values = true)]
     pub words: Vec<String>,
-    /// Follow the run until it rests or ends; the default on a terminal
+    /// Follow the run until it is idle or ends; the default on a terminal
     #[arg(short, long)]
     pub follow: bool,
-    /// Wait until the run rests, ends or needs a human, showing nothing
+    /// Wait until the run is idle, ends or needs a human, without output
     #[arg(short, long, conflicts_with = "follow")]
     pub wait: bool,
-    /// End with the answer, instead of resting until it is sent more; also by OVERMIND_ONCE=1
+    /// End the run after its answer, instead of keeping it idle for more input; also set by
+    /// OVERMIND_ONCE=1
     #[arg(long)]
     pub once: bool,
     /// Step limit; 0 is no limit [default: the agent's own limit]
     #[arg(long, value_name = "N")]
     pub step_limit: Option<u32>,
-    /// Return as soon as it has been taken, before its program runs
+    /// Return as soon as the server has accepted the run, before its program runs
     #[arg(short, long, conflicts_with_all = ["follow", "wait"])]
     pub detach: bool,
-    /// Directory to work in, in a project or its top [default: where you stand, but
-    /// for your home and `/`]
+    /// Directory to work in, in a project or its top [default: the current directory, except your
+    /// home and `/`]
     #[arg(long, visible_alias = "project", value_name = "PATH", value_hint = ValueHint::DirPath)]
     pub workspace: Option<PathBuf>,
-    /// Begin in this directory, from the one to work in
+    /// Start in this directory, relative to the one to work in
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub cwd: Option<PathBuf>,
-    /// What to call it: small letters, digits and hyphens; no two runs under way share a name
-    /// [default: a generated one]
+    /// Name of the run: small letters, digits and hyphens; unique among unfinished runs [default: a
+    /// generated one]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// The run that it is started for: an id, a name, or a unique part of one
     #[arg(long, value_name = "RUN")]
     pub parent: Option<String>,
-    /// Label it, to find it again with `overmind ps -l`; may be given again
+    /// Label for `overmind ps -l`; can be repeated
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = crate::args_command::label)]
     pub label: Vec<(String, String)>,
-    /// Give it the values and the prompt of this context; may be given again
+    /// Give it the values, files and prompt of this context; can be repeated
     #[arg(long, value_name = "CONTEXT")]
     pub context: Vec<String>,
     /// Most US dollars that it and the runs that it starts may spend on models
@@ -731,7 +734,8 @@ pub struct RunArgs {
     /// Most tokens, input and output together, that it and the runs that it starts may use
     #[arg(long, value_name = "N")]
     pub tokens: Option<u64>,
-    /// Confirm what the project orders to be run, without asking; see `overmind help trust`
+    /// Confirm the commands of the project's .overmind.yml without asking; see `overmind help
+    /// trust`
     #[arg(long)]
     pub trust_project: bool,
     /// Idempotency key: a repeated request with it returns the first run
@@ -748,7 +752,7 @@ pub struct PsArgs {
     /// Also runs that have ended
     #[arg(short, long)]
     pub all: bool,
-    /// Only runs in one of these states, separated by commas; words of JSON are taken, too
+    /// Only runs in one of these states, separated by commas; the states of JSON also work
     #[arg(long, value_enum, value_name = "STATE", value_delimiter = ',')]
     pub status: Vec<crate::args_command::Status>,
     /// Only runs of this agent: its name, its id, or a unique part of it
@@ -781,7 +785,7 @@ pub struct ForkArgs {
     /// Another role text from there on
     #[arg(long, value_name = "TEXT")]
     pub prompt: Option<String>,
-    /// What to call the new run; otherwise it gets a generated name
+    /// Name of the new run [default: a generated one]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// Show what happens until the new run ends

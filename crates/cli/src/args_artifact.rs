@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueHint};
 
 #[derive(Debug, Subcommand)]
 pub enum ArtifactCommand {
-    /// List what a run has saved, newest first
+    /// List the artifacts of a run, newest first
     #[command(visible_alias = "ls")]
     #[command(after_help = "\
 Examples:
@@ -26,7 +26,7 @@ Examples:
   overmind artifact get build out/app.zip --file app.zip
   overmind artifact get report.md             in a run: its own")]
     Get(ArtifactGetArgs),
-    /// Save a file as an artifact; the same name again takes its place
+    /// Save a file as an artifact; an artifact of the same name is replaced
     #[command(after_help = "\
 Examples:
   overmind artifact save build report.md --file report.md
@@ -43,7 +43,7 @@ Example:
 // A run and a name, or in a run a name alone. (A doc comment would become the help of the command.)
 #[derive(Debug, Args)]
 pub struct ArtifactOfRun {
-    /// The run, which may be left out in a run, and the artifact's name
+    /// The run (can be omitted inside a run) and the artifact's name
     #[arg(required = true, num_args = 1..=2, value_names = ["RUN", "NAME"])]
     pub of: Vec<String>,
 }
@@ -67,7 +67,7 @@ pub struct ArtifactSaveArgs {
     /// Read this file [default: standard input]
     #[arg(short, long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub file: Option<PathBuf>,
-    /// What it is, such as text/csv [default: guessed]
+    /// Media type, such as text/csv [default: guessed]
     #[arg(long = "type", value_name = "TYPE")]
     pub media_type: Option<String>,
 }

@@ -28,7 +28,7 @@ Examples:
 Example:
   overmind budget rm agent:coder")]
     Rm {
-        /// What it limits, as `budget list` prints it, or its id or a unique part of that
+        /// The scope, as `budget list` prints it, or the id or a unique part of it
         id: String,
     },
 }
@@ -44,7 +44,7 @@ pub struct BudgetSetArgs {
     /// Input and output tokens together
     #[arg(long, value_name = "N")]
     pub tokens: Option<u64>,
-    /// The window after which it starts again from zero
+    /// The period after which spending starts again from zero
     #[arg(long, value_enum, value_name = "PERIOD")]
     pub per: PeriodArg,
     /// Warn in the inbox instead of refusing

@@ -9,12 +9,11 @@ use crate::duration;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Options of commands")]
 pub struct CommandFlags {
-    /// The agent, or the command, in place of the first word; `claude`, `codex`, `gemini` and
-    /// `opencode` are there without being made
+    /// The agent or command, instead of the first word; `claude`, `codex`, `gemini` and `opencode`
+    /// exist without being created
     #[arg(long, value_name = "AGENT")]
     pub agent: Option<String>,
-    /// The protocol of its output; without an agent all words are the
-    /// task of Claude Code or Codex
+    /// Format of its output; without an agent, all words are the task of Claude Code or Codex
     #[arg(long, value_enum, value_name = "PROVIDER")]
     pub provider: Option<ProviderArg>,
     /// The model that the agent's program is to use
@@ -35,19 +34,20 @@ pub struct CommandFlags {
     /// The window of --max-restarts: 90s, 10m; a bare number is seconds [default: 60s]
     #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u32>(0, u32::MAX.into()))]
     pub max_seconds: Option<u32>,
-    /// Before the first restart: 500ms, 2s; doubles with each, up to a minute [default: 1s]
+    /// Delay before the first restart: 500ms, 2s; doubles with each restart, up to a minute
+    /// [default: 1s]
     #[arg(long, value_name = "DURATION", value_parser = duration::milliseconds_with_unit)]
     pub backoff: Option<u32>,
     /// End it as stuck if it writes nothing and uses no CPU for this long: 90s, 10m; 0 is never
     /// [default: 0]
     #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u32>(0, u32::MAX.into()))]
     pub activity_timeout: Option<u32>,
-    /// none or namespace: the sandbox it runs in, the agent's own or a stronger one [default: the
-    /// agent's, and none for words]
+    /// Sandbox level: that of the agent or a stronger one [default: the agent's, and none for a
+    /// command line]
     #[arg(long, value_enum, value_name = "LEVEL", hide_possible_values = true)]
     pub sandbox: Option<SandboxArg>,
-    /// host, mesh or none: its network in a sandbox; mesh is this server and the services of its
-    /// environment. More than its agent's is for admins [default: the agent's, else mesh]
+    /// Network in a sandbox: host, mesh (this server and the services of its environment) or none.
+    /// Only admins can give more than the agent has [default: the agent's, else mesh]
     #[arg(long, value_enum, value_name = "NETWORK", hide_possible_values = true)]
     pub network: Option<NetworkArg>,
     /// Memory limit of all its processes, such as 512M or 4G; processes beyond it are killed
@@ -62,8 +62,8 @@ pub struct CommandFlags {
     /// Add this to its environment
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,
-    /// Give it this credential of the server's (OVERMIND_CRED_CREDENTIAL, or of its vault) as
-    /// NAME; service:SERVICE is a placeholder
+    /// Set NAME to this credential of the server (OVERMIND_CRED_CREDENTIAL, or a secret of its
+    /// vault); service:SERVICE gives a placeholder
     #[arg(long, value_name = "NAME=CREDENTIAL", value_parser = pair)]
     pub env_from: Vec<(String, String)>,
 }
@@ -194,19 +194,19 @@ pub struct KillArgs {
 pub struct SendArgs {
     /// The run: an id, a name, or a unique part of one
     pub id: String,
-    /// Text to type; a line end follows
+    /// Text to send; a line end is added
     #[arg(required_unless_present = "secret")]
     pub words: Vec<String>,
-    /// Take the text from standard input, and show it in neither log nor events
+    /// Read the text from standard input, and do not record it in log and events
     #[arg(long, conflicts_with = "words")]
     pub secret: bool,
     /// Without a line end
     #[arg(long)]
     pub raw: bool,
-    /// Follow the run until it rests or ends; the default on a terminal
+    /// Follow the run until it is idle or ends; the default on a terminal
     #[arg(short, long, conflicts_with_all = ["wait", "raw"])]
     pub follow: bool,
-    /// Return as soon as it has been sent; the default elsewhere
+    /// Return as soon as it has been sent; the default without a terminal
     #[arg(short, long, conflicts_with_all = ["follow", "wait"])]
     pub detach: bool,
     /// Wait until it asks for input, ends or is silent, and print its output
@@ -224,7 +224,7 @@ pub struct AttachArgs {
     /// Watch without typing; needs no terminal
     #[arg(long)]
     pub read_only: bool,
-    /// Keys that leave: characters or ctrl- and one, separated by commas; `none` for none
+    /// Keys that detach: characters, or ctrl- and a character, separated by commas; `none` for none
     #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", value_parser = crate::attach::parse_keys)]
     pub detach_key: crate::attach::DetachKeys,
 }
@@ -256,7 +256,7 @@ pub struct SubscribeArgs {
     /// The same
     #[arg(long, value_name = "RUN", conflicts_with = "id")]
     pub run: Option<String>,
-    /// Only events whose type begins so; may be given again
+    /// Only events whose type begins with this; can be repeated
     #[arg(long, value_name = "PREFIX")]
     pub kind: Vec<String>,
     /// Begin with the event at this offset, 0 for the first of all [default: with the next one]
@@ -278,8 +278,8 @@ pub struct WaitArgs {
     /// Runs: ids, names, or unique parts of them; with --for resources: KIND/NAME, or KIND NAME
     #[arg(required = true, value_name = "RUN")]
     pub ids: Vec<String>,
-    /// Wait for this of resources: condition=NAME, condition=NAME=STATUS, jsonpath={.status.phase}=VALUE
-    /// or delete
+    /// What to wait for: condition=NAME, condition=NAME=STATUS, jsonpath={.status.phase}=VALUE or
+    /// delete
     #[arg(long = "for", value_name = "WHAT", value_parser = crate::resource_wait::wanted)]
     pub wanted: Option<crate::resource_wait::Wanted>,
     /// Give up after: 500ms, 5s, 10m; a bare number below 1000 is seconds

@@ -6,11 +6,11 @@ use clap::{Args, Subcommand, ValueEnum};
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "\
 Examples:
-  overmind inbox                              what waits now; what is alike stands in one row
-  overmind inbox --watch                      and what comes, as it comes
-  overmind inbox --all --kind approval        what was answered, by whom
-  overmind inbox show fix                     one item with everything that it would do
-  overmind inbox proposals >> policy.toml     rules for what is approved again and again")]
+  overmind inbox                              open items; similar ones are one row
+  overmind inbox --watch                      also new items, as they are added
+  overmind inbox --all --kind approval        also answered items, and by whom
+  overmind inbox show fix                     one item with all effects of the action
+  overmind inbox proposals >> policy.toml     rules for actions that you approve repeatedly")]
 pub struct InboxArgs {
     #[command(subcommand)]
     pub command: Option<InboxCommand>,
@@ -20,7 +20,7 @@ pub struct InboxArgs {
     /// Only this kind
     #[arg(long, value_enum, value_name = "KIND")]
     pub kind: Option<Kind>,
-    /// Only items of this group, or of one that begins so
+    /// Only items of this group (its key, or a beginning of it)
     #[arg(short, long, value_name = "KEY")]
     pub group: Option<String>,
     /// Give each item a row of its own
@@ -45,7 +45,7 @@ pub enum Kind {
 
 #[derive(Clone, Debug, Subcommand)]
 pub enum InboxCommand {
-    /// Show one item with everything that is known about it
+    /// Show one item with all its data
     #[command(after_help = "\
 Examples:
   overmind inbox show build
@@ -54,7 +54,7 @@ Examples:
         /// The item or its run: an id, a unique part of one, or the run's name
         id: String,
     },
-    /// Print rules for what was approved often enough, ready to stand in a policy file
+    /// Print policy rules for actions that were approved often enough
     #[command(after_help = "\
 Examples:
   overmind inbox proposals
@@ -67,20 +67,20 @@ Examples:
 Examples:
   overmind approve fix --reason \"looked at the command\"
   overmind approve fix 4f1c                   several at once
-  overmind approve --group 4f1c02d3           all that are alike, after a look at them
+  overmind approve --group 4f1c02d3           all similar items, after you have reviewed them
 
 What is approved begins at once: there is nothing to take back, but `overmind stop RUN` stops it.")]
 pub struct ApproveArgs {
     /// Items or their runs: ids, unique parts of them, or names of runs
     #[arg(value_name = "ID", required_unless_present = "group", conflicts_with = "group")]
     pub ids: Vec<String>,
-    /// All open items of this group, or of the one that begins so
+    /// All open items of this group (its key, or a beginning of it)
     #[arg(short, long, value_name = "KEY")]
     pub group: Option<String>,
-    /// Do not ask before something of high risk or a whole group is approved
+    /// Do not ask before approving high risk or a whole group
     #[arg(short, long)]
     pub yes: bool,
-    /// Why; the agent and the audit log see it
+    /// The reason, for the agent and the audit log
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
     #[command(flatten)]
@@ -96,13 +96,13 @@ pub struct DenyArgs {
     /// Items or their runs: ids, unique parts of them, or names of runs
     #[arg(value_name = "ID", required_unless_present = "group", conflicts_with = "group")]
     pub ids: Vec<String>,
-    /// All open items of this group, or of the one that begins so
+    /// All open items of this group (its key, or a beginning of it)
     #[arg(short, long, value_name = "KEY")]
     pub group: Option<String>,
     /// Do not ask before a whole group is answered
     #[arg(short, long, requires = "group")]
     pub yes: bool,
-    /// Why; the agent and the audit log see it
+    /// The reason, for the agent and the audit log
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
 }
@@ -114,7 +114,7 @@ Example:
 pub struct AnswerArgs {
     /// The question or its run: an id, a unique part of one, or the run's name
     pub id: String,
-    /// The answer; several words are put together
+    /// The answer; several words are joined
     #[arg(required = true, value_name = "TEXT")]
     pub text: Vec<String>,
 }

@@ -33,17 +33,17 @@ Examples:
         /// The server
         id: Option<String>,
     },
-    /// Approve tools as they are offered now
+    /// Approve the current definitions of tools
     #[command(after_help = "\
 Examples:
   overmind mcp pin files                      all that can be approved
   overmind mcp pin --all                      all of all servers
-  overmind mcp pin files read_text_file       one, after a look at `overmind mcp tools files`")]
+  overmind mcp pin files read_text_file       one tool; review it first: `overmind mcp tools files`")]
     Pin {
         /// The server
         #[arg(required_unless_present = "all", conflicts_with = "all")]
         id: Option<String>,
-        /// Approve what can be approved of all servers
+        /// Approve all tools of all servers that can be approved
         #[arg(long)]
         all: bool,
         /// The server's own name of the tool
@@ -52,7 +52,7 @@ Examples:
         #[arg(long, requires = "tool")]
         hash: Option<String>,
     },
-    /// Take the approval of a tool back
+    /// Withdraw the approval of a tool
     #[command(after_help = "\
 Example:
   overmind mcp unpin files read_text_file")]
@@ -62,7 +62,7 @@ Example:
         /// The server's own name of the tool
         tool: String,
     },
-    /// Serve a run's own tools over standard input and output, for the program that it is
+    /// Serve a run's own tools over standard input and output, for the run's program
     #[command(after_help = "\
 Example, in the configuration of an agent that runs as a command:
   {\"mcpServers\": {\"overmind\": {\"command\": \"overmind\", \"args\": [\"mcp\", \"serve\"]}}}
@@ -70,7 +70,7 @@ Example, in the configuration of an agent that runs as a command:
 It needs OVERMIND_TOKEN, which every run's command has in its environment. Programs that speak
 MCP over HTTP use /mcp at the server with that token.")]
     Serve,
-    /// End a server and forget it
+    /// Stop and remove a server
     #[command(after_help = "\
 Example:
   overmind mcp rm files")]
@@ -110,13 +110,13 @@ pub struct McpAddArgs {
     /// One process for all sessions, or one for each
     #[arg(long, value_enum, default_value = "shared")]
     pub scope: ScopeArg,
-    /// How far the program is kept apart from this machine
+    /// How the program is isolated from this machine
     #[arg(long, value_enum, default_value = "namespace")]
     pub sandbox: McpSandboxArg,
     /// A directory of this machine that the program may read
     #[arg(long = "read-only", value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub read_only: Vec<PathBuf>,
-    /// Let it write the whole workspace of its session
+    /// Allow it to write to the whole workspace of its session
     #[arg(long)]
     pub writes_workspace: bool,
     /// Offer only tools that were pinned

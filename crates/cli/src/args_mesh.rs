@@ -21,8 +21,8 @@ Examples:
     #[command(after_help = "\
 Examples:
   overmind mesh put tasks/42 '{\"state\":\"open\"}'
-  overmind mesh put notes/today \"a text\"            what is not JSON is a text
-  overmind mesh put locks/build me --new --ttl 60     only if nobody has it
+  overmind mesh put notes/today \"a text\"            text that is not JSON
+  overmind mesh put locks/build me --new --ttl 60     only if the key does not exist
   overmind mesh put tasks/42 - --if-version 3 < task.json")]
     Put(MeshPutArgs),
     /// List keys that begin with a prefix
@@ -32,19 +32,19 @@ Examples:
   overmind mesh list
   overmind mesh list tasks/")]
     List {
-        /// What the keys begin with, exactly; nothing in it is a wildcard
+        /// Prefix of the keys, without wildcards
         #[arg(default_value = "")]
         prefix: String,
         /// Most entries to show
         #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         limit: u32,
     },
-    /// Print changes of keys as they come, one line of JSON for each
+    /// Print each change of keys as a line of JSON
     #[command(after_help = "\
 Example:
   overmind mesh watch tasks/ | jq .key")]
     Watch {
-        /// What the keys begin with, exactly
+        /// Prefix of the keys
         #[arg(default_value = "")]
         prefix: String,
     },
@@ -85,7 +85,7 @@ pub struct MeshPutArgs {
     pub key: String,
     /// JSON, or a text; `-` reads standard input
     pub value: String,
-    /// How long until it is gone: 90s, 10m, 2d; a bare number is seconds
+    /// Lifetime of the key: 90s, 10m, 2d; a bare number is seconds
     #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u64>(0, u64::MAX))]
     pub ttl: Option<u64>,
     /// Only if this is the current version of the key
@@ -107,9 +107,9 @@ pub struct PublishArgs {
 
 #[derive(Debug, Args)]
 pub struct SubscribeTopicArgs {
-    /// A topic; `*` is one word of it, `**` at its end all that follow. Without it, list
+    /// A topic; `*` matches one word, `**` at the end all following ones. Without a topic, list
     pub topic: Option<String>,
-    /// Whose subscription; in a run: its own agent's
+    /// Agent that subscribes [default in a run: its own agent]
     #[arg(long, value_name = "AGENT")]
     pub agent: Option<String>,
     /// Remove the subscription
@@ -125,7 +125,7 @@ Examples:
   overmind mail send writer \"the build is done\"
   overmind mail send capability:search '{\"query\":\"rust\"}' --type task_request")]
     Send {
-        /// An agent's name or id, or `capability:` and what one can do
+        /// An agent's name or id, or `capability:WORD`
         to: String,
         /// JSON, or a text; `-` reads standard input
         message: String,
@@ -135,19 +135,18 @@ Examples:
         /// The id of the message that it answers
         #[arg(long, value_name = "ID")]
         reply_to: Option<String>,
-        /// How long until it is dead if nobody has acknowledged it: 90s, 10m; a bare number is
-        /// seconds
+        /// Time until an unacknowledged message is dead: 90s, 10m; a bare number is seconds
         #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u64>(0, u64::MAX))]
         ttl: Option<u64>,
     },
-    /// List messages that wait, without taking them
+    /// List waiting messages without receiving them
     #[command(visible_alias = "ls")]
     #[command(after_help = "\
 Examples:
   overmind mail list --agent writer
-  overmind mail list --dead                   what nobody took")]
+  overmind mail list --dead                   messages that nobody acknowledged")]
     List {
-        /// Whose; in a run: its own agent's
+        /// Agent of the mailbox [default in a run: its own agent]
         #[arg(long, value_name = "AGENT")]
         agent: Option<String>,
         /// List dead messages instead
@@ -157,16 +156,16 @@ Examples:
         #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         limit: u32,
     },
-    /// Take messages: they come again unless they are acknowledged
+    /// Receive messages; they are delivered again unless you acknowledge them
     #[command(after_help = "\
 Examples:
   overmind mail read --agent writer
   overmind mail read --agent writer --wait 30s --ack")]
     Read {
-        /// Whose; in a run: its own agent's
+        /// Agent of the mailbox [default in a run: its own agent]
         #[arg(long, value_name = "AGENT")]
         agent: Option<String>,
-        /// Most messages to take
+        /// At most this many
         #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
         limit: u32,
         /// How long to wait for the first one, up to 30s; a bare number is seconds
@@ -176,12 +175,12 @@ Examples:
         #[arg(long)]
         ack: bool,
     },
-    /// Acknowledge messages, dead ones too: they are gone
+    /// Acknowledge messages, also dead ones; this removes them
     #[command(after_help = "\
 Example:
   overmind mail ack 019a --agent writer")]
     Ack(MailIds),
-    /// Give messages back, dead ones too: they can be read at once
+    /// Give messages back, also dead ones, so that they can be received again
     #[command(after_help = "\
 Example:
   overmind mail requeue 019a")]
@@ -193,7 +192,7 @@ pub struct MailIds {
     /// The messages' ids
     #[arg(required = true, num_args = 1..=100)]
     pub ids: Vec<String>,
-    /// Whose; in a run: its own agent's
+    /// Agent of the mailbox [default in a run: its own agent]
     #[arg(long, value_name = "AGENT")]
     pub agent: Option<String>,
 }
@@ -214,16 +213,16 @@ pub enum Verb {
 pub struct CanArgs {
     /// An agent's name or id, or a run's id; `me` in a run
     pub agent: String,
-    /// What it would do
+    /// The action
     #[arg(value_enum)]
     pub verb: Verb,
-    /// To what: an agent, a topic, a key, a service, a model
+    /// Its object: an agent, a topic, a key, a service, a model
     pub object: String,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum AclCommand {
-    /// Tell whether an agent may do something, and by which rule
+    /// Show whether an agent may do something, and by which rule
     #[command(after_help = "\
 Examples:
   overmind acl can writer message editor
@@ -235,7 +234,7 @@ Examples:
 Example:
   overmind acl list")]
     List,
-    /// Show what an agent may, and who has a say in it
+    /// Show the permissions of an agent, and which entries limit them
     #[command(after_help = "\
 Examples:
   overmind acl show writer
@@ -244,7 +243,7 @@ Examples:
         /// An agent's name or id, or a run's id; `me` in a run
         agent: String,
     },
-    /// Write an agent's whole entry, in place of the file's
+    /// Write the whole entry of an agent; it replaces the entry in the file
     #[command(after_help = "\
 Examples:
   overmind acl set writer writer.json
@@ -262,15 +261,15 @@ Examples:
   overmind acl allow writer message editor
   overmind acl allow writer write 'drafts/**'      `*` stops at a slash, `**` does not")]
     Allow(AclPattern),
-    /// Take a pattern out of an agent's list
+    /// Remove a pattern from an agent's list
     #[command(after_help = "\
 Example:
   overmind acl revoke writer message editor")]
     Revoke(AclPattern),
-    /// Take an agent's entry away: what the file says counts again
+    /// Remove an agent's entry, so that the file's entry applies again
     #[command(after_help = "\
 Example:
-  overmind acl rm writer                      the default holds for it again")]
+  overmind acl rm writer                      the default applies again")]
     Rm {
         /// The agent's name
         agent: String,
@@ -284,6 +283,6 @@ pub struct AclPattern {
     /// What it may do
     #[arg(value_enum)]
     pub verb: Verb,
-    /// To what
+    /// The object, or a pattern of objects
     pub pattern: String,
 }

@@ -39,7 +39,7 @@ Examples:
         /// Its name, its id, or a unique part of it
         agent: String,
     },
-    /// Change an agent; each change makes a new version, running sessions keep theirs
+    /// Change an agent; each change creates a version, and running sessions keep theirs
     #[command(after_help = "\
 Examples:
   overmind agent edit coder --model gpt-5-mini
@@ -57,16 +57,16 @@ Examples:
         #[arg(long, value_name = "N")]
         if_version: Option<u32>,
     },
-    /// Keep an agent from being run
+    /// Disable an agent: it gets no new runs
     #[command(after_help = "\
 Example:
-  overmind agent disable coder                no new runs; `agent enable coder` takes it back")]
+  overmind agent disable coder                `agent enable coder` reverses it")]
     Disable {
         /// Names, ids, or unique parts of ids
         #[arg(required = true)]
         agents: Vec<String>,
     },
-    /// Let disabled agents be run again
+    /// Enable disabled agents
     #[command(after_help = "\
 Example:
   overmind agent enable coder")]
@@ -75,7 +75,7 @@ Example:
         #[arg(required = true)]
         agents: Vec<String>,
     },
-    /// Remove agents; their runs stay, and their names are free
+    /// Remove agents; their runs stay, and their names can be used again
     #[command(after_help = "\
 Example:
   overmind agent rm coder")]
@@ -107,26 +107,26 @@ pub struct AgentFlags {
     #[arg(long, value_name = "TEXT")]
     pub role: Option<String>,
     /// The model: gpt-5.5, claude-sonnet-5-5, openai-chat:NAME, scripted:FILE, deterministic, …
-    /// [default for a new agent: one that a key is set for]
+    /// [default for a new agent: one whose provider has a key]
     #[arg(long)]
     pub model: Option<String>,
     /// Tools it may use, `none` for none; `overmind tool list` shows all [default for a new agent:
     /// run_shell and those that read and write files]
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub tools: Option<Vec<String>>,
-    /// What decides: rules (deterministic) or a model
+    /// Who decides: rules (deterministic) or a model
     #[arg(long, value_enum)]
     pub policy: Option<PolicyArg>,
-    /// How its commands are kept apart from this machine
+    /// How its commands are isolated from this machine
     #[arg(long, value_enum)]
     pub sandbox: Option<SandboxArg>,
-    /// Tools whose every call waits for a human; `*` is all
+    /// Tools whose calls always wait for a human; `*` is all
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub approvals: Option<Vec<String>>,
     /// What to do about an action whose result was lost in a crash
     #[arg(long, value_enum)]
     pub on_unknown: Option<OnUnknownArg>,
-    /// low, medium, high, or what the provider knows
+    /// low, medium, high, or another word of the provider
     #[arg(long, value_name = "EFFORT")]
     pub reasoning_effort: Option<String>,
     /// Token limit of one reply
@@ -204,7 +204,7 @@ Examples:
   overmind tool list
   overmind tool list -o json | jq -r '.[].name'")]
     List,
-    /// Call a tool in a run's name; recorded like the run's own calls
+    /// Call a tool on behalf of a run; recorded like the run's own calls
     #[command(after_help = "\
 Example:
   overmind tool call build read_file '{\"path\":\"README.md\"}'")]
@@ -233,13 +233,13 @@ Example:
         /// A JSON object to keep with it
         #[arg(long, value_name = "JSON")]
         metadata: Option<String>,
-        /// How long until it is forgotten: 90s, 10m, 2d; a bare number is seconds
+        /// Lifetime of the text: 90s, 10m, 2d; a bare number is seconds
         #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u64>(1, u64::MAX))]
         ttl: Option<u64>,
         /// The text that this one replaces; the old one is kept as history
         #[arg(long, value_name = "ID")]
         supersedes: Option<String>,
-        /// Store once under this name; later tries answer with the first text
+        /// Store only once under this name; later attempts return the first text
         #[arg(long, value_name = "NAME")]
         key: Option<String>,
     },
@@ -249,7 +249,7 @@ Examples:
   overmind memory search \"which port does staging have\"
   overmind memory search deploy --collection notes --top 3")]
     Search {
-        /// Any text; nothing in it is syntax
+        /// Any text, without special syntax
         query: String,
         #[arg(long, default_value = "default")]
         collection: String,
@@ -263,7 +263,7 @@ Examples:
         #[arg(long)]
         history: bool,
     },
-    /// Show one text with all that is known of it
+    /// Show one text with all its data
     #[command(after_help = "\
 Example:
   overmind memory get 019a")]
@@ -306,7 +306,7 @@ Example:
 
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
-    /// Make a key; it is shown once and never again
+    /// Create a key; it is shown only once
     #[command(after_help = "\
 Example:
   OVERMIND_TOKEN=$(overmind key create ci --role operator -o name)
@@ -316,12 +316,12 @@ A key for a program that does one thing has a scope instead of a role: `model` c
 gateway, `mcp` calls tools by MCP, `runs` starts runs, reads their logs and answers the inbox.
 docs/roles.md lists what each may.")]
     Create {
-        /// What it is for
+        /// Name of the key
         name: String,
         /// What it may do
         #[arg(long, value_enum, default_value = "operator")]
         role: RoleArg,
-        /// The one thing that it may do, instead of a role
+        /// A single permission, instead of a role
         #[arg(long, value_enum, conflicts_with = "role")]
         scope: Option<ScopeArg>,
     },
@@ -331,7 +331,7 @@ docs/roles.md lists what each may.")]
 Example:
   overmind key list")]
     List,
-    /// Make a key useless
+    /// Revoke a key
     #[command(after_help = "\
 Example:
   overmind key revoke ci")]
@@ -387,13 +387,13 @@ pub enum ConfigCommand {
     #[command(after_help = "\
 Examples:
   overmind config show
-  overmind config show -o wide                 with where each value comes from")]
+  overmind config show -o wide                 with the source of each value")]
     Show,
     /// Print the value of a setting
     #[command(after_help = "\
 Examples:
   overmind config get server.listen
-  overmind config get log.level -o json       with where it comes from")]
+  overmind config get log.level -o json       with its source")]
     Get {
         /// Its key, as `config show` prints it
         key: String,
@@ -412,7 +412,7 @@ The server reads the file when it starts.")]
         /// Its value; lists are separated by commas; `-` reads it from standard input
         value: String,
     },
-    /// Remove a setting from the configuration file: its default holds again
+    /// Remove a setting from the configuration file, so that its default applies
     #[command(after_help = "\
 Example:
   overmind config unset log.level")]
@@ -420,12 +420,12 @@ Example:
         /// Its key, as `config show` prints it
         key: String,
     },
-    /// Change the configuration file in your editor; only what is right is kept
+    /// Change the configuration file in your editor; only a valid file is saved
     #[command(after_help = "\
 Example:
   overmind config edit
 
-Opens the file in $VISUAL, else $EDITOR, else vi; where there is none yet, with the sample.")]
+Opens the file in $VISUAL, else $EDITOR, else vi. If there is no file yet, it starts with the sample.")]
     Edit,
     /// Print a configuration file with every setting, what it means and its default
     #[command(after_help = "\
@@ -441,29 +441,29 @@ Example:
 
 #[derive(Debug, Subcommand)]
 pub enum SandboxCommand {
-    /// Show which levels this machine gives, and why not more
+    /// Show which levels are available on this machine, and why others are not
     #[command(after_help = "\
 Example:
   overmind sandbox levels")]
     Levels,
-    /// Measure a level from inside, and show what was found
+    /// Measure a level from inside, and show the result
     #[command(after_help = "\
 Example:
   overmind sandbox attest namespace -o json
 
-Exit code 1 when the level is not given, with the reason and what to do.")]
+Exit code 1 if the level is not available, with the reason and what to do.")]
     Attest {
         /// The level: namespace, docker, microvm or none
         #[arg(default_value = "namespace")]
         level: String,
     },
-    /// Show what was measured of the sandbox that a run's commands ran in, and verify who signed it
+    /// Show the measurement of a run's sandbox, and verify its signature
     #[command(after_help = "\
 Examples:
   overmind sandbox verify ses_0190b2c4
   overmind sandbox verify fix \"service db\"
 
-Exit code 1 when the record is not the one that was signed. `overmind audit verify` looks at the
+Exit code 1 if the record does not match its signature. `overmind audit verify` checks the
 records of all runs, with or without a server.")]
     Verify {
         /// The run, by its id or a unique part of it
@@ -471,7 +471,7 @@ records of all runs, with or without a server.")]
         /// A service, hook or check of its environment, as `info RUN` names it [default: its commands]
         of: Option<String>,
     },
-    /// Make and list what sandboxes run in
+    /// Build and list images for sandboxes
     #[command(subcommand)]
     #[command(after_help = "\
 Example:

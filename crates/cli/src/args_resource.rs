@@ -19,7 +19,7 @@ pub struct FileArgs {
 Examples:
   overmind apply -f context.yaml
   overmind apply -f deploy/ --dry-run         what would change; nothing is written
-  overmind apply -f deploy/ --prune -l app=web   deletes what has the label and no document
+  overmind apply -f deploy/ --prune -l app=web   also deletes resources with the label that are in no document
   overmind get contexts -o yaml | overmind apply -f -
 
 All documents are applied, or none. Every mistake is listed with its file, line and column.")]
@@ -50,7 +50,7 @@ pub struct GetArgs {
     /// Continue and show each change
     #[arg(short, long)]
     pub watch: bool,
-    /// Of all colonies
+    /// Include all colonies
     #[arg(short = 'A', long)]
     pub all_colonies: bool,
 }
@@ -80,7 +80,7 @@ Examples:
   overmind delete context greeting
   overmind delete -f deploy/
   overmind delete context -l app=web --ignore-not-found
-  overmind delete context greeting --cascade=orphan   what it owns stays")]
+  overmind delete context greeting --cascade=orphan   resources that it owns stay")]
 pub struct DeleteArgs {
     /// A kind, or KIND/NAME
     #[arg(required_unless_present = "files")]
@@ -118,11 +118,11 @@ pub struct EditArgs {
 #[command(after_help = "\
 Examples:
   overmind label context greeting tier=gold
-  overmind label context/greeting tier-       takes the label off")]
+  overmind label context/greeting tier-       removes the label")]
 pub struct LabelArgs {
     /// A kind, or KIND/NAME
     pub kind: String,
-    /// A name, then KEY=VALUE to set a label and KEY- to take one off
+    /// A name, then KEY=VALUE to set a label and KEY- to remove one
     #[arg(required = true)]
     pub words: Vec<String>,
     /// Taken for kubectl's sake: labels are always overwritten

@@ -10,19 +10,19 @@ pub struct RoomFlags {
     /// Work in the directory itself: no worktree, ports, databases or services of its own
     #[arg(long, conflicts_with_all = ["room", "base", "carry", "keep", "park"])]
     pub here: bool,
-    /// Make an environment also outside of git: from a copy of the directory
+    /// Create an environment even outside of git, from a copy of the directory
     #[arg(long)]
     pub room: bool,
-    /// The branch, tag or commit that its branch begins at [default: what is checked out]
+    /// The branch, tag or commit at which its branch starts [default: what is checked out]
     #[arg(long, value_name = "REV")]
     pub base: Option<String>,
     /// Copy uncommitted changes along
     #[arg(long)]
     pub carry: bool,
-    /// Leave the worktree where it is when the run ends, whatever becomes of its work
+    /// Keep the worktree when the run ends, whatever is decided about its work
     #[arg(long)]
     pub keep: bool,
-    /// When the run ends put its work on its branch and remove the worktree, undecided
+    /// When the run ends, save its work on its branch and remove the worktree; decide later
     #[arg(long, conflicts_with = "keep")]
     pub park: bool,
 }
@@ -67,22 +67,23 @@ pub struct DoneArgs {
     /// Merge into this branch instead
     #[arg(long, value_name = "BRANCH", requires = "merge", conflicts_with_all = ["pr_branch", "keep", "park", "discard"])]
     pub into: Option<String>,
-    /// Put its work on a branch of the project's repository, to be pushed; also while it runs
+    /// Put its work on a branch of the project's repository that you can push; also while it runs
     #[arg(long, value_name = "NAME", num_args = 0..=1)]
     pub pr_branch: Option<Option<String>>,
     /// Keep the worktree
     #[arg(long)]
     pub keep: bool,
-    /// Put its work on its branch and remove the worktree, to be decided later
+    /// Save its work on its branch and remove the worktree; decide later
     #[arg(long)]
     pub park: bool,
     /// Throw its work away
     #[arg(long)]
     pub discard: bool,
-    /// Message of a commit that is made for it [default: the first line of the task]
+    /// Message of the commit [default: the first line of the task]
     #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["keep", "discard"])]
     pub message: Option<String>,
-    /// Do not ask before work is thrown away, or merged with files that run by themselves later
+    /// Do not ask before work is discarded, or before files are merged that are executed
+    /// automatically
     #[arg(short, long)]
     pub yes: bool,
 }

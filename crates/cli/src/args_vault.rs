@@ -63,7 +63,7 @@ Examples:
 
 Agents may use nothing that no grant names.")]
     Grant(VaultGrantArgs),
-    /// Take a grant back, by the words that it was given in
+    /// Revoke a grant; give the same names as for `grant`
     #[command(after_help = "\
 Example:
   overmind vault revoke coder --service anthropic")]
@@ -78,13 +78,13 @@ Example:
 Example:
   overmind vault services")]
     Services,
-    /// Declare a service, also in place of a built-in one
+    /// Declare a service; this can replace a built-in one
     #[command(after_help = "\
 Example:
   overmind vault declare tracker --base-url https://api.tracker.example/v2 --auth 'header X-Token' \\
       --secret tracker_token --allow 'GET /issues/**' --allow 'POST|PATCH /issues/*'")]
     Declare(VaultDeclareArgs),
-    /// Take a declaration back; a built-in service of that name is there again
+    /// Remove a declaration; a built-in service of that name applies again
     #[command(after_help = "\
 Example:
   overmind vault undeclare tracker")]
@@ -92,12 +92,12 @@ Example:
         /// The service
         name: String,
     },
-    /// Show whether the vault is open, and how its key is kept
+    /// Show whether the vault is unlocked, and where its key is stored
     #[command(after_help = "\
 Example:
   overmind vault status")]
     Status,
-    /// Open a vault that is locked: asks for its passphrase
+    /// Unlock the vault; asks for its passphrase
     #[command(after_help = "\
 Examples:
   overmind vault unlock                       asks for the passphrase
@@ -134,7 +134,7 @@ pub struct VaultSetArgs {
     pub refused: Vec<String>,
     #[command(flatten)]
     pub value: ValueArgs,
-    /// Older versions that stay, to go back to
+    /// Number of older versions to keep
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub keep: u32,
 }
@@ -157,7 +157,7 @@ pub struct VaultRotateArgs {
     /// Restore the value of this version
     #[arg(long, value_name = "VERSION", conflicts_with_all = ["from_stdin", "from_file"])]
     pub to: Option<u32>,
-    /// Older versions that stay, to go back to
+    /// Number of older versions to keep
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub keep: u32,
 }

@@ -25,7 +25,7 @@ const KIND: &str = "ritual";
 
 #[derive(Clone, Debug, Subcommand)]
 pub enum CronCommand {
-    /// Run something on a schedule
+    /// Run an agent or a program on a schedule
     #[command(after_help = "\
 Examples:
   overmind cron add daily \"0 9 * * 1-5\" --tz Europe/Berlin -- run researcher \"the daily report\"
@@ -35,13 +35,13 @@ Examples:
 What stands behind -- is what `overmind run` takes: an agent and its task, or a program. It makes a
 Ritual: `overmind get rituals`, `overmind edit ritual daily`.")]
     Add(Box<AddArgs>),
-    /// List what recurs
+    /// List schedules
     #[command(visible_alias = "ls")]
     #[command(after_help = "\
 Example:
   overmind cron list -o wide")]
     List,
-    /// Show the next ticks, of all or of one
+    /// Show the next ticks of all schedules or of one
     #[command(after_help = "\
 Examples:
   overmind cron next
@@ -53,7 +53,7 @@ Examples:
         #[arg(short = 'n', long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
         count: u32,
     },
-    /// Start nothing more by the schedule; ticks meanwhile are not missed ones
+    /// Pause a schedule; ticks during the pause do not count as missed
     #[command(after_help = "\
 Example:
   overmind cron pause daily")]
@@ -61,7 +61,7 @@ Example:
         /// Its name
         name: String,
     },
-    /// Start by the schedule again
+    /// Resume a schedule
     #[command(after_help = "\
 Example:
   overmind cron resume daily")]
@@ -69,7 +69,7 @@ Example:
         /// Its name
         name: String,
     },
-    /// Start it once now, whatever the schedule says and also while it is paused
+    /// Start a run now, independent of the schedule, also while it is paused
     #[command(after_help = "\
 Example:
   overmind wait --for condition=Complete $(overmind cron run daily -o name)")]
@@ -77,7 +77,7 @@ Example:
         /// Its name
         name: String,
     },
-    /// Remove it, with its quests; runs of them that are under way end
+    /// Remove a schedule with its quests; their unfinished runs end
     #[command(after_help = "\
 Example:
   overmind cron rm daily")]
@@ -90,17 +90,17 @@ Example:
 
 #[derive(Clone, Debug, Args)]
 pub struct AddArgs {
-    /// What to call it: small letters, digits, hyphens and dots
+    /// Name: small letters, digits, hyphens and dots
     name: String,
     /// 5 cron fields, 6 with a second before them, `every 30m`, or @hourly, @daily, @weekly
     schedule: String,
     /// Time zone of the schedule: Europe/Berlin [default: UTC]
     #[arg(long = "tz", visible_alias = "time-zone", value_name = "ZONE")]
     zone: Option<String>,
-    /// When an earlier tick still runs: start one more, none, or end the earlier one
+    /// What to do if an earlier tick still runs: start another run, none, or end the earlier one
     #[arg(long, value_enum)]
     concurrency: Option<ConcurrencyArg>,
-    /// Of ticks that passed while the server was down: start the last one, none, or all
+    /// Which ticks to make up for after the server was down: the last one, none, or all
     #[arg(long, value_enum)]
     missed: Option<MissedArg>,
     /// Delay each tick by a fixed time shorter than this: 30s, 5m
@@ -112,7 +112,7 @@ pub struct AddArgs {
     /// Retries after a failed run, with a growing delay [default: 3]
     #[arg(long, value_name = "N")]
     retries: Option<u32>,
-    /// Label it; may be given again
+    /// Label; can be repeated
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = crate::args_command::label)]
     label: Vec<(String, String)>,
     /// Print the document and write nothing
@@ -267,14 +267,16 @@ async fn template(
         ran.map_err(|err| {
             let text = err.to_string();
             let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-            Failure::usage(format!("behind --: {first}"))
-                .hint("a run that recurs takes --agent, --sandbox and --project, an agent and a task, or a program")
+            Failure::usage(format!("behind --: {first}")).hint(
+                "a scheduled run takes --agent, --sandbox and --project, then an agent and \
+                    a task, or a program",
+            )
         })?
     } else {
         Ran { agent: None, sandbox: None, project: None, words: words.cloned().collect() }
     };
     if let Some(option) = ran.words.first().filter(|word| word.starts_with('-')) {
-        let text = format!("behind --: `{option}` is no option of a run that recurs");
+        let text = format!("after --: a scheduled run has no option `{option}`");
         return Err(Failure::usage(text).hint("it takes --agent, --sandbox and --project"));
     }
     let project = match &ran.project {
@@ -285,7 +287,7 @@ async fn template(
     let dir = project.as_deref().map_or(cx.cwd.clone(), std::path::PathBuf::from);
     let (agent, rest) = match (&ran.agent, ran.words.split_first()) {
         (Some(name), _) => (Some(remote.find_agent(name).await?), ran.words.clone()),
-        (None, None) => return Err(Failure::usage("say what to run, behind --")),
+        (None, None) => return Err(Failure::usage("give what to run, after --")),
         (None, Some((first, rest))) => match run::agent_of_word(cx, remote, first, &dir).await? {
             Some(agent) => (Some(agent), rest.to_vec()),
             None => (None, ran.words.clone()),

@@ -16,13 +16,13 @@ const RESULT: usize = 60;
 
 #[derive(Clone, Debug, Subcommand)]
 pub enum LoopCommand {
-    /// List loops, with what their last passes did
+    /// List loops with the results of their last passes
     #[command(visible_alias = "ls")]
     #[command(after_help = "\
 Example:
   overmind loop list -o wide")]
     List,
-    /// Stop a loop from running by itself, also after a restart
+    /// Pause a loop, also across restarts
     #[command(after_help = "\
 Example:
   overmind loop pause retention")]
@@ -30,7 +30,7 @@ Example:
         /// Its name
         name: String,
     },
-    /// Let a loop run by itself again, from now on
+    /// Resume a loop
     #[command(after_help = "\
 Example:
   overmind loop resume retention")]
@@ -38,7 +38,7 @@ Example:
         /// Its name
         name: String,
     },
-    /// Do one pass now, and wait for its end; also of a loop that is paused
+    /// Run one pass now and wait for its end, also of a paused loop
     #[command(after_help = "\
 Example:
   overmind loop run retention")]

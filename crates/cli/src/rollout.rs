@@ -26,7 +26,7 @@ const KINDS: [&str; 3] = ["fleet", "lineage", "sentinel"];
 #[command(after_help = "\
 Examples:
   overmind scale fleet/web --replicas 5
-  overmind scale web --replicas 0             ends all; their work stays on its branches
+  overmind scale web --replicas 0             ends all runs; their work stays on their branches
   overmind scale lineage/scribe --replicas 2")]
 pub struct ScaleArgs {
     /// NAME or fleet/NAME of a fleet, or lineage/NAME
@@ -41,7 +41,7 @@ pub struct ScaleArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 pub enum RolloutCommand {
-    /// Show how far a rollout is, until it is complete
+    /// Show the progress of a rollout until it is complete
     #[command(after_help = "\
 Example:
   overmind rollout status fleet/web --timeout 5m")]
@@ -67,7 +67,7 @@ Examples:
         #[arg(long, value_name = "N")]
         revision: Option<u32>,
     },
-    /// Go back to an earlier template: a new revision with what that one said
+    /// Go back to an earlier template; this creates a new revision
     #[command(after_help = "\
 Examples:
   overmind rollout undo fleet/web
@@ -75,11 +75,11 @@ Examples:
     Undo {
         /// NAME or fleet/NAME of a fleet, or lineage/NAME, sentinel/NAME
         fleet: String,
-        /// Which [default: the one before]
+        /// Revision [default: the previous one]
         #[arg(long, value_name = "N")]
         to_revision: Option<u32>,
     },
-    /// Let a change of the template wait
+    /// Pause a rollout: changes of the template wait
     #[command(after_help = "\
 Example:
   overmind rollout pause fleet/web")]
@@ -87,7 +87,7 @@ Example:
         /// NAME or fleet/NAME of a fleet, or lineage/NAME, sentinel/NAME
         fleet: String,
     },
-    /// Roll out what has waited
+    /// Resume a rollout
     #[command(after_help = "\
 Example:
   overmind rollout resume fleet/web")]
@@ -125,7 +125,7 @@ fn named(given: &str) -> Result<Named, Failure> {
             Ok(Named { kind: info.name, name: name.to_owned() })
         }
         Ok(_) | Err(_) => Err(Failure::usage(format!(
-            "`{given}` is no fleet, lineage or sentinel"
+            "`{given}` is not a fleet, lineage or sentinel"
         ))
         .hint(
             "name one: fleet/NAME, lineage/NAME or sentinel/NAME; `overmind get fleets` lists them",
@@ -220,7 +220,7 @@ fn condition<'a>(status: &'a FleetStatus, kind: &str) -> Option<&'a Condition> {
 fn far(one: &Resource) -> (String, bool) {
     let status = FleetStatus::read(&one.status);
     if status.observed_generation < one.metadata.generation {
-        return ("the change has not been looked at yet".to_owned(), false);
+        return ("the change has not been processed yet".to_owned(), false);
     }
     let ready = condition(&status, "Ready");
     if ready.is_some_and(|ready| ready.status == ConditionStatus::True) {
@@ -351,8 +351,8 @@ async fn undo(cx: &Context, remote: &Remote, of: &Named, to: Option<u32>) -> Out
     let done = resource::change(remote, of.kind, &of.name, set).await?;
     let revision = pack.spec.get("revision").and_then(Value::as_u64).unwrap_or_default();
     let word = match done.outcome.as_str() {
-        "unchanged" => format!("is at what revision {revision} said already"),
-        _ => format!("goes back to what revision {revision} said"),
+        "unchanged" => format!("already has the template of revision {revision}"),
+        _ => format!("goes back to the template of revision {revision}"),
     };
     told(cx, &done.resource, &word)
 }

@@ -20,14 +20,14 @@ use crate::show::{self, cell};
 
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
-    /// Make an image from what this machine has, without a registry
+    /// Build an image from this machine's own packages, without a registry
     #[command(after_help = "\
 Examples:
   overmind sandbox image build microvm        a kernel from the distribution's package
   overmind sandbox image build docker         a shell and small tools (busybox-static)
   overmind sandbox image build docker --from host   bash, python, git as installed here")]
     Build(BuildArgs),
-    /// List the images that were made here
+    /// List the images that were built here
     #[command(visible_alias = "list")]
     #[command(after_help = "\
 Example:
@@ -39,7 +39,7 @@ Example:
 pub struct BuildArgs {
     /// For which sandbox
     pub sandbox: ImageFor,
-    /// docker: what is in it
+    /// docker: content of the image
     #[arg(long, value_enum, default_value = "busybox")]
     pub from: FromArg,
     /// docker: its name, with a tag
@@ -156,7 +156,7 @@ async fn list(cx: &Context, config: &Config) -> Result<(), Failure> {
     // A machine without Docker has none of its images.
     match docker_image::list(&app::docker_options(config, "image").socket).await {
         Ok(images) => rows.extend(images.into_iter().map(|image| docker_row(config, image))),
-        Err(err) => cx.out.detail(&format!("no images of Docker's: {err}")),
+        Err(err) => cx.out.detail(&format!("no Docker images: {err}")),
     }
     show::list(
         &cx.out,
@@ -176,6 +176,6 @@ async fn list(cx: &Context, config: &Config) -> Result<(), Failure> {
             }
             table
         },
-        "no images yet; make one: overmind sandbox image build docker",
+        "no images yet; create one: overmind sandbox image build docker",
     )
 }
