@@ -53,7 +53,7 @@ pub async fn run(cx: &Context, command: AgentCommand) -> Outcome {
             }
             if patch.as_object().is_none_or(Map::is_empty) {
                 return Err(Failure::usage("nothing to change was given")
-                    .hint("`overmind agent edit --help` lists what can be changed"));
+                    .hint("`overmind agent edit --help` lists the options"));
             }
             let agent = remote.find_agent(&agent).await?;
             // Limits are replaced as a whole: keep those that were not named.
@@ -122,8 +122,8 @@ pub async fn list(cx: &Context, remote: &Remote, limit: u32) -> Result<(), Failu
         &agents,
         |agent| agent.id.to_string(),
         |wide| table(&agents, now, wide),
-        "no agents yet; make one: overmind agent create --name coder --model deterministic \
-         --tools run_shell",
+        "no agents yet; create one: overmind agent create --name coder --model deterministic \
+            --tools run_shell",
     )
 }
 
@@ -243,8 +243,8 @@ pub fn servable(cx: &Context, agent: &Agent) -> Result<(), Failure> {
         return Ok(());
     };
     Err(Failure::usage(format!("{}; nothing was started", clean::line(why))).hint(
-        "a secret of the vault is used at once; after a variable was set, start the server again: overmind down; \
-         overmind up -d",
+        "a secret of the vault takes effect at once; a variable only after a restart of the \
+            server: overmind down; overmind up -d",
     ))
 }
 
@@ -330,9 +330,9 @@ fn new_draft(
         let Some((model, why)) = found().model() else {
             return Err(Failure::usage("an agent needs a model, and no key of a provider is set")
                 .hint(
-                    "give --model, or a key: `overmind vault set anthropic_api_key`, or start the \
-                       server with ANTHROPIC_API_KEY, OPENAI_API_KEY or DEEPSEEK_API_KEY; or \
-                       name a server of models in overmind.toml",
+                    "give --model, or set a key: `overmind vault set anthropic_api_key`, or start \
+                        the server with ANTHROPIC_API_KEY, OPENAI_API_KEY or DEEPSEEK_API_KEY; or \
+                        configure a model server in overmind.toml",
                 ));
         };
         note = Some(format!("its model is {model}, because {why}"));
@@ -410,7 +410,9 @@ fn read_file(path: &std::path::Path) -> Result<Map<String, Value>, Failure> {
     };
     match value {
         Ok(Value::Object(map)) => Ok(map),
-        Ok(_) => Err(Failure::usage(format!("{} holds no table of settings", path.display()))),
+        Ok(_) => {
+            Err(Failure::usage(format!("{} does not contain a table of settings", path.display())))
+        }
         Err(why) => Err(Failure::usage(format!(
             "{} is not {}: {}",
             path.display(),

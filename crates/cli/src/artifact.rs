@@ -48,7 +48,7 @@ pub async fn run(cx: &Context, command: ArtifactCommand) -> Outcome {
 fn own_run(cx: &Context) -> Result<String, Failure> {
     let own = cx.env.text(env::SESSION_ID).or_else(|| cx.env.text(env::SESSION));
     own.map(str::to_owned).ok_or_else(|| {
-        Failure::usage("no run is named, and this is no run")
+        Failure::usage("no run is given, and this command does not run inside one")
             .hint("name one: `overmind ps --all` lists them")
     })
 }
@@ -160,7 +160,7 @@ async fn get(cx: &Context, remote: &Remote, args: &ArtifactGetArgs) -> Result<()
                 all.extend(piece);
             }
             let text = String::from_utf8(all).map_err(|_| {
-                Failure::usage(format!("{name} is no text, and this is a terminal"))
+                Failure::usage(format!("{name} is not text, and standard output is a terminal"))
                     .hint("--file PATH writes it to a file")
             })?;
             // Nobody's words may steer the terminal.

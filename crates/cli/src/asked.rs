@@ -124,7 +124,7 @@ async fn closed_elsewhere(remote: &Remote, item: &InboxItem) -> String {
                 InboxNews::Snapshot(_) if !open => {
                     return match remote.inbox_fetch(&item.id.to_string()).await {
                         Ok(closed) => how_closed(&closed),
-                        Err(_) => "it needs no answer any more".to_owned(),
+                        Err(_) => "it no longer needs an answer".to_owned(),
                     };
                 }
                 InboxNews::Snapshot(_) => {}
@@ -139,7 +139,7 @@ fn how_closed(item: &InboxItem) -> String {
         (Some(by), InboxState::Approved) => format!("{by} has allowed it"),
         (Some(by), InboxState::Denied) => format!("{by} has denied it"),
         (Some(by), InboxState::Answered) => format!("{by} has answered it"),
-        (_, _) => "it needs no answer any more".to_owned(),
+        (_, _) => "it no longer needs an answer".to_owned(),
     }
 }
 
@@ -215,7 +215,7 @@ pub fn ask(what: &str, twice: bool) -> Result<SecretText, Failure> {
     }
     let first = line(&format!("{what}: "))?;
     if twice && line(&format!("{what} once more: "))? != first {
-        return Err(Failure::usage("the two are not the same: nothing was changed"));
+        return Err(Failure::usage("the two inputs differ: nothing was changed"));
     }
     Ok(first)
 }
@@ -233,7 +233,7 @@ fn line(prompt: &str) -> Result<SecretText, Failure> {
             Ok(0) => break Ok(()),
             Ok(_) => match byte[0] {
                 b'\r' | b'\n' | 4 => break Ok(()),
-                3 => break Err(Failure::new(Exit::Failed, "given up: nothing was changed")),
+                3 => break Err(Failure::new(Exit::Failed, "canceled: nothing was changed")),
                 8 | 127 => {
                     // The whole of a character that has several bytes.
                     while typed.pop().is_some_and(|last: u8| last & 0xc0 == 0x80) {}
@@ -288,7 +288,7 @@ fn bounded(from: &mut dyn io::Read) -> io::Result<Vec<u8>> {
 
 fn text(bytes: Vec<u8>) -> Result<SecretText, Failure> {
     let text =
-        String::from_utf8(bytes).map_err(|_| Failure::usage("the value is no UTF-8 text"))?;
+        String::from_utf8(bytes).map_err(|_| Failure::usage("the value is not UTF-8 text"))?;
     // Said here without a way to the server; it checks again.
     match overmind_core::vault::Secret::new(&text) {
         Ok(secret) => Ok(SecretText::new(secret.expose())),

@@ -38,7 +38,7 @@ pub async fn run(cx: &Context, command: BudgetCommand) -> Outcome {
             let gone = remote.client().budget_remove(&id).await?;
             if cx.out.for_people() {
                 let scope = named(&gone);
-                cx.out.note(&format!("{} of {scope} is gone", ids::short(&id)));
+                cx.out.note(&format!("removed: {} of {scope}", ids::short(&id)));
             } else {
                 shown(cx, &[gone])?;
             }
@@ -149,7 +149,7 @@ fn shown(cx: &Context, budgets: &[Budget]) -> Result<(), Failure> {
         }
         table
     };
-    let empty = "nothing is limited: overmind budget set swarm --usd 50 --per month";
+    let empty = "there are no limits; set one: overmind budget set swarm --usd 50 --per month";
     show::list(&cx.out, budgets, |budget| budget.id.to_string(), table, empty)
 }
 
@@ -297,7 +297,7 @@ pub fn prices(cx: &Context, args: &PricesArgs) -> Outcome {
             rows(cx, &named)?;
             return Ok(Exit::Done);
         }
-        let message = format!("the price of `{model}` is not known");
+        let message = format!("the price of `{model}` is unknown");
         let known = models.table();
         return Err(Failure::new(Exit::NotFound, message).hint(
             match nearest(model, known.iter().map(|row| row.model.as_str())) {

@@ -180,7 +180,7 @@ pub async fn stop(cx: &Context, args: &StopArgs) -> Outcome {
             return Ok(ending);
         }
         let grace = args.grace.unwrap_or(GRACE);
-        let waits = format!("{given} was asked to end; it is killed after {grace} s");
+        let waits = format!("{given} was asked to stop; it is killed after {grace} s");
         Box::pin(spin(&cx.out, &waits, watch::ended(cx, &remote, &id))).await
     };
     let mut ending = futures_util::stream::iter(args.ids.iter().map(end)).buffered(AT_ONCE);

@@ -75,7 +75,7 @@ impl Context {
             failure
         })?;
         for name in self.env.unknown() {
-            self.out.warn(&format!("{name} is set and means nothing to this version"));
+            self.out.warn(&format!("{name} is set, but this version does not know it"));
         }
         Ok(config)
     }

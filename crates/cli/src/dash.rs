@@ -28,7 +28,7 @@ pub async fn run(cx: &Context) -> Outcome {
     let value = json!({"url": url, "expires_at": link.expires_at});
     if cx.out.for_people() {
         cx.out.line(&url)?;
-        cx.out.note("it signs one browser in, once, within a minute");
+        cx.out.note("it can sign in one browser, once, within a minute");
     } else {
         cx.out.value(&value)?;
     }

@@ -76,7 +76,7 @@ pub fn milliseconds(text: &str) -> Result<u32, String> {
 /// The text, if it says its unit: where a bare number once was milliseconds, it is refused.
 fn with_unit(text: &str) -> Result<&str, String> {
     match text.parse::<f64>() {
-        Ok(number) if number != 0.0 => Err(format!("say the unit: {text}s or {text}ms?")),
+        Ok(number) if number != 0.0 => Err(format!("give the unit: {text}s or {text}ms?")),
         Ok(_) | Err(_) => Ok(text),
     }
 }
@@ -129,8 +129,8 @@ mod tests {
 
     #[test]
     fn a_bare_number_is_refused_where_it_once_was_milliseconds() {
-        assert_eq!(patience("5000"), Err("say the unit: 5000s or 5000ms?".to_owned()));
-        assert_eq!(milliseconds_with_unit("5"), Err("say the unit: 5s or 5ms?".to_owned()));
+        assert_eq!(patience("5000"), Err("give the unit: 5000s or 5000ms?".to_owned()));
+        assert_eq!(milliseconds_with_unit("5"), Err("give the unit: 5s or 5ms?".to_owned()));
         assert_eq!(patience("5s"), Ok(5.0));
         assert_eq!(milliseconds_with_unit("500ms"), Ok(500));
         assert_eq!((patience("0"), milliseconds_with_unit("0")), (Ok(0.0), Ok(0)));

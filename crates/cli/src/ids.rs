@@ -49,7 +49,7 @@ pub fn only(
         several => {
             let shown: Vec<&str> = found.iter().take(5).map(String::as_str).collect();
             Err(Failure::usage(format!("`{given}` could be {several} {what}s"))
-                .hint(format!("give more of the id: {}", shown.join(", "))))
+                .hint(format!("give a longer part of the id: {}", shown.join(", "))))
         }
     }
 }
@@ -104,6 +104,6 @@ mod tests {
         assert_eq!((none.exit, none.message.as_str()), (Exit::NotFound, "there is no run `x`"));
         let several = only("run", "0", vec!["a".into(), "b".into()], "l").unwrap_err();
         assert_eq!(several.exit, Exit::Usage);
-        assert_eq!(several.hint.unwrap(), "give more of the id: a, b");
+        assert_eq!(several.hint.unwrap(), "give a longer part of the id: a, b");
     }
 }

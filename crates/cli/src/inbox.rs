@@ -94,9 +94,9 @@ async fn listed(remote: &Remote, args: &InboxArgs) -> Result<Vec<InboxItem>, Fai
 
 fn list(cx: &Context, items: &[InboxItem], names: &Names, args: &InboxArgs) -> Result<(), Failure> {
     let empty = match (args.all, args.kind.is_some() || args.group.is_some()) {
-        (_, true) => "no such items; `overmind inbox --all` lists everything that ever waited",
+        (_, true) => "no such items; `overmind inbox --all` also lists closed items",
         (false, false) => "the inbox is empty: nothing waits for you",
-        (true, false) => "the inbox is empty: nothing has ever waited for you",
+        (true, false) => "the inbox is empty: there were never any items",
     };
     let now = cx.now();
     let together = cx.out.for_people() && !cx.out.wide() && !args.flat && !args.all;
@@ -116,8 +116,8 @@ fn list(cx: &Context, items: &[InboxItem], names: &Names, args: &InboxArgs) -> R
         let key = key.get(..8).unwrap_or(key);
         let all: usize = groups.values().map(Vec::len).sum();
         cx.out.note(&format!(
-            "{all} items stand in {} as they are alike; `overmind inbox --group {key}` lists {}, \
-             `overmind approve --group {key}` answers them together",
+            "{all} similar items are grouped in {}; `overmind inbox --group {key}` lists {}, \
+                `overmind approve --group {key}` answers them together",
             if groups.len() == 1 { "one row".to_owned() } else { format!("{} rows", groups.len()) },
             if groups.len() == 1 { "them".to_owned() } else { format!("the {}", alike.len()) },
         ));
@@ -356,7 +356,7 @@ pub(super) fn show_item(cx: &Context, item: &InboxItem) -> Result<(), Failure> {
             InboxKind::Approval => {
                 more("tool", text("tool_name"));
                 more("args", detail("args").map(|args| format!("{args:#}")));
-                let cut = "too long to stand here; `overmind events RUN` has them whole";
+                let cut = "too long to show here; `overmind events RUN` shows them completely";
                 more("", detail("args_cut").map(|_| cut.to_owned()));
                 more("risk", item.risk.clone());
                 more("reason", text("reason"));
@@ -411,8 +411,8 @@ fn proposals(cx: &Context, found: &[InboxProposal]) -> Result<(), Failure> {
     }
     if found.is_empty() {
         cx.out.note(
-            "no rules to propose: nothing was approved often enough in one and the same form \
-             (`policy.propose_after`)",
+            "no rules to propose: nothing was approved often enough in exactly the same form \
+                (`policy.propose_after`)",
         );
     }
     for proposal in found {
@@ -446,7 +446,7 @@ async fn watch(cx: &Context, remote: &Remote, args: &InboxArgs) -> Outcome {
             }
             InboxNews::Opened(_) | InboxNews::Closed(_) => {}
             InboxNews::Snapshot(snapshot) if snapshot.open == 0 => {
-                cx.out.note("the inbox is empty; waiting for what comes");
+                cx.out.note("the inbox is empty; waiting for new items");
             }
             InboxNews::Snapshot(_) => {}
         }

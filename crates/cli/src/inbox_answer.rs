@@ -115,7 +115,7 @@ fn has_amount(
         return Ok(());
     }
     let title = clean::line(&item.title);
-    Err(Failure::usage("say by how much: --usd N or --tokens N").hint(title))
+    Err(Failure::usage("give an amount: --usd N or --tokens N").hint(title))
 }
 
 /// Asks the person at the terminal once more before something of high risk is approved.
@@ -201,7 +201,10 @@ async fn show_answered(cx: &Context, remote: &Remote, item: &InboxItem) -> Resul
         None => show_item(cx, item)?,
     }
     if item.state == InboxState::Expired {
-        cx.out.warn("that was too late: the approval had expired, and is asked for again; see `overmind inbox`");
+        cx.out.warn(
+            "the approval came too late: the request had expired and is asked again; see \
+            `overmind inbox`",
+        );
     }
     Ok(())
 }

@@ -41,7 +41,7 @@ pub async fn run(cx: &Context, args: &InitArgs) -> Outcome {
     let file = top.join(FILE);
     let there = file.symlink_metadata().is_ok();
     if there && !args.print && !args.force {
-        let text = format!("{} is there already and stays as it is", file.display());
+        let text = format!("{} already exists and is not changed", file.display());
         return Err(Failure::new(Exit::Conflict, text)
             .hint("`--force` replaces it; `--print` shows what would be written"));
     }
@@ -82,7 +82,7 @@ pub async fn run(cx: &Context, args: &InitArgs) -> Outcome {
         if orders.is_ok_and(|orders| !orders.is_empty())
             && !(asked::possible(cx) && trust::of_init(cx, &top).await?)
         {
-            cx.out.note("what it orders is run once it is confirmed: overmind trust");
+            cx.out.note("its commands run only after you confirm them: overmind trust");
         }
     }
     if cx.out.for_people() {

@@ -92,16 +92,19 @@ impl Found {
         }
         if let Some(program) = self.programs.first() {
             return Proposed {
-                why: format!("the program `{program}` is installed, and is an agent as it is"),
+                why: format!(
+                    "the program `{program}` is installed and can be used as an agent \
+                    without setup"
+                ),
                 commands: vec![format!(
                     "overmind run --agent {program} \"say what this project is\""
                 )],
             };
         }
         Proposed {
-            why: "no agent: no key of a model provider is set, and none of claude, codex, \
-                  gemini and opencode is installed. Set ANTHROPIC_API_KEY, OPENAI_API_KEY or \
-                  DEEPSEEK_API_KEY, or name a server of models, before the server is started"
+            why: "no agent: no key of a model provider is set, and none of claude, codex, gemini \
+                and opencode is installed. Set ANTHROPIC_API_KEY, OPENAI_API_KEY or \
+                DEEPSEEK_API_KEY, or configure a model server, before you start the server"
                 .to_owned(),
             commands: vec!["overmind config show -o wide".to_owned()],
         }

@@ -125,8 +125,8 @@ fn lines(
             lines.push(("conversation", cell(conversation)));
         }
         if process.log_removed {
-            let text =
-                "a part of it was removed while the command ran: it does not hold all output";
+            let text = "a part of the log was removed while the command ran: it does not contain all \
+                    output";
             lines.push(("log", (text.to_owned(), Tone::Bad)));
         }
     }
@@ -212,7 +212,7 @@ pub async fn result(cx: &Context, args: &OneRunArgs) -> Outcome {
                 cx.out.note(&crate::story::error_text(error));
             }
             if process.is_some() {
-                cx.out.note(&format!("what it wrote: overmind logs {}", run.name));
+                cx.out.note(&format!("its output: overmind logs {}", run.name));
             }
         }
     }
@@ -363,8 +363,8 @@ pub async fn send_and_wait(
         }
         if began.elapsed().as_secs_f64() > seconds {
             let message = match heard.text.is_empty() {
-                true => format!("{} said nothing within {seconds} s", run.name),
-                false => format!("{} was still speaking after {seconds} s", run.name),
+                true => format!("{} wrote nothing within {seconds} s", run.name),
+                false => format!("{} was still writing after {seconds} s", run.name),
             };
             return Err(Failure::failed(message));
         }

@@ -50,7 +50,7 @@ pub async fn run(cx: &Context, command: McpCommand) -> Outcome {
         McpCommand::Serve => crate::mcp_serve::serve(cx, &remote).await?,
         McpCommand::Rm { id } => {
             remote.mcp_remove(&id).await?;
-            cx.out.note(&format!("MCP server `{id}` is gone"));
+            cx.out.note(&format!("MCP server `{id}` is removed"));
         }
     }
     Ok(Exit::Done)
@@ -75,8 +75,8 @@ async fn add(cx: &Context, remote: &Remote, args: McpAddArgs) -> Outcome {
         }
         let why = added.iter().find_map(|server| server["reason"].as_str()).unwrap_or("no reason");
         let failure =
-            Failure::failed(format!("`{id}` was not added, for it does not start: {why}"));
-        return Err(failure.hint("--keep adds it all the same"));
+            Failure::failed(format!("`{id}` was not added, because it does not start: {why}"));
+        return Err(failure.hint("--keep adds it anyway"));
     }
     if cx.out.for_people() {
         for server in &added {

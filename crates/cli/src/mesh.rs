@@ -157,7 +157,7 @@ fn entries(cx: &Context, all: &[BlackboardEntry]) -> Result<(), Failure> {
             }
             table
         },
-        "no key begins so, or none that you may read",
+        "no key has this prefix, or you may not read it",
     )
 }
 

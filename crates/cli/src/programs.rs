@@ -119,8 +119,8 @@ pub fn installed(
     let failure = Failure::new(Exit::NotFound, message);
     if cx.env.path(env::PATH).is_some_and(|path| on(path.as_os_str())) {
         return Err(failure.hint(
-            "it is on the PATH here, but not on that of the server, which was started with another one: \
-             overmind down; overmind up -d",
+            "it is on your PATH, but not on the server's PATH; restart the server from this \
+                shell: overmind down; overmind up -d",
         ));
     }
     Err(match INSTALL.iter().find(|(known, _)| *known == name) {
@@ -268,7 +268,9 @@ async fn without(
         Ok(driver) => driver.check().await,
         Err(err) => Err(err),
     };
-    Ok(given.err().map(|err| format!("this machine gives none: {}", err.with_remedy())))
+    Ok(given
+        .err()
+        .map(|err| format!("a sandbox is not available on this machine: {}", err.with_remedy())))
 }
 
 /// Why the server does not answer in this API.
@@ -278,17 +280,17 @@ async fn no_answer(remote: &Remote, api: &str) -> Option<String> {
         Ok(_) => {
             let key = format!("`overmind vault set {api}_api_key` gives it one, and a sandbox");
             Some(format!(
-                "the server has no key for {api}, and a login is not seen in a sandbox ({key})"
+                "the server has no key for {api}, and a sandbox cannot use your login ({key})"
             ))
         }
-        Err(_) => Some("this key may not see what the server can do".to_owned()),
+        Err(_) => Some("this key may not read which sandboxes and keys the server has".to_owned()),
     }
 }
 
 /// Why Gemini CLI gets no placeholder.
 async fn no_service(remote: &Remote) -> Option<String> {
     let Ok(grants) = remote.grants().await else {
-        return Some("this key may not see what it is granted".to_owned());
+        return Some("this key may not read the grants of the agent".to_owned());
     };
     let covers =
         |info: overmind_api::GrantInfo| {
@@ -298,8 +300,8 @@ async fn no_service(remote: &Remote) -> Option<String> {
         };
     (!grants.into_iter().any(covers)).then(|| {
         format!(
-            "it is granted no key, and a login here is not seen there (to do: `overmind vault set \
-             gemini_api_key`, `{}`)",
+            "it is granted no key, and a sandbox cannot use your login (to do: `overmind vault \
+                set gemini_api_key`, `{}`)",
             grant::remedy(GEMINI, GrantKind::Service, GEMINI_SERVICE)
         )
     })
@@ -320,12 +322,12 @@ fn names(command: &Command) -> impl Iterator<Item = &str> {
 
 fn told(name: &str, why: &str) -> String {
     let so = match name {
-        "codex" => "what its own sandbox holds back is refused",
+        "codex" => "actions that its own sandbox does not allow are refused",
         GEMINI => "it may edit files, and runs no commands",
-        OPENCODE => "it runs commands as its own settings permit",
+        OPENCODE => "its own settings decide which commands it runs",
         _ => "it asks before it runs commands: here, or in `overmind inbox`",
     };
-    format!("{name} runs on this machine itself, without a sandbox, for {why}; {so}")
+    format!("{name} runs on this machine without a sandbox, because {why}; {so}")
 }
 
 #[cfg(test)]
@@ -347,9 +349,9 @@ mod tests {
 
     #[test]
     fn people_see_why_there_is_no_sandbox_and_what_follows() {
-        let said = told("claude", "this machine gives none");
-        assert!(said.contains("for this machine gives none; it asks"), "{said}");
-        assert!(told("codex", "x").contains("is refused"));
+        let said = told("claude", "this machine has none");
+        assert!(said.contains("because this machine has none; it asks"), "{said}");
+        assert!(told("codex", "x").contains("are refused"));
         assert!(told("gemini", "x").contains("runs no commands"));
     }
 

@@ -108,7 +108,7 @@ impl Remote {
             Some(token) => Secret::new(token),
             None => own_token(cx, &target)?.ok_or_else(|| {
                 Failure::new(Exit::Denied, format!("there is no token for {target}")).hint(
-                    "make a key there with `overmind key create`, and set OVERMIND_TOKEN to it",
+                    "create a key there with `overmind key create`, and set OVERMIND_TOKEN to it",
                 )
             })?,
         };
@@ -122,7 +122,7 @@ impl Remote {
             return Err(no_server(&data));
         };
         let target = target_of(&file)
-            .ok_or_else(|| Failure::failed("the server says nothing of where it listens"))?;
+            .ok_or_else(|| Failure::failed("the server does not report where it listens"))?;
         let token = match cx.env.text(env::TOKEN) {
             Some(token) => Secret::new(token),
             None => data.existing_admin_token()?.ok_or_else(|| {
@@ -130,7 +130,10 @@ impl Remote {
                     Exit::Denied,
                     format!("{} is not there", data.admin_token_file().display()),
                 )
-                .hint("the server makes it when it starts; set OVERMIND_TOKEN to use a key instead")
+                .hint(
+                    "the server creates it when it starts; set OVERMIND_TOKEN to use a key \
+                    instead",
+                )
             })?,
         };
         Self::open(cx, target, &token)
@@ -143,7 +146,7 @@ impl Remote {
     /// When its token cannot be read.
     pub fn to_server(server: &ServerFile, data: &Path) -> Result<Self, Failure> {
         let target = target_of(server)
-            .ok_or_else(|| Failure::failed("the server says nothing of where it listens"))?;
+            .ok_or_else(|| Failure::failed("the server does not report where it listens"))?;
         let data = DataDir::locate(Some(data), &Env::default(), Path::new("/"))?;
         let token = data
             .existing_admin_token()?
@@ -369,7 +372,10 @@ impl Remote {
             let names: BTreeSet<&str> = meant.iter().map(|run| run.name.as_str()).collect();
             if let Some(first) = names.first().filter(|_| !beginnings) {
                 let message = format!("there is no run `{given}`");
-                let hint = format!("what ends a run takes its whole name: did you mean `{first}`?");
+                let hint = format!(
+                    "commands that end a run need its whole name: did you mean \
+                    `{first}`?"
+                );
                 return Err(Failure::new(Exit::NotFound, message).hint(hint));
             }
             if names.len() > 1 {

@@ -461,7 +461,8 @@ pub(crate) async fn deleted(
         Format::Table | Format::Wide if done.gone => cx.out.line(&format!("{reference} {word}"))?,
         Format::Table | Format::Wide => {
             cx.out.line(&format!(
-                "{reference} is being deleted; its finalizers, or what it owns, hold it"
+                "{reference} is being deleted; it waits for its finalizers or for resources that \
+                    it owns"
             ))?;
         }
     }
@@ -484,7 +485,7 @@ pub async fn label(cx: &Context, args: &LabelArgs) -> Outcome {
     let name = if words.is_empty() { String::new() } else { words.remove(0) };
     if words.is_empty() {
         return Err(
-            Failure::usage("no label is given").hint("KEY=VALUE sets one, KEY- takes it off")
+            Failure::usage("no label is given").hint("KEY=VALUE sets a label, KEY- removes it")
         );
     }
     let kind = kind(&remote, &word).await?;
@@ -496,8 +497,8 @@ pub async fn label(cx: &Context, args: &LabelArgs) -> Outcome {
                 }
                 (None, Some(key)) => drop(found.metadata.labels.remove(key)),
                 (None, None) => {
-                    return Err(Failure::usage(format!("`{word}` is no label"))
-                        .hint("KEY=VALUE sets one, KEY- takes it off"));
+                    return Err(Failure::usage(format!("`{word}` is not a label"))
+                        .hint("KEY=VALUE sets a label, KEY- removes it"));
                 }
             }
         }
@@ -532,7 +533,7 @@ pub(crate) async fn change(
             Err(err) => return Err(err.into()),
         }
     }
-    let text = format!("{kind}/{name} is written by others all the time");
+    let text = format!("{kind}/{name} was changed by others at each attempt");
     Err(Failure::new(Exit::Conflict, text))
 }
 
@@ -554,7 +555,8 @@ pub async fn explain(cx: &Context, args: &ExplainArgs) -> Outcome {
             "metadata": {"type": "object", "description": "name, labels, annotations, finalizers; \
                 the server fills in the rest"},
             "spec": spec,
-            "status": {"type": "object", "description": "What was observed; the server fills it in"},
+            "status": {"type": "object", "description": "The observed state, written by the \
+                server"},
         },
     });
     let mut path = kind.name.clone();

@@ -63,8 +63,7 @@ pub async fn apply(cx: &Context, args: &ApplyArgs) -> Outcome {
             }
             Format::Table | Format::Wide => {
                 let dry = if dry_run { " (dry run)" } else { "" };
-                let held =
-                    if gone { "" } else { "; its finalizers hold it until their work is done" };
+                let held = if gone { "" } else { "; it waits until its finalizers are done" };
                 cx.out.line(&format!("{} pruned{dry}{held}", one.reference()))?;
             }
         }
@@ -137,7 +136,8 @@ fn warn_of_masks(cx: &Context, documents: &[Document], results: &[ResourceApplie
         let written = document.value.get("spec").filter(|spec| !spec.is_null());
         if written.is_some_and(|spec| *spec != result.resource.spec) {
             cx.out.warn(&format!(
-                "{} has what looks like a secret; it was masked. Keep secrets in the vault: overmind vault set",
+                "{} contains something that looks like a secret; it was masked. Keep secrets in \
+                    the vault: overmind vault set",
                 result.resource.reference()
             ));
         }
@@ -263,7 +263,7 @@ async fn edited(
     });
     if mistakes.is_empty() && (!same || documents.len() != 1) {
         return Err(Failure::usage("kind and name must stay as they are")
-            .hint("`overmind apply -f` makes another one"));
+            .hint("`overmind apply -f` creates another one"));
     }
     match sent(remote, &documents, mistakes, None, false, "changed").await {
         Ok(done) => {

@@ -123,7 +123,7 @@ pub(crate) async fn wait(
             Ok(done) => done,
             Err(_) => {
                 let text =
-                    format!("{} was not there within {} s", wanted.shown(), limit.as_secs_f64());
+                    format!("{} was not reached within {} s", wanted.shown(), limit.as_secs_f64());
                 Err(Failure::failed(text))
             }
         },

@@ -23,9 +23,10 @@ use crate::show::{self, cell, dim, or_dash};
 pub fn announce(cx: &Context, run: &Run) {
     let Some(room) = &run.room else { return };
     match room.phase {
-        RoomPhase::Preparing => {
-            cx.out.note("its environment is still being made; `overmind logs` shows how far")
-        }
+        RoomPhase::Preparing => cx.out.note(
+            "its environment is still being created; `overmind logs` shows the \
+                progress",
+        ),
         RoomPhase::Failed => {}
         RoomPhase::Ready
         | RoomPhase::Closing
@@ -209,7 +210,8 @@ async fn done_one(
     }
     if done.action == RoomAction::Merge && !runs_later.is_empty() {
         let hint = format!("look at them with `overmind work {}`, then add --yes", given);
-        let why = "the work changes files that run by themselves later; nothing was merged";
+        let why = "the work changes files that are executed automatically later; nothing was \
+            merged";
         if !args.yes && !agreed(cx, why, "merge them?", hint)? {
             cx.out.note("nothing was done");
             return Ok(());
@@ -271,7 +273,7 @@ async fn rm_one(cx: &Context, remote: &Remote, args: &RmArgs, given: &str) -> Re
 
 /// Names the changed files that other programs run by themselves.
 fn tell_runs_later(cx: &Context, files: &[RunsLater]) {
-    cx.out.note("files that run by themselves later:");
+    cx.out.note("files that are executed automatically later:");
     for RunsLater { path, why } in files {
         let path = paint(&clean::line(path), Tone::Bad, cx.out.err_colour);
         cx.out.note(&format!("  {path}  {}", clean::line(why)));
@@ -336,7 +338,7 @@ pub async fn prune(cx: &Context, args: &PruneArgs) -> Outcome {
             }
             table
         },
-        "nothing to prune: no run that has ended has a worktree that waits for a decision",
+        "nothing to prune: no worktree of an ended run waits for a decision",
     )?;
     match failed {
         0 => Ok(Exit::Done),
@@ -369,7 +371,7 @@ pub async fn undo(cx: &Context, args: UndoArgs) -> Outcome {
         return Ok(Exit::Done);
     }
     let failed = undone.failed.join("\n  ");
-    let hint = format!("`overmind undo {} --to {}` brings back what was", args.id, undone.saved);
+    let hint = format!("`overmind undo {} --to {}` restores the files", args.id, undone.saved);
     Err(Failure::failed(format!("not brought back:\n  {failed}")).hint(hint))
 }
 
@@ -388,13 +390,16 @@ fn tell_undone(cx: &Context, name: &str, undone: &RoomUndone) -> Result<(), Fail
         cx.out.line(&format!("and {} more", when::counted((*more).into(), "file")))?;
     }
     for path in left_out {
-        cx.out.note(&format!("{} is too large to be saved: it is as it was", clean::line(path)));
+        cx.out.note(&format!(
+            "{} is too large for a snapshot and was not changed",
+            clean::line(path)
+        ));
     }
     if files.is_empty() {
-        cx.out.note(&format!("nothing to do: the files are those of snapshot {to} already"));
+        cx.out.note(&format!("nothing to do: the files already match snapshot {to}"));
         return Ok(());
     }
-    cx.out.note(&format!("the files are as they were at snapshot {to}"));
+    cx.out.note(&format!("the files are restored to snapshot {to}"));
     cx.out.note(&format!("to undo this: overmind undo {} --to {saved}", clean::line(name)));
     Ok(())
 }
@@ -408,7 +413,10 @@ pub async fn url(cx: &Context, args: &UrlArgs) -> Outcome {
     let run = remote.run(&id).await?;
     let none = |why: String| Failure::new(Exit::NotFound, why);
     let Some(room) = &run.room else {
-        return Err(none(format!("{} has no environment, and so no address of its own", args.id)));
+        return Err(none(format!(
+            "{} has no environment, and therefore no address of its own",
+            args.id
+        )));
     };
     let mut addresses = addresses(room);
     if let Some(service) = &args.service {
@@ -424,7 +432,9 @@ pub async fn url(cx: &Context, args: &UrlArgs) -> Outcome {
     }
     if addresses.is_empty() {
         return Err(none(match room.phase {
-            RoomPhase::Preparing => format!("the environment of {} is still being made", args.id),
+            RoomPhase::Preparing => {
+                format!("the environment of {} is still being created", args.id)
+            }
             RoomPhase::Ready
             | RoomPhase::Closing
             | RoomPhase::Closed

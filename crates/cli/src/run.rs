@@ -94,7 +94,7 @@ fn named(name: &str) -> Result<(), Failure> {
     let Err(why) = overmind_core::name::check(name) else { return Ok(()) };
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let why = match name.chars().find(|c| !plain(*c)) {
-        Some(' ') => "may have small letters, digits and hyphens, not a space".to_owned(),
+        Some(' ') => "may contain small letters, digits and hyphens, but no space".to_owned(),
         // It may only look like another one: also by its code point.
         Some(c) if c.is_alphanumeric() && !c.is_ascii() => {
             let (rule, place) = why.split_once(", not ").unwrap_or((&why, ""));
@@ -128,9 +128,8 @@ fn again(cx: &Context, without: Option<&String>) -> Result<(Context, RunArgs), F
     let (global, args) = parse::interspersed(without.map(String::as_str)).map_err(|err| {
         let text = err.to_string();
         let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        Failure::usage(first).hint(
-            "options of `run` may follow the task; what is text stands in quotes, or after `--`",
-        )
+        Failure::usage(first)
+            .hint("options of `run` may follow the task; put text in quotes, or after `--`")
     })?;
     let out = crate::output::Output::new(&global, &cx.env);
     Ok((Context { global, env: cx.env.clone(), cwd: cx.cwd.clone(), out }, args))
@@ -330,8 +329,8 @@ async fn begin(
     let implied = draft.workspace.is_none() && remote.own().is_none();
     if implied && is_home(cx) {
         cx.out.note(
-            "this directory is no project: the run works in an empty one of its own; --project DIR \
-             names another",
+            "this directory is not a project: the run works in an empty directory of its own; \
+                --project DIR selects another",
         );
     } else if implied && (agent.command.is_some() || draft.parent.is_none()) {
         // Where the person stands, as a shell would.
@@ -343,7 +342,7 @@ async fn begin(
         draft.command = args.command.over(own.clone());
         match (in_words, words.as_slice()) {
             (true, [line]) if is_line(line) => {
-                cx.out.note(&format!("runs the shell line: sh -c {}", quoted(line)));
+                cx.out.note(&format!("runs a shell command line: sh -c {}", quoted(line)));
                 draft.task.clone_from(line);
             }
             (true, _) => {
@@ -360,17 +359,18 @@ async fn begin(
                     && !args.once
                     && wants_task(args.command.over(own.clone()).as_ref().unwrap_or(own))
                 {
-                    return Err(Failure::usage(format!("say what `{}` is to do", agent.name)));
+                    return Err(Failure::usage(format!("give `{}` a task", agent.name)));
                 }
                 draft.task = words.join(" ");
             }
         }
     } else {
         if words.is_empty() {
-            return Err(Failure::usage(format!("say what `{}` is to do", agent.name)));
+            return Err(Failure::usage(format!("give `{}` a task", agent.name)));
         }
         if args.command.over(Command::default()).is_some() {
-            let message = format!("{} is no command: its options do not apply", agent.name);
+            let message =
+                format!("{} is not a command: options for commands do not apply", agent.name);
             return Err(Failure::usage(message));
         }
         draft.task = words.join(" ");
@@ -422,11 +422,11 @@ async fn begin(
             return Err(Failure::new(
                 Exit::Denied,
                 format!(
-                    "this key may not use {here}: an admin declares it (overmind apply -f \
-                     project.yaml), or --project NAME; nothing was started"
+                    "this key may not use {here}: an admin can declare it (overmind apply -f \
+                        project.yaml), or use --project NAME; nothing was started"
                 ),
             )
-            .hint("`overmind explain project` shows what project.yaml has"));
+            .hint("`overmind explain project` shows the fields of project.yaml"));
         }
         // Who may not choose a directory of the host works in none of it.
         Err(failure)
@@ -452,7 +452,7 @@ async fn begin(
         && state.halted
     {
         let by = clean::line(state.by.as_deref().unwrap_or("somebody")).into_owned();
-        cx.out.note(&format!("halted by {by}: it begins when `overmind resume` ends that"));
+        cx.out.note(&format!("halted by {by}: it starts after `overmind resume`"));
     }
     if args.wait || (args.follow && cx.out.format == Format::Name) {
         let run = watch::until(cx, remote, &id, Until::Settled, &mut Place::None).await?;
@@ -534,8 +534,8 @@ fn uncommitted(cx: &Context, program: &str, base: Option<&str>) {
     if known(base) && !known(&format!("{base}:./{path}")) {
         let program = clean::line(program);
         cx.out.note(&format!(
-            "{program} is not in {base}, so the worktree of the run does not have it unless the project \
-             copies it: commit it, add --carry, or work in this directory with --here"
+            "{program} is not in {base}, so the run's worktree does not contain it unless the \
+                project copies it: commit it, add --carry, or work in this directory with --here"
         ));
     }
 }
@@ -605,7 +605,8 @@ pub async fn follow_from(
         _ = tokio::signal::ctrl_c() => {
             let name = &made.name;
             cx.out.note(&format!(
-                "\n{name} goes on; watch it: overmind logs -f {name}; end it: overmind stop {name}"
+                "\n{name} continues; watch it: overmind logs -f {name}; end it: overmind stop \
+                    {name}"
             ));
             Ok(Exit::of_command(INTERRUPTED))
         }
@@ -765,7 +766,7 @@ mod tests {
     #[test]
     fn a_name_that_no_run_can_have_is_refused_with_one_that_it_can() {
         for (given, why, valid) in [
-            ("a b", "not a space", "--name a-b"),
+            ("a b", "no space", "--name a-b"),
             ("Fix", "not `F` at position 1", "--name fix"),
             ("né", "not `é` (U+00E9 at position 2)", "--name n"),
             ("a\u{200b}b", "U+200B", "--name a-b"),

@@ -45,7 +45,10 @@ pub async fn run(cx: &Context, command: SandboxCommand) -> Outcome {
                 Some(attested) => show(cx, &attested)?,
                 None => {
                     driver.check().await.map_err(not_given)?;
-                    cx.out.note(&format!("the level {level} is given here, and is not measured"));
+                    cx.out.note(&format!(
+                        "the level {level} is available here, and is not \
+                        measured"
+                    ));
                     if !cx.out.for_people() {
                         cx.out.value(&Value::Null)?;
                     }
@@ -108,7 +111,13 @@ async fn nothing_of(remote: &Remote, id: &str, of: &str, err: Failure) -> Failur
     let Ok(run) = remote.run(id).await else { return err };
     let known: Vec<String> =
         run.room.into_iter().flat_map(|room| room.attested).map(|one| one.of).collect();
-    let failure = Failure::new(Exit::NotFound, format!("nothing was measured of `{of}` of {id}"));
+    let failure = Failure::new(
+        Exit::NotFound,
+        format!(
+            "there is no measurement of `{of}` of \
+        {id}"
+        ),
+    );
     failure.hint(match known.as_slice() {
         [] => "no program of its environment ran in a sandbox".to_owned(),
         known => format!("there are: {}", known.join(", ")),
@@ -130,8 +139,8 @@ fn show(cx: &Context, attested: &Attested) -> Result<(), Failure> {
     }
     if attested.attestation.achieved == SandboxLevel::None {
         cx.out.note(
-            "the level `none` isolates nothing: commands run as the server's user, and see and \
-             change what it can; below is what they reach",
+            "the level `none` isolates nothing: commands run as the server's user, with all its \
+                rights; below is what they can reach",
         );
     }
     tables(cx, &attested.attestation)

@@ -44,7 +44,7 @@ pub async fn ps(cx: &Context, args: &PsArgs) -> Outcome {
     }
     let wish = Wish { args, statuses, agent };
     let empty = if open_only {
-        "no runs under way; `overmind ps --all` also lists those that have ended"
+        "no unfinished runs; `overmind ps --all` also lists those that have ended"
     } else {
         "no such runs; start one: overmind run AGENT \"what to do\""
     };
@@ -713,7 +713,7 @@ fn diff_table(cx: &Context, diff: &Diff) -> Result<(), Failure> {
             when::counted(diff.common.into(), "step"),
             if diff.common == 1 { "is" } else { "are" },
         );
-        cx.out.note(&format!("{steps} {are} equal, then they differ"));
+        cx.out.note(&format!("{steps} {are} equal; later steps differ"));
     }
     let outcome = |run: &Run| match (&run.final_answer, &run.error) {
         (Some(answer), _) => format!("{}: {}", state_of(run), clean::line(answer)),

@@ -34,7 +34,7 @@ pub fn man(cx: &Context, of: &[String]) -> Outcome {
             match near {
                 Some(near) => failure.hint(format!("did you mean `{near}`?")),
                 None => failure.hint(format!(
-                    "to write the pages to a directory of this name: overmind man ./{word}"
+                    "to write the pages to a directory with this name: overmind man ./{word}"
                 )),
             }
         })?;

@@ -16,7 +16,7 @@ use crate::story::Story;
 
 /// Of Claude Code without a key and a login.
 const NO_LOGIN: &str = "failed: Claude Code has no key and no login. `overmind vault set anthropic_api_key` gives \
-                        its runs a key; or log in once with `claude` on this machine. Then start it again.";
+                        its runs a key; or log in once with `claude` on this machine. Then start the run again.";
 
 /// Tells a program's lines one by one, in their order.
 #[derive(Debug)]

@@ -200,7 +200,7 @@ impl Story {
             "room.failed" | "room.left" => {
                 let why = error_text(payload.get("error").unwrap_or(&Value::Null));
                 let what = match event.kind.as_str() {
-                    "room.failed" => "the environment could not be made",
+                    "room.failed" => "the environment could not be created",
                     _ => "the environment could not be removed",
                 };
                 paint(&format!("{what}: {why}"), Tone::Bad, self.colour)

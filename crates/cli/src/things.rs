@@ -144,7 +144,7 @@ pub async fn memory(cx: &Context, command: MemoryCommand) -> Outcome {
                     }
                     table
                 },
-                "nothing remembered in this collection; `overmind memory list` shows all",
+                "there are no texts in this collection; `overmind memory list` shows all",
             )?;
         }
         MemoryCommand::List { collection, limit } => {
@@ -183,7 +183,7 @@ async fn memories(
             }
             table
         },
-        "nothing remembered yet; store a text: overmind memory add \"…\"",
+        "there are no texts yet; store one: overmind memory add \"…\"",
     )
 }
 
@@ -249,7 +249,7 @@ pub async fn key(cx: &Context, command: KeyCommand) -> Outcome {
                 Format::Table | Format::Wide => {
                     cx.out.line(&made.secret)?;
                     cx.out.note(&format!(
-                        "key `{}` may act as {}; it is shown only this once",
+                        "key `{}` has the role {}; it is shown only once",
                         clean::line(&made.key.name),
                         made.key.role
                     ));
@@ -295,7 +295,7 @@ async fn keys(cx: &Context, remote: &Remote) -> Result<(), Failure> {
             }
             table
         },
-        "no keys; make one: overmind key create NAME --role operator",
+        "no keys; create one: overmind key create NAME --role operator",
     )
 }
 

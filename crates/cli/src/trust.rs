@@ -51,8 +51,8 @@ pub(crate) async fn run(cx: &Context, args: &TrustArgs) -> Outcome {
     if args.revoke {
         let done = remote.client().project_revoke(path).await.map_err(Failure::from)?;
         cx.out.note(match done.revoked {
-            true => "taken back: its orders are not run until they are confirmed again",
-            false => "nothing of this project was confirmed",
+            true => "revoked: its commands do not run until they are confirmed again",
+            false => "this project was not confirmed",
         });
         return Ok(Exit::Done);
     }
@@ -67,7 +67,7 @@ pub(crate) async fn run(cx: &Context, args: &TrustArgs) -> Outcome {
         // Somebody who confirmed this content already is only asked for what is new.
         if !asked::possible(cx) {
             return Err(Failure::usage("there is no terminal to ask at").hint(
-                "read what it orders with `overmind trust --show`, then confirm it with --yes",
+                "read its commands with `overmind trust --show`, then confirm them with --yes",
             ));
         }
         show_orders(cx, &found);

@@ -144,7 +144,7 @@ async fn live(cx: &Context, config: Config, ready: Ready) -> Outcome {
     }
     let left = Box::pin(app.stop(signals.asked(Stop::Now))).await;
     if left > 0 {
-        tracing::warn!(left, "cut off what was under way; it goes on at the next start");
+        tracing::warn!(left, "interrupted work continues at the next start");
     }
     tracing::info!("stopped");
     Ok(Exit::Done)
@@ -216,7 +216,7 @@ fn sandbox_line(checked: &Result<(), SandboxError>) -> (String, Tone) {
     match checked {
         Ok(()) => ("namespace".to_owned(), Tone::Plain),
         Err(err) => (
-            format!("namespace is not to be had: {err}; `overmind doctor` says what to do"),
+            format!("namespace is not available: {err}; `overmind doctor` says what to do"),
             Tone::Waits,
         ),
     }
@@ -309,8 +309,9 @@ fn living(data: &DataDir) -> Result<Option<(u32, Option<ServerFile>)>, Failure> 
                 // It is only just starting.
                 None => Ok(Some((pid, None))),
                 Some(_) => {
-                    let message = format!("the server (pid {pid}) runs and does not answer");
-                    let hint = "`overmind down` ends it, by force where it must; then start again";
+                    let message = format!("the server (pid {pid}) is running but does not answer");
+                    let hint = "`overmind down` stops it, by force if necessary; then start it \
+                        again";
                     Err(Failure::new(Exit::Conflict, message).hint(hint))
                 }
             };
@@ -430,17 +431,17 @@ pub fn down(cx: &Context, args: &DownArgs) -> Outcome {
     if gone(&process, Duration::from_secs(args.timeout)) {
         return stopped(cx, pid, "stopped");
     }
-    cx.out.note(&format!("still working after {} s; cutting it off", args.timeout));
+    cx.out.note(&format!("still working after {} s; interrupting it", args.timeout));
     signal(Signal::TERM, "stopping")?;
     if gone(&process, Duration::from_secs(5)) {
-        return stopped(cx, pid, "stopped; what was under way goes on at the next start");
+        return stopped(cx, pid, "stopped; interrupted work continues at the next start");
     }
     signal(Signal::KILL, "killing")?;
     if gone(&process, Duration::from_secs(5)) {
-        return stopped(cx, pid, "killed; what was under way goes on at the next start");
+        return stopped(cx, pid, "killed; interrupted work continues at the next start");
     }
     Err(Failure::failed(format!("process {pid} does not end, not even by SIGKILL"))
-        .hint("it hangs in the kernel, most likely on a disk"))
+        .hint("it probably hangs in the kernel, waiting for a disk"))
 }
 
 /// The runs whose commands live: they outlive the server. Of one that does not say, none.

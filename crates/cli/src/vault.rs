@@ -34,7 +34,7 @@ pub async fn run(cx: &Context, command: VaultCommand) -> Outcome {
         }
         VaultCommand::Rm { name } => {
             Remote::connect(cx)?.client().secret_remove(&name).await?;
-            cx.out.note(&format!("the secret `{name}` is gone"));
+            cx.out.note(&format!("the secret `{name}` is removed"));
             Ok(Exit::Done)
         }
         VaultCommand::Rotate(args) => rotate(cx, args).await,
@@ -46,7 +46,7 @@ pub async fn run(cx: &Context, command: VaultCommand) -> Outcome {
         VaultCommand::Revoke(args) => {
             let grant = grant(args);
             Remote::connect(cx)?.client().grant_revoke(&grant).await?;
-            cx.out.note(&format!("the grant of `{}` is gone", grant.agent));
+            cx.out.note(&format!("the grant of `{}` is revoked", grant.agent));
             Ok(Exit::Done)
         }
         VaultCommand::Grants => {
@@ -60,7 +60,7 @@ pub async fn run(cx: &Context, command: VaultCommand) -> Outcome {
         VaultCommand::Declare(args) => declare(cx, args).await,
         VaultCommand::Undeclare { name } => {
             Remote::connect(cx)?.client().service_remove(&name).await?;
-            cx.out.note(&format!("the declaration of `{name}` is gone"));
+            cx.out.note(&format!("the declaration of `{name}` is removed"));
             Ok(Exit::Done)
         }
         VaultCommand::Status => {
@@ -85,11 +85,11 @@ fn in_the_open(name: &str, refused: &[String]) -> Result<(), Failure> {
     if refused.is_empty() && !name.contains('=') {
         return Ok(());
     }
-    let text = "a value is not taken as an argument: there it stands in the shell's history, and \
-                everybody on this machine can read it in the list of processes";
+    let text = "a value cannot be an argument: it would be in the shell's history and in the list \
+        of processes, which everybody on this machine can read";
     Err(Failure::usage(text).hint(
-        "treat what you typed as known to others. `overmind vault set NAME` asks for it; \
-         --from-stdin and --from-file read it",
+        "treat the value that you typed as leaked. `overmind vault set NAME` asks for a value; \
+            --from-stdin and --from-file read it",
     ))
 }
 
@@ -145,7 +145,7 @@ async fn bring(cx: &Context, file: Option<&Path>, env: bool) -> Outcome {
     let changed = Remote::connect(cx)?.client().secret_import(&import).await?;
     let same = count - changed.len();
     if same > 0 {
-        cx.out.note(&format!("{same} had their values already"));
+        cx.out.note(&format!("{same} already had these values"));
     }
     secrets(cx, &changed)
 }
@@ -216,7 +216,7 @@ fn secrets(cx: &Context, all: &[SecretInfo]) -> Outcome {
                 }
                 row.push(match (&secret.problem, secret.shadows_environment) {
                     (Some(problem), _) => (problem.clone(), Tone::Bad),
-                    (None, true) => dim("goes before the one of the server's environment"),
+                    (None, true) => dim("overrides the one in the server's environment"),
                     (None, false) => dim(""),
                 });
                 table.row(row);

@@ -64,7 +64,7 @@ pub async fn logs(cx: &Context, args: &LogsArgs) -> Outcome {
     }
     if args.tail.is_some() || args.since.is_some() || args.grep.is_some() {
         let message =
-            "--tail, --since and --grep are for runs of commands; `overmind events` has the rest";
+            "--tail, --since and --grep work for commands; for other runs use `overmind events`";
         return Err(Failure::usage(message));
     }
     let until = if args.follow { Until::Rested } else { Until::Now };
@@ -244,12 +244,16 @@ impl Away {
         };
         let now = SystemClock.now();
         let since = *self.0.get_or_insert_with(|| {
-            cx.out.note("the server went away; waiting for it to come back");
+            cx.out.note("the connection to the server was lost; waiting for the server");
             now
         });
         if now.since(since) > PATIENCE {
             return Err(failure.unwrap_or_else(|| {
-                Failure::new(Exit::Unreachable, "the server went away and stayed away")
+                Failure::new(
+                    Exit::Unreachable,
+                    "the connection to the server was lost, and it \
+                    did not come back",
+                )
             }));
         }
         SystemClock.sleep_until(now.after(BETWEEN_TRIES)).await;

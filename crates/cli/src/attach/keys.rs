@@ -18,7 +18,10 @@ pub struct DetachKeys {
 /// What is wrong with it, and what would be right.
 pub fn parse(text: &str) -> Result<DetachKeys, String> {
     let wrong = |key: &str| {
-        format!("`{key}` is no key: give single characters or ctrl- and one, separated by commas")
+        format!(
+            "`{key}` is not a key: give single characters, or ctrl- and a character, \
+            separated by commas"
+        )
     };
     let mut keys = Vec::new();
     for key in text.split(',').filter(|_| text != "none") {

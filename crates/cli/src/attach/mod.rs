@@ -108,9 +108,11 @@ pub async fn attach(cx: &Context, args: &AttachArgs) -> Outcome {
     }
     let has_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     if !has_terminal && !args.read_only {
-        return Err(Failure::usage("attaching takes a terminal, and this is none").hint(
-            "`--read-only` shows what it writes, `overmind send` types, `overmind logs -f` follows",
-        ));
+        return Err(Failure::usage("`attach` needs a terminal, and standard input is not one")
+            .hint(
+                "`--read-only` shows the output, `overmind send` sends input, `overmind logs -f` \
+                follows the log",
+            ));
     }
     let mode = if args.read_only { AttachMode::Read } else { AttachMode::Write };
     // Its first start may be decided, and not made yet.
@@ -118,7 +120,7 @@ pub async fn attach(cx: &Context, args: &AttachArgs) -> Outcome {
         && run.process.as_ref().is_none_or(|process| process.life <= 1 && process.pid.is_none())
         && watch::is_of_command(&remote, &run).await?;
     if begins {
-        cx.out.note(&format!("{} is about to begin", run.name));
+        cx.out.note(&format!("{} is about to start", run.name));
         watch::until(cx, &remote, &id, watch::Until::Begun, &mut watch::Place::None).await?;
     }
     // A refusal comes before anything happens to the person's terminal.
@@ -153,8 +155,8 @@ async fn speaks(cx: &Context, remote: &Remote, run: &Run) -> Result<bool, Failur
 async fn follow(cx: &Context, remote: &Remote, run: &Run) -> Outcome {
     if cx.out.for_people() {
         cx.out.note(&format!(
-            "{name} has no terminal; this is what it says. To say something: overmind send {name} \
-             \"…\"; ^C leaves, and it goes on",
+            "{name} has no terminal, so this shows its output. To send input: overmind send \
+                {name} \"…\". ^C detaches; the run continues",
             name = run.name
         ));
     }
@@ -185,9 +187,9 @@ async fn refused(remote: &Remote, id: &str, failure: Failure) -> Failure {
     }
     match remote.run(id).await {
         Ok(run) if session::ended(run.status) => {
-            failure.hint(format!("what it wrote: overmind logs {}", run.name))
+            failure.hint(format!("its output: overmind logs {}", run.name))
         }
-        Ok(run) => failure.hint(format!("how it stands: overmind info {}", run.name)),
+        Ok(run) => failure.hint(format!("its state: overmind info {}", run.name)),
         Err(_) => failure,
     }
 }
@@ -220,7 +222,7 @@ impl Person<'_> {
             match left {
                 Left::Detached => {
                     terminal.close().await;
-                    self.cx.out.note(&format!("detached; back to it: {}", self.back()));
+                    self.cx.out.note(&format!("detached; attach again: {}", self.back()));
                     return Ok(Exit::Done);
                 }
                 Left::Signal(number) => {
@@ -229,7 +231,7 @@ impl Person<'_> {
                 }
                 Left::Lost(why) => {
                     let message = format!("the connection was lost: {why}");
-                    let hint = format!("the command goes on; back to it: {}", self.back());
+                    let hint = format!("the run continues; attach again: {}", self.back());
                     return Err(Failure::new(Exit::Unreachable, message).hint(hint));
                 }
                 Left::Ended { life, how } => match self.after(life, &how).await? {

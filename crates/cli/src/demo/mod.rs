@@ -178,7 +178,7 @@ async fn can_run(driver: &dyn port::Sandbox, level: port::SandboxLevel) -> Resul
         hint = format!("{remedy}; or ");
     }
     let failure =
-        Failure::failed(format!("the {} sandbox is not to be had here: {err}", level.as_str()));
+        Failure::failed(format!("the {} sandbox is not available here: {err}", level.as_str()));
     Err(failure.hint(format!(
         "{hint}`overmind demo --sandbox none` runs the agent's commands without isolation"
     )))

@@ -41,11 +41,15 @@ pub(super) fn data(data: &DataDir) -> Vec<Finding> {
     let Ok(meta) = std::fs::metadata(path) else {
         let parent = nearest(path);
         return vec![if writable(&parent) {
-            Finding::fine(CHECK, format!("{}: made at the first start", path.display()))
+            Finding::fine(CHECK, format!("{}: created at the first start", path.display()))
         } else {
             Finding::broken(
                 CHECK,
-                format!("{} cannot be made: {} is not writable", path.display(), parent.display()),
+                format!(
+                    "{} cannot be created: {} is not writable",
+                    path.display(),
+                    parent.display()
+                ),
                 "name another one with --data or OVERMIND_DATA",
             )
         }];
@@ -139,7 +143,7 @@ pub(super) fn fsync(data: &DataDir) -> Finding {
     };
     let (middle, worst) = (took[took.len() / 2], took[took.len() - 1]);
     let found = format!(
-        "{:.2} ms in the middle, {:.2} ms at worst",
+        "median {:.2} ms, maximum {:.2} ms",
         middle.as_secs_f64() * 1000.0,
         worst.as_secs_f64() * 1000.0
     );
@@ -152,8 +156,8 @@ pub(super) fn fsync(data: &DataDir) -> Finding {
     } else if middle < NO_SYNC {
         Finding::warning(
             CHECK,
-            format!("{found}: too fast to be true"),
-            "this file system does not wait for its disk: a power cut may lose what was acknowledged",
+            format!("{found}: implausibly fast"),
+            "this file system does not wait for its disk: a power cut may lose acknowledged data",
         )
     } else {
         Finding::fine(CHECK, found)

@@ -70,7 +70,7 @@ pub(super) fn clock(data: &DataDir, now: Timestamp) -> Finding {
         Some(at) if at.since(now) > Duration::from_secs(60) => Finding::warning(
             CHECK,
             format!("it shows {now}, and the database was written at {at}"),
-            "it was set back: set it right, or new events will seem older than old ones",
+            "the clock was set back: correct it, or new events will seem older than existing ones",
         ),
         Some(_) | None => Finding::fine(CHECK, now.to_string()),
     }
@@ -98,7 +98,7 @@ pub(super) fn open_files() -> Finding {
 pub(crate) async fn run_one_command(driver: &dyn Sandbox) -> Result<Duration, SandboxError> {
     let failed = |message: String| SandboxError::Failed { level: driver.level().as_str(), message };
     let workspace = tempfile::tempdir()
-        .map_err(|err| failed(format!("making a directory to work in: {err}")))?;
+        .map_err(|err| failed(format!("creating a directory to work in: {err}")))?;
     let request = SandboxRequest {
         argv: ["sh", "-c", "echo in && test ! -e /root/.ssh && test \"$(id -u)\" != 0"]
             .map(str::to_owned)

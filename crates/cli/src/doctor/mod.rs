@@ -148,8 +148,8 @@ fn configuration(cx: &Context) -> Finding {
             } else {
                 Finding::warning(
                     CHECK,
-                    format!("{} means nothing to this version", unknown.join(", ")),
-                    "a typing error? `overmind config show -o wide` lists what there is",
+                    format!("this version does not know {}", unknown.join(", ")),
+                    "a typing error? `overmind config show -o wide` lists all settings",
                 )
             }
         }
@@ -250,7 +250,7 @@ fn store(config: &Config, held: &Holder) -> Finding {
             "`overmind restore` puts a backup in its place and keeps this file aside",
         ),
         Err(err) if err.kind() == std::io::ErrorKind::NotFound => {
-            Finding::fine(CHECK, format!("{path}: made at the first start"))
+            Finding::fine(CHECK, format!("{path}: created at the first start"))
         }
         Err(err) if err.kind() == std::io::ErrorKind::UnexpectedEof => {
             Finding::fine(CHECK, format!("{path}: empty"))
@@ -277,7 +277,7 @@ fn policy(config: &Config) -> Finding {
         (PolicySource::Off, PolicyChoice::Off { said }) => Finding::warning(
             CHECK,
             format!("{} ({said})", app::gate::OFF),
-            "take `policy.file = \"none\"` (OVERMIND_POLICY) away: the built-in policy holds then",
+            "remove `policy.file = \"none\"` (OVERMIND_POLICY): then the built-in policy applies",
         ),
         (PolicySource::File(file), _) => Finding::fine(CHECK, file.clone()),
         (PolicySource::Builtin | PolicySource::Off, _) => {
@@ -336,8 +336,8 @@ async fn microvm(config: &Config) -> Option<Finding> {
         Ok(Execution::Emulated { why }) if !asked_for => Finding::warning(
             CHECK,
             format!("KVM runs no guest here, so they are emulated, which is slow: {why}"),
-            "let the user of commands open the device (group kvm, or its mode), on a machine \
-             whose processor KVM runs",
+            "use a machine whose processor KVM supports, and let the user of commands open the \
+                device (group kvm, or its mode)",
         ),
         Ok(execution) => Finding::fine(CHECK, execution.to_string()),
         Err(SandboxError::Unavailable { message, remedy, .. }) => {
@@ -358,7 +358,7 @@ fn models(config: &Config) -> Finding {
         Ok(_) if app::has_real_models(config) => Finding::fine(CHECK, app::models_line(config)),
         Ok(_) => Finding::warning(
             CHECK,
-            "only deterministic and scripted ones",
+            "only deterministic and scripted models",
             "set OPENAI_API_KEY or ANTHROPIC_API_KEY, or `models.base_url` for a server of yours",
         ),
     }

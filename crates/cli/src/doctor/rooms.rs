@@ -14,7 +14,7 @@ const CHECK: &str = "leaks";
 /// for certain. Nothing is said of a server that makes no environments.
 pub(super) async fn leaks(data: &DataDir, held: &Holder, fix: bool) -> Vec<Finding> {
     let Holder::Server { file: Some(file), .. } = held else {
-        let why = "only a server that runs knows which runs are there";
+        let why = "only a running server knows which runs exist";
         return match fix {
             true => vec![Finding::broken(CHECK, why, "`overmind up -d`, and again")],
             false => Vec::new(),
@@ -26,7 +26,7 @@ pub(super) async fn leaks(data: &DataDir, held: &Holder, fix: bool) -> Vec<Findi
     };
     match asked.await {
         Ok(found) if found.leaks.is_empty() => {
-            vec![Finding::fine(CHECK, "nothing is left of runs that are gone")]
+            vec![Finding::fine(CHECK, "removed runs have left nothing behind")]
         }
         Ok(found) => found.leaks.iter().map(|leak| told(leak, fix)).collect(),
         Err(Failure { message, .. }) if message.contains("makes no environments") => Vec::new(),

@@ -20,9 +20,18 @@ pub(super) fn key(config: &Config) -> Finding {
     let on_top =
         |Found { passphrase, .. }| if passphrase { ", and a passphrase opens it" } else { "" };
     match (found, &config.vault_keyring) {
-        (None, None) => Finding::fine(CHECK, format!("no key yet; the first secret makes {file}")),
+        (None, None) => Finding::fine(
+            CHECK,
+            format!(
+                "no key yet; the first secret creates \
+            {file}"
+            ),
+        ),
         (None, Some(entry)) => {
-            let text = format!("no key yet; the first secret makes the keyring's entry `{entry}`");
+            let text = format!(
+                "no key yet; the first secret creates the keyring's entry \
+                `{entry}`"
+            );
             Finding::fine(CHECK, text)
         }
         (Some(found @ Found { kept: Kept::Keyring, .. }), Some(entry)) => {
@@ -32,7 +41,8 @@ pub(super) fn key(config: &Config) -> Finding {
         (Some(_), Some(entry)) => Finding::warning(
             CHECK,
             format!("the key is still in {file}, the keyring has no entry `{entry}`"),
-            "`overmind vault rotate --master` makes a new one in the keyring; remove the file then",
+            "`overmind vault rotate --master` creates a new one in the keyring; then remove the \
+                file",
         ),
         (Some(found), None) => {
             Finding::fine(CHECK, format!("the key is in {file}{}", on_top(found)))

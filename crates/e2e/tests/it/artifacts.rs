@@ -122,7 +122,7 @@ fn one_agent_saves_another_reads_and_people_fetch_list_and_remove() {
     assert_eq!(kept.out, "[redacted:github-token]");
     home.run(&["artifact", "rm", &written, "notes.txt"]).ok();
     home.run(&["artifact", "get", &written, "notes.txt"]).fails(3).says("Artifact not found");
-    home.run(&["artifact", "get", "notes.txt"]).fails(2).says("no run is named");
+    home.run(&["artifact", "get", "notes.txt"]).fails(2).says("no run is given");
     home.run(&["replay", &written, "--verify"]).ok();
     home.run(&["audit", "verify"]).ok();
 }

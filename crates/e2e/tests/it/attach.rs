@@ -87,7 +87,7 @@ fn several_look_at_once_and_one_that_may_only_look_types_nothing() {
     assert_eq!(looks.leaves(), 0);
     one.types(DETACH);
     assert_eq!(one.leaves(), 0);
-    one.sees("detached; back to it: overmind attach");
+    one.sees("detached; attach again: overmind attach");
     two.types("echo third-$((1+1))\r");
     two.sees("third-2");
     two.types(DETACH);
@@ -124,7 +124,7 @@ fn a_server_that_is_killed_is_waited_for_and_the_terminal_is_still_there() {
     home.0.kill();
     person.sees("the connection was lost; trying again");
     assert_eq!(person.leaves(), 4);
-    person.sees("back to it: overmind attach");
+    person.sees("attach again: overmind attach");
     home.0.start(&["--listen", "none"], &[]);
     let mut person = Person::at(&home.0, 80, 24, &["attach", "sh"]);
     person.sees("again-before");
@@ -223,10 +223,10 @@ fn what_has_no_terminal_or_is_none_is_refused_clearly() {
     let home = Commands::up();
     home.run(&["run", "--name", "sh", BASH]).ok();
     home.alive("sh");
-    home.run(&["attach", "sh"]).fails(2).says("attaching takes a terminal");
+    home.run(&["attach", "sh"]).fails(2).says("`attach` needs a terminal");
     home.run(&["attach", "nobody"]).fails(3);
     home.run(&["attach", "nobody", "--read-only"]).fails(3);
-    home.run(&["attach", "sh", "--read-only", "--detach-key", "F1"]).fails(2).says("is no key");
+    home.run(&["attach", "sh", "--read-only", "--detach-key", "F1"]).fails(2).says("is not a key");
     home.run(&["run", "--name", "piped", "--pipes", "sleep 600"]).ok();
     home.alive("piped");
     home.run(&["attach", "piped", "--read-only"]).fails(5).says("piped has no terminal");
@@ -428,7 +428,7 @@ fn a_browser_speaks_it_with_a_token_and_foreign_pages_do_not() {
     send(&mut page, 1, br#"{"resize":{"columns":0,"rows":9}}"#);
     assert_eq!(next(&mut page, 1), r#"{"refused":{"message":"no terminal is 0 by 9"}}"#);
     send(&mut page, 1, b"{}");
-    assert!(next(&mut page, 1).contains("this word is not understood"));
+    assert!(next(&mut page, 1).contains("this message is not valid"));
     // A frame that is larger than any may be is not waited for.
     page.write_all(&[0x82, 0xff, 0, 0, 0, 1, 0, 0, 0, 0, 1, 2, 3, 4]).unwrap();
     let mut rest = Vec::new();

@@ -219,7 +219,7 @@ fn budgets_are_set_shown_and_removed() {
     let world = World::new();
     world.answer();
     let home = &world.home;
-    home.run(&["budget", "list"]).ok().says("nothing is limited");
+    home.run(&["budget", "list"]).ok().says("there are no limits");
     home.run(&["budget", "set", "agent:worker", "--usd", "5", "--per", "day"]).ok().shows("$5");
     home.run(&["budget", "set", "agent:worker", "--tokens", "9", "--per", "total", "--soft"]).ok();
     home.run(&["budget", "set", "agent:nobody", "--usd", "5", "--per", "day"]).fails(3);
@@ -246,7 +246,7 @@ fn budgets_are_set_shown_and_removed() {
         home.run(&["budget", "rm", id]).ok();
     }
     home.run(&["budget", "rm", "lim_0"]).fails(3);
-    home.run(&["budget", "list"]).ok().says("nothing is limited");
+    home.run(&["budget", "list"]).ok().says("there are no limits");
 }
 
 #[test]
@@ -268,19 +268,19 @@ fn a_run_is_started_with_a_budget_of_its_own() {
     home.run(&["deny", "bud"]).ok();
     home.run(&["approve", "thrifty", "--yes"])
         .fails(2)
-        .says("say by how much: --usd N or --tokens N");
+        .says("give an amount: --usd N or --tokens N");
     home.run(&["approve", "thrifty", "--usd", "2"]).ok();
     home.wait_for(&run, "succeeded");
     home.run(&["run", "--usd=-1", "worker", "go"]).fails(2).says("usd");
     home.run(&["rm", "thrifty", "bud", "--yes"]).ok();
-    home.run(&["budget", "list"]).ok().says("nothing is limited");
+    home.run(&["budget", "list"]).ok().says("there are no limits");
 }
 
 #[test]
 fn prices_are_shown_with_their_day_and_their_source() {
     let home = Home::new();
     home.run(&["prices", "gpt-5"]).ok().shows("gpt-5");
-    home.run(&["prices", "nobodys-model"]).fails(3).says("not known");
+    home.run(&["prices", "nobodys-model"]).fails(3).says("is unknown");
     let known =
         home.run_env(&[("OPENAI_API_KEY", "k")], &["prices", "gpt-5-2025-08-07", "-o", "json"]);
     let known = known.ok().json();

@@ -359,7 +359,7 @@ fn needs_claude_code_without_a_sandbox_to_ask_and_to_go_on_when_it_is_allowed() 
     let Some(bin) = counterpart("CLAUDE_CODE") else { return };
     let mut shop = Shop::new(&bin, as_claude);
     let run = shop.begin_asking("fix");
-    assert!(run.err.contains("without a sandbox, for ANTHROPIC_BASE_URL"), "{}", run.err);
+    assert!(run.err.contains("without a sandbox, because ANTHROPIC_BASE_URL"), "{}", run.err);
     let row = shop.home.status("fix", "awaiting_input");
     assert_eq!(row["prompt"], format!("Allow Bash: {CHECK}"), "{row}");
     shop.home.run(&["inbox"]).ok().shows("Allow Bash: sh test.sh");

@@ -23,8 +23,8 @@ fn a_noun_without_a_verb_lists_what_there_is() {
         ("vault", "no secrets"),
         ("keys", "no keys"),
         ("mcp", "no MCP servers"),
-        ("memory", "nothing remembered yet"),
-        ("budget", "nothing is limited"),
+        ("memory", "there are no texts yet"),
+        ("budget", "there are no limits"),
     ] {
         home.run(&[noun]).ok().says(says);
     }
@@ -95,17 +95,17 @@ fn a_budget_is_removed_by_each_word_that_the_list_prints() {
     for (format, at) in [("table", 0), ("table", 1), ("wide", 0), ("wide", 1)] {
         set();
         let given = word(&list(format), at);
-        home.run(&["budget", "rm", &given]).ok().says("is gone");
-        home.run(&["budget", "list"]).ok().says("nothing is limited");
+        home.run(&["budget", "rm", &given]).ok().says("removed: ");
+        home.run(&["budget", "list"]).ok().says("there are no limits");
     }
 }
 
 #[test]
 fn a_bare_number_that_once_was_milliseconds_is_asked_for_its_unit() {
     let home = Home::new();
-    home.run(&["wait", "x", "--timeout", "5000"]).fails(2).says("say the unit: 5000s or 5000ms?");
+    home.run(&["wait", "x", "--timeout", "5000"]).fails(2).says("give the unit: 5000s or 5000ms?");
     let run = ["run", "--restart", "always", "--backoff", "500", "true"];
-    home.run(&run).fails(2).says("say the unit: 500s or 500ms?");
+    home.run(&run).fails(2).says("give the unit: 500s or 500ms?");
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn options_after_the_task_of_any_agent_are_options_and_a_program_keeps_its_own()
         assert!(house.log(name).contains(&format!("does: {task}")), "{}", house.log(name));
     }
     let wrong = house.run(&["run", "--agent", "helper", "a task", "--nmae", "x"]).fails(2);
-    wrong.says("--nmae").says("what is text stands in quotes, or after `--`");
+    wrong.says("--nmae").says("put text in quotes, or after `--`");
     // A program's own arguments, also of one that an agent is called like.
     house.run(&["run", "--name", "own", "--wait", "--", "echo", "--name", "x"]).ok();
     assert!(house.log("own").contains("--name x"), "{}", house.log("own"));
@@ -174,7 +174,7 @@ fn a_file_with_mistakes_is_refused_before_anything_starts_each_on_its_line() {
     assert!(!refused.err.contains('⏎'), "{}", refused.err);
     assert_eq!(house.run(&["ps", "--all", "-o", "json"]).ok().json(), json!([]));
     let again = house.run(&["init"]).fails(5);
-    again.says("is there already and stays as it is").says("--force");
+    again.says("already exists and is not changed").says("--force");
     assert_eq!(again.out, "", "nothing else is printed");
 }
 
@@ -251,7 +251,7 @@ fn what_cannot_be_as_it_was_typed_is_said_in_the_words_of_who_typed_it() {
         assert!(!refused.err.contains("Run "), "{}", refused.err);
     }
     let name = house.run(&["run", "--name", "a b", "true"]).fails(2);
-    name.says("not a space").says("--name a-b");
+    name.says("no space").says("--name a-b");
     let tools = ["agent", "create", "--name", "t", "--model", "deterministic", "--tools", "shell"];
     house.run(&tools).fails(2).says("`shell` (did you mean `run_shell`?)");
     assert!(!house.run(&["agent", "list"]).ok().out.contains("t "), "no agent was made");
@@ -295,7 +295,7 @@ fn an_operator_in_a_repository_that_nobody_declared_starts_nothing() {
         done(command.output().unwrap())
     };
     let refused = operator(&["run", "sh", "shell: true"]).fails(6);
-    refused.says("app: an admin declares it").says("nothing was started");
+    refused.says("app: an admin can declare it").says("nothing was started");
     assert_eq!(home.run(&["ps", "--all", "-o", "json"]).ok().json(), json!([]));
     operator(&["run", "--project", "shop", "sh", "shell: true"]).fails(1).says("no Project");
     let text = format!(
@@ -338,7 +338,7 @@ fn a_program_that_needs_a_task_starts_nothing_without_one_and_is_watched_in_word
     teller(&house);
     person(&house, &["run", "--agent", "teller", "--name", "none"])
         .fails(2)
-        .says("say what `teller` is to do");
+        .says("give `teller` a task");
     assert_eq!(house.run(&["ps", "--all", "-o", "json"]).ok().json(), json!([]));
 
     person(&house, &["run", "--agent", "teller", "--name", "tells", "--wait", "a task"]).ok();

@@ -143,7 +143,7 @@ fn a_log_that_is_removed_under_its_command_is_told_in_the_log_and_on_the_run() {
     assert!(lines.iter().any(|line| line.contains("was removed while the command ran")), "{log}");
     assert!(lines.contains(&"after") && !lines.contains(&"before"), "{log}");
     assert_eq!(home.named("noted")["process"]["log_removed"], true);
-    home.run(&["info", "noted"]).ok().shows("does not hold all output");
+    home.run(&["info", "noted"]).ok().shows("does not contain all output");
     home.check();
 }
 
@@ -167,7 +167,7 @@ fn words_reach_the_program_as_they_were_typed() {
     assert_eq!(home.run(&args).ok().out, "-j4|-p|--follow|--|-x|\n");
     assert_eq!(home.named("dashed")["task"], "printf '%s|' -j4 -p --follow -- -x");
     let line = home.run(&["run", "--follow", "echo a; echo b"]).ok();
-    assert_eq!(line.says("runs the shell line: sh -c 'echo a; echo b'").out, "a\nb\n");
+    assert_eq!(line.says("runs a shell command line: sh -c 'echo a; echo b'").out, "a\nb\n");
     home.check();
 }
 
@@ -486,7 +486,7 @@ fn what_a_run_waits_for_and_what_its_worktree_lacks_is_said() {
     let mut held = house.home.0.command(&["run", "--name", "held", "--wait", "echo hi"]);
     let mut held = held.current_dir(&house.project).stderr(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(held.stderr.take().unwrap()).lines();
-    assert!(said.any(|line| line.unwrap().contains("`overmind resume` ends that")));
+    assert!(said.any(|line| line.unwrap().contains("it starts after `overmind resume`")));
     house.run(&["resume"]).ok();
     assert!(held.wait().unwrap().success());
 

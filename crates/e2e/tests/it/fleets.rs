@@ -138,7 +138,7 @@ fn a_change_is_rolled_out_paused_undone_and_restarted() {
     home.run(&["rollout", "restart", "web"]).ok();
     home.run(&["rollout", "status", "web", "--timeout", "1m"]).ok().shows("revision 5");
     home.run(&["rollout", "status", "nobody"]).fails(3);
-    home.run(&["rollout", "pause", "quest/x"]).fails(2).says("is no fleet");
+    home.run(&["rollout", "pause", "quest/x"]).fails(2).says("is not a fleet");
 }
 
 #[test]

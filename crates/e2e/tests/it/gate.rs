@@ -57,7 +57,7 @@ fn a_network_that_the_sandbox_cannot_give_is_refused_at_once_with_the_way_to_get
         assert!(error.contains("without network") && error.contains("--network host"), "{error}");
         assert!(events(&home, &id, "approval.requested").is_empty(), "{task}");
     }
-    home.run(&["inbox", "--all"]).ok().says("nothing has ever waited for you");
+    home.run(&["inbox", "--all"]).ok().says("there were never any items");
 }
 
 #[test]

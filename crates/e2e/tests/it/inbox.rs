@@ -34,7 +34,7 @@ fn items(home: &Home, more: &[&str]) -> Vec<Value> {
 fn an_empty_inbox_says_so_and_what_waits_is_listed_and_answered_from_there() {
     let (home, _) = gated();
     home.run(&["inbox"]).ok().says("the inbox is empty: nothing waits for you");
-    home.run(&["inbox", "--all"]).ok().says("nothing has ever waited for you");
+    home.run(&["inbox", "--all"]).ok().says("there were never any items");
     let run = waits(&home, PUSH);
     let listed = home.run(&["inbox"]).ok();
     for text in ["ID", "KIND", "AGENT", "RUN", "AGE", "RISK", "WHAT"] {

@@ -81,7 +81,7 @@ fn a_watch_goes_on_through_a_kill_and_a_restart() {
         "{out}"
     );
     assert_eq!(out.matches("  started").count(), 1, "nothing is told twice: {out}");
-    assert!(err.contains("the server went away"), "{err}");
+    assert!(err.contains("the connection to the server was lost"), "{err}");
     home.run(&["replay", &id, "--verify"]).ok();
 }
 

@@ -75,10 +75,14 @@ fn what_holds_a_secret_is_refused_and_nothing_else_runs_in_its_place() {
         let (_, error) = done.err.split_once("error: ").expect("it says why");
         assert!(!error.contains(VALUE) && !done.out.contains(VALUE), "{done:?}");
     };
-    refused(&["run", "--name", "one", "--", "sh", "-c", &count], "something else would run");
-    refused(&["run", "--name", "two", &count], "something else would run");
+    refused(
+        &["run", "--name", "one", "--", "sh", "-c", &count],
+        "the run would not do what you \
+        wrote",
+    );
+    refused(&["run", "--name", "two", &count], "the run would not do what you wrote");
     home.0.agent("worker", &[]);
-    refused(&["run", "worker", &format!("shell: echo {VALUE}")], "the task holds");
+    refused(&["run", "worker", &format!("shell: echo {VALUE}")], "the task contains");
     assert!(!home.0.work().join("counted").exists());
     assert_eq!(home.run(&["ps", "-a", "-o", "json"]).ok().json(), json!([]));
     // An agent is refused when it is made, and one that was there before when it is to run.
@@ -91,7 +95,7 @@ fn what_holds_a_secret_is_refused_and_nothing_else_runs_in_its_place() {
     let file = home.0.path().join("agent.json");
     std::fs::write(&file, agent.to_string()).expect("the home can be written");
     let create = ["agent", "create", "--file", file.to_str().expect("a path")];
-    home.run(&create).fails(2).says("the command holds");
+    home.run(&create).fails(2).says("the command contains");
     // What only looks like a secret would be masked as well.
     let key = format!("echo ghp_{}", "A1b2C3d4E5f6G7h8I9j0");
     home.run(&["run", "--", "sh", "-c", &key]).fails(2).says("github-token");
@@ -176,7 +180,7 @@ fn a_call_or_an_answer_that_holds_a_secret_is_refused_and_not_changed() {
         assert!(error.contains("bad_args") && error.contains("[redacted:secret]"), "{error}");
     }
     let answer = ["send", &id, &format!("the host of {VALUE}")];
-    home.run(&answer).fails(2).says("the message holds").says("`db_pass`");
+    home.run(&answer).fails(2).says("the message contains").says("`db_pass`");
     assert_eq!(home.0.fetch(&id)["status"], "awaiting_input", "it still waits");
     home.run(&["send", &id, "localhost"]).ok();
     let row = home.0.wait_for(&id, "succeeded");

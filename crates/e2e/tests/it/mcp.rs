@@ -31,7 +31,7 @@ fn the_routes_of_the_earlier_api_are_there_and_name_what_is_wrong() {
     home.run(&["mcp", "add", "none"]).fails(2).says("neither a program nor a --url");
     // What does not start is not added, unless somebody wants it so.
     let add = ["mcp", "add", "gone", "--", "no-such-program-anywhere"];
-    home.run(&add).fails(1).says("`gone` was not added, for it does not start");
+    home.run(&add).fails(1).says("`gone` was not added, because it does not start");
     assert_eq!(home.run(&["mcp", "list", "-o", "json"]).ok().json(), json!([]));
     let keep = ["mcp", "add", "gone", "--keep", "--", "no-such-program-anywhere"];
     home.run(&keep).fails(1).says("`gone` has failed");

@@ -100,7 +100,10 @@ fn two_agents_share_state_and_letters_and_neither_can_be_the_other() {
     assert!(denied["error"].as_str().is_some_and(|text| text.contains("Agent ann cannot write")));
     let (status, other) = put("tasks/1", &bob);
     assert_eq!(status, 403, "{other}");
-    assert!(other["error"].as_str().is_some_and(|text| text.contains("the token is `bob`'s")));
+    assert!(other["error"].as_str().is_some_and(|text| text.contains(
+        "the token belongs to \
+        `bob`"
+    )));
     let listed = curl(&home, &ann, "GET", "/mesh/blackboard/?prefix=tasks/&agent_id=ann", None);
     assert_eq!((listed.0, listed.1.as_array().map(Vec::len)), (200, Some(1)));
     let (status, _) = curl(&home, &bob, "GET", "/mesh/blackboard/tasks/1", None);

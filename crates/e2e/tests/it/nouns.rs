@@ -7,7 +7,7 @@ use crate::home::Home;
 #[test]
 fn an_agent_is_created_shown_changed_and_disabled() {
     let home = Home::up();
-    home.run(&["agent", "list"]).ok().says("no agents yet; make one");
+    home.run(&["agent", "list"]).ok().says("no agents yet; create one");
     let id = home.agent("coder", &["--role", "You code.", "--max-steps", "9"]);
     let made = home.run(&["agent", "get", "coder", "-o", "json"]).ok().json();
     assert_eq!(made["id"], id);
@@ -70,7 +70,7 @@ fn what_is_wrong_with_an_agent_is_named() {
 #[test]
 fn memory_is_stored_found_listed_and_removed() {
     let home = Home::up();
-    home.run(&["memory", "list"]).ok().says("nothing remembered yet");
+    home.run(&["memory", "list"]).ok().says("there are no texts yet");
     let add = |text: &str| {
         let args = ["memory", "add", text, "--metadata", "{\"by\":\"me\"}", "-o", "name"];
         home.run(&args).ok().line().to_owned()
@@ -82,7 +82,7 @@ fn memory_is_stored_found_listed_and_removed() {
     home.run(&["memory", "search", "\" OR port NEAR (*"]).ok().shows("8080");
     home.run(&["memory", "search", "port", "--collection", "other"])
         .ok()
-        .says("nothing remembered");
+        .says("there are no texts");
     assert_eq!(home.run(&["memory", "list", "-o", "name"]).ok().out, format!("{host}\n{port}\n"));
     home.run(&["memory", "rm", &port[port.len() - 8..]]).ok().says(&format!("removed {port}"));
     home.run(&["memory", "rm", &port]).fails(3);
@@ -109,7 +109,7 @@ fn memory_is_stored_found_listed_and_removed() {
 fn a_key_acts_in_its_role_until_it_is_revoked() {
     let mut home = Home::new();
     let url = home.start(&["--listen", "127.0.0.1:0"], &[])["url"].as_str().unwrap().to_owned();
-    home.run(&["key", "list"]).ok().says("no keys; make one");
+    home.run(&["key", "list"]).ok().says("no keys; create one");
     let key = home.run(&["key", "create", "ci", "--role", "viewer", "-o", "name"]).ok();
     let secret = key.line().to_owned();
     assert!(secret.starts_with("ovk_"));

@@ -59,7 +59,7 @@ fn the_configuration_shows_each_value_and_who_set_it() {
     );
     let env = [("OVERMIND_LISTEN", "127.0.0.1:9999"), ("OVERMIND_TYPO", "x")];
     let done = home.run_env(&env, &["config", "show", "-o", "json"]).ok();
-    done.says("OVERMIND_TYPO is set and means nothing");
+    done.says("OVERMIND_TYPO is set, but this version does not know it");
     let all = done.json();
     let find = |key: &str| all.as_array().unwrap().iter().find(|row| row["key"] == key).unwrap();
     assert_eq!(find("server.listen")["value"], "127.0.0.1:9999");
@@ -197,7 +197,7 @@ fn a_first_file_for_a_project_is_proposed_and_never_written_over() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), shown.out);
     std::fs::write(&file, "version: 1\n").unwrap();
     let refused = home.run(&["init", &inside]).fails(5);
-    refused.says("is there already").says("`--force` replaces it");
+    refused.says("already exists").says("`--force` replaces it");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "version: 1\n");
     let json = home.run(&["init", "--force", "-o", "json", &inside]).ok();
     let told: serde_json::Value = serde_json::from_str(&json.out).unwrap();

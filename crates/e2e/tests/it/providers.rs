@@ -496,7 +496,7 @@ fn who_attaches_to_an_agent_without_a_terminal_reads_its_words_and_leaves_it_at_
     home.run(&["run", "--name", "pair", "pair"]).ok();
     home.says("pair", "conversation c-1");
     let mut person = Person::at(&home.0, 120, 30, &["attach", "pair"]);
-    person.sees("pair has no terminal; this is what it says");
+    person.sees("pair has no terminal, so this shows its output");
     person.sees("conversation c-1");
     home.run(&["send", "pair", "apples"]).ok();
     for words in ["I think about apples", "It is APPLES", "1,000 tokens in, 5 out, $0.25 so far"] {

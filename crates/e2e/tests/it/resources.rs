@@ -85,7 +85,7 @@ fn a_context_is_applied_shown_changed_and_deleted() {
         .fails(2)
         .says("metadata.labels.tier");
 
-    home.run(&["explain", "context.spec.values"]).ok().shows("Texts by name");
+    home.run(&["explain", "context.spec.values"]).ok().shows("Variables: names and texts");
     home.run(&["explain", "context.spec.valeus"]).fails(3).says("did you mean `values`?");
     home.run(&["api-resources"]).ok().shows("contexts").shows("configmaps");
     home.run(&["get", "contxts"]).fails(2).says("did you mean `contexts`?");
@@ -171,7 +171,7 @@ fn every_mistake_of_every_file_is_told_with_its_place() {
     write(&home, "d/4.yaml", "a: [\n");
     write(&home, "d/ignored.txt", "nothing");
     let bad = home.run(&["apply", "-f", "d"]).fails(2);
-    bad.says("d/1.yaml:2:1: kind is `Contxt`, which is no kind; did you mean `Context`?")
+    bad.says("d/1.yaml:2:1: kind is `Contxt`, which is not a kind; did you mean `Context`?")
         .says("d/1.yaml:3:12: metadata.name may have small letters")
         .says("d/3.json:3:11: spec.valeus is not a field; did you mean `values`?")
         .says("d/4.yaml:");
@@ -244,9 +244,10 @@ fn deletions_take_what_is_owned_and_finalizers_hold() {
     let release =
         "apiVersion: overmind/v1\nkind: Context\nmetadata: {name: child, finalizers: []}\n";
     family();
-    home.run(&["delete", "context", "owner", "--cascade=foreground"])
-        .ok()
-        .shows("context/owner is being deleted; its finalizers, or what it owns, hold it");
+    home.run(&["delete", "context", "owner", "--cascade=foreground"]).ok().shows(
+        "context/owner is being deleted; it waits for its finalizers or for resources that \
+            it owns",
+    );
     home.run(&["get", "contexts"]).ok().shows("deleting");
     piped(&home, &["apply", "-f", "-"], release).ok();
     assert_eq!(names(), "");
@@ -263,7 +264,11 @@ fn a_secret_in_a_spec_is_masked_with_a_warning_and_in_a_label_refused() {
     let home = Home::up();
     let secret = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789";
     let done = piped(&home, &["apply", "-f", "-"], &context("a", secret)).ok();
-    done.says("context/a has what looks like a secret; it was masked").says("overmind vault set");
+    done.says(
+        "context/a contains something that looks like a secret; it was \
+        masked",
+    )
+    .says("overmind vault set");
     assert!(!home.run(&["get", "cm/a", "-o", "yaml"]).ok().out.contains(secret));
     let label = GREETING.replace("app: web", &format!("app: {secret}"));
     let refused = piped(&home, &["apply", "-f", "-"], &label).fails(2);

@@ -106,7 +106,7 @@ fn who_is_asked_at_a_terminal_goes_on_when_somebody_else_answers_or_stops_the_ru
     person.leaves();
     let mut person = follow("stopped");
     home.run(&["cancel", "stopped"]).ok();
-    person.sees("it needs no answer any more");
+    person.sees("it no longer needs an answer");
     person.leaves();
     // What is typed there is still an answer.
     let mut person = follow("here");
@@ -143,14 +143,14 @@ fn ps_lists_what_is_under_way_and_all_of_it_when_asked() {
     let home = Home::up();
     let none = home.run(&["ps"]).ok();
     assert_eq!(none.out, "");
-    none.says("no runs under way");
+    none.says("no unfinished runs");
     home.run(&["ps", "--all"]).ok().says("start one: overmind run");
     assert_eq!(home.run(&["ps", "--all", "-o", "json"]).ok().json(), json!([]));
     home.agent("sh", &[]);
     home.agent("other", &[]);
     home.run(&["run", "sh", "shell: echo 1", "--wait"]).ok();
     home.run(&["run", "other", "shell: exit 1", "--wait"]).fails(10);
-    home.run(&["ps"]).ok().says("no runs under way");
+    home.run(&["ps"]).ok().says("no unfinished runs");
     let all = home.run(&["ps", "--all"]).ok();
     let lines: Vec<&str> = all.out.lines().collect();
     assert_eq!(lines.len(), 3, "{}", all.out);
@@ -186,7 +186,10 @@ fn a_run_is_found_by_any_unique_part_of_its_id() {
         home.run(&["logs", given]).ok().shows("echo 1");
     }
     // Ids begin with the time: both runs do.
-    home.run(&["logs", &id[..9]]).fails(2).says("could be 2 runs").says("give more of the id");
+    home.run(&["logs", &id[..9]]).fails(2).says("could be 2 runs").says(
+        "give a longer part of \
+        the id",
+    );
     for missing in ["ses_00000000000000000000000000000000", "ffffffff", "nonsense", ""] {
         home.run(&["logs", missing]).fails(3);
     }
@@ -219,7 +222,7 @@ fn a_run_works_where_it_is_told_to() {
     home.run(&gone).fails(1).says("nowhere").says("No such file");
     let nobody = "agt_00000000000000000000000000000000";
     home.run(&["run", nobody, "x"]).fails(3).says("no agent").says("overmind agent list");
-    home.run(&["run", "sh"]).fails(2).says("what `sh` is to do");
+    home.run(&["run", "sh"]).fails(2).says("give `sh` a task");
 }
 
 #[test]
@@ -254,7 +257,7 @@ fn a_recorded_run_is_shown_again_verified_forked_and_compared() {
     let other = home.run(&["fork", &id, "--at", "1", "--model", "deterministic", "-o", "name"]);
     let other = other.ok().line().to_owned();
     until("it ends", || Some(home.fetch(&other)).filter(|run| run["finished_at"].is_string()));
-    home.run(&["diff", &id, &other]).ok().shows("≠").says("then they differ");
+    home.run(&["diff", &id, &other]).ok().shows("≠").says("later steps differ");
     home.run(&["fork", &id, "--at", "99"]).fails(2);
 }
 
@@ -367,6 +370,6 @@ fn runs_have_names_and_children_and_a_cascade_ends_them_all() {
     home.run(&["logs", "worker"]).fails(2).says("`worker` could be 2 runs");
 
     home.run(&["cancel", "boss", "--cascade"]).ok();
-    home.run(&["ps"]).ok().says("no runs under way");
+    home.run(&["ps"]).ok().says("no unfinished runs");
     home.run(&["cancel", "boss"]).fails(5).says("already finished");
 }

@@ -83,7 +83,7 @@ fn what_services_and_hooks_run_in_is_told_once_for_each_start_signed_and_shown()
     info.shows("service web: namespace by namespace of a command that lives, network none");
     info.shows("setup: first: namespace by namespace of a command that lives, network host");
     let why = house.run(&["sandbox", "verify", "told", "service db"]).fails(3);
-    why.says("nothing was measured of `service db`").says("service web");
+    why.says("there is no measurement of `service db`").says("service web");
 
     // However often it was looked at; and again for a start.
     let looks = std::fs::read_to_string(House::directory(&run).join("looks.txt")).unwrap();

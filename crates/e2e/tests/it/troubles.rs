@@ -180,7 +180,7 @@ fn claude_code_without_a_key_says_that_it_has_no_sandbox_and_what_gives_it_one()
     let mut command = home.command(&["run", "--agent", "claude", "--wait", "do it"]);
     let run = command.env("PATH", &path).current_dir(shop).output().unwrap();
     let run = crate::home::done(run).ok();
-    run.says("claude runs on this machine itself, without a sandbox")
+    run.says("claude runs on this machine without a sandbox")
         .says("`overmind vault set anthropic_api_key` gives it one, and a sandbox")
         .says("it asks before it runs commands");
 }

@@ -166,7 +166,7 @@ fn a_value_is_never_an_argument_and_a_person_types_it_unseen() {
         &["vault", "rotate", "web_key", FIRST],
     ] {
         let done = home.run(args).fails(2);
-        done.says("not taken as an argument").says("--from-stdin");
+        done.says("cannot be an argument").says("--from-stdin");
         assert!(!done.err.contains(FIRST), "{}", done.err);
     }
     home.run(&["vault", "set", "web_key"]).fails(2).says("--from-stdin");
@@ -184,7 +184,7 @@ fn a_value_is_never_an_argument_and_a_person_types_it_unseen() {
     let mut person = Person::at(&home, 100, 20, &["vault", "rotate", "web_key"]);
     person.sees("Value of web_key:");
     person.types("half a value\x03");
-    person.sees("given up");
+    person.sees("canceled");
     assert_eq!(person.leaves(), 1);
     assert_eq!(home.secret("web_key")["version"], 1);
 }
@@ -352,7 +352,7 @@ fn secrets_come_from_files_and_environments_all_or_none() {
     let path = file.to_str().unwrap();
     let came = home.run(&["vault", "import", path, "-o", "name"]).ok();
     assert_eq!(came.out, "a_key\nb_key\n");
-    home.run(&["vault", "import", path]).ok().says("2 had their values already");
+    home.run(&["vault", "import", path]).ok().says("2 already had these values");
     let env = [("OVERMIND_CRED_C", "value-of-c-000"), ("OPENLEGION_CRED_D", "value-of-d-000")];
     let came = home.run_env(&env, &["vault", "import", "--env", "-o", "name"]).ok();
     assert_eq!(came.out, "c\nd\n");

@@ -225,7 +225,10 @@ fn what_is_sent_can_be_waited_for() {
     let value = home.run(&["send", "talks", "--wait", "again", "-o", "json"]).ok().json();
     assert!(value["text"].as_str().unwrap().contains("you said again"), "{value}");
     assert!(value["duration_ms"].as_u64().is_some());
-    home.run(&["send", "talks", "--wait", "--timeout", "1", "quiet"]).fails(1).says("said nothing");
+    home.run(&["send", "talks", "--wait", "--timeout", "1", "quiet"]).fails(1).says(
+        "wrote \
+        nothing",
+    );
     let said = home.run(&["send", "talks", "--wait", "end"]).fails(9).out;
     assert!(said.contains("bye"), "{said}");
     home.check();

@@ -145,7 +145,7 @@ async fn a_run_is_started_in_a_project_with_labels_and_counted_when_it_waits() {
     let fields = [("csrf", token.as_str()), ("agent", "sh"), ("task", task), ("project", dir)];
     let bad = root.post("/runs", &[&fields[..], &[("labels", "app")]].concat()).await;
     assert_eq!(bad.status(), StatusCode::UNPROCESSABLE_ENTITY);
-    assert!(bad.text().await.unwrap().contains("`app` is no label"));
+    assert!(bad.text().await.unwrap().contains("`app` is not a label"));
     assert_eq!(root.text("/inbox/count").await, "{\"items\":[]}");
     let made = root.post("/runs", &[&fields[..], &[("labels", "app=web")]].concat()).await;
     let id = made.headers()[LOCATION].to_str().unwrap().trim_start_matches("/runs/").to_owned();

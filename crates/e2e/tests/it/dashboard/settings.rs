@@ -97,7 +97,7 @@ async fn a_call_is_explained_on_its_page_and_the_log_verified_by_a_viewer() {
     assert_eq!(wrong.status(), StatusCode::UNPROCESSABLE_ENTITY);
     let kept = wrong.text().await.unwrap();
     assert!(
-        kept.contains("the arguments are no JSON") && kept.contains("value=\"{path\""),
+        kept.contains("the arguments are not JSON") && kept.contains("value=\"{path\""),
         "{kept}"
     );
 
