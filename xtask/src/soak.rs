@@ -21,6 +21,7 @@ const TESTS: &[(&str, &str)] = &[
     ("storm", "test(/storm::/)"),
     ("hostile", "test(/hostile/) | test(/corpus::/) | test(/traced::/)"),
     ("schedules", "test(/properties::/)"),
+    ("rituals", "test(/ticks::/) | test(/rituals::/)"),
     ("machines", "test(/needs_qemu_/)"),
     ("rankings", "test(/needs_embedding_model_/)"),
     ("sandbox", "package(overmind-sandbox)"),

@@ -77,6 +77,7 @@ mod storm;
 mod streaming;
 mod surface;
 mod telemetry;
+mod ticks;
 mod traced;
 mod troubles;
 mod trust;
