@@ -92,6 +92,7 @@ impl From<RoomWish> for core::RoomWish {
                 RoomEnd::Keep => core::RoomEnd::Keep,
                 RoomEnd::Discard => core::RoomEnd::Discard,
             },
+            reach: None,
         }
     }
 }

@@ -386,6 +386,8 @@ pub struct Launch {
     pub limits: CommandLimits,
     /// What its sandbox shows beside that, read-only, for the worktree to be whole.
     pub borrowed: Vec<PathBuf>,
+    /// See [`crate::room::RoomMade::bounded`].
+    pub bounded: bool,
     /// What the project asks its commands to run in; the stronger of this and the agent's holds.
     pub sandbox: Option<SandboxLevel>,
 }

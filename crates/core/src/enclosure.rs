@@ -171,6 +171,8 @@ pub struct Surroundings {
     pub workspace: PathBuf,
     /// See [`RoomMade::borrowed`].
     pub borrowed: Vec<PathBuf>,
+    /// See [`RoomMade::bounded`].
+    pub bounded: bool,
     /// See [`RoomMade::reaches`].
     pub reaches: Vec<u16>,
 }
@@ -179,13 +181,13 @@ impl Surroundings {
     /// `None`: the session has no worktree of its own.
     pub fn of(made: &RoomMade) -> Option<Self> {
         let (borrowed, reaches) = (made.borrowed.clone(), made.reaches.clone());
-        Some(Self { workspace: made.worktree.clone()?, borrowed, reaches })
+        Some(Self { workspace: made.worktree.clone()?, borrowed, bounded: made.bounded, reaches })
     }
 
     /// The sandbox that shows all this, and lets out to it alone. What a command is granted beyond it,
     /// and the command itself, are the caller's to add.
     pub fn plan(self, session: SessionId, level: SandboxLevel) -> EnclosePlan {
-        let Self { workspace, borrowed, reaches } = self;
+        let Self { workspace, borrowed, bounded, reaches } = self;
         let network = if reaches.is_empty() { Network::None } else { Network::Mesh };
         EnclosePlan {
             session,
@@ -198,7 +200,7 @@ impl Surroundings {
             terminal: false,
             read: borrowed.clone(),
             lent: None,
-            borrowed,
+            borrowed: if bounded { Vec::new() } else { borrowed },
             write: Vec::new(),
             network,
             ports: Vec::new(),

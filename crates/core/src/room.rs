@@ -51,6 +51,27 @@ pub struct RoomWish {
     pub carry_changes: bool,
     /// What becomes of the worktree when the session ends.
     pub end: RoomEnd,
+    /// Which repositories its project may lead to; any, when absent. Nobody asks for it: the engine says it
+    /// of sessions whose callers are no admins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reach: Option<RoomReach>,
+}
+
+/// Which repositories a project may lead to. Whoever writes a project says by a `.git` file where its
+/// repository is, and by a list of alternates where its objects are; the server opens both with its own
+/// rights.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RoomReach {
+    /// None: the project is a run's own directory, and all that is in it was written by runs.
+    Nothing,
+    /// Those that lie in these directories, whose paths have no links.
+    Within {
+        /// At most 100; the first one holds the project.
+        roots: Vec<PathBuf>,
+        /// Also the repository that the first one is a part of.
+        above: bool,
+    },
 }
 
 /// What becomes of a worktree.
@@ -148,6 +169,9 @@ pub struct RoomMade {
     /// project's repository, directories that it shares with the project.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub borrowed: Vec<PathBuf>,
+    /// Whether a sandbox opens `borrowed` through no link at all: runs of its caller may write there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bounded: bool,
     /// What the project asks its commands to run in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxLevel>,
@@ -354,7 +378,11 @@ pub trait Rooms: Send + Sync + fmt::Debug {
     fn trusted(&self, projects: TrustedProjects);
 
     /// What a project orders, and whether that may be run. Reads its file as it is now.
-    fn trust_of(&self, project: PathBuf) -> Fut<'_, Result<RoomTrust, RoomError>>;
+    fn trust_of(
+        &self,
+        project: PathBuf,
+        reach: Option<RoomReach>,
+    ) -> Fut<'_, Result<RoomTrust, RoomError>>;
 
     /// Said once, before anything else: the sessions whose rooms are still wanted. Rooms of
     /// theirs that are whole are taken up again (their services run again or still); half-made

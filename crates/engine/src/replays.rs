@@ -6,6 +6,7 @@ use overmind_core::ids::SessionId;
 use overmind_core::name;
 use overmind_core::queue::Ticket;
 use overmind_core::replay::{ReplayError, Replayer};
+use overmind_core::room::RoomReach;
 use overmind_core::room::history::RoomSnapshot;
 use overmind_core::row::{Role, SessionRow, SessionStatus, StepRow};
 use overmind_core::session::{ForkOf, Input, ROOM_FORKED, Recorded, Session, Spec, Toolset};
@@ -167,6 +168,7 @@ impl Engine {
         let new = SessionId::mint(&*self.cortex.ids);
         let mut repeat = Repeat::new(id, fork, new, by, now, self.cortex.gate.is_some());
         repeat.files = files;
+        repeat.reach = self.reach(by, &self.find_session(id).await?.workspace).await?;
         let mut after = 0;
         'log: loop {
             let page = self.page(id, after).await?;
@@ -247,6 +249,8 @@ struct Repeat {
     /// Whether its own part is judged.
     gated: bool,
     files: Option<Files>,
+    /// Which repositories its project may lead to, where whoever forks may not use all of the host.
+    reach: Option<RoomReach>,
     toolset: Option<Arc<Toolset>>,
     session: Option<Session>,
     /// How it stood before the end that it has come to, while that is not known to have gone on.
@@ -278,6 +282,7 @@ impl Repeat {
             now,
             gated,
             files,
+            reach: None,
             toolset,
             session,
             before_end: None,
@@ -343,6 +348,11 @@ impl Repeat {
         if let (Some(room), Some(Files { saved: Some(saved), .. })) = (&mut room, &self.files) {
             // What was carried along is in it.
             (room.base, room.carry_changes) = (Some(saved.commit.clone()), false);
+        }
+        if let Some(room) = &mut room
+            && self.reach.is_some()
+        {
+            room.reach.clone_from(&self.reach);
         }
         let spec = Spec {
             room,

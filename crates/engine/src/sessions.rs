@@ -11,8 +11,8 @@ use overmind_core::command::{CommandKind, CommandSpec, MAX_ARGUMENT, StopHow};
 use overmind_core::ids::{AgentId, ApprovalId, SessionId};
 use overmind_core::name;
 use overmind_core::record::bounds::check_labels;
-use overmind_core::room::RoomWhen;
 use overmind_core::room::stay::RoomPhase;
+use overmind_core::room::{RoomReach, RoomWhen, RoomWish};
 use overmind_core::row::{Role, SessionRow, SessionStatus, StepRow};
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::session::{Session, Spec, Toolset};
@@ -36,6 +36,8 @@ use crate::view::Created;
 
 /// Longest task, in bytes.
 const TASK_BYTES: usize = 200_000;
+/// Directories beyond its own workspace that a session may lead to repositories in.
+const ROOTS: usize = 100;
 /// How often a generated name may be taken before the caller is told so.
 const NAME_ATTEMPTS: u32 = 5;
 /// Most sessions above one another, the lowest counted.
@@ -134,7 +136,7 @@ impl Engine {
         };
         let parent = parent_row.as_ref().map(|row| row.id);
         let id = SessionId::mint(&*self.cortex.ids);
-        let Place { workspace, project } =
+        let Place { workspace, project, reach } =
             self.place(by, id, draft.workspace.as_deref(), parent_row.as_ref()).await?;
         let writer = quests::lent_less(by, &agent).filter(|_| draft.owner.is_none() && !by.on_host);
         let own = agent.spec.command.clone();
@@ -181,7 +183,8 @@ impl Engine {
         }
         let room = {
             let project = project || (agent_spec.command.is_some() && !self.cortex.config.private);
-            self.room_wish(draft.room.clone(), project)?
+            let wish = self.room_wish(draft.room.clone(), project)?;
+            wish.map(|wish| RoomWish { reach, ..wish })
         };
         if let Some(wish) = &room {
             self.may_have_run(&workspace, wish).await?;
@@ -385,7 +388,12 @@ impl Engine {
             if by.child_of != Some(row.id) {
                 self.workspace(by, Some(&row.workspace)).await?;
             }
-            return Ok(Place { workspace: row.workspace.clone(), project: true });
+            let (workspace, project) = (row.workspace.clone(), true);
+            let reach = match by.child_of == Some(row.id) {
+                true => self.spec_of(row.id).await?.room.and_then(|room| room.reach),
+                false => self.reach(by, &workspace).await?,
+            };
+            return Ok(Place { workspace, project, reach });
         }
         let config = &self.cortex.config;
         let workspace = match wanted {
@@ -395,7 +403,35 @@ impl Engine {
             }
             None | Some(_) => self.workspace(by, wanted).await?,
         };
-        Ok(Place { workspace, project: wanted.is_some() })
+        let reach = self.reach(by, &workspace).await?;
+        Ok(Place { workspace, project: wanted.is_some(), reach })
+    }
+
+    /// Which repositories a workspace of the caller's may lead to; `None`: any.
+    pub(crate) async fn reach(
+        &self,
+        by: &Caller,
+        workspace: &str,
+    ) -> Result<Option<RoomReach>, EngineError> {
+        if by.is_admin() || by.on_host {
+            return Ok(None);
+        }
+        let (home, place) = (resolved(&self.cortex.config.workspace), Path::new(workspace));
+        let beneath = place.strip_prefix(&home).ok();
+        let is_a_runs = |beneath: &Path| {
+            let first = beneath.iter().next().and_then(|first| first.to_str());
+            first.is_some_and(|first| first.parse::<SessionId>().is_ok())
+        };
+        if beneath.is_some_and(is_a_runs) {
+            return Ok(Some(RoomReach::Nothing));
+        }
+        let above = beneath.is_none();
+        let mut roots = self.projects_of(by, place).await?;
+        if !above {
+            roots.insert(0, home);
+        }
+        roots.truncate(ROOTS);
+        Ok(Some(RoomReach::Within { roots, above }))
     }
 
     /// The directory that a session is started for, without links: what is judged is what is used
@@ -701,6 +737,8 @@ struct Place {
     workspace: String,
     /// Whether somebody said so: only of that a room is made.
     project: bool,
+    /// Which repositories it may lead to; `None`: any.
+    reach: Option<RoomReach>,
 }
 
 /// What agents get of the server's credentials is for an admin to say.

@@ -2,13 +2,13 @@
 //! its file. Kept as one setting, changed in the commit whose event says who and what, and told to the
 //! rooms, which hold it against what is there when they make a room.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use overmind_core::ids::ColonyId;
 use overmind_core::record::kinds::project::{self, PROJECT};
 use overmind_core::record::rows::RecordQuery;
-use overmind_core::record::{Kind, Name};
+use overmind_core::record::{Kind, Name, Record};
 use overmind_core::room::trust::{MAX_TRUSTED, RoomTrust, TrustGiven, TrustedProjects};
 use overmind_core::room::{RoomWhen, RoomWish, Rooms};
 use overmind_core::row::Role;
@@ -59,7 +59,24 @@ impl Engine {
         by: &Caller,
         place: &Path,
     ) -> Result<Declared, EngineError> {
-        let (mut after, mut found) = (None, Declared::Nowhere);
+        let mut found = Declared::Nowhere;
+        let for_them = self.each_project(|record| {
+            match project::allows(record, &by.name, place) {
+                Some(true) => return Some(Declared::ForThem),
+                Some(false) => found = Declared::ForOthers(record.key.name.clone()),
+                None => {}
+            }
+            None
+        });
+        Ok(for_them.await?.unwrap_or(found))
+    }
+
+    /// Shows each Project that is not being deleted, until there is an answer.
+    async fn each_project<T>(
+        &self,
+        mut show: impl FnMut(&Record) -> Option<T>,
+    ) -> Result<Option<T>, EngineError> {
+        let mut after = None;
         loop {
             let query = RecordQuery {
                 colony: Some(ColonyId::DEFAULT),
@@ -69,18 +86,32 @@ impl Engine {
                 ..RecordQuery::default()
             };
             let page = self.records.record_list(query).await?;
-            for record in page.records.iter().filter(|record| record.deleting.is_none()) {
-                match project::allows(record, &by.name, place) {
-                    Some(true) => return Ok(Declared::ForThem),
-                    Some(false) => found = Declared::ForOthers(record.key.name.clone()),
-                    None => {}
-                }
+            let mut present = page.records.iter().filter(|record| record.deleting.is_none());
+            if let Some(answer) = present.find_map(&mut show) {
+                return Ok(Some(answer));
             }
             match page.records.last().filter(|_| page.more) {
                 Some(last) => after = Some(last.key.clone()),
-                None => return Ok(found),
+                None => return Ok(None),
             }
         }
+    }
+
+    /// The directories of the Projects that let the caller have runs work in them, those that hold `place`
+    /// first.
+    pub(crate) async fn projects_of(
+        &self,
+        by: &Caller,
+        place: &Path,
+    ) -> Result<Vec<PathBuf>, EngineError> {
+        let mut found = Vec::new();
+        self.each_project(|record| {
+            found.extend(project::path_for(record, &by.name));
+            None::<()>
+        })
+        .await?;
+        found.sort_by_key(|path| !place.starts_with(path));
+        Ok(found)
     }
 
     /// What a project's file orders, and whether that was confirmed.
@@ -100,7 +131,7 @@ impl Engine {
         if let Some(why) = self.cortex.config.off_limits.refusal(project) {
             return Err(EngineError::invalid("project", why));
         }
-        Ok(self.rooms()?.trust_of(project.to_owned()).await?)
+        Ok(self.rooms()?.trust_of(project.to_owned(), None).await?)
     }
 
     /// Confirms what a project's file orders: `hash` is that of the content that somebody has read.
@@ -193,7 +224,9 @@ impl Engine {
         wish: &RoomWish,
     ) -> Result<(), EngineError> {
         let Ok(rooms) = self.rooms() else { return Ok(()) };
-        let Ok(found) = rooms.trust_of(workspace.into()).await else { return Ok(()) };
+        let Ok(found) = rooms.trust_of(workspace.into(), wish.reach.clone()).await else {
+            return Ok(());
+        };
         let gets_room = found.repository || wish.when == RoomWhen::Always;
         match gets_room && !found.holds() {
             true => Err(EngineError::Untrusted { message: found.refusal() }),

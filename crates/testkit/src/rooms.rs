@@ -12,7 +12,7 @@ use overmind_core::room::history::{RoomMark, RoomSnapshot, RoomUndone};
 use overmind_core::room::trust::{RoomTrust, TrustedProjects};
 use overmind_core::room::{
     Leak, RoomClosed, RoomDone, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomOrder,
-    RoomOutcome, RoomProgress, RoomSink, RoomWitness, RoomWork, Rooms,
+    RoomOutcome, RoomProgress, RoomReach, RoomSink, RoomWitness, RoomWork, Rooms,
 };
 use tokio::sync::Notify;
 
@@ -138,7 +138,11 @@ impl Rooms for FakeRooms {
         self.wishes().trusted = projects;
     }
 
-    fn trust_of(&self, project: PathBuf) -> Fut<'_, Result<RoomTrust, RoomError>> {
+    fn trust_of(
+        &self,
+        project: PathBuf,
+        _reach: Option<RoomReach>,
+    ) -> Fut<'_, Result<RoomTrust, RoomError>> {
         let wishes = self.wishes();
         let (orders, given) = (wishes.orders.clone(), wishes.trusted.get(&project).cloned());
         let hash = (!orders.is_empty()).then(|| orders.join("\n"));

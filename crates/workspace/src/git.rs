@@ -35,6 +35,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use crate::services::tree::{signal, stat, telling, variable};
 use crate::sys;
+use crate::tree::Source;
 
 /// Kept bytes of what git says on stderr.
 const SAID: u64 = 64 << 10;
@@ -217,7 +218,7 @@ impl Git {
             users: false,
             finishes: false,
             within: None,
-            plain: None,
+            plain: Vec::new(),
             settings: Vec::new(),
         }
     }
@@ -230,7 +231,8 @@ impl Git {
             let mut command = Command::new(&self.program);
             command.env_clear().env("PATH", &self.search).arg("version");
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            let tried = sys::follow_no_links(&mut command, top, Path::new("/"), None);
+            let tops = [top.to_owned()];
+            let tried = sys::follow_no_links(&mut command, &tops, Path::new("/"), None);
             let Err(err) = tried.and_then(|()| command.status()) else { return true };
             // Whatever else keeps it from starting is said by the call that is to be made.
             let refused = [Errno::PERM, Errno::ACCESS, Errno::NOSYS, Errno::INVAL];
@@ -265,8 +267,8 @@ pub(crate) struct Call<'a> {
     users: bool,
     finishes: bool,
     within: Option<Duration>,
-    /// The directory in which no link is followed.
-    plain: Option<PathBuf>,
+    /// The directories in which no link is followed.
+    plain: Vec<PathBuf>,
     /// Beside what is switched off.
     settings: Vec<(String, String)>,
 }
@@ -385,9 +387,25 @@ impl<'a> Call<'a> {
     }
 
     /// Follows no link within this directory, whoever changes it meanwhile.
-    pub(crate) fn plain(mut self, top: &Path) -> Self {
-        self.plain = Some(top.to_owned());
+    pub(crate) fn plain(self, top: &Path) -> Self {
+        self.plain_in(&[top])
+    }
+
+    /// The same of several.
+    pub(crate) fn plain_in(mut self, tops: &[&Path]) -> Self {
+        self.plain.extend(tops.iter().map(|top| (*top).to_owned()));
         self
+    }
+
+    /// A repository that a project leads to: what all its working trees share is where it was found, and not
+    /// where a file in it says by now.
+    pub(crate) fn source(self, source: &Source) -> Self {
+        self.repo(&source.git_dir).env("GIT_COMMON_DIR", &source.common).plain_in(&source.places())
+    }
+
+    /// The same, without what is of one working tree alone.
+    pub(crate) fn shared(self, source: &Source) -> Self {
+        self.repo(&source.common).env("GIT_COMMON_DIR", &source.common).plain_in(&source.places())
     }
 
     /// With these settings, whatever any configuration says.
@@ -421,9 +439,12 @@ impl Call<'_> {
             Input::Bytes(bytes) => filled(&bytes).map_err(talk)?.into(),
         };
         let mut command = self.command();
-        match self.plain.as_deref().filter(|top| self.git.has_views(top)) {
-            Some(top) => {
-                sys::follow_no_links(&mut command, top, &self.cwd, self.owner).map_err(talk)?;
+        match self.plain.first().filter(|top| self.git.has_views(top)) {
+            Some(_) => {
+                self.plain.sort();
+                self.plain.dedup();
+                sys::follow_no_links(&mut command, &self.plain, &self.cwd, self.owner)
+                    .map_err(talk)?;
             }
             None => {
                 if let Some((user, group)) = self.owner {

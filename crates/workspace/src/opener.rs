@@ -378,7 +378,7 @@ pub(crate) fn text(
     limit: u64,
     own: &Own,
 ) -> io::Result<Option<Vec<u8>>> {
-    let project = Dir::open(project)?.without(own);
+    let project = Dir::open_plain(project)?.without(own);
     let Some(real) = absent(project.real(relative))? else { return Ok(None) };
     // What git keeps is nobody's to show.
     if real.components().any(|part| part.as_os_str() == ".git") {
@@ -390,14 +390,14 @@ pub(crate) fn text(
 /// Where a file of a project lies, without links, for what opens it by its path and through none: a
 /// regular one, and not the server's own. `None` when there is none.
 pub(crate) fn place(project: &Path, relative: &Path, own: &Own) -> io::Result<Option<PathBuf>> {
-    let top = Dir::open(project)?.without(own);
+    let top = Dir::open_plain(project)?.without(own);
     let Some(real) = absent(top.real(relative))? else { return Ok(None) };
     Ok(absent(top.file(&real))?.map(|_| project.join(real)))
 }
 
 /// The same of a file or directory that somebody else is to show.
 pub(crate) fn shown(project: &Path, relative: &Path, own: &Own) -> io::Result<PathBuf> {
-    let top = Dir::open(project)?.without(own);
+    let top = Dir::open_plain(project)?.without(own);
     let real = top.real(relative)?;
     let opened = match real.as_os_str().is_empty() || top.has_dir(&real) {
         true => top.sub(&real).map(drop),
@@ -408,7 +408,7 @@ pub(crate) fn shown(project: &Path, relative: &Path, own: &Own) -> io::Result<Pa
 
 /// That a file or directory lies there, through no link, and nothing of git's.
 pub(crate) fn plain(top: &Path, relative: &Path, own: &Own) -> io::Result<()> {
-    let top = Dir::open(top)?.without(own);
+    let top = Dir::open_plain(top)?.without(own);
     if relative.components().any(|part| part.as_os_str() == ".git") {
         return Err(refused(Refused::LeadsOut));
     }

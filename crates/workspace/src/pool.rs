@@ -11,10 +11,11 @@
 use std::path::{Path, PathBuf};
 
 use overmind_core::failpoint::point;
+use overmind_core::room::RoomReach;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::copy;
-use crate::tree::{At, Ground, References, Warmth, find};
+use crate::tree::{At, Ground, References, Warmth, find_within};
 use crate::tree::{Options, Taken, Template, TreeError, Trees, directories};
 
 /// The directory of waiting trees within a project's.
@@ -113,11 +114,12 @@ impl Trees {
     pub fn fill(
         &self,
         project: &Path,
+        reach: Option<&RoomReach>,
         options: &Options,
         size: PoolSize,
     ) -> Result<Filled, TreeError> {
         let mut filled = Filled::default();
-        let Some((source, _)) = find(project)? else { return Ok(filled) };
+        let Some((source, _)) = find_within(project, reach)? else { return Ok(filled) };
         if source.common.starts_with(self.root()) {
             return Ok(filled);
         }

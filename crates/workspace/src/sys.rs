@@ -8,7 +8,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::fs::{CWD, Gid, Mode, OFlags, StatVfsMountFlags, Uid};
@@ -23,16 +23,19 @@ use rustix::thread::UnshareFlags;
 ///
 /// # Errors
 ///
-/// When `top` is not there. That the machine allows no such mounts is the error of the start.
+/// When one of `tops`, those above first, is not there. That the machine allows no such mounts is the error of the start.
 pub(crate) fn follow_no_links(
     command: &mut Command,
-    top: &Path,
+    tops: &[PathBuf],
     cwd: &Path,
     ids: Option<(u32, u32)>,
 ) -> io::Result<()> {
     let text = |path: &Path| CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other);
-    let is = rustix::fs::statvfs(top)?.f_flag;
-    let (top, flags) = (text(top)?, kept(is) | MountFlags::BIND | MountFlags::NOSYMFOLLOW);
+    let mount = |top: &PathBuf| {
+        let is = rustix::fs::statvfs(top)?.f_flag;
+        Ok::<_, io::Error>((text(top)?, kept(is) | MountFlags::BIND | MountFlags::NOSYMFOLLOW))
+    };
+    let mounts = tops.iter().map(mount).collect::<io::Result<Vec<_>>>()?;
     let cwd = text(cwd)?;
     let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let maps = (format!("{0} {0} 1", own.0), format!("{0} {0} 1", own.1));
@@ -40,8 +43,10 @@ pub(crate) fn follow_no_links(
         own_mounts(&maps)?;
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         rustix::mount::mount_change(c"/", private)?;
-        rustix::mount::mount_bind_recursive(top.as_c_str(), top.as_c_str())?;
-        rustix::mount::mount_remount(top.as_c_str(), flags, c"")?;
+        for (top, flags) in &mounts {
+            rustix::mount::mount_bind_recursive(top.as_c_str(), top.as_c_str())?;
+            rustix::mount::mount_remount(top.as_c_str(), *flags, c"")?;
+        }
         // Where it stood is beneath what was laid over it.
         rustix::process::chdir(cwd.as_c_str())?;
         if let Some((user, group)) = ids {

@@ -240,6 +240,7 @@ impl Session {
             directory: room.map(|room| room.directory.clone()),
             worktree: room.and_then(|room| room.worktree.clone()),
             borrowed: room.map(|room| room.borrowed.clone()).unwrap_or_default(),
+            bounded: room.is_some_and(|room| room.bounded),
             sandbox: room.and_then(|room| room.sandbox),
         })
     }

@@ -520,6 +520,7 @@ impl Lives {
         let seen = Surroundings {
             workspace: launch.worktree.clone().unwrap_or_else(|| spec.cwd.clone()),
             borrowed: launch.borrowed.clone(),
+            bounded: launch.bounded,
             reaches: launch.reaches.clone(),
         };
         let mut plan = EnclosePlan {

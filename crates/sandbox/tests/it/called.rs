@@ -47,7 +47,7 @@ impl Rooms {
     fn plan(&self, request: &SandboxRequest) -> EnclosePlan {
         let (reaches, borrowed) = (self.reaches.clone(), self.borrowed.clone());
         let workspace = self.top.clone().unwrap_or_else(|| request.workspace.clone());
-        let room = Surroundings { workspace, borrowed, reaches };
+        let room = Surroundings { workspace, borrowed, bounded: false, reaches };
         room.plan(SessionId::from_u128(7), SandboxLevel::Namespace)
     }
 

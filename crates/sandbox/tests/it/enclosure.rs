@@ -51,8 +51,7 @@ impl Place {
     }
 
     pub(crate) fn plan(&self, script: &str) -> EnclosePlan {
-        let seen =
-            Surroundings { workspace: self.at("work"), borrowed: Vec::new(), reaches: Vec::new() };
+        let seen = Surroundings { workspace: self.at("work"), ..Surroundings::default() };
         EnclosePlan {
             argv: ["sh", "-c", script].map(str::to_owned).into(),
             env: vec![("PATH".to_owned(), PATH.to_owned())],

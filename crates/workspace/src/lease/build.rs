@@ -172,7 +172,8 @@ impl Workspace {
         let tree = self.make_tree(&request.place, &journal, sink).await?;
         let worktree = tree.path.canonicalize().unwrap_or(tree.path);
         let (session, sandbox) = (&request.session, request.sandbox.as_ref());
-        let confinement = Confinement::of(session, sandbox, &worktree, &tree.borrowed);
+        let confinement =
+            Confinement::of(session, sandbox, &worktree, (&tree.borrowed, tree.bounded));
         let mut site = Site {
             workspace: self,
             journal,
@@ -233,6 +234,7 @@ impl Workspace {
                 base: None,
                 env: BTreeMap::new(),
                 borrowed: Vec::new(),
+                bounded: false,
                 details: serde_json::Value::Null,
             }),
             Place::Tree(intent) => {

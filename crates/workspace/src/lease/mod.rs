@@ -147,6 +147,9 @@ pub struct MadeTree {
     /// What lies outside of it and is needed by it: shown in sandboxes, read-only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub borrowed: Vec<PathBuf>,
+    /// Whether a sandbox opens these through no link.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bounded: bool,
     /// Whatever undoing needs, and whoever asks for the lease.
     #[serde(default)]
     pub details: serde_json::Value,

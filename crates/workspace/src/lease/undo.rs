@@ -296,7 +296,8 @@ impl Workspace {
         let refused = |why| TeardownError::Hook(format!("the sandbox of its hooks: {why}"));
         let tree = state.tree();
         let worktree = tree.map(|tree| tree.path.as_path()).or(state.place.as_deref());
-        let borrowed = tree.map(|tree| tree.borrowed.as_slice()).unwrap_or_default();
+        let borrowed =
+            tree.map(|tree| (tree.borrowed.as_slice(), tree.bounded)).unwrap_or_default();
         let confinement = Confinement::of(
             &state.session,
             state.sandbox.as_ref(),

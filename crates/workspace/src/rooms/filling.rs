@@ -82,6 +82,7 @@ impl Pools {
             again
         };
         let (pools, core, top) = (Arc::clone(self), Arc::clone(core), found.top.clone());
+        let reach = found.reach.clone();
         let refresh = found.config.pool.refresh;
         self.tasks.spawn(async move {
             let clock: Arc<dyn Clock> = Arc::clone(&core.clock);
@@ -91,8 +92,9 @@ impl Pools {
                     () = pools.until_nobody_waits() => {}
                 }
                 let (maker, options, at) = (core.maker.clone(), options.clone(), top.clone());
+                let reach = reach.clone();
                 let filled = tokio::task::spawn_blocking(move || {
-                    maker.trees().fill(&at, &options, size)
+                    maker.trees().fill(&at, reach.as_ref(), &options, size)
                 })
                 .await;
                 match filled {

@@ -75,6 +75,8 @@ impl Intent {
 struct Again {
     cwd: PathBuf,
     borrowed: Vec<PathBuf>,
+    #[serde(default)]
+    bounded: bool,
     withheld: Vec<String>,
 }
 
@@ -88,6 +90,8 @@ pub(super) struct Details {
     /// Outside of the tree, and needed by it.
     #[serde(default)]
     pub(super) borrowed: Vec<PathBuf>,
+    #[serde(default)]
+    pub(super) bounded: bool,
     /// Secrets that are withheld, from the top of the tree.
     #[serde(default)]
     pub(super) withheld: Vec<String>,
@@ -214,6 +218,7 @@ impl Maker {
             again: Some(Again {
                 cwd: before.directory.clone(),
                 borrowed: before.borrowed.clone(),
+                bounded: before.bounded,
                 withheld: before.withheld.clone(),
             }),
             ..Intent::of(session, whose.clone(), found.intent)
@@ -233,6 +238,7 @@ impl Maker {
             warnings: Vec::new(),
             sandbox: intent.sandbox,
             borrowed: again.borrowed.clone(),
+            bounded: again.bounded,
             withheld: again.withheld.clone(),
         };
         Ok(MadeTree {
@@ -241,6 +247,7 @@ impl Maker {
             base: tree.base.clone(),
             env: self.env_of(tree),
             borrowed: again.borrowed.clone(),
+            bounded: again.bounded,
             details: serde_json::to_value(&details).map_err(|err| err.to_string())?,
         })
     }
@@ -360,6 +367,7 @@ impl Maker {
             warnings: warnings.clone(),
             sandbox: intent.sandbox,
             borrowed: borrowed.clone(),
+            bounded: made.bounded,
         };
         let env = self.env_of(&made.intent);
         let tree = MadeTree {
@@ -368,6 +376,7 @@ impl Maker {
             base: made.intent.base,
             env,
             borrowed,
+            bounded: made.bounded,
             details: serde_json::to_value(&details).map_err(|err| err.to_string())?,
         };
         Ok((tree, warnings))
@@ -529,6 +538,7 @@ impl Maker {
             | TreeError::RepositoryGone { .. }
             | TreeError::Unsound { .. }
             | TreeError::Led { .. }
+            | TreeError::Beyond { .. }
             | TreeError::OffLimits { .. }
             | TreeError::Git(GitError::Failed { .. } | GitError::TooMuch { .. }) => true,
             TreeError::Git(

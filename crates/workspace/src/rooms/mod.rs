@@ -37,7 +37,7 @@ use overmind_core::room::history::{RoomMark, RoomSnapshot, RoomUndone};
 use overmind_core::room::trust::{RoomTrust, TrustedProjects};
 use overmind_core::room::{
     Leak, RoomClosed, RoomDone, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomOrder,
-    RoomOutcome, RoomSandbox, RoomSink, RoomWhen, RoomWitness, RoomWork, Rooms,
+    RoomOutcome, RoomReach, RoomSandbox, RoomSink, RoomWhen, RoomWitness, RoomWork, Rooms,
 };
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::time::Clock;
@@ -281,8 +281,9 @@ impl LocalRooms {
             let undone = Box::pin(undone).await;
             undone.map_err(|err| say::of_teardown(&err))?;
         }
-        let at = order.project.clone();
-        let looked = tokio::task::spawn_blocking(move || project::ground(&at)).await;
+        let (at, reach) = (order.project.clone(), order.wish.reach.clone());
+        let looked =
+            tokio::task::spawn_blocking(move || project::ground(&at, reach.as_ref())).await;
         let ground = looked.map_err(|err| say::failed(err.to_string()))??;
         match (order.wish.when, ground) {
             (RoomWhen::Never, _) => return Ok(in_place(&order.project, Vec::new())),
@@ -302,7 +303,8 @@ impl LocalRooms {
         let (maker, at, user) = (core.maker.clone(), order.clone(), self.options.user);
         let trusted = self.trusted.clone();
         let planned = tokio::task::spawn_blocking(move || {
-            let found = project::read(maker.trees(), &at.project, at.wish.base.as_deref())?;
+            let (reach, base) = (at.wish.reach.as_ref(), at.wish.base.as_deref());
+            let found = project::read(maker.trees(), &at.project, reach, base)?;
             let setup_network = trusted.check(&found)?;
             let request = project::request(&at, &found, excludes.as_deref())?;
             let sandbox = found.config.isolation.sandbox;
@@ -579,6 +581,7 @@ fn made(lease: &Lease) -> RoomMade {
         ports: lease.ports.clone(),
         urls: urls.collect(),
         borrowed: details.as_ref().map(|known| known.borrowed.clone()).unwrap_or_default(),
+        bounded: details.as_ref().is_some_and(|known| known.bounded),
         sandbox: details.as_ref().and_then(|known| known.sandbox),
         withheld: details.map(|known| known.withheld).unwrap_or_default(),
         reaches,
@@ -610,8 +613,12 @@ impl Rooms for LocalRooms {
         self.trusted.set(projects);
     }
 
-    fn trust_of(&self, project: PathBuf) -> Fut<'_, Result<RoomTrust, RoomError>> {
-        Box::pin(self.look_at(project))
+    fn trust_of(
+        &self,
+        project: PathBuf,
+        reach: Option<RoomReach>,
+    ) -> Fut<'_, Result<RoomTrust, RoomError>> {
+        Box::pin(self.look_at(project, reach))
     }
 
     fn keep(&self, wanted: Vec<SessionId>) -> Fut<'_, ()> {

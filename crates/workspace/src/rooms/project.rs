@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use overmind_core::room::{RoomError, RoomErrorKind, RoomOrder};
+use overmind_core::room::{RoomError, RoomErrorKind, RoomOrder, RoomReach};
 
 use super::say;
 use crate::config::{self, Config, ConfigError, DirectoryStrategy, FILE, Problem};
 use crate::opener::{self, Own};
 use crate::pool::PoolSize;
-use crate::tree::{self, BigDirectory, Request, Strategy, Trees, find, unlinked};
+use crate::tree::{self, BigDirectory, Request, Strategy, Trees, find, find_within, unlinked};
 
 /// The largest project file that is read out of a commit, and the largest list of files to include.
 const MAX_BYTES: u64 = 256 * 1024;
@@ -30,18 +30,20 @@ pub(super) struct Project {
     pub(super) hash: Option<String>,
     /// What of the file could not be followed.
     pub(super) warnings: Vec<String>,
+    /// Which repositories it may lead to; `None`: any.
+    pub(super) reach: Option<RoomReach>,
     /// What is the server's own.
     own: Own,
 }
 
 /// Where the order's project lies. Blocks, for a moment.
-pub(super) fn ground(project: &Path) -> Result<Ground, RoomError> {
+pub(super) fn ground(project: &Path, reach: Option<&RoomReach>) -> Result<Ground, RoomError> {
     if !project.is_dir() {
         let text = format!("{} is not a directory", project.display());
         return Err(RoomError::new(RoomErrorKind::Project, text));
     }
     let project = unlinked(project).map_err(|err| say::of_tree(&err))?;
-    match find(&project).map_err(|err| say::of_tree(&err))? {
+    match find_within(&project, reach).map_err(|err| say::of_tree(&err))? {
         Some(_) => Ok(Ground::Repository),
         None => Ok(Ground::Directory),
     }
@@ -58,9 +60,10 @@ pub fn project_top(dir: &Path) -> Option<PathBuf> {
 pub(super) fn read(
     trees: &Trees,
     project: &Path,
+    reach: Option<&RoomReach>,
     base: Option<&str>,
 ) -> Result<Project, RoomError> {
-    let source = trees.source_of(project).map_err(|err| say::of_tree(&err))?;
+    let source = trees.source_of(project, reach).map_err(|err| say::of_tree(&err))?;
     let (top, config) = match source {
         Some(source) => match source.top.clone() {
             Some(top) => (top.clone(), Config::load_hashed(&top, &trees.own())),
@@ -83,7 +86,8 @@ pub(super) fn read(
         },
         None => return read_directory(project, trees.own()),
     };
-    of_file(top, config, trees.own())
+    let found = of_file(top, config, trees.own())?;
+    Ok(Project { reach: reach.cloned(), ..found })
 }
 
 /// Reads a project that is in no repository. Blocks.
@@ -112,7 +116,7 @@ fn of_file(
                 .to_owned(),
         );
     }
-    Ok(Project { top, config, hash, warnings, own })
+    Ok(Project { top, config, hash, warnings, reach: None, own })
 }
 
 /// All mistakes of a file, one a line.
@@ -133,7 +137,9 @@ pub(super) fn request(
     let mut options = options(project, excludes_file)?;
     options.base = order.wish.base.clone().or(options.base);
     options.carry_changes = order.wish.carry_changes;
-    Ok(Request { project: order.project.clone(), name: order.name.clone(), options })
+    let RoomOrder { project, name, wish, .. } = order;
+    let (project, name, reach) = (project.clone(), name.clone(), wish.reach.clone());
+    Ok(Request { project, name, options, reach })
 }
 
 /// What a project's file says of its trees.

@@ -57,6 +57,7 @@ pub(super) fn of_tree(err: &TreeError) -> RoomError {
         TreeError::BrokenRedirect { .. }
         | TreeError::Unsound { .. }
         | TreeError::Led { .. }
+        | TreeError::Beyond { .. }
         | TreeError::OffLimits { .. }
         | TreeError::NoSuchBase { .. }
         | TreeError::NoSuchBranch { .. }

@@ -8,7 +8,7 @@ use overmind_core::ids::SessionId;
 use overmind_core::room::later::{runs_by_itself, settings_of_repositories};
 use overmind_core::room::{
     RoomClosed, RoomDone, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomOrder, RoomOutcome,
-    RoomWork,
+    RoomReach, RoomWork,
 };
 
 use super::maker::{Maker, Whose, blocking, brought_back};
@@ -38,6 +38,7 @@ pub(super) struct About {
     about: String,
     agent: String,
     project: PathBuf,
+    reach: Option<RoomReach>,
     branch: Option<String>,
     base: Option<String>,
     pub(super) worktree: PathBuf,
@@ -47,7 +48,7 @@ pub(super) struct About {
 impl About {
     fn left<'a>(&'a self, branch: &'a str, commit: &'a str) -> Left<'a> {
         let (project, base) = (self.project.as_path(), self.base.as_deref());
-        Left { project, branch, commit, base, keep_branch: false }
+        Left { project, reach: self.reach.as_ref(), branch, commit, base, keep_branch: false }
     }
 
     fn whose(&self) -> Whose {
@@ -71,6 +72,7 @@ impl LocalRooms {
             about: order.about.clone(),
             agent: order.agent.clone(),
             project: order.project.clone(),
+            reach: order.wish.reach.clone(),
             branch: made.branch.clone(),
             base: made.base.clone(),
             worktree,
@@ -245,7 +247,7 @@ impl LocalRooms {
                 let (maker, at) = (core.maker.clone(), about.clone());
                 blocking(move || {
                     let into = how(&at, Some(&branch), "", 0);
-                    maker.trees().check_target(&at.project, &into)
+                    maker.trees().check_target(&at.project, at.reach.as_ref(), &into)
                 })
                 .await?;
                 Ok(nothing_to_do(&about))

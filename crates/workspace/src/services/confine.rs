@@ -99,8 +99,9 @@ pub(crate) struct Confinement {
     pub(crate) session: SessionId,
     pub(crate) sandbox: RoomSandbox,
     pub(crate) worktree: PathBuf,
-    /// What the worktree needs of the project's, read-only.
+    /// What the worktree needs of the project's, read-only; and whether no link leads to it.
     pub(crate) borrowed: Vec<PathBuf>,
+    pub(crate) bounded: bool,
 }
 
 impl Confinement {
@@ -113,7 +114,7 @@ impl Confinement {
         session: &str,
         sandbox: Option<&RoomSandbox>,
         worktree: &Path,
-        borrowed: &[PathBuf],
+        (borrowed, bounded): (&[PathBuf], bool),
     ) -> Result<Option<Self>, String> {
         let Some(sandbox) = sandbox.filter(|sandbox| sandbox.level != SandboxLevel::None) else {
             return Ok(None);
@@ -121,7 +122,7 @@ impl Confinement {
         let session =
             session.parse().map_err(|_| format!("`{session}` is not the id of a session"))?;
         let (worktree, borrowed) = (worktree.to_owned(), borrowed.to_vec());
-        Ok(Some(Self { session, sandbox: sandbox.clone(), worktree, borrowed }))
+        Ok(Some(Self { session, sandbox: sandbox.clone(), worktree, borrowed, bounded }))
     }
 
     /// For people.
@@ -142,7 +143,7 @@ impl Confinement {
             network,
             workspace: self.worktree.clone(),
             read: [self.sandbox.read.as_slice(), &self.borrowed].concat(),
-            borrowed: self.borrowed.clone(),
+            borrowed: if self.bounded { Vec::new() } else { self.borrowed.clone() },
             ports,
             reaches,
         }
@@ -277,7 +278,7 @@ mod tests {
         let sandbox = RoomSandbox { level: SandboxLevel::Namespace, network, read };
         let id = SessionId::from_u128(7).to_string();
         let borrowed = ["/srv/objects".into()];
-        let found = Confinement::of(&id, Some(&sandbox), Path::new("/tree"), &borrowed);
+        let found = Confinement::of(&id, Some(&sandbox), Path::new("/tree"), (&borrowed, false));
         found.unwrap().unwrap()
     }
 
@@ -334,10 +335,12 @@ mod tests {
     fn without_a_level_nothing_is_confined_and_without_an_id_nothing_is_made() {
         let none = RoomSandbox::default();
         let tree = Path::new("/tree");
-        assert!(Confinement::of("s1", Some(&none), tree, &[]).unwrap().is_none());
-        assert!(Confinement::of("s1", None, tree, &[]).unwrap().is_none());
+        assert!(Confinement::of("s1", Some(&none), tree, (&[], false)).unwrap().is_none());
+        assert!(Confinement::of("s1", None, tree, (&[], false)).unwrap().is_none());
         let some = RoomSandbox { level: SandboxLevel::Namespace, ..none };
-        assert!(Confinement::of("s1", Some(&some), tree, &[]).unwrap_err().contains("`s1`"));
+        assert!(
+            Confinement::of("s1", Some(&some), tree, (&[], false)).unwrap_err().contains("`s1`")
+        );
     }
 
     #[tokio::test]

@@ -15,7 +15,7 @@ use super::build::{Paths, Unit};
 use super::error::{At, TreeError};
 use super::gitdir;
 use super::names::is_reference;
-use super::pack::{pack_into, unpack_from};
+use super::pack::{pack_into, taking, unpack_from};
 use crate::copy::{self, Budget, Copied, copy_dir};
 use crate::git::{Git, is_id, path_of};
 use crate::opener::Dir;
@@ -340,7 +340,7 @@ fn unpack(
         .repo(&paths.ours)
         .env("GIT_OBJECT_DIRECTORY", incoming);
     let done = pack_into(call, &wanted, &known, &pack, &path)
-        .and_then(|()| unpack_from(git, pack, &path, &paths.ours, None));
+        .and_then(|()| unpack_from(taking(git, &paths.ours).repo(&paths.ours), pack, &path));
     match done {
         Ok(()) => Ok(Ok(())),
         Err(TreeError::Git(err @ crate::git::GitError::Failed { .. })) => {

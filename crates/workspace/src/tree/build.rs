@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::error::{At, TreeError};
 use super::gitdir::{self, Layout, Setting};
 use super::notes::HostPath;
-use super::pack::transfer;
+use super::pack::{taking, transfer};
 use super::prepare::Warning;
 use super::source::{References, Settings, SettingsCache, Source, read_small};
 use super::submodule;
@@ -340,7 +340,7 @@ impl Ground<'_> {
         if let (Some(lender), Some(base)) = (self.lender, unit.base.as_deref()) {
             for to in [&paths.ours, &paths.theirs] {
                 let known: Vec<&str> = self.anchor.into_iter().collect();
-                transfer(self.git, lender, &[base], &known, to, None)?;
+                transfer(self.git, lender, &[base], &known, taking(self.git, to).repo(to))?;
             }
         }
         Ok(())

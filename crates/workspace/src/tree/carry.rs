@@ -89,7 +89,7 @@ pub(crate) fn bring(
         }
     };
     brought.left = Some(seen.left);
-    let dirs = (Dir::open(from.top), Dir::open(&paths.work));
+    let dirs = (Dir::open_plain(from.top), Dir::open(&paths.work));
     let top = dirs.0.at("opening", from.top)?.without(&from.own);
     let tree = dirs.1.at("opening", &paths.work)?;
     if options.carry_changes {
@@ -136,7 +136,7 @@ impl Primary<'_> {
     }
 
     fn copy_index(&self, to: &Path) -> std::io::Result<()> {
-        let from = Dir::open(self.git_dir)?.file(Path::new("index"))?;
+        let from = Dir::open_plain(self.git_dir)?.file(Path::new("index"))?;
         let bytes = from.metadata()?.len();
         contents(&from, bytes, &std::fs::File::create(to)?).map(drop)
     }

@@ -33,6 +33,11 @@ pub enum TreeError {
          run in the directory itself", path.display()
     )]
     Led { path: PathBuf },
+    #[error(
+        "{} belongs to the repository of {}, and lies where its caller may not have runs work: an admin can \
+         declare it for others, as a Project with this path", path.display(), project.display()
+    )]
+    Beyond { project: PathBuf, path: PathBuf },
     #[error("the repository that {} lies in begins at {}: {why}", project.display(), top.display())]
     OffLimits { project: PathBuf, top: PathBuf, why: String },
     #[error("{base:?} names no commit in {}", repo.display())]

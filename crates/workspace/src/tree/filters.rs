@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use super::source::Source;
 use crate::git::{Git, GitError};
 
 /// What a filter names, and whether it must work.
@@ -30,12 +31,13 @@ type All = BTreeMap<String, String>;
 /// When git does not say what is set.
 pub(crate) fn of_user(
     git: &Git,
-    git_dir: &Path,
+    source: &Source,
     home: Option<&Path>,
 ) -> Result<Vec<(String, String)>, GitError> {
+    let git_dir = &source.git_dir;
     let list = git
         .call(format!("read the settings of {}", git_dir.display()))
-        .repo(git_dir)
+        .source(source)
         .for_user(home)
         .args(["config", "--list", "--show-scope", "-z"])
         .limit(ANSWER)

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::Trees;
 use super::adopt::called;
+use super::build::Unit;
 use super::error::{At, TreeError};
 use super::gitdir;
 use super::history::shortly;
@@ -133,7 +134,7 @@ impl Trees {
             let Some(tip) = shot.tip.as_ref().filter(|tip| Some(*tip) != unit.base.as_ref()) else {
                 continue;
             };
-            let source = of_unit(unit.source.as_path());
+            let source = of_unit(&held.notes.intent, unit);
             self.publish(held, (&held.ours(unit), &source), branch, tip)?;
         }
         Ok(())
@@ -152,7 +153,7 @@ impl Trees {
             if shot.adopted.others.is_empty() || held.notes.intent.source().is_none() {
                 continue;
             }
-            let source = of_unit(unit.source.as_path());
+            let source = of_unit(&held.notes.intent, unit);
             let ids: Vec<&str> = shot.adopted.others.iter().map(|(_, id)| id.as_str()).collect();
             self.send(&held.ours(unit), &source, &ids)?;
             let refs = References::read(&self.git, &source)?;
@@ -357,7 +358,7 @@ impl Trees {
         for (unit, shot) in held.notes.units.iter().zip(shots) {
             let tip = shot.tip.as_ref().filter(|tip| Some(*tip) != unit.base.as_ref());
             let Some(tip) = tip.filter(|_| unit.is_submodule()) else { continue };
-            let source = of_unit(unit.source.as_path());
+            let source = of_unit(&held.notes.intent, unit);
             self.send(&held.ours(unit), &source, &[tip])?;
             let refs = References::read(&self.git, &source)?;
             let name = name.to_owned();
@@ -469,7 +470,7 @@ impl Trees {
                     Some(_) if discarded && Some(id) != shot.tip.as_deref() => true,
                     Some(commit) => self.is_ancestor(&ours, id, commit)?,
                     None if held.notes.intent.source().is_some() => {
-                        self.is_reachable(&of_unit(unit.source.as_path()), id)?
+                        self.is_reachable(&of_unit(&held.notes.intent, unit), id)?
                     }
                     None => false,
                 };
@@ -495,7 +496,7 @@ impl Trees {
         let list = self
             .git
             .call("look for references that lead to a commit")
-            .repo(&source.common)
+            .shared(source)
             .args(["for-each-ref", "--format=%(refname)", "--contains", id])
             .accept(&[0, 129])
             .run()?;
@@ -539,8 +540,10 @@ fn published_as(held: &Held, name: Option<&str>) -> Result<(Source, String), Tre
 }
 
 /// A unit's own repository in the primary.
-fn of_unit(git_dir: &Path) -> Source {
-    Source { top: None, git_dir: git_dir.to_owned(), common: git_dir.to_owned() }
+fn of_unit(intent: &TreeIntent, unit: &Unit) -> Source {
+    let git_dir = unit.source.as_path().to_owned();
+    let within = intent.source().and_then(|source| source.within);
+    Source { top: None, git_dir: git_dir.clone(), common: git_dir, within }
 }
 
 fn nested(held: &Held, shots: &[Shot]) -> Vec<PathBuf> {

@@ -172,6 +172,23 @@ pub(crate) fn with_alternates(objects: Vec<PathBuf>, ours: &Path) -> Vec<PathBuf
     all
 }
 
+/// All that a directory of objects borrows, without links, whoever it belongs to.
+pub(crate) fn stores(objects: &Path) -> Vec<PathBuf> {
+    let (mut all, mut last) = (Vec::new(), vec![objects.to_owned()]);
+    for _ in 0..=IN_A_ROW {
+        let next: Vec<PathBuf> = last.iter().flat_map(|store| borrowed_by(store)).collect();
+        last.clear();
+        for path in next.iter().filter_map(|path| path.canonicalize().ok()) {
+            // Git follows no more, and each that is looked at costs a file.
+            if all.len() <= MOST_LENT && !all.contains(&path) {
+                all.push(path.clone());
+                last.push(path);
+            }
+        }
+    }
+    all
+}
+
 fn owner_of(path: &Path) -> Option<u32> {
     Some(path.metadata().ok()?.uid())
 }

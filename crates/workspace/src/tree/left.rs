@@ -7,6 +7,8 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
+use overmind_core::room::RoomReach;
+
 use super::error::{At, TreeError};
 use super::finish::DISCARDED;
 use super::gitdir;
@@ -23,6 +25,8 @@ use crate::copy;
 pub struct Left<'a> {
     /// Any directory of its project.
     pub project: &'a Path,
+    /// Which repositories the project may lead to; `None`: any.
+    pub reach: Option<&'a RoomReach>,
     /// Its branch in the primary, without `refs/heads/`.
     pub branch: &'a str,
     /// The commit that its work ended at.
@@ -104,8 +108,13 @@ impl Trees {
     /// # Errors
     ///
     /// [`TreeError::NoSuchBranch`]; git and I/O errors.
-    pub fn check_target(&self, project: &Path, into: &MergeInto<'_>) -> Result<(), TreeError> {
-        match self.primary_of(project)? {
+    pub fn check_target(
+        &self,
+        project: &Path,
+        reach: Option<&RoomReach>,
+        into: &MergeInto<'_>,
+    ) -> Result<(), TreeError> {
+        match self.primary_of(project, reach)? {
             Some(source) => self.target(&source, into).map(drop),
             None => Ok(()),
         }
@@ -205,7 +214,7 @@ impl Trees {
 
     fn find_left(&self, left: &Left<'_>) -> Result<Found, TreeError> {
         let none = || TreeError::NoRepository { session: left.branch.to_owned() };
-        let source = self.primary_of(left.project)?.ok_or_else(none)?;
+        let source = self.primary_of(left.project, left.reach)?.ok_or_else(none)?;
         let settings = self.settings(&source)?;
         let gone =
             || TreeError::WorkGone { commit: left.commit.to_owned(), repo: source.common.clone() };
@@ -229,14 +238,18 @@ impl Trees {
 
     /// The repository that work of a project's sessions goes to: of a session within a session, the
     /// other's.
-    fn primary_of(&self, project: &Path) -> Result<Option<Source>, TreeError> {
+    fn primary_of(
+        &self,
+        project: &Path,
+        reach: Option<&RoomReach>,
+    ) -> Result<Option<Source>, TreeError> {
         let project = source::unlinked(project)?;
         if project.starts_with(self.root()) {
             let listed = self.list()?;
             let within = listed.into_iter().find(|one| project.starts_with(one.intent.tree()));
             return Ok(within.and_then(|one| one.intent.source()));
         }
-        Ok(source::find(&project)?.map(|(source, _)| source))
+        Ok(source::find_within(&project, reach)?.map(|(source, _)| source))
     }
 
     /// Where the branch is checked out, if it is.

@@ -243,11 +243,11 @@ impl Trees {
                 return Err(TreeError::CheckoutUnknown { branch, git_dir: at.git_dir });
             }
         };
-        let git_dir = Dir::open(&at.git_dir).at("opening", &at.git_dir)?;
+        let git_dir = Dir::open_plain(&at.git_dir).at("opening", &at.git_dir)?;
         if let Some(operation) = Operation::of(&git_dir) {
             return Err(TreeError::PrimaryBusy { what: operation.as_str(), top });
         }
-        let settings = filters::of_user(&self.git, &at.git_dir, home)?;
+        let settings = filters::of_user(&self.git, &at, home)?;
         let there = Checkout { source: &at, top: &top, home, settings };
         // What only looks changed (another time, the same contents) must not be in the way.
         self.in_checkout(&there, &["update-index", "--refresh"], &[0, 1])?;
@@ -320,7 +320,7 @@ impl Trees {
     ) -> Result<Answer, GitError> {
         self.git
             .call(format!("change the files of {}", there.top.display()))
-            .repo(&there.source.git_dir)
+            .source(there.source)
             .work(there.top, &there.source.git_dir.join("index"))
             .plain(there.top)
             .owner(there.source.owner())

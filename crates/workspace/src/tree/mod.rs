@@ -53,7 +53,7 @@ pub use self::upkeep::Swept;
 
 pub(crate) use self::build::{Ground, Template, Warmth, ignored_everywhere};
 pub(crate) use self::error::At;
-pub(crate) use self::source::{References, Source, find, unlinked};
+pub(crate) use self::source::{References, Source, find, find_within, unlinked};
 pub(crate) use self::upkeep::note_project_of;
 
 use std::collections::{BTreeMap, HashMap};

@@ -108,14 +108,7 @@ impl TreeIntent {
     }
 
     pub(crate) fn source(&self) -> Option<Source> {
-        match &self.origin {
-            Origin::Repository { top, git_dir, common, .. } => Some(Source {
-                top: top.as_ref().map(|top| top.0.clone()),
-                git_dir: git_dir.0.clone(),
-                common: common.0.clone(),
-            }),
-            Origin::Directory { .. } => None,
-        }
+        self.origin.source()
     }
 }
 
@@ -130,9 +123,37 @@ pub enum Origin {
         common: HostPath,
         /// `sha1` or `sha256`.
         format: String,
+        /// See [`Source::within`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        within: Option<Vec<HostPath>>,
     },
     /// Not in a repository: the directory is copied.
     Directory { from: HostPath },
+}
+
+impl Origin {
+    pub(crate) fn of(source: &Source, format: &str) -> Self {
+        let Source { top, git_dir, common, within } = source.clone();
+        Self::Repository {
+            top: top.map(Into::into),
+            git_dir: git_dir.into(),
+            common: common.into(),
+            format: format.to_owned(),
+            within: within.map(|all| all.into_iter().map(Into::into).collect()),
+        }
+    }
+
+    pub(crate) fn source(&self) -> Option<Source> {
+        match self {
+            Self::Repository { top, git_dir, common, within, .. } => Some(Source {
+                top: top.as_ref().map(|top| top.0.clone()),
+                git_dir: git_dir.0.clone(),
+                common: common.0.clone(),
+                within: within.as_ref().map(|all| all.iter().map(|path| path.0.clone()).collect()),
+            }),
+            Self::Directory { .. } => None,
+        }
+    }
 }
 
 /// What was decided about a tree.

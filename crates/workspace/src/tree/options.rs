@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use overmind_core::room::RoomReach;
 use serde::{Deserialize, Serialize};
 
 /// A tree to be made.
@@ -12,12 +13,19 @@ pub struct Request {
     /// The session's name, any text: its branch and its directory are called after it.
     pub name: String,
     pub options: Options,
+    /// Which repositories the project may lead to; `None`: any.
+    pub reach: Option<RoomReach>,
 }
 
 impl Request {
     /// A tree of the default kind.
     pub fn new(project: impl Into<PathBuf>, name: impl Into<String>) -> Self {
-        Self { project: project.into(), name: name.into(), options: Options::default() }
+        Self {
+            project: project.into(),
+            name: name.into(),
+            options: Options::default(),
+            reach: None,
+        }
     }
 }
 

@@ -10,14 +10,13 @@ use crate::git::{Call, Git};
 /// Copies commits with all they need from one repository into another, checked on arrival.
 ///
 /// `from` is read under a configuration of ours. Everything is recomputed and checked by the reader
-/// (`--strict`): names, formats, that nothing is missing.
+/// (`--strict`): names, formats, that nothing is missing. `into` is a call of git where they go.
 pub(crate) fn transfer(
     git: &Git,
     from: &Path,
     wanted: &[&str],
     known: &[&str],
-    to: &Path,
-    owner: Option<(u32, u32)>,
+    into: Call<'_>,
 ) -> Result<(), TreeError> {
     let path = from.join(format!("transfer-{:?}.pack", std::thread::current().id()));
     let pack = File::options()
@@ -31,7 +30,7 @@ pub(crate) fn transfer(
     std::fs::remove_file(&path).at("removing", &path)?;
     let call = git.call("collect the session's commits").repo(from);
     pack_into(call, wanted, known, &pack, &path)?;
-    unpack_from(git, pack, &path, to, owner)
+    unpack_from(into, pack, &path)
 }
 
 /// Below so many objects they are stored one by one, as git itself does it.
@@ -57,21 +56,19 @@ pub(crate) fn pack_into(
     Ok(())
 }
 
-/// Reads a pack into a repository.
-pub(crate) fn unpack_from(
-    git: &Git,
-    mut pack: File,
-    path: &Path,
-    to: &Path,
-    owner: Option<(u32, u32)>,
-) -> Result<(), TreeError> {
+/// A call that takes commits into a repository.
+pub(crate) fn taking<'a>(git: &'a Git, to: &Path) -> Call<'a> {
+    git.call(format!("take the session's commits into {}", to.display()))
+}
+
+/// Reads a pack into the repository of a call.
+pub(crate) fn unpack_from(into: Call<'_>, mut pack: File, path: &Path) -> Result<(), TreeError> {
     let mut header = [0; 12];
     pack.seek(SeekFrom::Start(0)).at("reading", path)?;
     pack.read_exact(&mut header).at("reading", path)?;
     pack.seek(SeekFrom::Start(0)).at("reading", path)?;
     let count = u32::from_be_bytes([header[8], header[9], header[10], header[11]]);
-    let call = git.call(format!("take the session's commits into {}", to.display()));
-    let call = call.repo(to).owner(owner).finishes().input_file(pack);
+    let call = into.finishes().input_file(pack);
     match count {
         0 => return Ok(()),
         1..ONE_BY_ONE => call.args(["unpack-objects", "-q", "--strict"]).run()?,

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use overmind_core::failpoint::point;
+use overmind_core::room::RoomReach;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,7 @@ use super::options::{Options, Request};
 use super::source::{self, References, Settings, Source};
 use super::{Trees, adopt};
 use crate::copy::{self, Budget, Copied};
+use crate::git::Call;
 use crate::opener::Dir;
 
 /// A decided tree. Nothing was changed yet.
@@ -181,6 +183,8 @@ pub struct Prepared {
     /// Directories outside the tree that the session must be able to read, and must not be able to write:
     /// the objects that its repository borrows. They must be seen at the same paths.
     pub borrowed: Vec<PathBuf>,
+    /// Whether they must be opened through no link: see [`RoomMade`](overmind_core::room::RoomMade).
+    pub bounded: bool,
     /// The primary's directories that the tree links to on request.
     pub shared: Vec<PathBuf>,
     /// Ignored files that were copied from the primary, from the top of the tree.
@@ -213,12 +217,13 @@ impl Trees {
     ///
     /// The project is not there, its repository is broken, the base names no commit.
     pub fn plan(&self, request: &Request) -> Result<Plan, TreeError> {
-        let Request { project, name, options } = request;
+        let Request { project, name, options, reach } = request;
         let name = names::component(name);
         if let Some(plan) = self.plan_within(project, &name, options)? {
             return Ok(plan);
         }
-        let Some((mut source, subdir)) = source::find(project)? else {
+        let found = source::find_within(project, reach.as_ref())?;
+        let Some((mut source, subdir)) = found else {
             return self.plan_copy(project, &name, options);
         };
         self.may_be_given(project, &source)?;
@@ -228,7 +233,7 @@ impl Trees {
         }
         let refs = References::read(&self.git, &source)?;
         let base = match &options.base {
-            Some(base) => Some(self.resolve(&source.git_dir, base, &source.common)?),
+            Some(base) => Some(self.resolve_in(&source, base)?),
             None => refs.head.commit().map(str::to_owned),
         };
         self.planned(name, base, subdir, options, Seen { source, settings, refs, lender: None })
@@ -257,8 +262,11 @@ impl Trees {
         let adopted = adopt::adopt(&self.git, &held.place, main)?;
         let base = match &options.base {
             // A name is one of the primary's; a commit may be one that only the other session has.
-            Some(base) => match self.resolve(&source.git_dir, base, &tree) {
-                Err(TreeError::NoSuchBase { .. }) => Some(self.resolve(&ours, base, &tree)?),
+            Some(base) => match self.resolve_in(&source, base) {
+                Err(TreeError::NoSuchBase { .. }) => {
+                    let call = self.git.call(format!("find {base:?}")).repo(&ours);
+                    Some(Self::resolve(call, base, &tree)?)
+                }
                 found => Some(found?),
             },
             None => adopted.head,
@@ -301,16 +309,10 @@ impl Trees {
             let branch = format!("{prefix}{session}");
             (session, branch)
         };
-        let Source { top, git_dir, common } = seen.source.clone();
         let intent = TreeIntent {
             place: home.join(&session).into(),
             session,
-            origin: Origin::Repository {
-                top: top.map(HostPath::from),
-                git_dir: git_dir.into(),
-                common: common.into(),
-                format: seen.settings.format().to_owned(),
-            },
+            origin: Origin::of(&seen.source, seen.settings.format()),
             branch,
             anchor: seen
                 .lender
@@ -358,7 +360,7 @@ impl Trees {
         limit: u64,
     ) -> Result<Option<Vec<u8>>, TreeError> {
         let commit = match revision {
-            Some(revision) => self.resolve(&source.git_dir, revision, &source.common)?,
+            Some(revision) => self.resolve_in(source, revision)?,
             None => match References::read(&self.git, source)?.head.commit() {
                 Some(commit) => commit.to_owned(),
                 None => return Ok(None),
@@ -367,7 +369,7 @@ impl Trees {
         let found = self
             .git
             .call(format!("read {path} of {commit}"))
-            .repo(&source.git_dir)
+            .source(source)
             .args(["cat-file", "blob"])
             .arg(format!("{commit}:{path}"))
             .limit(limit)
@@ -377,10 +379,13 @@ impl Trees {
     }
 
     /// The repository that a project lies in, as [`Trees::plan`] sees it; `None` outside of any.
-    pub(crate) fn source_of(&self, project: &Path) -> Result<Option<Source>, TreeError> {
-        let Some((mut source, _)) = source::find(&source::unlinked(project)?)? else {
-            return Ok(None);
-        };
+    pub(crate) fn source_of(
+        &self,
+        project: &Path,
+        reach: Option<&RoomReach>,
+    ) -> Result<Option<Source>, TreeError> {
+        let found = source::find_within(&source::unlinked(project)?, reach)?;
+        let Some((mut source, _)) = found else { return Ok(None) };
         if !project.canonicalize().is_ok_and(|project| project.starts_with(&self.root)) {
             self.may_be_given(project, &source)?;
         }
@@ -407,11 +412,13 @@ impl Trees {
         self.root.join(format!("{}-{named}", &hash[..10]))
     }
 
-    fn resolve(&self, git_dir: &Path, base: &str, repo: &Path) -> Result<String, TreeError> {
-        let found = self
-            .git
-            .call(format!("find {base:?}"))
-            .repo(git_dir)
+    fn resolve_in(&self, source: &Source, base: &str) -> Result<String, TreeError> {
+        let call = self.git.call(format!("find {base:?}")).source(source);
+        Self::resolve(call, base, &source.common)
+    }
+
+    fn resolve(call: Call<'_>, base: &str, repo: &Path) -> Result<String, TreeError> {
+        let found = call
             .args(["rev-parse", "--verify", "--quiet", "--end-of-options"])
             .arg(format!("{base}^{{commit}}"))
             .accept(&[0, 1, 128])
@@ -567,7 +574,11 @@ impl Trees {
             });
         }
         let borrowed = template.units.iter().map(|unit| unit.source.as_path().join("objects"));
-        let borrowed = gitdir::with_alternates(borrowed.collect(), &self.root);
+        let mut borrowed = gitdir::with_alternates(borrowed.collect(), &self.root);
+        if seen.source.within.is_some() {
+            let is_plain = |path: &PathBuf| path.canonicalize().is_ok_and(|real| real == *path);
+            borrowed.retain(|path| seen.source.reaches(path) && is_plain(path));
+        }
         let notes = Notes {
             intent: intent.clone(),
             units: template.units,
@@ -586,6 +597,7 @@ impl Trees {
             intent: intent.clone(),
             taken,
             borrowed,
+            bounded: seen.source.within.is_some(),
             shared: brought.shared,
             included: brought.included,
             left_behind: brought.left,
@@ -603,7 +615,7 @@ impl Trees {
         self.claim(plan, half)?;
         let tree = half.join("tree");
         std::fs::create_dir(&tree).at("making", &tree)?;
-        let dirs = (Dir::open(from.as_path()), Dir::open(&tree));
+        let dirs = (Dir::open_plain(from.as_path()), Dir::open(&tree));
         let (from, to) = (dirs.0.at("opening", from)?, dirs.1.at("opening", &tree)?);
         let from = from.without(&self.own());
         let mut budget = Budget { bytes: options.copy_bytes, files: options.copy_files };
@@ -656,6 +668,7 @@ impl Trees {
             intent,
             taken: Taken::Copied,
             borrowed: Vec::new(),
+            bounded: false,
             shared: Vec::new(),
             included: Vec::new(),
             left_behind: None,

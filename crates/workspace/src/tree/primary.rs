@@ -8,7 +8,7 @@ use std::sync::PoisonError;
 use super::build::Template;
 use super::error::{At, TreeError};
 use super::notes::{Held, Notes};
-use super::pack::transfer;
+use super::pack::{taking, transfer};
 use super::source::{OURS, Reference, References, Source};
 use super::upkeep::project_of;
 use super::{Trees, directories, names};
@@ -152,7 +152,7 @@ impl Trees {
         }
         self.git
             .call(format!("{why} in {}", source.common.display()))
-            .repo(&source.common)
+            .shared(source)
             .owner(source.owner())
             .finishes()
             .args(["update-ref", "--no-deref", "--stdin", "-m"])
@@ -195,7 +195,8 @@ impl Trees {
             let mut known: Vec<&str> = known.map(|r| r.id.as_str()).take(2000).collect();
             known.sort_unstable();
             known.dedup();
-            transfer(&self.git, ours, &missing, &known, &source.common, source.owner())?;
+            let into = taking(&self.git, &source.common).shared(source).owner(source.owner());
+            transfer(&self.git, ours, &missing, &known, into)?;
         }
         self.send_large_files(ours, source)
     }
@@ -229,7 +230,7 @@ impl Trees {
         let list = self
             .git
             .call(format!("list the worktrees of {}", source.common.display()))
-            .repo(&source.common)
+            .shared(source)
             .args(["worktree", "list", "--porcelain", "-z"])
             .run()?;
         let mut found = Vec::new();

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
+use overmind_core::room::RoomReach;
 use rustix::fs::FileType;
 
 use super::error::{At, TreeError};
-use super::gitdir::Setting;
+use super::gitdir::{self, Setting};
 use super::names;
 use crate::git::{Git, is_id};
 use crate::opener::{self, Dir, Entry, Own};
@@ -79,9 +80,45 @@ pub(crate) struct Source {
     pub(crate) git_dir: PathBuf,
     /// What all its working trees share: objects, references, configuration.
     pub(crate) common: PathBuf,
+    /// The directories that all of it lies in, where its caller may not use all of the host; in those that
+    /// it lies in, git follows no link.
+    pub(crate) within: Option<Vec<PathBuf>>,
 }
 
 impl Source {
+    /// Whether its caller may be shown what lies there.
+    pub(crate) fn reaches(&self, path: &Path) -> bool {
+        self.within.as_ref().is_none_or(|roots| roots.iter().any(|root| path.starts_with(root)))
+    }
+
+    /// Those of its caller's directories that it lies in.
+    pub(crate) fn places(&self) -> Vec<&Path> {
+        let holds = |root: &&PathBuf| {
+            self.git_dir.starts_with(root)
+                || self.common.starts_with(root)
+                || self.top.as_ref().is_some_and(|top| top.starts_with(root))
+        };
+        self.within.iter().flatten().filter(holds).map(PathBuf::as_path).collect()
+    }
+
+    /// Bounds it to what its caller may use.
+    fn bound(&mut self, project: &Path, roots: &[PathBuf], above: bool) -> Result<(), TreeError> {
+        let top = self.top.as_ref().unwrap_or(&self.common);
+        // A project may be a part of its repository.
+        let whole =
+            roots.first().filter(|root| above && root.starts_with(top)).map(|_| top.clone());
+        self.within = Some(whole.into_iter().chain(roots.iter().cloned()).collect());
+        let objects = self.objects();
+        let stores = gitdir::stores(&objects);
+        let all = [&self.git_dir, &self.common, &objects].into_iter().chain(&stores);
+        match all.into_iter().find(|path| !self.reaches(path)) {
+            None => Ok(()),
+            Some(path) => {
+                Err(TreeError::Beyond { project: project.to_owned(), path: path.to_owned() })
+            }
+        }
+    }
+
     pub(crate) fn objects(&self) -> PathBuf {
         self.common.join("objects")
     }
@@ -145,9 +182,30 @@ pub(crate) fn unlinked(project: &Path) -> Result<PathBuf, TreeError> {
 /// Finds the repository that a path lies in, as git would, and the path's place within its tree.
 /// `None`: it lies in none.
 pub(crate) fn find(path: &Path) -> Result<Option<(Source, PathBuf)>, TreeError> {
-    let path = std::fs::canonicalize(path).at("finding the project", path)?;
+    find_within(path, None)
+}
+
+/// The same for a caller who may use what it reaches: a project that leads to anything else is refused.
+pub(crate) fn find_within(
+    path: &Path,
+    reach: Option<&RoomReach>,
+) -> Result<Option<(Source, PathBuf)>, TreeError> {
+    let bounds = match reach {
+        None => None,
+        Some(RoomReach::Nothing) => return Ok(None),
+        Some(RoomReach::Within { roots, above }) => Some((roots.as_slice(), *above)),
+    };
+    let path = match bounds {
+        None => std::fs::canonicalize(path).at("finding the project", path)?,
+        Some(_) => unlinked(path)?,
+    };
     let device = std::fs::metadata(&path).at("finding the project", &path)?.dev();
     for dir in path.ancestors() {
+        if let Some((roots, false)) = bounds
+            && !roots.iter().any(|root| dir.starts_with(root))
+        {
+            return Ok(None);
+        }
         // Like git: what is mounted within a repository does not belong to it.
         if std::fs::metadata(dir).is_ok_and(|meta| meta.dev() != device) {
             return Ok(None);
@@ -176,7 +234,11 @@ pub(crate) fn find(path: &Path) -> Result<Option<(Source, PathBuf)>, TreeError> 
             }
             None => git_dir.clone(),
         };
-        let source = Source { top: top.map(Path::to_owned), git_dir, common };
+        let top = top.map(Path::to_owned);
+        let mut source = Source { top, git_dir, common, within: None };
+        if let Some((roots, above)) = bounds {
+            source.bound(&path, roots, above)?;
+        }
         source.check(&Own::default())?;
         return Ok(Some((source, subdir.to_owned())));
     }
@@ -204,7 +266,7 @@ fn redirected(dir: &Path, file: &Path) -> Result<PathBuf, TreeError> {
 /// its directory.
 pub(crate) fn read_small(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
-    let Some(dir) = opener::absent(Dir::open(dir))? else { return Ok(None) };
+    let Some(dir) = opener::absent(Dir::open_plain(dir))? else { return Ok(None) };
     dir.read_within(Path::new(name), limit)
         .map_err(|err| io::Error::new(err.kind(), format!("it {}", opener::why(&err))))
 }
@@ -360,9 +422,10 @@ impl SettingsCache {
             return Ok(Arc::clone(settings));
         }
         let [config, of_worktree, sparse, exclude, shallow] = &files;
-        let mut settings = Settings { all: list(git, config)?, ..Settings::default() };
+        let list = |file: &Path| list(git, file, &source.places());
+        let mut settings = Settings { all: list(config)?, ..Settings::default() };
         if settings.is_on("extensions", "worktreeconfig") && of_worktree.is_file() {
-            settings.all.extend(list(git, of_worktree)?);
+            settings.all.extend(list(of_worktree)?);
         }
         if settings.is_on("core", "sparsecheckout") {
             settings.sparse = read_small(sparse, PATTERNS).at("reading", sparse)?;
@@ -380,8 +443,8 @@ impl SettingsCache {
     }
 }
 
-/// A configuration file's settings, without what it includes.
-pub(crate) fn list(git: &Git, file: &Path) -> Result<Vec<Setting>, TreeError> {
+/// A configuration file's settings, without what it includes; no link in `plain` is followed.
+pub(crate) fn list(git: &Git, file: &Path, plain: &[&Path]) -> Result<Vec<Setting>, TreeError> {
     if !file.is_file() {
         return Ok(Vec::new());
     }
@@ -390,6 +453,7 @@ pub(crate) fn list(git: &Git, file: &Path) -> Result<Vec<Setting>, TreeError> {
         .call(what)
         .args(["config", "--no-includes", "-z", "--list", "--file"])
         .arg(file)
+        .plain_in(plain)
         .run()?;
     let settings = list.parts().filter_map(|part| {
         let text = String::from_utf8_lossy(part);
@@ -437,7 +501,7 @@ impl References {
     pub(crate) fn read(git: &Git, source: &Source) -> Result<Self, TreeError> {
         let what = format!("list the references of {}", source.common.display());
         let format = "--format=%(objectname) %(refname) %(symref)";
-        let list = git.call(what).repo(&source.git_dir).args(["for-each-ref", format]).run()?;
+        let list = git.call(what).source(source).args(["for-each-ref", format]).run()?;
         let text = String::from_utf8_lossy(&list.stdout);
         let all: Vec<Reference> = text
             .lines()
@@ -472,7 +536,7 @@ impl References {
                 let what = format!("read the head of {}", source.git_dir.display());
                 let name = git
                     .call(what.clone())
-                    .repo(&source.git_dir)
+                    .source(source)
                     .args(["symbolic-ref", "--quiet", "HEAD"])
                     .accept(&[0, 1])
                     .run()?;
@@ -482,7 +546,7 @@ impl References {
                 }
                 let commit = git
                     .call(what)
-                    .repo(&source.git_dir)
+                    .source(source)
                     .args(["rev-parse", "--verify", "HEAD^{commit}"])
                     .run()?;
                 Ok(Head::Detached { commit: commit.line() })

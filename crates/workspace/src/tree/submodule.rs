@@ -3,6 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use super::error::TreeError;
+use super::gitdir;
 use super::source::{self, Source};
 use crate::git::Git;
 use crate::opener::{Dir, Own};
@@ -17,7 +18,7 @@ pub(crate) struct Found {
 impl Found {
     pub(crate) fn has(&self, git: &Git, commit: &str) -> bool {
         git.call("look for a submodule's commit")
-            .repo(&self.source.git_dir)
+            .source(&self.source)
             .args(["cat-file", "-e", &format!("{commit}^{{commit}}")])
             .run()
             .is_ok()
@@ -36,7 +37,7 @@ pub(crate) fn locate(
     if !std::fs::symlink_metadata(&file).is_ok_and(|meta| meta.is_file()) {
         return Ok(None);
     }
-    let settings = source::list(git, &file)?;
+    let settings = source::list(git, &file, &[tree])?;
     let name = settings.iter().find_map(|setting| {
         let here = setting.section == "submodule"
             && setting.key == "path"
@@ -54,11 +55,16 @@ pub(crate) fn locate(
     }
     // No link leads to one: the tree says where it is, and would say what is borrowed.
     let is_there = |(root, at): &(&Path, PathBuf)| {
-        Dir::open(root).is_ok_and(|root| root.has_dir(&at.join("objects")))
+        Dir::open_plain(root).is_ok_and(|root| root.has_dir(&at.join("objects")))
     };
     let Some((root, at)) = places.into_iter().find(is_there) else { return Ok(None) };
     let place = root.join(at);
-    let source = Source { top: None, git_dir: place.clone(), common: place };
+    let within = of.within.clone();
+    let source = Source { top: None, git_dir: place.clone(), common: place, within };
+    // What it borrows from elsewhere is as if it were not on this machine.
+    if !gitdir::stores(&source.objects()).iter().all(|store| source.reaches(store)) {
+        return Ok(None);
+    }
     source.check(&Own::default())?;
     Ok(Some(Found { name, source }))
 }

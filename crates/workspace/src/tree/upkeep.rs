@@ -54,15 +54,11 @@ impl Trees {
                 .and_then(|dir| dir.write(Path::new("objects/info/alternates"), &text));
             theirs.at("writing the alternates of", &paths.theirs)?;
         }
-        held.notes.intent.origin = Origin::Repository {
-            top: source.top.clone().map(Into::into),
-            git_dir: source.git_dir.clone().into(),
-            common: source.common.clone().into(),
-            format: match &intent.origin {
-                Origin::Repository { format, .. } => format.clone(),
-                Origin::Directory { .. } => "sha1".to_owned(),
-            },
+        let format = match &intent.origin {
+            Origin::Repository { format, .. } => format.as_str(),
+            Origin::Directory { .. } => "sha1",
         };
+        held.notes.intent.origin = Origin::of(&source, format);
         if let Some(base) = &intent.anchor {
             self.keep_base(&source, base)?;
         }
@@ -101,7 +97,7 @@ impl Trees {
         let list = self
             .git
             .call("list discarded sessions")
-            .repo(&source.common)
+            .shared(source)
             .args(["for-each-ref", "--format=%(objectname) %(committerdate:unix) %(refname)"])
             .args([DISCARDED, DISCARDED_MORE])
             .run()?;
@@ -162,24 +158,10 @@ pub(crate) fn note_project_of(
     source: &Source,
     settings: &Settings,
 ) -> Result<(), TreeError> {
-    let Source { top, git_dir, common } = source.clone();
-    let origin = Origin::Repository {
-        top: top.map(Into::into),
-        git_dir: git_dir.into(),
-        common: common.into(),
-        format: settings.format().to_owned(),
-    };
-    note_project(home, &origin)
+    note_project(home, &Origin::of(source, settings.format()))
 }
 
 pub(crate) fn project_of(home: &Path) -> Option<Source> {
     let text = std::fs::read(home.join(".project")).ok()?;
-    match serde_json::from_slice(&text).ok()? {
-        Origin::Repository { top, git_dir, common, .. } => Some(Source {
-            top: top.map(|top| top.as_path().to_owned()),
-            git_dir: git_dir.as_path().to_owned(),
-            common: common.as_path().to_owned(),
-        }),
-        Origin::Directory { .. } => None,
-    }
+    serde_json::from_slice::<Origin>(&text).ok()?.source()
 }

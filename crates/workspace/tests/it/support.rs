@@ -55,6 +55,7 @@ impl Tree for Directories {
                 base: Some("main".to_owned()),
                 env: BTreeMap::new(),
                 borrowed: Vec::new(),
+                bounded: false,
                 details: serde_json::Value::Null,
             })
         })

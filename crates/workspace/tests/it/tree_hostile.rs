@@ -152,7 +152,7 @@ fn nothing_that_a_session_or_a_repository_names_is_ever_run_by_us() {
 
     world
         .trees
-        .fill(&world.repo, &Options::default(), PoolSize { trees: 1, bytes: 1 << 30 })
+        .fill(&world.repo, None, &Options::default(), PoolSize { trees: 1, bytes: 1 << 30 })
         .unwrap();
     let made = world.prepare("hostile");
     write(&made.path, "a.txt", "changed by the session\n");
@@ -187,7 +187,7 @@ fn nothing_that_a_session_or_a_repository_names_is_ever_run_by_us() {
     world.trees.remove(&made.intent).unwrap();
     world
         .trees
-        .fill(&world.repo, &Options::default(), PoolSize { trees: 1, bytes: 1 << 30 })
+        .fill(&world.repo, None, &Options::default(), PoolSize { trees: 1, bytes: 1 << 30 })
         .unwrap();
     world.trees.sweep(i64::MAX).unwrap();
     assert!(!mark.exists(), "something ran");

@@ -48,6 +48,12 @@ pub fn allows(record: &Record, caller: &str, place: &Path) -> Option<bool> {
     place.starts_with(&path).then(allowed)
 }
 
+/// The project's directory, where it lets a caller have runs work in it.
+pub fn path_for(record: &Record, caller: &str) -> Option<PathBuf> {
+    let (path, callers) = read(record)?;
+    callers.is_none_or(|all| all.contains(&caller)).then_some(path)
+}
+
 fn schema() -> Value {
     json!({
         "description": "A directory that callers below admin may have runs work in. What its \
