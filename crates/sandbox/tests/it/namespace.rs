@@ -410,10 +410,10 @@ async fn what_is_no_character_device_in_dev_is_never_given() {
     let place = Place::new();
     let secret = place.secret();
     for (path, why) in [
-        (secret.as_path(), "no absolute path in /dev"),
-        (Path::new("/dev/../etc/passwd"), "no absolute path in /dev"),
-        (Path::new("dev/null"), "no absolute path in /dev"),
-        (Path::new("/dev/shm"), "no character device"),
+        (secret.as_path(), "not an absolute path in /dev"),
+        (Path::new("/dev/../etc/passwd"), "not an absolute path in /dev"),
+        (Path::new("dev/null"), "not an absolute path in /dev"),
+        (Path::new("/dev/shm"), "not a character device"),
         (Path::new("/dev/no-such-device"), "there is none"),
     ] {
         let options = Options { devices: vec![path.to_owned()], ..options() };
