@@ -238,3 +238,53 @@ fn an_error_quotes_no_file_of_the_host() {
     }
     works(&house, "honest");
 }
+
+/// A run leads to a repository of the host by what it writes into a directory of its own, where its caller
+/// starts the next one.
+#[test]
+fn a_repository_that_a_run_leads_to_is_given_to_no_run_of_its_caller() {
+    let house = House::new(None);
+    let home = &house.home.0;
+    let agent = json!({
+        "name": "sh", "role": "r", "model": "command", "sandbox": "namespace",
+        "command": {"argv": ["sh"]},
+    });
+    let file = home.path().join("agent.json");
+    std::fs::write(&file, agent.to_string()).unwrap();
+    home.run(&["agent", "create", "--file", file.to_str().unwrap()]).ok();
+    let git = house.project.join(".git");
+    for (name, more) in [("op", ["--role", "operator"]), ("starts", ["--scope", "runs"])] {
+        let secret = key(home, name, &more);
+        let run = |script: &str, more: Value| -> Value {
+            let mut body = json!({
+                "agent_id": "sh", "task": "", "command": {"argv": ["sh", "-c", script], "exact": true},
+            });
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let started: Value = serde_json::from_str(&start(home, &secret, &body)).unwrap();
+            let id = started["id"].as_str().unwrap_or_else(|| panic!("{started}")).to_owned();
+            home.run(&["wait", &id]);
+            house.home.named(started["name"].as_str().unwrap())
+        };
+        let leads = format!(
+            "for way in file link objects; do mkdir $way; echo own > $way/own.txt; done; echo gitdir: {0} > \
+             file/.git; ln -s {0} link/.git; cd objects; git init -q .; echo {0}/objects > \
+             .git/objects/info/alternates",
+            git.display()
+        );
+        let first = run(&leads, json!({}));
+        assert_eq!(first["status"], "succeeded", "{first}");
+        let own = first["workspace"].as_str().unwrap();
+        for way in ["file", "link", "objects"] {
+            for when in ["always", "auto"] {
+                let more = json!({"workspace": format!("{own}/{way}"), "room": {"when": when}});
+                let shows =
+                    "ls; cat story.txt; git log -p; git cat-file --batch-all-objects --batch; pwd";
+                let next = run(shows, more);
+                let log = home.run(&["logs", next["name"].as_str().unwrap()]).out;
+                assert!(log.contains("own.txt"), "{name} {way} {when}: {log}");
+                let told = log.lines().any(|line| line.trim_start_matches('+') == "once");
+                assert!(!told, "{name} {way} {when}: {log}");
+            }
+        }
+    }
+}

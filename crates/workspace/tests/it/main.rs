@@ -25,4 +25,5 @@ mod tree_merge;
 mod tree_owner;
 mod tree_pool;
 mod tree_prepare;
+mod tree_reach;
 mod tree_repo;

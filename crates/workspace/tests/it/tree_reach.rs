@@ -1,0 +1,161 @@
+//! Projects of callers who may not use all of the host: what they lead to is refused, also while it is
+//! exchanged for something else.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use overmind_core::room::RoomReach;
+use overmind_workspace::tree::{Prepared, Request, Taken, TreeError};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use crate::tree_repo::{World, commit, git, read, write};
+
+/// A project directory of a caller's beside a repository that is not theirs.
+fn theirs(world: &World) -> PathBuf {
+    let project = world.dir.path().join("allowed/project");
+    std::fs::create_dir_all(&project).unwrap();
+    project
+}
+
+fn prepare(world: &World, at: &Path, reach: RoomReach) -> Result<Prepared, TreeError> {
+    let request = Request { reach: Some(reach), ..Request::new(at, "run") };
+    world.trees.prepare(&request)
+}
+
+fn within(roots: &[&Path], above: bool) -> RoomReach {
+    RoomReach::Within { roots: roots.iter().map(|root| (*root).to_owned()).collect(), above }
+}
+
+#[test]
+fn a_project_that_leads_to_a_repository_elsewhere_is_refused() {
+    for how in ["file", "link", "shared directory", "objects", "objects of objects"] {
+        let world = World::new();
+        let other = world.repo.join(".git");
+        let project = theirs(&world);
+        let root = project.parent().unwrap();
+        if how != "file" && how != "link" {
+            git(&project, &["init", "-q", "-b", "main"]);
+            write(&project, "own.txt", "own");
+            commit(&project, "own");
+        }
+        let borrow = |objects: &Path, from: &Path| {
+            write(objects, "info/alternates", &format!("{}/objects\n", from.display()));
+        };
+        match how {
+            "file" => write(&project, ".git", &format!("gitdir: {}\n", other.display())),
+            "link" => symlink(&other, project.join(".git")).unwrap(),
+            "shared directory" => {
+                write(&project, ".git/commondir", &format!("{}\n", other.display()));
+            }
+            "objects" => borrow(&project.join(".git/objects"), &other),
+            _ => {
+                let between = root.join("between.git");
+                std::fs::create_dir_all(between.join("objects/pack")).unwrap();
+                write(&between, "HEAD", "ref: refs/heads/main\n");
+                borrow(&project.join(".git/objects"), &between);
+                borrow(&between.join("objects"), &other);
+            }
+        }
+        let found = prepare(&world, &project, within(&[root], true));
+        let Err(TreeError::Beyond { path, .. }) = &found else { panic!("{how}: {found:?}") };
+        assert!(path.starts_with(&world.repo), "{how}: {}", path.display());
+        // Who may use the other one as well may lead to it, as everybody with all of the host may.
+        let both = within(&[root, &world.repo], true);
+        assert!(prepare(&world, &project, both).is_ok(), "{how}");
+        assert!(world.trees.prepare(&Request::new(&project, "run")).is_ok(), "{how}");
+    }
+}
+
+#[test]
+fn a_submodule_that_borrows_from_elsewhere_is_as_if_it_were_not_there() {
+    let world = World::new();
+    let project = theirs(&world);
+    let library = world.dir.path().join("allowed/library");
+    for (at, file) in [(&library, "lib.txt"), (&project, "main.txt")] {
+        std::fs::create_dir_all(at).unwrap();
+        git(at, &["init", "-q", "-b", "main"]);
+        write(at, file, file);
+        commit(at, file);
+    }
+    let add = ["-c", "protocol.file.allow=always", "submodule", "add", "-q", "../library", "lib"];
+    git(&project, &add);
+    commit(&project, "with a library");
+    let root = project.parent().unwrap();
+    let made = prepare(&world, &project, within(&[root], true)).unwrap();
+    assert_eq!(read(&made.path.join("lib/lib.txt")), "lib.txt");
+    let list = project.join(".git/modules/lib/objects/info/alternates");
+    std::fs::write(list, format!("{}\n", world.repo.join(".git/objects").display())).unwrap();
+    let made = prepare(&world, &project, within(&[root], true)).unwrap();
+    assert!(!made.path.join("lib/lib.txt").exists(), "{:?}", made.warnings);
+}
+
+#[test]
+fn a_project_is_a_part_of_its_repository_where_that_is_allowed() {
+    let world = World::new();
+    let part = world.repo.join("src");
+    let made = prepare(&world, &part, within(&[&part], true)).unwrap();
+    assert_eq!((read(&made.path.join("a.txt")), made.taken), ("one\n".into(), Taken::CheckedOut));
+    // A directory of runs is no part of whatever the data directory lies in.
+    let made = prepare(&world, &part, within(&[&part], false)).unwrap();
+    assert_eq!(made.taken, Taken::Copied);
+    assert!(!made.path.join("a.txt").exists() && made.path.join("lib.rs").exists());
+}
+
+#[test]
+fn what_a_run_has_written_for_itself_is_copied_and_never_followed() {
+    let world = World::new();
+    let own = theirs(&world);
+    write(&own, "own.txt", "own");
+    write(&own, ".git", &format!("gitdir: {}/.git\n", world.repo.display()));
+    let made = prepare(&world, &own, RoomReach::Nothing).unwrap();
+    assert_eq!((read(&made.path.join("own.txt")), made.taken), ("own".into(), Taken::Copied));
+    assert!(!made.path.join("a.txt").exists());
+    assert!(made.borrowed.is_empty(), "{:?}", made.borrowed);
+}
+
+#[test]
+fn a_project_that_is_exchanged_for_a_link_meanwhile_gives_nothing_of_what_that_leads_to() {
+    let world = World::new();
+    write(&world.repo, "a.txt", "uncommitted, and not theirs\n");
+    let before = git(&world.repo, &["for-each-ref"]);
+    let project = theirs(&world);
+    git(&project, &["init", "-q", "-b", "main"]);
+    write(&project, "own.txt", "own");
+    commit(&project, "own");
+    let root = project.parent().unwrap();
+    let link = root.join("link");
+    symlink(&world.repo, &link).unwrap();
+    let stop = AtomicBool::new(false);
+    let (mut made, mut refused) = (0, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                renameat_with(CWD, &project, CWD, &link, RenameFlags::EXCHANGE).unwrap();
+            }
+        });
+        for number in 0..80 {
+            // A copy and a worktree: each has ways of its own.
+            let reach = match number % 2 {
+                0 => within(&[root], true),
+                _ => RoomReach::Nothing,
+            };
+            let mut request = Request { reach: Some(reach), ..Request::new(&project, "run") };
+            request.options.carry_changes = true;
+            match world.trees.prepare(&request) {
+                Ok(prepared) => {
+                    made += 1;
+                    if prepared.path.join("a.txt").exists() {
+                        stop.store(true, Ordering::Relaxed);
+                        panic!("{prepared:?}");
+                    }
+                }
+                Err(_) => refused += 1,
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(made + refused, 80);
+    assert!(refused > 0, "it was never exchanged while it was looked at");
+    assert_eq!(git(&world.repo, &["for-each-ref"]), before);
+}
