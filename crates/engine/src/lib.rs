@@ -348,8 +348,8 @@ impl Engine {
             backstage,
             written,
         };
-        let postmaster = engine.clone();
-        engine.tasks.spawn(move |stop| postmaster.bring_letters(stop));
+        let dispatcher = Box::new(mesh::Dispatcher::new(engine.clone()));
+        engine.loops.add(&engine.tasks, dispatcher).await;
         let garbage = Box::new(records::garbage::Garbage::new(engine.clone()));
         engine.loops.add(&engine.tasks, garbage).await;
         let fleets = [&fleets::FLEETS, &fleets::LINEAGES, &fleets::SENTINELS];

@@ -17,6 +17,7 @@ fn loops_are_listed_paused_over_a_kill_run_by_hand_and_resumed() {
         .ok()
         .shows("NAME")
         .shows("checkpoints")
+        .shows("dispatcher")
         .shows("expired-memory")
         .shows("permissions-file")
         .shows("policy-file")

@@ -32,6 +32,7 @@ pub use self::board::{BoardFound, BoardWrite};
 pub use self::door::MeshDoor;
 pub use self::inform::MeshAgent;
 pub use self::letters::{LetterDraft, LetterSent};
+pub(crate) use self::postmaster::Dispatcher;
 pub use self::spawn::Spawned;
 pub use self::topics::Published;
 pub(crate) use self::who::Who;

@@ -2,15 +2,18 @@
 //!
 //! One lane for each agent: its letters are brought one after the other, at most a few before
 //! another agent has its turn, and so many lanes at once. What cannot be brought now waits: a
-//! session that comes to rest, a letter that comes, or time wakes the lane again.
+//! session that comes to rest, a letter that comes, or time wakes the lane again. Who has a turn is
+//! decided by the loop `dispatcher`; the lanes work beside it, so that none waits for another.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use overmind_core::Fut;
 use overmind_core::acl::OnMessage;
 use overmind_core::agent::AgentSpec;
 use overmind_core::ids::AgentId;
+use overmind_core::loops::{Pace, Reconcile, Report};
 use overmind_core::mesh::{Letter, LetterFilter};
 use overmind_core::process::prompt::Provider;
 use overmind_core::process::provider::launch;
@@ -21,7 +24,6 @@ use overmind_core::store::{Change, Guard, NewEvent, Page, SessionFilter, StreamI
 use overmind_core::time::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
-use tokio_util::sync::CancellationToken;
 
 use super::letters::Mailbox;
 use super::{event, explained};
@@ -113,42 +115,68 @@ enum Brought {
     Failed(EngineError),
 }
 
-impl Engine {
-    /// Works until `stop`.
-    pub(crate) async fn bring_letters(self, stop: CancellationToken) {
-        let lanes = Arc::new(Semaphore::new(LANES));
-        let mut sweep = self.cortex.clock.now().after(SWEEP);
-        loop {
-            let now = self.cortex.clock.now();
-            if now >= sweep {
-                if let Err(err) = self.sweep_all().await {
-                    tracing::warn!(error = %err, "the mesh could not be swept");
-                }
-                sweep = self.cortex.clock.now().after(SWEEP);
-            }
-            let post = &self.cortex.mesh.post;
-            let lane = match Arc::clone(&lanes).try_acquire_owned() {
-                Ok(lane) => post.next(now).map(|agent| (agent, lane)),
-                Err(_) => None,
-            };
-            if let Some((agent, lane)) = lane {
-                let engine = self.clone();
-                self.tasks.spawn(move |_| async move {
-                    engine.bring(agent).await;
-                    drop(lane);
-                    engine.cortex.mesh.post.done(agent);
-                });
-                continue;
-            }
-            let wake = post.wakes_at().map_or(sweep, |at| at.min(sweep));
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = post.bell.notified() => {}
-                () = self.cortex.clock.sleep_until(wake) => {}
-            }
-        }
+/// The loop `dispatcher`.
+pub(crate) struct Dispatcher {
+    engine: Engine,
+    lanes: Arc<Semaphore>,
+    /// When the next sweep is due.
+    sweep: Timestamp,
+}
+
+impl Dispatcher {
+    pub(crate) fn new(engine: Engine) -> Self {
+        let sweep = engine.cortex.clock.now().after(SWEEP);
+        Self { engine, lanes: Arc::new(Semaphore::new(LANES)), sweep }
     }
 
+    /// Gives each agent that waits its turn, while there are lanes. What fails holds nothing up, not
+    /// even the next change: it is tried again by its own time.
+    async fn look(&mut self, now: Timestamp) -> Report {
+        let engine = &self.engine;
+        let mut said = String::new();
+        if now >= self.sweep {
+            if let Err(err) = engine.sweep_all().await {
+                tracing::warn!(error = %err, "the mesh could not be swept");
+                said = format!("failing, the mesh could not be swept: {err}");
+            }
+            self.sweep = engine.cortex.clock.now().after(SWEEP);
+        }
+        let post = &engine.cortex.mesh.post;
+        while let Ok(lane) = Arc::clone(&self.lanes).try_acquire_owned() {
+            let Some(agent) = post.next(engine.cortex.clock.now()) else { break };
+            let engine = engine.clone();
+            self.engine.tasks.spawn(move |_| async move {
+                engine.bring(agent).await;
+                drop(lane);
+                engine.cortex.mesh.post.done(agent);
+            });
+        }
+        // While all lanes are busy nothing can begin: one that gets free rings the bell.
+        let retry = post.wakes_at().filter(|_| self.lanes.available_permits() > 0);
+        Report { said, again: Some(retry.map_or(self.sweep, |at| at.min(self.sweep))) }
+    }
+}
+
+impl Reconcile for Dispatcher {
+    fn name(&self) -> &'static str {
+        "dispatcher"
+    }
+
+    fn pace(&self) -> Pace {
+        Pace { jitter: Duration::ZERO, ..Pace::every(SWEEP).at_once().steady() }
+    }
+
+    /// A ring that nobody has heard stays in the bell.
+    fn wakes_on(&mut self) -> Fut<'_, ()> {
+        Box::pin(self.engine.cortex.mesh.post.bell.notified())
+    }
+
+    fn pass(&mut self, now: Timestamp) -> Fut<'_, Result<Report, String>> {
+        Box::pin(async move { Ok(self.look(now).await) })
+    }
+}
+
+impl Engine {
     /// In batches, and only some: other commits go on between them.
     async fn sweep_all(&self) -> Result<(), EngineError> {
         for _ in 0..5 {

@@ -379,6 +379,35 @@ async fn a_letter_wakes_a_session_that_waits_and_starts_one_where_the_matrix_say
 }
 
 #[tokio::test]
+async fn letters_wait_while_the_dispatcher_is_paused_and_are_brought_by_a_pass_of_it() {
+    let world = world([ask("what now?"), ask("and now?"), says("done")]).await;
+    permit(&world, &[("ann", all())]).await;
+    let (run, _) = at_work(&world, "ann").await;
+    let row = world.until(run, &[SessionStatus::AwaitingInput]).await;
+    let (engine, by) = (&world.engine, &world.by);
+    let send = |text: &str| LetterDraft {
+        to: "ann".into(),
+        kind: "query".into(),
+        payload: json!({"text": text}),
+        ..LetterDraft::default()
+    };
+    assert!(engine.loop_pause(by, "dispatcher").await.unwrap().paused);
+    // Behind a pass that may be under way.
+    engine.loop_run(by, "dispatcher").await.unwrap();
+    engine.letter_send(by, None, send("one")).await.unwrap();
+    assert_eq!(engine.letters_waiting(row.agent), 1);
+    // By hand it is brought, and the pause goes on.
+    let ran = engine.loop_run(by, "dispatcher").await.unwrap();
+    assert!(ran.paused && ran.last.unwrap().result.is_ok());
+    world.until_true("it is brought", || engine.letters_waiting(row.agent) == 0).await;
+    world.until(run, &[SessionStatus::AwaitingInput]).await;
+    engine.letter_send(by, None, send("two")).await.unwrap();
+    assert_eq!(engine.letters_waiting(row.agent), 1);
+    engine.loop_resume(by, "dispatcher").await.unwrap();
+    assert_eq!(world.ended(run).await.status, SessionStatus::Succeeded);
+}
+
+#[tokio::test]
 async fn a_child_stands_beneath_its_parent_and_may_no_more() {
     let world = world(std::iter::repeat_with(|| ask("x?")).take(20)).await;
     let own = Permissions {
