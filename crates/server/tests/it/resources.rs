@@ -88,6 +88,34 @@ async fn what_is_owned_goes_with_its_owner_or_stays_as_the_deletion_says() {
     assert!(wrong.problem(422).contains("metadata.ownerReferences[0].uid"), "{}", wrong.body);
 }
 
+/// The document and the server agree on what names an owner.
+#[tokio::test]
+async fn each_way_in_which_the_document_names_an_owner_is_taken_and_both_at_once_are_not() {
+    let world = World::new().await;
+    made(&world, "owner", json!({})).await;
+    let owner = world.get(&path("owner")).await.fine();
+    let uid = &owner["metadata"]["uid"];
+    let known = json!({"uid": uid, "kind": "Context", "name": "owner"});
+    let api: Value = serde_json::from_str(&overmind_server::openapi_from_code()).unwrap();
+    let ways = api["components"]["schemas"]["OwnerReference"]["oneOf"].as_array().unwrap();
+    let of = |way: &Value| -> Vec<String> {
+        let names = way["required"].as_array().unwrap().iter();
+        names.map(|name| name.as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(ways.iter().map(of).collect::<Vec<_>>(), [vec!["uid"], vec!["kind", "name"]]);
+    for way in ways {
+        let fields = of(way).into_iter().map(|name| (name.clone(), known[&name].clone()));
+        let reference = Value::Object(fields.collect());
+        let child = put(&world, &document("child", json!({"ownerReferences": [reference]}))).await;
+        assert!([200, 201].contains(&child.status), "{reference}: {}", child.body);
+        let child = &child.json()["resource"]["metadata"];
+        assert_eq!(child["ownerReferences"], json!([{"uid": uid}]), "{reference}");
+        assert_eq!(delete(&world, "child", "").await.fine(), json!({"gone": true}));
+    }
+    let wrong = put(&world, &document("child", json!({"ownerReferences": [known]}))).await;
+    assert!(wrong.problem(422).contains("must be left out beside `uid`"), "{}", wrong.body);
+}
+
 #[tokio::test]
 async fn a_finalizer_holds_until_it_is_taken_off() {
     let world = World::new().await;
