@@ -16,6 +16,7 @@ pub mod budget;
 pub mod bus;
 pub mod canary;
 pub mod command;
+pub mod conflict;
 pub mod effect;
 pub mod enclosure;
 pub mod encoded;

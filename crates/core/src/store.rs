@@ -15,6 +15,7 @@ use crate::agent::Agent;
 use crate::artifact::{Artifact, ArtifactContent, ArtifactHold, ArtifactName, ArtifactSums};
 use crate::attest::{Attested, Kept};
 use crate::budget::{self, BudgetChange, CallRecord, CostQuery, CostRow};
+use crate::conflict::Conflict;
 use crate::ids::{
     AgentId, ApiKeyId, CallId, ColonyId, EffectId, HiveId, InboxId, LetterId, MemoryId, RecordId,
     SessionId, StepId, SubscriptionId,
@@ -275,7 +276,7 @@ pub enum StoreError {
     /// A guard did not hold, or a unique name is taken. Read again, decide again. `guard`: the place
     /// in [`Commit::guards`], from 0, of the first that did not hold.
     #[error("{what}")]
-    Conflict { what: String, guard: Option<u32> },
+    Conflict { what: Box<Conflict>, guard: Option<u32> },
     #[error("{what} does not exist")]
     NotFound { what: String },
     /// The disk is full. Nothing was written; the same commit may succeed later.

@@ -6,6 +6,7 @@ use overmind_core::acl::Verb;
 use overmind_core::agent::{Agent, AgentLimits, AgentSpec, AgentStatus, COMMANDS, default_sandbox};
 use overmind_core::budget::unknown_model;
 use overmind_core::command::CommandSpec;
+use overmind_core::conflict::{Conflict, ConflictKind, Stands};
 use overmind_core::ids::{AgentId, ColonyId};
 use overmind_core::name;
 use overmind_core::quest::Author;
@@ -90,12 +91,14 @@ impl Engine {
         }
         match self.cortex.store.commit(commit).await {
             Ok(_) => {}
-            Err(StoreError::Conflict { .. }) => {
+            Err(err @ StoreError::Conflict { .. }) => {
                 // Another request with the same key was quicker.
                 if let Some(agent) = self.agent_made_before(&scope, idempotency.as_ref()).await? {
                     return Ok(Created { value: self.agent_view(agent), replayed: true });
                 }
-                return Err(name_taken(&agent.spec.name));
+                let err = EngineError::from(err);
+                let is_taken = err.is_conflict_of(ConflictKind::AgentName);
+                return Err(if is_taken { name_taken(&agent.spec.name) } else { err });
             }
             Err(err) => return Err(err.into()),
         }
@@ -270,10 +273,12 @@ impl Engine {
             if let Some(wanted) = patch.if_version
                 && wanted != old.version
             {
-                return Err(EngineError::conflict(format!(
-                    "the agent is at version {}, not {wanted}; read it again",
-                    old.version
-                )));
+                let [expected, found] =
+                    [wanted, old.version].map(|version| Stands::Version(version.into()));
+                let message =
+                    format!("the agent is at version {}, not {wanted}; read it again", old.version);
+                let what = Conflict::new(ConflictKind::Agent, old.id, expected, found);
+                return Err(EngineError::conflict_of(what, message));
             }
             let mut new = old.clone();
             if old.status == AgentStatus::Removed {
@@ -324,12 +329,12 @@ impl Engine {
                     self.cortex.keep_agent(&new);
                     return Ok(self.agent_view(Arc::unwrap_or_clone(new)));
                 }
+                Err(StoreError::Conflict { what, .. }) if what.kind == ConflictKind::AgentName => {
+                    return Err(name_taken(&new.spec.name));
+                }
                 // Somebody else was quicker: look again and decide again.
                 Err(StoreError::Conflict { .. }) => {
                     if let Some(fresh) = self.cortex.store.agent_fetch(old.id).await? {
-                        if fresh.version == old.version {
-                            return Err(name_taken(&new.spec.name));
-                        }
                         self.cortex.keep_agent(&Arc::new(fresh));
                     }
                 }
@@ -490,9 +495,10 @@ fn name_free(agent: &Agent) -> Guard {
 }
 
 fn name_taken(name: &str) -> EngineError {
-    EngineError::conflict(format!(
-        "there is an agent `{name}` already; change it, remove it, or choose another name"
-    ))
+    EngineError::conflict_of(
+        Conflict::taken(ConflictKind::AgentName, name),
+        format!("there is an agent `{name}` already; change it, remove it, or choose another name"),
+    )
 }
 
 fn agent_commit(kind: &'static str, by: &Caller, agent: &Agent) -> Commit {

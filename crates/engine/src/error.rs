@@ -1,5 +1,6 @@
 //! What the engine answers when it does not do what was asked.
 
+use overmind_core::conflict::{Conflict, ConflictKind};
 use overmind_core::store::StoreError;
 
 /// Each variant says what the reader can do about it; the surface maps it to a status.
@@ -21,9 +22,10 @@ pub enum EngineError {
     /// `Run not found`, `Agent not found`, …
     #[error("{message}")]
     NotFound { message: String },
-    /// The thing stands in a state that does not allow this: `Run is not awaiting input`.
+    /// The thing stands in a state that does not allow this: `Run is not awaiting input`. `what`: which
+    /// thing, what it was taken for and what was found, where that is a name or a version.
     #[error("{message}")]
-    Conflict { message: String },
+    Conflict { message: String, what: Option<Box<Conflict>> },
     /// A bounded queue is full.
     #[error("{message}")]
     Busy { message: String },
@@ -44,14 +46,27 @@ impl EngineError {
     }
 
     pub fn conflict(message: impl Into<String>) -> Self {
-        Self::Conflict { message: message.into() }
+        Self::Conflict { message: message.into(), what: None }
+    }
+
+    /// A conflict in words that help more than those of `what`.
+    pub fn conflict_of(what: Box<Conflict>, message: impl Into<String>) -> Self {
+        Self::Conflict { message: message.into(), what: Some(what) }
+    }
+
+    /// Whether it is a conflict with something of this sort.
+    pub fn is_conflict_of(&self, kind: ConflictKind) -> bool {
+        matches!(self, Self::Conflict { what: Some(what), .. } if what.kind == kind)
     }
 }
 
 impl From<StoreError> for EngineError {
     fn from(err: StoreError) -> Self {
         match err {
-            StoreError::Conflict { what, .. } => Self::Conflict { message: what },
+            StoreError::Conflict { what, .. } => {
+                let message = what.to_string();
+                Self::conflict_of(what, message)
+            }
             StoreError::Full { .. }
             | StoreError::ReadOnly { .. }
             | StoreError::Locked { .. }

@@ -137,9 +137,9 @@ impl Engine {
         by.require(Role::Runs)?;
         let item = self.find_item(id).await?;
         match self.answer_item(by, item, answer.clone()).await {
-            Err(EngineError::Conflict { message }) => match self.asked_anew(by, id).await? {
+            Err(err @ EngineError::Conflict { .. }) => match self.asked_anew(by, id).await? {
                 Some(item) => self.answer_item(by, item, answer).await,
-                None => Err(EngineError::Conflict { message }),
+                None => Err(err),
             },
             answered => answered,
         }
@@ -218,10 +218,10 @@ impl Engine {
                 }
                 self.find_item(id).await
             }
-            Err(EngineError::Conflict { message }) => {
+            Err(err @ EngineError::Conflict { .. }) => {
                 let now = self.find_item(id).await?;
                 match now.state {
-                    InboxState::Open => Err(EngineError::conflict(message)),
+                    InboxState::Open => Err(err),
                     InboxState::Approved
                     | InboxState::Denied
                     | InboxState::Answered
@@ -266,10 +266,10 @@ impl Engine {
                     let raise = matches!(answer, InboxAnswer::Raise { .. });
                     match self.inbox_answer(by, id, answer).await {
                         // One raise lets all go on that wait for the same limit, of this batch, too.
-                        Err(EngineError::Conflict { message }) if raise => {
+                        Err(err @ EngineError::Conflict { .. }) if raise => {
                             let now = self.find_item(id).await?;
                             let done = now.state == InboxState::Approved;
-                            if done { Ok(now) } else { Err(EngineError::Conflict { message }) }
+                            if done { Ok(now) } else { Err(err) }
                         }
                         answered => answered,
                     }

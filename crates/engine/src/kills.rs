@@ -86,10 +86,10 @@ impl Engine {
                 false => self.kill(by, id).await,
             };
             match killed {
-                Err(EngineError::Conflict { message }) if all => {
+                Err(err @ EngineError::Conflict { .. }) if all => {
                     let row = self.find_session(id).await?;
                     let gone = row.status.is_terminal() || is_closing(&row);
-                    if gone { Ok(row) } else { Err(EngineError::Conflict { message }) }
+                    if gone { Ok(row) } else { Err(err) }
                 }
                 killed => killed,
             }

@@ -10,9 +10,7 @@ use overmind_core::room::RoomReach;
 use overmind_core::room::history::RoomSnapshot;
 use overmind_core::row::{Role, SessionRow, SessionStatus, StepRow};
 use overmind_core::session::{ForkOf, Input, ROOM_FORKED, Recorded, Session, Spec, Toolset};
-use overmind_core::store::{
-    Change, Commit, EventQuery, Guard, LogEvent, NewEvent, StoreError, StreamId,
-};
+use overmind_core::store::{Change, Commit, EventQuery, Guard, LogEvent, NewEvent, StreamId};
 use overmind_core::time::Timestamp;
 use serde_json::{Value, json};
 
@@ -137,11 +135,8 @@ impl Engine {
         let (session, mut commit) = repeat.finish()?;
         let colony = session.row().colony;
         commit.guards.extend(named.map(|name| Guard::NameFree { colony, name }));
-        self.cortex.store.commit(commit).await.map_err(|err| match err {
-            // The name is taken.
-            StoreError::Conflict { what, .. } => EngineError::conflict(what),
-            err => err.into(),
-        })?;
+        // The name may be taken.
+        self.cortex.store.commit(commit).await?;
         if session.waiting().is_some() {
             self.cortex.inbox_moved();
         }

@@ -37,7 +37,7 @@ impl From<RoomError> for EngineError {
             RoomErrorKind::Project => Self::invalid("", message),
             RoomErrorKind::Failed => Self::Unavailable { message },
             RoomErrorKind::NotFound => Self::NotFound { message },
-            RoomErrorKind::Conflict => Self::Conflict { message },
+            RoomErrorKind::Conflict => Self::conflict(message),
             RoomErrorKind::Untrusted => Self::Untrusted { message },
         }
     }

@@ -8,6 +8,7 @@ use overmind_core::agent::{AgentSpec, AgentStatus};
 use overmind_core::attest::Kept;
 use overmind_core::budget::CostRow;
 use overmind_core::command::{CommandKind, CommandSpec, MAX_ARGUMENT, StopHow};
+use overmind_core::conflict::ConflictKind;
 use overmind_core::ids::{AgentId, ApprovalId, SessionId};
 use overmind_core::name;
 use overmind_core::record::bounds::check_labels;
@@ -247,15 +248,17 @@ impl Engine {
                     count(&self.cortex.counters.created);
                     return Ok(Created { value: row, replayed: false });
                 }
-                Err(StoreError::Conflict { what, .. }) => {
+                Err(err @ StoreError::Conflict { .. }) => {
                     // Another request with the same key was quicker.
                     let made = self.session_made_before(scope, draft.idempotency.as_ref()).await?;
                     if let Some(row) = made {
                         return Ok(Created { value: row, replayed: true });
                     }
                     // Or the generated name was taken.
-                    if draft.name.is_some() || attempt == NAME_ATTEMPTS {
-                        return Err(EngineError::conflict(what));
+                    let err = EngineError::from(err);
+                    let again = draft.name.is_none() && attempt < NAME_ATTEMPTS;
+                    if !again || !err.is_conflict_of(ConflictKind::SessionName) {
+                        return Err(err);
                     }
                 }
                 Err(err) => return Err(err.into()),

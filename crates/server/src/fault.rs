@@ -136,7 +136,7 @@ impl From<EngineError> for Fault {
             EngineError::Forbidden { message } => Self::new(ProblemKind::Forbidden, message),
             EngineError::Untrusted { message } => Self::new(ProblemKind::Untrusted, message),
             EngineError::NotFound { message } => Self::new(ProblemKind::NotFound, message),
-            EngineError::Conflict { message } => Self::new(ProblemKind::Conflict, message),
+            EngineError::Conflict { message, what: _ } => Self::new(ProblemKind::Conflict, message),
             EngineError::Busy { message } | EngineError::Unavailable { message } => {
                 Self::new(ProblemKind::Unavailable, message).retry_after(Duration::from_secs(1))
             }
@@ -172,7 +172,7 @@ mod tests {
             (EngineError::Unauthenticated { message: message() }, 401),
             (EngineError::Forbidden { message: message() }, 403),
             (EngineError::NotFound { message: message() }, 404),
-            (EngineError::Conflict { message: message() }, 409),
+            (EngineError::conflict(message()), 409),
             (EngineError::Busy { message: message() }, 503),
             (EngineError::Unavailable { message: message() }, 503),
         ] {

@@ -17,6 +17,7 @@ use overmind_core::Fut;
 use overmind_core::artifact::{
     Artifact, ArtifactContent, ArtifactHold, ArtifactName, ArtifactSums,
 };
+use overmind_core::conflict::ConflictKind;
 use overmind_core::failpoint;
 use overmind_core::ids::{ColonyId, EffectId, SessionId};
 use overmind_core::store::{Page, StoreError};
@@ -535,11 +536,7 @@ pub(crate) fn put(conn: &Connection, row: &Artifact, global: u64) -> Outcome<()>
         row.updated_at.as_micros(),
         int(global),
     ])
-    .map_err(|err| {
-        taken(err.into(), || {
-            format!("an artifact whose name differs from `{}` only in case", row.name)
-        })
-    })?;
+    .map_err(|err| taken(err.into(), ConflictKind::Artifact, || row.name.to_string()))?;
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use overmind_core::conflict::{Conflict, ConflictKind};
 use overmind_core::store::{StoreError, backup_target};
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags};
@@ -35,8 +36,10 @@ pub(crate) fn backup(
 ) -> Result<u64, StoreError> {
     backup_target(to)
         .map_err(|detail| StoreError::Other { attempt: "backing up".into(), detail })?;
-    let taken =
-        || StoreError::Conflict { what: format!("{} exists already", to.display()), guard: None };
+    let taken = || StoreError::Conflict {
+        what: Conflict::taken(ConflictKind::Backup, to.display()),
+        guard: None,
+    };
     let artifacts = root_of(to);
     if to.symlink_metadata().is_ok() || artifacts.symlink_metadata().is_ok() {
         return Err(taken());
@@ -224,7 +227,7 @@ pub fn restore(from: &Path, to: &Path, replace: Replace) -> Result<Option<PathBu
     let _lock = Lock::take(to)?;
     if to.metadata().is_ok_and(|found| found.len() > 0) && replace == Replace::Never {
         return Err(StoreError::Conflict {
-            what: format!("a store exists already at {}", to.display()),
+            what: Conflict::taken(ConflictKind::Store, to.display()),
             guard: None,
         });
     }

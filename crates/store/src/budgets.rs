@@ -9,6 +9,7 @@ use overmind_core::budget::{
     Amount, Baseline, BudgetChange, CAP, CallRecord, Content, CostBy, CostQuery, CostRow, Ended,
     KEPT_WINDOWS, Limit, Period, Reservation, Scope, Snapshot, Window, WindowKey, Windowed, period,
 };
+use overmind_core::conflict::ConflictKind;
 use overmind_core::ids::{AgentId, CallId, ColonyId, LimitId, RecordId, SessionId};
 use overmind_core::model::Usage;
 use overmind_core::store::Page;
@@ -177,7 +178,7 @@ pub(crate) fn apply(conn: &Connection, change: &Write) -> Outcome<()> {
         Write::ReservationPut { call, body } => {
             conn.prepare_cached("INSERT INTO budget_reservations (call, body) VALUES (?1, ?2)")?
                 .execute(params![blob(call.as_u128()), body])
-                .map_err(|err| taken(err.into(), || format!("a reservation of {call}")))?;
+                .map_err(|err| taken(err.into(), ConflictKind::Reservation, || call.to_string()))?;
         }
         Write::ReservationDelete(call) => {
             conn.prepare_cached("DELETE FROM budget_reservations WHERE call = ?1")?
@@ -269,7 +270,7 @@ fn call_insert(conn: &Connection, call: &CallRecord) -> Outcome<()> {
         response,
         call.at_most,
     ])
-    .map_err(|err| taken(err.into(), || format!("model call {}", call.call)))?;
+    .map_err(|err| taken(err.into(), ConflictKind::ModelCall, || call.call.to_string()))?;
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use overmind_core::conflict::Conflict;
 use overmind_core::store::StoreError;
 use rusqlite::ErrorCode;
 use rusqlite::ffi;
@@ -46,8 +47,8 @@ pub(crate) enum Reach {
 }
 
 impl Fault {
-    pub(crate) fn conflict(what: impl Into<String>) -> Self {
-        Self::Refused(StoreError::Conflict { what: what.into(), guard: None })
+    pub(crate) fn conflict(what: Box<Conflict>) -> Self {
+        Self::Refused(StoreError::Conflict { what, guard: None })
     }
 
     /// The conflict that it is, if it is one, of the guard at this place.
@@ -188,6 +189,8 @@ pub(crate) fn closed() -> StoreError {
 
 #[cfg(test)]
 mod tests {
+    use overmind_core::conflict::ConflictKind;
+
     use super::*;
 
     fn sql(code: i32) -> Fault {
@@ -218,6 +221,7 @@ mod tests {
         assert_eq!(sql(ffi::SQLITE_IOERR_WRITE).reach(), Reach::Group);
         assert_eq!(sql(ffi::SQLITE_FULL).reach(), Reach::Group);
         assert_eq!(sql(ffi::SQLITE_CONSTRAINT_UNIQUE).reach(), Reach::Commit);
-        assert_eq!(Fault::conflict("x").reach(), Reach::Commit);
+        let taken = Conflict::taken(ConflictKind::Session, "x");
+        assert_eq!(Fault::conflict(taken).reach(), Reach::Commit);
     }
 }

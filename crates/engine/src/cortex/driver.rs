@@ -699,7 +699,7 @@ impl Driver {
                     return Ok(());
                 }
                 Err(StoreError::Conflict { what, .. }) => {
-                    tracing::warn!(session.id = %self.id, what, "fenced: another start came first");
+                    tracing::warn!(session.id = %self.id, %what, "fenced: another start came first");
                     return Err(Stop::Fenced);
                 }
                 Err(err) if err.is_transient() => {

@@ -6,6 +6,7 @@ use std::sync::{Arc, RwLock};
 use overmind_core::acl::{
     Layer, MAX_ENTRIES, Matrix, Origin, Permissions, PermissionsFile, Verb, Verdict,
 };
+use overmind_core::conflict::{Conflict, ConflictKind, Stands};
 use overmind_core::row::Role;
 use overmind_core::store::{Change, Store, StoreError};
 use serde_json::{Value, json};
@@ -153,8 +154,10 @@ impl Engine {
         let _turn = acl.turn.lock().await;
         let (mut api, version) = acl.read(|entries| (entries.api.clone(), entries.version));
         if if_version.is_some_and(|wanted| wanted != version) {
+            let [expected, found] = [if_version.unwrap_or_default(), version].map(Stands::Version);
+            let what = Conflict::new(ConflictKind::Permissions, "permissions", expected, found);
             let message = format!("the permissions stand at version {version}");
-            return Err(EngineError::conflict(message));
+            return Err(EngineError::conflict_of(what, message));
         }
         let before = api.get(agent).cloned();
         match &permissions {

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::future::join_all;
 use overmind_core::acl::Verb;
+use overmind_core::conflict::{Conflict, ConflictKind, Stands};
 use overmind_core::ids::{ColonyId, EffectId};
 use overmind_core::mesh::{BoardEntry, HISTORY, Key, check_prefix};
 use overmind_core::store::{Change, EventQuery, Guard, LogEvent, StoreError, StreamId};
@@ -293,15 +294,14 @@ fn stands_at(
     wanted: Option<u64>,
 ) -> Result<(), EngineError> {
     let at = live.map_or(0, |live| live.version);
-    match wanted {
-        Some(wanted) if wanted != at && at == 0 => {
-            Err(EngineError::conflict(format!("`{key}` is not there, so not at version {wanted}")))
-        }
-        Some(wanted) if wanted != at => {
-            Err(EngineError::conflict(format!("`{key}` stands at version {at}, not {wanted}")))
-        }
-        Some(_) | None => Ok(()),
-    }
+    let Some(wanted) = wanted.filter(|wanted| *wanted != at) else { return Ok(()) };
+    let stands = |version| if version == 0 { Stands::Absent } else { Stands::Version(version) };
+    let what = Conflict::new(ConflictKind::BoardKey, key, stands(wanted), stands(at));
+    let message = match at {
+        0 => format!("`{key}` is not there, so not at version {wanted}"),
+        _ => format!("`{key}` stands at version {at}, not {wanted}"),
+    };
+    Err(EngineError::conflict_of(what, message))
 }
 
 impl Engine {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use overmind_core::command::{CommandKind, CommandSpec};
+use overmind_core::conflict::ConflictKind;
 use overmind_core::quest::{ATTEMPT, Author, QuestSpec, session_name, start_key};
 use overmind_core::record::{Record, Selector};
 use overmind_core::row::SessionRow;
@@ -107,7 +108,7 @@ impl Engine {
         let unnamed = SessionDraft { name: None, ..draft.clone() };
         let made = match Box::pin(self.session_create(&by, draft)).await {
             // The name may be another session's: then it gets a generated one.
-            Err(EngineError::Conflict { .. }) if !named_so => {
+            Err(err) if !named_so && err.is_conflict_of(ConflictKind::SessionName) => {
                 Box::pin(self.session_create(&by, unnamed)).await
             }
             made => made,

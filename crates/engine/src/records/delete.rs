@@ -1,5 +1,6 @@
 //! Records that go, and what they own with them.
 
+use overmind_core::conflict::{Conflict, ConflictKind, Stands};
 use overmind_core::record::decide::{self, Cascade, Deletion, Stamp};
 use overmind_core::record::rows::{RecordChange, RecordQuery};
 use overmind_core::record::{KindInfo, Name, Owner, Record, RecordVerb};
@@ -131,6 +132,7 @@ impl Engine {
         record: Record,
         finalizer: &str,
     ) -> Result<bool, StoreError> {
+        let key = record.key.clone();
         let mut found = Some(record);
         for _ in 0..TRIES {
             let Some(record) = found else { return Ok(true) };
@@ -153,7 +155,8 @@ impl Engine {
                 Err(err) => return Err(err),
             }
         }
-        let what = "the record is written by others all the time".to_owned();
+        let (expected, found) = (Stands::Present, Stands::Changed);
+        let what = Conflict::new(ConflictKind::Record, key, expected, found);
         Err(StoreError::Conflict { what, guard: None })
     }
 

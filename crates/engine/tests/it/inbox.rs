@@ -143,7 +143,7 @@ async fn the_first_of_many_answers_wins_and_the_others_hear_whose_it_was() {
     let said = format!("this was already {} by {by} at ", won.state.as_str());
     for lost in lost {
         match lost {
-            Err(EngineError::Conflict { message }) => {
+            Err(EngineError::Conflict { message, .. }) => {
                 assert!(message.starts_with(&said), "{message}")
             }
             other => panic!("{other:?}"),

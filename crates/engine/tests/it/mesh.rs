@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use overmind_core::acl::{OnMessage, Permissions, PermissionsFile, Verb};
+use overmind_core::conflict::{Conflict, ConflictKind, Stands};
 use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::mesh::{Mesh, MeshAct, MeshError, MeshSpawn};
 use overmind_core::row::{Role, SessionStatus};
@@ -84,9 +85,15 @@ async fn keys_are_written_compared_and_deleted_and_each_change_is_one_event() {
     let second = engine.board_put(by, None, "tasks/1", write(1, 2)).await.unwrap();
     assert_eq!((second.version, second.created_at), (2, first.created_at));
     let stale = engine.board_put(by, None, "tasks/1", write(1, 3)).await.unwrap_err();
-    assert_eq!(stale, EngineError::conflict("`tasks/1` stands at version 2, not 1"));
+    let stood = |key: &str, wanted, found| {
+        Conflict::new(ConflictKind::BoardKey, key, Stands::Version(wanted), found)
+    };
+    let what = stood("tasks/1", 1, Stands::Version(2));
+    assert_eq!(stale, EngineError::conflict_of(what, "`tasks/1` stands at version 2, not 1"));
     let absent = engine.board_put(by, None, "tasks/2", write(3, 3)).await.unwrap_err();
-    assert_eq!(absent, EngineError::conflict("`tasks/2` is not there, so not at version 3"));
+    let what = stood("tasks/2", 3, Stands::Absent);
+    let words = "`tasks/2` is not there, so not at version 3";
+    assert_eq!(absent, EngineError::conflict_of(what, words));
     engine.board_put(by, None, "tasks/2", write(0, 3)).await.unwrap();
     assert!(engine.board_put(by, None, "tasks/2", write(0, 3)).await.is_err());
     assert_eq!(engine.board_get(by, None, "tasks/1").await.unwrap().value, json!(2));
@@ -117,7 +124,8 @@ async fn a_key_that_was_deleted_goes_on_and_no_version_comes_twice() {
     // Whoever read the first life's version 2 (or 1) has not read this one.
     for stale in [1, 2] {
         let err = engine.board_put(by, None, "k", write(stale, 9)).await.unwrap_err();
-        assert_eq!(err, EngineError::conflict(format!("`k` stands at version 3, not {stale}")));
+        assert_eq!(err.to_string(), format!("`k` stands at version 3, not {stale}"));
+        assert!(err.is_conflict_of(ConflictKind::BoardKey), "{err:?}");
     }
     // Nor across what time ends.
     let brief = BoardWrite { ttl: Some(1), ..write(3, 4) };

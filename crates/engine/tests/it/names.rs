@@ -1,5 +1,6 @@
 //! What sessions are called, and who started whom.
 
+use overmind_core::conflict::{Conflict, ConflictKind};
 use overmind_core::ids::SessionId;
 use overmind_core::name;
 use overmind_core::row::{SessionRow, SessionStatus};
@@ -38,7 +39,10 @@ async fn a_name_is_taken_for_as_long_as_its_session_has_not_ended() {
     let taken = begin(&world, draft(&agent, Some("build"), None)).await.unwrap_err();
     assert_eq!(
         taken,
-        EngineError::conflict("another run that has not ended is called `build`"),
+        EngineError::conflict_of(
+            Conflict::taken(ConflictKind::SessionName, "build"),
+            "another run that has not ended is called `build`"
+        ),
         "and says what to do about it: nothing is renamed behind anyone's back"
     );
     world.engine.session_cancel(&world.by, first.id).await.unwrap();

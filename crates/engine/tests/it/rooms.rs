@@ -311,7 +311,7 @@ async fn while_its_room_is_given_back_a_run_is_running_and_takes_no_orders() {
             .await
             .map(|done| done.0),
     ] {
-        let Err(EngineError::Conflict { message }) = refused else { panic!("{refused:?}") };
+        let Err(EngineError::Conflict { message, .. }) = refused else { panic!("{refused:?}") };
         assert!(message.contains("ending"), "{message}");
     }
     house.rooms.let_go();
@@ -437,7 +437,7 @@ async fn a_decision_over_its_work_is_carried_out_recorded_and_shown() {
     let merge = RoomDone::Merge { into: None };
     for early in [merge.clone(), RoomDone::Keep, RoomDone::Discard] {
         let refused = engine.session_done(&by, run, early, None, &[]).await;
-        let Err(EngineError::Conflict { message }) = refused else { panic!("{refused:?}") };
+        let Err(EngineError::Conflict { message, .. }) = refused else { panic!("{refused:?}") };
         assert!(message.contains("has not ended"), "{message}");
     }
     let branch = RoomDone::PrBranch { name: Some("fix/it".into()) };
@@ -460,7 +460,7 @@ async fn a_decision_over_its_work_is_carried_out_recorded_and_shown() {
     assert_eq!(kinds.iter().filter(|kind| *kind == "room.done").count(), 2);
     for again in [merge.clone(), RoomDone::Discard] {
         let refused = engine.session_done(&by, run, again, None, &[]).await;
-        let Err(EngineError::Conflict { message }) = refused else { panic!("{refused:?}") };
+        let Err(EngineError::Conflict { message, .. }) = refused else { panic!("{refused:?}") };
         assert!(message.contains("mend is merged already"), "{message}");
     }
     assert_eq!(engine.session_fetch(&by, run).await.unwrap(), row);
@@ -491,7 +491,7 @@ async fn two_decisions_at_once_are_one() {
             second
         });
     assert_eq!(first.unwrap().1.what, merge);
-    let Err(EngineError::Conflict { message }) = second else { panic!("{second:?}") };
+    let Err(EngineError::Conflict { message, .. }) = second else { panic!("{second:?}") };
     assert!(message.contains("another decision"), "{message}");
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use overmind_core::conflict::{Conflict, ConflictKind, Stands};
 use overmind_core::ids::RecordId;
 use overmind_core::record::rows::{MAX_TOMBSTONES, RecordChange, StatusChange};
 use overmind_core::record::{Owner, Record, RecordKey, Terms, earlier};
@@ -112,11 +113,9 @@ pub(crate) fn stands_at(conn: &Connection, key: &RecordKey, version: Option<u64>
     if found == version.map(int) {
         return Ok(());
     }
-    Err(Fault::conflict(match (found, version) {
-        (Some(_), None) => format!("{key} exists already"),
-        (Some(at), Some(version)) => format!("{key} stands at version {at}, not {version}"),
-        (None, _) => format!("{key} does not exist"),
-    }))
+    let stands = |version: Option<u64>| version.map_or(Stands::Absent, Stands::Version);
+    let found = stands(found.map(i64::cast_unsigned));
+    Err(Fault::conflict(Conflict::new(ConflictKind::Record, key, stands(version), found)))
 }
 
 /// `changed` is the global number of the change's event.
@@ -185,9 +184,10 @@ fn put(
             texts.status,
             spec,
         ])
-        .map_err(|err| taken(err.into(), || key.to_string()))?;
+        .map_err(|err| taken(err.into(), ConflictKind::Record, || key.to_string()))?;
     if written == 0 {
-        return Err(Fault::conflict(format!("record {id} is not {key}")));
+        let (expected, found) = (Stands::At(key.to_string()), Stands::Changed);
+        return Err(Fault::conflict(Conflict::new(ConflictKind::Record, id, expected, found)));
     }
     reindex(conn, key.kind.as_str(), *id, &before, &entries(&texts.labels, &texts.terms)?)
 }

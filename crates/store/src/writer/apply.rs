@@ -1,5 +1,6 @@
 //! One commit inside the group's transaction: guards, events, changes.
 
+use overmind_core::conflict::{Conflict, ConflictKind, Stands};
 use overmind_core::ids::SessionId;
 use overmind_core::inbox::InboxItem;
 use overmind_core::row::StepRow;
@@ -61,22 +62,21 @@ fn write(conn: &Connection, log: &mut Log, commit: &Prepared) -> Outcome<Committ
 
 /// Whether a session stands at this epoch, and has ended or not.
 fn stands(conn: &Connection, session: SessionId, epoch: u32, ended: bool) -> Outcome<()> {
-    let found: Option<(i64, bool)> = conn
+    let found: Option<(u32, bool)> = conn
         .prepare_cached(
             "SELECT epoch, status IN ('succeeded', 'failed', 'canceled')
              FROM sessions WHERE id = ?1",
         )?
         .query_row([blob(session.as_u128())], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    Err(Fault::conflict(match found {
-        None => format!("session {session} does not exist"),
-        Some((_, true)) if !ended => format!("session {session} has ended"),
-        Some((_, false)) if ended => format!("session {session} has not ended"),
-        Some((at, _)) if at != i64::from(epoch) => {
-            format!("session {session} stands at epoch {at}, not {epoch}")
-        }
+    let (expected, found) = match found {
+        None => (Stands::Epoch(epoch), Stands::Absent),
+        Some((_, true)) if !ended => (Stands::Open, Stands::Ended),
+        Some((_, false)) if ended => (Stands::Ended, Stands::Open),
+        Some((at, _)) if at != epoch => (Stands::Epoch(epoch), Stands::Epoch(at)),
         Some(_) => return Ok(()),
-    }))
+    };
+    Err(Fault::conflict(Conflict::new(ConflictKind::Session, session, expected, found)))
 }
 
 fn check(conn: &Connection, guard: &Guard) -> Outcome<()> {
@@ -90,21 +90,21 @@ fn check(conn: &Connection, guard: &Guard) -> Outcome<()> {
             if found {
                 Ok(())
             } else {
-                Err(Fault::conflict(format!("session {session} does not exist")))
+                let (expected, found) = (Stands::Present, Stands::Absent);
+                Err(Fault::conflict(Conflict::new(ConflictKind::Session, session, expected, found)))
             }
         }
         Guard::AgentVersion { agent, version } => {
-            let found: Option<i64> = conn
+            let found: Option<u32> = conn
                 .prepare_cached("SELECT version FROM agents WHERE id = ?1")?
                 .query_row([blob(agent.as_u128())], |row| row.get(0))
                 .optional()?;
-            match found {
-                None => Err(Fault::conflict(format!("agent {agent} does not exist"))),
-                Some(at) if at != i64::from(*version) => Err(Fault::conflict(format!(
-                    "agent {agent} stands at version {at}, not {version}"
-                ))),
-                Some(_) => Ok(()),
+            if found == Some(*version) {
+                return Ok(());
             }
+            let found = found.map_or(Stands::Absent, |at| Stands::Version(at.into()));
+            let expected = Stands::Version((*version).into());
+            Err(Fault::conflict(Conflict::new(ConflictKind::Agent, agent, expected, found)))
         }
         Guard::AgentNameFree { colony, name, except } => {
             let except = except.map(|id| blob(id.as_u128()).to_vec()).unwrap_or_default();
@@ -115,7 +115,7 @@ fn check(conn: &Connection, guard: &Guard) -> Outcome<()> {
                 )?
                 .exists(params![blob(colony.as_u128()), name, except])?;
             if taken {
-                return Err(Fault::conflict(format!("there is an agent `{name}` already")));
+                return Err(Fault::conflict(Conflict::taken(ConflictKind::AgentName, name)));
             }
             Ok(())
         }
@@ -128,8 +128,7 @@ fn check(conn: &Connection, guard: &Guard) -> Outcome<()> {
                 )?
                 .exists(params![name, blob(colony.as_u128())])?;
             if taken {
-                let what = format!("another run that has not ended is called `{name}`");
-                return Err(Fault::conflict(what));
+                return Err(Fault::conflict(Conflict::taken(ConflictKind::SessionName, name)));
             }
             Ok(())
         }
@@ -234,7 +233,7 @@ fn apply_change(conn: &Connection, change: &Write, global: u64) -> Outcome<()> {
                 key.created_at.as_micros(),
                 opt_time(key.revoked_at)
             ])
-            .map_err(|err| taken(err.into(), || format!("an API key named `{}`", key.name)))?;
+            .map_err(|err| taken(err.into(), ConflictKind::ApiKey, || key.name.clone()))?;
             Ok(())
         }
         Write::SettingPut { key, value, at } => {
@@ -267,7 +266,7 @@ fn apply_change(conn: &Connection, change: &Write, global: u64) -> Outcome<()> {
                 "INSERT INTO idempotency (id, fingerprint, resource, at) VALUES (?1, ?2, ?3, ?4)",
             )?
             .execute(params![id, answer.fingerprint, answer.resource, at.as_micros()])
-            .map_err(|err| taken(err.into(), || format!("an answer to this key of {scope}")))?;
+            .map_err(|err| taken(err.into(), ConflictKind::IdempotencyKey, || scope.to_string()))?;
             Ok(())
         }
         Write::Vault(change) => vault::apply(conn, change),
@@ -293,8 +292,8 @@ fn apply_change(conn: &Connection, change: &Write, global: u64) -> Outcome<()> {
 }
 
 /// Names what already exists when a uniqueness rule refused it.
-pub(crate) fn taken(fault: Fault, what: impl FnOnce() -> String) -> Fault {
-    if fault.is_taken() { Fault::conflict(format!("{} exists already", what())) } else { fault }
+pub(crate) fn taken(fault: Fault, kind: ConflictKind, name: impl FnOnce() -> String) -> Fault {
+    if fault.is_taken() { Fault::conflict(Conflict::taken(kind, name())) } else { fault }
 }
 
 fn insert_session(conn: &Connection, session: &Session) -> Outcome<()> {
@@ -351,7 +350,7 @@ fn insert_session(conn: &Connection, session: &Session) -> Outcome<()> {
         opt_blob(row.owner.map(|owner| owner.as_u128())),
         json_text(&json!(row.labels)),
     ])
-    .map_err(|err| taken(err.into(), || format!("session {}", row.id)))?;
+    .map_err(|err| taken(err.into(), ConflictKind::Session, || row.id.to_string()))?;
     for (label, value) in &row.labels {
         conn.prepare_cached(
             "INSERT INTO session_labels (label, value, session) VALUES (?1, ?2, ?3)",
@@ -465,13 +464,12 @@ fn put_step(conn: &Connection, row: &StepRow, input: &str, output: Option<&str>)
             if fault.is_dangling() {
                 return Fault::missing(format!("session {}", row.session));
             }
-            taken(fault, || format!("step {} of session {}", row.idx, row.session))
+            taken(fault, ConflictKind::Step, || format!("{} of session {}", row.idx, row.session))
         })?;
     if changed == 0 {
-        return Err(Fault::conflict(format!(
-            "step {} stands at another place than {} of session {}",
-            row.id, row.idx, row.session
-        )));
+        let expected = Stands::At(format!("{} of session {}", row.idx, row.session));
+        let conflict = Conflict::new(ConflictKind::Step, row.id, expected, Stands::Changed);
+        return Err(Fault::conflict(conflict));
     }
     Ok(())
 }

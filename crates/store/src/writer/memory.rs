@@ -1,6 +1,7 @@
 //! Changes of memory: items, their words, their vectors, and the numbers that let an index
 //! follow the vectors.
 
+use overmind_core::conflict::{Conflict, ConflictKind, Stands};
 use overmind_core::ids::{ColonyId, MemoryId};
 use overmind_core::memory::MemoryItem;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -46,7 +47,7 @@ pub(super) fn insert(
         item.provenance.trust.as_str(),
         item.provenance.event
     ])
-    .map_err(|err| taken(err.into(), || format!("memory item {}", item.id)))?;
+    .map_err(|err| taken(err.into(), ConflictKind::Memory, || item.id.to_string()))?;
     let n = conn.last_insert_rowid();
     conn.prepare_cached("INSERT INTO memory_words (rowid, scope, text) VALUES (?1, ?2, ?3)")?
         .execute(params![n, scope(collection), item.text])?;
@@ -65,10 +66,8 @@ fn supersede(conn: &Connection, old: MemoryId, new: MemoryId, collection: i64) -
     if changed == 1 {
         return Ok(());
     }
-    Err(Fault::conflict(format!(
-        "memory item {old} cannot be replaced: it is not in this collection, or it was replaced \
-         before"
-    )))
+    let (expected, found) = (Stands::Present, Stands::Changed);
+    Err(Fault::conflict(Conflict::new(ConflictKind::Memory, old, expected, found)))
 }
 
 pub(super) fn delete(conn: &Connection, id: MemoryId) -> Outcome<()> {

@@ -1,5 +1,6 @@
 //! What the mesh's changes do to its tables.
 
+use overmind_core::conflict::{Conflict, ConflictKind, Stands};
 use overmind_core::ids::{AgentId, ColonyId, LetterId, SubscriptionId};
 use overmind_core::mesh::{
     BoardEntry, Key, Letter, LetterMark, Registration, Subscription, dies_at,
@@ -23,10 +24,9 @@ pub(super) fn board_stands_at(
     if found == version.map(int) {
         return Ok(());
     }
-    Err(Fault::conflict(match found {
-        Some(at) => format!("`{key}` stands at version {at}"),
-        None => format!("`{key}` is not there"),
-    }))
+    let stands = |version: Option<u64>| version.map_or(Stands::Absent, Stands::Version);
+    let found = stands(found.map(i64::cast_unsigned));
+    Err(Fault::conflict(Conflict::new(ConflictKind::BoardKey, key, stands(version), found)))
 }
 
 pub(super) fn letter_stands_at(
@@ -45,7 +45,8 @@ pub(super) fn letter_stands_at(
     if stands {
         Ok(())
     } else {
-        Err(Fault::conflict(format!("letter {id} has moved on meanwhile")))
+        let (expected, found) = (Stands::Present, Stands::Changed);
+        Err(Fault::conflict(Conflict::new(ConflictKind::Message, id, expected, found)))
     }
 }
 

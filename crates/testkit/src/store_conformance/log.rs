@@ -3,10 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::join_all;
-use overmind_core::ids::{AgentId, ColonyId};
+use overmind_core::conflict::{Conflict, ConflictKind, Stands};
+use overmind_core::ids::{AgentId, ColonyId, SessionId};
 use overmind_core::row::SessionStatus;
 use overmind_core::store::{
-    Change, Commit, EventQuery, Guard, LogEvent, Page, Store, StreamId, chain_hash,
+    Change, Commit, EventQuery, Guard, LogEvent, Page, Store, StoreError, StreamId, chain_hash,
 };
 use serde_json::{Value, json};
 
@@ -169,11 +170,24 @@ pub(super) async fn guards_hold_or_refuse(store: &dyn Store, world: &World) {
     let ended = |epoch| with(Guard::SessionEnded { session: row.id, epoch });
     store.commit(epoch(3)).await.unwrap();
     refused(store.commit(ended(3)).await);
-    refused(store.commit(epoch(2)).await);
-    refused(store.commit(epoch(4)).await);
+    // A refusal says in its type what it is about.
+    let about = async |commit: Commit| match store.commit(commit).await {
+        Err(StoreError::Conflict { what, guard: Some(0) }) => *what,
+        other => panic!("{other:?}"),
+    };
+    let stands = |session: SessionId, expected, found| Conflict {
+        kind: ConflictKind::Session,
+        name: session.to_string(),
+        expected,
+        found,
+    };
+    assert_eq!(about(epoch(2)).await, stands(row.id, Stands::Epoch(2), Stands::Epoch(3)));
+    assert_eq!(about(epoch(4)).await, stands(row.id, Stands::Epoch(4), Stands::Epoch(3)));
     let stranger = world.session_id();
-    refused(store.commit(with(Guard::SessionEpoch { session: stranger, epoch: 3 })).await);
-    refused(store.commit(with(Guard::SessionExists { session: stranger })).await);
+    let of_stranger = about(with(Guard::SessionEpoch { session: stranger, epoch: 3 })).await;
+    assert_eq!(of_stranger, stands(stranger, Stands::Epoch(3), Stands::Absent));
+    let of_stranger = about(with(Guard::SessionExists { session: stranger })).await;
+    assert_eq!(of_stranger, stands(stranger, Stands::Present, Stands::Absent));
     store.commit(with(Guard::SessionExists { session: row.id })).await.unwrap();
     let version = |version| with(Guard::AgentVersion { agent: agent.id, version });
     store.commit(version(1)).await.unwrap();
@@ -186,7 +200,8 @@ pub(super) async fn guards_hold_or_refuse(store: &dyn Store, world: &World) {
 
     let free = |colony, name: &str| with(Guard::NameFree { colony, name: name.into() });
     let elsewhere = ColonyId::from_u128(7);
-    refused(store.commit(free(row.colony, &row.name)).await);
+    let taken = about(free(row.colony, &row.name)).await;
+    assert_eq!(taken, *Conflict::taken(ConflictKind::SessionName, &row.name));
     store.commit(free(row.colony, "another")).await.unwrap();
     store.commit(free(elsewhere, &row.name)).await.unwrap();
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use overmind_core::conflict::{Conflict, ConflictKind, Stands};
 use overmind_core::ids::{ColonyId, RecordId, SessionId};
 use overmind_core::record::decide::{self, Cascade, Draft, Outcome, RecordWrite, Refusal, Stamp};
 use overmind_core::record::rows::{
@@ -241,13 +242,15 @@ async fn each_write_needs_what_it_was_decided_on<S: Store + RecordRows>(bench: &
             .await,
     );
     missing(commit(decide::delete(&first, stamp(1)).into_write().unwrap()).await);
-    assert_eq!(bench.fetch(&key("a")).await, Some(second), "nothing of it happened");
+    assert_eq!(bench.fetch(&key("a")).await, Some(second.clone()), "nothing of it happened");
 
     // One bad write of many undoes them all.
     let good = decide::put(&NOTE, None, draft("b", json!({})), bench.id(), stamp(1)).unwrap();
     let conflict = bench.store.commit(commit_of([good.write.unwrap(), put(None, 7)])).await;
     // The error says which of the guards it was.
-    assert!(matches!(conflict, Err(StoreError::Conflict { guard: Some(1), .. })), "{conflict:?}");
+    let (expected, found) = (Stands::Absent, Stands::Version(second.version));
+    let what = Conflict::new(ConflictKind::Record, "note/a", expected, found);
+    assert_eq!(conflict, Err(StoreError::Conflict { what, guard: Some(1) }));
     assert_eq!(bench.fetch(&key("b")).await, None);
 }
 
