@@ -23,6 +23,7 @@ use crate::model::Usage;
 use crate::time::Timestamp;
 
 mod brought;
+pub mod count;
 pub mod ending;
 pub mod head;
 pub mod peek;

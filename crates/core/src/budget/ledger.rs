@@ -336,6 +336,7 @@ impl Ledger {
                             used,
                             reserved,
                             asked,
+                            counted: None,
                             resets_at: period.end(start),
                         });
                     }

@@ -1,8 +1,11 @@
 //! Why a call may not begin, and how that is said to each kind of client.
 
+use std::num::NonZeroU32;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::Spend;
 use super::period::Period;
 use super::scope::Scope;
 use crate::ids::LimitId;
@@ -35,6 +38,10 @@ pub enum Refusal {
         reserved: u64,
         /// The most that the call may cost.
         asked: u64,
+        /// The tokens of its input, where `asked` rests on its provider's count of them. No model takes
+        /// more than fit.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        counted: Option<NonZeroU32>,
         /// When the window ends; `None` when it never does.
         resets_at: Option<Timestamp>,
     },
@@ -89,6 +96,25 @@ impl Refusal {
         }
     }
 
+    /// Whether what is not spent of a limit is too little for the most that the call may cost.
+    pub const fn is_too_small(&self) -> bool {
+        matches!(self, Self::Over { .. }) && !self.is_temporary()
+    }
+
+    /// Whether the call fits into what is not spent if it costs `worst` at most.
+    pub fn has_room_for(&self, worst: Spend) -> bool {
+        match self {
+            Self::Over { unit, limit, used, .. } => {
+                let asked = match unit {
+                    Unit::Microusd => worst.microusd,
+                    Unit::Tokens => Some(worst.tokens),
+                };
+                asked.is_some_and(|asked| used.saturating_add(asked) <= *limit)
+            }
+            Self::UnknownPrice { .. } | Self::Halted { .. } => false,
+        }
+    }
+
     /// What a limit in the way is about; `None` where no limit is.
     pub const fn scope(&self) -> Option<Scope> {
         match self {
@@ -105,6 +131,18 @@ impl Refusal {
                 *named = Some(Box::new(ScopeName(name)))
             }
             Self::Halted { .. } => {}
+        }
+        self
+    }
+
+    /// The same, of a call that its provider counts so many tokens of input in.
+    #[must_use]
+    pub fn counting(mut self, tokens: u64) -> Self {
+        match &mut self {
+            Self::Over { counted, .. } => {
+                *counted = u32::try_from(tokens).ok().and_then(NonZeroU32::new);
+            }
+            Self::UnknownPrice { .. } | Self::Halted { .. } => {}
         }
         self
     }
@@ -131,6 +169,7 @@ impl Refusal {
                 used,
                 reserved,
                 asked,
+                counted,
                 resets_at,
                 ..
             } => {
@@ -146,12 +185,15 @@ impl Refusal {
                     Some(at) => format!("it begins anew at {at}, or "),
                     None => String::new(),
                 };
+                let counted =
+                    counted.map(|tokens| format!(" (its provider counts {tokens} input tokens)"));
                 let amounts = format!(
-                    "{} {every}, {} used, {} reserved, and this call may take {}",
+                    "{} {every}, {} used, {} reserved, and this call may take {}{}",
                     show(*limit),
                     show(*used),
                     show(*reserved),
                     show(*asked),
+                    counted.unwrap_or_default(),
                 );
                 match self.is_temporary() {
                     true => format!(
@@ -290,6 +332,7 @@ mod tests {
             used: 4_999_000,
             reserved: 0,
             asked: 1_001,
+            counted: None,
             resets_at: Some(at("2026-11-23T00:00:00Z")),
         }
     }
@@ -363,6 +406,29 @@ mod tests {
         assert!(over.message().contains("the budget of agent:coder is exhausted"));
         let text = serde_json::to_string(&over).unwrap();
         assert_eq!(serde_json::from_str::<Refusal>(&text).unwrap(), over);
+    }
+
+    #[test]
+    fn a_refusal_says_what_the_provider_counts_and_what_would_fit() {
+        let counted = over().counting(14);
+        let message = counted.message();
+        let wanted = "may take $0.001001 (its provider counts 14 input tokens); it begins anew";
+        assert!(message.contains(wanted), "{message}");
+        let text = serde_json::to_string(&counted).unwrap();
+        assert_eq!(serde_json::from_str::<Refusal>(&text).unwrap(), counted);
+        for (worst, fits) in [
+            (Spend::new(1_000, u64::MAX), true),
+            (Spend::new(1_001, 0), false),
+            (Spend { microusd: None, tokens: 0 }, false),
+        ] {
+            assert_eq!(over().has_room_for(worst), fits, "{worst:?}");
+        }
+        let mut tokens = over();
+        if let Refusal::Over { unit, .. } = &mut tokens {
+            *unit = Unit::Tokens;
+        }
+        assert!(tokens.has_room_for(Spend::new(u64::MAX, 1_000)));
+        assert!(!tokens.has_room_for(Spend::new(0, 1_001)));
     }
 
     #[test]

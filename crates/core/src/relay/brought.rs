@@ -4,6 +4,11 @@ use std::fmt;
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
+/// What an image that the provider fetches can cost at most, in tokens.
+const IMAGE_TOKENS: u64 = 50_000;
+/// What a reference to something that the provider keeps can bring at most.
+pub(super) const KEPT_TOKENS: u64 = 1_000_000;
+
 /// How often a body refers to something outside of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Brought {
@@ -21,6 +26,12 @@ impl Brought {
         let mut document = serde_json::Deserializer::from_str(text);
         Look { brought: &mut brought, key: Key::Other }.deserialize(&mut document)?;
         Ok(brought)
+    }
+
+    /// No more than this, in tokens.
+    pub(super) fn most(self) -> u64 {
+        let kept = self.kept.saturating_mul(KEPT_TOKENS);
+        kept.saturating_add(self.fetched.saturating_mul(IMAGE_TOKENS))
     }
 }
 

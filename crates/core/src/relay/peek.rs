@@ -12,13 +12,9 @@ use bytes::Bytes;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::brought::Brought;
+use super::brought::{Brought, KEPT_TOKENS};
 use crate::model::Usage;
 
-/// What an image that the provider fetches can cost at most, in tokens.
-const IMAGE_TOKENS: u64 = 50_000;
-/// What a reference to something that the provider keeps can bring at most.
-const KEPT_TOKENS: u64 = 1_000_000;
 /// What providers add to each prompt: instructions for tools, and marks between messages.
 const ADDED_TOKENS: u64 = 2048;
 
@@ -94,8 +90,7 @@ impl Peek {
             .map_err(|err| BadBody(format!("the body is not what it should be: {err}")))?;
         let kept = u64::from(is_there(seen.previous_response_id))
             + u64::from(is_there(seen.conversation))
-            + u64::from(is_there(seen.prompt))
-            + brought.kept;
+            + u64::from(is_there(seen.prompt));
         let len = u64::try_from(body.len()).unwrap_or(u64::MAX);
         Ok(Self {
             model_at: at(raw),
@@ -109,7 +104,7 @@ impl Peek {
             prompt_bound: len
                 .saturating_add(ADDED_TOKENS)
                 .saturating_add(kept.saturating_mul(KEPT_TOKENS))
-                .saturating_add(brought.fetched.saturating_mul(IMAGE_TOKENS)),
+                .saturating_add(brought.most()),
         })
     }
 
