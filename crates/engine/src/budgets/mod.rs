@@ -322,13 +322,26 @@ impl Budgets {
     ///
     /// Dropping the future takes the reservation back.
     pub async fn reserve(&self, ask: Ask) -> Result<Ticket, BudgetError> {
-        match self.decided(&ask).await? {
+        self.reserve_noting(ask, |_| true).await
+    }
+
+    /// As [`Budgets::reserve`]; refusals that `notes` says no to are not written down.
+    async fn reserve_noting(
+        &self,
+        ask: Ask,
+        notes: fn(&Refusal) -> bool,
+    ) -> Result<Ticket, BudgetError> {
+        match self.decided(&ask, notes).await? {
             Decided::Now(ticket) => Ok(ticket),
             Decided::Later(answer) => ticket_of(answer).await,
         }
     }
 
-    async fn decided(&self, ask: &Ask) -> Result<Decided, BudgetError> {
+    async fn decided(
+        &self,
+        ask: &Ask,
+        notes: fn(&Refusal) -> bool,
+    ) -> Result<Decided, BudgetError> {
         let scopes = self.scopes(ask).await.map_err(BudgetError::Store)?;
         loop {
             let ready = self.0.ready.notified();
@@ -339,6 +352,9 @@ impl Budgets {
                 Ok(Some(decided)) => return Ok(decided),
                 Ok(None) => {}
                 Err(BudgetError::Refused(refusal)) => {
+                    if notes(&refusal) {
+                        self.note(ask, &refusal);
+                    }
                     return Err(BudgetError::Refused(Box::new(self.named(*refusal).await)));
                 }
                 Err(err) => return Err(err),
@@ -388,11 +404,7 @@ impl Budgets {
         }
         let moved = match ledger.reserve(ask, scopes) {
             Ok(moved) => moved,
-            Err(refusal) => {
-                drop(ledger);
-                self.note(ask, &refusal);
-                return Err(BudgetError::Refused(Box::new(refusal)));
-            }
+            Err(refusal) => return Err(BudgetError::Refused(Box::new(refusal))),
         };
         if moved.is_empty() && ask.worst.microusd == Some(0) {
             // It costs nothing and counts nowhere: a crash may forget it.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use overmind_core::budget::{Ask, CallRecord, Spend};
+use overmind_core::budget::{Ask, CallRecord, Refusal, Spend};
 
 use super::{BudgetError, Budgets, Outcome, Stage, Ticket, UNWATCHED};
 
@@ -23,12 +23,22 @@ impl Budgets {
     ///
     /// Dropping the future takes the reservation back.
     pub(crate) async fn reserve_in_turn(&self, ask: Ask) -> Result<Ticket, BudgetError> {
+        self.in_turn(ask, |_| true).await
+    }
+
+    /// As [`Budgets::reserve_in_turn`], for who may ask again for less: that a limit is too small is not
+    /// written down.
+    pub(crate) async fn try_in_turn(&self, ask: Ask) -> Result<Ticket, BudgetError> {
+        self.in_turn(ask, |refusal| !refusal.is_too_small()).await
+    }
+
+    async fn in_turn(&self, ask: Ask, notes: fn(&Refusal) -> bool) -> Result<Ticket, BudgetError> {
         let until = self.0.clock.now().after(PATIENCE);
         let mut late = self.0.clock.sleep_until(until);
         loop {
             // Before it is decided: what is freed from now on is heard.
             let mut freed = self.freed();
-            match self.reserve(ask.clone()).await {
+            match self.reserve_noting(ask.clone(), notes).await {
                 Err(BudgetError::Refused(refusal)) if refusal.is_temporary() => {
                     tokio::select! {
                         _ = freed.changed() => {}

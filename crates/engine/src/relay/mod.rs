@@ -9,6 +9,7 @@
 //! figures, by what was streamed when it broke off or nobody wanted the rest, and by nothing when
 //! the provider refused it.
 
+mod counted;
 mod raise;
 mod tab;
 
@@ -23,7 +24,7 @@ use overmind_core::ids::{AgentId, ColonyId, SessionId};
 use overmind_core::model::Models;
 use overmind_core::process::prompt::Provider;
 use overmind_core::relay::{
-    Answer, Call, Dialect, Endpoint, Hop, Offered, Refusal, RefusalKind, Upstreams, Worst,
+    Answer, Call, Dialect, Endpoint, Hop, Offered, Peek, Refusal, RefusalKind, Upstreams, Worst,
     is_trouble, may_use,
 };
 use overmind_core::session::Spec;
@@ -145,19 +146,18 @@ impl Engine {
                 }
             })?;
         }
-        let ask = self.ask(by, &party, upstreams, &call, &hops);
-        let seen = Seen::of(&call, upstreams.capture(), by.trace);
+        let mut ask = self.ask(by, &party, upstreams, &call, &hops);
         self.trace_call(by, party.trail, &ask, &mut call.headers);
-        let hold = match self.budgets().reserve_in_turn(ask.clone()).await {
+        let hold = match self.hold(upstreams, pass, &mut call, &hops, &mut ask).await {
             Ok(hold) => hold,
             Err(err) => {
-                let err = refused(err);
                 if let (Some(session), RelayError::Budget(refusal)) = (party.session, &err) {
                     Box::pin(self.ask_for_more(session, &call.peek.model, refusal)).await;
                 }
                 return Err(err);
             }
         };
+        let seen = Seen::of(&call, upstreams.capture(), by.trace);
         let tab = Tab::new(self, ask, hold, seen);
         let opened = tokio::select! {
             biased;
@@ -298,7 +298,7 @@ impl Engine {
         call: &Call,
         hops: &[Hop],
     ) -> Ask {
-        let each = hops.iter().map(|hop| worst(upstreams, call, hop));
+        let each = hops.iter().map(|hop| worst(upstreams, call.endpoint, &call.peek, hop));
         let worst = each.reduce(|a, b| Spend {
             microusd: a.microusd.zip(b.microusd).map(|(a, b)| a.max(b)),
             tokens: a.tokens.max(b.tokens),
@@ -319,17 +319,17 @@ impl Engine {
 }
 
 /// The most that a call can cost at one provider.
-fn worst(upstreams: &dyn Upstreams, call: &Call, hop: &Hop) -> Spend {
-    if !call.endpoint.is_billed() {
+fn worst(upstreams: &dyn Upstreams, endpoint: Endpoint, peek: &Peek, hop: &Hop) -> Spend {
+    if !endpoint.is_billed() {
         return Spend::NONE;
     }
-    let most = match call.endpoint {
+    let most = match endpoint {
         Endpoint::Embeddings => 0,
         Endpoint::Chat | Endpoint::Responses | Endpoint::Messages | Endpoint::CountTokens => {
             MOST_OUTPUT
         }
     };
-    let usage = call.peek.worst(most);
+    let usage = peek.worst(most);
     let microusd = match upstreams.worst(hop, &usage) {
         Worst::Costs(microusd) => Some(microusd),
         Worst::Unknown => None,
@@ -341,7 +341,8 @@ fn worst(upstreams: &dyn Upstreams, call: &Call, hop: &Hop) -> Spend {
 /// what they did, so the most that it can have cost counts.
 fn lost(upstreams: &dyn Upstreams, call: &Call, hops: &[Hop]) -> Option<Spend> {
     let lost = call.sent.lost();
-    let each = lost.iter().filter_map(|at| hops.get(*at)).map(|hop| worst(upstreams, call, hop));
+    let hops = lost.iter().filter_map(|at| hops.get(*at));
+    let each = hops.map(|hop| worst(upstreams, call.endpoint, &call.peek, hop));
     each.reduce(Spend::plus)
 }
 
