@@ -86,7 +86,11 @@ struct Person {
 
 impl Person {
     fn new(bin: &str, terminal: bool) -> Self {
-        Self { newcomer: Newcomer::with(Script::by(works).for_strangers(), Some(bin)), terminal }
+        Self::of(Script::by(works), bin, terminal)
+    }
+
+    fn of(script: Script, bin: &str, terminal: bool) -> Self {
+        Self { newcomer: Newcomer::with(script.for_strangers(), Some(bin)), terminal }
     }
 
     #[track_caller]
@@ -260,4 +264,27 @@ fn needs_claude_code_for_the_main_job_at_a_terminal() {
 #[test]
 fn needs_claude_code_for_the_main_job_piped() {
     the_main_job(false);
+}
+
+#[test]
+fn needs_claude_code_to_say_hi_within_a_limit_that_holds_only_what_is_counted() {
+    let Some(bin) = counterpart("CLAUDE_CODE") else { return };
+    // A token of its prompts has some four bytes.
+    let tokens = |request: &Received| request.body.to_string().len() as u64 / 4;
+    let script = Script::by(move |request| match request.is_count() {
+        true => Answer::count(request, tokens(request)),
+        false => Say::text("Good day.").usage(tokens(request), 60).into(),
+    });
+    let person = Person::of(script.every_path(), &bin, false);
+    person.does("overmind up -d");
+    // Its `max_tokens` take $0.64 of this, and the bytes of its prompt would take $0.29 more.
+    let words = "--usd 0.75 --name hello --agent claude --model claude-sonnet-5-5 hi";
+    person.does(&format!("overmind run {words}")).shows("Good day.");
+    let row = person.row("hello");
+    assert_eq!(row["status"], "idle", "{row}");
+    assert!(row["cost_usd"].as_f64().is_some_and(|cost| cost > 0.0 && cost < 0.30), "{row}");
+    assert_eq!(person.newcomer.piped("overmind inbox -o json").ok().json(), json!([]));
+    let asked = person.newcomer.upstream.requests();
+    assert!(asked.iter().any(Received::is_count), "it would have fitted without a count");
+    person.does("overmind down");
 }

@@ -113,7 +113,7 @@ pub(crate) struct Got {
 }
 
 impl Got {
-    async fn of(response: Response) -> Self {
+    pub(crate) async fn of(response: Response) -> Self {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         Self { status, headers, body: response.text().await.unwrap() }
     }

@@ -24,6 +24,7 @@ mod exfiltration;
 mod fleets;
 mod gate;
 mod gateway;
+mod gateway_counted;
 mod gateway_faults;
 mod gateway_h2;
 mod gateway_keys;

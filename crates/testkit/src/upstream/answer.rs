@@ -6,8 +6,20 @@ use bytes::Bytes;
 use overmind_core::model::{StopReason, Usage};
 use serde_json::Value;
 
-use super::Wire;
 use super::encode;
+use super::{Received, Wire};
+
+/// The fields of a request that `messages/count_tokens` takes.
+const COUNTED: [&str; 8] = [
+    "model",
+    "messages",
+    "system",
+    "tools",
+    "tool_choice",
+    "thinking",
+    "mcp_servers",
+    "context_management",
+];
 
 /// A model's reply, before it is put into a wire format.
 #[derive(Clone, Debug, Default)]
@@ -172,6 +184,23 @@ impl Answer {
     pub fn raw(status: u16, content_type: &str, body: impl Into<Bytes>) -> Self {
         let content_type = content_type.to_owned();
         Self::of(Kind::Raw { status, content_type, body: body.into() })
+    }
+
+    /// An answer to `messages/count_tokens`: so many tokens, or 400 for a field that it does not take.
+    pub fn count(request: &Received, tokens: u64) -> Self {
+        let fields = request.body.as_object().into_iter().flatten();
+        let mut odd = fields.filter(|(name, _)| !COUNTED.contains(&name.as_str()));
+        match odd.next() {
+            Some((name, _)) => {
+                let text = format!("{name}: Extra inputs are not permitted");
+                let body = encode::error(Wire::Messages, "invalid_request_error", &text);
+                Self::raw(400, "application/json", body.to_string())
+            }
+            None => {
+                let body = serde_json::json!({"input_tokens": tokens}).to_string();
+                Self::raw(200, "application/json", body)
+            }
+        }
     }
 
     /// A redirect to another URL.

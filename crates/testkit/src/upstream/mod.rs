@@ -79,6 +79,13 @@ pub struct Received {
     pub violations: Vec<String>,
 }
 
+impl Received {
+    /// Whether it asks how many tokens a call has, and not for one.
+    pub fn is_count(&self) -> bool {
+        self.path.ends_with("/messages/count_tokens")
+    }
+}
+
 type Make = Box<dyn Fn(&Received) -> Answer + Send>;
 
 /// What the upstream answers, request by request.
@@ -329,6 +336,7 @@ fn choose(script: &mut Script, received: &Received) -> Answer {
     if let Some(key) = &script.key {
         let given = match received.wire {
             Some(Wire::Messages) => received.headers.get("x-api-key").cloned(),
+            None if received.is_count() => received.headers.get("x-api-key").cloned(),
             Some(Wire::Chat | Wire::Responses) | None => received
                 .headers
                 .get("authorization")
