@@ -59,7 +59,7 @@ fn what_cannot_be_given_is_refused_before_anything_starts() {
     apply(&home, &context("huge", &format!("{{files: {{a: {}}}}}", "x".repeat(57 << 10))));
     let run = |name: &str| home.run(&["run", "--once", "--context", name, "--", "true"]);
     run("nobody").fails(3).says("there is no context/nobody");
-    run("odd").fails(2).says("the value `PATH` decides what runs");
+    run("odd").fails(2).says("the value `PATH` controls which programs run");
     run("clash").fails(2).says("`a` is also the directory of another file");
     run("bell").fails(2).says("control character");
     run("many").fails(2).says("257 files together; 256 is the most");

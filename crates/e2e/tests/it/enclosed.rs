@@ -287,7 +287,7 @@ fn a_level_that_cannot_be_given_is_refused_and_nothing_weaker_runs() {
     // No session is given the machine as a whole: said before anything is made.
     let whole =
         home.run(&["run", "--name", "whole", "--sandbox", "namespace", "--workspace", "/", "true"]);
-    whole.fails(2).says("a directory of the system");
+    whole.fails(2).says("is a system directory");
 
     // A machine without user namespaces, as far as the server can tell.
     home.run(&["down"]).ok();

@@ -244,7 +244,7 @@ fn a_lineage_that_cannot_go_on_says_so_and_makes_no_storm() {
     assert_eq!(names(&home.0), ["scribe-0", "scribe-1"]);
     let bad = json!({"replicas": -1, "maxSurge": 1, "template": {"agnet": "x"}});
     apply(&home.0, &bad).fails(2).says("spec.replicas").says("spec.maxSurge").says("agnet");
-    home.run(&["explain", "lineage.spec.replicas"]).ok().shows("Runs");
+    home.run(&["explain", "lineage.spec.replicas"]).ok().shows("Desired number of runs");
     home.run(&["api-resources"]).ok().shows("lineages").shows("statefulset");
     home.run(&["delete", "lineage", "scribe"]).ok();
     until("its runs have ended", || runs(&home.0).is_empty().then_some(()));

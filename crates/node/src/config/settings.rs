@@ -156,8 +156,7 @@ pub const SETTINGS: &[Setting] = &[
         None,
         Kind::Whole { min: 0, max: 10_000_000 },
         Some("2000"),
-        "requests per second of one caller or one address; 0 is no limit. The unix socket has no \
-            limit",
+        "requests per second of one caller or one address; 0 is no limit. The unix socket has no limit",
     ),
     setting(
         REQUEST_BURST,
@@ -192,8 +191,7 @@ pub const SETTINGS: &[Setting] = &[
         Some(env::WORKSPACE),
         Kind::Path,
         None,
-        "working directory of sessions that name none; unset is an empty private directory for \
-            each",
+        "working directory of sessions that name none; unset is an empty private directory for each",
     ),
     setting(
         ROOMS_PROXY,
@@ -214,8 +212,7 @@ pub const SETTINGS: &[Setting] = &[
         None,
         Kind::Path,
         None,
-        "directory for worktrees of runs; unset is `worktrees` in the data directory, or with \
-            sandbox.run_as the data directory's name with -worktrees",
+        "directory for worktrees of runs; unset is `worktrees` in the data directory, or with sandbox.run_as the data directory's name with -worktrees",
     ),
     setting(
         MAX_RUNNING,
@@ -357,8 +354,7 @@ pub const SETTINGS: &[Setting] = &[
         Some(env::EMBEDDING_PROVIDER),
         Kind::Text,
         Some("auto"),
-        "auto (OpenAI if its key is set, otherwise words), openai or endpoint, file, or local or \
-            none (words)",
+        "auto (OpenAI if its key is set, otherwise words), openai or endpoint, file, or local or none (words)",
     ),
     setting(
         EMBEDDING_MODEL,
@@ -463,8 +459,7 @@ pub const SETTINGS: &[Setting] = &[
         None,
         Kind::List,
         None,
-        "private files of a workspace, as globs; unset is keys and credentials by their usual \
-            names",
+        "private files of a workspace, as globs; unset is keys and credentials by their usual names",
     ),
     setting(
         UNTRUSTED_PATHS,
@@ -478,16 +473,14 @@ pub const SETTINGS: &[Setting] = &[
         None,
         Kind::Choice(&["on", "off"]),
         Some("on"),
-        "whether fake secrets (canaries) are planted for commands and detected wherever data \
-            could leave",
+        "whether fake secrets (canaries) are planted for commands and detected wherever data could leave",
     ),
     setting(
         POLICY_FILE,
         Some(env::POLICY),
         Kind::PathOrNone,
         Some("<data>/policy.toml"),
-        "the policy file, read again when it changes; without it the built-in policy applies, and \
-            `none` turns the policy off",
+        "the policy file, read again when it changes; without it the built-in policy applies, and `none` turns the policy off",
     ),
     setting(
         PRICES_FILE,
@@ -508,16 +501,14 @@ pub const SETTINGS: &[Setting] = &[
         None,
         Kind::Whole { min: 0, max: 8760 },
         Some("24"),
-        "idle runs whose program or services still run are ended after this time; `send` \
-            continues them; 0 is never",
+        "idle runs whose program or services still run are ended after this time; `send` continues them; 0 is never",
     ),
     setting(
         UNDECIDED_DAYS,
         None,
         Kind::Whole { min: 0, max: 3650 },
         Some("14"),
-        "undecided work of ended runs is saved on its branch after this time, and the worktree \
-            removed; 0 is never",
+        "undecided work of ended runs is saved on its branch after this time, and the worktree removed; 0 is never",
     ),
     setting(
         PROPOSE_AFTER,
@@ -566,8 +557,7 @@ pub const SETTINGS: &[Setting] = &[
         None,
         Kind::Path,
         Some("<data>/permissions.json"),
-        "permissions of agents in the mesh, read again when the file changes; JSON, or TOML if \
-            the name ends in .toml; permissions.toml is also found",
+        "permissions of agents in the mesh, read again when the file changes; JSON, or TOML if the name ends in .toml; permissions.toml is also found",
     ),
     setting(
         OTLP,
@@ -703,8 +693,7 @@ pub const CANARY_FIELDS: &[Setting] = &[
         None,
         Kind::Text,
         None,
-        "the file that contains the canary, relative to a \
-        sandbox's home",
+        "the file that contains the canary, relative to a sandbox's home",
     ),
     setting(
         "credential",
