@@ -688,13 +688,7 @@ pub const ALIAS_FIELDS: &[Setting] = &[setting(
 /// Fields of `[canaries.NAME]`, one table for each secret that is planted on top.
 pub const CANARY_FIELDS: &[Setting] = &[
     setting("env", None, Kind::Text, None, "the variable of commands that contains the canary"),
-    setting(
-        "file",
-        None,
-        Kind::Text,
-        None,
-        "the file that contains the canary, relative to a sandbox's home",
-    ),
+    setting("file", None, Kind::Text, None, "the canary's file, relative to a sandbox's home"),
     setting(
         "credential",
         None,
