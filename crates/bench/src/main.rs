@@ -207,6 +207,7 @@ const RESOURCES: &[&str] = &[
     "rss of 10000 rituals",
     "fleet of 1000 runs",
     "heal of one run",
+    "idle cpu of 10000 objects of the weaver",
 ];
 
 const GROUPS: &[Group] = &[

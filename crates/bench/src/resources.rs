@@ -15,7 +15,8 @@ use super::{Figure, Goal, Setting, ms, percentile, rate};
 /// Documents of one request.
 const AT_ONCE: u32 = 1_000;
 const SETTLE: Duration = Duration::from_secs(4);
-const SILENCE: Duration = Duration::from_secs(10);
+/// At least two passes of each loop over records that own runs, which come every 20 seconds.
+const SILENCE: Duration = Duration::from_secs(45);
 
 pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
     let place = Place::open(setting, "resources").await?;
@@ -51,14 +52,10 @@ pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
     })
     .await?;
     // Each ritual's status is written once; only then are they silent.
-    quiet(&place).await?;
-    let (worked, began) = (cpu(place.pid()), Instant::now());
-    sleep(SILENCE).await;
-    let busy =
-        (cpu(place.pid()).saturating_sub(worked)).as_secs_f64() / began.elapsed().as_secs_f64();
+    let busy = silence(&place).await?;
     let grown = rss(place.pid()).saturating_sub(before);
     figures.push(
-        Figure::new("idle cpu of 10000 rituals", busy * 100.0, "%")
+        Figure::new("idle cpu of 10000 rituals", busy, "%")
             .goal(Goal::Most(1.0))
             .note("of one processor, while none of them is due"),
     );
@@ -68,7 +65,38 @@ pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
             .note("of the server, beyond what it held before"),
     );
     figures.extend(fleet(&place, setting).await?);
+    drop(place);
+    figures.push(weaver(setting).await?);
     Ok(figures)
+}
+
+/// On a server of its own: each pass over fleets looks at all of them.
+async fn weaver(setting: &Setting) -> Result<Figure, Failure> {
+    let place = Place::open(setting, "weaver").await?;
+    // A fleet has a pack, which says what its revision is.
+    apply(&place, 0..setting.count(5_000), |n| {
+        document(
+            "Fleet",
+            &format!("f{n}"),
+            &json!({
+                "replicas": 0, "template": {"agent": AGENT, "command": ["/bin/cat"]},
+            }),
+        )
+    })
+    .await?;
+    let busy = silence(&place).await?;
+    Ok(Figure::new("idle cpu of 10000 objects of the weaver", busy, "%")
+        .goal(Goal::Most(1.0))
+        .note("of one processor: 5,000 fleets without runs and the pack of each, while nothing changes"))
+}
+
+/// How much of a processor the server takes once it has come to rest, in percent.
+async fn silence(place: &Place) -> Result<f64, Failure> {
+    quiet(place).await?;
+    let (worked, began) = (cpu(place.pid()), Instant::now());
+    sleep(SILENCE).await;
+    let worked = cpu(place.pid()).saturating_sub(worked);
+    Ok(worked.as_secs_f64() / began.elapsed().as_secs_f64() * 100.0)
 }
 
 async fn fleet(place: &Place, setting: &Setting) -> Result<Vec<Figure>, Failure> {

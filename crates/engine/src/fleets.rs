@@ -137,6 +137,11 @@ impl Engine {
             let (at, hives) = (record.generation, self.hives());
             let plan = (of.decide)(&spec, at, &status, &seen, deleting, now, &hives);
             turned.again = plan.again;
+            let runs = |slot: &Slot| slot.ended.is_none() && slot.session.is_some();
+            turned.still = plan.again.is_none()
+                && plan.start.is_empty()
+                && plan.cancel.is_empty()
+                && plan.status.slots.iter().all(runs);
             let open = plan.status.slots.iter().filter(|slot| slot.ended.is_none());
             turned.running = open.filter_map(|slot| slot.session).collect();
             turned.running.extend(plan.cancel.iter().copied());

@@ -2,7 +2,8 @@
 //!
 //! A pass looks at each record that there may be something to do for, decides on it until nothing is
 //! left, and is begun by a change of records, by a session of theirs that moves, and by time. One record
-//! that fails waits for its own next try and holds up no other.
+//! that fails waits for its own next try and holds up no other. One that is [still](Turned::still) is passed
+//! over until it changes or a session of it moves.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -27,6 +28,8 @@ use crate::sessions::open_statuses;
 const EVERY: Duration = Duration::from_secs(20);
 /// The longest that a pass waits for more to happen.
 const MOST_WAIT: Duration = Duration::from_millis(500);
+/// Between two passes that also look at what is still, for a change that nobody has told of.
+const ALL: Duration = Duration::from_mins(5);
 /// Records that are read at once.
 const PAGE: u32 = 500;
 
@@ -60,6 +63,10 @@ pub(crate) struct Owners {
     ended: bool,
     /// Quests that failed to be looked at: how often in a row, and when to look again.
     failing: HashMap<RecordId, (u32, Timestamp)>,
+    /// Those that are still: the version that was looked at, and the sessions that run.
+    still: HashMap<RecordId, (u64, Vec<SessionId>)>,
+    /// From when on a pass looks at them, too.
+    all: Timestamp,
     /// A pass has looked at all records since the start.
     looked: bool,
     /// How long the last pass took.
@@ -70,6 +77,7 @@ impl Owners {
     pub(crate) fn new(of: &'static Owning, engine: Engine) -> Self {
         let changes = engine.cortex.watchers.watch(StreamId::Records);
         let seen = *changes.borrow();
+        let all = engine.cortex.clock.now().after(ALL);
         Self {
             of,
             engine,
@@ -80,6 +88,8 @@ impl Owners {
             moved: HashSet::new(),
             ended: false,
             failing: HashMap::new(),
+            still: HashMap::new(),
+            all,
             looked: false,
             took: Duration::ZERO,
         }
@@ -88,8 +98,12 @@ impl Owners {
     /// Whether one of those that have moved has ended, or begun where that matters.
     async fn any_ended(&mut self) {
         while let Some(id) = self.moved.iter().next().copied() {
-            let row = self.engine.cortex.store.session_fetch(id).await;
-            let row = row.ok().flatten().filter(|row| !row.status.is_terminal());
+            let row = self.engine.cortex.store.session_fetch(id).await.ok().flatten();
+            match row.as_ref().and_then(|row| row.owner) {
+                Some(owner) => drop(self.still.remove(&owner)),
+                None => self.still.clear(),
+            }
+            let row = row.filter(|row| !row.status.is_terminal());
             self.moved.remove(&id);
             let Some(row) = row else {
                 self.running.remove(&id);
@@ -121,18 +135,34 @@ impl Owners {
             false => self.engine.owners(self.of, None).await.map_err(told)?,
         };
         let mut again = None;
-        let (mut did, mut wrong) = (0_u32, None);
+        let (mut did, mut looked, mut wrong) = (0_u32, 0_u32, None);
         let mut running = HashSet::new();
         let mut failing = std::mem::take(&mut self.failing);
+        let mut still = std::mem::take(&mut self.still);
+        if now >= self.all {
+            still.clear();
+            self.all = now.after(ALL);
+        }
         for record in records {
+            let is_due = record.wake().is_some_and(|at| at <= now);
+            let kept = still.remove(&record.id).filter(|(version, _)| *version == record.version);
+            if let Some(kept) = kept.filter(|_| !is_due) {
+                running.extend(kept.1.iter().copied());
+                self.still.insert(record.id, kept);
+                continue;
+            }
             let before = failing.remove(&record.id);
             if let Some((times, until)) = before.filter(|(_, until)| *until > now) {
                 self.failing.insert(record.id, (times, until));
                 again = sooner(again, Some(until));
                 continue;
             }
+            looked += 1;
             match (self.of.turns)(&self.engine, record.id).await {
                 Ok(turned) => {
+                    if turned.still && !turned.did {
+                        self.still.insert(record.id, (record.version, turned.running.clone()));
+                    }
                     did += u32::from(turned.did);
                     again = sooner(again, turned.again);
                     running.extend(turned.running);
@@ -153,7 +183,11 @@ impl Owners {
         for id in running {
             self.follow(id);
         }
-        let mut said = if did == 0 { String::new() } else { format!("{did} moved on") };
+        let mut said = match (did, looked) {
+            (0, 0) => String::new(),
+            (0, looked) => format!("{looked} looked at"),
+            (did, _) => format!("{did} moved on"),
+        };
         if let Some(wrong) = wrong {
             tracing::warn!(error = wrong, "it could not be looked at and is tried again");
             said = format!("{} failing, {wrong}", self.failing.len());
@@ -244,6 +278,9 @@ pub(crate) struct Turned {
     pub(crate) did: bool,
     pub(crate) again: Option<Timestamp>,
     pub(crate) running: Vec<SessionId>,
+    /// It waits for no time and for nobody: only a change of it or of these sessions can give it
+    /// something to do.
+    pub(crate) still: bool,
 }
 
 impl Engine {

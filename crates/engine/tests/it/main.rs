@@ -5,6 +5,7 @@ mod attested;
 mod budgets;
 mod canaries;
 mod enclosed;
+mod fleets;
 mod gate;
 mod humans;
 mod inbox;
