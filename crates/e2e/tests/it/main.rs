@@ -29,6 +29,7 @@ mod gateway_faults;
 mod gateway_h2;
 mod gateway_keys;
 mod gateway_tls;
+mod guides;
 mod home;
 mod hostile;
 mod hostile_attempts;
