@@ -28,6 +28,7 @@ mod loops;
 mod mesh;
 mod owners;
 mod passes;
+mod place;
 mod policies;
 mod quests;
 mod reach;

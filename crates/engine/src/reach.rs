@@ -20,7 +20,7 @@ use overmind_core::time::Timestamp;
 use crate::Engine;
 use crate::caller::{Caller, Rights};
 use crate::error::EngineError;
-use crate::sessions::resolved;
+use crate::place::resolved;
 
 /// What the sender of a message is refused.
 const TELL: &str = "write to a run that has no sandbox, reaches beyond it, or works in a project's \

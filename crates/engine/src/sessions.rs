@@ -1,7 +1,6 @@
 //! Sessions as callers see them: create, look, order.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use overmind_core::agent::{AgentSpec, AgentStatus};
@@ -13,7 +12,7 @@ use overmind_core::ids::{AgentId, ApprovalId, SessionId};
 use overmind_core::name;
 use overmind_core::record::bounds::check_labels;
 use overmind_core::room::stay::RoomPhase;
-use overmind_core::room::{RoomReach, RoomWhen, RoomWish};
+use overmind_core::room::{RoomWhen, RoomWish};
 use overmind_core::row::{Role, SessionRow, SessionStatus, StepRow};
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::session::{Session, Spec, Toolset};
@@ -29,33 +28,18 @@ use crate::caller::{Caller, Rights};
 use crate::cortex::{Order, count, shutting_down};
 use crate::error::EngineError;
 use crate::given;
+use crate::place::Place;
 use crate::quests;
 use crate::reach::reaches_host;
 use crate::request::{Decision, SessionDraft, SessionQuery};
-use crate::trust::Declared;
 use crate::view::Created;
 
 /// Longest task, in bytes.
 const TASK_BYTES: usize = 200_000;
-/// Directories beyond its own workspace that a session may lead to repositories in.
-const ROOTS: usize = 100;
 /// How often a generated name may be taken before the caller is told so.
 const NAME_ATTEMPTS: u32 = 5;
 /// Most sessions above one another, the lowest counted.
 const DEEPEST: u32 = 16;
-
-/// A path without links, also where its end is not there yet. What cannot be looked at stays as it is,
-/// and is refused when it is opened.
-pub(crate) fn resolved(path: &Path) -> PathBuf {
-    let missing = |above: &Path| path.strip_prefix(above).map(Path::to_owned).unwrap_or_default();
-    let found = path.ancestors().find_map(|above| {
-        let real = above.canonicalize().ok()?;
-        let missing = missing(above);
-        // Joining nothing would leave a slash at the end.
-        Some(if missing.as_os_str().is_empty() { real } else { real.join(missing) })
-    });
-    found.unwrap_or_else(|| path.to_owned())
-}
 
 /// Of sessions that have not ended.
 pub(crate) fn open_statuses() -> Vec<SessionStatus> {
@@ -372,166 +356,6 @@ impl Engine {
         Ok(self.cortex.store.session_fetch(id).await?)
     }
 
-    /// Where a session works. A child works in the project of its parent where that has a room, in
-    /// a room of its own; who names nothing gets the server's directory, or an empty one.
-    async fn place(
-        &self,
-        by: &Caller,
-        id: SessionId,
-        wanted: Option<&str>,
-        parent: Option<&SessionRow>,
-    ) -> Result<Place, EngineError> {
-        if let Some(row) = parent
-            && (row.room.is_some() || by.child_of == Some(row.id))
-            && wanted.map_or(row.room.is_some(), |wanted| {
-                wanted == row.workspace || resolved(wanted.as_ref()) == Path::new(&row.workspace)
-            })
-        {
-            // Whoever names a parent is not let into its project by that; the parent itself is in it.
-            if by.child_of != Some(row.id) {
-                self.workspace(by, Some(&row.workspace)).await?;
-            }
-            let (workspace, project) = (row.workspace.clone(), true);
-            let reach = match by.child_of == Some(row.id) {
-                true => self.spec_of(row.id).await?.room.and_then(|room| room.reach),
-                false => self.reach(by, &workspace).await?,
-            };
-            return Ok(Place { workspace, project, reach });
-        }
-        let config = &self.cortex.config;
-        let workspace = match wanted {
-            None if config.private => {
-                let own = resolved(&config.workspace).join(id.to_string());
-                own.to_string_lossy().into_owned()
-            }
-            None | Some(_) => self.workspace(by, wanted).await?,
-        };
-        let reach = self.reach(by, &workspace).await?;
-        Ok(Place { workspace, project: wanted.is_some(), reach })
-    }
-
-    /// Which repositories a workspace of the caller's may lead to; `None`: any.
-    pub(crate) async fn reach(
-        &self,
-        by: &Caller,
-        workspace: &str,
-    ) -> Result<Option<RoomReach>, EngineError> {
-        if by.is_admin() || by.on_host {
-            return Ok(None);
-        }
-        let (home, place) = (resolved(&self.cortex.config.workspace), Path::new(workspace));
-        let beneath = place.strip_prefix(&home).ok();
-        let is_a_runs = |beneath: &Path| {
-            let first = beneath.iter().next().and_then(|first| first.to_str());
-            first.is_some_and(|first| first.parse::<SessionId>().is_ok())
-        };
-        if beneath.is_some_and(is_a_runs) {
-            return Ok(Some(RoomReach::Nothing));
-        }
-        let above = beneath.is_none();
-        let mut roots = self.projects_of(by, place).await?;
-        if !above {
-            roots.insert(0, home);
-        }
-        roots.truncate(ROOTS);
-        Ok(Some(RoomReach::Within { roots, above }))
-    }
-
-    /// The directory that a session is started for, without links: what is judged is what is used
-    /// afterwards. Callers below admin name one in the server's workspace or in a project that an admin
-    /// has declared for them: naming `/` would hand the agent everything that the server can read.
-    pub(crate) async fn workspace(
-        &self,
-        by: &Caller,
-        wanted: Option<&str>,
-    ) -> Result<String, EngineError> {
-        let home = resolved(&self.cortex.config.workspace);
-        let may_be_given = |path: &Path| match self.cortex.config.off_limits.refusal(path) {
-            None => Ok(()),
-            Some(why) => Err(EngineError::invalid("workspace", why)),
-        };
-        let Some(wanted) = wanted else {
-            may_be_given(&home)?;
-            return Ok(home.to_string_lossy().into_owned());
-        };
-        let path = Path::new(wanted);
-        let plain =
-            path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
-        if !path.is_absolute() || !plain || wanted.contains('\0') {
-            let message = "workspace must be an absolute path without `..`";
-            return Err(EngineError::invalid("workspace", message));
-        }
-        let real = resolved(path);
-        let admin = by.is_admin();
-        let in_home = match real.strip_prefix(&home) {
-            Ok(beneath) => self.is_nobody_elses(by, beneath).await?,
-            Err(_) => false,
-        };
-        if !admin && !in_home {
-            let what_to_do = match self.project_for(by, &real).await? {
-                Declared::ForThem => None,
-                Declared::ForOthers(project) => Some(format!(
-                    "Project {project} has it for others: an admin can add `{}` to its `callers`",
-                    by.name
-                )),
-                Declared::Nowhere => Some(
-                    "an admin can declare it for others: a Project with this path (`overmind explain \
-                     project`)"
-                        .to_owned(),
-                ),
-            };
-            if let Some(what_to_do) = what_to_do {
-                let home = home.display();
-                let message =
-                    format!("only an admin may use a workspace outside {home}; {what_to_do}");
-                return Err(EngineError::Forbidden { message });
-            }
-        }
-        may_be_given(&real)?;
-        let text = real.into_os_string().into_string();
-        text.map_err(|_| EngineError::invalid("workspace", "leads to a path that is not UTF-8"))
-    }
-
-    /// Refuses to run a program with what only an admin gives, secrets or a part of the host, on files
-    /// that the caller may have put there: a `Makefile` says what `make` does. Files of a project that an
-    /// admin has declared are not the caller's, and an empty directory has none. What a run may start is
-    /// for the permissions of its agent to say.
-    async fn brings_no_files(
-        &self,
-        by: &Caller,
-        id: SessionId,
-        agent: &str,
-        workspace: &str,
-    ) -> Result<(), EngineError> {
-        let config = &self.cortex.config;
-        let home = resolved(&config.workspace);
-        let place = Path::new(workspace);
-        let is_empty = place == home.join(id.to_string()) || (!config.private && place == home);
-        if by.is_admin() || by.on_host || by.child_of.is_some() || is_empty {
-            return Ok(());
-        }
-        if self.project_for(by, place).await? == Declared::ForThem {
-            return Ok(());
-        }
-        let message = format!(
-            "agent {agent} is given secrets or a part of the host: callers below admin may run it in a \
-             project that an admin has declared, or without a workspace, and not on files of their own \
-             in {workspace}"
-        );
-        Err(EngineError::Forbidden { message })
-    }
-
-    /// Whether what lies here in the server's workspace is not the directory of another's run: each that
-    /// names none has one of its own there.
-    async fn is_nobody_elses(&self, by: &Caller, beneath: &Path) -> Result<bool, EngineError> {
-        let first = beneath.iter().next().and_then(|first| first.to_str());
-        let Some(run) = first.and_then(|first| first.parse::<SessionId>().ok()) else {
-            return Ok(true);
-        };
-        let row = self.cortex.store.session_fetch(run).await?;
-        Ok(row.is_some_and(|row| row.created_by == by.name))
-    }
-
     /// Sessions, newest first; for a session itself and those below it.
     ///
     /// # Errors
@@ -733,15 +557,6 @@ impl Engine {
     pub fn session_watch(&self, id: SessionId) -> watch::Receiver<u64> {
         self.cortex.watchers.watch(StreamId::Session(id))
     }
-}
-
-/// Where a session works.
-struct Place {
-    workspace: String,
-    /// Whether somebody said so: only of that a room is made.
-    project: bool,
-    /// Which repositories it may lead to; `None`: any.
-    reach: Option<RoomReach>,
 }
 
 /// What agents get of the server's credentials is for an admin to say.

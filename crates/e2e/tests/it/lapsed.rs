@@ -75,7 +75,7 @@ fn a_key_that_was_revoked_neither_types_nor_sees_what_is_written() {
             home.run(&["send", "echo", "for others alone"]).ok();
         }
         let (drawn, said, code) = rest(&mut page);
-        assert!(said.contains("\"away\"") && said.contains("not valid any more"), "{mode}: {said}");
+        assert!(said.contains("\"away\"") && said.contains("no longer valid"), "{mode}: {said}");
         assert_eq!((drawn.as_str(), code), ("", 1008), "{mode}");
     }
     let log = home.says("echo", "for others alone");

@@ -247,7 +247,7 @@ async fn a_key_that_is_revoked_ends_its_call_at_each_moment_and_settles_it_once(
             // It is all there.
             4 => assert_eq!(last, None),
             // In the middle of an event nothing can be said.
-            2 => assert!(last.unwrap().unwrap_err().why.contains("not valid any more")),
+            2 => assert!(last.unwrap().unwrap_err().why.contains("no longer valid")),
             _ => {
                 let text = String::from_utf8(last.unwrap().unwrap().to_vec()).unwrap();
                 assert!(text.starts_with("data: {\"error\":") && text.ends_with("}\n\n"), "{text}");

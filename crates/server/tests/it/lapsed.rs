@@ -23,7 +23,7 @@ fn refused(path: &str, last: Option<&Message>) {
     let said = (last.event.as_deref(), &last.data["status"]);
     assert_eq!(said, (Some("error"), &json!(401)), "{path}: {last:?}");
     let error = last.data["error"].as_str().unwrap();
-    assert!(error.contains("not valid any more"), "{path}: {error}");
+    assert!(error.contains("no longer valid"), "{path}: {error}");
     assert_eq!(last.data["type"], "urn:overmind:problem:unauthenticated", "{path}");
 }
 

@@ -147,7 +147,7 @@ fn a_stream_ends_with_its_key_by_an_error_of_its_api_and_is_settled_by_what_it_s
         drop(others);
         let error = last(&text);
         assert_eq!(error.pointer(place), Some(&json!(code)), "{path}: {text}");
-        assert!(text.contains("not valid any more") && whole, "{path}: {text}");
+        assert!(text.contains("no longer valid") && whole, "{path}: {text}");
         // The provider is left; the other one left by itself.
         gateway.left();
         let told = gateway.end("the call's end", |end| end["caller"] == name.as_str());
@@ -414,6 +414,6 @@ fn a_call_of_a_service_ends_with_its_token_and_with_its_grant() {
             call.join().unwrap()
         });
         assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
-        assert!(answer.contains("not valid any more"), "{answer}");
+        assert!(answer.contains("no longer valid"), "{answer}");
     }
 }
