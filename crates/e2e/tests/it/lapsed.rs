@@ -121,7 +121,7 @@ fn a_log_that_is_followed_ends_with_the_key_also_on_the_socket() {
         let mut rest = Vec::new();
         reader.read_to_end(&mut rest).unwrap();
         let rest = String::from_utf8_lossy(&rest);
-        assert!(rest.contains("the log cannot be read on: the token is not valid"), "{rest}");
+        assert!(rest.contains("the log cannot be read on: the token is no longer valid"), "{rest}");
         assert!(!rest.contains(&format!("later words {n}")), "{rest}");
         home.says("echo", &format!("later words {n}"));
     }

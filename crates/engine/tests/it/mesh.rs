@@ -452,7 +452,7 @@ async fn a_child_stands_beneath_its_parent_and_may_no_more() {
         engine.spawn(&boss, None, wish("helper", None)).await.unwrap();
     }
     let many = engine.spawn(&boss, None, wish("helper", None)).await.unwrap_err();
-    assert!(many.to_string().starts_with("this run has 8 children"), "{many}");
+    assert!(many.to_string().starts_with("this run has 8 unfinished children"), "{many}");
     engine.session_cancel_all(by, run).await.unwrap();
 }
 
