@@ -2,7 +2,8 @@
 //!
 //! The status that says a tick was decided on and the quest of that tick are one commit, guarded by
 //! the version of the ritual: a crash, or a second one who decides, can neither lose nor double it.
-//! The loop sleeps until the next tick of any ritual, and reads no ritual that is not due.
+//! The loop sleeps until the next tick of any ritual, and reads no ritual that is not due; but after a
+//! start it also looks at all others, some in each pass, so that no tick waits for them.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use overmind_core::quest::{FINALIZER, QuestStatus};
 use overmind_core::record::decide::{Draft, Put, RecordWrite, Stamp, put, status as status_write};
 use overmind_core::record::kinds::quest::QUEST;
 use overmind_core::record::kinds::ritual::{RITUAL, of};
-use overmind_core::record::rows::{RecordChange, RecordQuery};
+use overmind_core::record::rows::{RecordChange, RecordPage, RecordQuery};
 use overmind_core::record::{Kind, Name, Owner, Record, RecordKey};
 use overmind_core::ritual::{Owned, Plan, RitualSpec, RitualStatus, decide, quest_name};
 use overmind_core::store::{Commit, StoreError, StreamId};
@@ -31,6 +32,8 @@ use crate::records::CascadeWish;
 const EVERY: Duration = Duration::from_mins(1);
 /// Records that are read at once.
 const PAGE: u32 = 500;
+/// Rituals that are not due and are looked at in one pass after a start.
+const OTHERS: u32 = 50;
 /// How often one ritual is decided on in one pass, while it changes.
 const TURNS: u32 = 8;
 /// Until a ritual that failed is looked at again.
@@ -42,24 +45,27 @@ pub(crate) struct Rituals {
     changes: watch::Receiver<u64>,
     /// The last change before the last pass.
     seen: u64,
-    /// A pass has looked at all rituals since the start.
-    looked: bool,
+    /// Which rituals no pass has looked at since the start: those behind this one, or all.
+    others: Option<Option<RecordKey>>,
 }
 
 impl Rituals {
     pub(crate) fn new(engine: Engine) -> Self {
         let changes = engine.cortex.watchers.watch(StreamId::Records);
         let seen = *changes.borrow();
-        Self { engine, changes, seen, looked: false }
+        Self { engine, changes, seen, others: Some(None) }
     }
 
     async fn look(&mut self, now: Timestamp) -> Result<Report, String> {
         self.seen = *self.changes.borrow();
         let told = |err: StoreError| err.to_string();
-        let rituals = match self.looked {
-            true => self.engine.rituals_due(now).await.map_err(told)?,
-            false => self.engine.rituals_all().await.map_err(told)?,
-        };
+        let mut rituals = self.engine.rituals_due(now).await.map_err(told)?;
+        let mut others = None;
+        if let Some(after) = self.others.clone() {
+            let page = self.engine.rituals_after(after).await.map_err(told)?;
+            others = page.records.last().filter(|_| page.more).map(|last| Some(last.key.clone()));
+            rituals.extend(page.records);
+        }
         let (mut fired, mut again, mut wrong) = (0, None, None);
         for ritual in rituals {
             match Box::pin(self.engine.ritual_turns(ritual.id)).await {
@@ -71,7 +77,10 @@ impl Rituals {
                 }
             }
         }
-        self.looked = true;
+        self.others = others;
+        if self.others.is_some() {
+            again = Some(now);
+        }
         // As of when this pass began: what became due meanwhile was not looked at.
         let next = self.engine.ritual_next(now).await.map_err(told)?;
         again = sooner(again, next);
@@ -119,9 +128,11 @@ impl Engine {
         }
     }
 
-    async fn rituals_all(&self) -> Result<Vec<Record>, StoreError> {
-        let query = RecordQuery { kind: Kind::parse(RITUAL.name).ok(), ..RecordQuery::default() };
-        self.all_of(query).await
+    /// Some rituals, by name, from behind one.
+    async fn rituals_after(&self, after: Option<RecordKey>) -> Result<RecordPage, StoreError> {
+        let kind = Kind::parse(RITUAL.name).ok();
+        let query = RecordQuery { kind, after, limit: OTHERS, ..RecordQuery::default() };
+        self.records.record_list(query).await
     }
 
     async fn all_of(&self, query: RecordQuery) -> Result<Vec<Record>, StoreError> {

@@ -124,3 +124,34 @@ async fn a_ritual_ticks_once_in_each_night_in_which_clocks_change_also_over_a_re
         go_through(night).await;
     }
 }
+
+/// Passes of the loop since the start.
+fn passes(world: &World) -> u64 {
+    let all = world.engine.loop_list(&world.by).expect("an admin sees them");
+    all.iter().find(|one| one.name == "rituals").expect("it is there").passes
+}
+
+#[tokio::test]
+async fn after_a_start_the_rituals_that_are_not_due_are_looked_at_some_in_each_pass() {
+    let (dir, clock) = (Arc::new(tempfile::tempdir().expect("a place")), ManualClock::default());
+    let clock = Arc::new(clock);
+    let first = world(&dir, &clock).await;
+    let wish = |n: u32| RecordWish {
+        info: kind::find(KINDS, "ritual").expect("the product has it"),
+        name: Name::parse(&format!("r{n}")).expect("a name"),
+        labels: Default::default(),
+        annotations: Default::default(),
+        spec: json!({"schedule": "@yearly", "template": {"agent": "nobody"}}),
+        finalizers: None,
+        owner: None,
+        was: None,
+    };
+    let wishes = (0..120).map(wish).collect();
+    first.engine.record_apply(&first.by, wishes, false).await.expect("they are valid");
+    pass(&first).await;
+    assert_eq!(first.engine.loops_drain(HOUR).await, Drained::All);
+    assert_eq!(first.engine.drain(HOUR).await, 0);
+    drop(first);
+    let second = world(&dir, &clock).await;
+    second.until_true("three passes at one time", || passes(&second) >= 3).await;
+}
