@@ -151,7 +151,7 @@ mod tests {
             ("http://x:99999", "the port"),
             ("http://x:1:2", "the port"),
             ("http://[::1", "the bracket"),
-            ("http://[x]", "no IPv6"),
+            ("http://[x]", "not an IPv6 address"),
             ("unix:o.sock", "absolute"),
         ] {
             let err = text.parse::<Target>().unwrap_err().to_string();
