@@ -7,7 +7,7 @@ use overmind_core::room::RoomReach;
 use overmind_core::row::SessionRow;
 
 use crate::Engine;
-use crate::caller::Caller;
+use crate::caller::{Caller, Rights};
 use crate::error::EngineError;
 use crate::trust::Declared;
 
@@ -57,9 +57,9 @@ impl Engine {
                 self.workspace(by, Some(&row.workspace)).await?;
             }
             let (workspace, project) = (row.workspace.clone(), true);
-            let reach = match by.child_of == Some(row.id) {
-                true => self.spec_of(row.id).await?.room.and_then(|room| room.reach),
-                false => self.reach(by, &workspace).await?,
+            let reach = match self.lent_reach(by, row).await? {
+                Some(lent) => lent,
+                None => self.reach(by, &workspace).await?,
             };
             return Ok(Place { workspace, project, reach });
         }
@@ -75,28 +75,51 @@ impl Engine {
         Ok(Place { workspace, project: wanted.is_some(), reach })
     }
 
-    /// Which repositories a workspace of the caller's may lead to; `None`: any.
+    /// Which repositories a child may reach because its parent does. `None`: the parent lends nothing, for
+    /// it writes where the child begins.
+    async fn lent_reach(
+        &self,
+        by: &Caller,
+        parent: &SessionRow,
+    ) -> Result<Option<Option<RoomReach>>, EngineError> {
+        if by.child_of != Some(parent.id) {
+            return Ok(None);
+        }
+        let room = self.spec_of(parent.id).await?.room;
+        // Its project is not what it works in.
+        Ok(room.filter(|_| parent.has_worktree()).map(|room| room.reach))
+    }
+
+    /// Which repositories a workspace of the caller's may lead to; `None`: any. In the server's own
+    /// workspace runs write, so nobody but an admin who names a place there is led out of it.
     pub(crate) async fn reach(
         &self,
         by: &Caller,
         workspace: &str,
     ) -> Result<Option<RoomReach>, EngineError> {
-        if by.is_admin() || by.on_host {
+        let is_person = matches!(by.rights, Rights::Role(_)) && by.child_of.is_none();
+        if by.is_admin() && is_person {
             return Ok(None);
         }
         let (home, place) = (resolved(&self.cortex.config.workspace), Path::new(workspace));
-        let beneath = place.strip_prefix(&home).ok();
         let is_a_runs = |beneath: &Path| {
             let first = beneath.iter().next().and_then(|first| first.to_str());
             first.is_some_and(|first| first.parse::<SessionId>().is_ok())
         };
-        if beneath.is_some_and(is_a_runs) {
-            return Ok(Some(RoomReach::Nothing));
-        }
-        let above = beneath.is_none();
+        let above = match place.strip_prefix(&home) {
+            Ok(beneath) if is_a_runs(beneath) => return Ok(Some(RoomReach::Nothing)),
+            Ok(_) => false,
+            Err(_) if by.is_admin() || by.on_host => return Ok(None),
+            Err(_) => true,
+        };
         let mut roots = self.projects_of(by, place).await?;
-        if !above {
-            roots.insert(0, home);
+        match above {
+            false => roots.insert(0, home),
+            // A child of a run that works in a directory itself.
+            true if !roots.first().is_some_and(|root| place.starts_with(root)) => {
+                roots.insert(0, place.to_owned());
+            }
+            true => {}
         }
         roots.truncate(ROOTS);
         Ok(Some(RoomReach::Within { roots, above }))

@@ -245,13 +245,7 @@ fn an_error_quotes_no_file_of_the_host() {
 fn a_repository_that_a_run_leads_to_is_given_to_no_run_of_its_caller() {
     let house = House::new(None);
     let home = &house.home.0;
-    let agent = json!({
-        "name": "sh", "role": "r", "model": "command", "sandbox": "namespace",
-        "command": {"argv": ["sh"]},
-    });
-    let file = home.path().join("agent.json");
-    std::fs::write(&file, agent.to_string()).unwrap();
-    home.run(&["agent", "create", "--file", file.to_str().unwrap()]).ok();
+    program(home, "sh", &json!({"argv": ["sh"]}));
     let git = house.project.join(".git");
     for (name, more) in [("op", ["--role", "operator"]), ("starts", ["--scope", "runs"])] {
         let secret = key(home, name, &more);
@@ -287,4 +281,123 @@ fn a_repository_that_a_run_leads_to_is_given_to_no_run_of_its_caller() {
             }
         }
     }
+}
+
+const LOOKS: &str = "cat story.txt; git log -p; echo looked";
+
+/// All that the runs of a server have said but those of this name, once they have ended.
+fn said_by_others(home: &Home, name: &str) -> String {
+    let rows = home.run(&["ps", "-a", "-o", "json"]).ok().json();
+    let rows = rows.as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap().to_owned());
+    let others = rows.map(|id| home.fetch(&id)).filter(|row| row["name"] != name);
+    let said = others.map(|row| {
+        let id = row["id"].as_str().unwrap();
+        home.run(&["wait", id]);
+        home.run(&["logs", id]).out
+    });
+    said.collect()
+}
+
+/// A run in a directory of its own leads to a repository of the host, and starts a child there by its token.
+#[test]
+fn a_repository_that_a_run_leads_to_is_given_to_no_child_of_it() {
+    let mut home = Home::new();
+    let victim = victim(&home, json!({"default": {"spawn": ["*"]}}));
+    home.start(&["--listen", "127.0.0.1:0"], &[]);
+    program(&home, "sh", &json!({"argv": ["sh"]}));
+    let body = json!({
+        "agent_id": "sh", "task": "", "room": {"when": "always"},
+        "command": {"argv": ["sh", "-c", LOOKS], "exact": true},
+    });
+    let script = format!(
+        "echo gitdir: {} > .git; echo '{body}' | sed \"s|^{{|{{\\\"workspace\\\":\\\"$PWD\\\",|\" > body; curl \
+         --silent -H \"Authorization: Bearer $OVERMIND_TOKEN\" --json @body $OVERMIND_SERVER/api/runs",
+        victim.display()
+    );
+    let secret = key(&home, "op", &["--role", "operator"]);
+    for token in [None, Some(secret.as_str())] {
+        let name = if token.is_some() { "an-operators" } else { "an-admins" };
+        let body = json!({
+            "agent_id": "sh", "task": "", "name": name,
+            "command": {"argv": ["sh", "-c", script], "exact": true},
+        });
+        let admin = std::fs::read_to_string(home.data().join("admin.token")).unwrap();
+        start(&home, token.unwrap_or(admin.trim()), &body);
+        home.run(&["wait", name]);
+        let own = home.run(&["logs", name]).out;
+        assert!(own.contains("queued"), "{name}: {own}");
+        let said = said_by_others(&home, name);
+        assert!(said.contains("looked"), "{name}: {said}");
+        assert!(!said.contains("of the victim"), "{name}: {said}");
+    }
+}
+
+/// In a workspace that all runs share, a run leads to a repository of the host, and a message starts
+/// another one there.
+#[test]
+fn a_repository_that_a_run_leads_to_is_given_to_no_run_that_a_message_starts() {
+    let mut home = Home::new();
+    let victim = victim(&home, json!({"reader": {"on_message": "start"}}));
+    let shared = home.path().join("shared");
+    std::fs::create_dir(&shared).unwrap();
+    let shared = shared.to_str().unwrap();
+    home.start(&["--listen", "none"], &[("OVERMIND_WORKSPACE", shared)]);
+    program(&home, "writer", &json!({"argv": ["sh"]}));
+    program(&home, "reader", &json!({"argv": ["sh", "-c", LOOKS], "exact": true}));
+    let secret = key(&home, "op", &["--role", "operator"]);
+    let by = |args: &[&str]| home.run_env(&[("OVERMIND_TOKEN", &secret)], args);
+    let script = format!("echo gitdir: {} > .git", victim.display());
+    let body = json!({
+        "agent_id": "writer", "task": "", "name": "writes",
+        "command": {"argv": ["sh", "-c", script], "exact": true},
+    });
+    start(&home, &secret, &body);
+    home.run(&["wait", "writes"]);
+    assert!(Path::new(shared).join(".git").exists(), "{}", home.run(&["logs", "writes"]).out);
+    by(&["mail", "send", "reader", "hello"]).ok();
+    let started = crate::home::until("a run that the message starts", || {
+        let rows = home.run(&["ps", "-a", "-o", "json"]).ok().json();
+        let rows = rows.as_array().unwrap().iter();
+        let others: Vec<String> = rows
+            .filter_map(|row| row["name"].as_str().filter(|name| *name != "writes"))
+            .map(str::to_owned)
+            .collect();
+        others.first().cloned()
+    });
+    home.run(&["wait", &started]);
+    let row = home.run(&["info", &started, "-o", "json"]).out;
+    let said = said_by_others(&home, "writes");
+    assert!(!said.contains("of the victim"), "{row} {said}");
+    assert!(row.contains("declare it for others"), "it is refused, and says why: {row} {said}");
+}
+
+/// A repository of the host beside a server's home, with the permissions that its agents have.
+fn victim(home: &Home, permissions: Value) -> std::path::PathBuf {
+    let victim = home.path().join("victim");
+    std::fs::create_dir(&victim).unwrap();
+    std::fs::write(victim.join("story.txt"), "of the victim\n").unwrap();
+    for args in [
+        &["init", "--quiet", "--initial-branch", "main"][..],
+        &["add", "--all"],
+        &["-c", "user.name=v", "-c", "user.email=v@v", "commit", "--quiet", "--message", "first"],
+    ] {
+        let done = std::process::Command::new("git").current_dir(&victim).args(args).status();
+        assert!(done.unwrap().success());
+    }
+    std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700)
+        .create(home.data())
+        .unwrap();
+    let document = json!({ "permissions": permissions });
+    std::fs::write(home.data().join("permissions.json"), document.to_string()).unwrap();
+    victim.join(".git")
+}
+
+/// An agent that is a program, in a sandbox.
+fn program(home: &Home, name: &str, command: &Value) {
+    let agent = json!({
+        "name": name, "role": "r", "model": "command", "sandbox": "namespace", "command": command,
+    });
+    let file = home.path().join("agent.json");
+    std::fs::write(&file, agent.to_string()).unwrap();
+    home.run(&["agent", "create", "--file", file.to_str().unwrap()]).ok();
 }
