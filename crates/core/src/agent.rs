@@ -1,4 +1,4 @@
-//! Agents: what a session is started from.
+//! Agents: the definitions from which sessions are started.
 
 use std::time::Duration;
 
@@ -11,22 +11,22 @@ use crate::quest::Author;
 use crate::sandbox::SandboxLevel;
 use crate::time::Timestamp;
 
-/// Who decides the next action.
+/// How a session's next action is decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PolicyKind {
     /// By the model's name: see [`PolicyKind::resolve`].
     #[default]
     Auto,
-    /// The text rules of `policy::rules`; needs no model.
+    /// By the text rules of `policy::rules`, without a model.
     Deterministic,
-    /// A model decides each turn; `scripted:<cassette>` models included.
+    /// By a model in each turn, including `scripted:<cassette>` models.
     Model,
 }
 
 impl PolicyKind {
-    /// `deterministic`, `local`, and names that begin with `stub` or `fail` mean the rules;
-    /// every other name means a model.
+    /// Resolves `Auto`: `deterministic`, `local`, and names that begin with `stub` or `fail` use
+    /// the rules; every other name uses a model.
     pub fn resolve(self, model: &str) -> Self {
         match self {
             Self::Deterministic | Self::Model => self,
@@ -40,32 +40,33 @@ impl PolicyKind {
     }
 }
 
-/// What to do about a *once* effect whose outcome a crash has hidden.
+/// How a session handles a *once* effect whose outcome was lost in a crash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnUnknown {
-    /// A human decides: the session waits for input.
+    /// Waits for input: a human decides.
     #[default]
     Ask,
-    /// Do it again: for agents whose commands are safe to repeat, such as test runs.
+    /// Repeats it. For agents whose commands are safe to repeat, such as test runs.
     Retry,
-    /// Tell the agent that the outcome is unknown and go on.
+    /// Tells the agent that the outcome is unknown, and continues.
     Report,
 }
 
-/// Bounds of every session of an agent.
+/// Limits of every session of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AgentLimits {
-    /// Steps when a run names no `step_limit` of its own; 0 is none.
+    /// Most steps of runs that set no `step_limit`; 0 means no limit.
     pub max_steps: u32,
-    /// Wall time of one session in seconds, waiting for a human not counted; 0 is none.
+    /// Longest duration of a session in seconds, without the time that it waits for a human; 0
+    /// means no limit.
     pub max_seconds: u32,
-    /// Sessions of this agent that run at once; 0 takes the server's default.
+    /// Most sessions of this agent at the same time; 0 means the server's default.
     pub max_concurrent: u32,
-    /// Failed actions in a row that end the session, 1..=20.
+    /// Number of consecutive failed actions after which the session ends, 1..=20.
     pub failure_budget: u32,
-    /// Attempts of one action when its failures are transient, 1..=10.
+    /// Most attempts of one action if its failures are transient, 1..=10.
     pub max_attempts: u32,
 }
 
@@ -87,12 +88,12 @@ impl AgentLimits {
     }
 }
 
-/// The part of an agent that a user writes and a session is bound to when it is created.
+/// The part of an agent that a user writes. A session keeps the spec with which it was created.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AgentSpec {
-    /// 1..=200 characters, not blank.
+    /// The name: 1..=200 characters, not blank.
     pub name: String,
-    /// What the agent is for, in words: the heart of its system prompt.
+    /// The purpose of the agent in words, the main part of its system prompt.
     pub role: String,
     pub model: String,
     pub tools_allowed: Vec<String>,
@@ -104,14 +105,14 @@ pub struct AgentSpec {
     pub limits: AgentLimits,
     #[serde(default)]
     pub on_unknown: OnUnknown,
-    /// Tools whose every call waits for a human's approval; `*` is all of them.
+    /// Tools whose calls always need a human's approval; `*` means all tools.
     #[serde(default)]
     pub approvals: Vec<String>,
     #[serde(default)]
     pub reasoning_effort: Option<String>,
     #[serde(default)]
     pub max_output_tokens: Option<u32>,
-    /// What is run in place of a loop of our own. Such an agent has no model and no tools.
+    /// The command to run in place of the built-in loop. Such an agent has no model and no tools.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<CommandSpec>,
     /// How much all sessions of the agent may spend together.
@@ -119,7 +120,7 @@ pub struct AgentSpec {
     pub budget: Option<AgentBudget>,
 }
 
-/// A limit that an agent's definition says; see [`crate::budget::Limit`].
+/// A limit that is part of an agent's definition; see [`crate::budget::Limit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentBudget {
@@ -134,11 +135,11 @@ pub struct AgentBudget {
     pub unknown_price: UnknownPrice,
 }
 
-/// The agent of commands that are given in words, which is there without being made.
+/// The name of the predefined agent that runs command lines given to `run`.
 pub const COMMANDS: &str = "command";
 
 impl AgentSpec {
-    /// [`COMMANDS`], as it is made where there is none.
+    /// Returns the agent [`COMMANDS`], as it is created if it does not exist.
     pub fn of_commands() -> Self {
         Self {
             name: COMMANDS.to_owned(),
@@ -162,7 +163,7 @@ impl AgentSpec {
     }
 }
 
-/// The sandbox of an agent that names none.
+/// The sandbox level of agents that set none.
 pub fn default_sandbox() -> SandboxLevel {
     SandboxLevel::Namespace
 }
@@ -171,24 +172,25 @@ pub fn default_sandbox() -> SandboxLevel {
 #[serde(rename_all = "snake_case")]
 pub enum AgentStatus {
     Active,
-    /// Nothing of it begins; what runs goes on.
+    /// No new sessions can be started; running sessions continue.
     Disabled,
-    /// Gone from lists, its name free for another. Its runs still tell what it was.
+    /// The agent is no longer listed, and its name can be used again. Its sessions still show its
+    /// spec.
     Removed,
 }
 
-/// One agent at rest. Each real change raises `version` by one; old versions stay readable.
+/// A stored agent. Each real change increases `version` by one; old versions stay readable.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Agent {
     pub id: AgentId,
     pub colony: ColonyId,
     pub spec: AgentSpec,
     pub status: AgentStatus,
-    /// Starts at 1.
+    /// The version, from 1.
     pub version: u32,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
-    /// Who wrote the spec last, and their role then. `None` for agents that were last written before
-    /// this was recorded.
+    /// The last author of the spec, with their role at that time. `None` for agents last written
+    /// before authors were recorded.
     pub author: Option<Author>,
 }

@@ -1,12 +1,12 @@
-//! One question to a human, from asking to use. Bound to what exactly would be done, answered
-//! once, used once.
+//! An approval: one question to a human, from the request to its use. It applies to one exact
+//! action, is answered once and used once.
 
 use serde_json::Value;
 
 use crate::ids::ApprovalId;
 use crate::time::Timestamp;
 
-/// The hash of an action: tool and arguments, as they would be executed.
+/// Returns the hash of an action: the tool and the arguments with which it would be executed.
 pub fn action_hash(tool: &str, args: &Value) -> String {
     let mut hash = blake3::Hasher::new();
     hash.update(&(tool.len() as u64).to_be_bytes()).update(tool.as_bytes());
@@ -17,9 +17,9 @@ pub fn action_hash(tool: &str, args: &Value) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Approval {
     pub id: ApprovalId,
-    /// [`action_hash`] of what was shown to the human.
+    /// The [`action_hash`] of the action that the human saw.
     pub action: String,
-    /// From then on a grant is too late.
+    /// Time after which an approval is too late.
     pub expires_at: Option<Timestamp>,
     pub state: ApprovalState,
 }
@@ -34,7 +34,7 @@ pub enum ApprovalState {
         by: String,
         reason: Option<String>,
     },
-    /// Granted, and the action was begun: it grants nothing more.
+    /// It was approved and the action was started. It cannot be used again.
     Used,
 }
 
@@ -47,7 +47,7 @@ pub enum ApprovalEvent {
         by: String,
         reason: Option<String>,
     },
-    /// The action with this hash is about to begin.
+    /// The action with this hash is about to start.
     Use {
         action: String,
     },
@@ -62,8 +62,8 @@ impl Approval {
         self.expires_at.is_some_and(|at| now >= at)
     }
 
-    /// The next state, and whether the event meant anything. The first answer stands; a grant
-    /// is used only by the very action that was shown, and only once.
+    /// Returns the next state, and whether the event was accepted. The first answer counts. An
+    /// approval can be used only by exactly the action that was shown, and only once.
     pub fn step(self, event: ApprovalEvent) -> (Self, bool) {
         use ApprovalEvent::{Deny, Grant, Use};
         use ApprovalState::{Denied, Granted, Pending, Used};

@@ -1,8 +1,8 @@
-//! Artifacts: named files that a run leaves behind for people and for other agents.
+//! Artifacts: named files that a run saves for people and for other agents.
 //!
-//! Their bytes lie outside the run's workspace, with the store; what is here is pure: names, bounds
-//! and the row that the store keeps of each. One is shared with other agents by an entry of the
-//! shared state, [`shared_key`].
+//! The store keeps their bytes, outside of the run's workspace. This module is pure: names, limits,
+//! and the row of each artifact. An entry of the shared state announces an artifact to other
+//! agents, see [`shared_key`].
 
 use std::fmt;
 
@@ -16,25 +16,25 @@ use crate::time::Timestamp;
 pub const MAX_NAME: usize = 255;
 /// Largest content, in bytes: 16 MiB.
 pub const MAX_BYTES: usize = 16 << 20;
-/// Artifacts of one run.
+/// Most artifacts of one run.
 pub const MAX_COUNT: u32 = 1_000;
-/// Bytes of all artifacts of one run: 256 MiB.
+/// Most bytes of all artifacts of one run: 256 MiB.
 pub const MAX_TOTAL: u64 = 256 << 20;
 /// Longest media type, in bytes.
 pub const MAX_MEDIA_TYPE: usize = 127;
-/// Where the shared state tells of artifacts.
+/// The prefix of keys in the shared state that announce artifacts.
 pub const SHARED: &str = "artifacts/";
 
-/// What an artifact is called: a relative path of 1 to [`MAX_NAME`] bytes and at most 16 segments,
-/// with nothing in it that a terminal, a path or a pattern would take for something else. Compared
-/// byte by byte; two names of a run that differ only in case are not both there.
+/// The name of an artifact: a relative path of 1 to [`MAX_NAME`] bytes and at most 16 segments,
+/// without characters that are special in a terminal, a path or a pattern. Names are compared byte
+/// by byte, but two names of a run must not differ only in case.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ArtifactName(String);
 
 impl ArtifactName {
     /// # Errors
     ///
-    /// What is wrong with it, in words that follow the name.
+    /// Returns the mistake, as words that follow the name.
     pub fn parse(text: &str) -> Result<Self, NameError> {
         check_chars(text, MAX_NAME, "an artifact's name")?;
         if let Some(c) = text.chars().find(|c| is_unseen(*c)) {
@@ -49,19 +49,20 @@ impl ArtifactName {
         &self.0
     }
 
-    /// The last segment: what a file of it is called.
+    /// Returns the last segment, the file name.
     pub fn file_name(&self) -> &str {
         self.0.rsplit('/').next().unwrap_or_default()
     }
 
-    /// The same for all names that differ only in case.
+    /// Returns a form that is equal for names that differ only in case.
     pub fn folded(&self) -> String {
         // By way of upper case: some letters have two small forms and one capital.
         self.0.to_uppercase().to_lowercase()
     }
 }
 
-/// Characters that change how others are shown, or show nothing: `invoice\u{202E}fdp.exe`.
+/// Returns whether a character is invisible or changes how others are shown:
+/// `invoice\u{202E}fdp.exe`.
 fn is_unseen(c: char) -> bool {
     matches!(c, '\u{AD}' | '\u{34F}' | '\u{61C}' | '\u{180E}' | '\u{200B}'..='\u{200F}'
         | '\u{202A}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{FE00}'..='\u{FE0F}' | '\u{FEFF}'
@@ -80,8 +81,8 @@ impl fmt::Debug for ArtifactName {
     }
 }
 
-/// The key of the shared state that tells of an agent's artifact; `None` when no key can say both
-/// names.
+/// Returns the key of the shared state that announces an agent's artifact; `None` if a key cannot
+/// contain both names.
 pub fn shared_key(agent: &str, name: &ArtifactName) -> Option<Key> {
     // An agent's name is one segment: otherwise it could be read as another's and the beginning of
     // a name.
@@ -91,11 +92,11 @@ pub fn shared_key(agent: &str, name: &ArtifactName) -> Option<Key> {
     Key::parse(&format!("{SHARED}{agent}/{name}")).ok()
 }
 
-/// Checks a media type: `type/subtype`, with parameters perhaps, in visible ASCII.
+/// Checks a media type: `type/subtype`, optionally with parameters, in visible ASCII.
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// Returns the mistake.
 pub fn check_media_type(text: &str) -> Result<(), String> {
     let token = |part: &str| {
         !part.is_empty()
@@ -114,7 +115,8 @@ pub fn check_media_type(text: &str) -> Result<(), String> {
     ))
 }
 
-/// What a content is taken for when nobody says: by its name's end, and by whether it is text.
+/// Returns the default media type of a content, by the ending of its name and by whether it is
+/// text.
 pub fn media_type_of(name: &ArtifactName, is_text: bool) -> &'static str {
     let end = name.file_name().rsplit_once('.').map(|(_, end)| end.to_ascii_lowercase());
     match end.as_deref().unwrap_or_default() {
@@ -139,50 +141,50 @@ pub fn media_type_of(name: &ArtifactName, is_text: bool) -> &'static str {
     }
 }
 
-/// What the store keeps of an artifact.
+/// The row of an artifact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Artifact {
     pub colony: ColonyId,
     pub session: SessionId,
     pub name: ArtifactName,
-    /// From 1, one more with each content. A name that was deleted begins at 1 again.
+    /// Starts at 1 and increases by one with each new content. A deleted name starts at 1 again.
     pub version: u64,
-    /// The call that saved it, or an id of its own: names the file of its bytes. A call that is
-    /// done again finds itself here.
+    /// The id of the call that saved it, or another id. The file with its bytes has this name, so a
+    /// repeated call finds the same file.
     pub file: EffectId,
     /// Size of the content, in bytes.
     pub bytes: u64,
     pub media_type: String,
-    /// BLAKE3 of the content as it is kept.
+    /// BLAKE3 of the stored content.
     pub hash: [u8; 32],
     /// Whether the content is UTF-8.
     pub is_text: bool,
-    /// Whether a secret was masked in the content before it was kept.
+    /// Whether a secret in the content was masked before it was stored.
     pub is_masked: bool,
-    /// An agent's name, `admin`, or the name of an API key.
+    /// The author: an agent's name, `admin`, or the name of an API key.
     pub author: String,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
-    /// Global number of the commit that saved it: its place in lists. Set by the store.
+    /// Global number of the commit that saved it, which is its position in lists. Set by the store.
     pub place: u64,
 }
 
 impl Artifact {
-    /// The hash in hexadecimal.
+    /// Returns the hash in hexadecimal.
     pub fn blake3(&self) -> String {
         blake3::Hash::from_bytes(self.hash).to_hex().to_string()
     }
 }
 
-/// How much one run has saved.
+/// The total of the artifacts that one run has saved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArtifactSums {
     pub count: u32,
     pub bytes: u64,
 }
 
-/// Why one more does not fit; `None` when it does. `before` is the size of the version that it takes
-/// the place of.
+/// Returns why one more artifact is not allowed; `None` if it is. `before` is the size of the
+/// version that it replaces.
 pub fn over_bounds(sums: ArtifactSums, before: Option<u64>, bytes: u64) -> Option<String> {
     if before.is_none() && sums.count >= MAX_COUNT {
         return Some(format!(
@@ -200,21 +202,21 @@ pub fn over_bounds(sums: ArtifactSums, before: Option<u64>, bytes: u64) -> Optio
     })
 }
 
-/// The bytes of one version. What was opened stays readable whatever happens to its name.
+/// The bytes of one version. They stay readable after the name is changed or deleted.
 pub trait ArtifactContent: Send + Sync + fmt::Debug {
-    /// Size, in bytes.
+    /// Returns the size in bytes.
     fn bytes(&self) -> u64;
 
-    /// At most `most` bytes from `offset` on; fewer, or none, at the end only.
+    /// Reads at most `most` bytes from `offset`. Returns fewer, or none, only at the end.
     fn read(&self, offset: u64, most: usize) -> Fut<'_, Result<Vec<u8>, StoreError>>;
 }
 
-/// Keeps the bytes that were written while it lives; afterwards they stay only with a row that
-/// names them. To be held over the commit.
+/// Protects written bytes until it is dropped. After that, they stay only if a row names them. Hold
+/// it over the commit.
 pub struct ArtifactHold(Option<Box<dyn FnOnce() + Send>>);
 
 impl ArtifactHold {
-    /// `release` is called once, when this is dropped.
+    /// Creates a hold. `release` is called once, when this is dropped.
     pub fn new(release: impl FnOnce() + Send + 'static) -> Self {
         Self(Some(Box::new(release)))
     }
@@ -324,7 +326,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is let through leads to a file beneath any directory that it is put into.
+        /// Checks that every accepted name stays below the directory to which it is joined.
         #[test]
         fn a_name_never_leaves_its_directory(
             text in prop_oneof![".{0,40}", "[./\\\\a-c ]{1,20}", "(\\.\\.?/){0,4}[a-z/]{0,6}"],

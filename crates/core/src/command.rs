@@ -1,8 +1,9 @@
-//! Agents that are commands: any program in place of a loop of our own.
+//! Agents that run a command: any program in place of the built-in loop.
 //!
-//! A session of such an agent has *lives*, one after the other: each is one start of the command.
-//! What ends a life, whether another begins and when is decided by the session like everything
-//! else ([`crate::session`]); a Hive keeps the process ([`crate::process`]).
+//! A session of such an agent has *attempts* (`Life`), one after the other: each is one start of
+//! the command. The session decides what ends an attempt and whether and when another starts, as it
+//! decides everything else ([`crate::session`]). A Hive supervises the process
+//! ([`crate::process`]).
 
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -18,96 +19,100 @@ use crate::process::{EndedBy, ExitStatus, GroupLimits, GroupWish};
 use crate::sandbox::SandboxLevel;
 use crate::time::Timestamp;
 
-/// Longest argument of a program, in bytes: Linux takes 128 KiB with the zero at the end
+/// Longest argument of a program, in bytes. Linux allows 128 KiB including the final zero
 /// (`MAX_ARG_STRLEN`).
 pub const MAX_ARGUMENT: usize = (128 << 10) - 1;
 
-/// Stands for the session's task in an argument.
+/// The placeholder for the session's task in an argument.
 pub const TASK: &str = "{task}";
-/// Longest command line, program and arguments together, in bytes.
+/// Longest command line in bytes, program and arguments together.
 pub const MAX_ARGV: usize = 120_000;
-/// Most paths that a command is granted, of each kind.
+/// Most granted paths of a command, of each kind.
 pub const MAX_GRANTS: usize = 64;
 
-/// Whether a command ends by itself or goes on until somebody ends it.
+/// Whether a command ends by itself or runs until somebody ends it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CommandKind {
-    /// It does its task and ends. Behind pipes its input is closed.
+    /// The command does its task and ends. Without a terminal, its stdin is closed.
     #[default]
     Task,
-    /// It takes more input for as long as it lives.
+    /// The command takes further input while it runs.
     Session,
 }
 
-/// The command of an agent, as a user writes it.
+/// The command of an agent as a user writes it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CommandSpec {
-    /// Program and arguments. `{task}` in an argument becomes the task; where it stands nowhere
-    /// and the task is not empty, the task is the last argument. With `claude` and `codex` it may
-    /// be empty, or hold only options: then the program is the provider's, and these are added.
+    /// Program and arguments. `{task}` in an argument is replaced by the task. If no argument
+    /// contains it and the task is not empty, the task is appended as the last argument. With
+    /// `claude` and `codex` it may be empty or contain only options, which are then added to the
+    /// provider's program.
     #[serde(default)]
     pub argv: Vec<String>,
-    /// The program and its arguments are run as they are: `{task}` means nothing in them, and the
-    /// task, which only says what is run, is not added.
+    /// Runs the program and its arguments unchanged: `{task}` is not replaced and the task is not
+    /// appended. The task then only describes what is run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exact: bool,
     #[serde(default)]
     pub provider: Provider,
-    /// The model that the provider's program is to use; the program's own choice without it.
+    /// The model that the provider's program uses. Default: the program's own choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     #[serde(default)]
     pub kind: CommandKind,
-    /// A terminal of its own in place of pipes.
+    /// Gives the command its own terminal in place of pipes.
     #[serde(default)]
     pub terminal: bool,
-    /// Added to what every session's environment has.
+    /// Variables, added to the environment of every session.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<(String, String)>,
-    /// Variables and the credentials of the Hive that they get at each start. The values are
-    /// stored nowhere.
+    /// Variables and the credentials of the Hive whose values they get at each start. The values
+    /// are not stored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env_from: Vec<(String, String)>,
     #[serde(default)]
     pub restart: RestartRules,
-    /// Seconds without output after which a life is ended as stuck; 0 is never.
+    /// Seconds without output or CPU use after which an attempt is ended as stuck; 0 means never.
     #[serde(default)]
     pub activity_timeout: u32,
-    /// In a sandbox: files and directories of the host that it may read beyond the system's.
+    /// Files and directories of the host that it may read in a sandbox, in addition to the
+    /// system's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub read: Vec<PathBuf>,
-    /// In a sandbox: files and directories of the host that it may write beyond its own.
+    /// Files and directories of the host that it may write in a sandbox, in addition to its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub write: Vec<PathBuf>,
-    /// In a sandbox: its network. `None`: the mesh; see [`CommandSpec::network_in`].
+    /// Its network in a sandbox. `None`: the mesh; see [`CommandSpec::network_in`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
-    /// The models that its program may ask this server for: names, or beginnings that end in `*`.
-    /// Empty: all there are.
+    /// The models that its program may request from this server: names, or prefixes that end in
+    /// `*`. If empty, it may use all models.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<String>,
-    /// Whether its program is told to ask this server for models. `None`: Claude Code and Codex
-    /// are, where the server has what they need.
+    /// Whether its program requests models from this server. `None`: Claude Code and Codex do, if
+    /// the server has what they need.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<bool>,
-    /// Of all that one life starts.
+    /// Limits of all processes of one attempt together.
     #[serde(default, skip_serializing_if = "CommandLimits::is_none")]
     pub limits: CommandLimits,
 }
 
-/// Bounds of all that one life of a command starts, sandbox or none. `None` is no bound.
+/// Limits of all processes of one attempt together, with or without a sandbox. `None` means no
+/// limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CommandLimits {
-    /// In MiB, from 16 to 16,777,216. Who needs more is killed by the kernel.
+    /// Memory in MiB, from 16 to 16,777,216. The kernel kills processes that need more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u32>,
-    /// At once, threads among them, from 8 to 1,000,000. Who starts more gets an error.
+    /// Processes and threads at one time, from 8 to 1,000,000. Starting more fails with an error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processes: Option<u32>,
-    /// Of one processor's time, from 1 to 100,000: 150 is one and a half processors.
+    /// CPU time in percent of one processor, from 1 to 100,000: 150 means one and a half
+    /// processors.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_percent: Option<u32>,
 }
@@ -127,7 +132,7 @@ impl CommandLimits {
         [self.memory_mb, self.processes, self.cpu_percent]
     }
 
-    /// Whether anything is bounded less than by `other`.
+    /// Returns whether any limit is higher than in `other`.
     fn are_wider_than(self, other: Self) -> bool {
         self.each().into_iter().zip(other.each()).any(|(own, other)| match (own, other) {
             (_, None) => false,
@@ -136,7 +141,7 @@ impl CommandLimits {
         })
     }
 
-    /// These, and those of `other` where there is none of these.
+    /// Returns these limits, completed with those of `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -146,7 +151,7 @@ impl CommandLimits {
         }
     }
 
-    /// The control group that a life gets.
+    /// Returns the control group for an attempt.
     pub fn group(self) -> GroupWish {
         if self.is_none() {
             return GroupWish::IfPossible;
@@ -159,12 +164,12 @@ impl CommandLimits {
     }
 }
 
-/// [`RestartPolicy`] as it is written.
+/// A [`RestartPolicy`] in its written form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RestartRules {
     pub when: RestartWhen,
-    /// Within `max_seconds`; 0 is no bound.
+    /// Restarts allowed within `max_seconds`; 0 means no limit.
     pub max_restarts: u32,
     pub max_seconds: u32,
     pub backoff_ms: u32,
@@ -188,7 +193,7 @@ impl From<RestartRules> for RestartPolicy {
     }
 }
 
-/// What is wrong with a command.
+/// A mistake in a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
     #[error("the command is empty: give a program and its arguments")]
@@ -220,11 +225,11 @@ pub enum CommandError {
 }
 
 impl CommandSpec {
-    /// Whether this can be run.
+    /// Checks that this command can be run.
     ///
     /// # Errors
     ///
-    /// [`CommandError`], in words for a user.
+    /// [`CommandError`], with the text for the user.
     pub fn check(&self) -> Result<(), CommandError> {
         let own = launch::is_own(self);
         if !own && self.argv.first().is_none_or(|program| program.trim().is_empty()) {
@@ -268,8 +273,9 @@ impl CommandSpec {
         Ok(())
     }
 
-    /// Whether this is granted more of the host than `other`: a path, the network, or what its
-    /// bounds hold back; or the same for another program, whose grant it is not.
+    /// Returns whether this has more access to the host than `other`: a path, the network, or a
+    /// higher limit. Also true for another program with the same access, since the grant was not
+    /// for that program.
     pub fn grants_more_than(&self, other: &Self) -> bool {
         let granted =
             !self.read.is_empty() || !self.write.is_empty() || reach(self.network) > reach(None);
@@ -283,25 +289,25 @@ impl CommandSpec {
             || self.limits.are_wider_than(other.limits)
     }
 
-    /// Whether it runs the same program in the same way; not with what rights.
+    /// Returns whether it runs the same program in the same way, whatever its access.
     pub fn runs_as(&self, other: &Self) -> bool {
         (&self.argv, self.exact, &self.env, self.provider)
             == (&other.argv, other.exact, &other.env, other.provider)
     }
 
-    /// Its network in a sandbox: the mesh, where nobody chose, but in rooms of before
-    /// ([`RoomMade::serves`](crate::room::RoomMade::serves)).
+    /// Returns its network in a sandbox. The default is the mesh, except in environments that were
+    /// created before there was a mesh ([`RoomMade::serves`](crate::room::RoomMade::serves)).
     pub fn network_in(&self, serves: bool) -> Network {
         self.network.unwrap_or(if serves { Network::Host } else { Network::Mesh })
     }
 
-    /// Whether the system starts a program with this task among its arguments: of each it takes
-    /// [`MAX_ARGUMENT`] bytes at most.
+    /// Returns whether the system can start a program with this task as an argument. Each argument
+    /// may have at most [`MAX_ARGUMENT`] bytes.
     pub fn takes(&self, task: &str) -> bool {
         task.len() <= MAX_ARGUMENT && self.line(task).iter().all(|arg| arg.len() <= MAX_ARGUMENT)
     }
 
-    /// The command line for this task.
+    /// Returns the command line for this task.
     pub fn line(&self, task: &str) -> Vec<String> {
         if self.exact {
             return self.argv.clone();
@@ -322,8 +328,8 @@ impl CommandSpec {
     }
 }
 
-/// How much a choice of network may come to reach. No choice may come to be the host's,
-/// in rooms of before.
+/// Ranks how much a network setting may reach. The default may mean the host's network, in
+/// environments that were created before there was a mesh.
 fn reach(network: Option<Network>) -> u8 {
     match network {
         Some(Network::None) => 0,
@@ -333,7 +339,7 @@ fn reach(network: Option<Network>) -> u8 {
     }
 }
 
-/// By its words alone; what is there is looked at when a life begins.
+/// Checks only the path's text. Whether the path exists is checked when an attempt starts.
 fn may_be_granted(path: &Path) -> bool {
     let mut parts = path.components();
     parts.next() == Some(Component::RootDir)
@@ -342,81 +348,85 @@ fn may_be_granted(path: &Path) -> bool {
         && path.to_str().is_some_and(|text| !text.contains('\0'))
 }
 
-/// What a Hive is to run for one life.
+/// The program that a Hive runs for one attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launch {
-    /// Which life of the session: the first is 1.
+    /// Number of the attempt, from 1.
     pub life: u32,
     pub argv: Vec<String>,
-    /// Beside what every session's environment has.
+    /// Variables, added to the environment of every session.
     pub env: Vec<(String, String)>,
     pub terminal: bool,
     pub input: Input,
-    /// The program is its provider's: it is found in the server's `PATH`.
+    /// Whether the program is its provider's, found in the server's `PATH`.
     pub is_own: bool,
-    /// What it was to answer has been answered: an input that is open until then is closed.
+    /// Whether it has already answered. If its stdin is open for an answer, it is closed.
     pub answered: bool,
     pub provider: Provider,
-    /// Variables and the credentials that they get.
+    /// Variables and the credentials whose values they get.
     pub env_from: Vec<(String, String)>,
-    /// From where in the session's log its output is read for facts; `None` when it is not.
+    /// Position in the session's log from which its output is read for facts; `None` if it is not
+    /// read.
     pub read_from: Option<u64>,
-    /// Typed right after the start, as it is. There until the start has been recorded.
+    /// Text typed right after the start, unchanged. `None` after the start was recorded.
     pub first: Option<String>,
-    /// The conversation that it is to go on with.
+    /// The conversation that it continues.
     pub conversation: Option<String>,
-    /// To be said when this much time passed without output.
+    /// Time without output after which the Hive reports [`Notice::Silent`].
     pub silence: Option<Duration>,
-    /// In a sandbox: what it may read and write beyond its own, and its network.
+    /// Paths that it may read in a sandbox, in addition to its own.
     pub read: Vec<PathBuf>,
     pub write: Vec<PathBuf>,
     pub network: Network,
-    /// Its room's ports on the host's loopback that it is to serve on itself.
+    /// Ports of its environment on the host's loopback, on which it serves itself.
     pub ports: Vec<u16>,
-    /// Those on which services and databases of its room listen.
+    /// Ports on which services and databases of its environment listen.
     pub reaches: Vec<u16>,
-    /// Those that it does not reach over the mesh.
+    /// Services and databases that it cannot reach over the mesh.
     pub beyond: Vec<String>,
-    /// Where it begins, in the session's room. `None`: it has none, and works in its workspace.
+    /// The directory in the session's environment in which it starts. `None`: there is no
+    /// environment, and it works in its workspace.
     pub directory: Option<PathBuf>,
-    /// The top of the room's worktree: all of it is shown in a sandbox.
+    /// Top directory of the environment's worktree. A sandbox shows all of it.
     pub worktree: Option<PathBuf>,
-    /// Whether it is told to ask this server for models: see [`CommandSpec::gateway`].
+    /// Whether it requests models from this server: see [`CommandSpec::gateway`].
     pub gateway: Option<bool>,
     pub limits: CommandLimits,
-    /// What its sandbox shows beside that, read-only, for the worktree to be whole.
+    /// Further directories that its sandbox shows read-only, because the worktree needs them.
     pub borrowed: Vec<PathBuf>,
     /// See [`crate::room::RoomMade::bounded`].
     pub bounded: bool,
-    /// What the project asks its commands to run in; the stronger of this and the agent's holds.
+    /// The sandbox level that the project requires. The stronger of this and the agent's level
+    /// applies.
     pub sandbox: Option<SandboxLevel>,
 }
 
-/// How the life of a command ended.
+/// The end of an attempt of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LifeEnded {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// Why there is neither: it did not start, or its keeper was lost.
+    /// Why there is neither exit code nor signal: it did not start, or its supervisor process was
+    /// lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     pub at: Timestamp,
-    /// Processes that it left behind and that were ended after it.
+    /// Number of processes that it left running and that were ended after it.
     #[serde(default)]
     pub leftovers: u32,
-    /// Processes that could not be ended.
+    /// Number of processes that could not be ended.
     #[serde(default)]
     pub survivors: u32,
     pub by: EndedBy,
-    /// Somebody removed a part of its log while it ran.
+    /// Whether somebody removed a part of its log while it ran.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub log_removed: bool,
 }
 
 impl LifeEnded {
-    /// Of a life of which nobody knows how its command ended, or that never began.
+    /// Creates the end of an attempt that never started, or whose exit status is not known.
     pub fn lost(reason: String, at: Timestamp) -> Self {
         let (exit_code, signal, reason) = (None, None, Some(reason));
         let (leftovers, survivors, by) = (0, 0, EndedBy::Itself);
@@ -424,7 +434,7 @@ impl LifeEnded {
         Self { exit_code, signal, reason, at, leftovers, survivors, by, log_removed }
     }
 
-    /// `None` when it is not known how the command itself ended.
+    /// Returns the exit status; `None` if it is not known.
     pub fn status(&self) -> Option<ExitStatus> {
         match (self.exit_code, self.signal) {
             (Some(code), _) => Some(ExitStatus::Code(code)),
@@ -433,7 +443,7 @@ impl LifeEnded {
         }
     }
 
-    /// In words, after "the command".
+    /// Returns a description that follows "the command".
     pub fn told(&self) -> String {
         match (self.status(), &self.reason) {
             (Some(ExitStatus::Code(code)), _) => format!("exited with {code}"),
@@ -444,35 +454,35 @@ impl LifeEnded {
     }
 }
 
-/// What a Hive notices about a life.
+/// An observation of a Hive about an attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Notice {
     /// It waits for a person.
     Waits(Question),
-    /// It does not wait any more: somebody answered in its terminal, or it went on by itself.
+    /// It no longer waits: somebody answered in its terminal, or it continued by itself.
     GoesOn,
-    /// No output for as long as its agent allows.
+    /// It has written no output for as long as its agent allows.
     Silent { seconds: u64 },
-    /// What its own protocol said.
+    /// Its own protocol reported something.
     Told(Box<Told>),
 }
 
-/// How somebody wants a command ended.
+/// How somebody wants a command to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopHow {
-    /// TERM to all of its processes, and KILL after this long.
+    /// Sends TERM to all of its processes, and KILL after this time.
     Stop {
         grace_ms: u32,
     },
     Kill,
 }
 
-/// What reaches a session about its command.
+/// An input of a session about its command.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LifeInput {
-    /// The program runs.
+    /// The program is running.
     Started {
         effect: u64,
         pid: u32,
@@ -489,33 +499,33 @@ pub enum LifeInput {
         how: StopHow,
         by: String,
     },
-    /// The delay before the next life is over.
+    /// The delay before the next attempt is over.
     Due,
 }
 
-/// What a Hive says about a life while it goes on.
+/// A Hive's report about a running attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LifeWord {
     Started {
         pid: u32,
     },
     Noticed(Notice),
-    /// What its output said, up to this place in the log.
+    /// The facts in its output up to this position in the log.
     Read {
         upto: u64,
         facts: Vec<Fact>,
     },
 }
 
-/// What a session wants of a life under way.
+/// An order of a session to a running attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LifeOrder {
     End {
         how: StopHow,
         reason: String,
     },
-    /// A line for its input. `by`: the person whose words these are; `asked_at`: where in the log
-    /// the line begins that they answer, if its protocol asked.
+    /// Types a line into its input. `by` is the person who wrote it. `asked_at` is the log position
+    /// of the question that it answers, if its protocol asked.
     Type {
         text: String,
         by: String,
@@ -526,23 +536,23 @@ pub enum LifeOrder {
 /// A session's command as a list shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandRow {
-    /// The life under way, or the last one; 0 before the first.
+    /// Number of the running or last attempt; 0 before the first.
     pub life: u32,
-    /// Of the main process, while it runs.
+    /// Id of the main process while it runs.
     pub pid: Option<u32>,
-    /// Restarts in all.
+    /// Number of restarts.
     pub restarts: u32,
-    /// Of the last life that ended.
+    /// Exit code of the last attempt that ended.
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
-    /// When the next life begins, while it waits for that.
+    /// Time of the next attempt, while the session waits for it.
     pub restart_at: Option<Timestamp>,
-    /// The life under way was asked to end.
+    /// Whether the running attempt was asked to end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopping: bool,
     /// The provider's own id of the conversation.
     pub conversation: Option<String>,
-    /// Somebody removed a part of its log while one of its lives went on.
+    /// Whether somebody removed a part of its log during an attempt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub log_removed: bool,
 }

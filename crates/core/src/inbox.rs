@@ -1,14 +1,14 @@
-//! What waits for a human, in one shape: approvals, questions, raises, and work that is left.
+//! The inbox: approvals, questions, budget requests (`Raise`) and undecided work, as one type.
 //!
-//! An [`InboxItem`] is a projection. A session that begins to wait has one open item, written in
-//! the commit that says so; the commit that ends the wait closes it. So "what waits" is one list,
-//! whoever asks, and an item is answered once, from wherever the first answer comes.
+//! An [`InboxItem`] is a projection. When a session starts to wait, the same commit writes one open
+//! item, and the commit that ends the wait closes it. So there is one list of everything that
+//! waits, and the first answer from any client closes an item.
 //!
-//! [`Waiting`] is the session's half: what it waits for, decided by the pure machine and
-//! therefore the same in every replay. Where to start: [`crate::session::Session::waiting`].
+//! [`Waiting`] is the session's part: what it waits for. The pure state machine decides it, so it
+//! is the same in every replay. Where to start: [`crate::session::Session::waiting`].
 //!
-//! A raise is a request for more of a limit (see [`crate::budget`]): by a session that the limit
-//! stops, or as a warning that a soft limit is reached, behind which no session waits.
+//! A budget request (see [`crate::budget`]) comes from a session that the limit stopped. A warning
+//! that a soft limit was reached has the same kind, but no session waits for it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,24 +21,26 @@ use crate::time::Timestamp;
 
 /// Longest title, in characters.
 const TITLE: usize = 200;
-/// Arguments up to so many bytes of JSON stand whole in an item; of longer ones each text is cut.
+/// Largest arguments that an item contains in full, in bytes of JSON. In larger ones, each text is
+/// shortened.
 const ARGS_WHOLE: usize = 32 << 10;
-/// What is left of a text of arguments that are too long, in characters.
+/// Longest text in shortened arguments, in characters.
 const ARG_CUT: usize = 2_000;
 
-/// The answer to a raise that refuses it: what asked ends. Every other answer lets it try again.
+/// The answer that refuses a budget request and ends the session. Every other answer lets it try
+/// again.
 pub const DENY: &str = "deny";
 
-/// What is wanted of a human.
+/// The kind of answer that an item needs from a human.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum InboxKind {
     /// Consent to one action.
     Approval,
-    /// Words.
+    /// A text that answers a question.
     Question,
-    /// More of a limit.
+    /// A higher limit.
     Raise,
-    /// A decision over the work of a run that nobody watched: see [`crate::session::left`].
+    /// A decision about the work of a run that nobody watched: see [`crate::session::left`].
     Work,
 }
 
@@ -59,16 +61,16 @@ impl InboxKind {
     }
 }
 
-/// Where an item stands. Only open ones can be answered.
+/// The state of an item. Only open items can be answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum InboxState {
     Open,
     Approved,
     Denied,
     Answered,
-    /// Approved when it was too late: the same is asked anew, as another item.
+    /// It was approved too late. The approval is requested again, as another item.
     Expired,
-    /// Nobody wants to know any more: what asked has ended.
+    /// The session that created it has ended, so no answer is needed.
     Withdrawn,
 }
 
@@ -92,46 +94,46 @@ impl InboxState {
     }
 }
 
-/// One thing that waits, or waited, for a human.
+/// A request or warning for a human.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InboxItem {
     pub id: InboxId,
     pub colony: ColonyId,
-    /// Who waits; `None` where no session does.
+    /// The session that waits; `None` if there is none.
     pub session: Option<SessionId>,
-    /// The record that it is asked for, such as a fleet; that of the session.
+    /// The record, such as a fleet, that owns the session and for which the item was created.
     pub owner: Option<RecordId>,
     pub agent: Option<AgentId>,
-    /// The agent's name when it asked; empty where no agent did.
+    /// The agent's name at the time of the request; empty if there is no agent.
     pub agent_name: String,
-    /// The session's epoch when it asked.
+    /// The session's epoch at the time of the request.
     pub epoch: u32,
     pub kind: InboxKind,
     pub state: InboxState,
-    /// One line that says what it is about; at most 200 characters.
+    /// A one-line summary, at most 200 characters.
     pub title: String,
-    /// An object. Of an approval, what `approval.requested` says, with `prompt`, `sandbox` and
-    /// `workspace`; arguments beyond 32 KiB are cut and `args_cut` is true. Of a question,
-    /// `prompt`, `reason` and `step_id`.
+    /// An object. For an approval: the fields of `approval.requested`, with `prompt`, `sandbox` and
+    /// `workspace`. Arguments above 32 KiB are shortened, and `args_cut` is then true. For a
+    /// question: `prompt`, `reason` and `step_id`.
     pub details: Value,
-    /// Items with the same key may be shown, and answered, together.
+    /// Group key. Items with the same key may be shown and answered together.
     pub group: Option<String>,
     pub asked_at: Timestamp,
-    /// From then on a consent is too late.
+    /// Time after which an approval is too late.
     pub expires_at: Option<Timestamp>,
-    /// When it was closed.
+    /// Time at which it was closed.
     pub answered_at: Option<Timestamp>,
     /// Who closed it.
     pub answered_by: Option<String>,
-    /// The words of the answer, or the reason given with a decision.
+    /// The text of the answer, or the reason given with a decision.
     pub answer: Option<String>,
-    /// The place of its last change in the order of all commits. Whoever writes an item leaves it
-    /// 0: the store fills it in.
+    /// Position of its last change in the order of all commits. Writers set 0; the store fills it
+    /// in.
     pub changed: u64,
 }
 
 impl InboxItem {
-    /// An open item that is of no session, no agent and no group, and has no end.
+    /// Creates an open item without session, agent, group and expiry.
     pub fn open(
         id: InboxId,
         colony: ColonyId,
@@ -162,7 +164,7 @@ impl InboxItem {
         }
     }
 
-    /// The item that `input` closes, as it stands after. `now` is the commit's time.
+    /// Returns the item as closed by `input`. `now` is the commit's time.
     #[must_use]
     pub fn closed_by(self, input: &Input, now: Timestamp) -> Self {
         let late = self.expires_at.is_some_and(|at| now >= at);
@@ -207,18 +209,18 @@ impl InboxItem {
         Self { state, answered_at: Some(now), answered_by: by, answer, ..self }
     }
 
-    /// Its place in a list.
+    /// Returns its position in a list.
     pub fn cursor(&self) -> InboxCursor {
         InboxCursor { asked_at: self.asked_at, id: self.id }
     }
 
-    /// A field of the details that is a text.
+    /// Returns a text field of the details.
     pub fn detail(&self, key: &str) -> Option<&str> {
         self.details.get(key).and_then(Value::as_str)
     }
 }
 
-/// A place in a list of items, newest first: ids alone do not tell what was asked when.
+/// A position in a list of items, newest first. An id alone does not say when an item was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct InboxCursor {
     pub asked_at: Timestamp,
@@ -231,7 +233,7 @@ impl fmt::Display for InboxCursor {
     }
 }
 
-/// A text that no list has handed out.
+/// The error for a text that is not a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a cursor of the inbox")]
 pub struct CursorError;
@@ -251,7 +253,7 @@ impl FromStr for InboxCursor {
     }
 }
 
-/// Which items a list has; all that is given must fit.
+/// The conditions of a list of items. All that are given must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InboxFilter {
     pub colony: Option<ColonyId>,
@@ -261,7 +263,7 @@ pub struct InboxFilter {
     pub group: Option<String>,
 }
 
-/// Open items.
+/// Numbers of open items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InboxCounts {
     pub approvals: u64,
@@ -276,7 +278,7 @@ impl InboxCounts {
     }
 }
 
-/// What a session waits for a human to say.
+/// What a session needs from a human.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Waiting {
     pub id: InboxId,
@@ -288,7 +290,7 @@ pub struct Waiting {
     pub expires_at: Option<Timestamp>,
 }
 
-/// A text in one line, cut where it gets too long for a title.
+/// Returns a text as one line, shortened to the length of a title.
 pub fn title(text: &str) -> String {
     let mut line = String::new();
     for word in text.split_whitespace() {
@@ -310,7 +312,7 @@ pub fn title(text: &str) -> String {
     }
 }
 
-/// Arguments as an item shows them, and whether something is missing.
+/// Returns the arguments as an item shows them, and whether they were shortened.
 pub(crate) fn shown_args(args: &Value) -> (Value, bool) {
     fn cut(value: &Value) -> Value {
         match value {

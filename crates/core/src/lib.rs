@@ -1,8 +1,9 @@
-//! The ground floor: ids, vocabulary, pure state machines, and the ports that adapters fill.
+//! The lowest crate: ids, vocabulary, pure state machines, and the ports that adapters implement.
 //!
-//! No tokio, no files, no sockets, no clock, no randomness: time and ids are arguments, and
-//! nothing here can fail for a reason outside. `serde` appears only for what stands in the log
-//! (its payloads are this crate's own format); what crosses the network to users is in `api`.
+//! It uses no tokio, files, sockets, clock or randomness: time and ids are arguments, and nothing
+//! here can fail for an outside reason. Only types that are stored in the log derive `serde`
+//! traits, because this crate defines the format of log payloads. Types that cross the network to
+//! users are in `api`.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -61,5 +62,5 @@ pub mod tool_source;
 pub mod trace;
 pub mod vault;
 
-/// A boxed future: ports are `dyn`, and a box per call costs nothing next to the call.
+/// A boxed future. Ports are `dyn`, and one box per call costs nothing compared with the call.
 pub type Fut<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

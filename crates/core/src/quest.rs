@@ -1,11 +1,12 @@
-//! Quests: a task that is to succeed so many times, as a pure function of what is wanted and seen.
+//! Quests: a task that must succeed a given number of times, as a pure function of the desired and
+//! the observed state.
 //!
-//! A quest starts sessions, called attempts and numbered from 0. The name of an attempt's session
-//! follows from the quest's id and the number ([`session_name`]), and so does the key that makes its
-//! start idempotent. [`decide`] answers with the status to be written first and with what to do once
-//! it is written: an attempt stands in the status before its session is made, so that a crash at any
-//! point leaves something that the next look finishes. Whoever carries out a [`Plan`] compares and
-//! sets the status, and does nothing of a plan whose status was not written.
+//! A quest starts sessions, called attempts and numbered from 0. The quest's id and the number
+//! determine the name of an attempt's session ([`session_name`]) and the key that makes its start
+//! idempotent. [`decide`] returns the status to write first and the actions to take after it is
+//! written. An attempt is in the status before its session is created, so the next pass can finish
+//! what a crash interrupted. The caller must write the status of a [`Plan`] with compare-and-set,
+//! and take no action of a plan whose status was not written.
 
 mod spec;
 #[cfg(test)]
@@ -23,23 +24,23 @@ use crate::time::Timestamp;
 
 pub use spec::{MAX_COMPLETIONS, MAX_PARALLELISM, MAX_RETRIES, QuestSpec, schema};
 
-/// Holds a quest that is being deleted until its sessions have ended.
+/// Keeps a deleted quest until its sessions have ended.
 pub const FINALIZER: &str = "overmind/quest";
 /// The longest wait between two attempts, and between two tries to start one.
 pub const MAX_BACKOFF: Duration = Duration::from_mins(5);
 
-/// Who wrote a spec, and what they were allowed then.
+/// The author of a spec, with their rights at that time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Author {
     pub name: String,
     pub role: Role,
 }
 
-/// One session that a quest has started, or is about to.
+/// One session that a quest has started or will start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
     pub number: u32,
-    /// Known once it was seen.
+    /// The session's id, set after it was first seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
 }
@@ -50,7 +51,7 @@ pub struct Attempt {
 pub struct QuestStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub author: Option<Author>,
-    /// Attempts so far: the number of the next one.
+    /// Number of attempts so far, which is the number of the next one.
     pub attempts: u32,
     pub succeeded: u32,
     pub failed: u32,
@@ -61,23 +62,23 @@ pub struct QuestStatus {
     pub finished_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failed_at: Option<Timestamp>,
-    /// Starts that were refused in a row, and when the last one was.
+    /// Number of consecutive refused starts. `refused_at` is the time of the last one.
     pub refusals: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused_at: Option<Timestamp>,
     pub conditions: Vec<Condition>,
-    /// The generation of the spec that is decided on, for conditions; of the record, and not stored here.
+    /// The generation of the spec, for conditions. It comes from the record and is not stored here.
     #[serde(skip)]
     pub generation: u64,
 }
 
 impl QuestStatus {
-    /// Of a status as it is stored. What is no status of a quest is a new one.
+    /// Reads a stored status. An invalid one is read as the status of a new quest.
     pub fn read(status: &serde_json::Value) -> Self {
         Self::deserialize(status).unwrap_or_default()
     }
 
-    /// The attempt could not be started.
+    /// Records that the attempt could not be started.
     pub fn refuse(&mut self, reason: &str, message: String, now: Timestamp) {
         self.refusals = self.refusals.saturating_add(1);
         self.refused_at = Some(now);
@@ -112,7 +113,7 @@ impl QuestStatus {
         self.say(kind, ConditionStatus::True, reason, message, now);
     }
 
-    /// `Complete`, `Failed`, `Waiting` or `Running`.
+    /// Returns `Complete`, `Failed`, `Waiting` or `Running`.
     pub fn phase(&self) -> &'static str {
         ["Complete", "Failed", "Waiting"]
             .into_iter()
@@ -121,62 +122,63 @@ impl QuestStatus {
     }
 }
 
-/// What became of an attempt's session.
+/// The observed state of an attempt's session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     Open(SessionId),
     Succeeded,
-    /// Why, in words.
+    /// It failed, for this reason.
     Failed(String),
 }
 
-/// What is to be done, in this order: write `status`, then the rest in any order.
+/// The actions to take: write `status` first, then the rest in any order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub status: QuestStatus,
-    /// Attempts whose sessions are to be made. Making one that is there changes nothing.
+    /// Attempts whose sessions must be created. Creating an existing one changes nothing.
     pub start: Vec<u32>,
     pub cancel: Vec<SessionId>,
     pub end: End,
-    /// When to look again if nothing changes before.
+    /// Time of the next pass, if nothing changes before.
     pub again: Option<Timestamp>,
 }
 
-/// What becomes of the record itself.
+/// An action on the record itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Stays,
-    /// Its time after the end is over: delete it.
+    /// Delete it: its time to live after the end is over.
     Delete,
-    /// It is being deleted and nothing of it goes on: take [`FINALIZER`] off.
+    /// Remove [`FINALIZER`]: it is being deleted and nothing of it runs.
     Release,
 }
 
-/// The label of a session that says which attempt of its owner it is.
+/// The label of a session that contains its attempt number.
 pub const ATTEMPT: &str = "overmind/attempt";
 
-/// What the session of an attempt is called where that name is free: at most 63 characters. Nothing
-/// is found by it.
+/// Returns the name for the session of an attempt, if that name is free: at most 63 characters.
+/// Sessions are never looked up by this name.
 pub fn session_name(quest: &str, number: u32) -> String {
     let short: String = quest.chars().take(50).map(|c| if c == '.' { '-' } else { c }).collect();
     format!("{short}-{number}")
 }
 
-/// What an attempt's start is idempotent by.
+/// Returns the idempotency key of an attempt's start.
 pub fn start_key(id: RecordId, number: u32) -> String {
     format!("quest:{id}:{number}")
 }
 
-/// `first`, doubled with each further failure; at most [`MAX_BACKOFF`], and nothing after none.
+/// Returns the wait after `failures` failures: `first`, doubled with each further failure, at most
+/// [`MAX_BACKOFF`]. Zero without a failure.
 pub fn backoff(first: Duration, failures: u32) -> Duration {
     let Some(doublings) = failures.checked_sub(1) else { return Duration::ZERO };
     let times = 2_u32.checked_pow(doublings).unwrap_or(u32::MAX);
     first.saturating_mul(times).min(MAX_BACKOFF.max(first))
 }
 
-/// Decides what is to be done for a quest. `seen` has the sessions of its attempts by number, all
-/// that are active and all that have not ended. Deciding again on what the plan leads to answers a
-/// plan that does nothing.
+/// Decides the actions for a quest. `seen` contains the sessions of its attempts by number: all
+/// active ones and all that have not ended. Deciding again on the result of the plan returns a plan
+/// without actions.
 pub fn decide(
     spec: &QuestSpec,
     status: &QuestStatus,
@@ -244,7 +246,7 @@ pub fn decide(
     Plan { status: new, start, cancel, end, again: again.into_iter().min() }
 }
 
-/// Counts what has ended. Answers why the last one failed.
+/// Counts the sessions that have ended. Returns why the last one failed.
 fn absorb(new: &mut QuestStatus, seen: &BTreeMap<u32, Seen>, now: Timestamp) -> Option<String> {
     let counts = new.finished_at.is_none();
     let mut why = None;
@@ -284,7 +286,7 @@ fn absorb(new: &mut QuestStatus, seen: &BTreeMap<u32, Seen>, now: Timestamp) -> 
     why
 }
 
-/// Makes room for further attempts. Answers when to look again.
+/// Adds further attempts. Returns when to decide again.
 fn go_on(
     spec: &QuestSpec,
     new: &mut QuestStatus,

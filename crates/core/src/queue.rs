@@ -1,28 +1,29 @@
-//! Who runs next: fair, bounded, and as quick with ten thousand waiting as with one.
+//! The queue of sessions: fair, bounded, and equally fast for one and for ten thousand waiting
+//! sessions.
 //!
-//! Colonies take turns; within a colony its agents take turns; within an agent the oldest comes
-//! first. An agent or colony at its bound is passed over, and costs nothing while it is.
+//! Colonies take turns; within a colony its agents take turns; within an agent the oldest session
+//! runs first. An agent or colony at its limit is skipped at no cost.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::ids::{AgentId, ColonyId, SessionId};
 
-/// Bounds on what runs at once.
+/// Limits of concurrent sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     pub total: u32,
     pub per_colony: u32,
-    /// For agents that name no bound of their own.
+    /// The limit of agents that set none.
     pub per_agent: u32,
 }
 
-/// One session that waits or runs.
+/// A session that waits or runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     pub session: SessionId,
     pub colony: ColonyId,
     pub agent: AgentId,
-    /// The agent's own bound; 0 is none.
+    /// The agent's own limit; 0 means none.
     pub agent_bound: u32,
 }
 
@@ -31,20 +32,20 @@ struct Agent {
     waiting: VecDeque<SessionId>,
     running: u32,
     bound: u32,
-    /// Stands in its colony's round.
+    /// Whether it is in its colony's round.
     listed: bool,
 }
 
 #[derive(Debug, Default)]
 struct Colony {
     agents: HashMap<AgentId, Agent>,
-    /// Agents that have someone waiting and are below their bound.
+    /// Agents with waiting sessions that are below their limit.
     round: VecDeque<AgentId>,
     running: u32,
     listed: bool,
 }
 
-/// Everything that waits, and how much runs.
+/// All waiting sessions, and the numbers of running ones.
 #[derive(Debug)]
 pub struct FairQueue {
     bounds: Bounds,
@@ -73,8 +74,7 @@ impl FairQueue {
         self.running.len()
     }
 
-    /// Adds a session at the end of its agent's line. One that waits or runs already is not
-    /// added again.
+    /// Adds a session at the end of its agent's queue. Does nothing if it waits or runs already.
     pub fn push(&mut self, ticket: Ticket) {
         if self.waiting.contains_key(&ticket.session) || self.running.contains_key(&ticket.session)
         {
@@ -89,13 +89,13 @@ impl FairQueue {
         self.list(ticket.colony, ticket.agent);
     }
 
-    /// Takes a session out of its line: it was canceled. True if it stood there.
+    /// Removes a cancelled session from its queue. Returns whether it was there.
     pub fn remove(&mut self, session: SessionId) -> bool {
         // The line itself is cleaned when its turn comes: searching it would cost its length.
         self.waiting.remove(&session).is_some()
     }
 
-    /// The next session that may run now; it counts as running from here on.
+    /// Returns the next session that may run now, and counts it as running.
     pub fn pop(&mut self) -> Option<Ticket> {
         if self.running.len() >= self.bounds.total as usize {
             return None;
@@ -145,9 +145,9 @@ impl FairQueue {
         None
     }
 
-    /// Takes a place for a session that is only about to be made: as [`Self::push`] and
-    /// [`Self::pop`], when nobody waits and no bound is in the way. True if it counts as running
-    /// from here on; otherwise it has to stand in line like everybody.
+    /// Claims a place for a session that is about to be created, like [`Self::push`] and
+    /// [`Self::pop`] together. Returns true, and counts it as running, if no session waits and no
+    /// limit is reached. Otherwise the session must be pushed.
     pub fn claim(&mut self, ticket: Ticket) -> bool {
         let colony = self.colonies.get(&ticket.colony);
         let of_colony = colony.map_or(0, |colony| colony.running);
@@ -164,7 +164,8 @@ impl FairQueue {
         room
     }
 
-    /// Counts a session as running without its turn: it was resumed by a human, or recovered.
+    /// Counts a session as running without queueing, because a human resumed it or it was
+    /// recovered.
     pub fn run_now(&mut self, ticket: Ticket) {
         if self.running.insert(ticket.session, ticket).is_some() {
             return;
@@ -178,7 +179,7 @@ impl FairQueue {
         agent.running += 1;
     }
 
-    /// A running session ended or waits for a human: its place is free.
+    /// Frees the place of a session that ended or waits for a human.
     pub fn finished(&mut self, session: SessionId) {
         let Some(ticket) = self.running.remove(&session) else { return };
         let Some(colony) = self.colonies.get_mut(&ticket.colony) else { return };
@@ -201,8 +202,8 @@ impl FairQueue {
         if own == 0 { self.bounds.per_agent } else { own }
     }
 
-    /// Puts an agent into its colony's round, and the colony into the round of colonies, if
-    /// they have work and room.
+    /// Adds an agent to its colony's round, and the colony to the round of colonies, if they have
+    /// waiting sessions and are below their limits.
     fn list(&mut self, colony_id: ColonyId, agent_id: AgentId) {
         let Some(colony) = self.colonies.get_mut(&colony_id) else { return };
         if let Some(agent) = colony.agents.get_mut(&agent_id)

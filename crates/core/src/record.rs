@@ -1,13 +1,14 @@
-//! Records: declared things of every kind, kept in one store.
+//! Records: resources of every kind, kept in one store.
 //!
-//! A record has a spec (what somebody wants), a status (what was observed) and metadata. Its kind
-//! is one [`KindInfo`]: functions that check a spec and compute indexes, columns and the next time
-//! somebody must look. The store knows no kind. [`decide`] holds the decisions: pure functions from
+//! A record has a spec (the desired state), a status (the observed state) and metadata. Its kind is
+//! one [`KindInfo`]: functions that check a spec and compute indexes, columns and the time of the
+//! next pass. The store does not know kinds. [`decide`] contains the decisions: pure functions from
 //! the record that was read to the writes of one commit, each with its guard and its event.
 //!
-//! Writers compare and set: every write names the version it was decided on
+//! Writers use compare-and-set: every write names the version on which it was decided
 //! ([`crate::store::Guard::RecordVersion`]). `changed` orders the last writes of all records. It is
-//! never used twice, also when a name is deleted and created again; show it as the resource version.
+//! never used twice, even if a name is deleted and created again. The API shows it as the resource
+//! version.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -38,20 +39,20 @@ pub const MAX_NAME: usize = 253;
 /// Longest name of a kind, in bytes.
 pub const MAX_KIND: usize = 63;
 
-/// What is wrong with a text, in words that follow it: `must begin with a letter`.
+/// A mistake in a text, as words that follow the text: `must begin with a letter`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SyntaxError(pub String);
 
-/// The name of a kind, as it is stored: 1 to 63 small letters, digits and hyphens, the first of
-/// which is a letter. The store may hold kinds that this program does not know.
+/// The name of a kind as stored: 1 to 63 small letters, digits and hyphens, beginning with a
+/// letter. The store may contain kinds that this program does not know.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind(Box<str>);
 
 impl Kind {
     /// # Errors
     ///
-    /// The rule that the text breaks.
+    /// Returns the rule that the text breaks.
     pub fn parse(text: &str) -> Result<Self, SyntaxError> {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if text.len() > MAX_KIND || !text.starts_with(|c: char| c.is_ascii_lowercase()) {
@@ -71,16 +72,15 @@ impl Kind {
     }
 }
 
-/// The name of a record: labels of small letters, digits and hyphens, separated by dots, each of
-/// which begins and ends with a letter or digit. 1 to [`MAX_NAME`] bytes; what DNS calls a
-/// subdomain.
+/// The name of a record, a DNS subdomain: labels of small letters, digits and hyphens, separated by
+/// dots. Each label begins and ends with a letter or digit. 1 to [`MAX_NAME`] bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Box<str>);
 
 impl Name {
     /// # Errors
     ///
-    /// The rule that the text breaks, and where.
+    /// Returns the rule that the text breaks, and where.
     pub fn parse(text: &str) -> Result<Self, SyntaxError> {
         bounds::check_subdomain(text)?;
         Ok(Self(text.into()))
@@ -108,10 +108,10 @@ macro_rules! shown_as_text {
 }
 shown_as_text!(Kind Name);
 
-/// What tells a record from all others at one moment. A later record may have the same key.
+/// Identifies a record among those that exist at one time. A later record may have the same key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordKey {
-    /// First, because lists are in the order of kind, colony and name.
+    /// The first field, because lists are sorted by kind, colony and name.
     pub kind: Kind,
     pub colony: ColonyId,
     pub name: Name,
@@ -123,7 +123,7 @@ impl fmt::Display for RecordKey {
     }
 }
 
-/// What a record exists for: it goes when its owner does.
+/// The owner of a record, which is deleted when its owner is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
     Record(RecordId),
@@ -154,16 +154,16 @@ impl FromStr for Owner {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OwnerWish {
     Is(Owner),
-    /// The record of this kind and name: one that is there, or that the same apply creates.
+    /// The record of this kind and name, which exists or is created by the same apply.
     Named(Kind, Name),
 }
 
-/// An index entry that a kind computes: by it records are found without reading all of them.
+/// An index entry that a kind computes, for finding records without reading all of them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Term {
-    /// The same syntax as a label key without a prefix.
+    /// A name with the syntax of a label key without a prefix.
     pub name: Cow<'static, str>,
-    /// 0 to [`bounds::MAX_TERM`] bytes.
+    /// A text of 0 to [`bounds::MAX_TERM`] bytes.
     pub value: String,
 }
 
@@ -173,51 +173,51 @@ impl Term {
     }
 }
 
-/// At most [`bounds::MAX_TERMS`].
+/// At most [`bounds::MAX_TERMS`] terms.
 pub type Terms = Vec<Term>;
 
-/// A declared thing. Bounds of its parts are in [`bounds`].
+/// A resource. [`bounds`] contains the limits of its parts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
     pub id: RecordId,
     pub key: RecordKey,
-    /// Grows by one with every write, from 1.
+    /// Starts at 1 and increases by one with every write.
     pub version: u64,
-    /// Grows by one with every change of the spec, from 1.
+    /// Starts at 1 and increases by one with every change of the spec.
     pub generation: u64,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
     pub owner: Option<Owner>,
-    /// An object: what is wanted.
+    /// The desired state, an object.
     pub spec: Value,
-    /// An object: what was observed. `conditions` in it is a list, see [`condition`].
+    /// The observed state, an object. Its `conditions` are a list, see [`condition`].
     pub status: Value,
-    /// Computed by the kind at every write.
+    /// Index entries, computed by the kind at every write.
     pub terms: Terms,
-    /// When somebody must look at it again (a tick, a retry). Computed by the kind at every write.
+    /// Time of the next pass (a tick, a retry), computed by the kind at every write.
     pub due: Option<Timestamp>,
-    /// When it is to be deleted.
+    /// Time at which it is deleted.
     pub expires_at: Option<Timestamp>,
-    /// Since when it is being deleted; it stays until it has no finalizer.
+    /// Time at which deletion was requested. The record stays until it has no finalizer.
     pub deleting: Option<Timestamp>,
-    /// Who must clean up before it may go.
+    /// The controllers that must clean up before it is removed.
     pub finalizers: Vec<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     /// Who wrote it last.
     pub written_by: String,
-    /// The global number of the event of its last write. Filled by the store.
+    /// The global number of the event of its last write. Set by the store.
     pub changed: u64,
 }
 
 impl Record {
-    /// When somebody must look at it for any reason: the earlier of `due` and `expires_at`.
+    /// Returns the time of the next pass for any reason: the earlier of `due` and `expires_at`.
     pub fn wake(&self) -> Option<Timestamp> {
         earlier(self.due, self.expires_at)
     }
 }
 
-/// The earlier of two times, of which either may be missing.
+/// Returns the earlier of two times, either of which may be missing.
 pub fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
     [a, b].into_iter().flatten().min()
 }

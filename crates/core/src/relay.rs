@@ -1,14 +1,14 @@
-//! Model calls of others that pass through: a program speaks a provider's own API to us, and we
-//! pass on what it says with a key that it never sees.
+//! The gateway for model calls: a program sends a request in a provider's own API to this server,
+//! and the server passes it on with a provider key that the program never sees.
 //!
 //! ```text
 //! head + body ─▶ [`head`] what may pass ─▶ [`peek`] model, limits ─▶ [`Upstreams::plan`] where to
 //!             ─▶ [`Upstreams::open`] the answer's head ─▶ [`Pieces::next`] its bytes as they come
 //! ```
 //!
-//! The body is bytes: a few fields are looked at, and nothing is changed but the model's name where
-//! it is an alias. Where a key goes follows from the configuration; nothing that a caller sends
-//! has a say in it.
+//! The body is passed on as bytes: a few fields are read, and only a model name that is an alias is
+//! replaced. The configuration alone decides where a key is sent; nothing in a request can change
+//! that.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,14 +36,14 @@ pub use self::refusal::{Refusal, RefusalKind, is_trouble};
 /// Largest body of a request, in bytes.
 pub const MAX_BODY: usize = 32 << 20;
 
-/// Whose API a caller speaks; errors are in its shape.
+/// The API that a caller uses. Errors have its form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dialect {
     OpenAi,
     Anthropic,
 }
 
-/// What is asked of a provider.
+/// An operation of a provider's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Endpoint {
     /// OpenAI `chat/completions`.
@@ -54,7 +54,7 @@ pub enum Endpoint {
     Embeddings,
     /// Anthropic `messages`.
     Messages,
-    /// Anthropic `messages/count_tokens`: costs nothing.
+    /// Anthropic `messages/count_tokens`, which costs nothing.
     CountTokens,
 }
 
@@ -69,7 +69,7 @@ impl Endpoint {
         }
     }
 
-    /// Below the dialect's `v1/`.
+    /// Returns the path below the dialect's `v1/`.
     pub const fn path(self) -> &'static str {
         match self {
             Self::Chat => "chat/completions",
@@ -80,7 +80,7 @@ impl Endpoint {
         }
     }
 
-    /// As it stands in records: `chat`, `responses`, …
+    /// Returns the name in records: `chat`, `responses`, …
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Chat => "chat",
@@ -91,7 +91,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether a call costs money.
+    /// Returns whether a call costs money.
     pub const fn is_billed(self) -> bool {
         match self {
             Self::Chat | Self::Responses | Self::Embeddings | Self::Messages => true,
@@ -100,22 +100,22 @@ impl Endpoint {
     }
 }
 
-/// One request, as its caller made it.
+/// One request of a caller.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub endpoint: Endpoint,
-    /// Without the question mark. Part of what is passed on.
+    /// The query without the question mark. It is passed on.
     pub query: Option<String>,
-    /// Those that may be passed on: see [`head::request`].
+    /// The headers that may be passed on: see [`head::request`].
     pub headers: HeaderMap,
     pub body: Bytes,
     pub peek: Peek,
-    /// When it came.
+    /// Time of arrival.
     pub at: Timestamp,
     pub sent: Sent,
 }
 
-/// What of a call has left for a provider: only that can have cost something.
+/// Records whether a call was sent to a provider: only then can it have a cost.
 #[derive(Debug, Default)]
 pub struct Sent {
     begun: AtomicBool,
@@ -123,7 +123,7 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// To be said before the first byte leaves.
+    /// Marks the call as sent. Call this before the first byte is sent.
     pub fn mark(&self) {
         self.begun.store(true, Ordering::Relaxed);
     }
@@ -132,13 +132,13 @@ impl Sent {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// A provider had the request, and what it did with it will never be known: `hop` says which of
-    /// them. It may be billed.
+    /// Records that the provider of hop number `hop` received the request and that its result will
+    /// never be known. It may be billed.
     pub fn lose(&self, hop: usize) {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).push(hop);
     }
 
-    /// The hops that were asked without an end, one entry for each time.
+    /// Returns the hops whose result was lost, with one entry for each time.
     pub fn lost(&self) -> Vec<usize> {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -150,34 +150,35 @@ impl Clone for Sent {
     }
 }
 
-/// One place that a call can go to.
+/// A target of a call: a provider and a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
     pub provider: String,
-    /// What is asked there. Another one than the call's means translation.
+    /// The operation to call there. If it differs from the call's, the call is translated.
     pub endpoint: Endpoint,
     /// The model's name there.
     pub model: String,
 }
 
-/// What an answer has told so far about itself.
+/// The facts that an answer has reported so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// The provider's figures; `None` until it told them.
+    /// The provider's usage; `None` before it was reported.
     pub usage: Option<Usage>,
-    /// Whether those are the last ones: a stream tells some at its beginning.
+    /// Whether the usage is final. A stream reports some at its beginning.
     pub is_final: bool,
-    /// The model that answered, in the provider's words.
+    /// The model that answered, as the provider names it.
     pub model: Option<String>,
-    /// Bytes of text and arguments that were streamed: what a stream that was cut is judged by.
+    /// Bytes of streamed text and arguments, from which the usage of an interrupted stream is
+    /// estimated.
     pub said_bytes: u64,
-    /// Why it stopped.
+    /// Why the answer stopped.
     pub ending: Ending,
 }
 
 impl Tally {
-    /// What a call is settled by when its answer ended or was cut here. `prompt` bounds the input
-    /// where the provider did not tell it.
+    /// Returns the usage with which to settle a call that ended or was cut here. `prompt` is the
+    /// upper bound of the input if the provider did not report it.
     pub fn settled(&self, prompt: u64) -> Usage {
         // A token has some four bytes; three err on the safe side.
         let said = self.said_bytes.div_ceil(3);
@@ -189,12 +190,12 @@ impl Tally {
     }
 }
 
-/// An answer, of which the head is there.
+/// An answer whose head has arrived.
 pub struct Answer {
-    /// Which of the hops it was.
+    /// Index of the hop that answered.
     pub hop: usize,
     pub status: u16,
-    /// Those that may be passed on: see [`head::response`].
+    /// The headers that may be passed on: see [`head::response`].
     pub headers: HeaderMap,
     pub body: Box<dyn Pieces>,
 }
@@ -208,87 +209,88 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// An answer's body.
+/// The body of an answer.
 pub trait Pieces: Send {
-    /// The next bytes as they come, or `None` at the end.
+    /// Returns the next bytes as they arrive, or `None` at the end.
     ///
     /// # Errors
     ///
-    /// [`Cut`]: there will be no more, and what came is not the whole.
+    /// [`Cut`] if no more bytes will come and the answer is incomplete.
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped loses no bytes; the next one goes on. Dropping the body closes the
+    /// Dropping the future loses no bytes; the next call continues. Dropping the body closes the
     /// connection to the provider.
     fn next(&mut self) -> Fut<'_, Result<Option<Bytes>, Cut>>;
 
-    /// What is known of the answer so far.
+    /// Returns the facts known about the answer so far.
     fn tally(&self) -> Tally;
 }
 
-/// Why an answer has no end.
+/// Why an answer is incomplete.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct Cut {
-    /// In words; holds no key.
+    /// A text for people. It contains no key.
     pub why: String,
 }
 
-/// What is known about a model's price before a call.
+/// The highest cost of a call that is known in advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Worst {
-    /// Millionths of a US dollar at most.
+    /// At most this many millionths of a US dollar.
     Costs(u64),
-    /// It has no price in the table.
+    /// The model has no price in the table.
     Unknown,
 }
 
-/// A model that a caller may name.
+/// A model that a caller may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offered {
     pub name: String,
     pub provider: String,
 }
 
-/// All providers that calls can be passed on to.
+/// All providers to which calls can be passed on.
 pub trait Upstreams: Send + Sync + fmt::Debug {
-    /// Where a call for `model` can go, first choice first; never empty. Without I/O.
+    /// Returns the possible targets for `model`, first choice first; never empty. Does no I/O.
     ///
     /// # Errors
     ///
-    /// [`Refusal`]: no provider serves it in a form that can be had.
+    /// [`Refusal`] if no provider serves the model in a usable form.
     fn plan(&self, endpoint: Endpoint, model: &str) -> Result<Vec<Hop>, Refusal>;
 
-    /// What `usage` costs at `hop`, in millionths of a US dollar; `None`: no known price.
+    /// Returns the cost of `usage` at `hop` in millionths of a US dollar; `None` if the price is
+    /// not known.
     fn cost(&self, hop: &Hop, usage: &Usage) -> Option<u64>;
 
-    /// The most that a call with at most these figures can cost at `hop`: all input at the
-    /// dearest of the prices of input.
+    /// Returns the most that a call with at most this usage can cost at `hop`, with the highest of
+    /// the input prices for all input.
     fn worst(&self, hop: &Hop, usage: &Usage) -> Worst;
 
-    /// Asks one hop after the other until one answers, with the retries that can help, and waits
-    /// for the answer's head. A provider's own error is an answer when there is no other hop. Marks
-    /// [`Call::sent`] before anything leaves.
+    /// Tries one hop after the other, with useful retries, and waits for the answer's head. If
+    /// there is no other hop, a provider's own error is returned as the answer. Marks
+    /// [`Call::sent`] before anything is sent.
     ///
     /// # Errors
     ///
     /// [`Refusal`]: nobody answered, or we are not to ask.
     fn open<'a>(&'a self, call: &'a Call, hops: &'a [Hop]) -> Fut<'a, Result<Answer, Refusal>>;
 
-    /// Names that are known: aliases, and models that the configuration lists in full.
+    /// Returns the known names: aliases, and models that the configuration lists in full.
     fn offered(&self, dialect: Dialect) -> Vec<Offered>;
 
-    /// Whether a provider of this dialect has what it needs, so that agents' programs can be
-    /// pointed here.
+    /// Returns whether a provider of this dialect is configured completely, so that the programs of
+    /// agents can use this server.
     fn is_ready(&self, dialect: Dialect) -> bool;
 
-    /// Bytes of each request and of each answer that are kept with the record of a call; 0 is
-    /// none.
+    /// Returns how many bytes of each request and answer are stored with the record of a call; 0
+    /// means none.
     fn capture(&self) -> usize;
 }
 
-/// Whether `model` is among `allowed`: names, or beginnings that end in `*`. ASCII case does not
-/// matter.
+/// Returns whether `allowed` contains `model`. Its entries are names, or prefixes that end in `*`.
+/// ASCII case is ignored.
 pub fn may_use(allowed: &[String], model: &str) -> bool {
     let model = model.to_ascii_lowercase();
     allowed.iter().any(|pattern| match pattern.strip_suffix('*') {
@@ -297,7 +299,7 @@ pub fn may_use(allowed: &[String], model: &str) -> bool {
     })
 }
 
-/// Until a refused caller should come again, in whole seconds, at least one.
+/// Returns whole seconds until a refused caller should retry, at least one.
 pub fn retry_after_s(wait: Duration) -> u64 {
     wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).max(1)
 }

@@ -1,4 +1,4 @@
-//! Which failures of a tool are worth another try, and when.
+//! Decides which failures of a tool are retried, and when.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use serde_json::Value;
 use crate::ids::EffectId;
 use crate::tool::EffectClass;
 
-/// What kind of failure an error envelope tells of.
+/// The kind of failure in an error envelope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Category {
     /// The same call may succeed later.
     Transient,
     /// The same call would fail again.
     Permanent,
-    /// Nothing tells; treated as transient, for another try costs little.
+    /// The error does not tell. Treated as transient, because a retry costs little.
     Unknown,
 }
 
@@ -62,7 +62,7 @@ const PERMANENT: &[&str] = &[
     "unsupported_content",
 ];
 
-/// Classifies by the code, and only for codes that say nothing by the words of the message.
+/// Classifies an error by its code, and by its message only if the code is not specific.
 pub fn classify(error: &Value) -> Category {
     let text = |key| error.get(key).and_then(Value::as_str).unwrap_or("");
     let (code, message) = (text("code"), text("message").to_lowercase());
@@ -90,11 +90,11 @@ pub fn classify(error: &Value) -> Category {
     }
 }
 
-/// Errors that say the tool did not begin, so that even a *once* effect may be tried again.
+/// Error codes of tools that did not start, so that even a *once* effect may be retried.
 const DID_NOT_BEGIN: &[&str] =
     &["temporarily_unavailable", "rate_limited", "docker_unavailable", "sandbox_unavailable"];
 
-/// Whether a failed attempt may be followed by another.
+/// Returns whether a failed attempt may be retried.
 pub fn may_retry(class: EffectClass, error: &Value, attempt: u32, max_attempts: u32) -> bool {
     if attempt >= max_attempts {
         return false;
@@ -110,8 +110,8 @@ pub fn may_retry(class: EffectClass, error: &Value, attempt: u32, max_attempts: 
     }
 }
 
-/// How long to wait before attempt `attempt + 1`: 100 ms doubling to at most 30 s, give or take
-/// a fifth that the effect's id decides, so that a replay waits the same.
+/// Returns the wait before attempt `attempt + 1`: 100 ms, doubled each time, at most 30 s, plus or
+/// minus a fifth. The effect's id decides the variation, so that a replay waits equally long.
 pub fn backoff(effect: EffectId, attempt: u32) -> Duration {
     let base = 100_u64.saturating_mul(1 << attempt.saturating_sub(1).min(16)).min(30_000);
     let spread = base * 2 / 5;

@@ -1,9 +1,9 @@
-//! Rituals: quests that recur, as a pure function of schedule, time and what was done.
+//! Rituals: recurring quests, as a pure function of the schedule, the time and the earlier ticks.
 //!
-//! Each tick of the schedule is decided on once: the status keeps up to which tick that was done, and
-//! never goes back, whatever the clock does. Whoever carries out a [`Plan`] writes the status and
-//! creates the quests of its ticks in one commit, so that a crash neither loses nor doubles one.
-//! A quest is named after its tick ([`quest_name`]).
+//! Each tick of the schedule is decided once. The status contains the time up to which ticks were
+//! decided, which never goes back, even if the clock does. The caller must write the status of a
+//! [`Plan`] and create the quests of its ticks in one commit, so that a crash neither loses nor
+//! doubles a tick. A quest is named after its tick ([`quest_name`]).
 
 mod spec;
 #[cfg(test)]
@@ -19,9 +19,9 @@ use crate::time::Timestamp;
 
 pub use spec::{Concurrency, Missed, RitualSpec, schema};
 
-/// A tick that is decided on later than this is a missed one.
+/// A tick that is decided later than this counts as missed.
 pub const GRACE: Duration = Duration::from_secs(10);
-/// Most ticks that are caught up with at once; earlier ones are skipped.
+/// Most missed ticks that are caught up at once; earlier ones are skipped.
 pub const MAX_CATCH_UP: usize = 100;
 
 /// The status of a ritual.
@@ -30,37 +30,37 @@ pub const MAX_CATCH_UP: usize = 100;
 pub struct RitualStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub author: Option<Author>,
-    /// The generation that was looked at last; 0 before.
+    /// The last generation that was processed; 0 before the first.
     pub observed_generation: u64,
-    /// Schedule and zone of that generation.
+    /// Schedule and time zone of that generation.
     pub schedule: String,
-    /// It was suspended then.
+    /// Whether that generation was suspended.
     pub suspended: bool,
-    /// All ticks up to this moment were decided on.
+    /// All ticks up to this time were decided.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub through: Option<Timestamp>,
-    /// The last tick that a quest was created for.
+    /// The last tick for which a quest was created.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_tick: Option<Timestamp>,
-    /// The last tick that none was created for.
+    /// The last tick for which no quest was created.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_skipped: Option<Timestamp>,
 }
 
 impl RitualStatus {
-    /// Of a status as it is stored. What is no status of a ritual is a new one.
+    /// Reads a stored status. An invalid one is read as the status of a new ritual.
     pub fn read(status: &serde_json::Value) -> Self {
         Self::deserialize(status).unwrap_or_default()
     }
 }
 
-/// The ritual itself, as far as it matters.
+/// The fields of a ritual that decisions need.
 #[derive(Clone, Copy, Debug)]
 pub struct Ritual<'a> {
     pub name: &'a str,
     pub generation: u64,
     pub created_at: Timestamp,
-    /// When its spec was last written, or later.
+    /// Time at which its spec was last written, or later.
     pub written_at: Timestamp,
 }
 
@@ -69,31 +69,32 @@ pub struct Ritual<'a> {
 pub struct Owned {
     pub name: String,
     pub created_at: Timestamp,
-    /// Whether it has finished, and well.
+    /// Whether it succeeded; `None` while it has not finished.
     pub finished: Option<bool>,
 }
 
-/// What is to be done: `status` and a quest for each tick of `fire` in one commit, then the rest.
+/// The actions to take: write `status` and create a quest for each tick of `fire` in one commit,
+/// then do the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub status: RitualStatus,
     pub fire: Vec<Timestamp>,
-    /// Names of owned quests.
+    /// Names of owned quests to delete.
     pub delete: Vec<String>,
 }
 
-/// What the quest of a tick is called.
+/// Returns the name of the quest of a tick.
 pub fn quest_name(ritual: &str, tick: Timestamp) -> String {
     let short: String = ritual.chars().take(200).collect();
     format!("{short}-{}", tick.as_micros().div_euclid(1_000_000))
 }
 
-/// When a tick begins.
+/// Returns when the quest of a tick starts, including jitter.
 fn begins(name: &str, spec: &RitualSpec, tick: Timestamp) -> Timestamp {
     tick.after(jitter(name, tick, spec.jitter))
 }
 
-/// When the next tick has to be decided on. `None`: never as things are.
+/// Returns when the next tick must be decided; `None` if there is no further tick.
 pub fn due(
     ritual: Ritual<'_>,
     spec: &RitualSpec,
@@ -110,8 +111,8 @@ pub fn due(
     spec.schedule.next(through).map(|tick| begins(ritual.name, spec, tick))
 }
 
-/// Decides which ticks get a quest now. Deciding again on what the plan leads to answers a plan that
-/// does nothing.
+/// Decides which ticks get a quest now. Deciding again on the result of the plan returns a plan
+/// without actions.
 pub fn decide(
     ritual: Ritual<'_>,
     spec: &RitualSpec,
@@ -158,7 +159,7 @@ pub fn decide(
     Plan { status: new, fire, delete }
 }
 
-/// The ticks that are due and wanted, and moves on behind all that are due.
+/// Returns the due ticks that need a quest, and marks all due ticks as decided.
 fn due_ticks(
     ritual: Ritual<'_>,
     spec: &RitualSpec,
@@ -188,8 +189,8 @@ fn due_ticks(
     fire
 }
 
-/// The latest ticks after `through` that have begun, at most [`MAX_CATCH_UP`], ascending. However
-/// long ago `through` is, few ticks are looked at: windows before now grow until one has enough.
+/// Returns the latest started ticks after `through`, at most [`MAX_CATCH_UP`], ascending. It
+/// examines few ticks, however long ago `through` is: it searches growing time windows before now.
 fn latest(
     spec: &RitualSpec,
     through: Timestamp,
@@ -209,7 +210,7 @@ fn latest(
     }
 }
 
-/// Owned quests that the history is too short for, or that were replaced.
+/// Returns owned quests that exceed the kept history or were replaced.
 fn superfluous(
     ritual: Ritual<'_>,
     spec: &RitualSpec,

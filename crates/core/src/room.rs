@@ -1,10 +1,10 @@
-//! The port to rooms: what a session works in and must give back. A worktree, ports, databases,
-//! services and variables, made before its command begins and given back after it ended.
+//! The port to environments (`Room`). A session works in its environment: a worktree, ports,
+//! databases, services and variables, created before its command starts and removed after it ended.
 //!
-//! A room is made and closed by effects of the session like everything else: both are idempotent,
-//! so a crash in the middle means that they are asked for again. What stands in the log never
-//! holds a room's variables, for passwords of its databases are among them: whoever starts a
-//! command asks [`Rooms::environment`] for them.
+//! Effects of the session create and remove the environment, as everything else. Both are
+//! idempotent, so after a crash in the middle they are requested again. The log never contains an
+//! environment's variables, because some of them are passwords of its databases. To start a
+//! command, call [`Rooms::environment`] for them.
 
 pub mod history;
 pub mod later;
@@ -26,113 +26,114 @@ use crate::room::history::{RoomChanges, RoomMark, RoomSnapshot, RoomUndone};
 use crate::room::trust::{RoomTrust, TrustedProjects};
 use crate::sandbox::SandboxLevel;
 
-/// Whether a session gets a room.
+/// When a session gets an environment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoomWhen {
-    /// In a git repository; elsewhere the session works where it was started, and is told so.
+    /// In a git repository it does. Elsewhere the session works where it was started, and is told
+    /// so.
     #[default]
     Auto,
-    /// Also outside of git: a copy of the directory.
+    /// Always. Outside of git, the environment is a copy of the directory.
     Always,
     /// Never: it works in the directory itself.
     Never,
 }
 
-/// What somebody wants of a session's room.
+/// The environment that a session requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RoomWish {
     pub when: RoomWhen,
-    /// The revision that its branch begins at; the project's own choice when absent.
+    /// The revision at which its branch begins. Default: the project's own choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
-    /// Copies uncommitted changes of the project along.
+    /// Also copies the project's uncommitted changes.
     pub carry_changes: bool,
-    /// What becomes of the worktree when the session ends.
+    /// What happens to the worktree when the session ends.
     pub end: RoomEnd,
-    /// Which repositories its project may lead to; any, when absent. Nobody asks for it: the engine says it
-    /// of sessions whose callers are no admins.
+    /// The repositories that its project may use; `None` allows any. It is not part of a request:
+    /// the engine sets it for sessions of callers who are not admins.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reach: Option<RoomReach>,
 }
 
-/// Which repositories a project may lead to. Whoever writes a project says by a `.git` file where its
-/// repository is, and by a list of alternates where its objects are; the server opens both with its own
-/// rights.
+/// The repositories that a project may use. The author of a project chooses its repository with a
+/// `.git` file, and the places of its objects with a list of alternates. The server opens both with
+/// its own rights.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoomReach {
-    /// None: the project is a run's own directory, and all that is in it was written by runs.
+    /// None: the project is a run's own directory, and runs wrote everything in it.
     Nothing,
-    /// Those that lie in these directories, whose paths have no links.
+    /// The repositories in these directories, whose paths contain no links.
     Within {
-        /// At most 100; the first one holds the project.
+        /// At most 100 directories; the first one contains the project.
         roots: Vec<PathBuf>,
-        /// Also the repository that the first one is a part of.
+        /// Also allows the repository that contains the first directory.
         above: bool,
     },
 }
 
-/// What becomes of a worktree.
+/// What happens to a worktree at the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoomEnd {
-    /// It stays until somebody decides over its work ([`RoomDone`]), and goes if it has none. Services,
-    /// ports and databases go.
+    /// The worktree stays until somebody decides about its work ([`RoomDone`]). Without work it is
+    /// removed. Services, ports and databases are removed.
     #[default]
     Decide,
-    /// Removed; what is uncommitted becomes a commit on its branch first.
+    /// The worktree is removed; uncommitted changes are first committed to its branch.
     Park,
-    /// It stays where it is. Services, ports and databases go.
+    /// The worktree stays. Services, ports and databases are removed.
     Keep,
-    /// Removed with all that is in it: somebody said so.
+    /// The worktree is removed with all that it contains, because somebody requested it.
     Discard,
 }
 
-/// What programs of a room run in: its session's agent says so, and its project may ask for a stronger
-/// level.
+/// The sandbox for programs of an environment. The session's agent sets it, and the project may
+/// require a stronger level.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomSandbox {
     pub level: SandboxLevel,
     pub network: Network,
-    /// Files and directories of the host that they may read beyond the system's.
+    /// Files and directories of the host that they may read, in addition to the system's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub read: Vec<PathBuf>,
 }
 
 impl Default for RoomSandbox {
-    /// None but what the project asks for.
+    /// No sandbox, except the one that the project requires.
     fn default() -> Self {
         Self { level: SandboxLevel::None, network: Network::Mesh, read: Vec::new() }
     }
 }
 
-/// A room to be made.
+/// The request to create an environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoomOrder {
     pub session: SessionId,
-    /// What people call the session; its branch is called after it.
+    /// The session's name. The branch is named after it.
     pub name: String,
-    /// What commits of its work say: what it is to do, in one line, or what somebody said of it. May be
+    /// Text for messages of commits: the session's task in one line, or a person's message. May be
     /// empty.
     pub about: String,
-    /// What its agent is called, for commits of its work. May be empty.
+    /// The agent's name, for commits of its work. May be empty.
     pub agent: String,
-    /// Any directory of the project. The session begins at the same place within its worktree.
+    /// Any directory of the project. The session starts at the same place in its worktree.
     pub project: PathBuf,
     pub wish: RoomWish,
-    /// What its services and hooks run in. Only looked at when it is made.
+    /// The sandbox for its services and hooks. Used only when the environment is created.
     pub sandbox: RoomSandbox,
-    /// What it was the last time, of a session that goes on after its end: a worktree of that time
-    /// that is still there is taken up.
+    /// The previous environment of a session that continues after its end. If its worktree still
+    /// exists, it is used again.
     pub before: Option<Box<RoomMade>>,
 }
 
-/// Longest line that a commit is called after, in characters.
+/// Longest commit title, in characters.
 const TITLE: usize = 72;
 
-/// The first line of a task that says something, as a commit may be called.
+/// Returns the first meaningful line of a task, as the title of a commit.
 pub fn about(task: &str) -> String {
     let printable = |line: &str| -> String {
         let text = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
@@ -145,115 +146,117 @@ pub fn about(task: &str) -> String {
     }
 }
 
-/// A room that was made, as the log and lists show it.
+/// An environment that was created, as the log and lists show it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomMade {
-    /// Where the session's command begins: in the worktree, or in the project's directory itself
-    /// when there is none.
+    /// The directory in which the session's command starts: in the worktree, or in the project's
+    /// directory if there is no worktree.
     pub directory: PathBuf,
-    /// The top of the session's own worktree; `None`: it works in the project's directory.
+    /// Top directory of the session's own worktree. `None`: it works in the project's directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worktree: Option<PathBuf>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
-    /// The commit that the branch began at.
+    /// The commit at which the branch began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
-    /// Every port, by its variable or by `service/port`.
+    /// All ports, by variable or by `service/port`.
     #[serde(default)]
     pub ports: BTreeMap<String, u16>,
-    /// Where services answer, by service: `http://127.0.0.1:20001`.
+    /// The URLs of services, by service: `http://127.0.0.1:20001`.
     #[serde(default)]
     pub urls: BTreeMap<String, String>,
-    /// What a sandbox must show beside the worktree, read-only: the objects that it borrows of the
-    /// project's repository, directories that it shares with the project.
+    /// Directories that a sandbox must show read-only in addition to the worktree: the objects that
+    /// it borrows from the project's repository, and directories shared with the project.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub borrowed: Vec<PathBuf>,
-    /// Whether a sandbox opens `borrowed` through no link at all: runs of its caller may write there.
+    /// Whether a sandbox must follow no links when it opens `borrowed`, because runs of its caller
+    /// may write there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bounded: bool,
-    /// What the project asks its commands to run in.
+    /// The sandbox level that the project requires for commands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxLevel>,
     /// Ports of the host's loopback on which its services and databases listen. A sandbox whose
     /// network is the mesh reaches these, see [`crate::enclosure::EnclosePlan::reaches`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reaches: Vec<u16>,
-    /// Services and databases that no such port leads to, each with where it is: `db at
-    /// db.example:5432`. A sandbox reaches them with the host's network only.
+    /// Services and databases that have no such port, each with its address: `db at
+    /// db.example:5432`. A sandbox reaches them only with the host's network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beyond: Vec<String>,
-    /// Of a room that was made before there were `reaches`: whether anything of it listens on the
-    /// host's network, which its sandboxes get then. Of any other it is false.
+    /// Only for environments that were created before `reaches` existed: whether any of it listens
+    /// on the host's network, which its sandboxes then get. False for all others.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub serves: bool,
-    /// Secrets of its tree that are withheld from the session, from its top.
+    /// Secret files of its worktree that the session does not see, relative to the top.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub withheld: Vec<String>,
-    /// Said aloud: what was left out, failed and did not stop the rest.
+    /// Warnings for people: parts that were left out, or that failed without stopping the rest.
     #[serde(default)]
     pub warnings: Vec<String>,
 }
 
 impl RoomMade {
-    /// The ports that the command itself is to serve on: those of no service.
+    /// Returns the ports on which the command itself serves, and no service.
     pub fn own_ports(&self) -> Vec<u16> {
         let own = self.ports.iter().filter(|(name, _)| !name.contains('/'));
         own.map(|(_, port)| *port).collect()
     }
 }
 
-/// What closing a room left.
+/// The result of removing an environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomClosed {
-    /// Where the worktree still is.
+    /// Path of the worktree, if it still exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<PathBuf>,
-    /// Whether that is only until somebody decides: see [`RoomEnd::Decide`].
+    /// Whether the worktree stays only until somebody decides: see [`RoomEnd::Decide`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub undecided: bool,
-    /// The branch of the project's repository that has the work, if there was any.
+    /// The branch of the project's repository that contains the work, if there was any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
-    /// The commit that its work ends at.
+    /// The last commit of its work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// Whether the last commit is ours, of what was not committed.
+    /// Whether the server made the last commit, from uncommitted changes.
     #[serde(default)]
     pub parked: bool,
-    /// Whether a person asked for the branch by name, or to push it: then it is theirs.
+    /// Whether the branch belongs to a person, who requested it by name or for a push.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub published: bool,
-    /// What it changed beside its base; `None` when that was not counted again.
+    /// The size of its changes compared with its base; `None` if they were not counted again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changes: Option<RoomChanges>,
     #[serde(default)]
     pub warnings: Vec<String>,
-    /// What the leak check found afterwards. Empty is the promise.
+    /// Resources that the leak check found afterwards. An empty list means that nothing remains.
     #[serde(default)]
     pub leaks: Vec<Leak>,
 }
 
-/// Something that is left of a session that is gone.
+/// A resource of a removed session that still exists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leak {
-    /// `process`, `port`, `container`, `volume`, `database`, `worktree`, `branch`, `mount`,
-    /// `socket`, `temp_files` and their like; `unchecked`: it could not be looked.
+    /// The kind of resource: `process`, `port`, `container`, `volume`, `database`, `worktree`,
+    /// `branch`, `mount`, `socket`, `temp_files` and others; `unchecked` if the check itself
+    /// failed.
     pub kind: String,
-    /// Its name: a number of a process or port, a path, a database.
+    /// The resource: the number of a process or port, a path, or a database.
     pub what: String,
-    /// The session whose it was, as far as it says.
+    /// The session to which it belonged, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// What a person can do.
+    /// What a person can do about it.
     pub how: String,
-    /// Whether it is ours for certain, so that [`Rooms::fix`] removes it.
+    /// Whether it certainly belongs to this server, so that [`Rooms::fix`] removes it.
     pub fixable: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
 
-/// What a session has done in its worktree, against its base.
+/// A session's changes in its worktree, compared with its base.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomWork {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -263,43 +266,45 @@ pub struct RoomWork {
     pub files: u32,
     pub insertions: u64,
     pub deletions: u64,
-    /// Commits on the branch beyond the base.
+    /// Commits on the branch since the base.
     pub commits: u32,
-    /// A unified diff; its beginning only when `truncated`.
+    /// A unified diff. If `truncated`, only its beginning.
     pub diff: String,
     pub truncated: bool,
-    /// Changed files that other programs run by themselves once they are merged ([`later`]), and how
-    /// they do, in the order of their paths.
+    /// Changed files that other programs run automatically after a merge ([`later`]), each with how
+    /// they are run, sorted by path.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs_later: Vec<(String, String)>,
 }
 
-/// What is to become of a session's work: `overmind done`.
+/// A decision about a session's work: `overmind done`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoomDone {
-    /// Merged into a branch of the project, or into what is checked out there.
+    /// Merges the work into a branch of the project, or into the branch that is checked out there.
     Merge {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         into: Option<String>,
     },
-    /// On a branch of the project's repository, to be pushed; what is uncommitted is committed.
+    /// Creates a branch in the project's repository, ready to be pushed. Uncommitted changes are
+    /// committed.
     PrBranch {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
     },
-    /// The worktree stays. Only while there is one.
+    /// Keeps the worktree. Only possible while there is one.
     Keep,
-    /// The worktree goes; what is uncommitted becomes a commit on the session's branch first.
+    /// Removes the worktree. Uncommitted changes are first committed to the session's branch.
     Park,
-    /// Thrown away. Its last state can be brought back for a while by the commit in the answer.
+    /// Discards the work. Its last state can be restored for some time from the commit in the
+    /// answer.
     Discard,
 }
 
-/// What [`Rooms::done`] did.
+/// The result of [`Rooms::done`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomOutcome {
-    /// For a person: one sentence.
+    /// One sentence for a person.
     pub said: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
@@ -311,28 +316,27 @@ pub struct RoomOutcome {
     pub warnings: Vec<String>,
 }
 
-/// Why a room could not be made, closed or asked.
+/// Why an operation on an environment failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct RoomError {
     pub kind: RoomErrorKind,
-    /// What, where and what to do.
+    /// A text that says what failed, where, and what to do.
     pub message: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoomErrorKind {
-    /// The project says or is something that cannot be worked with: its file has mistakes, there
-    /// is no such base.
+    /// The project cannot be used: its file has mistakes, or the base does not exist.
     Project,
-    /// Setup, a service or a database did not come up.
+    /// The setup, a service or a database did not start.
     Failed,
-    /// There is no such room, or it has nothing of that.
+    /// The environment, or the requested part of it, does not exist.
     NotFound,
-    /// It cannot be done in this state: a conflict of a merge, a room that is in use.
+    /// It is not possible in this state: a merge conflict, or an environment in use.
     Conflict,
-    /// The project orders what no admin confirmed: see [`trust`].
+    /// The project requests commands or rights that no admin has confirmed: see [`trust`].
     Untrusted,
 }
 
@@ -342,69 +346,72 @@ impl RoomError {
     }
 }
 
-/// One thing that happens while a room is made or closed.
+/// A report of progress while an environment is created or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RoomProgress {
-    /// A step begins: `services/db`, `setup: npm ci`.
+    /// A step starts: `services/db`, `setup: npm ci`.
     Step(String),
-    /// A line of output of a hook, a migration or an engine.
+    /// A line of output of a hook, a migration or a container engine.
     Line { source: String, line: String },
-    /// Something failed that does not stop the rest.
+    /// A failure that does not stop the rest.
     Warning(String),
 }
 
-/// Who is told of progress. Called from any thread; must not block.
+/// Receives reports of progress. Called from any thread; must not block.
 pub type RoomSink = Arc<dyn Fn(RoomProgress) + Send + Sync>;
 
-/// Is told what the sandboxes of a room's programs were measured to give.
+/// Receives the measured isolation of the sandboxes of an environment's programs.
 pub trait RoomWitness: Send + Sync + fmt::Debug {
-    /// Said right before the program begins: `of` is what it is, for people (`service db`, `setup:
-    /// npm ci`), at most [`MAX_OF`](stay::MAX_OF) bytes. Said again at each start of a service; of what is run over and
-    /// over (a ready check) only once for each measurement.
+    /// Called right before the program starts. `of` names the program for people (`service db`,
+    /// `setup: npm ci`), in at most [`MAX_OF`](stay::MAX_OF) bytes. Called again at each start of a
+    /// service. For a program that runs repeatedly (a ready check), called only once for each
+    /// measurement.
     ///
     /// # Cancel safety
     ///
-    /// Dropped, nobody may have been told.
+    /// If the future is dropped, the report may be lost.
     fn attested(&self, session: SessionId, of: String, attested: Arc<Attested>) -> Fut<'_, ()>;
 }
 
-/// Rooms of one machine.
+/// The environments of one machine.
 pub trait Rooms: Send + Sync + fmt::Debug {
-    /// Who is told from now on. The last one counts; without one nobody is told.
+    /// Sets the receiver of measurements, in place of an earlier one. Without one, measurements are
+    /// not reported.
     fn witness(&self, witness: Arc<dyn RoomWitness>);
 
-    /// The projects whose orders may be run from now on, all of them; before it is said for the first
-    /// time there are none.
+    /// Sets all projects whose orders may be run from now on. Before the first call there are none.
     fn trusted(&self, projects: TrustedProjects);
 
-    /// What a project orders, and whether that may be run. Reads its file as it is now.
+    /// Returns a project's orders, and whether they may be run. Reads the project's file as it is
+    /// now.
     fn trust_of(
         &self,
         project: PathBuf,
         reach: Option<RoomReach>,
     ) -> Fut<'_, Result<RoomTrust, RoomError>>;
 
-    /// Said once, before anything else: the sessions whose rooms are still wanted. Rooms of
-    /// theirs that are whole are taken up again (their services run again or still); half-made
-    /// ones are undone; what belongs to anybody else is closed with [`RoomEnd::Park`].
+    /// Called once, before anything else, with the sessions whose environments are still needed.
+    /// Their complete environments are resumed, with services running again; incomplete ones are
+    /// removed. Environments of all other sessions are closed with [`RoomEnd::Park`].
     fn keep(&self, wanted: Vec<SessionId>) -> Fut<'_, ()>;
 
-    /// Makes a room, or finds the one that the session has. Where the level of its sandbox is not
-    /// `none`, whatever is started from its worktree then and later is enclosed at that level
-    /// ([`crate::enclosure`]); what cannot be is not started.
+    /// Creates an environment, or finds the existing one of the session. If its sandbox level is
+    /// not `none`, every program that is started from its worktree runs in a sandbox of that level
+    /// ([`crate::enclosure`]); a program for which that is not possible is not started.
     ///
-    /// Errors: what was made is undone before they are told.
+    /// Errors: everything that was created is removed before the error is returned.
     ///
-    /// Cancel safety: dropped midway, the room is half made; [`Rooms::close`] undoes it.
+    /// Cancel safety: if the future is dropped, the environment is incomplete; [`Rooms::close`]
+    /// removes it.
     fn prepare(&self, order: RoomOrder, sink: RoomSink) -> Fut<'_, Result<RoomMade, RoomError>>;
 
-    /// Variables for every command of the session, without those of the daemon. Passwords are
-    /// among them: never to be logged. Empty for a session without a room.
+    /// Returns the variables for all commands of the session, without those of the daemon. They
+    /// contain passwords and must not be logged. Empty for a session without an environment.
     fn environment(&self, session: SessionId) -> Fut<'_, Result<Vec<(String, String)>, RoomError>>;
 
-    /// Gives everything back, also of a half-made room, and looks for what is left. A session
-    /// without a room has nothing to give back, and that is no error. Called again after an error
-    /// or a crash, it goes on.
+    /// Removes the environment, also an incomplete one, and looks for resources that remain. Not an
+    /// error for a session without an environment. After an error or a crash, a further call
+    /// continues.
     fn close(
         &self,
         session: SessionId,
@@ -412,8 +419,8 @@ pub trait Rooms: Send + Sync + fmt::Debug {
         sink: RoomSink,
     ) -> Fut<'_, Result<RoomClosed, RoomError>>;
 
-    /// What the session has done: of a room that is open, kept or closed with a branch.
-    /// `closed` is what [`Rooms::close`] said, if it was closed.
+    /// Returns the session's changes, for an environment that is open, kept or closed with a
+    /// branch. `closed` is the result of [`Rooms::close`], if it was closed.
     fn work<'a>(
         &'a self,
         order: &'a RoomOrder,
@@ -421,8 +428,8 @@ pub trait Rooms: Send + Sync + fmt::Debug {
         closed: Option<&'a RoomClosed>,
     ) -> Fut<'a, Result<RoomWork, RoomError>>;
 
-    /// Decides over the work of a session whose command has ended; [`RoomDone::PrBranch`] also
-    /// of one that goes on. `closed` as in [`Rooms::work`].
+    /// Decides about the work of a session whose command has ended; [`RoomDone::PrBranch`] also
+    /// while the session continues. `closed` as in [`Rooms::work`].
     fn done<'a>(
         &'a self,
         order: &'a RoomOrder,
@@ -431,30 +438,31 @@ pub trait Rooms: Send + Sync + fmt::Debug {
         done: RoomDone,
     ) -> Fut<'a, Result<RoomOutcome, RoomError>>;
 
-    /// Saves the files of an open room as a commit outside of its branch; `None` when there is no
-    /// worktree, or nothing has changed since they were last saved.
+    /// Saves the files of an open environment as a commit outside of its branch. Returns `None` if
+    /// there is no worktree, or if nothing has changed since the last snapshot.
     ///
-    /// Cancel safety: dropped midway, they are saved or not.
+    /// Cancel safety: if the future is dropped, the files are either saved or not.
     fn snapshot(
         &self,
         session: SessionId,
         mark: RoomMark,
     ) -> Fut<'_, Result<Option<RoomSnapshot>, RoomError>>;
 
-    /// Sessions whose rooms are given back but for their worktrees.
+    /// Returns the sessions whose environments were removed except for their worktrees.
     fn kept(&self) -> Fut<'_, Result<Vec<SessionId>, RoomError>>;
 
-    /// Brings the files of an open room's worktree back to the last snapshot before `step`: what changed
-    /// them since was cut off and is to be done again. `None`: nothing changed them, or there is no
-    /// snapshot.
+    /// Restores the files of an open environment's worktree to the last snapshot before `step`,
+    /// because the step that changed them was interrupted and is repeated. Returns `None` if
+    /// nothing changed them, or there is no snapshot.
     fn restore(
         &self,
         session: SessionId,
         step: u32,
     ) -> Fut<'_, Result<Option<RoomUndone>, RoomError>>;
 
-    /// Brings the files of a session's worktree back to a snapshot; without `to` to the last one
-    /// before the latest change. What they are now is saved first. Nothing of the session may run.
+    /// Restores the files of a session's worktree to a snapshot. Without `to`, it is the last one
+    /// before the latest change. The present files are saved first. No process of the session may
+    /// run.
     fn undo<'a>(
         &'a self,
         order: &'a RoomOrder,
@@ -463,8 +471,9 @@ pub trait Rooms: Send + Sync + fmt::Debug {
         to: Option<&'a str>,
     ) -> Fut<'a, Result<RoomUndone, RoomError>>;
 
-    /// The files of a session's worktree before a step, for another room to begin at: the commit is
-    /// in the project's repository then. `None`: they were not saved, or not in a repository.
+    /// Returns the commit with the files of a session's worktree before a step, with which another
+    /// environment can start. The commit is then in the project's repository. `None` if the files
+    /// were not saved, or there is no repository.
     fn files_at<'a>(
         &'a self,
         order: &'a RoomOrder,
@@ -472,25 +481,25 @@ pub trait Rooms: Send + Sync + fmt::Debug {
         step: u32,
     ) -> Fut<'a, Result<Option<RoomSnapshot>, RoomError>>;
 
-    /// The directory that these files lie in, as (path beneath it, contents): a session's own, and its
-    /// to read. They are made unless they are there.
+    /// Returns the directory that contains these files, given as (path below it, contents). It
+    /// belongs to the session, which may only read it. The files are created if they do not exist.
     ///
-    /// Cancel safety: dropped midway, they are there or not, and never in part.
+    /// Cancel safety: if the future is dropped, the files exist or not, and never partly.
     fn lend(
         &self,
         session: SessionId,
         files: Vec<(String, String)>,
     ) -> Fut<'_, Result<PathBuf, RoomError>>;
 
-    /// Removes what was lent, but for these sessions.
+    /// Removes lent files of all sessions except these.
     fn keep_lent(&self, wanted: Vec<SessionId>) -> Fut<'_, ()>;
 
-    /// Removes what was lent to a session, if anything was.
+    /// Removes the files that were lent to a session, if there are any.
     fn returned(&self, session: SessionId) -> Fut<'_, ()>;
 
-    /// Everything that no living session accounts for.
+    /// Returns all resources that belong to no living session.
     fn leaks(&self) -> Fut<'_, Vec<Leak>>;
 
-    /// Removes what is ours for certain, and says what is left then.
+    /// Removes everything that certainly belongs to this server, and returns what remains.
     fn fix(&self) -> Fut<'_, Vec<Leak>>;
 }

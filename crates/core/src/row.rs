@@ -1,4 +1,4 @@
-//! Current state at rest: what the store keeps beside the log, in the same transaction.
+//! Rows: the current state that the store keeps in addition to the log, in the same transaction.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub enum SessionStatus {
     Running,
     AwaitingInput,
     AwaitingApproval,
-    /// It has given its answer and rests until somebody says more, or ends it.
+    /// It has given its answer, and waits until somebody sends a message or ends it.
     Idle,
     Succeeded,
     Failed,
@@ -58,7 +58,8 @@ impl SessionStatus {
         Self::ALL.into_iter().find(|status| status.as_str() == text)
     }
 
-    /// Ended. Of such a session only a person's next word makes more: see [`crate::session`].
+    /// Returns whether it has ended. Only a person's message continues such a session: see
+    /// [`crate::session`].
     pub const fn is_terminal(self) -> bool {
         match self {
             Self::Succeeded | Self::Failed | Self::Canceled => true,
@@ -76,71 +77,71 @@ impl SessionStatus {
 pub struct SessionRow {
     pub id: SessionId,
     pub colony: ColonyId,
-    /// What people call it: see [`crate::name`].
+    /// The name for people: see [`crate::name`].
     pub name: String,
-    /// The session that started it. Never changes, like the name.
+    /// The session that started it. Never changes; neither does the name.
     pub parent: Option<SessionId>,
     pub agent: AgentId,
     pub agent_version: u32,
-    /// The hive it was last placed on.
+    /// The hive on which it was last placed.
     pub hive: Option<HiveId>,
-    /// How often it was started; 0 before the first start.
+    /// Number of times that it was started; 0 before the first start.
     pub epoch: u32,
     pub status: SessionStatus,
     pub task: String,
-    /// 0 is none.
+    /// Most steps; 0 means no limit.
     pub step_limit: u32,
     pub created_at: Timestamp,
     pub started_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
-    /// The question it waits for an answer to.
+    /// The question to which it waits for an answer.
     pub prompt: Option<String>,
-    /// The approval it waits for.
+    /// The approval for which it waits.
     pub approval: Option<ApprovalId>,
     pub final_answer: Option<String>,
-    /// `{"code","message",…}` of a failed session.
+    /// The error of a failed session: `{"code","message",…}`.
     pub error: Option<Value>,
     pub usage: Usage,
-    /// `None` as soon as one call had no known price.
+    /// Cost in millionths of a US dollar; `None` if the price of a call is not known.
     pub cost_microusd: Option<u64>,
-    /// Some of that is the most that a call can have cost. It is in no row of the store: what reads the
-    /// settled costs of sessions sets it.
+    /// Whether a part of the cost is an upper bound of a call's cost. The store does not keep it:
+    /// readers of the settled costs of sessions set it.
     pub cost_at_most: bool,
     pub model_calls: u32,
     pub steps: u32,
     pub sandbox: SandboxLevel,
-    /// What the sandbox was measured to give when a command first ran in it. It follows from the
-    /// log like all the rest, and nothing is decided by it.
+    /// The isolation that was measured when a command first ran in the sandbox. It follows from the
+    /// log like the rest, and no decision depends on it.
     pub attestation: Option<AttestationRef>,
-    /// Its command, if its agent is one and it was started.
+    /// Its command, if its agent has one and it was started.
     pub command: Option<CommandRow>,
-    /// Its room, if one was asked for.
+    /// Its environment, if one was requested.
     pub room: Option<Box<RoomRow>>,
     /// Absolute path on the hive.
     pub workspace: String,
-    /// The session and step that it was forked from.
+    /// The session and step from which it was forked.
     pub forked_from: Option<(SessionId, u32)>,
-    /// Who asked for it: the name of an API key, `admin`, or a session id.
+    /// Who created it: the name of an API key, `admin`, or a session id.
     pub created_by: String,
-    /// The record that it was started for. Never changes, like the labels.
+    /// The record for which it was started. Never changes; neither do the labels.
     pub owner: Option<RecordId>,
     pub labels: BTreeMap<String, String>,
 }
 
 impl SessionRow {
-    /// Where its tools work: in its room, or in what it was started for.
+    /// Returns the directory in which its tools work: its environment's, or its workspace.
     pub fn directory(&self) -> &Path {
         let made = self.room.as_ref().and_then(|room| room.made.as_ref());
         made.map_or(Path::new(&self.workspace), |made| &made.directory)
     }
 
-    /// Whether it has a tree of its own.
+    /// Returns whether it has its own worktree.
     pub fn has_worktree(&self) -> bool {
         let made = self.room.as_ref().and_then(|room| room.made.as_ref());
         made.is_some_and(|made| made.worktree.is_some())
     }
 
-    /// What its commands see and reach in a sandbox, if it has a tree of its own.
+    /// Returns what its commands see and reach in a sandbox, if it has its own worktree.
     pub fn surroundings(&self) -> Option<Surroundings> {
         self.room.as_ref()?.made.as_ref().and_then(Surroundings::of)
     }
@@ -175,14 +176,14 @@ impl StepKind {
     }
 }
 
-/// One step of a session. Finished steps never change again.
+/// One step of a session. A finished step never changes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepRow {
     pub id: StepId,
     pub session: SessionId,
-    /// From 0, without gaps.
+    /// Index, from 0.
     pub idx: u32,
-    /// The turn it belongs to, from 0.
+    /// Index of its turn, from 0.
     pub turn: u32,
     pub kind: StepKind,
     pub input: Value,
@@ -192,23 +193,24 @@ pub struct StepRow {
     pub error: Option<String>,
 }
 
-/// What a key may do. Ordered: weaker first. The first three are scopes: for a program that does one
-/// thing, and is kept to the paths of that.
+/// The rights of a key, ordered from weak to strong. `Mcp`, `Model` and `Runs` are scopes for
+/// programs with one purpose, which can use only the paths that they need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Calls tools by MCP, and nothing else.
+    /// Calls tools with MCP, and nothing else.
     Mcp,
-    /// Calls models by the gateway, and nothing else.
+    /// Calls models through the gateway, and nothing else.
     Model,
-    /// Reads everything but settings and keys.
+    /// Reads everything except settings and keys.
     Viewer,
-    /// Starts sessions and ends them, reads their logs, answers questions; sees no other part of the API.
+    /// Starts and ends sessions, reads their logs, and answers questions. It cannot use any other
+    /// part of the API.
     Runs,
-    /// Also creates and changes agents and sessions, and answers questions. Whatever runs for it is
-    /// bounded by a sandbox.
+    /// Also creates and changes agents and sessions, and answers questions. A sandbox limits
+    /// everything that runs for it.
     Operator,
-    /// Everything.
+    /// May do everything.
     Admin,
 }
 
@@ -232,15 +234,15 @@ impl Role {
     }
 }
 
-/// A named key to the API. Only its hash is kept.
+/// A named API key. Only its hash is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiKey {
     pub id: ApiKeyId,
     pub colony: ColonyId,
-    /// Unique among keys that are not revoked.
+    /// The name, unique among keys that are not revoked.
     pub name: String,
     pub role: Role,
-    /// BLAKE3 of the key. The key has 256 random bits, so a fast hash is enough.
+    /// BLAKE3 of the key. A fast hash is enough, because the key has 256 random bits.
     pub hash: [u8; 32],
     pub created_at: Timestamp,
     pub revoked_at: Option<Timestamp>,

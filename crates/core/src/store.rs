@@ -1,7 +1,7 @@
 //! The port to durable state: one append-only log, and rows that change in the same commit.
 //!
-//! Nothing above this port knows which database is behind it. A [`Commit`] is one unit: all of
-//! it is durable when [`Store::commit`] answers, or none of it ever happened.
+//! Code above this port does not know which database is behind it. A [`Commit`] is atomic: when
+//! [`Store::commit`] answers, either all of it is durable or nothing of it happened.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -30,14 +30,15 @@ use crate::row::{ApiKey, SessionRow, SessionStatus, StepRow};
 use crate::time::Timestamp;
 use crate::vault::rows::VaultChange;
 
-/// A stream of the log: its own sequence numbers from 1, its own hash chain.
+/// A stream of the log, with its own sequence numbers from 1 and its own hash chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum StreamId {
-    /// Agents, keys, settings, hives, memory, retention: everything that is not one session.
+    /// Agents, keys, settings, hives, memory, retention: everything that does not belong to one
+    /// session.
     System,
-    /// The shared state, topics and letters of the mesh, and who may do what there.
+    /// The shared state, topics and messages of the mesh, and the permissions for them.
     Mesh,
-    /// Declared things: the specs of [`crate::record`], each as it was put.
+    /// Resources: the specs of [`crate::record`], each as it was put.
     Records,
     Session(SessionId),
 }
@@ -69,20 +70,20 @@ impl FromStr for StreamId {
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewEvent {
     pub stream: StreamId,
-    /// Dotted, lower case: `run.queued`.
+    /// The kind, in lower case with dots: `run.queued`.
     pub kind: &'static str,
     pub ts: Timestamp,
-    /// An object. Secrets in it are masked by the store before it is hashed and written.
+    /// An object. The store masks secrets in it before it is hashed and written.
     pub payload: Value,
 }
 
-/// One event at rest.
+/// One event as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEvent {
-    /// Place in the order of all commits of this store, from 1.
+    /// Position in the order of all commits of this store, from 1.
     pub global: u64,
     pub stream: StreamId,
-    /// Place in its stream, from 1, without gaps.
+    /// Position in its stream, from 1, without gaps.
     pub seq: u64,
     pub kind: Box<str>,
     pub ts: Timestamp,
@@ -92,21 +93,21 @@ pub struct LogEvent {
 }
 
 impl LogEvent {
-    /// The event's id at the surface: `<stream>.<seq>`.
+    /// Returns the event's id for users: `<stream>.<seq>`.
     pub fn id(&self) -> String {
         format!("{}.{}", self.stream, self.seq)
     }
 
-    /// The payload parsed; a JSON string of the raw text when it does not parse.
+    /// Returns the parsed payload, or a JSON string of the raw text if it cannot be parsed.
     pub fn value(&self) -> Value {
         serde_json::from_str(&self.payload)
             .unwrap_or_else(|_| Value::String(self.payload.to_string()))
     }
 }
 
-/// The hash of an event: `BLAKE3(prev ‖ seq ‖ ts ‖ len(stream) ‖ stream ‖ len(kind) ‖ kind ‖
-/// payload)`, integers as 8 bytes big-endian. `prev` is the hash before it in its stream, 32
-/// zero bytes for the first.
+/// Returns the hash of an event: `BLAKE3(prev ‖ seq ‖ ts ‖ len(stream) ‖ stream ‖ len(kind) ‖ kind
+/// ‖ payload)`, with integers as 8 bytes, big-endian. `prev` is the previous hash in the stream, or
+/// 32 zero bytes for the first event.
 pub fn chain_hash(
     prev: &[u8; 32],
     stream: StreamId,
@@ -125,53 +126,53 @@ pub fn chain_hash(
     *hash.finalize().as_bytes()
 }
 
-/// What must be true at the moment of the commit; otherwise nothing of it happens.
+/// A condition that must hold when the commit is applied. Otherwise nothing of the commit happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Guard {
-    /// The session stands at exactly this epoch and has not ended.
+    /// The session is at exactly this epoch and has not ended.
     SessionEpoch { session: SessionId, epoch: u32 },
-    /// The session stands at exactly this epoch and has ended.
+    /// The session is at exactly this epoch and has ended.
     SessionEnded { session: SessionId, epoch: u32 },
-    /// The session exists (any epoch, any status).
+    /// The session exists, at any epoch and with any status.
     SessionExists { session: SessionId },
-    /// The agent stands at exactly this version.
+    /// The agent is at exactly this version.
     AgentVersion { agent: AgentId, version: u32 },
-    /// No agent of the colony is called so that is not removed, but for this one.
+    /// The colony has no other agent with this name, except removed ones and `except`.
     AgentNameFree { colony: ColonyId, name: String, except: Option<AgentId> },
-    /// No session of the colony that has not ended is called so.
+    /// The colony has no session with this name that has not ended.
     NameFree { colony: ColonyId, name: String },
-    /// The key of the shared state stands at exactly this version; `None`: it is not there.
+    /// The key of the shared state is at exactly this version; `None`: it does not exist.
     BoardVersion { colony: ColonyId, key: Key, version: Option<u64> },
-    /// The record stands at exactly this version; `None`: it is not there.
+    /// The record is at exactly this version; `None`: it does not exist.
     RecordVersion { key: RecordKey, version: Option<u64> },
-    /// The letter is there, was handed out so often, and is dead or not.
+    /// The message exists, was delivered this many times, and is dead or not as given.
     LetterAt { to: AgentId, id: LetterId, attempts: u32, dead: bool },
 }
 
-/// A change of current state.
+/// A change of the current state.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// Inserts or replaces an agent and keeps this version in the history.
+    /// Inserts or replaces an agent, and keeps this version in the history.
     AgentPut(Box<Agent>),
-    /// A new session; its id must be new.
+    /// Inserts a session. Its id must be new.
     SessionInsert(Box<SessionRow>),
-    /// Replaces a session's row; its name and parent stay as they are. The session must exist.
+    /// Replaces a session's row, but not its name and parent. The session must exist.
     SessionUpdate(Box<SessionRow>),
     /// Inserts or replaces a step by its id.
     StepPut(Box<StepRow>),
-    /// Inserts or replaces an item of the inbox by its id. Its `changed` becomes the global
-    /// number of the commit's last event.
+    /// Inserts or replaces an item of the inbox by its id. Its `changed` becomes the global number
+    /// of the commit's last event.
     InboxPut(Box<InboxItem>),
-    /// A new memory item. With a `key` seen before, this change does nothing; a key whose item
-    /// had expired when this one was created is free again. What it
-    /// supersedes must be in the same collection and not superseded yet, otherwise the commit is
-    /// refused with [`StoreError::Conflict`]; the old item gets its `superseded_by`.
+    /// Inserts a memory item. If an item with the same `key` exists and had not expired when this
+    /// one was created, the change does nothing. A superseded item must be in the same collection
+    /// and not superseded yet; otherwise the commit fails with [`StoreError::Conflict`]. The old
+    /// item gets its `superseded_by`.
     MemoryInsert {
         item: Box<MemoryItem>,
         key: Option<EffectId>,
     },
     MemoryDelete(MemoryId),
-    /// Gives an item another vector, and says whose. An item that is gone stays gone.
+    /// Sets the vector of an item and the model that made it. Does nothing if the item was removed.
     MemoryEmbed {
         id: MemoryId,
         model: String,
@@ -187,70 +188,70 @@ pub enum Change {
     SettingDelete {
         key: String,
     },
-    /// Keeps the record of a measurement under its digest. One that is there already stays.
+    /// Stores the record of a measurement under its digest. Does nothing if it exists.
     AttestationPut(Arc<Attested>),
     HivePut {
         hive: HiveId,
         name: String,
         seen_at: Timestamp,
     },
-    /// Remembers the answer to a request that carried an Idempotency-Key. The pair of scope and
-    /// key must be new; otherwise the commit is refused with [`StoreError::Conflict`].
+    /// Stores the answer to a request with an Idempotency-Key. The pair of scope and key must be
+    /// new; otherwise the commit fails with [`StoreError::Conflict`].
     IdempotencyPut {
         scope: String,
         key: String,
         answer: IdempotentAnswer,
         at: Timestamp,
     },
-    /// Secrets, grants and services.
+    /// Changes secrets, grants or services.
     Vault(VaultChange),
     Budget(Box<BudgetChange>),
     /// Inserts or replaces a key of the shared state.
     BoardPut(Box<BoardEntry>),
-    /// Removes a key of the shared state; one that is gone stays gone. Its version is remembered, see
+    /// Removes a key of the shared state, if it exists. Its version is remembered, see
     /// [`Store::board_past`].
     BoardDelete {
         colony: ColonyId,
         key: Key,
     },
-    /// A new letter. When the agent has one with its id, this change does nothing.
+    /// Inserts a message. Does nothing if the agent has one with the same id.
     LetterInsert(Box<Letter>),
-    /// What became of a letter. One that is gone stays gone.
+    /// Changes the state of a message. Does nothing if the message was removed.
     LetterMark {
         to: AgentId,
         id: LetterId,
         mark: LetterMark,
-        /// Of the letter, which this does not change.
+        /// The message's expiry, which this does not change.
         expires_at: Option<Timestamp>,
     },
     LetterDelete {
         to: AgentId,
         id: LetterId,
     },
-    /// A subscription. When the agent has one with the same pattern, it takes its place.
+    /// Inserts a subscription, or replaces the agent's subscription with the same pattern.
     SubscriptionPut(Box<Subscription>),
     SubscriptionDelete(SubscriptionId),
-    /// What an agent says about itself, in place of what it said before.
+    /// Replaces an agent's registration.
     RegistrationPut(Box<Registration>),
-    /// A declared thing. Each such change needs an event of its own, see [`RecordChange`].
+    /// Changes a resource. Each such change needs its own event, see [`RecordChange`].
     Record(Box<RecordChange>),
-    /// A new version of an artifact, or the first. Its `place` becomes the global number of the
-    /// commit's last event. A name that differs from another of the session only in case is refused
-    /// with [`StoreError::Conflict`].
+    /// Inserts a version of an artifact. Its `place` becomes the global number of the commit's last
+    /// event. A name that differs only in case from another one of the session fails with
+    /// [`StoreError::Conflict`].
     ArtifactPut(Box<Artifact>),
-    /// Removes the row of an artifact; its bytes go with [`Store::artifact_drop`].
+    /// Removes the row of an artifact. [`Store::artifact_drop`] removes its bytes.
     ArtifactDelete {
         session: SessionId,
         name: ArtifactName,
     },
 }
 
-/// What a first request with an Idempotency-Key made.
+/// The result of the first request with an Idempotency-Key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotentAnswer {
-    /// BLAKE3 of the request's body: the same key with another body is refused.
+    /// BLAKE3 of the request's body. The same key with another body is refused.
     pub fingerprint: [u8; 32],
-    /// Id of what was created.
+    /// Id of the created object.
     pub resource: String,
 }
 
@@ -261,20 +262,20 @@ pub struct Commit {
     pub changes: Vec<Change>,
 }
 
-/// Where the events of a commit came to stand.
+/// The positions of a commit's events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Committed {
-    /// Global number of the last event; the store's head when there were none.
+    /// Global number of the last event, or the store's head if there were no events.
     pub global: u64,
     /// `(stream, seq)` of each event, in the commit's order.
     pub places: Vec<(StreamId, u64)>,
 }
 
-/// Why the store did not do what was asked. No driver type is in it.
+/// Why an operation of the store failed. It contains no type of a database driver.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// A guard did not hold, or a unique name is taken. Read again, decide again. `guard`: the place
-    /// in [`Commit::guards`], from 0, of the first that did not hold.
+    /// A guard did not hold, or a unique name is taken. Read and decide again. `guard` is the index
+    /// in [`Commit::guards`] of the first guard that did not hold.
     #[error("{what}")]
     Conflict { what: Box<Conflict>, guard: Option<u32> },
     #[error("{what} does not exist")]
@@ -284,20 +285,20 @@ pub enum StoreError {
     Full { path: PathBuf, detail: String },
     #[error("{} cannot be written: {detail}; check its owner, its mode and the mount", path.display())]
     ReadOnly { path: PathBuf, detail: String },
-    /// Another process holds the store.
+    /// Another process has locked the store.
     #[error("{} is in use: {detail}", path.display())]
     Locked { path: PathBuf, detail: String },
     /// The file, or a row in it, is damaged.
     #[error("{} is damaged: {detail}; `overmind audit verify` names the place, `overmind restore` brings a backup back", path.display())]
     Corrupt { path: PathBuf, detail: String },
-    /// Commits that were acknowledged are gone: the write-ahead log was damaged or removed, or an
-    /// older file stands in the store's place. Nothing of it has been changed.
+    /// Acknowledged commits are missing: the write-ahead log was damaged or removed, or the store
+    /// was replaced by an older file. Nothing was changed.
     #[error("{} has lost acknowledged events: {detail}; its write-ahead log was damaged or removed, or an older copy was put in its place", path.display())]
     Lost { path: PathBuf, detail: String },
-    /// The file was written by a newer program.
+    /// A newer version of the program wrote the file.
     #[error("{} has schema {found}, this program knows up to {known}: use the newer program, or restore a backup made by this one", path.display())]
     TooNew { path: PathBuf, found: u32, known: u32 },
-    /// The store was closed, or its writer ended after a failure that it could not survive.
+    /// The store was closed, or its writer ended after a fatal failure.
     #[error("the store is closed: {detail}")]
     Closed { detail: String },
     #[error("{attempt}: {detail}")]
@@ -305,7 +306,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// The same request may succeed later without anyone changing it.
+    /// Returns whether the same request may succeed later without anybody's action.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Full { .. } | Self::ReadOnly { .. } | Self::Locked { .. } => true,
@@ -320,12 +321,12 @@ impl StoreError {
     }
 }
 
-/// Part of a list, newest first.
+/// A page of a list, newest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page<Id> {
-    /// At most this many, 1..=1000.
+    /// Most entries, 1..=1000.
     pub limit: u32,
-    /// Only what stands after this one in the list, which need not exist any more.
+    /// Starts after this entry, which need not exist any more.
     pub after: Option<Id>,
 }
 
@@ -333,76 +334,76 @@ pub struct Page<Id> {
 pub struct SessionFilter {
     pub colony: Option<ColonyId>,
     pub agent: Option<AgentId>,
-    /// At one of these; empty: at any.
+    /// Sessions with one of these statuses; empty for any.
     pub statuses: Vec<SessionStatus>,
-    /// Started by this session.
+    /// Sessions that this session started.
     pub parent: Option<SessionId>,
-    /// This session, and those that were started for it, for those, and so on.
+    /// This session and all sessions below it.
     pub tree: Option<SessionId>,
     pub name: Option<NameFilter>,
-    /// Started for this record.
+    /// Sessions that this record owns.
     pub owner: Option<RecordId>,
-    /// With these labels.
+    /// Sessions with these labels.
     pub selector: Selector,
 }
 
-/// Which names.
+/// A condition on names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameFilter {
     Is(String),
     Begins(String),
 }
 
-/// Part of the log, in ascending order.
+/// A range of the log, in ascending order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventQuery {
-    /// `None`: all streams, by global order (`after` is a global number then).
+    /// The stream. `None`: all streams, in global order, and `after` is a global number.
     pub stream: Option<StreamId>,
-    /// Only events with a greater number.
+    /// Returns only events with a greater number.
     pub after: u64,
-    /// Only these kinds; empty: all.
+    /// Returns only these kinds; empty for all.
     pub kinds: &'static [&'static str],
-    /// At most this many, 1..=10_000.
+    /// Most events, 1..=10_000.
     pub limit: u32,
 }
 
-/// Which memory items a search or a list may find.
+/// The memory items that a search or a list may return.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryScope {
     pub colony: ColonyId,
-    /// `None`: all of them. Searches need one; they find nothing without.
+    /// The collection. `None`: all collections. A search without one finds nothing.
     pub collection: Option<String>,
     pub filter: MemoryFilter,
-    /// Also items that others have replaced.
+    /// Also returns items that were replaced by others.
     pub history: bool,
-    /// Items that have expired by now are not found.
+    /// The present time. Items that have expired by then are not returned.
     pub now: Timestamp,
 }
 
 impl MemoryScope {
-    /// All current items.
+    /// Creates the scope of all current items.
     pub fn new(colony: ColonyId, collection: Option<String>, now: Timestamp) -> Self {
         Self { colony, collection, filter: MemoryFilter::default(), history: false, now }
     }
 }
 
-/// Id, colony and collection of an item that has expired.
+/// Id, colony and collection of an expired item.
 pub type ExpiredMemory = (MemoryId, ColonyId, String);
 
-/// A key of the shared state that has expired, and the version at which it stood.
+/// An expired key of the shared state, with its last version.
 pub type ExpiredKey = (ColonyId, Key, u64);
 
 /// A memory item that matches words.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryMatch {
     pub item: MemoryItem,
-    /// BM25, higher is better (SQLite's sign turned round). Always above 0 for a match.
+    /// The BM25 score, higher is better (SQLite's sign inverted). Always above 0 for a match.
     pub bm25: f64,
 }
 
 impl MemoryMatch {
-    /// The score of an item that holds only words which say nothing, because most items hold
-    /// them. Below every other score of a match.
+    /// The score of items that match only words which are in most items and so do not distinguish
+    /// any. It is below all other scores.
     pub const IDLE: f64 = f64::MIN_POSITIVE;
 }
 
@@ -413,36 +414,36 @@ pub struct StoreStats {
     pub sessions_by_status: Vec<(SessionStatus, u64)>,
     pub agents: u64,
     pub memory_items: u64,
-    /// Bytes on disk, log files included.
+    /// Bytes on disk, including log files.
     pub bytes: u64,
     pub schema: u32,
     pub last_checkpoint: Option<u64>,
-    /// Where the state lies, in words: a path or a URL without credentials.
+    /// The location of the data: a path, or a URL without credentials.
     pub location: String,
 }
 
-/// What `audit verify` found.
+/// A finding of `audit verify`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuditFinding {
-    /// The event's bytes do not give its hash, or do not follow the event before it.
+    /// The event's bytes do not match its hash, or its hash does not follow the previous one.
     BadHash { stream: String, seq: u64, global: u64, kind: String },
     /// A number is missing in a stream.
     Gap { stream: String, expected: u64, found: u64 },
     /// A number is missing in the global order, and no retention record explains it.
     GlobalGap { expected: u64, found: u64 },
-    /// The stream ends before its recorded head, or at another hash.
+    /// The stream ends before its recorded head, or with another hash.
     BadHead { stream: String, recorded: u64, found: u64 },
-    /// A checkpoint's signature is wrong, or it does not follow the one before it.
+    /// A checkpoint's signature is wrong, or it does not follow the previous checkpoint.
     BadCheckpoint { number: u64, why: String },
-    /// A checkpoint vouches for a head that the log does not have.
+    /// A checkpoint confirms a head that the log does not contain.
     CheckpointMismatch { number: u64, stream: String, seq: u64 },
-    /// Event `promised` of the stream was acknowledged; the stream ends at `found`, or has another
-    /// event there.
+    /// Event `promised` of the stream was acknowledged, but the stream ends at `found` or has
+    /// another event there.
     Lost { stream: String, promised: u64, found: u64 },
-    /// A record of what a sandbox was measured to give is not the one that was signed, or a
-    /// session says something else than the record that it names.
+    /// The record of a sandbox measurement is not the signed one, or differs from the session that
+    /// names it.
     BadAttestation { digest: String, why: String },
-    /// A stored value cannot be read at all.
+    /// A stored value cannot be read.
     Unreadable { at: String, why: String },
 }
 
@@ -451,17 +452,17 @@ pub struct AuditReport {
     pub events: u64,
     pub streams: u64,
     pub checkpoints: u64,
-    /// Records of what sandboxes were measured to give.
+    /// Number of records of sandbox measurements.
     pub attestations: u64,
-    /// Events after the newest checkpoint: chained, not yet signed for.
+    /// Number of events after the newest checkpoint. They are in the hash chain but not signed yet.
     pub unsigned_tail: u64,
     /// Fingerprint of the key that signs checkpoints.
     pub key: String,
-    /// Empty when all is well. At most 100 are listed.
+    /// The findings, at most 100. Empty if the log is intact.
     pub findings: Vec<AuditFinding>,
 }
 
-/// What retention removed.
+/// The data that retention removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
     pub sessions: u64,
@@ -469,57 +470,57 @@ pub struct Pruned {
     pub steps: u64,
 }
 
-/// Called after each durable commit that had events, with their places; must not block.
+/// Called after each durable commit that had events, with their positions. Must not block.
 pub type CommitListener = Box<dyn Fn(&[(StreamId, u64)]) + Send + Sync>;
 
-/// Durable state. Writers wait for durability; readers never block them.
+/// The store of durable state. Writers wait for durability; readers never block writers.
 pub trait Store: Send + Sync + fmt::Debug {
     /// Makes one commit durable.
     ///
     /// # Errors
     ///
-    /// [`StoreError`]; nothing of the commit happened then.
+    /// [`StoreError`]; then nothing of the commit happened.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not undo the commit: it may happen all the same.
+    /// Dropping the future does not undo the commit: it may still happen.
     fn commit(&self, commit: Commit) -> Fut<'_, Result<Committed, StoreError>>;
 
-    /// Masks what looks like a secret, or is one that the store was told about, in every text
-    /// of `value`. For what people and programs say; applying it twice changes nothing more.
+    /// Masks secrets in every text of `value`: texts that look like one, and those that the store
+    /// was given. For texts of people and programs. Applying it twice has no further effect.
     fn redact(&self, value: &mut Value);
 
-    /// The same for the payload of an event, and for what becomes a part of one: its ids, kinds,
-    /// states, hashes and directories stay as they are. The rule that `commit` applies to events.
+    /// Masks secrets in the payload of an event, or in a part of one, by the rule that `commit`
+    /// applies. Ids, kinds, states, hashes and directories are not changed.
     fn redact_record(&self, value: &mut Value);
 
-    /// How many bytes at the beginning of a text that is still growing can be masked and shown by
-    /// themselves: no secret that this store knows of reaches from them into what follows. Ends
-    /// behind a line end.
+    /// Returns how many bytes at the beginning of a growing text can already be masked and shown:
+    /// no secret known to this store extends from them into the text that follows. The result is
+    /// after a line end.
     ///
-    /// As provided it knows of no secret with a line end in it.
+    /// The default implementation assumes that no secret contains a line end.
     fn settled(&self, text: &str) -> usize {
         text.rfind(['\n', '\r']).map_or(0, |at| at + 1)
     }
 
-    /// What is wrong with where the store lies, by a look that is cheap enough to be had at any time:
-    /// a disk that is about to be full, files that were taken away.
+    /// Returns a problem of the store's location: a disk that is almost full, or missing files. The
+    /// check is cheap enough to be called at any time.
     fn trouble(&self) -> Option<String> {
         None
     }
 
-    /// Sets who is told about commits. There is one listener; a second call replaces it.
+    /// Sets the listener for commits. There is only one; a second call replaces it.
     fn listen(&self, listener: CommitListener);
 
     fn agent_fetch(&self, id: AgentId) -> Fut<'_, Result<Option<Agent>, StoreError>>;
-    /// By exact name; the newest one when several share it.
+    /// Returns the agent with exactly this name, the newest if several share it.
     fn agent_by_name(
         &self,
         colony: ColonyId,
         name: String,
     ) -> Fut<'_, Result<Option<Agent>, StoreError>>;
     fn agent_list(&self, page: Page<AgentId>) -> Fut<'_, Result<Vec<Agent>, StoreError>>;
-    /// All versions of an agent, newest first.
+    /// Returns all versions of an agent, newest first.
     fn agent_versions(
         &self,
         id: AgentId,
@@ -532,7 +533,7 @@ pub trait Store: Send + Sync + fmt::Debug {
         filter: SessionFilter,
         page: Page<SessionId>,
     ) -> Fut<'_, Result<Vec<SessionRow>, StoreError>>;
-    /// Sessions with this status, oldest first, in pages: for recovery and the queue.
+    /// Returns sessions with this status, oldest first, in pages. For recovery and the queue.
     fn session_scan(
         &self,
         status: SessionStatus,
@@ -540,7 +541,7 @@ pub trait Store: Send + Sync + fmt::Debug {
         limit: u32,
     ) -> Fut<'_, Result<Vec<SessionRow>, StoreError>>;
 
-    /// Steps in ascending order of `idx`, those after `after` only.
+    /// Returns the steps after `after` in ascending order of `idx`.
     fn step_list(
         &self,
         session: SessionId,
@@ -550,25 +551,27 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn step_fetch(&self, id: StepId) -> Fut<'_, Result<Option<StepRow>, StoreError>>;
 
     fn inbox_fetch(&self, id: InboxId) -> Fut<'_, Result<Option<InboxItem>, StoreError>>;
-    /// Items that fit, those asked last first.
+    /// Returns matching items, newest request first.
     fn inbox_list(
         &self,
         filter: InboxFilter,
         page: Page<InboxCursor>,
     ) -> Fut<'_, Result<Vec<InboxItem>, StoreError>>;
-    /// Items that changed after `after`, as they stand now, in the order of their last change.
-    /// Items of one commit have the same number; they never come apart, so a page may have some
-    /// more than `limit`.
+    /// Returns the items that changed after `after`, in their present form and in the order of
+    /// their last change.
+    /// Items of one commit have the same number and are never split, so a page may have a few more
+    /// items than `limit`.
     fn inbox_changes(
         &self,
         colony: ColonyId,
         after: u64,
         limit: u32,
     ) -> Fut<'_, Result<Vec<InboxItem>, StoreError>>;
-    /// How many are open, and the number of the last change of any item, read at one moment.
+    /// Returns the numbers of open items and the number of the last change of any item, read at the
+    /// same moment.
     fn inbox_counts(&self, colony: ColonyId) -> Fut<'_, Result<(InboxCounts, u64), StoreError>>;
-    /// Sessions that wait for a human and have no open item, oldest first: they began to wait
-    /// before there was an inbox.
+    /// Returns sessions that wait for a human without an open item, oldest first: they began to
+    /// wait before the inbox existed.
     fn inbox_missing(
         &self,
         after: Option<SessionId>,
@@ -576,35 +579,35 @@ pub trait Store: Send + Sync + fmt::Debug {
     ) -> Fut<'_, Result<Vec<SessionId>, StoreError>>;
 
     fn events(&self, query: EventQuery) -> Fut<'_, Result<Vec<LogEvent>, StoreError>>;
-    /// The newest events of all streams or of one, newest first; `after` means "older than".
+    /// Returns the newest events of one stream or of all, newest first. `after` means "older than".
     fn events_newest(
         &self,
         stream: Option<StreamId>,
         page: Page<u64>,
     ) -> Fut<'_, Result<Vec<LogEvent>, StoreError>>;
 
-    /// The item whatever its age; the caller looks at `expires_at`.
+    /// Returns the item even if it has expired; the caller checks `expires_at`.
     fn memory_fetch(&self, id: MemoryId) -> Fut<'_, Result<Option<MemoryItem>, StoreError>>;
-    /// The item that was last stored with this idempotency key, whatever its age.
+    /// Returns the item that was last stored with this idempotency key, even if it has expired.
     fn memory_by_key(&self, key: EffectId) -> Fut<'_, Result<Option<MemoryItem>, StoreError>>;
-    /// Items that contain any of `terms`, best BM25 first. Terms are words, not syntax: whatever
-    /// they contain is matched as text. However common a word is, items that hold only that are
-    /// found where there is room; in a large store those that hold nothing else than words of
-    /// more than half of all items come last, with [`MemoryMatch::IDLE`].
+    /// Returns items that contain any of `terms`, best BM25 first. Terms are words without syntax,
+    /// and are matched as text. Items that match only common words are returned too if there is
+    /// room. In a large store, items that match only words of more than half of all items come
+    /// last, with [`MemoryMatch::IDLE`].
     fn memory_match(
         &self,
         scope: MemoryScope,
         terms: Vec<String>,
         limit: u32,
     ) -> Fut<'_, Result<Vec<MemoryMatch>, StoreError>>;
-    /// Items newest first.
+    /// Returns items, newest first.
     fn memory_list(
         &self,
         scope: MemoryScope,
         page: Page<MemoryId>,
     ) -> Fut<'_, Result<Vec<MemoryItem>, StoreError>>;
-    /// Items nearest to `vector` by cosine, exactly, among those of the same model and
-    /// dimensions, best first, with their cosine in `bm25`'s place.
+    /// Returns the items nearest to `vector` by exact cosine, best first, among those with the same
+    /// model and dimensions. `bm25` contains the cosine.
     fn memory_nearest(
         &self,
         scope: MemoryScope,
@@ -612,8 +615,8 @@ pub trait Store: Send + Sync + fmt::Debug {
         vector: Vec<f32>,
         limit: u32,
     ) -> Fut<'_, Result<Vec<MemoryMatch>, StoreError>>;
-    /// Items of all colonies that have no vector of `model` (with `dims` dimensions, where
-    /// given), in the order of their ids, those after `after` only. Expired ones are left out.
+    /// Returns items of all colonies without a vector of `model` (and with `dims` dimensions, if
+    /// given), after `after` in the order of their ids. Expired items are not returned.
     fn memory_stale(
         &self,
         model: String,
@@ -622,7 +625,7 @@ pub trait Store: Send + Sync + fmt::Debug {
         after: Option<MemoryId>,
         limit: u32,
     ) -> Fut<'_, Result<Vec<MemoryItem>, StoreError>>;
-    /// Items that have expired by `now`, those that did first first: id, colony and collection.
+    /// Returns items that have expired by `now`, first expired first: id, colony and collection.
     fn memory_expired(
         &self,
         now: Timestamp,
@@ -632,8 +635,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn api_key_by_hash(&self, hash: [u8; 32]) -> Fut<'_, Result<Option<ApiKey>, StoreError>>;
     fn api_key_list(&self, page: Page<ApiKeyId>) -> Fut<'_, Result<Vec<ApiKey>, StoreError>>;
 
-    /// The record of a measurement by its digest in hexadecimal, and what its signature is worth
-    /// to this store's key and the keys that it trusts.
+    /// Returns the record of a measurement by its hexadecimal digest, with the validity of its
+    /// signature for this store's key and the keys that it trusts.
     fn attestation_fetch(&self, digest: String) -> Fut<'_, Result<Option<Kept>, StoreError>>;
     fn setting_fetch(&self, key: String) -> Fut<'_, Result<Option<Value>, StoreError>>;
     fn idempotency_fetch(
@@ -642,39 +645,39 @@ pub trait Store: Send + Sync + fmt::Debug {
         key: String,
     ) -> Fut<'_, Result<Option<IdempotentAnswer>, StoreError>>;
 
-    /// All limits, open reservations, and of each scope and period that has a limit the newest
-    /// [`budget::KEPT_WINDOWS`] windows.
+    /// Returns all limits, all open reservations, and the newest [`budget::KEPT_WINDOWS`] windows
+    /// of each scope and period that has a limit.
     fn budget_snapshot(&self) -> Fut<'_, Result<budget::Snapshot, StoreError>>;
-    /// What the daily sums say about a scope since a day, which is counted from 1970-01-01. A
-    /// session has its children's, too.
+    /// Returns a scope's daily sums since a day, which is counted from 1970-01-01. A session
+    /// includes its children.
     fn budget_baseline(
         &self,
         scope: budget::Scope,
         since: i32,
     ) -> Fut<'_, Result<budget::Baseline, StoreError>>;
-    /// Costs by agent, model, session, key or day. Reads daily sums only.
+    /// Returns costs by agent, model, session, key or day. Reads only daily sums.
     fn costs(&self, query: CostQuery) -> Fut<'_, Result<Vec<CostRow>, StoreError>>;
-    /// What the calls of these sessions came to in all, in no order; nothing of a session without any.
-    /// Reads daily sums only.
+    /// Returns the total costs of these sessions, in no order. Sessions without calls are left out.
+    /// Reads only daily sums.
     fn session_costs(&self, ids: Vec<SessionId>) -> Fut<'_, Result<Vec<CostRow>, StoreError>>;
-    /// Calls that have ended, those that began last first; of one session where one is named.
+    /// Returns calls that have ended, latest start first; of one session if it is given.
     fn call_list(
         &self,
         session: Option<SessionId>,
         page: Page<CallId>,
     ) -> Fut<'_, Result<Vec<CallRecord>, StoreError>>;
-    /// The entry whatever its age; the caller looks at `expires_at`.
+    /// Returns the entry even if it has expired; the caller checks `expires_at`.
     fn board_fetch(
         &self,
         colony: ColonyId,
         key: Key,
     ) -> Fut<'_, Result<Option<BoardEntry>, StoreError>>;
-    /// A version that no deleted entry of this key has passed; 0 when none was deleted. It may be
-    /// that of another key in the same [`Key::bucket`].
+    /// Returns a version that is not below the version of any deleted entry of this key; 0 if none
+    /// was deleted. It may belong to another key in the same [`Key::bucket`].
     fn board_past(&self, colony: ColonyId, key: Key) -> Fut<'_, Result<u64, StoreError>>;
-    /// Entries whose keys begin with exactly `prefix` and come after `after`, by key, whatever
-    /// their age. Keys are compared byte by byte. A page whose values grow large ends early, after
-    /// one at least.
+    /// Returns entries whose keys have exactly this prefix and come after `after`, sorted by key,
+    /// including expired ones. Keys are compared byte by byte. A page with large values ends early,
+    /// after at least one entry.
     fn board_list(
         &self,
         colony: ColonyId,
@@ -682,7 +685,7 @@ pub trait Store: Send + Sync + fmt::Debug {
         after: Option<String>,
         limit: u32,
     ) -> Fut<'_, Result<Vec<BoardEntry>, StoreError>>;
-    /// Keys that have expired by `now`, with their versions, those that did first first.
+    /// Returns keys that have expired by `now`, with their versions, first expired first.
     fn board_expired(
         &self,
         now: Timestamp,
@@ -693,8 +696,8 @@ pub trait Store: Send + Sync + fmt::Debug {
         to: AgentId,
         id: LetterId,
     ) -> Fut<'_, Result<Option<Letter>, StoreError>>;
-    /// Letters of an agent in the order in which they came, those after the place `after` only. A
-    /// page whose payloads grow large ends early, after one at least.
+    /// Returns the messages of an agent after the position `after`, in order of arrival. A page
+    /// with large payloads ends early, after at least one message.
     fn letter_list(
         &self,
         to: AgentId,
@@ -702,40 +705,39 @@ pub trait Store: Send + Sync + fmt::Debug {
         after: u64,
         limit: u32,
     ) -> Fut<'_, Result<Vec<Letter>, StoreError>>;
-    /// Letters of all agents that time has killed by `now`, see [`Letter::dies_at`].
+    /// Returns messages of all agents whose time is over by `now`, see [`Letter::dies_at`].
     fn letter_due(&self, now: Timestamp, limit: u32) -> Fut<'_, Result<Vec<Letter>, StoreError>>;
-    /// How many letters each agent has that has any, by agent, those after `after` only.
+    /// Returns the number of messages of each agent that has any, by agent, after `after`.
     fn mailbox_list(
         &self,
         after: Option<AgentId>,
         limit: u32,
     ) -> Fut<'_, Result<Vec<(AgentId, MailboxCounts)>, StoreError>>;
-    /// All subscriptions, oldest first, those after `after` only.
+    /// Returns subscriptions after `after`, oldest first.
     fn subscription_list(
         &self,
         after: Option<SubscriptionId>,
         limit: u32,
     ) -> Fut<'_, Result<Vec<Subscription>, StoreError>>;
-    /// All registrations, by agent, those after `after` only.
+    /// Returns registrations after `after`, by agent.
     fn registration_list(
         &self,
         after: Option<AgentId>,
         limit: u32,
     ) -> Fut<'_, Result<Vec<Registration>, StoreError>>;
 
-    /// Keeps bytes of an artifact under `file`, durably, and holds them for a commit to come. The
-    /// same file again takes the place of what was there. They are not masked: see
-    /// [`Store::redact`].
+    /// Stores bytes of an artifact durably under `file`, and protects them until a later commit.
+    /// The same file again replaces them. They are not masked: see [`Store::redact`].
     fn artifact_write(
         &self,
         session: SessionId,
         file: EffectId,
         content: Vec<u8>,
     ) -> Fut<'_, Result<ArtifactHold, StoreError>>;
-    /// Removes bytes that no row names and nobody holds; others stay. What a crash leaves without
-    /// a row goes by itself after the next start.
+    /// Removes bytes that no row names and that are not protected; others stay. Bytes that a crash
+    /// left without a row are removed after the next start.
     fn artifact_drop(&self, session: SessionId, file: EffectId) -> Fut<'_, Result<(), StoreError>>;
-    /// `None` when there are no such bytes.
+    /// Opens the bytes; `None` if they do not exist.
     fn artifact_open(
         &self,
         session: SessionId,
@@ -746,7 +748,7 @@ pub trait Store: Send + Sync + fmt::Debug {
         session: SessionId,
         name: ArtifactName,
     ) -> Fut<'_, Result<Option<Artifact>, StoreError>>;
-    /// Those saved last first; `after` is a place.
+    /// Returns artifacts, last saved first. `after` is a position.
     fn artifact_list(
         &self,
         session: SessionId,
@@ -760,28 +762,28 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn audit(&self) -> Fut<'_, Result<AuditReport, StoreError>>;
     /// Signs all stream heads that changed since the last checkpoint; `None` if none did.
     fn checkpoint(&self, now: Timestamp) -> Fut<'_, Result<Option<u64>, StoreError>>;
-    /// Writes a consistent copy while others go on writing. The file must not exist.
+    /// Writes a consistent copy while writers continue. The target file must not exist.
     fn backup(&self, to: PathBuf) -> Fut<'_, Result<u64, StoreError>>;
-    /// Removes ended sessions that finished before `before`, with their streams and model calls
-    /// (daily sums of costs stay), and writes a `retention.pruned` event that explains each to `audit`. Also forgets idempotency keys
-    /// older than `before`.
+    /// Removes sessions that ended before `before`, with their streams and model calls, and writes
+    /// a `retention.pruned` event that explains each removal to `audit`. Daily sums of costs stay.
+    /// Also removes idempotency keys older than `before`.
     fn prune(&self, before: Timestamp, now: Timestamp) -> Fut<'_, Result<Pruned, StoreError>>;
-    /// Removes one session as [`prune`](Self::prune) does, however long ago it ended. `None`: there is no
-    /// such session, or it has not ended; nothing is removed then.
+    /// Removes one ended session as [`prune`](Self::prune) does, however recently it ended. Returns
+    /// `None`, and removes nothing, if the session does not exist or has not ended.
     fn session_remove(
         &self,
         session: SessionId,
         now: Timestamp,
     ) -> Fut<'_, Result<Option<Pruned>, StoreError>>;
-    /// Finishes what was accepted and closes. Later calls answer [`StoreError::Closed`].
+    /// Finishes the accepted work and closes the store. Later calls return [`StoreError::Closed`].
     fn close(&self) -> Fut<'_, Result<(), StoreError>>;
 }
 
-/// Checks that a backup target is fit, in words that name the path.
+/// Checks that a path can be the target of a backup.
 ///
 /// # Errors
 ///
-/// A text for the user when the path has no file name.
+/// Returns a text for the user, with the path, if the path has no file name.
 pub fn backup_target(path: &Path) -> Result<(), String> {
     match path.file_name() {
         Some(_) => Ok(()),

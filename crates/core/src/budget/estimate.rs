@@ -1,30 +1,29 @@
-//! How many tokens a call may take, known before it begins.
+//! Estimates how many tokens a call can use at most, before it starts.
 //!
-//! A token of text is at least one byte, so the bytes of what is sent bound the tokens of what is
-//! read, whatever the tokeniser. That is several times too many for plain prose; what is too much
-//! is given back at the settlement a moment later, and a limit is never passed by a wrong guess.
-//! Pictures and files that are named by a URL have no bytes here: they are the one case in which
-//! a provider can say more than was reserved.
+//! Every token of text has at least one byte, so the number of bytes sent is an upper bound of the
+//! input tokens for any tokeniser. For plain prose it is several times too high. The settlement
+//! releases the excess a moment later, and no limit is exceeded because of a wrong estimate.
+//! Pictures and files that are given by URL have no bytes here: only for them can a provider report
+//! more than was reserved.
 
 use std::fmt::{self, Write as _};
 
 use crate::model::{Message, ModelRequest};
 
-/// Tokens that providers put around each message, and more than that.
+/// Upper bound of the tokens that providers add to each message.
 const PER_MESSAGE: u64 = 16;
-/// Tokens that providers add once: instructions for tools, the shape of the conversation.
+/// Tokens that providers add once: instructions for tools, the format of the conversation.
 const ONCE: u64 = 1_000;
 
-/// The output of a request of the engine's own that names no bound, where a limit applies: it is sent
-/// with this bound then.
+/// Output limit for the engine's own requests that set none, used if a budget limit applies.
 pub const OUTPUT: u32 = 32_000;
 
-/// The most input tokens of a request of so many bytes in so many messages.
+/// Returns the most input tokens of a request with this many bytes and messages.
 pub fn input_tokens(bytes: u64, messages: u64) -> u64 {
     bytes.saturating_add(messages.saturating_mul(PER_MESSAGE)).saturating_add(ONCE)
 }
 
-/// The most input tokens of a request of the engine's own.
+/// Returns the most input tokens of one of the engine's own requests.
 pub fn of_request(request: &ModelRequest) -> u64 {
     let mut bytes = len(&request.system);
     for message in request.messages.iter() {
@@ -51,7 +50,8 @@ fn len(text: &str) -> u64 {
     text.len() as u64
 }
 
-/// Bytes of a value as JSON: counted, for a long conversation is measured with every call.
+/// Returns the bytes of a value as JSON. They are only counted, because a long conversation is
+/// measured with every call.
 fn json(value: &serde_json::Value) -> u64 {
     struct Count(u64);
     impl fmt::Write for Count {
@@ -66,8 +66,8 @@ fn json(value: &serde_json::Value) -> u64 {
     count.0
 }
 
-/// Tokens of text that was streamed, for a call of which nobody says the usage: at most one for
-/// each byte, at least what is usual.
+/// Returns the tokens of streamed text for a call without reported usage: at most one for each
+/// byte, and at least the usual number.
 pub fn streamed_tokens(bytes: u64) -> u64 {
     bytes
 }

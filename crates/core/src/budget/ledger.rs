@@ -1,12 +1,11 @@
-//! The ledger: limits, windows and open reservations, and every decision about them.
+//! The ledger: limits, windows and open reservations, and all decisions about them.
 //!
-//! A window is found by scope, period and the moment at which a call was asked for, and by
-//! nothing else: a reservation settles where it was made, however late; and a clock that goes
-//! back finds the earlier window as it stood. Decisions look at the limits that apply, of which
-//! there are a handful, and never at calls.
+//! Scope, period and the time of a call's request determine its window. So a reservation is settled
+//! in the window in which it was made, however late, and a clock that goes back finds the earlier
+//! window unchanged. A decision reads the few limits that apply, and never individual calls.
 //!
-//! Whoever owns a ledger makes each change durable: every decision says by how much which window
-//! moved ([`Windowed`]). Those amounts add up in any order.
+//! The owner of a ledger makes each change durable: every decision returns the amounts by which
+//! windows changed ([`Windowed`]). The amounts can be added in any order.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -20,18 +19,18 @@ use super::{Ask, Spend};
 use crate::ids::{CallId, LimitId};
 use crate::time::Timestamp;
 
-/// No amount and no sum is greater: nine billion dollars, or as many tokens a million times. What
-/// is added beyond it is lost; a reservation that would pass it is refused.
+/// Largest amount and sum: nine billion dollars, or a million times as many tokens. Additions
+/// beyond it are lost; a reservation that would exceed it is refused.
 pub const CAP: u64 = 1 << 53;
 
-/// So many tokens beyond what was reserved no call has: the longest contexts are a tenth of that. A provider
-/// that tells of more is wrong, and must not close a budget.
+/// Tokens above the reserved ones that no call can have; the longest contexts are a tenth of it. A
+/// provider that reports more is wrong, and must not exhaust a budget.
 pub const IMPOSSIBLE: u64 = 10_000_000;
 
 /// Windows of one scope and period that are kept in memory: enough for a year of days.
 pub const KEPT_WINDOWS: usize = 400;
 
-/// Dollars, in millionths, and tokens.
+/// An amount in millionths of a dollar and in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
     pub microusd: u64,
@@ -59,7 +58,7 @@ impl Amount {
     }
 }
 
-/// Which window.
+/// The key of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WindowKey {
     pub scope: Scope,
@@ -68,24 +67,25 @@ pub struct WindowKey {
 }
 
 impl WindowKey {
-    /// The window of `scope` and `period` that a call of `at` counts in.
+    /// Returns the window of `scope` and `period` in which a call at `at` counts.
     pub fn at(scope: Scope, period: Period, at: Timestamp) -> Self {
         Self { scope, period, start: period.start(at) }
     }
 }
 
-/// What was spent in a window, and what may still be.
+/// The spent and reserved amounts of a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     pub spent: Amount,
     pub reserved: Amount,
-    /// Calls in `spent` whose price is not known.
+    /// Number of calls in `spent` whose price is not known.
     pub unpriced: u64,
-    /// Its soft limit has warned.
+    /// Whether its soft limit has warned.
     pub warned: bool,
 }
 
-/// By how much a window moved: all is added, but `freed`, which is taken from what is reserved.
+/// The change of a window. All amounts are added, except `freed`, which is subtracted from the
+/// reserved amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Windowed {
     pub key: WindowKey,
@@ -93,18 +93,18 @@ pub struct Windowed {
     pub reserved: Amount,
     pub freed: Amount,
     pub unpriced: u64,
-    /// What `warned` becomes; `None` leaves it.
+    /// The new value of `warned`; `None` keeps it.
     pub warned: Option<bool>,
 }
 
 impl Windowed {
-    /// Nothing moved in `key`.
+    /// Creates an empty change of the window `key`.
     pub fn still(key: WindowKey) -> Self {
         let none = Amount::default();
         Self { key, spent: none, reserved: none, freed: none, unpriced: 0, warned: None }
     }
 
-    /// Both movements of one window as one.
+    /// Combines two changes of one window.
     #[must_use]
     pub fn and(self, later: Self) -> Self {
         Self {
@@ -118,11 +118,12 @@ impl Windowed {
     }
 }
 
-/// A call that may be under way.
+/// The reservation of a call that may be running.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
     pub ask: Ask,
-    /// All that it counts in: the swarm, its colony, its agent, its session and those above.
+    /// All scopes in which it counts: the swarm, its colony, its agent, its session and the
+    /// sessions above.
     pub scopes: Vec<Scope>,
 }
 
@@ -134,10 +135,10 @@ pub struct Halt {
     pub since: Timestamp,
 }
 
-/// What a decision moved.
+/// The changes of a decision.
 pub type Moved = Vec<Windowed>;
 
-/// A soft limit that was reached, for the first time in its window.
+/// A soft limit that was reached for the first time in its window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reached {
     pub limit: Limit,
@@ -145,28 +146,29 @@ pub struct Reached {
     pub window: Window,
 }
 
-/// A reservation that came to its end.
+/// A reservation that was closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settled {
     pub reservation: Reservation,
-    /// What it counts as: the settlement, and where no price was given the reserved one.
+    /// The amount that counts: the settlement, with the reserved cost if no price was given.
     pub spend: Spend,
     pub moved: Moved,
-    /// It cost more than was reserved. All of it is counted.
+    /// Whether it cost more than was reserved. All of it counts.
     pub above: bool,
-    /// It was told to have more tokens than any call has ([`IMPOSSIBLE`]): what was reserved is counted.
+    /// Whether the reported tokens were impossible ([`IMPOSSIBLE`]). Then the reserved amount
+    /// counts.
     pub absurd: bool,
     pub reached: Vec<Reached>,
 }
 
-/// What a new window begins with: what was spent before there was a limit.
+/// The initial amount of a new window: what was spent before the limit was set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Baseline {
     pub spent: Amount,
     pub unpriced: u64,
 }
 
-/// All that a ledger is made of, as it stands in a store.
+/// The stored state of a ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     pub limits: Vec<Limit>,
@@ -174,13 +176,13 @@ pub struct Snapshot {
     pub open: Vec<Reservation>,
 }
 
-/// The limits of one scope and period, and its windows.
+/// The limits and windows of one scope and period.
 #[derive(Clone, Debug, Default)]
 struct Line {
     hard: Option<Limit>,
     soft: Option<Limit>,
     windows: BTreeMap<Timestamp, Window>,
-    /// What was spent before is still being looked up.
+    /// Whether the earlier spending is still being looked up.
     loading: bool,
 }
 
@@ -193,7 +195,7 @@ impl Line {
         self.windows.entry(start).or_default()
     }
 
-    /// Forgets the oldest windows, but none in which something is reserved.
+    /// Removes the oldest windows, except those with reservations.
     fn trim(&mut self) {
         while self.windows.len() > KEPT_WINDOWS {
             let idle = |window: &Window| window.reserved == Amount::default();
@@ -205,7 +207,7 @@ impl Line {
     }
 }
 
-/// Limits, windows, and what is reserved in them.
+/// The ledger: limits, windows, and their reservations.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     lines: HashMap<Scope, BTreeMap<Period, Line>>,
@@ -214,7 +216,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// The ledger as it was left. What is reserved follows from the calls that are open.
+    /// Creates the ledger from its stored state. The open calls determine the reserved amounts.
     pub fn load(snapshot: Snapshot) -> Self {
         let Snapshot { limits, windows, open } = snapshot;
         let mut ledger = Self::default();
@@ -247,7 +249,7 @@ impl Ledger {
         self.lines.get_mut(&scope)?.get_mut(&period)
     }
 
-    /// Whether nothing has to be looked up before a decision about these scopes.
+    /// Returns whether a decision about these scopes needs no further look-up.
     pub fn is_ready(&self, scopes: &[Scope]) -> bool {
         let loading = |scope| {
             self.lines.get(scope).is_some_and(|lines| lines.values().any(|line| line.loading))
@@ -255,7 +257,7 @@ impl Ledger {
         !scopes.iter().any(loading)
     }
 
-    /// Whether a hard limit applies to any of these scopes.
+    /// Returns whether a hard limit applies to any of these scopes.
     pub fn is_bounded(&self, scopes: &[Scope]) -> bool {
         let hard = |scope| {
             self.lines.get(scope).is_some_and(|lines| lines.values().any(|l| l.hard.is_some()))
@@ -267,7 +269,7 @@ impl Ledger {
         self.open.contains_key(&call)
     }
 
-    /// Calls that may be under way.
+    /// Returns the calls that may be running.
     pub fn open(&self) -> impl Iterator<Item = &Reservation> {
         self.open.values()
     }
@@ -276,17 +278,17 @@ impl Ledger {
         self.halt.as_ref()
     }
 
-    /// Begins an emergency stop, or ends it.
+    /// Starts or ends an emergency stop.
     pub fn set_halt(&mut self, halt: Option<Halt>) {
         self.halt = halt;
     }
 
-    /// Reserves the most that a call may cost in every window that it counts in. The call's id
-    /// must be new.
+    /// Reserves the highest cost of a call in every window in which it counts. The call's id must
+    /// be new.
     ///
     /// # Errors
     ///
-    /// [`Refusal`]: the widest limit that it could pass. Nothing has moved then.
+    /// [`Refusal`] with the widest limit that it could exceed. Nothing is reserved then.
     pub fn reserve(&mut self, ask: &Ask, scopes: &[Scope]) -> Result<Moved, Refusal> {
         if let Some(Halt { by, reason, since }) = self.halt.clone() {
             return Err(Refusal::Halted { by, reason, since });
@@ -352,7 +354,7 @@ impl Ledger {
         Ok(moved)
     }
 
-    /// Changes every window that a call of `at` in `scopes` counts in.
+    /// Changes every window in which a call at `at` in `scopes` counts.
     fn each(
         &mut self,
         at: Timestamp,
@@ -373,8 +375,8 @@ impl Ledger {
         all
     }
 
-    /// Ends a call that cost `spend`. Where that has no price, the price that was reserved
-    /// counts. `None` when no such call is open.
+    /// Ends a call that cost `spend`. If `spend` has no price, the reserved price counts. `None` if
+    /// no such call is open.
     pub fn settle(&mut self, call: CallId, spend: Spend) -> Option<Settled> {
         let reservation = self.open.remove(&call)?;
         let worst = reservation.ask.worst;
@@ -398,13 +400,13 @@ impl Ledger {
         Some(Settled { reservation, spend, moved, above, absurd, reached })
     }
 
-    /// Ends a call at the most that it may have cost.
+    /// Ends a call with the highest cost that it can have had.
     pub fn settle_at_worst(&mut self, call: CallId) -> Option<Settled> {
         let worst = self.open.get(&call)?.ask.worst;
         self.settle(call, worst)
     }
 
-    /// Ends a call that cost nothing, or takes back a reservation that could not be made durable.
+    /// Ends a call without cost, or reverts a reservation that could not be made durable.
     pub fn release(&mut self, call: CallId) -> Option<(Reservation, Moved)> {
         let reservation = self.open.remove(&call)?;
         let free = Amount::of(reservation.ask.worst);
@@ -415,7 +417,8 @@ impl Ledger {
         Some((reservation, moved))
     }
 
-    /// The soft limit of a window that has just moved, if it is reached for the first time.
+    /// Returns the soft limit of a window that has just changed, if it is reached for the first
+    /// time.
     fn warn(&mut self, moved: &mut Windowed) -> Option<Reached> {
         let key = moved.key;
         let line = self.line(key.scope, key.period)?;
@@ -434,9 +437,9 @@ impl Ledger {
 
     // --- limits
 
-    /// Sets a limit. What is reserved at this moment counts in it at once. When the answer's
-    /// second part is true, nothing is decided about the scope until [`Ledger::loaded`] says what
-    /// was spent before.
+    /// Sets a limit. Present reservations count in it at once. If the second value is true, no
+    /// decision about the scope is made until [`Ledger::loaded`] is called with the earlier
+    /// spending.
     pub fn put(&mut self, limit: Limit, now: Timestamp) -> (Moved, bool) {
         let (scope, period) = (limit.scope, limit.period);
         let lines = self.lines.entry(scope).or_default();
@@ -468,7 +471,7 @@ impl Ledger {
         (moved, true)
     }
 
-    /// Adds what was spent in the window that `now` is in before its limit was set.
+    /// Adds the amount that was spent in the window of `now` before its limit was set.
     pub fn loaded(
         &mut self,
         scope: Scope,
@@ -486,7 +489,7 @@ impl Ledger {
         vec![Windowed { spent, unpriced, ..Windowed::still(key) }]
     }
 
-    /// Removes a limit; the second part of the answer is true when no other needs its windows.
+    /// Removes a limit. The second value is true if no other limit needs its windows.
     pub fn remove(&mut self, id: LimitId) -> Option<(Limit, bool)> {
         let limit = self.limit(id)?.clone();
         let lines = self.lines.get_mut(&limit.scope)?;
@@ -510,25 +513,25 @@ impl Ledger {
         self.limits().find(|limit| limit.id == id)
     }
 
-    /// The limit of a scope and period.
+    /// Returns the limit of a scope and period.
     pub fn find(&self, scope: Scope, period: Period, soft: bool) -> Option<&Limit> {
         let line = self.lines.get(&scope)?.get(&period)?;
         if soft { line.soft.as_ref() } else { line.hard.as_ref() }
     }
 
-    /// All limits, in no order.
+    /// Returns all limits, in no order.
     pub fn limits(&self) -> impl Iterator<Item = &Limit> {
         self.lines.values().flat_map(BTreeMap::values).flat_map(Line::limits)
     }
 
-    /// How a limit's window stands at `now`.
+    /// Returns the window of a scope and period at `now`.
     pub fn window(&self, scope: Scope, period: Period, now: Timestamp) -> Window {
         let line = self.lines.get(&scope).and_then(|lines| lines.get(&period));
         let window = line.and_then(|line| line.windows.get(&period.start(now)));
         window.copied().unwrap_or_default()
     }
 
-    /// Every window that is kept.
+    /// Returns every window in memory.
     pub fn windows(&self) -> impl Iterator<Item = (WindowKey, Window)> + '_ {
         self.lines.iter().flat_map(|(scope, lines)| {
             lines.iter().flat_map(move |(period, line)| {
@@ -539,7 +542,7 @@ impl Ledger {
         })
     }
 
-    /// Scopes that have limits.
+    /// Returns the scopes that have limits.
     pub fn scopes(&self) -> HashSet<Scope> {
         self.lines.keys().copied().collect()
     }

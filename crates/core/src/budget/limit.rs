@@ -1,4 +1,4 @@
-//! Limits: how much a scope may spend in a period, and what happens at the end of it.
+//! Limits: how much a scope may spend in a period, and how calls above it are handled.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,14 +8,14 @@ use super::scope::Scope;
 use crate::ids::LimitId;
 use crate::time::Timestamp;
 
-/// What becomes of calls whose price nobody knows, where a limit in dollars applies.
+/// How calls are handled whose price is not known, if a limit in dollars applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnknownPrice {
-    /// They are refused.
+    /// The calls are refused.
     #[default]
     Deny,
-    /// They count as nothing in dollars, and are counted as calls without a price.
+    /// The calls are allowed with no cost in dollars, and counted as calls without a price.
     Allow,
 }
 
@@ -32,13 +32,13 @@ impl UnknownPrice {
     }
 }
 
-/// Where a limit comes from.
+/// The origin of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// Somebody set it.
+    /// Somebody set it through the API.
     Set,
-    /// Its agent's definition says it; it goes when the definition says so no more.
+    /// It is part of the agent's definition, and is removed with it.
     Definition,
 }
 
@@ -51,41 +51,41 @@ impl Source {
     }
 }
 
-/// What was added to a limit for one window.
+/// The amount added to a limit for one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extra {
-    /// When that window began, in microseconds since 1970.
+    /// Start of that window, in microseconds since 1970.
     pub start_us: i64,
     pub microusd: u64,
     pub tokens: u64,
 }
 
-/// How much a scope may spend in a period. There is one hard and one soft limit for each pair of
-/// the two.
+/// How much a scope may spend in a period. Each scope and period can have one hard and one soft
+/// limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
-    /// [`LimitId::of`] of the three fields that follow.
+    /// The [`LimitId::of`] the next three fields.
     pub id: LimitId,
     pub scope: Scope,
     pub period: Period,
-    /// Warns instead of refusing.
+    /// Warns and never refuses.
     pub soft: bool,
-    /// Millionths of a dollar; `None` bounds no dollars.
+    /// Millionths of a dollar; `None` means no limit in dollars.
     pub microusd: Option<u64>,
-    /// Input and output tokens together; `None` bounds no tokens.
+    /// Sum of input and output tokens; `None` means no limit in tokens.
     pub tokens: Option<u64>,
     pub unknown_price: UnknownPrice,
     pub source: Source,
-    /// What a human gave on top for a window.
+    /// The amount that a human added for a window.
     pub extra: Option<Extra>,
-    /// Who set it last.
+    /// Who changed it last.
     pub by: String,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
 }
 
 impl LimitId {
-    /// The id of the limit of `scope` in `period`: the same for ever.
+    /// Returns the id of the limit of `scope` in `period`. It never changes.
     pub fn of(scope: Scope, period: Period, soft: bool) -> Self {
         let mut hash = blake3::Hasher::new();
         let kind = if soft { "soft" } else { "hard" };
@@ -97,7 +97,7 @@ impl LimitId {
     }
 }
 
-/// What is wrong with a limit that somebody wants to set.
+/// A mistake in a limit that somebody wants to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitProblem {
     #[error("a limit bounds dollars, tokens, or both: give at least one")]
@@ -109,7 +109,7 @@ pub enum LimitProblem {
 impl Limit {
     /// # Errors
     ///
-    /// [`LimitProblem`] when it bounds nothing, or more than can be counted.
+    /// [`LimitProblem`] if it limits nothing, or is larger than the ledger can count.
     pub fn check(&self) -> Result<(), LimitProblem> {
         if self.microusd.is_none() && self.tokens.is_none() {
             return Err(LimitProblem::Empty);
@@ -121,13 +121,13 @@ impl Limit {
         Ok(())
     }
 
-    /// Dollars that count in the window that began at `start`.
+    /// Returns the dollars of the window that began at `start`.
     pub fn microusd_in(&self, start: Timestamp) -> Option<u64> {
         let extra = self.extra_in(start).map_or(0, |extra| extra.microusd);
         Some(self.microusd?.saturating_add(extra).min(CAP))
     }
 
-    /// Tokens that count in the window that began at `start`.
+    /// Returns the tokens of the window that began at `start`.
     pub fn tokens_in(&self, start: Timestamp) -> Option<u64> {
         let extra = self.extra_in(start).map_or(0, |extra| extra.tokens);
         Some(self.tokens?.saturating_add(extra).min(CAP))
@@ -137,7 +137,7 @@ impl Limit {
         self.extra.filter(|extra| extra.start_us == start.as_micros())
     }
 
-    /// The limit with more in it: for good, or for the window that `now` is in.
+    /// Returns the limit with an added amount: for good, or for the window of `now`.
     #[must_use]
     pub fn raised(
         mut self,

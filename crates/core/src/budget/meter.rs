@@ -1,4 +1,4 @@
-//! The port for whoever asks models beside the sessions' own turns and the gateway: memory's embeddings.
+//! The port for model calls that neither sessions nor the gateway make: the memory's embeddings.
 //!
 //! Such a call is reserved, settled and stopped like any other.
 
@@ -13,45 +13,45 @@ use crate::model::Usage;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Behalf {
     pub colony: ColonyId,
-    /// The session that it counts in, with its agent.
+    /// The session in which it counts, with its agent.
     pub session: Option<SessionId>,
-    /// Who asks, as the log names callers.
+    /// The caller, as the log names callers.
     pub caller: String,
 }
 
 impl Default for Behalf {
-    /// The server's own.
+    /// The server itself.
     fn default() -> Self {
         Self { colony: ColonyId::DEFAULT, session: None, caller: String::new() }
     }
 }
 
-/// A call that somebody wants to make.
+/// A call to reserve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish {
     pub behalf: Behalf,
     pub provider: String,
-    /// As the provider calls it.
+    /// The model, as the provider names it.
     pub model: String,
     /// The wire format, as records name it: `embeddings`.
     pub format: &'static str,
-    /// The most input that it can have, in tokens. It has no output.
+    /// Most input tokens of the call. It has no output.
     pub input_tokens: u64,
 }
 
 /// Why a call may not be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotMetered {
-    /// A limit, an unknown price or an emergency stop is in the way.
+    /// A limit, an unknown price or an emergency stop prevents it.
     #[error("{}", .0.message())]
     Refused(Refusal),
-    /// Nothing can be written down now, or nobody keeps books yet.
+    /// The reservation cannot be recorded now, or there is no ledger yet.
     #[error("the budget cannot be written down: {0}")]
     Unavailable(String),
 }
 
 impl NotMetered {
-    /// Whether the same call may be made in a moment.
+    /// Returns whether the same call may be possible in a moment.
     pub fn is_temporary(&self) -> bool {
         match self {
             Self::Refused(refusal) => refusal.is_temporary(),
@@ -60,23 +60,23 @@ impl NotMetered {
     }
 }
 
-/// What a call came to.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Came {
-    /// It was answered. Without usage the input that was reserved counts.
+    /// It was answered. Without usage, the reserved input counts.
     Answered(Option<Usage>),
     /// The provider refused it with this status, or was not reached (0): nothing is billed.
     Unbilled(u16),
 }
 
-/// A call that may be made. Dropped without an end it counts the most that it may have cost.
+/// A reserved call. If it is dropped without a result, its highest possible cost counts.
 pub trait Metered: Send {
     fn end(self: Box<Self>, came: Came);
 }
 
-/// Keeps the books of such calls.
+/// Reserves and settles such calls.
 pub trait Meter: Send + Sync + fmt::Debug {
-    /// Reserves the most that a call may cost. Nothing may be sent before this has answered.
+    /// Reserves the highest cost of a call. Send nothing before this has returned.
     ///
     /// # Errors
     ///
@@ -84,6 +84,6 @@ pub trait Meter: Send + Sync + fmt::Debug {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future takes the reservation back.
+    /// Dropping the future reverts the reservation.
     fn open(&self, wish: Wish) -> Fut<'_, Result<Box<dyn Metered>, NotMetered>>;
 }

@@ -1,17 +1,17 @@
-//! Budgets that cannot leak: what a call may cost is reserved before it begins, and what it did
-//! cost is settled when it ends.
+//! Budgets that cannot be exceeded: the highest cost of a call is reserved before it starts, and
+//! its real cost is settled when it ends.
 //!
-//! Pure: time is an argument, nothing is read or written here. [`Ledger`] decides; the engine
-//! owns one, makes each decision durable before anybody acts on it, and takes it back where that
-//! fails. Start at [`Ledger::reserve`].
+//! Pure: time is an argument, and nothing is read or written here. [`Ledger`] decides. The engine
+//! owns one, makes each decision durable before acting on it, and reverts it if that fails. Start
+//! at [`Ledger::reserve`].
 //!
-//! * A [`Limit`] bounds one [`Scope`] in one [`Period`], in millionths of a dollar, in tokens, or
-//!   in both. Hard limits refuse; soft ones warn once in each window.
-//! * Each limit has one window at a time: what was spent in it, and what is reserved. A decision
-//!   looks at the windows that apply and at nothing else.
-//! * A reservation is settled in the windows in which it was made, whatever the clock says then.
-//! * What has no known price is refused where a limit in dollars applies, unless that limit says
-//!   otherwise.
+//! * A [`Limit`] limits one [`Scope`] in one [`Period`], in millionths of a dollar, in tokens, or
+//! in both. Hard limits refuse; soft limits warn once in each window.
+//! * Each limit has one window at a time, with the amounts spent and reserved. A decision reads
+//! only the windows that apply.
+//! * A reservation is settled in the windows in which it was made, whatever the clock shows then.
+//! * A call without a known price is refused if a limit in dollars applies, unless that limit
+//! allows it.
 
 pub mod estimate;
 mod ledger;
@@ -43,24 +43,24 @@ use crate::relay::Ending;
 use crate::time::Timestamp;
 use crate::trace::Traceparent;
 
-/// What something costs, or may cost.
+/// The real or highest cost of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Spend {
-    /// Millionths of a US dollar; `None` when the price is not known.
+    /// Millionths of a US dollar; `None` if the price is not known.
     pub microusd: Option<u64>,
-    /// Input and output together.
+    /// Sum of input and output tokens.
     pub tokens: u64,
 }
 
 impl Spend {
-    /// Nothing, at a known price.
+    /// No cost, at a known price.
     pub const NONE: Self = Self { microusd: Some(0), tokens: 0 };
 
     pub const fn new(microusd: u64, tokens: u64) -> Self {
         Self { microusd: Some(microusd), tokens }
     }
 
-    /// Both together; without a price when one of them has none.
+    /// Returns the sum of both; without a price if one of them has none.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let microusd = self.microusd.zip(other.microusd).map(|(a, b)| a.saturating_add(b));
@@ -68,18 +68,18 @@ impl Spend {
     }
 }
 
-/// A call that somebody wants to make.
+/// A call to reserve.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ask {
     pub call: CallId,
     pub session: Option<SessionId>,
     pub agent: Option<AgentId>,
     pub colony: ColonyId,
-    /// Who asks, as the log names callers.
+    /// The caller, as the log names callers.
     pub caller: String,
     pub provider: String,
     pub model: String,
-    /// The most that it may cost.
+    /// The highest cost of the call.
     pub worst: Spend,
     pub at: Timestamp,
 }
@@ -89,12 +89,13 @@ pub struct Ask {
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
     Completed,
-    /// Whoever asked did not want the rest.
+    /// The caller did not want the rest.
     Cancelled,
-    /// The answer broke off.
+    /// The answer was cut off.
     Cut,
     Failed,
-    /// Nobody said how: its process ended, or whoever asked forgot it. It counts at its worst.
+    /// The end is not known: the process ended, or the caller forgot the call. Its highest cost
+    /// counts.
     Unknown,
 }
 
@@ -117,12 +118,12 @@ impl Ended {
     }
 }
 
-/// What was said in a call, if that is kept.
+/// The text of a request or answer, if it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Content {
     /// BLAKE3 of the whole text, in hexadecimal.
     pub digest: String,
-    /// The text, or as much of it as is kept.
+    /// The stored part of the text.
     pub text: String,
 }
 
@@ -135,43 +136,43 @@ pub struct CallRecord {
     pub colony: ColonyId,
     pub caller: String,
     pub provider: String,
-    /// As answered; as asked where there was no answer.
+    /// The model that answered, or the requested one if there was no answer.
     pub model: String,
     /// The wire format: `responses`, `chat`, `messages`, …
     pub format: String,
     pub usage: Usage,
-    /// Millionths of a US dollar; `None` when the price is not known.
+    /// Millionths of a US dollar; `None` if the price is not known.
     pub microusd: Option<u64>,
-    /// Its real cost is not known: `microusd` is the most that it can have been. Never of what is free
-    /// or has no known price.
+    /// Whether `microusd` is an upper bound, because the real cost is not known. Always false for
+    /// calls that are free or have no known price.
     pub at_most: bool,
     pub started_at: Timestamp,
     pub first_byte_ms: Option<u64>,
     pub total_ms: u64,
-    /// The HTTP status; 0 where there was none.
+    /// The HTTP status; 0 if there was none.
     pub status: u16,
     pub ended: Ended,
     pub request: Option<Content>,
     pub response: Option<Content>,
-    /// Stands in the event of the call's end and not in its row.
+    /// Stored in the event of the call's end, and not in its row.
     pub asked: Asked,
-    /// Stands there too, and not in its row.
+    /// Stored in the event of the call's end, and not in its row.
     pub ending: Ending,
 }
 
-/// What whoever asked said of itself.
+/// The facts that the caller reported about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// The model by the name that they gave, which is the one that costs are listed under.
+    /// The model name that the caller used. Costs are listed under this name.
     pub model: Option<String>,
-    /// What a program calls its own session: `x-claude-code-session-id`, `session_id`.
+    /// The program's own id of its session: `x-claude-code-session-id`, `session_id`.
     pub client_session: Option<String>,
-    /// The span that it asked in.
+    /// The trace span of the request.
     pub trace: Option<Traceparent>,
 }
 
 impl CallRecord {
-    /// A record of `ask` that says nothing yet of how it went.
+    /// Creates a record of `ask`, without facts about its result.
     pub fn of(ask: &Ask, ended: Ended) -> Self {
         Self {
             call: ask.call,
@@ -198,13 +199,13 @@ impl CallRecord {
     }
 }
 
-/// By what costs are told apart.
+/// How costs are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CostBy {
     Agent,
     Model,
     Session,
-    /// Who calls without a session, by name.
+    /// By caller, for calls without a session: its name.
     Key,
     Day,
 }
@@ -227,29 +228,29 @@ impl CostBy {
     }
 }
 
-/// Which costs are asked for. Whole days of UTC.
+/// A query of costs. It covers whole days in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CostQuery {
     pub by: CostBy,
-    /// The first day that counts, as days since 1970-01-01.
+    /// The first day, as days since 1970-01-01.
     pub since: i32,
-    /// The last day that counts.
+    /// The last day.
     pub until: i32,
-    /// Most rows, the dearest first (days: the newest first); 1..=1000.
+    /// Most rows, 1..=1000. Rows are sorted by cost, highest first; days are sorted newest first.
     pub limit: u32,
 }
 
-/// What one agent, model, session, key or day came to.
+/// The cost of one agent, model, session, key or day.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostRow {
-    /// An id, a name or a date; empty for calls without one.
+    /// The group: an id, a name or a date; empty for calls without one.
     pub key: String,
     pub calls: u64,
-    /// Millionths of a US dollar, of calls whose price is known.
+    /// Cost in millionths of a US dollar, for the calls whose price is known.
     pub microusd: u64,
-    /// Calls whose price is not known.
+    /// Number of calls whose price is not known.
     pub unpriced: u64,
-    /// Calls of which the most that they can have cost is counted: their real cost is not known.
+    /// Number of calls whose real cost is not known. Their highest possible cost counts.
     pub at_most: u64,
     pub usage: Usage,
 }

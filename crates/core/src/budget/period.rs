@@ -9,17 +9,17 @@ use crate::time::Timestamp;
 
 const DAY: i64 = 86_400_000_000;
 
-/// How long a limit counts before it begins anew.
+/// The period after which a limit resets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Period {
-    /// From midnight to midnight.
+    /// Resets at midnight.
     Day,
-    /// From Monday, midnight, as ISO 8601 has it.
+    /// Resets on Monday at midnight, the start of the week in ISO 8601.
     Week,
-    /// From midnight of the first.
+    /// Resets at midnight on the first of the month.
     Month,
-    /// For ever.
+    /// Never resets.
     Total,
 }
 
@@ -39,7 +39,7 @@ impl Period {
         Self::ALL.into_iter().find(|period| period.as_str() == text)
     }
 
-    /// When the window that `at` is in began. That of [`Period::Total`] began at the beginning of
+    /// Returns when the window of `at` began. For [`Period::Total`], that is the earliest possible
     /// time.
     pub fn start(self, at: Timestamp) -> Timestamp {
         let day = day_of(at);
@@ -56,7 +56,7 @@ impl Period {
         }
     }
 
-    /// When the window that began at `start` ends; `None` for one that never does.
+    /// Returns when the window that began at `start` ends; `None` if it never does.
     pub fn end(self, start: Timestamp) -> Option<Timestamp> {
         let day = day_of(start);
         match self {
@@ -71,23 +71,23 @@ impl Period {
     }
 }
 
-/// The day of UTC that `at` is in, counted from 1970-01-01.
+/// Returns the UTC day of `at`, counted from 1970-01-01.
 pub fn day_of(at: Timestamp) -> i32 {
     let day = at.as_micros().div_euclid(DAY);
     i32::try_from(day).unwrap_or(if day < 0 { i32::MIN } else { i32::MAX })
 }
 
-/// Midnight at the beginning of a day.
+/// Returns the midnight at which a day begins.
 pub fn start_of(day: i32) -> Timestamp {
     Timestamp::from_micros(i64::from(day).saturating_mul(DAY))
 }
 
-/// The day as `2026-11-22`; its number beyond the year 9999.
+/// Returns the day as `2026-11-22`, or as a number beyond the year 9999.
 pub fn day_name(day: i32) -> String {
     date(day).map_or_else(|| day.to_string(), |date| date.to_string())
 }
 
-/// The day that a text like `2026-11-22` names.
+/// Parses a day such as `2026-11-22`.
 pub fn day_named(text: &str) -> Option<i32> {
     text.parse::<Date>().ok().map(days)
 }
@@ -102,7 +102,7 @@ fn days(date: Date) -> i32 {
     i32::try_from(since.as_secs().div_euclid(86_400)).unwrap_or(i32::MAX)
 }
 
-/// How long until the window that `at` is in ends; `None` when it never does.
+/// Returns the time until the window of `at` ends; `None` if it never does.
 pub fn left(period: Period, at: Timestamp) -> Option<Duration> {
     period.end(period.start(at)).map(|end| end.since(at))
 }

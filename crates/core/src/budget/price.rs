@@ -1,4 +1,4 @@
-//! Prices, and the port to whoever knows them.
+//! Prices of models, and the port to their source.
 
 use std::fmt;
 
@@ -12,12 +12,12 @@ use crate::nearest::nearest;
 #[serde(deny_unknown_fields)]
 pub struct Price {
     pub input: u64,
-    /// Input that the provider had in its cache.
+    /// Price of input that the provider read from its cache.
     pub cached_input: u64,
-    /// Input that the provider wrote to its cache.
+    /// Price of input that the provider wrote to its cache.
     pub cache_write: u64,
     pub output: u64,
-    /// Requests with more input tokens than this cost `long_*` percent of the prices above.
+    /// Number of input tokens above which a request costs `long_*` percent of the prices above.
     #[serde(default)]
     pub long_above: Option<u64>,
     #[serde(default = "hundred")]
@@ -31,7 +31,7 @@ fn hundred() -> u64 {
 }
 
 impl Price {
-    /// What costs nothing: answers from a file.
+    /// The price of free calls, such as answers from a file.
     pub const FREE: Self = Self {
         input: 0,
         cached_input: 0,
@@ -42,7 +42,7 @@ impl Price {
         long_output_percent: 100,
     };
 
-    /// The cost of one call in millionths of a dollar, rounded to the nearest; saturates.
+    /// Returns the cost of one call in millionths of a dollar, rounded to the nearest; saturates.
     pub fn cost(&self, usage: &Usage) -> u64 {
         let cached = usage.cached_input_tokens.min(usage.input_tokens);
         let written = usage.cache_write_tokens.min(usage.input_tokens - cached);
@@ -55,8 +55,8 @@ impl Price {
         u64::try_from(sum.saturating_add(50_000_000) / 100_000_000).unwrap_or(u64::MAX)
     }
 
-    /// The most that at most so many tokens may cost, rounded up: all input in the dearest of the
-    /// three tiers, and at the prices of long requests wherever those are higher.
+    /// Returns the highest cost of at most this many tokens, rounded up: all input at the highest
+    /// of the three input prices, and at the prices of long requests if those are higher.
     pub fn worst(&self, input_tokens: u64, output_tokens: u64) -> u64 {
         let dearest = self.input.max(self.cached_input).max(self.cache_write);
         let (input, output) = self.percents(input_tokens);
@@ -76,36 +76,36 @@ impl Price {
     }
 }
 
-/// Tokens × micro-dollars × percent: each product fits 128 bits only if its parts are bounded,
-/// and a provider's numbers are not to be trusted. Hence saturating.
+/// Returns tokens × micro-dollars × percent. It saturates, because a provider's numbers are not
+/// trusted and their product may exceed 128 bits.
 fn part(tokens: u64, price: u64, percent: u64) -> u128 {
     (u128::from(tokens) * u128::from(price)).saturating_mul(u128::from(percent))
 }
 
-/// Who would answer for a model, and at what price.
+/// The provider and price for a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quote {
     pub provider: String,
-    /// As the provider calls it.
+    /// The model, as the provider names it.
     pub model: String,
     pub price: Option<Price>,
 }
 
-/// A line of the price table.
+/// A row of the price table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PriceRow {
-    /// `*` for a price that holds at every provider.
+    /// The provider; `*` for a price of all providers.
     pub provider: String,
     pub model: String,
     pub price: Price,
-    /// The day on which it was read, `2026-11-21`.
+    /// The day on which the price was read, `2026-11-21`.
     pub as_of: String,
-    /// Where it was read.
+    /// The page from which it was read.
     pub source: String,
 }
 
-/// What to say of a model that its provider is not known to have; `None` where nothing tells, as of servers
-/// that take any name. `table` has what is known.
+/// Returns a hint about a model that its provider does not seem to have; `None` if that cannot be
+/// known, as for servers that accept any name. `table` contains the known models.
 pub fn unknown_model(quote: &Quote, table: &[PriceRow]) -> Option<String> {
     let Quote { provider, model, price: None } = quote else { return None };
     let of = table.iter().filter(|row| row.provider == *provider);
@@ -128,22 +128,22 @@ pub fn unknown_model(quote: &Quote, table: &[PriceRow]) -> Option<String> {
     ))
 }
 
-/// Names that somebody may have meant.
+/// Most suggested names.
 const NEAR: usize = 3;
 
-/// Whoever knows prices. All of it is known beforehand: no call waits or fails.
+/// A source of prices. All prices are known in advance, so no call waits or fails.
 pub trait Prices: Send + Sync + fmt::Debug {
-    /// The provider and the price of `model`, named as agents name models.
+    /// Returns the provider and the price of `model`, in the form in which agents name models.
     fn quote(&self, model: &str) -> Quote;
 
-    /// The price of `model` at `provider`, both in the provider's own words.
+    /// Returns the price of `model` at `provider`, both as the provider names them.
     fn price(&self, provider: &str, model: &str) -> Option<Price>;
 
-    /// The whole table, by provider and model; the user's own lines first.
+    /// Returns the whole table by provider and model, with the user's own rows first.
     fn table(&self) -> Vec<PriceRow>;
 }
 
-/// Knows no price.
+/// A source without prices.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoPrices;
 

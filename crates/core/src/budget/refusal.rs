@@ -1,4 +1,4 @@
-//! Why a call may not begin, and how that is said to each kind of client.
+//! Why a call may not start, and the error in the form of each kind of client.
 
 use std::num::NonZeroU32;
 
@@ -11,7 +11,7 @@ use super::scope::Scope;
 use crate::ids::LimitId;
 use crate::time::Timestamp;
 
-/// What a limit counts.
+/// The unit of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -20,15 +20,15 @@ pub enum Unit {
     Tokens,
 }
 
-/// Why a call may not begin. Nothing was reserved and nothing was sent.
+/// Why a call may not start. Nothing was reserved or sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
 pub enum Refusal {
-    /// It could pass a limit. Amounts are in `unit`.
+    /// The call could exceed a limit. Amounts are in `unit`.
     Over {
         id: LimitId,
         scope: Scope,
-        /// What people call the scope, where that is known: `agent:coder`.
+        /// The scope with a name in place of its id, if known: `agent:coder`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         named: Option<Box<ScopeName>>,
         period: Period,
@@ -36,16 +36,16 @@ pub enum Refusal {
         limit: u64,
         used: u64,
         reserved: u64,
-        /// The most that the call may cost.
+        /// The highest cost of the call.
         asked: u64,
-        /// The tokens of its input, where `asked` rests on its provider's count of them. No model takes
-        /// more than fit.
+        /// The number of input tokens, if `asked` is based on the provider's own count of them. No
+        /// model accepts more than fit in this type.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         counted: Option<NonZeroU32>,
-        /// When the window ends; `None` when it never does.
+        /// When the window ends; `None` if it never does.
         resets_at: Option<Timestamp>,
     },
-    /// A limit in dollars applies and nobody knows what the model costs.
+    /// A limit in dollars applies, and the price of the model is not known.
     UnknownPrice {
         model: String,
         scope: Scope,
@@ -56,39 +56,40 @@ pub enum Refusal {
     Halted { by: String, reason: String, since: Timestamp },
 }
 
-/// What people call a scope: `agent:coder`. Boxed, for a refusal is an error that is passed on by value.
+/// The name of a scope: `agent:coder`. Boxed, because errors are passed by value and must stay
+/// small.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ScopeName(String);
 
-/// The shape in which a client expects errors.
+/// The form of errors that a client expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     OpenAi,
     Anthropic,
-    /// RFC 9457, as all of our own errors.
+    /// RFC 9457, the form of this server's own errors.
     Problem,
 }
 
-/// An answer over HTTP.
+/// An HTTP answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wire {
     pub status: u16,
-    /// Lower case.
+    /// Headers with names in lower case.
     pub headers: Vec<(&'static str, String)>,
     pub body: Value,
 }
 
-/// Longest wait that is told to a client, in seconds: of a month that is left nobody's timer
-/// thinks well.
+/// Longest wait that a client is told, in seconds. Timers of clients do not handle longer waits
+/// well.
 const LONGEST_WAIT: u64 = 31 * 86_400;
 
-/// Seconds after which a call may have ended that stands in the way of another.
+/// Seconds after which a call may have ended that blocks another one.
 const SOON: u64 = 5;
 
 impl Refusal {
-    /// Whether it may pass without anybody doing anything: the call fits into what is not spent, and only
-    /// what calls under way have reserved is in its way. They mostly cost less.
+    /// Returns whether it may succeed soon without anybody's action: the call fits into the unspent
+    /// amount, and only reservations of running calls block it, which mostly cost less.
     pub const fn is_temporary(&self) -> bool {
         match self {
             Self::Over { limit, used, asked, .. } => used.saturating_add(*asked) <= *limit,
@@ -96,12 +97,12 @@ impl Refusal {
         }
     }
 
-    /// Whether what is not spent of a limit is too little for the most that the call may cost.
+    /// Returns whether the unspent amount of a limit is too small for the highest cost of the call.
     pub const fn is_too_small(&self) -> bool {
         matches!(self, Self::Over { .. }) && !self.is_temporary()
     }
 
-    /// Whether the call fits into what is not spent if it costs `worst` at most.
+    /// Returns whether the call fits into the unspent amount if it costs at most `worst`.
     pub fn has_room_for(&self, worst: Spend) -> bool {
         match self {
             Self::Over { unit, limit, used, .. } => {
@@ -115,7 +116,7 @@ impl Refusal {
         }
     }
 
-    /// What a limit in the way is about; `None` where no limit is.
+    /// Returns the scope of the limit that blocks the call; `None` if there is no limit.
     pub const fn scope(&self) -> Option<Scope> {
         match self {
             Self::Over { scope, .. } | Self::UnknownPrice { scope, .. } => Some(*scope),
@@ -123,7 +124,7 @@ impl Refusal {
         }
     }
 
-    /// The same, with what people call the scope.
+    /// Adds the name of the scope.
     #[must_use]
     pub fn naming(mut self, name: String) -> Self {
         match &mut self {
@@ -135,7 +136,7 @@ impl Refusal {
         self
     }
 
-    /// The same, of a call that its provider counts so many tokens of input in.
+    /// Adds the provider's count of input tokens.
     #[must_use]
     pub fn counting(mut self, tokens: u64) -> Self {
         match &mut self {
@@ -147,7 +148,8 @@ impl Refusal {
         self
     }
 
-    /// A word for programs: `budget_exhausted`, `budget_reserved`, `price_unknown` or `halted`.
+    /// Returns a code for programs: `budget_exhausted`, `budget_reserved`, `price_unknown` or
+    /// `halted`.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Over { .. } if self.is_temporary() => "budget_reserved",
@@ -157,7 +159,7 @@ impl Refusal {
         }
     }
 
-    /// What happened and what the reader can do.
+    /// Returns a text that says what happened and what the reader can do.
     pub fn message(&self) -> String {
         match self {
             Self::Over {
@@ -220,7 +222,7 @@ impl Refusal {
         }
     }
 
-    /// The HTTP status: 429, and 403 for what no waiting helps.
+    /// Returns the HTTP status: 429, or 403 if waiting cannot help.
     pub const fn status(&self) -> u16 {
         match self {
             Self::Over { .. } | Self::Halted { .. } => 429,
@@ -228,7 +230,7 @@ impl Refusal {
         }
     }
 
-    /// Seconds until it may be worth trying again; `None` when time alone changes nothing.
+    /// Returns the seconds after which a retry may succeed; `None` if time alone changes nothing.
     pub fn retry_after(&self, now: Timestamp) -> Option<u64> {
         match self {
             Self::Over { resets_at: None, .. } if self.is_temporary() => Some(SOON),
@@ -242,8 +244,8 @@ impl Refusal {
         }
     }
 
-    /// The answer that a client of `shape` understands. SDKs that try again by themselves are
-    /// told not to, but where it may pass within their patience.
+    /// Returns the answer for a client of `shape`. It tells SDKs not to retry automatically, except
+    /// if a retry may succeed within their patience.
     pub fn render(&self, shape: Shape, now: Timestamp) -> Wire {
         let mut headers = vec![
             ("content-type", "application/json".to_owned()),
@@ -297,7 +299,7 @@ fn called(scope: Scope, named: Option<&ScopeName>) -> String {
     named.map_or_else(|| scope.to_string(), |name| name.0.clone())
 }
 
-/// An amount for people: `$1.25`, `3000 tokens`.
+/// Returns an amount for people: `$1.25`, `3000 tokens`.
 pub(super) fn amount_text(unit: Unit, amount: u64) -> String {
     match unit {
         Unit::Tokens => format!("{amount} tokens"),

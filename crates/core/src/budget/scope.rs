@@ -1,25 +1,25 @@
-//! What a limit is about: the whole swarm, a colony, an agent, all that a declared thing runs, one session with
-//! its children, or whoever calls with a key.
+//! Scopes of limits: the whole swarm, a colony, an agent, all sessions of a resource, one session
+//! with its children, or an API key.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::ids::{AgentId, ColonyId, RecordId, SessionId};
 
-/// From the widest to the narrowest. A call counts in all that it belongs to, and in each session
-/// above its own.
+/// From the widest to the narrowest. A call counts in every scope to which it belongs, and in each
+/// session above its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
     /// Everything that this server does.
     Swarm,
     Colony(ColonyId),
     Agent(AgentId),
-    /// All sessions that exist for a record, such as a fleet or a ritual, with what they start. A
-    /// session counts in its owner and in each owner above that.
+    /// All sessions that a record owns, such as a fleet or a ritual, with the sessions below them.
+    /// A session counts in its owner and in each owner above that.
     Owner(RecordId),
-    /// A session and all that it started.
+    /// A session and all sessions below it.
     Session(SessionId),
-    /// Calls that are nobody's session: those with this API key, or with the admin token (`admin`).
+    /// Calls outside of sessions: those with this API key, or with the admin token (`admin`).
     Key(KeyName),
 }
 
@@ -28,10 +28,10 @@ pub enum Scope {
 pub struct KeyName([u8; Self::MAX]);
 
 impl KeyName {
-    /// Longest name in bytes. Keys with a longer one have no limits of their own.
+    /// Longest name in bytes. Keys with a longer name cannot have their own limits.
     pub const MAX: usize = 48;
 
-    /// `None` when it is empty, too long or has a NUL.
+    /// Creates a name; `None` if it is empty, too long or contains a NUL.
     pub fn of(name: &str) -> Option<Self> {
         if name.is_empty() || name.len() > Self::MAX || name.contains('\0') {
             return None;
@@ -66,7 +66,7 @@ impl fmt::Display for Scope {
     }
 }
 
-/// A text that names no scope.
+/// The error for a text that is not a scope.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a scope: swarm, colony:<id>, agent:<id>, owner:<uid>, session:<id> or key:<name>"

@@ -1,4 +1,4 @@
-//! What a ledger asks of a store.
+//! Changes of the stored budgets.
 
 use super::CallRecord;
 use super::ledger::{Reservation, Windowed};
@@ -7,24 +7,24 @@ use super::period::Period;
 use super::scope::Scope;
 use crate::ids::{CallId, LimitId};
 
-/// A change of what budgets are made of.
+/// A change of the limits, windows and calls from which budgets are computed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BudgetChange {
     /// Inserts or replaces a limit by its id.
     LimitPut(Limit),
     LimitDelete(LimitId),
-    /// Moves a window, which begins at nothing. Sums stop at [`super::CAP`], and nothing gets
-    /// below nothing: what is added comes first, then what is freed.
+    /// Changes a window, which starts at zero. Amounts are first added, up to [`super::CAP`], and
+    /// then freed, down to zero.
     WindowMove(Windowed),
-    /// Forgets all windows of a scope and period.
+    /// Removes all windows of a scope and period.
     WindowsDelete {
         scope: Scope,
         period: Period,
     },
-    /// A call that may be under way. Its id must be new.
+    /// Inserts the reservation of a call. Its id must be new.
     ReservationPut(Reservation),
     ReservationDelete(CallId),
-    /// A call that has ended, and its share of each daily sum that it counts in. Its id must be
-    /// new. Its day is that of `started_at`.
+    /// Inserts a call that has ended, and adds it to each daily sum in which it counts. Its id must
+    /// be new. Its day is that of `started_at`.
     CallInsert(Box<CallRecord>),
 }

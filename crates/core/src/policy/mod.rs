@@ -1,4 +1,4 @@
-//! Who decides what a session does next, as far as that is a pure function.
+//! The pure parts of deciding a session's next action.
 
 pub mod prompt;
 pub mod rules;

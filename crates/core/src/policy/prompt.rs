@@ -1,8 +1,9 @@
-//! What a model is told: the system prompt, and the words of the supervisor.
+//! The texts for a model: the system prompt, and the messages of the supervisor.
 
 use crate::agent::AgentSpec;
 
-/// The system prompt of `agent`. The same in every turn, so that providers can cache it.
+/// Returns the system prompt of `agent`. It is the same in every turn, so that providers can cache
+/// it.
 pub fn system(agent: &AgentSpec, workspace_is_sandboxed: bool) -> String {
     let place = if workspace_is_sandboxed {
         "Commands run in a sandbox without network. They see the project at /workspace. In a \
@@ -28,11 +29,11 @@ pub fn system(agent: &AgentSpec, workspace_is_sandboxed: bool) -> String {
     )
 }
 
-/// Said once when a reply had neither text nor a tool call.
+/// The message after a reply with neither text nor a tool call.
 pub const NUDGE: &str =
     "Your last reply was empty. Call exactly one tool, or `final_answer` if the task is done.";
 
-/// Said when the same action keeps giving the same result.
+/// Returns the message after the same action gave the same result repeatedly.
 pub fn stalled(what: &str, strike: u32) -> String {
     format!(
         "[supervisor] You are going in circles: {what}. Repeating it will end the session \
@@ -42,10 +43,10 @@ pub fn stalled(what: &str, strike: u32) -> String {
     )
 }
 
-/// In place of a task that is empty.
+/// The replacement for an empty task.
 pub const NO_TASK: &str = "You were given no task. Ask the user what to do.";
 
-/// Said after a failed action.
+/// Returns the message after a failed action.
 pub fn recover(failures: u32, budget: u32, error: &str) -> String {
     format!(
         "[supervisor] The last action failed ({failures} of {budget} failures in a row end the \

@@ -1,14 +1,14 @@
 //! The deterministic policy: text rules that turn a task into one action, without a model.
 //!
-//! An explicit prefix always wins; words count only as whole words. (An earlier system searched
-//! for parts of words anywhere, so that `recall:notes:find the run` became a shell command.)
+//! An explicit prefix always wins. Keywords match only whole words. (An earlier system searched for
+//! parts of words, so that `recall:notes:find the run` became a shell command.)
 
 use serde_json::{Value, json};
 
-/// What stands before an answer in the task that goes on with it.
+/// The separator between a task and the person's answer to its question.
 pub const ANSWER: &str = "\n\nUser input: ";
 
-/// What the rules decide.
+/// The decision of the rules.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decided {
     Tool { name: &'static str, args: Value },
@@ -26,7 +26,7 @@ pub fn decide(task: &str) -> Decided {
 }
 
 /// Decides the one action of `task` after a person has answered the question that it led to. `task`
-/// ends with the answer. An answer with a prefix form says all by itself.
+/// ends with the answer. An answer with a prefix form is used alone.
 pub fn decide_answered(task: &str, answer: &str) -> Decided {
     by_prefix(answer).or_else(|| by_curl(task)).unwrap_or_else(|| by_word(task))
 }
@@ -82,7 +82,7 @@ fn by_curl(task: &str) -> Option<Decided> {
     })
 }
 
-/// An answer that is a host without a scheme: `example.com/docs`.
+/// Returns an answer that is a host without a scheme: `example.com/docs`.
 fn host_of_answer(task: &str) -> Option<String> {
     let (_, answer) = task.rsplit_once(ANSWER)?;
     let host = answer.trim();
@@ -112,14 +112,14 @@ fn by_word(task: &str) -> Decided {
     }
 }
 
-/// Lower-case whole words: runs of letters, digits and `_`.
+/// Returns the whole words in lower case: sequences of letters, digits and `_`.
 fn words(text: &str) -> impl Iterator<Item = String> + '_ {
     text.split(|c: char| !c.is_alphanumeric() && c != '_')
         .filter(|word| !word.is_empty())
         .map(str::to_lowercase)
 }
 
-/// `<content> to <path>`: the last ` to ` that is followed by a single word.
+/// Splits `<content> to <path>` at the last ` to ` that is followed by a single word.
 fn content_to_path(task: &str) -> Option<(&str, &str)> {
     let (content, path) = task.trim().rsplit_once(" to ")?;
     let path = path.trim();
@@ -143,7 +143,7 @@ fn last_word(task: &str) -> &str {
     task.split_whitespace().last().unwrap_or("")
 }
 
-/// The answer of a session whose one action went well: a short summary of its result.
+/// Returns the answer of a session whose one action succeeded: a short summary of the result.
 pub fn summary(tool_name: &str, result: &Value) -> String {
     const BODY: usize = 800;
     let text = |key: &str| result.get(key).and_then(Value::as_str).unwrap_or("").trim().to_owned();

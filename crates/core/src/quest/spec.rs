@@ -1,4 +1,4 @@
-//! The spec of a quest: read strictly, with every mistake by its path.
+//! The spec of a quest, read strictly. Every mistake is reported with its path.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::schedule::period;
 pub const MAX_COMPLETIONS: u32 = 10_000;
 pub const MAX_PARALLELISM: u32 = 100;
 pub const MAX_RETRIES: u32 = 1_000;
-/// Longest task, in bytes, as of any session.
+/// Longest task in bytes, the same as for any session.
 const MAX_TASK: usize = 200_000;
 
 const FIELDS: &[&str] = &[
@@ -32,30 +32,30 @@ const FIELDS: &[&str] = &[
     "ttlAfterFinish",
 ];
 
-/// What a quest is to do.
+/// The spec of a quest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuestSpec {
-    /// Name or id.
+    /// Name or id of the agent.
     pub agent: String,
-    /// Program and arguments in place of the agent's own.
+    /// Program and arguments, in place of the agent's own.
     pub command: Option<Vec<String>>,
     pub task: String,
-    /// Sessions that must succeed: 1 to [`MAX_COMPLETIONS`].
+    /// Number of sessions that must succeed: 1 to [`MAX_COMPLETIONS`].
     pub completions: u32,
-    /// Sessions at once: 1 to [`MAX_PARALLELISM`].
+    /// Most sessions at the same time: 1 to [`MAX_PARALLELISM`].
     pub parallelism: u32,
-    /// Failures that another session follows: 0 to [`MAX_RETRIES`].
+    /// Number of failures that are retried: 0 to [`MAX_RETRIES`].
     pub retries: u32,
-    /// Before the first retry; doubled with each.
+    /// Wait before the first retry. It doubles with each retry.
     pub backoff: Duration,
-    /// Since the first session.
+    /// Most time since the start of the first session.
     pub deadline: Option<Duration>,
-    /// After the end, until it is deleted.
+    /// Time from the end until the quest is deleted.
     pub ttl: Option<Duration>,
     pub sandbox: Option<SandboxLevel>,
-    /// An absolute path.
+    /// Absolute path of the project.
     pub project: Option<String>,
-    /// Names of contexts that each session is given.
+    /// Names of contexts that each session gets.
     pub contexts: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ impl QuestSpec {
     ///
     /// # Errors
     ///
-    /// Every mistake.
+    /// Returns every mistake.
     pub fn read(at: &str, spec: &Value) -> Result<Self, Vec<FieldError>> {
         let Some(fields) = spec.as_object() else {
             return Err(vec![not_a(at, "a mapping", spec)]);

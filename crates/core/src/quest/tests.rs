@@ -1,4 +1,5 @@
-//! Random worlds: two reconcilers at once, crashes between any two actions, and time that passes.
+//! Tests in random worlds: two reconcilers at once, crashes between any two actions, and passing
+//! time.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,7 @@ enum Action {
     End(End),
 }
 
-/// One who reconciles: what it has read, or what it still has to do.
+/// A reconciler: the state that it has read, or the actions that it still has to take.
 #[derive(Clone, Debug, Default)]
 enum Hand {
     #[default]
@@ -33,7 +34,7 @@ enum Hand {
 
 struct World {
     spec: QuestSpec,
-    /// `None`: it is gone.
+    /// The record; `None` after it was removed.
     record: Option<(u64, QuestStatus, bool)>,
     sessions: BTreeMap<u32, Seen>,
     now: Timestamp,
@@ -115,7 +116,7 @@ impl World {
         }
     }
 
-    /// One hand alone, until it has nothing to do.
+    /// Runs one reconciler alone until it has nothing to do.
     fn settle(&mut self) {
         for _ in 0..10_000 {
             let before = (self.writes, self.sessions.clone(), self.record.is_some());

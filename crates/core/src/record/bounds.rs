@@ -1,4 +1,5 @@
-//! Bounds and syntax of what records are made of. Every mistake is reported at once, by its path.
+//! Limits and syntax of the parts of a record. All mistakes are reported at once, each with its
+//! path.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,11 +25,11 @@ pub const MAX_TERM: usize = 253;
 /// A mistake in a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
-    /// Where: `spec.schedule`, `metadata.labels.tier`, `spec.steps[2].name`.
+    /// The path: `spec.schedule`, `metadata.labels.tier`, `spec.steps[2].name`.
     pub path: String,
-    /// What is wrong, in words that follow the path: `must have 1 to 63 characters`.
+    /// The mistake, as words that follow the path: `must have 1 to 63 characters`.
     pub problem: String,
-    /// What to do: `did you mean concurrency?`.
+    /// What to do about it: `did you mean concurrency?`.
     pub hint: Option<String>,
 }
 
@@ -53,7 +54,7 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// Labels of small letters, digits and hyphens, separated by dots.
+/// Checks labels of small letters, digits and hyphens, separated by dots.
 pub(super) fn check_subdomain(text: &str) -> Result<(), SyntaxError> {
     let no = |why: String| Err(SyntaxError(why));
     if text.is_empty() || text.len() > MAX_NAME {
@@ -71,7 +72,7 @@ pub(super) fn check_subdomain(text: &str) -> Result<(), SyntaxError> {
     }
 }
 
-/// What is wrong with the labels of a record.
+/// Returns the mistakes in the labels of a record.
 pub fn check_labels(labels: &BTreeMap<String, String>) -> Vec<FieldError> {
     let mut wrong = Vec::new();
     if labels.len() > MAX_LABELS {
@@ -91,7 +92,7 @@ pub fn check_labels(labels: &BTreeMap<String, String>) -> Vec<FieldError> {
     wrong
 }
 
-/// What is wrong with the annotations of a record.
+/// Returns the mistakes in the annotations of a record.
 pub fn check_annotations(annotations: &BTreeMap<String, String>) -> Vec<FieldError> {
     let at = "metadata.annotations";
     let mut wrong = Vec::new();
@@ -114,7 +115,7 @@ pub fn check_annotations(annotations: &BTreeMap<String, String>) -> Vec<FieldErr
     wrong
 }
 
-/// What is wrong with the finalizers of a record: each has the syntax of a label key.
+/// Returns the mistakes in the finalizers of a record. Each has the syntax of a label key.
 pub fn check_finalizers(finalizers: &[String]) -> Vec<FieldError> {
     let at = "metadata.finalizers";
     let mut wrong = Vec::new();
@@ -133,7 +134,7 @@ pub fn check_finalizers(finalizers: &[String]) -> Vec<FieldError> {
     wrong
 }
 
-/// What is wrong with a spec or a status, whatever its kind. `path` is `spec` or `status`.
+/// Returns the mistakes in a spec or a status that no kind may have. `path` is `spec` or `status`.
 pub fn check_body(path: &str, body: &Value) -> Vec<FieldError> {
     if !body.is_object() {
         return vec![FieldError::new(path, "must be an object")];
@@ -150,7 +151,7 @@ pub fn check_body(path: &str, body: &Value) -> Vec<FieldError> {
     Vec::new()
 }
 
-/// What is wrong with what a kind computes.
+/// Returns the mistakes in the index terms that a kind computed.
 pub fn check_terms(terms: &Terms) -> Vec<FieldError> {
     let mut wrong = Vec::new();
     if terms.len() > MAX_TERMS {
@@ -184,7 +185,7 @@ fn is_shallow(value: &Value, left: usize) -> bool {
     }
 }
 
-/// The beginning of a text from outside, for a message.
+/// Returns the beginning of a text from outside, for a message.
 fn short(text: &str) -> String {
     text.chars().take(80).filter(|c| !c.is_control()).collect()
 }

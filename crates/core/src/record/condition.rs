@@ -1,11 +1,12 @@
-//! Conditions: what is so about a record, why, and since when. They stand in `status.conditions`.
+//! Conditions: facts about a record, each with its reason and time, as in Kubernetes. They are in
+//! `status.conditions`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::time::Timestamp;
 
-/// Most conditions of one record. A further type takes the place of the one that changed first.
+/// Most conditions of one record. A further type replaces the condition that changed first.
 pub const MAX_CONDITIONS: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,26 +19,25 @@ pub enum ConditionStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// One word: `Complete`. No two conditions of a record have the same.
+    /// The type, one word: `Complete`. A record has at most one condition of each type.
     #[serde(rename = "type")]
     pub kind: String,
     pub status: ConditionStatus,
-    /// One word for programs: `DeadlineExceeded`.
+    /// A code for programs, one word: `DeadlineExceeded`.
     #[serde(default)]
     pub reason: String,
     /// A sentence for people.
     #[serde(default)]
     pub message: String,
-    /// The generation of the spec that this is said about.
+    /// The generation of the spec to which it applies.
     #[serde(default)]
     pub observed_generation: u64,
-    /// When `status` last became what it is.
+    /// Time of the last change of `status`.
     pub last_transition: Timestamp,
 }
 
-/// Sets a condition: adds it, or replaces the one of its type. `last_transition` of `new` counts
-/// only when the status changes; otherwise that of the old one stays. Answers whether anything
-/// changed.
+/// Adds a condition, or replaces the one of the same type. `last_transition` of `new` is used only
+/// if the status changes; otherwise the old one is kept. Returns whether anything changed.
 pub fn set_condition(conditions: &mut Vec<Condition>, mut new: Condition) -> bool {
     match conditions.iter_mut().find(|old| old.kind == new.kind) {
         Some(old) => {
@@ -61,13 +61,13 @@ pub fn set_condition(conditions: &mut Vec<Condition>, mut new: Condition) -> boo
     }
 }
 
-/// The conditions in a status. What is no condition is left out.
+/// Returns the conditions in a status. Invalid ones are left out.
 pub fn conditions(status: &Value) -> Vec<Condition> {
     let all = status.get("conditions").and_then(Value::as_array);
     all.into_iter().flatten().filter_map(|one| Condition::deserialize(one).ok()).collect()
 }
 
-/// [`set_condition`] in a status, which becomes an object if it is none.
+/// Calls [`set_condition`] for a status, which becomes an object if it is none.
 pub fn set_in(status: &mut Value, new: Condition) -> bool {
     let mut all = conditions(status);
     let changed = set_condition(&mut all, new);

@@ -1,5 +1,6 @@
-//! What becomes of a record that somebody writes or deletes: pure functions from what was read to
-//! the writes of one commit. Whoever commits them reads again and decides again on a conflict.
+//! Decides the writes of records that somebody creates, changes or deletes: pure functions from the
+//! record that was read to the writes of one commit. On a conflict, the caller reads and decides
+//! again.
 
 use std::collections::BTreeMap;
 
@@ -15,27 +16,27 @@ use crate::time::Timestamp;
 
 /// A record was created, or its spec or metadata changed.
 pub const PUT: &str = "record.put";
-/// Its status changed.
+/// The status of a record changed.
 pub const STATUS: &str = "record.status";
-/// It is gone.
+/// A record was removed.
 pub const DELETED: &str = "record.deleted";
 
-/// What somebody wants a record to be.
+/// The desired content of a record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Draft {
     pub key: RecordKey,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
-    /// An object. Mask it first with [`crate::store::Store::redact_record`], as the store does: else
-    /// a spec with a secret in it differs from what is stored at every put.
+    /// An object. Mask it first with [`crate::store::Store::redact_record`], as the store does.
+    /// Otherwise a spec with a secret differs from the stored one at every put.
     pub spec: Value,
-    /// `None` leaves it as it is, here and below.
+    /// `None` keeps the present value, here and in the fields below.
     pub owner: Option<Owner>,
     pub finalizers: Option<Vec<String>>,
     pub expires_at: Option<Timestamp>,
 }
 
-/// When, and by whom.
+/// The time and the author of a write.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamp<'a> {
     pub now: Timestamp,
@@ -62,7 +63,7 @@ impl Outcome {
 /// Why a record is not written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// All mistakes.
+    /// All mistakes in the record.
     #[error("{key} is not valid: {}", list(.wrong))]
     Invalid { key: RecordKey, wrong: Vec<FieldError> },
     #[error("{key} is being deleted since {since}: wait until it is gone and put it again")]
@@ -73,7 +74,7 @@ fn list(wrong: &[FieldError]) -> String {
     wrong.iter().map(FieldError::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// One write of one record: its parts belong in the same commit.
+/// One write of one record. Its parts belong in the same commit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordWrite {
     pub guard: Guard,
@@ -82,7 +83,8 @@ pub struct RecordWrite {
 }
 
 impl RecordWrite {
-    /// Adds the write to a commit. A commit writes each record once: guards see what was before it.
+    /// Adds the write to a commit. A commit may write each record only once, because guards check
+    /// the state before it.
     pub fn join(self, commit: &mut Commit) {
         commit.guards.push(self.guard);
         commit.events.push(self.event);
@@ -90,7 +92,8 @@ impl RecordWrite {
     }
 }
 
-/// What was decided. `record` is what is there after the write, and without one what is there.
+/// The result of a put. `record` is the record after the write, or the present one if there is no
+/// write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Put {
     pub outcome: Outcome,
@@ -98,12 +101,12 @@ pub struct Put {
     pub write: Option<RecordWrite>,
 }
 
-/// Creates a record with `id`, or brings the one that was `found` under the draft's key to what the
-/// draft says. Status stays.
+/// Creates a record with `id`, or changes `found`, the record with the draft's key, to match the
+/// draft. The status is kept.
 ///
 /// # Errors
 ///
-/// [`Refusal`]; all mistakes of the draft at once.
+/// [`Refusal`] with all mistakes of the draft at once.
 pub fn put(
     info: &KindInfo,
     found: Option<&Record>,
@@ -165,12 +168,12 @@ pub fn put(
     Ok(Put { outcome, record, write })
 }
 
-/// Sets the status of a record, and when it expires where that is given. `None`: nothing changes.
-/// The generation stays.
+/// Sets the status of a record, and its expiry if given. Returns `None` if nothing changes. The
+/// generation is kept.
 ///
 /// # Errors
 ///
-/// [`Refusal::Invalid`] when the status is too large, or no object.
+/// [`Refusal::Invalid`] if the status is too large or not an object.
 pub fn status(
     info: &KindInfo,
     found: &Record,
@@ -220,14 +223,14 @@ pub fn status(
     }))
 }
 
-/// What becomes of a record that somebody deletes.
+/// The result of deleting a record.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Deletion {
-    /// Nothing holds it.
+    /// It has no finalizers and is removed.
     Gone(RecordWrite),
-    /// Finalizers hold it: it is marked, and goes with the last of them.
+    /// It has finalizers: it is marked, and is removed with the last one.
     Marked(RecordWrite),
-    /// It was marked before.
+    /// It was already marked.
     Pending,
 }
 
@@ -240,7 +243,7 @@ impl Deletion {
     }
 }
 
-/// Deletes a record. What it owns is the caller's to delete or free, see [`cascade`].
+/// Deletes a record. The caller must delete or orphan what it owns, see [`cascade`].
 pub fn delete(found: &Record, stamp: Stamp<'_>) -> Deletion {
     if found.finalizers.is_empty() {
         return Deletion::Gone(removal(found, stamp));
@@ -252,8 +255,8 @@ pub fn delete(found: &Record, stamp: Stamp<'_>) -> Deletion {
     Deletion::Marked(replace(Some(found.version), &mut record, stamp))
 }
 
-/// Takes a finalizer off a record, whose work is done. The last one of a record that is being
-/// deleted lets it go. `None`: it has no such finalizer.
+/// Removes a finalizer from a record. Removing the last one of a record that is being deleted also
+/// removes the record. `None` if the record has no such finalizer.
 pub fn finalize(found: &Record, finalizer: &str, stamp: Stamp<'_>) -> Option<RecordWrite> {
     let mut record = found.clone();
     record.finalizers.retain(|other| other != finalizer);
@@ -266,19 +269,19 @@ pub fn finalize(found: &Record, finalizer: &str, stamp: Stamp<'_>) -> Option<Rec
     })
 }
 
-/// What becomes of records whose owner goes.
+/// How the records of a deleted owner are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cascade {
-    /// They are deleted, each by its own rules, and so is what they own in turn.
+    /// They are deleted by their own rules, and so are the records that they own.
     Background,
     /// They stay, without an owner.
     Orphan,
 }
 
-/// The writes on those of `candidates` that `gone` owns. A crash must not come between: commit
-/// [`Cascade::Orphan`] together with the owner's deletion or before it; with
-/// [`Cascade::Background`] what is left is found by
-/// [`super::rows::RecordRows::record_orphans`]. Each record that goes has a cascade of its own.
+/// Returns the writes on those of `candidates` that `gone` owns. For crash safety, commit
+/// [`Cascade::Orphan`] with or before the owner's deletion. With [`Cascade::Background`],
+/// [`super::rows::RecordRows::record_orphans`] finds the remaining records. Each deleted record
+/// needs its own cascade.
 pub fn cascade(
     gone: Owner,
     candidates: &[Record],
@@ -296,7 +299,7 @@ pub fn cascade(
     owned.filter_map(write).collect()
 }
 
-/// Fills what the kind computes.
+/// Sets the fields that the kind computes.
 fn index(info: &KindInfo, record: &mut Record, now: Timestamp) -> Result<(), Refusal> {
     record.terms = (info.terms)(record);
     record.due = (info.due)(record, now);
@@ -307,7 +310,7 @@ fn index(info: &KindInfo, record: &mut Record, now: Timestamp) -> Result<(), Ref
     }
 }
 
-/// A record in place of the one that stood at version `before`.
+/// Returns the write that replaces the record at version `before`.
 fn replace(before: Option<u64>, record: &mut Record, stamp: Stamp<'_>) -> RecordWrite {
     record.version = before.unwrap_or(0) + 1;
     record.updated_at = stamp.now;

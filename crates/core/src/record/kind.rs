@@ -1,4 +1,4 @@
-//! Kinds: what the program knows about one sort of record. A further kind is a row in [`KINDS`].
+//! Kinds: the program's definition of each sort of record. To add a kind, add a row in [`KINDS`].
 
 use serde_json::Value;
 
@@ -7,14 +7,14 @@ use crate::nearest::nearest;
 use crate::row::Role;
 use crate::time::Timestamp;
 
-/// What somebody does with records of a kind.
+/// An operation on records of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordVerb {
-    /// Reads one, a list, or changes.
+    /// Reads one record, a list, or changes.
     Read,
-    /// Creates one or changes its spec and metadata.
+    /// Creates a record or changes its spec and metadata.
     Put,
-    /// Changes its status, which only the program itself does.
+    /// Changes the status, which only the program itself does.
     Status,
     Delete,
 }
@@ -22,35 +22,36 @@ pub enum RecordVerb {
 /// A column of a table of records.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
-    /// In capitals: `NEXT`.
+    /// The title in capitals: `NEXT`.
     pub name: &'static str,
     /// Shown only on request (`-o wide`).
     pub is_wide: bool,
-    /// The cell, without control characters; empty when there is nothing to say.
+    /// Returns the text of a cell, without control characters; may be empty.
     pub cell: fn(&Record, Timestamp) -> String,
 }
 
-/// A kind. Function pointers and no generics: what handles records is compiled once.
+/// A kind. It has function pointers and no generics, so that code for records is compiled once.
 #[derive(Clone, Copy, Debug)]
 pub struct KindInfo {
-    /// Singular, as a [`super::Kind`]: `ritual`.
+    /// The name, singular, as a [`super::Kind`]: `ritual`.
     pub name: &'static str,
     pub plural: &'static str,
-    /// Other words for it: short forms and those of other programs.
+    /// Other names: short forms, and names from other programs.
     pub aliases: &'static [&'static str],
-    /// All mistakes of a spec, with paths that begin with `spec`. Size and depth are checked before.
+    /// Returns all mistakes in a spec, with paths that begin with `spec`. Size and depth are
+    /// checked before.
     pub check: fn(&Value) -> Vec<FieldError>,
     pub terms: fn(&Record) -> Terms,
-    /// When somebody must look at the record again, as of now. `None`: only after a change.
+    /// Returns the time of the record's next pass. `None`: only after a change.
     pub due: fn(&Record, Timestamp) -> Option<Timestamp>,
-    /// The least role that may do this.
+    /// Returns the lowest role that may do this.
     pub role: fn(RecordVerb) -> Role,
-    /// Between the columns `NAME` and `AGE`, which every kind has.
+    /// The columns between `NAME` and `AGE`, which every kind has.
     pub columns: &'static [Column],
-    /// The JSON Schema of the spec.
+    /// Returns the JSON Schema of the spec.
     pub schema: fn() -> Value,
-    /// Of a kind that is only shown: the commands that change what it shows. Records of it are never
-    /// written.
+    /// For a kind whose objects are stored elsewhere: the commands that change them. Records of
+    /// such a kind are never written.
     pub changed_by: Option<&'static str>,
 }
 
@@ -77,20 +78,20 @@ pub const KINDS: &[KindInfo] = &[
     kinds::shown::WEAVER,
 ];
 
-/// A word that names no kind.
+/// The error for a word that is not a kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no kind `{given}`{}", .meant.map(|word| format!("; did you mean `{word}`?")).unwrap_or_default())]
 pub struct UnknownKind {
-    /// At most 64 characters of it.
+    /// The word, at most 64 characters of it.
     pub given: String,
     pub meant: Option<&'static str>,
 }
 
-/// The kind that a word names: its name, its plural or an alias, whatever the case.
+/// Returns the kind for a name, plural or alias, in any case.
 ///
 /// # Errors
 ///
-/// [`UnknownKind`] with the nearest word.
+/// [`UnknownKind`] with the most similar word.
 pub fn find<'k>(kinds: &'k [KindInfo], word: &str) -> Result<&'k KindInfo, UnknownKind> {
     let given: String = word.chars().take(64).collect();
     let small = given.to_ascii_lowercase();
@@ -101,7 +102,7 @@ pub fn find<'k>(kinds: &'k [KindInfo], word: &str) -> Result<&'k KindInfo, Unkno
     kinds.iter().find(|kind| words(kind).any(|known| known == small)).ok_or_else(unknown)
 }
 
-/// All words for a kind.
+/// Returns all names of a kind.
 pub fn words(kind: &KindInfo) -> impl Iterator<Item = &'static str> {
     [kind.name, kind.plural].into_iter().chain(kind.aliases.iter().copied())
 }

@@ -1,4 +1,4 @@
-//! The kinds of the product: a file each, and a row in [`super::KINDS`].
+//! The kinds of the product, one file each. [`super::KINDS`] lists them.
 
 use serde_json::{Map, Value};
 
@@ -12,8 +12,8 @@ pub mod quest;
 pub mod ritual;
 pub mod shown;
 
-/// A mistake for each field of `object` that is not in `known`, with the nearest word that is. `at`
-/// is the path of the object: `spec`.
+/// Returns a mistake for each field of `object` that is not in `known`, with the most similar known
+/// field. `at` is the path of the object: `spec`.
 pub fn unknown_fields(at: &str, object: &Map<String, Value>, known: &[&str]) -> Vec<FieldError> {
     let unknown = object.keys().filter(|name| !known.contains(&name.as_str()));
     let wrong = unknown.map(|name| {
@@ -26,7 +26,7 @@ pub fn unknown_fields(at: &str, object: &Map<String, Value>, known: &[&str]) -> 
     wrong.collect()
 }
 
-/// A mistake that says what a value must be and what it is.
+/// Returns a mistake that says what a value must be and what it is.
 pub fn not_a(at: &str, wanted: &str, found: &Value) -> FieldError {
     let (found, hint) = match found {
         Value::Null => ("nothing", None),

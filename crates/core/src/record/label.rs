@@ -6,7 +6,7 @@ use std::fmt;
 use super::SyntaxError;
 use super::bounds::check_subdomain;
 
-/// Longest label value, and longest name of a key behind its prefix, in bytes.
+/// Longest label value, and longest name part of a key, in bytes.
 pub const MAX_PART: usize = 63;
 /// Longest selector, in bytes.
 pub const MAX_SELECTOR: usize = 4096;
@@ -15,12 +15,13 @@ pub const MAX_REQUIREMENTS: usize = 32;
 /// Most values in one list of a selector.
 pub const MAX_VALUES: usize = 64;
 
-/// That a text may be a label key: `tier`, `example.com/tier`. The prefix is a DNS subdomain; the
-/// name has 1 to 63 letters, digits, `-`, `_` and `.`, and begins and ends with a letter or digit.
+/// Checks that a text is a label key: `tier`, `example.com/tier`. The prefix is a DNS subdomain.
+/// The name has 1 to 63 letters, digits, `-`, `_` and `.`, and begins and ends with a letter or
+/// digit.
 ///
 /// # Errors
 ///
-/// The rule that it breaks, and where.
+/// Returns the rule that it breaks, and where.
 pub fn check_key(key: &str) -> Result<(), SyntaxError> {
     let name = match key.split_once('/') {
         None => key,
@@ -36,11 +37,11 @@ pub fn check_key(key: &str) -> Result<(), SyntaxError> {
     check_value(name)
 }
 
-/// That a text may be a label value: as the name in a key, or empty.
+/// Checks that a text is a label value: empty, or with the syntax of a key's name.
 ///
 /// # Errors
 ///
-/// The rule that it breaks, and where.
+/// Returns the rule that it breaks, and where.
 pub fn check_value(value: &str) -> Result<(), SyntaxError> {
     if value.len() > MAX_PART {
         return Err(SyntaxError(format!("has {} bytes; {MAX_PART} is the most", value.len())));
@@ -61,12 +62,12 @@ fn is_part(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
 }
 
-/// What a requirement says about one label.
+/// The condition of a requirement on one label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Test {
-    /// It is there and has one of these values, of which there is at least one.
+    /// The label exists and has one of these values, of which there is at least one.
     In(BTreeSet<String>),
-    /// It has none of these values, or is not there.
+    /// The label has none of these values, or does not exist.
     NotIn(BTreeSet<String>),
     Exists,
     Missing,
@@ -90,7 +91,8 @@ impl Requirement {
     }
 }
 
-/// Which labels: all requirements must hold. The empty selector matches everything.
+/// Selects records by their labels: all requirements must hold. The empty selector matches
+/// everything.
 ///
 /// `app=web,tier!=db,env in (prod,test),zone notin (a),owner,!draft`
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,11 +100,11 @@ pub struct Selector {
     requirements: Vec<Requirement>,
 }
 
-/// Why a text is no selector.
+/// The error for a text that is not a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the selector is wrong at position {position}: {problem}")]
 pub struct SelectorError {
-    /// The character where the mistake begins, from 1; one past the end when something is missing.
+    /// Position of the mistake in characters, from 1; one past the end if something is missing.
     pub position: usize,
     pub problem: String,
 }
@@ -110,7 +112,7 @@ pub struct SelectorError {
 impl Selector {
     /// # Errors
     ///
-    /// [`SelectorError`] with the place of the first mistake.
+    /// [`SelectorError`] with the position of the first mistake.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         let mut parser = Parser { text, at: 0 };
         if text.len() > MAX_SELECTOR {
@@ -137,11 +139,11 @@ impl Selector {
         Ok(Self { requirements })
     }
 
-    /// Everything whose label `key` is `value`.
+    /// Returns the selector of everything whose label `key` is `value`.
     ///
     /// # Errors
     ///
-    /// What is wrong with the key or the value.
+    /// Returns the mistake in the key or the value.
     pub fn equals(key: &str, value: &str) -> Result<Self, SyntaxError> {
         check_key(key)?;
         check_value(value)?;
@@ -190,7 +192,7 @@ impl fmt::Display for Selector {
 
 struct Parser<'a> {
     text: &'a str,
-    /// A byte, at the beginning of a character.
+    /// Byte position, at the start of a character.
     at: usize,
 }
 
@@ -223,7 +225,7 @@ impl<'a> Parser<'a> {
         Err(self.wrong(self.at, format!("{wanted} must stand here, {}", self.found())))
     }
 
-    /// What stands here, for a message.
+    /// Returns the text at the present position, for a message.
     fn found(&self) -> String {
         match self.rest().chars().next() {
             None => "and it ends".into(),
@@ -232,7 +234,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Everything up to what separates words.
+    /// Reads the text up to the next separator.
     fn word(&mut self) -> &'a str {
         let rest = self.rest();
         let stop = |c: char| matches!(c, ' ' | '\t' | ',' | '=' | '!' | '(' | ')');

@@ -1,26 +1,27 @@
-//! What a body has the provider fetch or look up: it costs tokens that have no bytes in the body.
+//! References in a body to content that the provider fetches or looks up. Its tokens have no bytes
+//! in the body.
 
 use std::fmt;
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// What an image that the provider fetches can cost at most, in tokens.
+/// Most tokens of an image that the provider fetches.
 const IMAGE_TOKENS: u64 = 50_000;
-/// What a reference to something that the provider keeps can bring at most.
+/// Most tokens of a reference to content that the provider stores.
 pub(super) const KEPT_TOKENS: u64 = 1_000_000;
 
-/// How often a body refers to something outside of it.
+/// Numbers of references in a body to outside content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Brought {
-    /// Images and files that are named by a URL.
+    /// Images and files that are given by a URL.
     pub(super) fetched: u64,
-    /// Files that the provider keeps.
+    /// Files that the provider stores.
     pub(super) kept: u64,
 }
 
 impl Brought {
-    /// Counts in a JSON document. What only looks like a reference (a `$schema`, a parameter of a tool
-    /// that is called `file_id`) has no value of that kind, and counts nothing.
+    /// Counts the references in a JSON document. A value that only looks like a reference (a
+    /// `$schema`, a tool parameter named `file_id`) has another type and is not counted.
     pub(super) fn of(text: &str) -> serde_json::Result<Self> {
         let mut brought = Self::default();
         let mut document = serde_json::Deserializer::from_str(text);
@@ -28,14 +29,14 @@ impl Brought {
         Ok(brought)
     }
 
-    /// No more than this, in tokens.
+    /// Returns the most tokens of all references together.
     pub(super) fn most(self) -> u64 {
         let kept = self.kept.saturating_mul(KEPT_TOKENS);
         kept.saturating_add(self.fetched.saturating_mul(IMAGE_TOKENS))
     }
 }
 
-/// What the key of a value says of a text behind it, in the formats of all providers.
+/// The meaning of a key for a text value, in the formats of all providers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Key {
     Url,
@@ -118,7 +119,7 @@ impl<'de> Visitor<'de> for Look<'_> {
     }
 }
 
-/// The key of a field, whatever way it is written.
+/// The key of a field, with any escapes decoded.
 struct Name(Key);
 
 impl<'de> Deserialize<'de> for Name {

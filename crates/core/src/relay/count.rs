@@ -1,5 +1,5 @@
-//! How many tokens the input of a `messages` call has, as its provider counts them: the question, its
-//! answer, and the bound that follows.
+//! The number of input tokens of a `messages` call, as its provider counts them: the request for
+//! the count, its answer, and the resulting upper bound.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::brought::Brought;
 
-/// The fields that the count takes. It refuses a body with any other.
+/// The fields that the count endpoint accepts. It refuses a body with any other field.
 const TAKEN: [&str; 8] = [
     "model",
     "messages",
@@ -20,23 +20,24 @@ const TAKEN: [&str; 8] = [
     "mcp_servers",
     "context_management",
 ];
-/// What the provider may find beyond its count, which it calls an estimate, besides a tenth of it.
+/// Tokens by which the real input may exceed the count, in addition to a tenth of it. The provider
+/// calls its count an estimate.
 const MARGIN: u64 = 500;
 /// Longest answer that is read, in bytes.
 pub const MAX_ANSWER: usize = 64 << 10;
 
-/// What is asked before a call is refused.
+/// The request for a count, made before a call is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// The fields of the call that the count takes, each as it is written.
+    /// The fields of the call that the count endpoint accepts, unchanged.
     pub body: Bytes,
-    /// What the fields that are left out can add at most, in tokens.
+    /// Most tokens that the omitted fields can add.
     left_out: u64,
 }
 
 impl Question {
-    /// From the body of a call. `None` when a field that is counted stands there twice, so that two
-    /// readers would count two prompts.
+    /// Creates the request from the body of a call. `None` if a counted field occurs twice, so that
+    /// two readers might count different prompts.
     pub fn of(body: &[u8]) -> Option<Self> {
         let Fields(fields) = serde_json::from_slice(body).ok()?;
         let mut taken = [None; TAKEN.len()];
@@ -59,15 +60,16 @@ impl Question {
         taken[0].map(|_| Self { body: text.into(), left_out })
     }
 
-    /// No more input than this, in tokens, where the provider counts `counted`. Never more than `bytes`,
-    /// which is the bound that holds without asking.
+    /// Returns the upper bound of the input tokens if the provider counts `counted`. Never more
+    /// than `bytes`, which is an upper bound without any count.
     pub fn bound(&self, counted: u64, bytes: u64) -> u64 {
         let estimate = counted.saturating_add(counted.div_ceil(10)).saturating_add(MARGIN);
         estimate.saturating_add(self.left_out).min(bytes)
     }
 }
 
-/// What a field can add to the input at most: one token for each of its bytes, and what it refers to.
+/// Returns the most tokens that a field can add: one for each of its bytes, and those of its
+/// references.
 fn most(name: &str, value: &str) -> Option<u64> {
     let len = u64::try_from(name.len() + value.len()).ok()?;
     let brought = Brought::of(value).ok()?;
@@ -75,7 +77,7 @@ fn most(name: &str, value: &str) -> Option<u64> {
     Some(len.saturating_add(4).saturating_add(brought.most()))
 }
 
-/// The number in an answer. No call has no input, so nothing is no number.
+/// Returns the number in an answer. Zero is not accepted, because every call has input.
 pub fn counted(answer: &[u8]) -> Option<u64> {
     #[derive(serde::Deserialize)]
     struct Counted {

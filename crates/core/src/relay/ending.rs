@@ -1,15 +1,15 @@
-//! What an answer says of its own end: why it stopped, and what went wrong.
+//! The end of an answer: why it stopped, and its error.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Longest word of a provider's that is kept, in bytes.
+/// Longest code word of a provider that is stored, in bytes.
 const MAX_WORD: usize = 64;
-/// Longest message of an error that is kept, in bytes.
+/// Longest error message that is stored, in bytes.
 const MAX_MESSAGE: usize = 1024;
-/// Most choices of an answer whose ends are kept.
+/// Most choices of an answer whose ends are stored.
 pub const MAX_CHOICES: usize = 16;
 
 /// How an answer ended.
@@ -17,30 +17,30 @@ pub const MAX_CHOICES: usize = 16;
 pub struct Ending {
     /// The provider's id of the answer.
     pub id: Option<String>,
-    /// Why each choice ended, in the words of [`finish`].
+    /// Why each choice ended, as returned by [`finish`].
     pub finish: Vec<Cow<'static, str>>,
     pub error: Option<CallError>,
 }
 
-/// What went wrong, as the provider or we say it.
+/// The error, from the provider or from this server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallError {
-    /// A word: `rate_limit_error`, `context_length_exceeded`, …
+    /// The code: `rate_limit_error`, `context_length_exceeded`, …
     #[serde(rename = "type")]
     pub kind: String,
-    /// At most 1,024 bytes. A provider may quote in it what was asked.
+    /// At most 1,024 bytes. A provider may quote parts of the request in it.
     pub message: String,
 }
 
-/// An id or name that can be shown: printable and short. `None` for any other.
+/// Returns an id or name if it is short and printable; `None` otherwise.
 pub fn word(text: &str) -> Option<&str> {
     let text = text.trim();
     let sound = !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic());
     (sound && text.len() <= MAX_WORD).then_some(text)
 }
 
-/// Why an answer stopped, in the words of OpenTelemetry's conventions where they have one: `stop`,
-/// `length`, `tool_call`, `content_filter`, `error`; else the provider's own.
+/// Returns why an answer stopped, as OpenTelemetry's conventions name it: `stop`, `length`,
+/// `tool_call`, `content_filter`, `error`. Other reasons keep the provider's own name.
 pub fn finish(theirs: &str) -> Option<Cow<'static, str>> {
     Some(match theirs {
         "stop" | "end_turn" | "stop_sequence" | "completed" => Cow::Borrowed("stop"),
@@ -62,8 +62,8 @@ impl CallError {
         }
     }
 
-    /// The error in a body or an event of a provider, in whichever of the usual shapes:
-    /// `{"error": {"type", "code", "message"}}`, `{"error": "text"}`, or its fields alone.
+    /// Reads the error from a body or an event of a provider, in any of the usual forms: `{"error":
+    /// {"type", "code", "message"}}`, `{"error": "text"}`, or its fields alone.
     pub fn read(body: &[u8]) -> Option<Self> {
         let body: Value = serde_json::from_slice(body).ok()?;
         match body.get("error").filter(|error| !error.is_null()) {
@@ -72,7 +72,7 @@ impl CallError {
         }
     }
 
-    /// The same from the value of `error` itself.
+    /// Reads the error from the value of `error` itself.
     pub fn of(error: &Value) -> Option<Self> {
         if let Some(message) = error.as_str() {
             return Some(Self::new("error", message));

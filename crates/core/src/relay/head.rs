@@ -1,16 +1,17 @@
-//! Which headers pass, to the provider and back.
+//! The headers that are passed on, to the provider and back.
 //!
-//! What we do not know passes as it is: providers and their programs invent headers freely. What
-//! never passes: what belongs to one connection, whoever the caller is (tokens, cookies,
-//! addresses), and the choice of a paying account, for the key is ours. `accept-encoding` becomes
-//! `identity`, since the figures of the answer are read on its way.
+//! Unknown headers are passed on unchanged, because providers and their programs add headers
+//! freely. Never passed on: headers of one connection, headers that identify the caller (tokens,
+//! cookies, addresses), and the choice of a paying account, because the provider key belongs to
+//! this server. `accept-encoding` becomes `identity`, because the server reads the usage in the
+//! answer.
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use super::Refusal;
 
-/// Of one connection alone, by RFC 9110 and by custom.
+/// Headers of one connection, by RFC 9110 and by custom.
 const HOP_BY_HOP: &[&str] = &[
     "connection",
     "keep-alive",
@@ -23,7 +24,7 @@ const HOP_BY_HOP: &[&str] = &[
     "upgrade",
 ];
 
-/// Of the caller, or decided here.
+/// Headers that identify the caller, or that this server sets.
 const OURS: &[&str] = &[
     "accept-encoding",
     "api-key",
@@ -42,24 +43,24 @@ const OURS: &[&str] = &[
     "x-real-ip",
 ];
 
-/// Beginnings of the same.
+/// Prefixes of such headers.
 const OUR_FAMILIES: &[&str] = &["x-forwarded-", "x-overmind-", "cf-connecting-"];
 
-/// Of an answer, beside what is of one connection.
+/// Headers of an answer that are not passed back, in addition to those of one connection.
 const NOT_BACK: &[&str] =
     &["alt-svc", "clear-site-data", "set-cookie", "strict-transport-security", "www-authenticate"];
 
-/// What a request may hold once at most: two of them are read differently by different servers.
+/// Headers that a request may contain only once, because servers read duplicates differently.
 const ONCE: &[HeaderName] =
     &[header::CONTENT_TYPE, header::CONTENT_LENGTH, header::CONTENT_ENCODING, header::HOST];
 
-/// The headers of a request that are passed on.
+/// Returns the headers of a request that are passed on.
 ///
 /// # Errors
 ///
-/// What is wrong with a head that servers may understand in different ways: two lengths or types,
-/// a `Connection` that names headers of the message, a body that is packed so that its model cannot
-/// be read.
+/// Returns what is wrong with a head that servers may read in different ways: two lengths or types,
+/// a `Connection` that names headers of the message, or a compressed body, whose model cannot be
+/// read.
 pub fn request(headers: &HeaderMap) -> Result<HeaderMap, Refusal> {
     for name in ONCE {
         if headers.get_all(name).iter().nth(1).is_some() {
@@ -103,9 +104,8 @@ pub fn request(headers: &HeaderMap) -> Result<HeaderMap, Refusal> {
     Ok(passed)
 }
 
-/// Copies the values into memory of their own, all of them into one piece. As they were read they are
-/// parts of a connection's buffer: while they live, it cannot be used again, and the connection takes
-/// another.
+/// Copies the values into one new allocation. As parsed, they refer to a connection's buffer, which
+/// cannot be reused while they exist, so the connection would allocate another.
 fn own(headers: &mut HeaderMap) {
     let mut all = Vec::with_capacity(headers.values().map(HeaderValue::len).sum());
     for value in headers.values() {
@@ -118,7 +118,8 @@ fn own(headers: &mut HeaderMap) {
     }
 }
 
-/// The headers of an answer that are passed back. `as_it_is`: its body is, so its length counts.
+/// Returns the headers of an answer that are passed back. `as_it_is`: the body is unchanged, so its
+/// length is passed back too.
 pub fn response(headers: &HeaderMap, as_it_is: bool) -> HeaderMap {
     let named: Vec<String> = options(headers).collect();
     // Each answer of ours has three more.
@@ -137,7 +138,7 @@ pub fn response(headers: &HeaderMap, as_it_is: bool) -> HeaderMap {
     passed
 }
 
-/// What the `Connection` headers name, in lower case.
+/// Returns the names in the `Connection` headers, in lower case.
 fn options(headers: &HeaderMap) -> impl Iterator<Item = String> {
     let values = headers.get_all(header::CONNECTION).iter();
     values.flat_map(|value| {

@@ -1,8 +1,8 @@
-//! The few fields of a body that decide where a call goes and what it can cost at most.
+//! Reads the few fields of a body that decide where a call goes and what it can cost at most.
 //!
-//! The body is read once and nothing of it is kept. It is not changed either, but for two places:
-//! the model's name where it is an alias, and `stream_options` where the figures are wanted and
-//! the caller did not ask for them.
+//! The body is read once and not kept. Only two places of it are ever changed: the model's name if
+//! it is an alias, and `stream_options` if the server needs the usage and the caller did not
+//! request it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,41 +15,41 @@ use serde_json::value::RawValue;
 use super::brought::{Brought, KEPT_TOKENS};
 use crate::model::Usage;
 
-/// What providers add to each prompt: instructions for tools, and marks between messages.
+/// Tokens that providers add to each prompt: instructions for tools, and marks between messages.
 const ADDED_TOKENS: u64 = 2048;
 
-/// A body that cannot be passed on.
+/// The error of a body that cannot be passed on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadBody(pub String);
 
-/// What was seen of a body.
+/// The fields that were read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peek {
     pub model: String,
-    /// The model's name with its quotes.
+    /// Position of the model's name, including its quotes.
     model_at: Range<usize>,
     pub stream: bool,
-    /// The most tokens of output, all choices together, if the caller says so.
+    /// Most output tokens of all choices together, if the caller sets a limit.
     pub max_output: Option<u64>,
-    /// Of OpenAI: choices asked for.
+    /// Number of choices requested (OpenAI).
     pub choices: u64,
-    /// Of OpenAI chat: where `stream_options` stands, if it does.
+    /// Position of `stream_options`, if present (OpenAI chat).
     stream_options: Option<Range<usize>>,
     pub include_usage: bool,
-    /// Of OpenAI Responses: answered later, elsewhere.
+    /// Whether the answer is created in the background and fetched later (OpenAI Responses).
     pub background: bool,
-    /// No more input than this, in tokens.
+    /// Upper bound of the input tokens.
     pub prompt_bound: u64,
 }
 
 impl Peek {
-    /// Looks at a body.
+    /// Reads the fields of a body.
     ///
     /// # Errors
     ///
-    /// [`BadBody`]: no JSON object, no model, or a field that stands there twice or in another
-    /// case, so that two readers would see two requests.
+    /// [`BadBody`] if it is not a JSON object, has no model, or has a field twice or in another
+    /// case, so that two readers might see different requests.
     pub fn of(body: &[u8]) -> Result<Self, BadBody> {
         let text = std::str::from_utf8(body)
             .map_err(|err| BadBody(format!("the body is not UTF-8: {err}")))?;
@@ -108,13 +108,13 @@ impl Peek {
         })
     }
 
-    /// No more than this can be billed. `most` is the output of a call that names no limit.
+    /// Returns the most that can be billed. `most` is the output of a call without its own limit.
     pub fn worst(&self, most: u64) -> Usage {
         let output = self.max_output.unwrap_or_else(|| most.saturating_mul(self.choices));
         Usage { input_tokens: self.prompt_bound, output_tokens: output, ..Usage::default() }
     }
 
-    /// The body with another model's name: `body` itself when it is the same.
+    /// Returns the body with another model's name, or `body` itself if the name is the same.
     pub fn with_model(&self, body: &Bytes, model: &str) -> Bytes {
         if model == self.model {
             return body.clone();
@@ -123,7 +123,7 @@ impl Peek {
         splice(body, &self.model_at, &name)
     }
 
-    /// The body with `include_usage` set. Before [`with_model`](Self::with_model) changes it.
+    /// Returns the body with `include_usage` set. Call it before [`with_model`](Self::with_model).
     pub fn with_usage(&self, body: &Bytes, model: &str) -> Bytes {
         const WANTED: &str = "{\"include_usage\":true}";
         let name = serde_json::Value::from(model).to_string();
@@ -179,7 +179,7 @@ struct StreamOptions {
 
 macro_rules! seen {
     ($($field:ident)*) => {
-        /// The fields that are looked at, each as it is written.
+        /// The fields that are read, each in its original text.
         #[derive(Default)]
         struct Seen<'a> {
             $($field: Option<&'a RawValue>,)*
@@ -188,7 +188,7 @@ macro_rules! seen {
         enum Key {
             $(#[expect(non_camel_case_types, reason = "named like the field")] $field,)*
             Other,
-            /// One of ours in another case: some servers take it for the same.
+            /// A field that is read, in another case. Some servers treat it as the same field.
             Odd(String),
         }
 

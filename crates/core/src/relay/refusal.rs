@@ -1,4 +1,4 @@
-//! Our own refusals, in the shape that the caller's program understands.
+//! This server's own refusals, in the form that the caller's program understands.
 
 use std::time::Duration;
 
@@ -6,37 +6,37 @@ use serde_json::json;
 
 use super::{Dialect, Endpoint};
 
-/// What kind of refusal it is; status and names follow from it.
+/// The kind of refusal, which determines status and names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalKind {
     /// 400: the request itself is wrong.
     BadRequest,
-    /// 401: no token, or one that is worth nothing (any more).
+    /// 401: the token is missing, invalid or revoked.
     Unauthenticated,
-    /// 403: known, and not allowed to.
+    /// 403: the caller is known and may not do this.
     Forbidden,
-    /// 404: no such model, or nothing that answers for it.
+    /// 404: the model does not exist, or no provider serves it.
     NotFound,
     /// 404: the gateway has no such path.
     NoRoute,
-    /// 413.
+    /// 413: the body is too large.
     TooLarge,
-    /// 429: a limit of ours.
+    /// 429: a rate limit of this server.
     RateLimited,
-    /// 429: no money is left.
+    /// 429: a budget is exhausted.
     OverBudget,
-    /// 503, and 529 in Anthropic's dialect: too much at once.
+    /// 503, and 529 in Anthropic's dialect: too many calls at once.
     Overloaded,
-    /// 502: the provider cannot be reached, or what it said cannot be understood.
+    /// 502: the provider cannot be reached, or its answer cannot be parsed.
     Unreachable,
-    /// 504: the provider was silent for too long.
+    /// 504: the provider sent nothing for too long.
     Silent,
-    /// 500: a fault of ours.
+    /// 500: a fault of this server.
     Internal,
 }
 
 impl RefusalKind {
-    /// As it stands in records.
+    /// Returns the name in records.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::BadRequest => "bad_request",
@@ -55,13 +55,14 @@ impl RefusalKind {
     }
 }
 
-/// Whether a status says that a provider does not answer calls now: others like it would fail, too.
+/// Returns whether a status means that a provider does not answer calls now, so that similar calls
+/// would fail too.
 pub const fn is_trouble(status: u16) -> bool {
     matches!(status, 401..=403 | 408 | 429 | 500..)
 }
 
 impl RefusalKind {
-    /// Whether a provider does not answer calls now: see [`is_trouble`].
+    /// Returns whether a provider does not answer calls now: see [`is_trouble`].
     pub const fn is_trouble(self) -> bool {
         match self {
             Self::Unreachable | Self::Silent | Self::Overloaded | Self::RateLimited => true,
@@ -82,7 +83,7 @@ impl RefusalKind {
 #[error("{message}")]
 pub struct Refusal {
     pub kind: RefusalKind,
-    /// What, where, and what to do. Holds no key.
+    /// A text that says what failed, where, and what to do. It contains no key.
     pub message: String,
     pub retry_after: Option<Duration>,
 }
@@ -118,7 +119,7 @@ impl Refusal {
         }
     }
 
-    /// The body, as the provider of the dialect would write it.
+    /// Returns the body in the form of the dialect's provider.
     pub fn body(&self, dialect: Dialect) -> String {
         match dialect {
             Dialect::OpenAi => {
@@ -135,8 +136,7 @@ impl Refusal {
         .to_string()
     }
 
-    /// An event of a stream that has begun and ends here, as the provider of the endpoint would write
-    /// it.
+    /// Returns an event that ends a started stream, in the form of the endpoint's provider.
     pub fn event(&self, endpoint: Endpoint) -> String {
         match endpoint {
             Endpoint::Chat | Endpoint::Embeddings => {
@@ -157,7 +157,7 @@ impl Refusal {
     }
 }
 
-/// `type` and `code`.
+/// Returns `type` and `code`.
 fn openai(kind: RefusalKind) -> (&'static str, Option<&'static str>) {
     match kind {
         RefusalKind::BadRequest | RefusalKind::TooLarge | RefusalKind::NoRoute => {

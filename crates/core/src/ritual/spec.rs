@@ -1,4 +1,4 @@
-//! The spec of a ritual: read strictly, with every mistake by its path.
+//! The spec of a ritual, read strictly. Every mistake is reported with its path.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ const FIELDS: &[&str] = &[
     "template",
     "timeZone",
 ];
-/// Most finished quests of a kind that are kept.
+/// Most finished quests that are kept, of successful and of failed ones each.
 const MAX_HISTORY: u64 = 1_000;
 
-/// What becomes of a tick while an earlier quest of the ritual still runs.
+/// How a tick is handled while an earlier quest of the ritual still runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Concurrency {
     Allow,
@@ -32,7 +32,7 @@ pub enum Concurrency {
     Replace,
 }
 
-/// What becomes of ticks that nobody could decide on in time.
+/// How ticks are handled that could not be decided in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missed {
     Skip,
@@ -40,7 +40,7 @@ pub enum Missed {
     All,
 }
 
-/// What recurs, and when.
+/// The spec of a ritual.
 #[derive(Clone, Debug)]
 pub struct RitualSpec {
     pub schedule: Schedule,
@@ -51,7 +51,7 @@ pub struct RitualSpec {
     pub concurrency: Concurrency,
     pub missed: Missed,
     pub suspend: bool,
-    /// A tick later than this gets no quest.
+    /// Delay after which a tick gets no quest.
     pub starting_deadline: Option<Duration>,
     pub keep_succeeded: u64,
     pub keep_failed: u64,
@@ -62,7 +62,7 @@ pub struct RitualSpec {
 impl RitualSpec {
     /// # Errors
     ///
-    /// Every mistake.
+    /// Returns every mistake.
     pub fn read(spec: &Value) -> Result<Self, Vec<FieldError>> {
         let Some(fields) = spec.as_object() else {
             return Err(vec![not_a("spec", "a mapping", spec)]);
@@ -166,7 +166,7 @@ impl Reader<'_> {
         })
     }
 
-    /// The first choice is the default.
+    /// Reads one of `choices`. The first is the default.
     fn choice<T: Copy>(&mut self, field: &str, choices: &[(&str, T); 3]) -> T {
         let [(_, default), ..] = *choices;
         let Some(found) = self.fields.get(field) else { return default };

@@ -1,4 +1,4 @@
-//! Clocks that jump, nights in which they change, crashes, and two reconcilers at once.
+//! Tests with clock jumps, daylight saving changes, crashes, and two reconcilers at once.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ fn ritual(created_at: Timestamp) -> Ritual<'static> {
     Ritual { name: "r", generation: 1, created_at, written_at: created_at }
 }
 
-/// Decides and commits; answers what was fired.
+/// Decides and commits. Returns the ticks that got a quest.
 fn tick(spec: &RitualSpec, status: &mut RitualStatus, now: Timestamp) -> Vec<Timestamp> {
     let plan = decide(ritual(NOW), spec, status, &[], now);
     *status = plan.status;

@@ -1,15 +1,16 @@
-//! Files of a project that other programs run by themselves once they are merged: hooks, tasks of
-//! editors, workflows, settings of coding agents. Whoever merges a change to one is told first.
+//! Finds files of a project that other programs run automatically after a merge: hooks, tasks of
+//! editors, workflows, settings of coding agents. A person who merges a change to one is told
+//! first.
 
-/// Where such a file stands in the tree, in lower case.
+/// The position of such a file in the worktree, in lower case.
 #[derive(Clone, Copy, Debug)]
 enum Place {
-    /// A file of this name, in any directory.
+    /// A file with this name, in any directory.
     Name(&'static str),
-    /// A file whose name ends so, in any directory.
+    /// A file whose name has this ending, in any directory.
     Ending(&'static str),
-    /// Anything below a directory of this name, in any directory; and what stands in its place, such as a
-    /// link to another one.
+    /// Anything below a directory with this name, in any directory; also something else with that
+    /// name, such as a link to another directory.
     Below(&'static str),
 }
 
@@ -157,8 +158,8 @@ const FILES: &[(Place, &str)] = &[
     (Name(".sbtopts"), PACKAGES),
 ];
 
-/// Which of these paths are settings of a repository within the tree: `git status` there runs what they
-/// name.
+/// Returns the paths that are settings of a repository inside the worktree. `git status` runs
+/// commands that such settings name.
 pub fn settings_of_repositories<'a>(paths: &[&'a str]) -> Vec<(&'a str, &'static str)> {
     let is_there = |dir: &str, name: &str| {
         let wanted = format!("{dir}{name}");
@@ -174,8 +175,9 @@ pub fn settings_of_repositories<'a>(paths: &[&'a str]) -> Vec<(&'a str, &'static
 
 const HOOKS_OF: &str = "git or jj executes commands from it when you use that directory";
 
-/// Who runs a file by itself once it is merged; `None`: nothing does. `path` is from the top of the
-/// tree, with `/`. Case does not count: some file systems do not see it.
+/// Returns the program that runs a file automatically after a merge; `None` if there is none.
+/// `path` is relative to the top of the worktree, with `/`. Case is ignored, because some file
+/// systems ignore it.
 pub fn runs_by_itself(path: &str) -> Option<&'static str> {
     let path = path.to_lowercase();
     let holds = |place: Place| match place {

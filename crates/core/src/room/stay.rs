@@ -1,4 +1,4 @@
-//! A session's stay in a room, as its machine, its log and its row have it.
+//! The state of a session's environment, for its machine, its log and its row.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,25 +9,25 @@ use super::{
 use crate::attest::{AttestationRef, Attested};
 use crate::time::Timestamp;
 
-/// What a Hive is to do about a session's room. Both are idempotent: after a crash they are asked
-/// for again.
+/// An action of a Hive on a session's environment. Both are idempotent, and are requested again
+/// after a crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RoomAct {
     Prepare(Box<RoomOrder>),
-    /// Begun only when no process of the session lives any more.
+    /// Removes the environment. Started only when no process of the session runs.
     Close {
         end: RoomEnd,
     },
 }
 
-/// What came of it.
+/// The result of an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RoomReport {
     Prepared(Result<Box<RoomMade>, RoomError>),
     Closed(Result<Box<RoomClosed>, RoomError>),
 }
 
-/// What reaches a session about its room.
+/// An input of a session about its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RoomInput {
     Ready {
@@ -42,7 +42,7 @@ pub enum RoomInput {
         effect: u64,
         closed: Box<RoomClosed>,
     },
-    /// It could not be given back.
+    /// The environment could not be removed completely.
     Left {
         effect: u64,
         error: RoomError,
@@ -50,7 +50,7 @@ pub enum RoomInput {
 }
 
 impl RoomInput {
-    /// What a report about the effect with this number says to the session.
+    /// Converts a report about the effect with this number to an input.
     pub fn of(effect: u64, report: RoomReport) -> Self {
         match report {
             RoomReport::Prepared(Ok(made)) => Self::Ready { effect, made },
@@ -61,8 +61,8 @@ impl RoomInput {
     }
 }
 
-/// What a Hive says of a room while it works on it. Lines of output are not among it: they go
-/// into the session's own log.
+/// A report of a Hive while it works on an environment. Lines of output are written to the
+/// session's own log instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RoomWord {
     Step(String),
@@ -72,7 +72,7 @@ pub enum RoomWord {
 }
 
 impl RoomWord {
-    /// `None` for a line of output.
+    /// Converts a report of progress; `None` for a line of output.
     pub fn of(progress: &RoomProgress) -> Option<Self> {
         match progress {
             RoomProgress::Step(step) => Some(Self::Step(step.clone())),
@@ -82,20 +82,20 @@ impl RoomWord {
     }
 }
 
-/// How far a session is with its room.
+/// The state of a session's environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoomPhase {
     Preparing,
     Ready,
     Closing,
-    /// Given back.
+    /// It was removed.
     Closed,
-    /// Given back but for its worktree, which somebody wanted to stay.
+    /// It was removed except for its worktree, which somebody wanted to keep.
     Kept,
-    /// It could not be made, and what was made of it is given back.
+    /// It could not be created, and the created parts were removed.
     Failed,
-    /// It could not be given back: something may be left of it.
+    /// It could not be removed completely; parts may remain.
     Left,
 }
 
@@ -112,7 +112,7 @@ impl RoomPhase {
         }
     }
 
-    /// Whether a Hive has, or may have, something of it.
+    /// Returns whether a Hive has, or may have, any part of it.
     pub const fn is_open(self) -> bool {
         match self {
             Self::Preparing | Self::Ready | Self::Closing => true,
@@ -121,49 +121,50 @@ impl RoomPhase {
     }
 }
 
-/// Whether a note in a run's log says how its environment is made; also one of an older server, which
-/// called it a room.
+/// Returns whether a note in a run's log describes how its environment is created. Also recognizes
+/// the notes of older servers, which called it a room.
 pub fn tells_of_making(note: &str) -> bool {
     ["--- the environment: ", "--- the room: "].iter().any(|start| note.starts_with(start))
 }
 
-/// A session's room as a list shows it. Never variables: passwords are among them.
+/// A session's environment as a list shows it. It never contains variables, because some are
+/// passwords.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomRow {
     pub phase: RoomPhase,
-    /// There as soon as it was ready once.
+    /// The created environment, set once it was ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made: Option<RoomMade>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<RoomClosed>,
-    /// Why it could not be made or given back.
+    /// Why it could not be created or removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<RoomError>,
-    /// The last decision over its work.
+    /// The last decision about its work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub done: Option<RoomDecision>,
-    /// What the sandboxes of its programs were measured to give when each last began, in the order
-    /// in which they first did; the first [`MAX_ATTESTED`].
+    /// The measured isolation of the sandboxes of its programs, from when each last started, in the
+    /// order of their first start; the first [`MAX_ATTESTED`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attested: Vec<RoomAttested>,
-    /// What its work changes beside its base, as it was last counted: when its files were saved, and when
-    /// it was given back.
+    /// The size of its changes compared with its base. They are counted when its files are saved
+    /// and when it is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changes: Option<RoomChanges>,
-    /// Who, or what setting, ended the session while it rested.
+    /// The person or setting that ended the session while it was idle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rest_ended_by: Option<String>,
 }
 
-/// So many programs of a room are on its row. The log has all.
+/// Most programs of an environment that its row lists. The log has all of them.
 pub const MAX_ATTESTED: usize = 100;
-/// Bytes of what a program of a room is called at most.
+/// Longest name of a program of an environment, in bytes.
 pub const MAX_OF: usize = 200;
 
-/// A program of a room, and what its sandbox was measured to give.
+/// A program of an environment, with the isolation that was measured in its sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomAttested {
-    /// What it is: `service db`, `ready check of db`, `template of db`, `setup: npm ci`,
+    /// The program: `service db`, `ready check of db`, `template of db`, `setup: npm ci`,
     /// `teardown: bin/save`.
     pub of: String,
     /// [`Attestation::driver`](crate::attest::Attestation::driver).
@@ -172,7 +173,7 @@ pub struct RoomAttested {
 }
 
 impl RoomAttested {
-    /// `of` is cut to [`MAX_OF`].
+    /// Creates the entry. `of` is cut to [`MAX_OF`].
     pub fn new(mut of: String, attested: &Attested) -> Self {
         of.truncate(of.floor_char_boundary(MAX_OF));
         Self { of, driver: attested.attestation.driver.clone(), attestation: attested.into() }
@@ -195,18 +196,18 @@ impl RoomRow {
         }
     }
 
-    /// As it is while it is made again, after what it was before.
+    /// Returns the row while the environment is created again, from the row of the previous one.
     pub fn again(before: Option<Self>) -> Self {
         let (made, changes) = before.map(|room| (room.made, room.changes)).unwrap_or_default();
         Self { made, changes, ..Self::preparing() }
     }
 
-    /// Whether its worktree is there because nobody has decided over its work yet.
+    /// Returns whether its worktree is kept because nobody has decided about the work yet.
     pub fn is_undecided(&self) -> bool {
         self.done.is_none() && self.closed.as_ref().is_some_and(|closed| closed.undecided)
     }
 
-    /// Notes what a program's sandbox was measured to give, in place of what was known of it.
+    /// Records the measured isolation of a program, in place of an earlier one.
     pub fn note(&mut self, one: RoomAttested) {
         match self.attested.iter().position(|known| known.of == one.of) {
             Some(at) => self.attested[at] = one,
@@ -216,7 +217,7 @@ impl RoomRow {
     }
 }
 
-/// What somebody decided over a session's work, and what was done then.
+/// A decision about a session's work, and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomDecision {
     pub what: RoomDone,

@@ -1,8 +1,9 @@
-//! What a project orders to be run, and whether an admin confirmed it.
+//! The commands and rights that a project's file requests (its *orders*), and an admin's
+//! confirmation of them.
 //!
-//! A project's file names commands, services and containers. They come with the repository, so
-//! whoever wrote the repository wrote them: nothing of it runs before an admin has confirmed this
-//! project with this content of its file. A changed file is asked about again.
+//! A project's file names commands, services and containers. They come from the authors of the
+//! repository, so nothing of it runs before an admin has confirmed this project with this content
+//! of its file. A changed file must be confirmed again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,52 +12,54 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Timestamp;
 
-/// Most projects that are confirmed at once.
+/// Most confirmed projects at one time.
 pub const MAX_TRUSTED: usize = 10_000;
 
-/// What an admin confirmed of one project.
+/// An admin's confirmation of one project.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrustGiven {
-    /// The hash of the file, as [`RoomTrust::hash`] had it.
+    /// The hash of the file that was confirmed: see [`RoomTrust::hash`].
     pub hash: String,
-    /// Whether `setup` has the host's network in a sandbox; otherwise that of its run.
+    /// Whether `setup` uses the host's network in a sandbox. Otherwise it uses the network of its
+    /// run.
     #[serde(default)]
     pub setup_network: bool,
     pub by: String,
     pub at: Timestamp,
 }
 
-/// Confirmed projects, by their top directory without links.
+/// Confirmed projects, by their top directory with links resolved.
 pub type TrustedProjects = BTreeMap<PathBuf, TrustGiven>;
 
-/// A project, what its file orders, and what was confirmed of it.
+/// A project with the orders of its file and their confirmation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoomTrust {
-    /// Its top directory, without links.
+    /// The project's top directory, with links resolved.
     pub project: PathBuf,
-    /// Whether it is a git repository: elsewhere a session gets a room only where it asks for one.
+    /// Whether it is a git repository. Elsewhere a session gets an environment only if it requests
+    /// one.
     pub repository: bool,
-    /// BLAKE3 of its file, in hex; `None` without a file.
+    /// BLAKE3 of its file, in hexadecimal; `None` without a file.
     pub hash: Option<String>,
-    /// What it orders, one line each, in the file's order: `setup: npm ci`. Empty: there is nothing
-    /// to confirm.
+    /// Its orders, one line each, in the file's order: `setup: npm ci`. If empty, no confirmation
+    /// is needed.
     pub orders: Vec<String>,
-    /// What was confirmed, of this content or an earlier one.
+    /// The confirmation, for the present content or an earlier one.
     pub given: Option<TrustGiven>,
 }
 
 impl RoomTrust {
-    /// Whether its orders may be run.
+    /// Returns whether its orders may be run.
     pub fn holds(&self) -> bool {
         self.orders.is_empty() || self.confirmed().is_some()
     }
 
-    /// What was confirmed of the file as it is now.
+    /// Returns the confirmation of the file's present content.
     pub fn confirmed(&self) -> Option<&TrustGiven> {
         self.given.as_ref().filter(|given| self.hash.as_ref() == Some(&given.hash))
     }
 
-    /// Why its orders are not run, and what to do.
+    /// Returns why its orders are not run, and what to do.
     pub fn refusal(&self) -> String {
         let changed = match &self.given {
             Some(given) => format!("changed since {} confirmed it", given.by),
@@ -74,7 +77,7 @@ impl RoomTrust {
     }
 }
 
-/// A path as a shell reads it back.
+/// Quotes a path so that a shell reads it back unchanged.
 fn shell_word(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);

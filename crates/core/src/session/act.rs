@@ -1,4 +1,4 @@
-//! Acting: the calls of a decision, from begun to done, through failures, humans and crashes.
+//! Runs the calls of a decision from start to result, through failures, human answers and crashes.
 
 use std::fmt::{self, Write as _};
 
@@ -21,7 +21,7 @@ use crate::time::Timestamp;
 use crate::tool::{EffectClass, ToolOutcome, shown_to_model};
 
 impl Session {
-    /// Takes the one action that the rules find in `task`.
+    /// Runs the one action that the rules find in `task`.
     pub(super) fn decide_by_rules(&mut self, task: &str, now: Timestamp, out: &mut Step) {
         let model = &self.agent.model;
         if model.starts_with("fail") {
@@ -35,7 +35,7 @@ impl Session {
         self.act_by_rules(rules::decide(task), now, out);
     }
 
-    /// Takes the one action that the rules decided on.
+    /// Runs the one action that the rules decided on.
     fn act_by_rules(&mut self, decided: Decided, now: Timestamp, out: &mut Step) {
         match decided {
             Decided::Tool { name, args } => {
@@ -54,8 +54,8 @@ impl Session {
         }
     }
 
-    /// Begins what can begin now. Calls go in their order, one at a time; only calls that
-    /// change nothing run together with the ones next to them.
+    /// Starts the calls that can start now. Calls run one at a time in their order; only
+    /// neighbouring calls that change nothing run together.
     pub(super) fn advance(&mut self, now: Timestamp, out: &mut Step) {
         loop {
             let Phase::Acting { calls } = &self.phase else { return };
@@ -121,7 +121,7 @@ impl Session {
         self.with_call(at, |call| call.state = CallState::Running { effect: n, attempt: 1 });
     }
 
-    /// Calls after a final answer mean nothing: they never begin.
+    /// Drops the calls after a final answer; they never start.
     fn drop_calls(&mut self) {
         if let Phase::Acting { calls } = &mut self.phase {
             calls.retain(|call| call.step.is_some());
@@ -153,8 +153,9 @@ impl Session {
         }
     }
 
-    /// Takes the calls and stops those under way, which change nothing (only such calls run side
-    /// by side): they begin anew when the calls go on. Results that come meanwhile are stale.
+    /// Takes the calls and aborts the running ones. These change nothing, since only such calls run
+    /// together, and they start again when the calls continue. Results that arrive in between are
+    /// stale.
     fn interrupt_calls(&mut self, out: &mut Step) -> Vec<Call> {
         let mut calls = self.take_calls();
         for call in &mut calls {
@@ -325,7 +326,7 @@ impl Session {
         self.advance(now, out);
     }
 
-    /// Closes the call's step and tells the model.
+    /// Closes the call's step and passes the result to the model.
     fn finish_call(
         &mut self,
         at: usize,
@@ -359,7 +360,7 @@ impl Session {
         }
     }
 
-    /// Notes what the action looked like, for the supervisor.
+    /// Records the action's fingerprint for the supervisor.
     fn validate(&mut self, call: &Call, result: &Value, ok: bool, out: &mut Step) {
         if self.policy() == PolicyKind::Deterministic {
             return;
@@ -387,7 +388,7 @@ impl Session {
         self.history.push(trace);
     }
 
-    /// All calls of a decision are done.
+    /// Ends the turn after all calls of a decision are done.
     fn turn_done(&mut self, now: Timestamp, out: &mut Step) {
         if self.policy() != PolicyKind::Deterministic {
             return self.ask_model(now, out);
@@ -467,7 +468,7 @@ impl Session {
         }
     }
 
-    /// A human said what became of the effect that a crash has hidden.
+    /// Handles a human's statement about an effect whose outcome was lost in a crash.
     fn unknown_settled(&mut self, calls: Vec<Call>, message: &str, now: Timestamp, out: &mut Step) {
         self.phase = Phase::Acting { calls };
         let at = self.first_waiting();
@@ -553,7 +554,8 @@ impl Session {
         self.advance(now, out);
     }
 
-    /// The call at `at` answers that its arguments do not fit; it counts like any failed call.
+    /// Answers the call at `at` with the error that its arguments do not match the schema. It
+    /// counts like any failed call.
     pub(super) fn misfit(&mut self, at: usize, why: String, now: Timestamp, out: &mut Step) {
         let Phase::Acting { calls } = &self.phase else { return };
         let mut call = calls[at].clone();
@@ -566,8 +568,8 @@ impl Session {
         self.call_failed(at, &call, &outcome, error, now, out);
     }
 
-    /// The step of a call, opened unless a fork that judges anew has that of the call it repeats.
-    /// `None` when the session has no step left and ended.
+    /// Returns the step of a call, and opens one unless a fork already has the step of the call
+    /// that it repeats. `None` when the session has no step left and has ended.
     fn step_for(
         &mut self,
         at: usize,
@@ -589,7 +591,7 @@ impl Session {
 
     // --- crashes
 
-    /// Goes on after a crash: each effect that was under way is judged by its class.
+    /// Continues after a crash. Each effect that was running is handled by its class.
     pub(super) fn recover(&mut self, now: Timestamp, out: &mut Step) {
         if let Phase::Deciding { effect, .. } = self.phase {
             return self.request_again(effect, out);
@@ -634,8 +636,8 @@ impl Session {
         self.advance(now, out);
     }
 
-    /// A fork begins the effects that its repeated part decided on and never began. Grants were
-    /// given to the session that it repeats: the fork asks for its own.
+    /// Starts the effects that a fork's repeated part decided on and never started. Approvals were
+    /// given to the original session, so the fork requests its own.
     pub(super) fn recover_forked(&mut self, now: Timestamp, out: &mut Step) {
         match &self.phase {
             Phase::Deciding { .. } if self.policy() == PolicyKind::Deterministic => {
@@ -709,7 +711,7 @@ impl Session {
         });
     }
 
-    /// No verdict comes any more: it is asked for again.
+    /// Resets a call that waits for a verdict, so that the verdict is requested again.
     fn take_back_judging(&mut self) {
         let Phase::Acting { calls } = &mut self.phase else { return };
         for call in calls.iter_mut().filter(|call| call.state == CallState::Judging) {
@@ -717,7 +719,7 @@ impl Session {
         }
     }
 
-    /// Effects that never began wait again: a recovery begins them like new ones.
+    /// Marks effects that never started as waiting, so that a recovery starts them like new ones.
     pub(super) fn hand_over(&mut self, not_begun: &[u64]) {
         let Phase::Acting { calls } = &mut self.phase else { return };
         for call in calls {
@@ -761,7 +763,7 @@ fn failure_text(tool: &str, result: &Value) -> String {
     }
 }
 
-/// Tells values apart; how long a call took does not count.
+/// Returns a hash that distinguishes values. The duration of a call does not change it.
 fn fingerprint(value: &Value) -> u64 {
     let mut hash = blake3::Hasher::new();
     match value {

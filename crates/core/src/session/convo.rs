@@ -1,4 +1,4 @@
-//! A session's conversation with its model: what is said, a running hash of it, and its bounds.
+//! A session's conversation with its model: the messages, a running hash of them, and their limits.
 
 use std::sync::Arc;
 
@@ -6,18 +6,19 @@ use serde_json::{Value, json};
 
 use crate::model::{Message, ModelCall};
 
-/// From this many bytes of text on, old tool results are left out.
+/// Bytes of text above which old tool results are left out.
 const BOUND: usize = 400_000;
-/// And so many remain after that, so that it is not done every turn.
+/// Bytes of text that remain after that. The gap keeps it from happening in every turn.
 const AFTER: usize = BOUND * 7 / 10;
-/// Results shorter than this are never left out: the note about it would be as long.
+/// Results shorter than this, in bytes, are never left out: the note in their place would be as
+/// long.
 const SHORT: usize = 400;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Conversation {
     messages: Arc<Vec<Message>>,
     bytes: usize,
-    /// How many messages the last request carried.
+    /// Number of messages in the last request.
     sent: usize,
     hash: [u8; 32],
 }
@@ -40,8 +41,8 @@ impl Conversation {
         self.push(Message::Tool { call_id, name, content, is_error });
     }
 
-    /// Gives each call of the last decision that has no result yet this one: before anything else is
-    /// said providers want them all.
+    /// Adds `result` for each call of the last decision that has no result. Providers require all
+    /// results before any other message.
     pub(super) fn close_calls(&mut self, result: &str) {
         let (mut open, mut answered) = (Vec::new(), Vec::new());
         for message in self.messages.iter().rev() {
@@ -63,8 +64,8 @@ impl Conversation {
         Arc::clone(&self.messages)
     }
 
-    /// Brings the conversation within its bound, oldest tool results first, and says what the
-    /// next request carries. The summary's hash covers all that is sent.
+    /// Removes the oldest tool results until the conversation is within its limit, and returns a
+    /// summary of the next request. The summary's hash covers all that is sent.
     pub(super) fn prepare(&mut self, model: &str, system: &str, tools_hash: &str) -> Value {
         let left_out = self.shorten();
         let mut hash = blake3::Hasher::new();

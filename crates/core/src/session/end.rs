@@ -1,4 +1,4 @@
-//! Ways out of a session: how it ends, and what has to stop first.
+//! How a session ends, and what must stop first.
 
 use serde_json::{Value, json};
 
@@ -22,7 +22,8 @@ impl Session {
         self.end(SessionStatus::Canceled, "canceled", now, out);
     }
 
-    /// The one way out: stops everything, gives a room back, and says so once.
+    /// Ends the session; every end uses this. Stops everything, removes the environment, and
+    /// records the end once.
     pub(super) fn end(&mut self, status: SessionStatus, why: &str, now: Timestamp, out: &mut Step) {
         self.halt(why, now, out);
         match self.has_room() {
@@ -31,7 +32,7 @@ impl Session {
         }
     }
 
-    /// Closes open steps and aborts effects: nothing goes on from here.
+    /// Closes open steps and aborts effects. Nothing of the session continues after this.
     pub(super) fn halt(&mut self, why: &str, now: Timestamp, out: &mut Step) {
         self.stop_clock(now);
         // What this same step would have begun needs no stopping: it never begins.

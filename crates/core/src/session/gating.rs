@@ -1,8 +1,9 @@
-//! Between wanting a call and beginning it: the policy's verdict, and a human's consent.
+//! Checks a call before it starts: the policy's verdict, and a human's consent.
 //!
-//! A gated session asks for a verdict before each call begins. The verdict is an input, written
-//! in the commit that wanted it, so a replay never judges again. When a human is to be asked, the
-//! Hive first says what exactly would happen, as one hash: consent counts for that alone.
+//! A session with a policy requests a verdict before each call starts. The verdict is an input,
+//! recorded in the commit that requested it, so a replay does not evaluate the policy again. Before
+//! a human is asked, the Hive describes exactly what would happen and hashes the description.
+//! Consent applies only to that hash.
 
 use serde_json::{Value, json};
 
@@ -19,11 +20,11 @@ use crate::sandbox::SandboxLevel;
 use crate::time::Timestamp;
 use crate::tool::ToolOutcome;
 
-/// The error of a call whose approval was for something else by the time it began.
+/// The error of a call that no longer matched its approval when it started.
 pub const STALE_APPROVAL: &str = "approval_stale";
 
-/// A call that waits for a verdict. Nothing else moves the session until
-/// [`super::Input::Judged`] answers, in the same commit.
+/// A call that waits for a verdict. The session does not continue until [`super::Input::Judged`]
+/// answers, in the same commit.
 #[derive(Clone, Copy, Debug)]
 pub struct ToJudge<'a> {
     pub tool: &'a str,
@@ -31,21 +32,21 @@ pub struct ToJudge<'a> {
     pub labels: Labels,
 }
 
-/// What stands between a call and its beginning.
+/// The next thing to do before a call can start.
 pub(super) enum Next {
     Begin,
     Judge,
-    /// Have the Hive say what exactly a human would agree to.
+    /// Let the Hive describe exactly what a human would agree to.
     Bind,
-    /// Ask a human right away: a session without a policy. Every session of a server has one
-    /// now; this is how those of older logs went, and they must replay as they went.
+    /// Ask a human at once. This is for sessions without a policy. All new sessions have one, but
+    /// sessions of older logs must replay as they ran.
     Ask,
 }
 
 impl Session {
-    /// Whether all that a call may have done is in its session's room, whose files were saved before it:
-    /// a command in the room's sandbox that nobody had to agree to. One that speaks to this server may
-    /// have done something elsewhere.
+    /// Returns whether everything that a call may have changed is in the session's environment,
+    /// whose files were saved before it. That holds for a command in the environment's sandbox that
+    /// needed no approval, unless it talks to this server, which can cause changes elsewhere.
     pub(super) fn stays_inside(&self, at: usize) -> bool {
         let Phase::Acting { calls } = &self.phase else { return false };
         let Some(call) = calls.get(at) else { return false };
@@ -56,7 +57,7 @@ impl Session {
             && !call.args.to_string().contains("overmind")
     }
 
-    /// The call that is to be judged now, if one is.
+    /// Returns the call that needs a verdict now, if there is one.
     pub fn to_judge(&self) -> Option<ToJudge<'_>> {
         let Phase::Acting { calls } = &self.phase else { return None };
         let call = calls.iter().find(|call| call.state == CallState::Judging)?;
@@ -76,7 +77,7 @@ impl Session {
         }
     }
 
-    /// Whether the agent's own definition wants a human's consent for this tool.
+    /// Returns whether the agent's definition requires a human's approval for this tool.
     pub fn agent_asks(&self, tool: &str) -> bool {
         self.agent.approvals.iter().any(|name| name == "*" || *name == tool)
     }
@@ -113,7 +114,7 @@ impl Session {
         self.advance(now, out);
     }
 
-    /// Writes down what the result of a call tells of canaries.
+    /// Records the canaries (planted secrets) that the result of a call reports.
     pub(super) fn tell_of_canary(
         &mut self,
         call: &Call,
@@ -201,7 +202,7 @@ impl Session {
         self.ask_consent(&call, hash.to_owned(), expires_at, prompt, about, group, now, out);
     }
 
-    /// Asks a human on behalf of a session without a policy: see [`Next::Ask`].
+    /// Asks a human for a session without a policy: see [`Next::Ask`].
     pub(super) fn begin_approval(&mut self, call: &Call, now: Timestamp, out: &mut Step) {
         let action = action_hash(&call.name, &call.args);
         let prompt = format!(
@@ -263,7 +264,7 @@ impl Session {
         self.phase = Phase::Approving { calls, approval: Approval::ask(id, action, expires_at) };
     }
 
-    /// Consent came for the call at `at`.
+    /// Records the consent for the call at `at`.
     pub(super) fn cleared(&mut self, at: usize, hash: String) {
         self.with_call(at, |call| {
             let bound = match &call.clearance {
@@ -278,7 +279,7 @@ impl Session {
         });
     }
 
-    /// The call at `at` waits to be judged as if it had never been.
+    /// Resets the call at `at`, so that it waits for a verdict again.
     pub(super) fn judge_anew(&mut self, at: usize) {
         self.with_call(at, |call| {
             call.clearance = Clearance::None;
@@ -287,7 +288,7 @@ impl Session {
     }
 }
 
-/// What a tool does, in words that go on with its arguments.
+/// Returns what a tool does, as the beginning of a sentence that continues with its arguments.
 fn verb(tool: &str) -> String {
     match tool {
         "run_shell" => "run".to_owned(),
@@ -295,7 +296,7 @@ fn verb(tool: &str) -> String {
     }
 }
 
-/// The one argument that says it all, or all of them.
+/// Returns the one argument that is enough to describe the call, or all of them.
 fn shown(args: &Value) -> String {
     match args.get("command").or_else(|| args.get("url")).and_then(Value::as_str) {
         Some(text) => text.to_owned(),

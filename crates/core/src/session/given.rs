@@ -1,6 +1,6 @@
-//! What contexts give a session: variables for its commands, files, and pieces of its prompt. They are copied
-//! into the session's spec when it is made, so that a later change of a context changes no session, and
-//! a replay decides on what the session had.
+//! The contents of contexts: variables for a session's commands, files, and parts of its prompt.
+//! They are copied into the session's spec when it is created. So a later change of a context does
+//! not change any session, and a replay decides with the same contents.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,26 +14,27 @@ use crate::sandbox::SandboxLevel;
 
 /// Most contexts of one session.
 pub const MAX_CONTEXTS: usize = 16;
-/// Most bytes of all that they give, and most files.
+/// Most bytes of all contexts of a session together, and most files.
 pub const MAX_BYTES: usize = 256 << 10;
 pub const MAX_FILES: usize = 256;
-/// Most bytes of all that a model is told: they are one argument of Claude Code's and Codex', where a
-/// character may take two, and the system takes 128 KiB.
+/// Most bytes of all prompt parts together. They are one argument of Claude Code or Codex, where a
+/// character may take two bytes, and the system allows 128 KiB.
 pub const MAX_PROMPT: usize = 60 << 10;
-/// Most bytes of one value: a variable, with its name, may have 128 KiB.
+/// Most bytes of one value. A variable with its name may have 128 KiB.
 pub const MAX_VALUE: usize = 120 << 10;
 /// Longest path of a file, in bytes.
 pub const MAX_PATH: usize = 253;
-/// Names of variables that a context cannot give, and their beginnings: they decide what runs.
+/// Variables that a context cannot set, because they decide which programs run.
 const KEPT: [&str; 6] = ["HOME", "IFS", "PATH", "SHELL", "TERM", "TMPDIR"];
 const KEPT_BEGINNINGS: [&str; 3] = ["GIT_", "LD_", "OVERMIND_"];
 
-/// The variable that has the pieces of the prompt, for commands.
+/// The variable that contains the parts of the prompt, for commands.
 pub const PROMPT_VARIABLE: &str = "OVERMIND_PROMPT";
-/// The variable that has the directory of the files; those of each context lie in one of its name.
+/// The variable that contains the directory of the files. The files of each context are in a
+/// subdirectory with its name.
 pub const FILES_VARIABLE: &str = "OVERMIND_CONTEXT_FILES";
 
-/// A context as it was when the session was made.
+/// A context as it was when the session was created.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GivenContext {
     pub name: String,
@@ -42,13 +43,13 @@ pub struct GivenContext {
     pub values: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub prompt: String,
-    /// Contents by path.
+    /// The contents of the files, by path.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, String>,
 }
 
 impl GivenContext {
-    /// What of it cannot be given, with where it stands in the context's spec.
+    /// Returns the part that cannot be used, with its path in the context's spec.
     pub fn mistake(&self) -> Option<String> {
         for (name, value) in &self.values {
             if let Err(why) = check_variable(name) {
@@ -69,14 +70,14 @@ impl GivenContext {
             .map(|path| format!("the file `{path}` is also the directory of another file"))
     }
 
-    /// Bytes of all that it gives.
+    /// Returns the size of all contents in bytes.
     pub fn bytes(&self) -> usize {
         let texts = self.values.iter().chain(&self.files);
         self.prompt.len() + texts.map(|(name, text)| name.len() + text.len()).sum::<usize>()
     }
 }
 
-/// Why a file of a context cannot have this path.
+/// Returns why a file of a context cannot have this path.
 pub fn path_mistake(path: &str) -> Option<&'static str> {
     let part = |part: &str| !matches!(part, "" | "." | "..");
     let odd = |c: char| c.is_control() || c == '\\';
@@ -84,7 +85,7 @@ pub fn path_mistake(path: &str) -> Option<&'static str> {
     (!sound).then_some("must have a relative path of at most 253 bytes, without `..`")
 }
 
-/// A path that is a file, and a directory that another file lies in.
+/// Returns a path that is both a file and a directory of another file.
 fn clash(files: &BTreeMap<String, String>) -> Option<&str> {
     files.keys().map(String::as_str).find(|path| {
         let beneath = format!("{path}/");
@@ -92,7 +93,7 @@ fn clash(files: &BTreeMap<String, String>) -> Option<&str> {
     })
 }
 
-/// The files of a session, as (path beneath its directory, contents).
+/// Returns the files of a session as (path below its directory, contents).
 pub fn files(given: &[GivenContext]) -> Vec<(String, String)> {
     let of = |context: &GivenContext| {
         let name = context.name.clone();
@@ -104,11 +105,11 @@ pub fn files(given: &[GivenContext]) -> Vec<(String, String)> {
     all.into_iter().collect()
 }
 
-/// Whether a value of a context can be a variable of this name.
+/// Checks that a value of a context can be a variable of this name.
 ///
 /// # Errors
 ///
-/// Why not, in words that follow the name.
+/// Returns the reason, as words that follow the name.
 pub fn check_variable(name: &str) -> Result<(), &'static str> {
     let letter = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if !name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') || !name.chars().all(letter)
@@ -121,7 +122,8 @@ pub fn check_variable(name: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The variables of commands: those of a later context take the place of those of an earlier one.
+/// Returns the variables for commands. Variables of a later context override those of an earlier
+/// one.
 pub fn variables(given: &[GivenContext]) -> Vec<(String, String)> {
     let mut all = BTreeMap::new();
     for context in given {
@@ -135,7 +137,7 @@ pub fn variables(given: &[GivenContext]) -> Vec<(String, String)> {
     all.into_iter().collect()
 }
 
-/// The pieces of the prompt, in the order of the contexts, and what files there are.
+/// Returns the parts of the prompt in the order of the contexts, and a list of the files.
 pub fn prompts(given: &[GivenContext]) -> String {
     let mut all = String::new();
     for context in given.iter().filter(|context| !context.prompt.trim().is_empty()) {
@@ -153,7 +155,7 @@ pub fn prompts(given: &[GivenContext]) -> String {
     all
 }
 
-/// What a model is told first: what its agent is, and what the session's contexts say.
+/// Returns the system prompt: the agent's role and the prompts of the session's contexts.
 pub(super) fn system(agent: &AgentSpec, given: &[GivenContext]) -> Arc<str> {
     let mut system = prompt::system(agent, agent.sandbox != SandboxLevel::None);
     let said = prompts(given);

@@ -1,9 +1,9 @@
-//! What reaches a session from outside, and how it stands in the log.
+//! The inputs of a session and their form in the log.
 //!
-//! A session's stream holds three classes of events. *Inputs* are facts from outside: results,
-//! answers, orders. *Decisions* follow from the inputs before them and nothing else; a replay
-//! makes them again and compares. *Observations* (streamed output, calls of tools from
-//! outside the session) change nothing and are skipped.
+//! A session's stream contains three classes of events. *Inputs* are facts from outside: results,
+//! answers, orders. *Decisions* follow only from the inputs before them; a replay makes them again
+//! and compares. *Observations* (streamed output, tool calls from outside the session) change
+//! nothing and are skipped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,55 +27,54 @@ use crate::time::Timestamp;
 use crate::tool::ToolOutcome;
 use crate::trace::Traceparent;
 
-/// Everything that a session's decisions rest on besides its inputs. The payload of
-/// `run.queued`.
+/// Everything except its inputs that a session's decisions depend on. The payload of `run.queued`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spec {
     pub run_id: SessionId,
     pub colony: ColonyId,
     pub agent_id: AgentId,
     pub agent_version: u32,
-    /// Shared with the session: of two thousand there are two thousand and not twice that.
+    /// Shared with the session, so that each agent is in memory only once for all its sessions.
     pub agent: Arc<AgentSpec>,
     pub task: String,
-    /// Empty in sessions that were made before there were names.
+    /// Empty in sessions that were created before sessions had names.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// The session that started this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<SessionId>,
-    /// 0 is none.
+    /// Most steps; 0 means no limit.
     pub step_limit: u32,
     pub workspace: String,
     pub created_by: String,
-    /// Hash of the tool definitions in force: see [`super::Toolset`].
+    /// Hash of the tool definitions: see [`super::Toolset`].
     pub toolset: String,
-    /// Whether a policy judges each call before it begins.
+    /// Whether a policy judges each call before it starts.
     #[serde(default, skip_serializing_if = "is_false")]
     pub gated: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork: Option<ForkOf>,
-    /// The room that it is to work in; absent: it works in its workspace itself.
+    /// The environment that it requests. `None`: it works directly in its workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub room: Option<RoomWish>,
-    /// The span that it was asked for in.
+    /// The trace span of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<Traceparent>,
-    /// Whether it rests after its answer, until somebody says more, instead of ending.
+    /// Whether it becomes idle after its answer, until somebody sends a message, instead of ending.
     #[serde(default, skip_serializing_if = "is_false")]
     pub conversation: bool,
-    /// The record that it was started for, by a reconciler.
+    /// The record for which a reconciler started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<RecordId>,
-    /// By what people and reconcilers find it; never changes.
+    /// The labels by which people and reconcilers select it. They never change.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// What it was given of contexts, as they were then.
+    /// The contents of its contexts when it was created.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub contexts: Vec<GivenContext>,
 }
 
-/// Where a fork comes from and what it changes from the fork on.
+/// The origin of a fork, and its changes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ForkOf {
     pub from: SessionId,
@@ -95,16 +94,16 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// One fact from outside. The first one, [`Spec`], makes the session.
+/// One fact from outside. The first one, [`Spec`], creates the session.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Input {
-    /// Placed on a hive for the first time, or after a fork.
+    /// It was placed on a hive for the first time, or after a fork.
     Started {
         epoch: u32,
         hive: HiveId,
         agent_active: bool,
     },
-    /// Its hive or Cortex died while it ran; it is placed again.
+    /// Its hive or Cortex failed while it ran, and it is placed again.
     Recovered {
         epoch: u32,
         hive: HiveId,
@@ -123,28 +122,29 @@ pub enum Input {
     Judged {
         verdict: Box<GateVerdict>,
     },
-    /// What exactly a call would do, for a human to agree to.
+    /// The exact description of a call, for a human to approve.
     Bound {
         effect: u64,
         hash: String,
         expires_at: Option<Timestamp>,
     },
-    /// A human answered the question that the session waits on.
+    /// A human answered the question for which the session waits.
     Answered {
         message: String,
         by: String,
         epoch: u32,
         hive: HiveId,
     },
-    /// A person said more to a conversation that rests, works or has ended. The epoch is a new one
-    /// where it has left its place.
+    /// A person sent a message to a conversation that is idle, works or has ended. If the session
+    /// had left its place on a hive, the epoch is a new one.
     Told {
         message: String,
         by: String,
         epoch: u32,
         hive: HiveId,
     },
-    /// It has ended and is to be there again: a conversation rests, and anything else begins anew.
+    /// The session had ended and is restored: a conversation becomes idle, and any other session
+    /// starts again.
     Restored {
         by: String,
         epoch: u32,
@@ -161,41 +161,41 @@ pub enum Input {
     },
     Canceled {
         by: String,
-        /// In words, where what asked for it is no person.
+        /// The reason in words, if no person requested it.
         reason: Option<String>,
     },
-    /// The wall time that the agent allows has passed.
+    /// The duration that the agent allows has passed.
     TimeLimit,
-    /// About the command that the session's agent is.
+    /// A report about the command that the session runs.
     Life(LifeInput),
-    /// About the room that it works in.
+    /// A report about the session's environment.
     Room(RoomInput),
-    /// The repeated part of a fork ends here; what follows is its own.
+    /// The repeated part of a fork ends here; the fork's own part follows.
     Forked,
-    /// The node shut down in good order: these effects were decided on and never begun.
+    /// The node shut down cleanly: these effects were decided on and never started.
     HandedOver {
         not_begun: Vec<u64>,
     },
 }
 
-/// What an event of a session's stream is to a replay.
+/// The meaning of an event of a session's stream for a replay.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Recorded {
     Queued(Box<Spec>),
     Input(Input),
     Decision,
-    /// An observation that the row shows: what the session's sandbox was measured to give.
+    /// An observation that the row shows: the measured isolation of the session's sandbox.
     Attested(Box<AttestationRef>),
-    /// The same, of a program of its room.
+    /// An observation that the row shows: the measured isolation of a program of its environment.
     RoomAttested(Box<RoomAttested>),
-    /// The same: what was decided over the work of its room.
+    /// An observation that the row shows: the decision about the work in its environment.
     RoomDone(Box<RoomDecision>),
-    /// The same: what its work changes.
+    /// An observation that the row shows: the size of its changes.
     RoomChanges(RoomChanges),
     Observation,
 }
 
-/// An input event whose payload does not say what its kind promises.
+/// The error of an input event whose payload does not match its kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the payload of `{kind}` is not readable: {why}")]
 pub struct DecodeError {
@@ -305,11 +305,11 @@ struct CancelPayload {
     reason: Option<String>,
 }
 
-/// The kind of the event that names what a session's sandbox was measured to give.
+/// The kind of the event that names the measured isolation of a session's sandbox.
 pub const SANDBOX_ATTESTED: &str = "sandbox.attested";
 
-/// Every kind that rebuilds a session without comparing decisions: its inputs, and what its row
-/// shows. Decisions are made again from these.
+/// All kinds of events from which a session is rebuilt without comparing decisions: its inputs, and
+/// what its row shows. Decisions are then made again.
 pub const REBUILT_FROM: &[&str] = &[
     "run.queued",
     "run.started",
@@ -354,7 +354,7 @@ struct CountedPayload {
     changes: Option<RoomChanges>,
 }
 
-/// Of a snapshot, or of an undo.
+/// The payload of a snapshot or of an undo.
 #[derive(Deserialize)]
 struct SavedPayload {
     #[serde(default)]
@@ -366,7 +366,7 @@ struct SavedPayload {
 #[derive(Deserialize)]
 struct AttestedPayload {
     attestation: AttestationRef,
-    /// A program of the room; absent: the session's own commands.
+    /// A program of the environment; `None` for the session's own commands.
     #[serde(default)]
     of: Option<String>,
     #[serde(default)]
@@ -385,11 +385,12 @@ struct HandedOverPayload {
 }
 
 impl Recorded {
-    /// Reads an event back.
+    /// Decodes an event.
     ///
     /// # Errors
     ///
-    /// [`DecodeError`] when the payload of an input is damaged or of another program's making.
+    /// [`DecodeError`] if the payload of an input is damaged or was written by another version of
+    /// the program.
     pub fn decode(kind: &str, payload: &str) -> Result<Self, DecodeError> {
         fn read<'a, T: Deserialize<'a>>(kind: &str, payload: &'a str) -> Result<T, DecodeError> {
             serde_json::from_str(payload)
@@ -540,7 +541,7 @@ impl Recorded {
     }
 }
 
-/// What the session knows about the thing that an input answers, for the log's readers.
+/// Facts about the effect that an input answers, for readers of the log.
 #[derive(Clone, Debug, Default)]
 pub(super) struct About {
     pub(super) step: Option<StepId>,
@@ -550,11 +551,11 @@ pub(super) struct About {
     pub(super) request: Value,
 }
 
-/// Deepest nesting of a value from outside that is kept as it is. Readers of JSON stop at 128,
-/// and an event's own payload adds some levels.
+/// Deepest nesting of a value from outside that is kept unchanged. JSON readers stop at 128 levels,
+/// and an event's own payload adds some.
 const DEEPEST: u32 = 64;
 
-/// Replaces what is nested deeper than `left` levels by its text.
+/// Replaces values that are nested deeper than `left` levels by their text.
 fn flatten(value: &mut Value, left: u32) {
     match value {
         Value::Array(_) | Value::Object(_) if left == 0 => {
@@ -567,10 +568,10 @@ fn flatten(value: &mut Value, left: u32) {
 }
 
 impl Input {
-    /// Makes values of models and tools fit for the log: what is nested deeper than 64 levels
-    /// becomes text. Without this a hostile answer could make an event that nobody can read
-    /// back, and with it a session that nobody can recover. To be used before the session sees
-    /// the input, so that it decides on what is recorded.
+    /// Makes values of models and tools safe for the log: values nested deeper than 64 levels
+    /// become text. Otherwise a hostile answer could create an event that nobody can read back, and
+    /// so a session that cannot be recovered. Call this before the session handles the input, so
+    /// that it decides on the recorded value.
     pub fn flatten(&mut self) {
         match self {
             Self::ToolDone { outcome, .. } => flatten(&mut outcome.result, DEEPEST),
@@ -600,7 +601,7 @@ impl Input {
         }
     }
 
-    /// The event that records this input.
+    /// Returns the event that records this input.
     pub(super) fn record(
         &self,
         run: SessionId,

@@ -1,8 +1,9 @@
-//! Work that a run has left and nobody watches: one item of the inbox for each run that exists for a record.
+//! Inbox items for work that nobody watches: one for each run that a resource started and that left
+//! work.
 //!
-//! A person who starts a run sees its work in `ps`. Of a run that a fleet or a quest has started nobody
-//! knows that it has ended, so its work asks to be decided about. Pure: an item opens when the row says
-//! that the work is undecided, and closes when it says so no more.
+//! A person who starts a run sees its work in `ps`. Nobody notices the end of a run that a fleet or
+//! a quest started, so its work asks for a decision. Pure: an item opens when the row says that the
+//! work is undecided, and closes when it no longer does.
 
 use serde_json::json;
 
@@ -12,32 +13,32 @@ use crate::room::RoomDone;
 use crate::row::SessionRow;
 use crate::time::Timestamp;
 
-/// Words that answer such an item, and what they do with the work: `merge` into what is checked out, `keep`
-/// on a branch of its own.
+/// The answers to such an item, with the decision that each stands for. `merge` merges into the
+/// checked-out branch, and `keep` keeps the work on its own branch.
 const ANSWERS: [(&str, RoomDone); 3] = [
     ("merge", RoomDone::Merge { into: None }),
     ("keep", RoomDone::Park),
     ("discard", RoomDone::Discard),
 ];
 
-/// What an answer does with the work; `None` for words that are no answer.
+/// Returns the decision for an answer; `None` if the text is not one of the answers.
 pub fn decision(answer: &str) -> Option<RoomDone> {
     let answer = answer.trim();
     let found = ANSWERS.iter().find(|(word, _)| word.eq_ignore_ascii_case(answer))?;
     Some(found.1.clone())
 }
 
-/// Whether somebody has to be asked about the work of this run.
+/// Returns whether somebody must be asked about the work of this run.
 pub fn asks(row: &SessionRow) -> bool {
     row.owner.is_some() && row.room.as_ref().is_some_and(|room| room.is_undecided())
 }
 
-/// The id of the item about the work that a run left in this epoch. The same each time.
+/// Returns the id of the item about the work of a run in this epoch. It is the same each time.
 pub fn item_id(row: &SessionRow) -> InboxId {
     InboxId::derive(row.id, u64::MAX - u64::from(row.epoch))
 }
 
-/// The item that asks what becomes of a run's work.
+/// Creates the item that asks for a decision about a run's work.
 pub fn item(row: &SessionRow, agent: &str, now: Timestamp) -> InboxItem {
     let room = row.room.as_ref();
     let files = room.and_then(|room| room.changes.as_ref()).map(|changes| changes.files);
@@ -70,7 +71,7 @@ pub fn item(row: &SessionRow, agent: &str, now: Timestamp) -> InboxItem {
     }
 }
 
-/// The item as it stands once the work asks nobody any more.
+/// Returns the item as closed, after the work needs no decision any more.
 #[must_use]
 pub fn closed(item: InboxItem, row: &SessionRow, now: Timestamp) -> InboxItem {
     let done = row.room.as_ref().and_then(|room| room.done.as_ref());

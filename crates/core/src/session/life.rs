@@ -1,4 +1,5 @@
-//! The lives of a session whose agent is a command: begun, ended, begun again, or not.
+//! The attempts (`Life`) of a session that runs a command: each start of the command, its end, and
+//! whether another one follows.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -23,72 +24,72 @@ use crate::row::SessionStatus;
 use crate::sandbox::SandboxLevel;
 use crate::time::Timestamp;
 
-/// Grace of a stop that names none.
+/// Milliseconds between TERM and KILL if a stop sets no grace period.
 pub const STOP_GRACE_MS: u32 = 10_000;
 
-/// Questions that may wait for the one that is shown.
+/// Most questions that may wait behind the one that is shown.
 const MOST_ASKS: usize = 32;
 
-/// What a session remembers about its command between lives.
+/// State of a session's command that is kept between attempts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lives {
     restarts: RestartState,
-    /// The provider's last word.
+    /// The provider's last result.
     result: Option<Answer>,
-    /// What was said to a conversation without a program: its next life begins with that.
+    /// A message to a conversation whose program does not run. The next attempt starts with it.
     said: Option<String>,
-    /// Up to where in the log its output has been read.
+    /// Position in the log up to which the output has been read.
     read: u64,
     of_life: Figures,
     of_conversation: Figures,
-    /// Whether the provider ever told what it costs.
+    /// Whether the provider has ever reported a cost.
     priced: bool,
 }
 
-/// What has been told of a life or a conversation so far.
+/// Usage and cost reported so far for an attempt or a conversation.
 #[derive(Clone, Copy, Debug, Default)]
 struct Figures {
     usage: Usage,
     cost_microusd: u64,
 }
 
-/// A life under way, or the pause before the next one.
+/// An attempt that runs, or the pause before the next one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Living {
     pub(super) effect: Option<u64>,
-    /// Since when the program runs.
+    /// Time at which the program started.
     up: Option<Timestamp>,
     ending: Option<Ending>,
-    /// The question that it waits with, while it does.
+    /// The question to which it waits for an answer.
     asks: Option<Asked>,
-    /// What its protocol asks beside.
+    /// Further questions of its protocol.
     more: VecDeque<Ask>,
-    /// What it begins with in place of its task.
+    /// The message with which it starts in place of its task.
     said: Option<String>,
-    /// The conversation that it was told to go on with.
+    /// The conversation that it was told to continue.
     conversation: Option<String>,
-    /// Whether it has not said yet that it does.
+    /// Whether it has not yet confirmed that it continues the conversation.
     resuming: bool,
-    /// Its protocol has told an answer.
+    /// Whether its protocol has reported an answer.
     answered: bool,
-    /// Its turn is over: it rests.
+    /// Whether its turn is over, so that it is idle.
     rests: bool,
-    /// When the next life begins; there while none is under way.
+    /// Time of the next attempt, while none runs.
     due: Option<Timestamp>,
 }
 
-/// A question, seen on the screen or asked in the provider's protocol.
+/// A question that was seen on the screen or asked in the provider's protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Asked {
     question: Question,
-    /// In the protocol: under which id, and where in the log.
+    /// For a question of the protocol: its id, and its position in the log.
     ask: Option<(String, u64)>,
 }
 
-/// Why a life is being ended.
+/// Why an attempt is being ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Ending {
-    /// `rested`: nothing was under way, so it ends as well as its last answer was.
+    /// Somebody stopped it. `rested`: it was idle, so it ends with the result of its last answer.
     Asked {
         how: StopHow,
         by: String,
@@ -100,7 +101,7 @@ enum Ending {
 }
 
 impl Session {
-    /// The command that the session runs, if its agent is one.
+    /// Returns the command that the session runs, if its agent has one.
     pub(super) fn command(&self) -> Option<&CommandSpec> {
         self.agent.command.as_ref()
     }
@@ -114,12 +115,12 @@ impl Session {
         self.row.command.get_or_insert_default()
     }
 
-    /// When the next life is due, while one is waited for.
+    /// Returns the time of the next attempt, if one is scheduled.
     pub(super) fn next_life(&self) -> Option<Timestamp> {
         self.phase.living()?.due
     }
 
-    /// Whether a word about its command means anything now.
+    /// Returns whether an input about the command is valid now.
     pub(super) fn life_fits(&self, input: &LifeInput) -> bool {
         let Some(living) = self.phase.living() else { return false };
         let present = |effect: &u64| living.effect == Some(*effect);
@@ -151,7 +152,8 @@ impl Session {
         }
     }
 
-    /// Whether what it asks must stand in no log, and so be answered in its terminal only.
+    /// Returns whether it asks for a secret. The answer must not be logged, so it can only be typed
+    /// in its terminal.
     pub(super) fn asks_for_secret(&self) -> bool {
         let Some(living) = self.phase.living() else { return false };
         living.asks.as_ref().is_some_and(|asked| asked.question.secret)
@@ -194,7 +196,7 @@ impl Session {
         });
     }
 
-    /// What the present life runs.
+    /// Returns the launch of the present attempt.
     fn launch(&self) -> Option<Launch> {
         let command = self.command()?;
         let row = self.row.command.as_ref()?;
@@ -405,7 +407,7 @@ impl Session {
         self.fail(error, now, out);
     }
 
-    /// Whether the last life has ended without what makes its task done.
+    /// Returns whether the last attempt ended without completing its task.
     fn owes_an_answer(&self) -> bool {
         let must = self.command().is_some_and(launch::must_answer);
         must && self.phase.living().is_none_or(|living| !living.answered)
@@ -433,7 +435,7 @@ impl Session {
         }
     }
 
-    /// The provider's protocol said something.
+    /// Handles a report of the provider's protocol.
     fn told(&mut self, told: &Told, now: Timestamp, out: &mut Step) {
         self.lives.read = told.upto;
         if let Some(id) = &told.conversation {
@@ -475,7 +477,7 @@ impl Session {
         }
     }
 
-    /// Adds what was spent since the last time.
+    /// Adds the usage and cost since the last report.
     fn spent(&mut self, spent: &Spent) {
         let mut none = Figures::default();
         let before = match spent.scope {
@@ -500,7 +502,7 @@ impl Session {
             self.lives.priced.then(|| so_far.saturating_add(more.unwrap_or(0)));
     }
 
-    /// Its protocol asks a person.
+    /// Handles a question of the protocol to a person.
     fn asked(&mut self, ask: &Ask, now: Timestamp, out: &mut Step) {
         let Some(living) = self.living() else { return };
         if living.ending.is_some() {
@@ -513,7 +515,7 @@ impl Session {
         }
     }
 
-    /// Shows what it asked meanwhile.
+    /// Shows the next waiting question.
     fn ask_next(&mut self, now: Timestamp, out: &mut Step) {
         let next = self.living().and_then(|living| living.more.pop_front());
         if let Some(ask) = next {
@@ -521,7 +523,8 @@ impl Session {
         }
     }
 
-    /// The program asks a person: it goes on living meanwhile, and may go on by itself.
+    /// Handles a question of the program to a person. The program runs meanwhile, and may continue
+    /// by itself.
     fn waits(&mut self, question: &Question, now: Timestamp, out: &mut Step) {
         self.waits_with(question, None, now, out);
     }
@@ -563,7 +566,7 @@ impl Session {
         self.row.prompt = Some(question.text.clone());
     }
 
-    /// The program waits for what is said next.
+    /// Marks the session as idle: the program waits for the next message.
     fn turn_over(&mut self, now: Timestamp, out: &mut Step) {
         let is_session = self.command().is_some_and(|it| it.kind == CommandKind::Session);
         if !self.spec.conversation || !is_session {
@@ -579,7 +582,8 @@ impl Session {
         self.rests_with(answer, out);
     }
 
-    /// It goes on by itself: somebody typed in its terminal, or a letter came.
+    /// Handles a program that continues by itself, because somebody typed in its terminal or a
+    /// message arrived.
     fn works_again(&mut self, now: Timestamp, out: &mut Step) {
         if !self.goes_on(now) {
             return;
@@ -587,7 +591,7 @@ impl Session {
         out.events.push(Decision { kind: "run.went_on", payload: json!({"run_id": self.row.id}) });
     }
 
-    /// Ends its rest. False where it had none.
+    /// Ends the idle state. Returns false if the session was not idle.
     fn goes_on(&mut self, now: Timestamp) -> bool {
         let rested = self.living().is_some_and(|living| std::mem::take(&mut living.rests));
         if rested {
@@ -598,12 +602,12 @@ impl Session {
         rested
     }
 
-    /// Whether its program lives and waits for what is said next.
+    /// Returns whether its program runs and waits for the next message.
     pub(super) fn rests_alive(&self) -> bool {
         self.phase.living().is_some_and(|living| living.rests && living.ending.is_none())
     }
 
-    /// A person says more to a program that rests.
+    /// Passes a person's message to an idle program.
     pub(super) fn tell_life(&mut self, message: &str, by: &str, now: Timestamp, out: &mut Step) {
         let Some(effect) = self.phase.living().and_then(|living| living.effect) else { return };
         self.goes_on(now);
@@ -611,7 +615,7 @@ impl Session {
         self.order(effect, LifeOrder::Type { text, by, asked_at: None }, out);
     }
 
-    /// Its program ended while it rested: it rests without one.
+    /// Handles the end of a program while the session was idle: the session stays idle without it.
     fn rests_on(&mut self, end: &LifeEnded, now: Timestamp, out: &mut Step) {
         let row = self.command_row();
         (row.exit_code, row.signal) = (end.exit_code, end.signal);
@@ -620,19 +624,19 @@ impl Session {
         self.rest(answer, now, out);
     }
 
-    /// What its next life begins with.
+    /// Sets the message with which the next attempt starts.
     pub(super) fn begin_life_with(&mut self, said: String, now: Timestamp, out: &mut Step) {
         self.lives_anew();
         self.lives.said = Some(said);
         self.begin_life(now, out);
     }
 
-    /// Restarts are counted anew.
+    /// Resets the restart count.
     pub(super) fn lives_anew(&mut self) {
         self.lives.restarts = RestartState::default();
     }
 
-    /// What was asked needs no answer any more.
+    /// Closes the open question, which needs no answer any more.
     fn no_question(&mut self, now: Timestamp) {
         let asked = self.living().is_some_and(|living| living.asks.take().is_some());
         if asked {
@@ -643,7 +647,7 @@ impl Session {
         }
     }
 
-    /// A person answered what the program asks: it is typed.
+    /// Types a person's answer to the question of the program.
     pub(super) fn answer_life(&mut self, message: &str, by: &str, now: Timestamp, out: &mut Step) {
         let Some(living) = self.living() else { return };
         let effect = living.effect;
@@ -657,7 +661,8 @@ impl Session {
         }
     }
 
-    /// After a crash of the Cortex or the Hive: the same life is looked for, not another begun.
+    /// Continues after a crash of the Cortex or the Hive: looks for the same attempt, and does not
+    /// start another.
     pub(super) fn recover_life(&mut self, now: Timestamp, out: &mut Step) {
         let Some(living) = self.living() else { return };
         // What it asks on its screen is asked again by whoever looks after it now; what it asked in

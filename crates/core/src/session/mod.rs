@@ -1,11 +1,11 @@
-//! The session: one agent at work, as a pure state machine.
+//! The session (a run in the CLI): one execution of an agent, as a pure state machine.
 //!
-//! [`Session::begin`] makes one from its [`Spec`]; [`Session::step`] takes it from input to
-//! input. Everything it decides follows from these alone: no clock is read, no id is drawn, so
-//! the recorded inputs of a session lead to the same decisions again ([`crate::replay`]).
+//! [`Session::begin`] creates one from its [`Spec`], and [`Session::step`] applies one input. All
+//! decisions follow from these alone: no clock is read and no id is drawn, so the recorded inputs
+//! of a session lead to the same decisions again ([`crate::replay`]).
 //!
-//! The caller commits what [`Step`] says, in this order of trust: first the events and rows,
-//! durably; only then the effects. A session never waits: it says what it waits for.
+//! The caller must commit a [`Step`] in this order: first the events and rows, durably, and only
+//! then the effects. A session never blocks; it reports what it waits for.
 
 mod act;
 mod convo;
@@ -50,28 +50,28 @@ use crate::name;
 use crate::row::{SessionRow, SessionStatus, StepKind, StepRow};
 use crate::time::Timestamp;
 
-/// An event that a session decided on. Its stream and time are the commit's.
+/// An event that a session decided on. The commit adds its stream and time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     pub kind: &'static str,
     pub payload: Value,
 }
 
-/// What one input led to.
+/// The results of one input.
 #[derive(Clone, Debug, Default)]
 pub struct Step {
     pub events: Vec<Decision>,
     /// Steps that are new or changed.
     pub steps: Vec<StepRow>,
-    /// To be begun once the rest is durable.
+    /// Effects to start after the rest is durable.
     pub effects: Vec<Effect>,
-    /// To be stopped; their results mean nothing any more.
+    /// Effects to stop. Their results are ignored.
     pub aborted: Vec<EffectId>,
-    /// What is wanted of effects under way, after those above have begun.
+    /// Orders to running effects, sent after the effects above have started.
     pub orders: Vec<(EffectId, LifeOrder)>,
 }
 
-/// Why an input means nothing to a session as it stands.
+/// Why a session does not accept an input in its present state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("Run is already finished")]
@@ -84,10 +84,11 @@ pub enum Refusal {
     NotQueued,
     #[error("Run is not running")]
     NotRunning,
-    /// A result that nothing waits for: of an older epoch, or given twice.
+    /// The session does not wait for this result: it belongs to an older epoch, or was already
+    /// given.
     #[error("nothing waits for this result")]
     Stale,
-    /// How it ends is decided; only its room is still given back.
+    /// Its result is decided, and only its environment is still being removed.
     #[error("Run is ending already: what it worked in is given back")]
     Ending,
     #[error("nothing waits for a verdict")]
@@ -96,10 +97,11 @@ pub enum Refusal {
     NoCommand,
     #[error("Run works, and cannot be told anything now: wait until it rests, or stop it")]
     NotResting,
-    /// A script, or a program whose conversations nothing here goes on with.
+    /// The run has no conversation to continue: it is a script, or a program whose conversations
+    /// the server cannot continue.
     #[error("Run has ended, and what it ran has no conversation to go on with: start it again")]
     NoConversation,
-    /// An answer would stand in the log.
+    /// The answer would be written to the log.
     #[error("Run asks for a secret, which an answer would write into the log: send it as one")]
     SecretAsked,
 }
@@ -109,9 +111,9 @@ pub enum Refusal {
 pub struct Session {
     spec: Arc<Spec>,
     toolset: Arc<Toolset>,
-    /// Made at the first request.
+    /// The tools that its model sees, computed at the first request.
     offer: Option<Arc<Offer>>,
-    /// Differs from the spec's agent once a fork is on its own.
+    /// The agent. It differs from the spec's agent once a fork has reached its own part.
     agent: Arc<AgentSpec>,
     system: Arc<str>,
     row: SessionRow,
@@ -121,32 +123,32 @@ pub struct Session {
     next_effect: u64,
     next_approval: u64,
     next_question: u64,
-    /// There while it waits for a human, and only then.
+    /// The question to a human, while it waits for one.
     waiting: Option<Box<Waiting>>,
     turn: u32,
     failures: u32,
-    /// Some call of the model's present decision failed.
+    /// Whether a call of the model's present decision failed.
     turn_failed: bool,
     last_error: String,
-    /// To be said to the model before its next turn, once all results are in.
+    /// Notes for the model before its next turn, sent after all results are in.
     notes: Vec<String>,
-    /// What was said to a program that hears nothing while it works.
+    /// Messages for a program that cannot receive any while it works.
     later: Vec<String>,
     nudged: bool,
-    /// The repeated part of a fork is over.
+    /// Whether the repeated part of a fork is over.
     forked: bool,
-    /// A policy judges each call before it begins.
+    /// Whether a policy judges each call before it starts.
     gated: bool,
-    /// What it has read so far.
+    /// Labels of the data that it has read so far.
     labels: Labels,
     lives: Lives,
-    /// Since when it runs, and how long it ran before.
+    /// When it started to run, and how long it ran before.
     running_since: Option<Timestamp>,
     ran: Duration,
 }
 
 impl Session {
-    /// Makes the session that `spec` describes. Its event is `run.queued` with the spec.
+    /// Creates the session that `spec` describes. Its event is `run.queued` with the spec.
     pub fn begin(spec: Spec, toolset: Arc<Toolset>, now: Timestamp) -> Self {
         let agent = Arc::clone(&spec.agent);
         let gated = spec.gated;
@@ -225,7 +227,7 @@ impl Session {
         &self.row
     }
 
-    /// Notes what its sandbox was measured to give, for whoever looks at the row.
+    /// Records the measured isolation of its sandbox, to show it in the row.
     pub fn note_attestation(&mut self, attestation: AttestationRef) {
         self.row.attestation = Some(attestation);
     }
@@ -234,7 +236,7 @@ impl Session {
         &self.spec
     }
 
-    /// The agent as it is in force now.
+    /// Returns the agent that applies now.
     pub fn agent(&self) -> &Arc<AgentSpec> {
         &self.agent
     }
@@ -243,12 +245,12 @@ impl Session {
         self.row.status
     }
 
-    /// What it waits for a human to say, while it does.
+    /// Returns the question to a human, while it waits for one.
     pub fn waiting(&self) -> Option<&Waiting> {
         self.waiting.as_deref()
     }
 
-    /// The open item that stands in the inbox while it waits.
+    /// Returns the open item of the inbox while it waits.
     pub fn inbox_item(&self) -> Option<InboxItem> {
         let waiting = self.waiting()?.clone();
         let Waiting { id, kind, title, details, group, asked_at, expires_at } = waiting;
@@ -264,14 +266,14 @@ impl Session {
         })
     }
 
-    /// When [`Input::TimeLimit`] is due, if it is running and has a limit.
+    /// Returns when [`Input::TimeLimit`] is due, if it is running and has a limit.
     pub fn deadline(&self) -> Option<Timestamp> {
         let limit = self.agent.limits.wall_time()?;
         Some(self.running_since?.after(limit.saturating_sub(self.ran)))
     }
 
-    /// What is due next by the clock alone, and when: the end of its time while it runs and has a
-    /// limit, or the next life of its command.
+    /// Returns the next input that time alone causes, and when: its time limit while it runs and
+    /// has one, or the next attempt of its command.
     pub fn due(&self) -> Option<(Timestamp, Input)> {
         match (self.next_life(), self.deadline()) {
             (Some(due), limit) if limit.is_none_or(|limit| due <= limit) => {
@@ -281,38 +283,38 @@ impl Session {
         }
     }
 
-    /// Whether its command lives or will live again: it is not left alone then, whatever it waits
-    /// for.
+    /// Returns whether its command runs or will run again. Such a session stays placed on its hive,
+    /// whatever it waits for.
     pub fn is_alive(&self) -> bool {
         self.phase.living().is_some()
     }
 
-    /// Whether a tool is under way: unlike a model call it may not be cut off freely.
+    /// Returns whether a tool is running. Unlike a model call, it must not be cut off freely.
     pub fn is_acting(&self) -> bool {
         matches!(self.phase, Phase::Acting { .. }) && self.phase.running().next().is_some()
     }
 
-    /// Ids of the effects under way.
+    /// Returns the ids of the running effects.
     pub fn effects_under_way(&self) -> Vec<EffectId> {
         self.phase.running().map(|n| EffectId::derive(self.row.id, n)).collect()
     }
 
-    /// Number of the effect with this id, if one is under way.
+    /// Returns the number of the running effect with this id.
     pub fn effect_number(&self, id: EffectId) -> Option<u64> {
         self.phase.running().find(|n| EffectId::derive(self.row.id, *n) == id)
     }
 
-    /// The step of the tool call that this effect is, if it is one and under way.
+    /// Returns the step of the running tool call with this effect id.
     pub fn step_of(&self, id: EffectId) -> Option<StepId> {
         let call = self.phase.call(self.effect_number(id)?)?;
         call.step.as_ref().map(|step| step.id)
     }
 
-    /// Whether `input` means anything now.
+    /// Checks that `input` is valid in the present state.
     ///
     /// # Errors
     ///
-    /// [`Refusal`], in the words that a user sees.
+    /// [`Refusal`], with the text for the user.
     pub fn accepts(&self, input: &Input) -> Result<(), Refusal> {
         use SessionStatus::{AwaitingApproval, AwaitingInput, Idle, Queued, Running};
         if self.row.status.is_terminal() {
@@ -408,9 +410,9 @@ impl Session {
         }
     }
 
-    /// An input of the session that this one repeats, in terms of this one: ids that a session
-    /// derives from its own name differ between the two. To be used before [`Self::accepts`]
-    /// while a fork is made; other inputs are returned as they are.
+    /// Translates an input of the original session for this fork: ids that a session derives from
+    /// its own name differ between the two. Call it before [`Self::accepts`] while a fork is made.
+    /// Other inputs are returned unchanged.
     #[must_use]
     pub fn adopt(&self, input: Input) -> Input {
         let (Some(fork), Some(asked), false) = (&self.spec.fork, self.row.approval, self.forked)
@@ -441,7 +443,7 @@ impl Session {
         }
     }
 
-    /// The event that records `input`: to be written before what [`Self::step`] decides.
+    /// Returns the event that records `input`. Write it before the decisions of [`Self::step`].
     pub fn record(&self, input: &Input) -> (&'static str, Value) {
         let about = match input {
             Input::ToolDone { effect, .. } => {
@@ -492,8 +494,8 @@ impl Session {
         input.record(self.row.id, self.row.agent, about)
     }
 
-    /// Takes the next state and says what follows. An input that [`Self::accepts`] refuses
-    /// changes nothing.
+    /// Applies an input and returns the next state with its results. An input that
+    /// [`Self::accepts`] refuses changes nothing.
     #[must_use]
     pub fn step(mut self, input: &Input, now: Timestamp) -> (Self, Step) {
         let mut out = Step::default();
@@ -571,7 +573,7 @@ impl Session {
         }
     }
 
-    /// Takes a place on a hive: a new epoch begins, and time runs.
+    /// Places the session on a hive: a new epoch starts, and its running time counts.
     fn place(&mut self, epoch: u32, hive: crate::ids::HiveId, now: Timestamp) {
         self.row.epoch = epoch;
         self.row.hive = Some(hive);
@@ -634,7 +636,7 @@ impl Session {
         self.agent.policy.resolve(&self.agent.model)
     }
 
-    /// Turns the session into its own: the overrides of the fork count from here on.
+    /// Ends the repeated part of a fork: from here on its own settings apply.
     fn forked(&mut self) {
         self.forked = true;
         self.phase.forget_grants();
@@ -678,7 +680,7 @@ impl Session {
 
     // --- steps
 
-    /// Opens the next step, or ends the session when that would pass its step limit.
+    /// Opens the next step, or ends the session if that would exceed its step limit.
     fn open_step(
         &mut self,
         kind: StepKind,
@@ -739,7 +741,7 @@ impl Session {
         out.steps.push(step);
     }
 
-    /// Waits for a human: the question is in the row, time does not run.
+    /// Waits for a human: the row contains the question, and the running time does not count.
     fn ask(
         &mut self,
         question: Question,

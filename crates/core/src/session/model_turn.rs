@@ -1,4 +1,4 @@
-//! Turns that a model decides: asking it, and making calls of its reply.
+//! Turns that a model decides: the request, and the calls in its reply.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,15 +17,15 @@ use crate::row::StepKind;
 use crate::time::Timestamp;
 use crate::tool::EffectClass;
 
-/// Longest silence of a provider; providers that think long send pings.
+/// Longest time without data from a provider. Providers that think long send pings.
 const IDLE: Duration = Duration::from_secs(120);
-/// Longest call, retries included.
+/// Longest time of a call, including retries.
 const TOTAL: Duration = Duration::from_secs(600);
-/// Characters of a message that a preview keeps.
+/// Characters of a message in a preview.
 const PREVIEW: usize = 280;
 
 impl Session {
-    /// Asks the model what to do next, after the supervisor had its say.
+    /// Asks the model for the next action, after the supervisor has added its advice.
     pub(super) fn ask_model(&mut self, now: Timestamp, out: &mut Step) {
         self.turn_failed = false;
         if self.convo.is_empty() {
@@ -68,7 +68,7 @@ impl Session {
         self.request_again(effect, out);
     }
 
-    /// Sends the conversation as it stands under the number `effect`.
+    /// Sends the present conversation as effect number `effect`.
     pub(super) fn request_again(&mut self, effect: u64, out: &mut Step) {
         let tool_choice = if self.nudged { ToolChoice::Required } else { ToolChoice::Auto };
         // A fork changes who answers, never what may be called: one offer holds for good.
@@ -139,8 +139,8 @@ impl Session {
         }
     }
 
-    /// Waits for a human to give more of a budget, to say what a model costs, or to end an
-    /// emergency stop.
+    /// Waits for a human to raise a budget, to set the price of a model, or to end an emergency
+    /// stop.
     fn ask_for_budget(&mut self, failure: &ModelFailure, now: Timestamp, out: &mut Step) {
         let prompt = format!(
             "{}. Answer `{DENY}` to end the run, anything else to try again.",
@@ -245,7 +245,7 @@ impl Session {
         });
     }
 
-    /// Writes the answer's step and ends the session well.
+    /// Writes the step of the answer and ends the session successfully.
     pub(super) fn finish_with_answer(&mut self, answer: String, now: Timestamp, out: &mut Step) {
         let Some(step) = self.open_step(StepKind::Eval, json!({"result": "done"}), now, out) else {
             return;
@@ -255,7 +255,7 @@ impl Session {
     }
 }
 
-/// Whether a budget refused the call: then no model was asked.
+/// Returns whether a budget refused the call, so that no model was asked.
 fn is_budget(failure: &ModelFailure) -> bool {
     matches!(failure.code.as_str(), "budget_exhausted" | "price_unknown" | "halted")
 }
@@ -271,7 +271,7 @@ pub(super) fn preview(text: &str) -> String {
     }
 }
 
-/// Arguments with long texts cut: the whole of them stands in the step.
+/// Shortens long texts in arguments. The step contains them in full.
 fn preview_args(args: &Value) -> Value {
     match args {
         Value::Object(map) => map

@@ -1,4 +1,4 @@
-//! What a session is doing between two inputs.
+//! The phase of a session between two inputs.
 
 use serde_json::Value;
 
@@ -12,29 +12,29 @@ use crate::tool::EffectClass;
 
 #[derive(Clone, Debug)]
 pub(super) enum Phase {
-    /// Queued, never started.
+    /// It is queued and never started.
     Fresh,
-    /// A model is asked what to do next.
+    /// A model was asked for the next action.
     Deciding {
         effect: u64,
         request: Value,
     },
-    /// The calls of one decision are worked off in their order.
+    /// The calls of one decision run in their order.
     Acting {
         calls: Vec<Call>,
     },
-    /// A human is asked.
+    /// It waits for a human's answer.
     Asking {
         question: Question,
     },
-    /// A human is asked whether the first call that is not done may happen.
+    /// It waits for a human's approval of the first call that is not done.
     Approving {
         calls: Vec<Call>,
         approval: Approval,
     },
-    /// It has given its answer; a person may say more, or end it.
+    /// It has given its answer and is idle. A person may send a message or end it.
     Resting,
-    /// A person said more: it goes on with that when its room is there.
+    /// A person sent a message. It continues when its environment is ready.
     Waking {
         message: String,
     },
@@ -42,29 +42,29 @@ pub(super) enum Phase {
     Forked {
         then: Box<Phase>,
     },
-    /// Its room is made; what it is to do goes on when that is there.
+    /// Its environment is being created. `then` follows when it is ready.
     Preparing {
         effect: u64,
         then: Box<Phase>,
     },
-    /// Its command lives, or will live again.
+    /// Its command runs, or will run again.
     Living(Box<Living>),
-    /// How it ends is decided; its room is given back first.
+    /// Its result is decided, and its environment is being removed.
     Closing(Box<Closing>),
     Ended,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Question {
-    /// The agent asked; the step closes with the answer.
+    /// A question of the agent. The step closes with the answer.
     Agent { step: Option<Box<StepRow>>, calls: Vec<Call> },
-    /// What became of the first call that is not done? A crash has hidden it.
+    /// What was the result of the first call that is not done? It was lost in a crash.
     Unknown { calls: Vec<Call> },
-    /// A verification failed and says what to ask then.
+    /// A verification failed and produced this question.
     Verify { calls: Vec<Call> },
-    /// The model could not be reached; any answer tries again.
+    /// The model could not be reached. Any answer tries again.
     Model,
-    /// A budget does not allow the call; any answer but `deny` tries again.
+    /// A budget does not allow the call. Any answer except `deny` tries again.
     Budget { code: String, message: String },
 }
 
@@ -83,25 +83,25 @@ impl Question {
 /// One tool call of a decision.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
-    /// The model's own id of the call; `None` when the rules decided.
+    /// The model's own id of the call; `None` if the rules decided.
     pub(super) id: Option<String>,
     pub(super) name: String,
     pub(super) args: Value,
     pub(super) class: EffectClass,
-    /// Opened when the call begins.
+    /// The step, opened when the call starts.
     pub(super) step: Option<StepRow>,
     pub(super) clearance: Clearance,
     pub(super) state: CallState,
 }
 
-/// Whether a call may begin.
+/// Whether a call may start.
 #[derive(Clone, Debug)]
 pub(super) enum Clearance {
-    /// Nobody has said anything, or what was said counts no more.
+    /// There is no decision, or an earlier one is no longer valid.
     None,
-    /// A human is to agree, for the reasons that the policy gives.
+    /// A human must approve, for the reasons that the policy gives.
     Asked(Box<GateVerdict>),
-    /// It may; `bound` is what a human agreed to.
+    /// The call may start. `bound` is the description that a human approved.
     Given { bound: Option<Bound> },
 }
 
@@ -117,9 +117,9 @@ impl Clearance {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallState {
     Waiting,
-    /// A verdict is due before anything else.
+    /// The call waits for a verdict, before anything else.
     Judging,
-    /// The Hive says what exactly it would do.
+    /// The Hive describes exactly what the call would do.
     Binding {
         effect: u64,
     },
@@ -138,7 +138,7 @@ impl Call {
 }
 
 impl CallState {
-    /// Whether something is said about it right now, before which nothing else begins.
+    /// Returns whether the call's permission is being checked now. Nothing else starts meanwhile.
     pub(super) fn is_being_cleared(self) -> bool {
         match self {
             Self::Judging | Self::Binding { .. } => true,
@@ -148,7 +148,7 @@ impl CallState {
 }
 
 impl Phase {
-    /// The command that lives, or will live again.
+    /// Returns the state of a command that runs or will run again.
     pub(super) fn living(&self) -> Option<&Living> {
         match self {
             Self::Living(living) => Some(living),
@@ -166,7 +166,7 @@ impl Phase {
         }
     }
 
-    /// Numbers of the effects under way.
+    /// Returns the numbers of the running effects.
     pub(super) fn running(&self) -> impl Iterator<Item = u64> + '_ {
         let (model, calls): (Option<u64>, &[Call]) = match self {
             Self::Deciding { effect, .. } => (Some(*effect), &[]),
@@ -196,7 +196,7 @@ impl Phase {
             .find(|call| matches!(call.state, CallState::Running { effect: n, .. } if n == effect))
     }
 
-    /// The call about which something is said right now.
+    /// Returns the call whose permission is being checked now.
     pub(super) fn being_cleared(&self) -> Option<&Call> {
         let Self::Acting { calls } = self else { return None };
         calls.iter().find(|call| call.state.is_being_cleared())
@@ -206,7 +206,7 @@ impl Phase {
         self.being_cleared().is_some_and(|call| call.state == CallState::Binding { effect })
     }
 
-    /// Grants were given to the session that a fork repeats, not to the fork.
+    /// Forgets approvals: they were given to the original session and not to the fork.
     pub(super) fn forget_grants(&mut self) {
         // A question that is open stays open; whether it is still about the same action is seen
         // when that begins.
@@ -237,7 +237,7 @@ impl Phase {
         }
     }
 
-    /// Steps that began and have no end yet.
+    /// Returns the steps that have started and not ended.
     pub(super) fn into_open_steps(self) -> Vec<StepRow> {
         let open = |calls: Vec<Call>| -> Vec<StepRow> {
             calls

@@ -1,7 +1,9 @@
-//! Conversations: a session that rests after its answer, and goes on when somebody says more.
+//! Conversations: a session that is idle after its answer, and continues when somebody sends a
+//! message.
 //!
-//! At rest nothing of a session is under way but a program that waits for input, and its room stays.
-//! A session that has ended goes on in the same way, with the room that is left of it or a new one.
+//! While it is idle, a session has no running effect except a program that waits for input, and it
+//! keeps its environment. An ended session continues in the same way, with what is left of its
+//! environment or a new one.
 
 use serde_json::json;
 
@@ -14,11 +16,12 @@ use crate::process::provider::launch;
 use crate::row::{SessionStatus, StepKind};
 use crate::time::Timestamp;
 
-/// What a call that ended a turn is told as its result, before the next turn.
+/// The result of a call that ended a turn, given to the model before the next turn.
 const ANSWERED: &str = "{\"ok\": true}";
 
 impl Session {
-    /// It has an answer: it rests if it is a conversation that can go on, and ends otherwise.
+    /// Handles an answer: the session becomes idle if it is a conversation that can continue, and
+    /// otherwise ends.
     pub(super) fn succeed(&mut self, answer: String, now: Timestamp, out: &mut Step) {
         if !self.later.is_empty() && self.has_conversation() {
             let message = std::mem::take(&mut self.later).join("\n\n");
@@ -39,7 +42,7 @@ impl Session {
         self.rests_with(answer, out);
     }
 
-    /// Says that it rests; what becomes of the phase is the caller's.
+    /// Records that it is idle. The caller sets the phase.
     pub(super) fn rests_with(&mut self, answer: String, out: &mut Step) {
         self.row.status = SessionStatus::Idle;
         out.events.push(Decision {
@@ -49,22 +52,23 @@ impl Session {
         self.row.final_answer = Some(answer);
     }
 
-    /// Whether there is a conversation that does without a process.
+    /// Returns whether it has a conversation that can continue without a process.
     pub(super) fn has_conversation(&self) -> bool {
         self.command().is_none_or(launch::is_own)
             && self.row.command.as_ref().is_none_or(|row| row.conversation.is_some())
     }
 
-    /// Whether it rests without a program: with one, that is asked instead.
+    /// Returns whether it is idle without a program. If a program runs, the program gets the next
+    /// message.
     pub(super) fn is_resting(&self) -> bool {
         matches!(self.phase, Phase::Resting)
     }
 
-    /// Whether a person's next word means anything now.
+    /// Checks that a person's message is valid now.
     ///
     /// # Errors
     ///
-    /// [`Refusal`], in the words that a user sees.
+    /// [`Refusal`], with the text for the user.
     pub(super) fn may_be_told(&self, input: &Input) -> Result<(), Refusal> {
         let Input::Told { epoch, .. } = input else { return Err(Refusal::Stale) };
         if self.rests_alive() || self.is_thinking() || self.hears_later() {
@@ -82,21 +86,21 @@ impl Session {
         }
     }
 
-    /// Whether a model works on it, which hears what is said before its next turn.
+    /// Returns whether a model works on it. The model gets the message before its next turn.
     fn is_thinking(&self) -> bool {
         self.row.status == SessionStatus::Running
             && self.policy() != PolicyKind::Deterministic
             && matches!(self.phase, Phase::Deciding { .. } | Phase::Acting { .. })
     }
 
-    /// Whether its program works and hears what is said when its turn is over.
+    /// Returns whether its program works and gets messages only after its turn.
     fn hears_later(&self) -> bool {
         matches!(self.row.status, SessionStatus::Queued | SessionStatus::Running)
             && !matches!(self.phase, Phase::Resting | Phase::Ended)
             && self.command().is_some_and(launch::hears_later)
     }
 
-    /// A person says more.
+    /// Handles a person's message.
     pub(super) fn told_more(&mut self, message: &str, by: &str, now: Timestamp, out: &mut Step) {
         if self.rests_alive() {
             self.tell_life(message, by, now, out);
@@ -112,8 +116,9 @@ impl Session {
         }
     }
 
-    /// It has ended and is to be there again. A conversation rests, and nothing of it is done again;
-    /// what has none, or has not begun, begins anew where its files are.
+    /// Restores a session that has ended. A conversation becomes idle, and nothing of it is
+    /// repeated. A session without a conversation, or one that never started, starts again with its
+    /// files.
     pub(super) fn restored(&mut self, epoch: u32, hive: HiveId, now: Timestamp, out: &mut Step) {
         let has_begun = match self.command() {
             Some(_) => self.row.command.is_some(),
@@ -136,7 +141,7 @@ impl Session {
         self.start(now, out);
     }
 
-    /// Forgets how its last turn came out.
+    /// Resets the result of its last turn.
     fn anew(&mut self) {
         (self.row.finished_at, self.row.final_answer, self.row.error) = (None, None, None);
         // What it may do is counted anew for each thing that it is asked.
@@ -148,7 +153,7 @@ impl Session {
         self.turn += 1;
     }
 
-    /// It rests or has ended, and has its place again.
+    /// Handles a message to a session that was idle or had ended, and that has its place again.
     fn woken(&mut self, message: &str, now: Timestamp, out: &mut Step) {
         self.anew();
         let waking = Phase::Waking { message: message.to_owned() };
@@ -159,7 +164,7 @@ impl Session {
         self.wake(now, out);
     }
 
-    /// Goes on with what was said.
+    /// Continues with the messages.
     pub(super) fn wake(&mut self, now: Timestamp, out: &mut Step) {
         let Phase::Waking { message } = std::mem::replace(&mut self.phase, Phase::Ended) else {
             return;

@@ -1,8 +1,9 @@
-//! The room of a session: asked for before its first life or turn, given back before its end.
+//! A session's environment (`Room`): requested before its first attempt or turn, and removed before
+//! its end.
 //!
-//! Once a room was asked for, every way out leads through [`Phase::Closing`]: how the session ends
-//! is decided, nothing of it runs any more, and its status says so only when the room was given
-//! back, or could not be.
+//! After an environment was requested, every end goes through [`Phase::Closing`]: the session's
+//! result is decided and nothing of it runs. Its status shows the result only when the environment
+//! was removed, or could not be.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -20,16 +21,16 @@ use crate::room::{
 use crate::row::SessionStatus;
 use crate::time::Timestamp;
 
-/// The kind of the event that tells what was decided over a session's work.
+/// The kind of the event for a decision about a session's work.
 pub const ROOM_DONE: &str = "room.done";
-/// The kind of the event that tells that the files of a session's room were saved.
+/// The kind of the event for a saved snapshot of the environment's files.
 pub const ROOM_SNAPSHOT: &str = "room.snapshot";
-/// The kind of the event that tells with which files the room of a fork begins.
+/// The kind of the event that names the snapshot with which the environment of a fork starts.
 pub const ROOM_FORKED: &str = "room.forked";
-/// The kind of the event that tells that they were brought back.
+/// The kind of the event for restored files.
 pub const ROOM_UNDONE: &str = "room.undone";
 
-/// A session whose end is decided and whose room is given back.
+/// A session whose result is decided and whose environment is being removed.
 #[derive(Clone, Debug)]
 pub(super) struct Closing {
     pub(super) effect: u64,
@@ -39,7 +40,7 @@ pub(super) struct Closing {
 }
 
 impl Session {
-    /// What is wanted of its room, if it is to have one.
+    /// Returns the environment that it requests, if it is to have one.
     pub(super) fn room_wish(&self) -> Option<&RoomWish> {
         let wish = self.spec.room.as_ref()?;
         (wish.when != RoomWhen::Never).then_some(wish)
@@ -49,17 +50,17 @@ impl Session {
         self.row.room.get_or_insert_with(|| Box::new(RoomRow::preparing()))
     }
 
-    /// Whether its end is decided and only its room is still to be given back.
+    /// Returns whether its result is decided and only its environment is still to be removed.
     pub fn is_closing(&self) -> bool {
         matches!(self.phase, Phase::Closing(_))
     }
 
-    /// Whether its room is made right now.
+    /// Returns whether its environment is being created.
     pub(super) fn is_preparing(&self) -> bool {
         matches!(self.phase, Phase::Preparing { .. })
     }
 
-    /// Whether a word about its room means anything now.
+    /// Returns whether an input about its environment is valid now.
     pub(super) fn room_fits(&self, input: &RoomInput) -> bool {
         match (input, &self.phase) {
             (
@@ -80,7 +81,7 @@ impl Session {
         }
     }
 
-    /// What the session's room is made after.
+    /// Returns the order from which its environment is created.
     pub fn room_order(&self) -> Option<RoomOrder> {
         let command = self.command();
         let sandbox = RoomSandbox {
@@ -100,7 +101,7 @@ impl Session {
         })
     }
 
-    /// Asks for its room; `then` is what it does when that is there.
+    /// Requests its environment. `then` is the phase that follows when it is ready.
     pub(super) fn prepare_room(&mut self, then: Box<Phase>, out: &mut Step) {
         // A fork has an effect of its own for this, which the session that it repeats had for its
         // room: the numbers of all others stay those that a fork of this one finds in the log.
@@ -120,7 +121,7 @@ impl Session {
         self.act_on_room(effect, out);
     }
 
-    /// Asks for what the present phase waits for.
+    /// Requests the action for which the present phase waits.
     fn act_on_room(&self, effect: u64, out: &mut Step) {
         let Some(order) = self.room_order() else { return };
         let act = match self.is_closing() {
@@ -135,7 +136,7 @@ impl Session {
         });
     }
 
-    /// After a crash: what was under way about the room is asked for again.
+    /// Continues after a crash: requests the interrupted action on the environment again.
     pub(super) fn recover_room(&mut self, now: Timestamp, out: &mut Step) {
         match &self.phase {
             Phase::Preparing { effect, .. } => self.act_on_room(*effect, out),
@@ -203,7 +204,7 @@ impl Session {
         self.leave(now, out);
     }
 
-    /// The room is given back, or will never be: the end that was decided on comes true.
+    /// Ends the session with the decided result, after its environment was removed or cannot be.
     fn leave(&mut self, now: Timestamp, out: &mut Step) {
         let Phase::Closing(closing) = std::mem::replace(&mut self.phase, Phase::Ended) else {
             return;
@@ -213,7 +214,8 @@ impl Session {
         self.finish(status, now, out);
     }
 
-    /// A fork that goes on from a question has no room yet: what it would do waits for one.
+    /// Requests the environment of a fork that continues from a question. Its next action waits for
+    /// it.
     pub(super) fn room_of_fork(&mut self, out: &mut Step) {
         let waits = matches!(
             self.phase,
@@ -231,12 +233,12 @@ impl Session {
         self.prepare_room(Box::new(then), out);
     }
 
-    /// Whether a room was asked for that nobody has given back.
+    /// Returns whether an environment was requested and not yet removed.
     pub(super) fn has_room(&self) -> bool {
         self.row.room.as_ref().is_some_and(|room| room.phase.is_open())
     }
 
-    /// The end is decided and everything has stopped: the room is given back before it is true.
+    /// Removes the environment after the result is decided and everything has stopped.
     pub(super) fn close_room(&mut self, status: SessionStatus, out: &mut Step) {
         let (effect, _) = self.new_effect();
         let (answer, error) = (self.row.final_answer.take(), self.row.error.take());
@@ -251,33 +253,34 @@ impl Session {
         self.act_on_room(effect, out);
     }
 
-    /// Notes what the sandbox of a program of its room was measured to give.
+    /// Records the measured isolation of a program of its environment.
     pub fn note_room_attested(&mut self, one: RoomAttested) {
         if let Some(room) = &mut self.row.room {
             room.note(one);
         }
     }
 
-    /// Notes who ended its rest, for whoever looks at the row.
+    /// Records who ended its idle state, to show it in the row.
     pub(super) fn rest_ended(&mut self, by: &str) {
         if let Some(room) = &mut self.row.room {
             room.rest_ended_by = Some(by.to_owned());
         }
     }
 
-    /// It rests without a program, and somebody stops it: that is a good end.
+    /// Ends a session that somebody stopped while it was idle without a program. Its status is a
+    /// success.
     pub(super) fn end_rest(&mut self, by: &str, now: Timestamp, out: &mut Step) {
         self.rest_ended(by);
         self.end(SessionStatus::Succeeded, "the session ended", now, out);
     }
 
-    /// Notes what its work changes now. Whether the row shows something else than before.
+    /// Records the present size of its changes. Returns whether the row changed.
     pub fn note_changes(&mut self, changes: RoomChanges) -> bool {
         let Some(room) = &mut self.row.room else { return false };
         room.changes.replace(changes) != Some(changes)
     }
 
-    /// Notes what was decided over its work, for whoever looks at the row.
+    /// Records the decision about its work, to show it in the row.
     pub fn note_done(&mut self, decision: RoomDecision) {
         if let Some(room) = &mut self.row.room {
             room.done = Some(decision);
@@ -303,7 +306,7 @@ struct ErrorPayload {
     error: RoomError,
 }
 
-/// Reads an input about a room back; `None` for an event of another kind.
+/// Decodes an input about an environment; `None` for an event of another kind.
 pub(super) fn decode(kind: &str, payload: &str) -> Option<serde_json::Result<RoomInput>> {
     Some(match kind {
         "room.ready" => serde_json::from_str(payload)
@@ -319,7 +322,7 @@ pub(super) fn decode(kind: &str, payload: &str) -> Option<serde_json::Result<Roo
     })
 }
 
-/// The event that records an input about a room.
+/// Returns the event that records an input about an environment.
 pub(super) fn record(input: &RoomInput, run: SessionId) -> (&'static str, Value) {
     match input {
         RoomInput::Ready { effect, made } => {

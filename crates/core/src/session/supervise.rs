@@ -1,18 +1,18 @@
-//! The supervisor: sees loops and repeated failures in a session's last actions, says so, and
-//! in the end stops the session.
+//! The supervisor: finds loops and repeated failures in a session's last actions, warns the model,
+//! and in the end stops the session.
 //!
-//! Heuristics only. An earlier system also asked a model for advice every few steps; that is
-//! deliberately absent: it cost a call per turn, and its own gate dropped most of the advice.
+//! It uses heuristics only. An earlier system also asked a model for advice every few steps. That
+//! is deliberately absent: it cost a call per turn, and its own filter dropped most of the advice.
 
 use std::collections::VecDeque;
 
 use serde_json::{Value, json};
 
-/// Warnings before a stalled session ends; the last one ends it.
+/// Number of warnings at which a stalled session ends.
 pub const STRIKES: u32 = 3;
 const KEPT: usize = 8;
 
-/// What one finished action looked like, reduced to what patterns need.
+/// A finished action, reduced to the fields that patterns need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     pub tool: String,
@@ -31,7 +31,7 @@ pub struct History {
     strikes: u32,
 }
 
-/// A session that goes in circles.
+/// A session that repeats itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stall {
     pub pattern: &'static str,
@@ -50,13 +50,14 @@ impl History {
         self.last.push_back(trace);
     }
 
-    /// An action that gave the same result for the same arguments before: no progress.
+    /// Returns whether an earlier action gave the same result for the same arguments, which is no
+    /// progress.
     pub fn repeats(&self, trace: &Trace) -> bool {
         self.last.iter().any(|old| old == trace)
     }
 
-    /// Looks for a loop; each one found is a strike, and clears what was seen so that the next
-    /// strike needs a whole loop again.
+    /// Looks for a loop. Each loop found is a strike and clears the history, so the next strike
+    /// needs a whole loop again.
     pub fn stall(&mut self) -> Option<Stall> {
         let last: Vec<_> = self.last.iter().rev().collect();
         let same = |a: usize, b: usize| last[a] == last[b];
@@ -78,7 +79,7 @@ impl History {
         Some(Stall { pattern, what, strike: self.strikes })
     }
 
-    /// The directive of the next turn.
+    /// Returns the directive for the next turn.
     pub fn directive(&self, steps_left: Option<u32>, failures: u32) -> Directive {
         let recent_failure = self.last.iter().rev().take(4).any(|trace| !trace.ok);
         let mode = if failures > 0 || recent_failure {
@@ -99,7 +100,7 @@ pub enum Mode {
     Recovery,
 }
 
-/// How the next turn should go about it.
+/// Advice for the next turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Directive {
     pub mode: Mode,

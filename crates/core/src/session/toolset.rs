@@ -1,7 +1,7 @@
-//! The tool definitions that a session decides with.
+//! The tool definitions with which a session decides.
 //!
-//! They are part of what decisions rest on, so they are recorded: once per distinct set, under
-//! its hash, and every session names the hash.
+//! Decisions depend on them, so they are recorded: once per distinct set under its hash. Every
+//! session contains the hash.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use crate::model::ModelTool;
 use crate::tool::{EffectClass, ToolSpec};
 
-/// The tools of one agent as its models see them; made once, for schemas are large.
+/// The tools of one agent as its models see them; made once, because schemas are large.
 #[derive(Clone, Debug)]
 pub(super) struct Offer {
     pub(super) tools: Arc<Vec<ModelTool>>,
     pub(super) names: Value,
-    /// Stands for all definitions in a request's hash.
+    /// Represents all definitions in a request's hash.
     pub(super) key: String,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Offer {
 pub struct Toolset {
     hash: String,
     tools: Arc<[ToolSpec]>,
-    /// Of the tools that may change while a session lives: those of a source.
+    /// The definitions that may change while a session runs: those of a tool source.
     definitions: BTreeMap<String, String>,
 }
 
@@ -36,7 +36,7 @@ impl Toolset {
         Self { hash: blake3::hash(text.as_bytes()).to_hex()[..32].to_owned(), tools, definitions }
     }
 
-    /// Half of a BLAKE3 of all definitions, in hexadecimal.
+    /// Returns half of a BLAKE3 of all definitions, in hexadecimal.
     pub fn hash(&self) -> &str {
         &self.hash
     }
@@ -49,7 +49,7 @@ impl Toolset {
         self.tools.iter().find(|tool| tool.name == name)
     }
 
-    /// What a model may call: the tools allowed, and the internal ones.
+    /// Returns the tools that a model may call: the allowed ones, and the internal ones.
     pub(super) fn offer(&self, allowed: &[String]) -> Offer {
         let tools = self.allowed(allowed);
         let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
@@ -69,7 +69,7 @@ impl Toolset {
             .collect()
     }
 
-    /// The form that is stored under the hash.
+    /// Returns the form that is stored under the hash.
     pub fn to_value(&self) -> Value {
         Self::describe(&self.tools)
     }
@@ -86,7 +86,7 @@ impl Toolset {
             .collect()
     }
 
-    /// Reads the stored form back; `None` when it is not one.
+    /// Decodes the stored form; `None` if the value has another form.
     pub fn from_value(value: &Value) -> Option<Self> {
         let tools: Option<Vec<ToolSpec>> = value
             .as_array()?

@@ -1,5 +1,5 @@
-//! Context: values, files and a piece of a prompt that agents share by name. Sessions that name one are
-//! given what it has ([`crate::session::given`]).
+//! The kind `Context`: values, files and a part of a prompt that agents share by name. Sessions
+//! that name a context get its contents ([`crate::session::given`]).
 
 use serde_json::{Map, Value, json};
 
@@ -75,7 +75,7 @@ fn check(spec: &Value) -> Vec<FieldError> {
     wrong
 }
 
-/// Checks a mapping of texts, each of whose keys `mistake` has nothing against.
+/// Checks a mapping of texts. `mistake` checks each key.
 fn texts(
     wrong: &mut Vec<FieldError>,
     spec: &Map<String, Value>,

@@ -1,4 +1,4 @@
-//! Project: a directory that callers below admin may have runs work in.
+//! The kind `Project`: a directory in which callers below admin may start runs.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::record::kind::{Column, KindInfo, RecordVerb};
 use crate::record::{FieldError, Record};
 use crate::row::Role;
 
-/// Most keys that one project names.
+/// Most API keys that one project names.
 const MAX_CALLERS: usize = 1_000;
 
 pub const PROJECT: KindInfo = KindInfo {
@@ -32,7 +32,8 @@ pub const PROJECT: KindInfo = KindInfo {
     changed_by: None,
 };
 
-/// The directory, and the keys that may use it; `None`: all that may start runs.
+/// Returns the directory, and the keys that may use it. `None` allows all callers that may start
+/// runs.
 pub fn read(record: &Record) -> Option<(PathBuf, Option<Vec<&str>>)> {
     let path = record.spec.get("path").and_then(Value::as_str)?;
     let callers = record.spec.get("callers").and_then(Value::as_array);
@@ -40,15 +41,15 @@ pub fn read(record: &Record) -> Option<(PathBuf, Option<Vec<&str>>)> {
     Some((PathBuf::from(path), callers))
 }
 
-/// Whether a caller may have runs work at `place`, of which no part is a link, because of this
-/// project. `None`: the place does not lie in it.
+/// Returns whether this project allows a caller to start runs at `place`, which must contain no
+/// links. `None` if `place` is outside the project.
 pub fn allows(record: &Record, caller: &str, place: &Path) -> Option<bool> {
     let (path, callers) = read(record)?;
     let allowed = || callers.is_none_or(|all| all.contains(&caller));
     place.starts_with(&path).then(allowed)
 }
 
-/// The project's directory, where it lets a caller have runs work in it.
+/// Returns the project's directory, if it allows a caller to start runs there.
 pub fn path_for(record: &Record, caller: &str) -> Option<PathBuf> {
     let (path, callers) = read(record)?;
     callers.is_none_or(|all| all.contains(&caller)).then_some(path)

@@ -1,4 +1,5 @@
-//! Quest: a task that is to succeed a number of times. What becomes of it: [`crate::quest`].
+//! The kind `Quest`: a task that must succeed a given number of times. [`crate::quest`] decides
+//! about it.
 
 use serde_json::Value;
 
@@ -9,7 +10,7 @@ use crate::record::{FieldError, Record, Term, Terms};
 use crate::row::Role;
 use crate::time::Timestamp;
 
-/// The index term that a quest has while there may be something to do for it.
+/// The index term of a quest that may need actions.
 pub const OPEN: (&str, &str) = ("open", "true");
 
 pub const QUEST: KindInfo = KindInfo {
@@ -47,7 +48,8 @@ fn status(record: &Record) -> QuestStatus {
     QuestStatus::read(&record.status)
 }
 
-/// Whether it has to be looked at: it has not finished, or sessions of it may still run.
+/// Returns [`OPEN`] while the quest needs passes: it has not finished, or sessions of it may still
+/// run.
 fn terms(record: &Record) -> Terms {
     let status = status(record);
     let open = status.finished_at.is_none() || !status.active.is_empty();
@@ -57,7 +59,7 @@ fn terms(record: &Record) -> Terms {
     }
 }
 
-/// When it is to be deleted after its end.
+/// Returns when it is deleted after its end.
 fn due(record: &Record, _now: Timestamp) -> Option<Timestamp> {
     let finished = status(record).finished_at?;
     let spec = QuestSpec::read("spec", &record.spec).ok()?;

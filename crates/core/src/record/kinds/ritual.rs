@@ -1,4 +1,4 @@
-//! Ritual: a quest that recurs. What becomes of it: [`crate::ritual`].
+//! The kind `Ritual`: a recurring quest. [`crate::ritual`] decides about it.
 
 use serde_json::Value;
 
@@ -30,7 +30,7 @@ pub const RITUAL: KindInfo = KindInfo {
     changed_by: None,
 };
 
-/// The record as its decisions see it.
+/// Returns the fields of a record that the decisions need.
 pub fn of(record: &Record) -> Ritual<'_> {
     Ritual {
         name: record.key.name.as_str(),

@@ -1,5 +1,5 @@
-//! Kinds that are only shown: what they show is kept elsewhere, has commands of its own, and is read
-//! here as every other resource is.
+//! Read-only kinds: their objects are stored elsewhere and have commands of their own, and can be
+//! read here like every other resource.
 
 use serde_json::{Value, json};
 
@@ -197,7 +197,7 @@ fn schema(description: &str) -> Value {
     json!({"description": description, "type": "object", "readOnly": true})
 }
 
-/// What stands at a place of the resource, on one line.
+/// Returns the value at a path of the resource, as one line.
 fn text(record: &Record, at: &str) -> String {
     if at == "/metadata/generation" {
         return record.generation.to_string();
