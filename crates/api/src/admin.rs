@@ -1,4 +1,4 @@
-//! The server itself on the wire: keys, settings, state, audit, backup, retention, tools.
+//! The server itself: keys, settings, state, audit, backup, retention, tools.
 
 use overmind_core::ids::{ApiKeyId, ColonyId};
 use overmind_core::time::Timestamp;
@@ -23,12 +23,12 @@ pub struct Ready {
     pub ok: bool,
     /// `ready`, `draining` or `degraded`.
     pub state: String,
-    /// Why not, when not.
+    /// The reason, if the server is not ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// Which program answers.
+/// The program that answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Version {
@@ -49,17 +49,17 @@ pub struct Status {
     pub ready: Ready,
     pub running: u32,
     pub queued: u64,
-    /// Runs that may be under way at once.
+    /// Most runs at the same time.
     pub capacity: u32,
     pub store: StoreStatus,
-    /// What judges the calls of agents.
+    /// The policy for calls of agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyStatus>,
-    /// Whose API the programs of runs can ask this server for models in, without a key of their own:
-    /// `anthropic`, `openai`.
+    /// The model APIs that this server offers to the programs of runs, which then need no provider
+    /// key: `anthropic`, `openai`.
     #[serde(default)]
     pub answers: Vec<String>,
-    /// Tools by name.
+    /// The names of the tools.
     pub tools: Vec<String>,
 }
 
@@ -67,13 +67,13 @@ pub struct Status {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PolicyStatus {
-    /// `builtin`, `file`, or `off`: everything is allowed then.
+    /// The source: `builtin`, `file`, or `off` (everything is allowed).
     pub source: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// The hash of what it means.
+    /// Hash of the policy's meaning.
     pub version: String,
-    /// What is wrong with the policy file, which does not hold therefore.
+    /// The mistake in the policy file, because of which the file is not in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }
@@ -86,7 +86,7 @@ pub struct StoreStatus {
     pub runs: Vec<StatusCount>,
     pub agents: u64,
     pub memory_items: u64,
-    /// Bytes on disk, log files included.
+    /// Bytes on disk, including log files.
     pub bytes: u64,
     pub schema: u32,
     /// Number of the newest signed checkpoint.
@@ -131,7 +131,7 @@ pub struct Tool {
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub schema: Value,
     pub class: EffectClass,
-    /// Always allowed, and not in an agent's allow-list.
+    /// Whether the tool is always allowed, without an entry in an agent's allow-list.
     pub internal: bool,
 }
 
@@ -147,7 +147,7 @@ impl From<&tool::ToolSpec> for Tool {
     }
 }
 
-/// A named key to the API. Its secret is never shown again.
+/// A named API key. Its secret is never shown again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Key {
@@ -181,14 +181,14 @@ impl From<row::ApiKey> for Key {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct KeyCreate {
-    /// 1 to 100 characters, not blank, unique among keys that are not revoked.
+    /// The name: 1 to 100 characters, not blank, unique among keys that are not revoked.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 100))]
     pub name: String,
     pub role: Role,
 }
 
 impl KeyCreate {
-    /// What is wrong with the values; empty when nothing is.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         refuse_blank(&mut errors, "name", &self.name);
@@ -197,12 +197,12 @@ impl KeyCreate {
     }
 }
 
-/// A key just made, with its secret: shown once.
+/// A new key with its secret, which is shown only once.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct KeyCreated {
     pub key: Key,
-    /// `ovk_…`: what stands after `Authorization: Bearer`.
+    /// The secret, `ovk_…`. Send it as `Authorization: Bearer`.
     pub secret: String,
 }
 
@@ -212,49 +212,49 @@ impl std::fmt::Debug for KeyCreated {
     }
 }
 
-/// Whether a provider's key is set, without showing it.
+/// Whether a provider's key is set. The key itself is not shown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProviderKeyView {
     pub ok: bool,
     pub configured: bool,
-    /// First four characters, `...`, last four; stars when it has eight or fewer; empty when
-    /// not set.
+    /// The first four characters, `...` and the last four; only stars if the key has eight or
+    /// fewer; empty if it is not set.
     pub masked: String,
-    /// Where it comes from, for example `environment: OPENAI_API_KEY`; empty when not set.
+    /// The origin of the key, for example `environment: OPENAI_API_KEY`; empty if it is not set.
     pub source: String,
 }
 
-/// What a check of the whole log found.
+/// The result of checking the whole log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AuditReport {
-    /// No findings.
+    /// Whether the check found no damage.
     pub ok: bool,
     pub events: u64,
     pub streams: u64,
     pub checkpoints: u64,
-    /// Signed records of what sandboxes were measured to give.
+    /// Number of signed records of sandbox measurements.
     #[serde(default)]
     pub attestations: u64,
-    /// Events after the newest checkpoint: chained, not yet signed for.
+    /// Number of events after the newest checkpoint. They are in the hash chain but not signed yet.
     pub unsigned_tail: u64,
     /// Fingerprint of the key that signs checkpoints.
     pub key: String,
-    /// At most 100.
+    /// The damage that was found, at most 100 entries.
     pub findings: Vec<AuditFinding>,
 }
 
-/// One damage of the log.
+/// A damaged part of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AuditFinding {
-    /// `bad_hash`, `gap`, `global_gap`, `bad_head`, `bad_checkpoint`,
+    /// The kind of damage: `bad_hash`, `gap`, `global_gap`, `bad_head`, `bad_checkpoint`,
     /// `checkpoint_mismatch`, `lost`, `bad_attestation` or `unreadable`.
     pub kind: String,
-    /// The stream, when one is to blame.
+    /// The damaged stream, if it is known.
     pub stream: Option<String>,
-    /// The event's or checkpoint's number, when one is to blame.
+    /// The number of the damaged event or checkpoint, if it is known.
     pub seq: Option<u64>,
     pub message: String,
 }
@@ -336,12 +336,12 @@ impl From<store::AuditReport> for AuditReport {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BackupRequest {
-    /// Absolute path on the server; nothing may be there yet.
+    /// Absolute path on the server. It must not exist yet.
     pub path: String,
 }
 
 impl BackupRequest {
-    /// What is wrong with the values; empty when nothing is.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         if !self.path.starts_with('/') {
@@ -354,7 +354,7 @@ impl BackupRequest {
     }
 }
 
-/// A backup that was written.
+/// A finished backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BackupDone {
@@ -368,11 +368,11 @@ pub struct BackupDone {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PruneRequest {
-    /// Runs that ended longer ago than this are removed with their events.
+    /// Removes runs that ended longer ago than this, with their events.
     pub older_than_seconds: u64,
 }
 
-/// What retention removed.
+/// The data that a prune removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PruneDone {

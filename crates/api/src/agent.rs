@@ -11,14 +11,14 @@ use crate::{AgentBudget, AgentStatus, Command, OnUnknown, Policy, SandboxLevel};
 /// Longest name of an agent, in characters.
 pub(crate) const NAME_MAX: usize = 200;
 
-/// One agent: what runs are started from.
+/// An agent: the definition from which runs are started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Agent {
     #[cfg_attr(feature = "openapi", schema(value_type = String, example = "agt_0190b2c4d5e67000800000000000002a"))]
     pub id: AgentId,
     pub name: String,
-    /// What the agent is for: the heart of its system prompt.
+    /// The purpose of the agent, the main part of its system prompt.
     pub role: String,
     pub model: String,
     pub tools_allowed: Vec<String>,
@@ -27,17 +27,17 @@ pub struct Agent {
     pub created_at: Timestamp,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub updated_at: Timestamp,
-    /// Starts at 1; each real change raises it. Also the `ETag`.
+    /// Starts at 1 and increases with each real change. Also sent as the `ETag`.
     pub version: u32,
     pub policy: Policy,
     pub sandbox: SandboxLevel,
     pub limits: AgentLimits,
     pub on_unknown: OnUnknown,
-    /// Tools whose every call waits for a human's approval; `*` is all of them.
+    /// Tools whose calls always need a human's approval; `*` means all tools.
     pub approvals: Vec<String>,
     pub reasoning_effort: Option<String>,
     pub max_output_tokens: Option<u32>,
-    /// The command that is run in place of a loop of ours.
+    /// The command that the agent runs in place of the built-in loop.
     #[serde(default)]
     pub command: Option<Command>,
     /// How much all runs of the agent may spend together.
@@ -45,8 +45,8 @@ pub struct Agent {
     pub budget: Option<AgentBudget>,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub colony: ColonyId,
-    /// What keeps it from working as it is defined; in the answer to a create, a change or the fetch of one
-    /// agent, and only when there are some.
+    /// Problems that keep the agent from working as defined. Returned only when one agent is
+    /// created, changed or fetched, and only if there are some.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -79,24 +79,25 @@ impl From<core::Agent> for Agent {
     }
 }
 
-/// Bounds of every run of an agent. What is not given takes its default.
+/// Limits of every run of an agent. Omitted limits have their default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct AgentLimits {
-    /// Steps when a run names no `step_limit` of its own; 0 is none.
+    /// Most steps of runs that set no `step_limit`; 0 means no limit.
     #[cfg_attr(feature = "openapi", schema(default = 50))]
     pub max_steps: u32,
-    /// Wall time of one run in seconds, waiting for a human not counted; 0 is none.
+    /// Longest duration of a run in seconds, without the time that it waits for a human; 0 means no
+    /// limit.
     #[cfg_attr(feature = "openapi", schema(default = 3600))]
     pub max_seconds: u32,
-    /// Runs of this agent at once; 0 takes the server's default.
+    /// Most runs of this agent at the same time; 0 means the server's default.
     #[cfg_attr(feature = "openapi", schema(default = 0))]
     pub max_concurrent: u32,
-    /// Failed actions in a row that end the run.
+    /// Number of consecutive failed actions after which the run ends.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 20, default = 3))]
     pub failure_budget: u32,
-    /// Attempts of one action when its failures are transient.
+    /// Most attempts of one action if its failures are transient.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 10, default = 2))]
     pub max_attempts: u32,
 }
@@ -150,16 +151,17 @@ impl AgentLimits {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AgentCreate {
-    /// 1 to 200 characters, not blank. Names need not be unique.
+    /// The name: 1 to 200 characters, not blank. Names need not be unique.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 200, example = "fixer"))]
     pub name: String,
-    /// Not blank.
+    /// The agent's purpose. Must not be blank.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, example = "You fix failing tests."))]
     pub role: String,
-    /// Not blank: `deterministic`, `scripted:<cassette>`, or a provider's model.
+    /// The model: `deterministic`, `scripted:<cassette>`, or a provider's model. Must not be blank.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, example = "deterministic"))]
     pub model: String,
-    /// Names that no tool has give a warning, not an error: a tool may be added later.
+    /// Tools that the agent may use. An unknown name causes a warning, not an error, since a tool
+    /// may be added later.
     #[serde(default)]
     pub tools_allowed: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -177,17 +179,17 @@ pub struct AgentCreate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub max_output_tokens: Option<u32>,
-    /// A command that is run in place of a loop of ours. Its agent has no model and no tools,
-    /// and its sandbox is `none`.
+    /// A command to run in place of the built-in loop. Such an agent has no model and no tools, and
+    /// its sandbox is `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Command>,
-    /// How much all runs of the agent may spend together: becomes a limit of the agent's.
+    /// How much all runs of the agent may spend together. Sets a limit in the scope of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<AgentBudget>,
 }
 
 impl AgentCreate {
-    /// What is wrong with the values; empty when nothing is.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         refuse_blank(&mut errors, "name", &self.name);
@@ -207,7 +209,7 @@ impl AgentCreate {
     }
 }
 
-/// Body of `PATCH /api/agents/{id}`: what is not given, or is `null`, stays as it is.
+/// Body of `PATCH /api/agents/{id}`. Omitted and `null` values are not changed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
@@ -240,18 +242,18 @@ pub struct AgentPatch {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub max_output_tokens: Option<u32>,
-    /// A command that is run in place of a loop of ours. Its agent has no model and no tools,
-    /// and its sandbox is `none`.
+    /// A command to run in place of the built-in loop. Such an agent has no model and no tools, and
+    /// its sandbox is `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Command>,
-    /// How much all runs of the agent may spend together. One that bounds nothing
-    /// (`{"per": "day"}`) takes the budget away.
+    /// How much all runs of the agent may spend together. A budget without limits (`{"per":
+    /// "day"}`) removes the present one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<AgentBudget>,
 }
 
 impl AgentPatch {
-    /// What is wrong with the values; empty when nothing is.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         for (field, value) in [("name", &self.name), ("role", &self.role), ("model", &self.model)] {

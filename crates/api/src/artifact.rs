@@ -1,4 +1,4 @@
-//! Artifacts: files that a run leaves behind.
+//! Artifacts: files that a run saves.
 
 use overmind_core::artifact as core;
 use overmind_core::ids::SessionId;
@@ -16,19 +16,19 @@ pub struct Artifact {
     pub run_id: SessionId,
     #[cfg_attr(feature = "openapi", schema(example = "out/report.md"))]
     pub name: String,
-    /// From 1, one more with each content.
+    /// Starts at 1 and increases by one with each new content.
     pub version: u64,
-    /// Bytes of the content.
+    /// Size of the content in bytes.
     pub size: u64,
     #[cfg_attr(feature = "openapi", schema(example = "text/markdown; charset=utf-8"))]
     pub media_type: String,
-    /// BLAKE3 of the content in hexadecimal. Also the `ETag` of the content.
+    /// BLAKE3 of the content, in hexadecimal. Also sent as the `ETag` of the content.
     pub blake3: String,
     /// Whether the content is UTF-8.
     pub text: bool,
-    /// Whether a secret was masked in the content before it was kept.
+    /// Whether a secret in the content was masked before it was stored.
     pub masked: bool,
-    /// The name of an agent or of a key, or `admin`.
+    /// The author: the name of an agent or of a key, or `admin`.
     pub author: String,
     /// When the first version was saved.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
@@ -55,15 +55,15 @@ impl From<core::Artifact> for Artifact {
     }
 }
 
-/// What was saved.
+/// The result of saving an artifact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ArtifactSaved {
     #[serde(flatten)]
     pub artifact: Artifact,
-    /// The key of the shared state that tells other agents of it.
+    /// The key of the shared state that announces it to other agents.
     pub shared: Option<String>,
-    /// Why there is none.
+    /// Why it was not announced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_shared: Option<String>,
 }

@@ -1,27 +1,28 @@
-//! What goes over the WebSocket of an attached terminal, beside the bytes.
+//! The protocol of the WebSocket of an attached terminal.
 //!
-//! Binary frames are bytes of the terminal: from the server what the program writes, to the server
-//! what is typed. Text frames are one of these words as JSON.
+//! Binary frames are bytes of the terminal: the program's output from the server, and the typed
+//! input to the server. Text frames contain one of the messages below as JSON.
 
 use overmind_core::process;
 use serde::{Deserialize, Serialize};
 
-/// The WebSocket protocol that both sides speak.
+/// The name of the WebSocket protocol.
 pub const ATTACH_PROTOCOL: &str = "overmind.attach.v1";
-/// With a token behind it: the protocol by which a browser, which can set no header, tells it.
+/// The prefix of a protocol name that ends with a token. Browsers send their token in it, because
+/// they cannot set a header.
 pub const ATTACH_TOKEN_PROTOCOL: &str = "overmind.token.";
-/// Longest message to the server, in bytes.
+/// Longest WebSocket message to the server, in bytes.
 pub const MAX_ATTACH_MESSAGE: usize = 64 << 10;
 
-/// What a viewer may.
+/// The access of a viewer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AttachMode {
-    /// Type, and set the terminal's size.
+    /// The viewer may type and set the terminal's size.
     #[default]
     Write,
-    /// Look.
+    /// The viewer may only look.
     Read,
 }
 
@@ -38,7 +39,7 @@ impl AttachMode {
     }
 }
 
-/// Columns and rows of a terminal, in characters.
+/// Size of a terminal in columns and rows of characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TerminalSize {
@@ -49,10 +50,11 @@ pub struct TerminalSize {
 }
 
 impl TerminalSize {
-    /// The largest in either direction: no person's is, and a program may draw all of it.
+    /// Largest columns or rows. No person's terminal is larger, and a program may fill the whole
+    /// screen.
     pub const LARGEST: u16 = 1000;
 
-    /// Whether a terminal may have this size.
+    /// Returns whether a terminal may have this size.
     pub fn is_sound(self) -> bool {
         (1..=Self::LARGEST).contains(&self.columns) && (1..=Self::LARGEST).contains(&self.rows)
     }
@@ -70,40 +72,41 @@ impl From<process::TerminalSize> for TerminalSize {
     }
 }
 
-/// To the server: `{"resize":{"columns":80,"rows":24}}`.
+/// A message to the server, such as `{"resize":{"columns":80,"rows":24}}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum AttachWord {
-    /// The viewer's size. Of those that may type, the one counts whose viewer said or typed
-    /// something last.
+    /// Sets the viewer's size. The terminal takes the size of the viewer with write access that
+    /// resized or typed last.
     Resize(TerminalSize),
 }
 
-/// From the server. Newer servers may say more: what is not known is passed over.
+/// A message from the server. Newer servers may send others; clients ignore those that they do not
+/// know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AttachSaid {
-    /// The first word.
+    /// The first message.
     Began {
-        /// The attempt that this is the terminal of; the connection ends with it.
+        /// The attempt to which this terminal belongs. The connection ends with it.
         life: u32,
         mode: AttachMode,
     },
-    /// The next binary frame clears the viewer's screen and draws on it what the program's terminal
-    /// shows: at the beginning, and again when the viewer was too slow for `skipped` bytes.
+    /// Announces a full screen: the viewer clears its screen and draws the next binary frame. Sent
+    /// at the beginning, and again if the viewer was too slow and missed `skipped` bytes.
     Screen { size: TerminalSize, skipped: u64 },
-    /// What was typed was not taken, or not all of it.
+    /// The input was not accepted, or only partly.
     Refused { message: String },
-    /// The attempt has ended; the connection is closed.
+    /// The attempt has ended, and the server closes the connection.
     Ended {
         exit_code: Option<i32>,
         signal: Option<i32>,
-        /// Why nothing more is known, if the attempt was lost.
+        /// Why the result is unknown, if the attempt was lost.
         reason: Option<String>,
     },
-    /// The connection is closed by the server, and the terminal goes on: attach again.
+    /// The server closes the connection while the terminal continues. The client may attach again.
     Away { reason: String },
 }
 

@@ -1,4 +1,4 @@
-//! Budgets, costs and the emergency stop on the wire.
+//! Budgets, costs and the emergency stop.
 
 use overmind_core::agent as core_agent;
 use overmind_core::budget;
@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 use crate::problem::{FieldError, refuse_long};
 use crate::vocabulary::{CostBy, Period, UnknownPrice};
 
-/// Longest reason of an emergency stop, in characters.
+/// Longest reason for an emergency stop, in characters.
 const MAX_REASON: usize = 500;
 
-/// Dollars as people write them, in millionths. Rounded to a millionth.
+/// Converts dollars as people write them to millionths, rounded.
 ///
 /// # Errors
 ///
-/// What is wrong with the number.
+/// Returns a text that says what is wrong with the number.
 pub fn microusd_of(usd: f64) -> Result<u64, String> {
     const MOST: f64 = (1_u64 << 53) as f64;
     let micros = (usd * 1e6).round();
@@ -31,13 +31,13 @@ pub fn microusd_of(usd: f64) -> Result<u64, String> {
     Ok(micros as u64)
 }
 
-/// Millionths of a dollar as dollars.
+/// Converts millionths of a dollar to dollars.
 pub fn usd_of(microusd: u64) -> f64 {
     // Exact to the sixth digit: no amount is above 2^53.
     microusd as f64 / 1e6
 }
 
-/// Dollars and tokens.
+/// An amount in dollars and tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BudgetAmount {
@@ -46,7 +46,7 @@ pub struct BudgetAmount {
     pub tokens: u64,
 }
 
-/// What is left of a limit; `null` for what it does not bound.
+/// The rest of a limit; `null` for a unit that has no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BudgetLeft {
@@ -54,46 +54,48 @@ pub struct BudgetLeft {
     pub tokens: Option<u64>,
 }
 
-/// A limit, and how its window stands now.
+/// A limit and the state of its current window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Budget {
     #[cfg_attr(feature = "openapi", schema(value_type = String, example = "lim_4f1c02d3a9e18b57a6d2f3c4b5a69788"))]
     pub id: LimitId,
-    /// `swarm`, `colony:<id>`, `agent:<id>`, `owner:<uid>`, `session:<id>` or `key:<name>`.
+    /// The scope: `swarm`, `colony:<id>`, `agent:<id>`, `owner:<uid>`, `session:<id>` or
+    /// `key:<name>`.
     #[cfg_attr(
         feature = "openapi",
         schema(example = "agent:agt_0190b2c4d5e67000800000000000002a")
     )]
     pub scope: String,
-    /// What people call the scope, where it names an id of something that is there: `agent:coder`,
+    /// The scope with a name in place of the id, if the object with that id exists: `agent:coder`,
     /// `session:fix`, `fleet/web`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(example = "agent:coder"))]
     pub scope_name: Option<String>,
     pub per: Period,
-    /// Warns and refuses nothing.
+    /// Whether the limit only warns and never refuses a call.
     pub soft: bool,
-    /// The limit in millionths of a US dollar, with what was added for this window.
+    /// The limit in millionths of a US dollar, including the amount added for this window.
     pub microusd: Option<u64>,
     pub tokens: Option<u64>,
-    /// What of these a human added for this window alone.
+    /// The part of the limit that a human added for this window only.
     pub extra: BudgetAmount,
     pub unknown_price: UnknownPrice,
-    /// `set`, or `definition` when the agent's definition says it.
+    /// The origin of the limit: `set` through the API, or `definition` if it is part of the agent's
+    /// definition.
     pub source: String,
     pub used: BudgetAmount,
-    /// What calls under way may cost at most.
+    /// The most that calls in progress may cost.
     pub reserved: BudgetAmount,
     pub left: BudgetLeft,
-    /// Calls in `used` whose price is not known.
+    /// Number of calls in `used` whose price is not known.
     pub unpriced_calls: u64,
-    /// `null` for one that never resets.
+    /// The start of the window; `null` if the limit never resets.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub starts_at: Option<Timestamp>,
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub resets_at: Option<Timestamp>,
-    /// Who set it last.
+    /// Who changed it last.
     pub by: String,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub created_at: Timestamp,
@@ -102,7 +104,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A limit whose window began at `start` and stands so.
+    /// Creates the view of a limit whose window began at `start`.
     pub fn new(
         limit: budget::Limit,
         window: budget::Window,
@@ -151,33 +153,33 @@ impl Budget {
     }
 }
 
-/// Body of `PUT /api/budgets`: sets the limit of a scope, period and kind, or replaces it.
+/// Body of `PUT /api/budgets`: creates or replaces the limit of a scope, period and kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BudgetPut {
-    /// `swarm`, `colony:default`, `agent:<id or name>`, a kind and a name (`fleet/web`), `session:<id>` or
-    /// `key:<name>`.
+    /// The scope: `swarm`, `colony:default`, `agent:<id or name>`, a kind and a name (`fleet/web`),
+    /// `session:<id>` or `key:<name>`.
     #[cfg_attr(feature = "openapi", schema(example = "agent:coder"))]
     pub scope: String,
     pub per: Period,
-    /// US dollars, to the sixth digit.
+    /// US dollars, with up to six decimal places.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, example = 5.0))]
     pub usd: Option<f64>,
-    /// Input and output tokens together.
+    /// Sum of input and output tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    /// Warn once in each window instead of refusing.
+    /// Warns once in each window, and refuses nothing.
     #[serde(default)]
     pub soft: bool,
-    /// What becomes of calls whose price is not known.
+    /// How calls are handled whose price is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_price: Option<UnknownPrice>,
 }
 
 impl BudgetPut {
-    /// What is wrong with the values; empty when nothing is.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         check_amounts(&mut errors, "", self.usd, self.tokens);
@@ -188,16 +190,16 @@ impl BudgetPut {
     }
 }
 
-/// What a run may spend in all. At least one of the two is given.
+/// The most that a run may spend in total. At least one of the two amounts is required.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RunBudget {
-    /// US dollars, to the sixth digit.
+    /// US dollars, with up to six decimal places.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, example = 2.5))]
     pub usd: Option<f64>,
-    /// Input and output tokens together.
+    /// Sum of input and output tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
 }
@@ -228,24 +230,23 @@ fn check_amounts(
     }
 }
 
-/// How much all runs of an agent may spend together. A limit of the agent's, as its definition
-/// says it.
+/// The most that all runs of an agent may spend together, as part of the agent's definition.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AgentBudget {
-    /// US dollars, to the sixth digit.
+    /// US dollars, with up to six decimal places.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, example = 5.0))]
     pub usd: Option<f64>,
-    /// Input and output tokens together.
+    /// Sum of input and output tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
     pub per: Period,
-    /// Warn once in each window instead of refusing.
+    /// Warns once in each window, and refuses nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub soft: bool,
-    /// What becomes of calls whose price is not known.
+    /// How calls are handled whose price is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_price: Option<UnknownPrice>,
 }
@@ -255,7 +256,8 @@ impl AgentBudget {
         check_amounts(errors, "budget.", self.usd, self.tokens);
     }
 
-    /// The limit that it stands for; `None` when it bounds nothing. It was checked.
+    /// Returns the limit that this sets; `None` if it limits nothing. The values must have been
+    /// checked.
     pub fn limit(&self) -> Option<core_agent::AgentBudget> {
         let Self { usd, tokens, per, soft, unknown_price } = self.clone();
         let microusd = usd.and_then(|usd| microusd_of(usd).ok());
@@ -282,19 +284,19 @@ impl From<core_agent::AgentBudget> for AgentBudget {
     }
 }
 
-/// How much is added to a limit, in the answer to a budget request.
+/// The amount to add to a limit when a budget request is approved.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct InboxRaise {
-    /// US dollars on top.
+    /// US dollars to add.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0))]
     pub usd: Option<f64>,
-    /// Tokens on top.
+    /// Tokens to add.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    /// For good; otherwise until the limit's window ends.
+    /// Whether the limit stays raised for good. Otherwise it is raised until its window ends.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub for_good: bool,
 }
@@ -305,34 +307,35 @@ impl InboxRaise {
     }
 }
 
-/// What one agent, model, run or day came to.
+/// The cost of one agent, model, run or day.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Cost {
-    /// An agent's or a run's id, a model's name, or a date; empty for calls without one.
+    /// The group: the id of an agent or run, the name of a model, or a date; empty for calls
+    /// without one.
     pub key: String,
     pub calls: u64,
-    /// Millionths of a US dollar, of calls whose price is known.
+    /// Cost in millionths of a US dollar, for the calls whose price is known.
     pub microusd: u64,
-    /// Calls whose price is not known.
+    /// Number of calls whose price is not known.
     pub unpriced_calls: u64,
-    /// Calls whose real cost is not known, since they broke off or their end was lost: the most that they
-    /// can have cost is in `microusd`.
+    /// Number of calls whose real cost is not known, because they broke off or their end was lost.
+    /// `microusd` contains the most that they can have cost.
     #[serde(default)]
     pub at_most_calls: u64,
     pub input_tokens: u64,
     pub output_tokens: u64,
-    /// Part of `input_tokens` that came from a cache.
+    /// The part of `input_tokens` that was read from a cache.
     pub cached_input_tokens: u64,
-    /// Part of `input_tokens` that was written to a cache.
+    /// The part of `input_tokens` that was written to a cache.
     pub cache_write_tokens: u64,
-    /// Part of `output_tokens` spent on reasoning.
+    /// The part of `output_tokens` that was used for reasoning.
     pub reasoning_tokens: u64,
 }
 
 impl Cost {
-    /// Whether `microusd` is the most that it can have come to. Beside calls without a price, it is no
-    /// bound of anything.
+    /// Returns whether `microusd` is an upper bound of the cost. It is not if the price of some
+    /// calls is not known.
     pub fn is_at_most(&self) -> bool {
         self.at_most_calls > 0 && self.unpriced_calls == 0
     }
@@ -356,36 +359,36 @@ impl From<budget::CostRow> for Cost {
     }
 }
 
-/// Of `GET /api/costs`.
+/// Query of `GET /api/costs`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
 #[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct CostsQuery {
-    /// What costs are grouped by.
+    /// How costs are grouped.
     #[cfg_attr(feature = "openapi", param(inline))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<CostBy>,
-    /// The first day that counts, of UTC: `2026-11-01`. Not given: the first of this month.
+    /// The first day, in UTC: `2026-11-01`. Default: the first of this month.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
-    /// The last day that counts. Not given: today.
+    /// The last day, in UTC. Default: today.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
-    /// Most rows: the dearest first, days the newest first.
+    /// Most rows to return. Rows are sorted by cost, highest first; days are sorted newest first.
     #[cfg_attr(feature = "openapi", param(minimum = 1, maximum = 1000, default = 100))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
 }
 
-/// What an emergency stop does with runs that are moving.
+/// How an emergency stop treats active runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum HaltMode {
-    /// They go on until they ask a model, and wait then until it is over.
+    /// A run continues until it calls a model, and then waits until the stop is over.
     #[default]
     Pause,
-    /// They are cancelled.
+    /// The runs are cancelled.
     Kill,
 }
 
@@ -394,14 +397,14 @@ pub enum HaltMode {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct HaltRequest {
-    /// The reason, which refused callers see. At most 500 characters.
+    /// The reason, which callers see when they are refused. At most 500 characters.
     #[cfg_attr(feature = "openapi", schema(max_length = 500))]
     pub reason: String,
     pub mode: HaltMode,
 }
 
 impl HaltRequest {
-    /// What is wrong with the values; empty when nothing is.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         refuse_long(&mut errors, "reason", &self.reason, MAX_REASON);
@@ -409,17 +412,17 @@ impl HaltRequest {
     }
 }
 
-/// Whether an emergency stop is in force.
+/// The state of the emergency stop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HaltState {
     pub halted: bool,
-    /// Who began it.
+    /// Who started it.
     pub by: Option<String>,
     pub reason: Option<String>,
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub since: Option<Timestamp>,
-    /// Runs that this request cancelled.
+    /// Number of runs that this request cancelled.
     pub canceled_runs: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Agents that are commands, and the processes of their runs.
+//! Agents that run a command, and the processes of their runs.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::problem::FieldError;
 use crate::vocabulary::RunStatus;
 
-/// Whose program a command is, for what its screen and its output mean.
+/// The program that a command runs, which decides how its screen and output are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -32,14 +32,14 @@ pub enum Provider {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CommandKind {
-    /// It does its task and ends; behind pipes its input is closed.
+    /// The command does its task and ends. Without a terminal, its stdin is closed.
     #[default]
     Task,
-    /// It takes more input until it ends.
+    /// The command takes further input until it ends.
     Session,
 }
 
-/// When a command is started again.
+/// When a command is restarted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -51,88 +51,92 @@ pub enum Restart {
     Always,
 }
 
-/// The command that an agent is, in place of a loop of ours.
+/// The command that an agent runs, in place of the built-in loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Command {
-    /// Program and arguments. `{task}` in an argument becomes the run's task; where it stands
-    /// nowhere, a task that is not empty is the last argument. With the providers `claude` and
-    /// `codex` it may be empty, or hold only options: the program is theirs then, and its output
-    /// is read.
+    /// Program and arguments. `{task}` in an argument is replaced by the run's task. If no argument
+    /// contains it, a task that is not empty is appended as the last argument. With the providers
+    /// `claude` and `codex`, `argv` may be empty or contain only options: the server then adds the
+    /// provider's program and reads its output.
     #[cfg_attr(feature = "openapi", schema(example = json!(["make", "{task}"])))]
     pub argv: Vec<String>,
-    /// `argv` is run as it is: `{task}` means nothing in it, and the run's task, which only says what
-    /// is run, is not added.
+    /// Runs `argv` unchanged: `{task}` is not replaced, and the run's task is not appended. The
+    /// task then only describes what is run.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub exact: bool,
     pub provider: Provider,
-    /// The model that the provider's program is to use. It does not begin with `-`.
+    /// The model that the provider's program uses. It must not begin with `-`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     pub kind: CommandKind,
-    /// A terminal of its own in place of pipes.
+    /// Gives the command its own terminal in place of pipes.
     pub terminal: bool,
-    /// `NAME=value`, added to the environment of the server's commands.
+    /// Variables as `NAME=value`, added to the server's environment for commands.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
-    /// Variables, and the credentials of the server that they get when it is started: those that
-    /// the server has as `OVERMIND_CRED_NAME` or in its vault, where they need a grant. With
-    /// `service:NAME` it is a placeholder that opens that service through this server, and the
-    /// variable of its base URL is set beside it. Only an admin may name any. The values are
-    /// stored nowhere.
+    /// Variables, each with the credential whose value it gets when the command starts. A
+    /// credential comes from the server's `OVERMIND_CRED_NAME` or from its vault; one from the
+    /// vault needs a grant. With `service:NAME` the variable gets a placeholder that gives access
+    /// to that service through this server, and the variable of the service's base URL is also set.
+    /// Only an admin may name credentials. The values are not stored.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[cfg_attr(feature = "openapi", schema(example = json!({"ANTHROPIC_API_KEY": "ANTHROPIC"})))]
     pub env_from: BTreeMap<String, String>,
     pub restart: Restart,
-    /// Restarts within `max_seconds`; 0 is no bound.
+    /// Restarts allowed within `max_seconds`; 0 means no limit.
     pub max_restarts: u32,
     pub max_seconds: u32,
-    /// Milliseconds before the first restart; each further one waits twice as long, up to a minute.
+    /// Milliseconds before the first restart. Each further restart waits twice as long, up to one
+    /// minute.
     pub backoff_ms: u32,
-    /// Seconds without output or work after which it is ended as stuck; 0 is never.
+    /// Seconds without output or CPU use after which the command is ended as stuck; 0 means never.
     pub activity_timeout: u32,
-    /// In a sandbox: files and directories of the host that it may read beyond the system's, by
-    /// absolute paths. An admin's to grant.
+    /// Absolute paths of files and directories of the host that the command may read in a sandbox,
+    /// in addition to the system's. Only an admin may grant them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(max_items = 64, example = json!(["/home/ann/.nvm"])))]
     pub read: Vec<String>,
-    /// In a sandbox: what it may also write. An admin's to grant.
+    /// Absolute paths that the command may write in a sandbox, in addition to its own. Only an
+    /// admin may grant them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(max_items = 64))]
     pub write: Vec<String>,
-    /// In a sandbox: its network. Left out: the mesh.
+    /// The network of the command in a sandbox. Default: `mesh`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<CommandNetwork>,
-    /// The models that its program may ask this server for: names, or beginnings that end in `*`.
-    /// Empty: all that the server has.
+    /// The models that the program may request from this server: names, or prefixes that end in
+    /// `*`. If empty, it may use all models of the server.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(max_items = 64, example = json!(["claude-*"])))]
     pub models: Vec<String>,
-    /// Whether its program asks this server for models, with the run's own token and no key. Left
-    /// out: Claude Code and Codex do, where the server has a key for them and the agent names none.
+    /// Whether the program requests models from this server, with the run's own token and no
+    /// provider key. By default, Claude Code and Codex do if the server has a key for them and the
+    /// agent names none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gateway: Option<bool>,
-    /// Bounds of all processes of one attempt. Only an admin may grant wider ones than the agent's.
+    /// Limits of all processes of one attempt together. Only an admin may set a run's limits higher
+    /// than the agent's.
     #[serde(skip_serializing_if = "CommandLimits::is_none")]
     pub limits: CommandLimits,
 }
 
-/// Bounds of all processes of one attempt, in a sandbox or in none. What is left out is not
-/// bounded. A machine that cannot keep a bound refuses the start.
+/// Limits of all processes of one attempt together, with or without a sandbox. Omitted values are
+/// not limited. If the machine cannot enforce a limit, the start fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct CommandLimits {
-    /// MiB. Who needs more is killed by the kernel.
+    /// Memory in MiB. The kernel kills processes that need more.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 16, maximum = 16_777_216, example = 4096))]
     pub memory_mb: Option<u32>,
-    /// At once, threads among them. Who starts more gets an error.
+    /// Processes and threads at one time. Starting more fails with an error.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 8, maximum = 1_000_000, example = 512))]
     pub processes: Option<u32>,
-    /// Of one processor's time: 150 is one and a half processors.
+    /// CPU time in percent of one processor: 150 means one and a half processors.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 100_000, example = 150))]
     pub cpu_percent: Option<u32>,
@@ -163,13 +167,14 @@ impl From<CommandLimits> for core::CommandLimits {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CommandNetwork {
-    /// The host's: what it serves is reached from the host, and it reaches what the host reaches.
+    /// The host's network: the command reaches everything that the host reaches, and the host
+    /// reaches its servers.
     Host,
-    /// A loopback of its own, on which this server answers at `http://127.0.0.1:80` for models,
-    /// the mesh and the run itself, and services of its environment at their own ports. Nothing else is
-    /// reached.
+    /// A loopback of its own. On it, this server answers at `http://127.0.0.1:80` for models, the
+    /// mesh and the run itself, and services of the environment answer at their own ports. Nothing
+    /// else is reachable.
     Mesh,
-    /// A loopback of its own, and nothing else.
+    /// A loopback of its own on which nothing else answers.
     None,
 }
 
@@ -302,27 +307,27 @@ impl Command {
     }
 }
 
-/// The process of a run whose agent is a command.
+/// The process of a run whose agent runs a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Process {
-    /// How often it was started.
+    /// Number of times that it was started.
     pub life: u32,
-    /// Of the main process, while it runs.
+    /// Id of the main process while it runs.
     pub pid: Option<u32>,
     pub restarts: u32,
-    /// Of the last attempt that ended.
+    /// Exit code of the last attempt that ended.
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
-    /// When it is started again, while it waits for that.
+    /// Time of the next restart, while it waits for one.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub restart_at: Option<Timestamp>,
-    /// It was asked to end, and has not yet.
+    /// Whether it was asked to end and still runs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopping: bool,
     /// The provider's own id of the conversation.
     pub conversation: Option<String>,
-    /// Somebody removed a part of its log while it ran: what the log holds is not all that it wrote.
+    /// Whether somebody removed a part of its log while it ran: the log is then incomplete.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub log_removed: bool,
 }
@@ -359,17 +364,17 @@ impl From<core::CommandRow> for Process {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RunStop {
-    /// KILL at once in place of TERM first.
+    /// Sends KILL at once, without TERM first.
     #[serde(default)]
     pub kill: bool,
-    /// Seconds between TERM and KILL; at most an hour.
+    /// Seconds between TERM and KILL, at most 3600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(maximum = 3600, default = 10))]
     pub grace: Option<u32>,
 }
 
 impl RunStop {
-    /// What is wrong with the values; empty when nothing is.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         match self.grace {
             Some(grace) if grace > 3600 => {
@@ -385,32 +390,33 @@ impl RunStop {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RunSend {
-    /// At most 200,000 bytes.
+    /// The text to send, at most 200,000 bytes.
     pub text: String,
-    /// As it is, without a line end after it.
+    /// Sends the text unchanged, without a line end after it.
     #[serde(default)]
     pub raw: bool,
-    /// Neither the log nor the event shows the text. What the program itself writes is its own.
+    /// Hides the text from the log and from the event. What the program itself writes is not
+    /// hidden.
     #[serde(default)]
     pub secret: bool,
 }
 
-/// What a run's processes use now.
+/// Resources that a run's processes use now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProcessUsage {
-    /// Processor time since the start, in milliseconds, ended processes included.
+    /// Processor time in milliseconds since the start, including processes that have ended.
     pub cpu_ms: u64,
     pub resident_bytes: u64,
     pub processes: u32,
-    /// Where the log ends.
+    /// Length of the log in bytes.
     pub log_bytes: u64,
-    /// Since when nothing was written.
+    /// Time of the last output.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub last_output_at: Timestamp,
 }
 
-/// What one run's processes use, in a list of all that live.
+/// Resources that one run's processes use, as an entry of [`RunUsages`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunUsage {
@@ -419,24 +425,24 @@ pub struct RunUsage {
     pub name: String,
     pub status: RunStatus,
     pub life: u32,
-    /// Of the main process.
+    /// Id of the main process.
     pub pid: u32,
     pub restarts: u32,
-    /// What it waits for an answer to.
+    /// The question to which it waits for an answer.
     pub prompt: Option<String>,
     #[serde(flatten)]
     pub usage: ProcessUsage,
 }
 
-/// What the processes of all runs use now.
+/// Resources that the processes of all runs use now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunUsages {
-    /// When it was measured: at most half a second ago.
+    /// Time of the measurement, at most half a second ago.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub at: Timestamp,
-    /// Newest run first, at most 4,000.
+    /// The runs, newest first, at most 4,000.
     pub runs: Vec<RunUsage>,
-    /// There are more runs than that.
+    /// Whether there are more runs than listed.
     pub more: bool,
 }

@@ -1,4 +1,4 @@
-//! The inbox on the wire: everything that waits for a human, in one shape.
+//! The inbox: everything that waits for a human, as one type.
 
 use overmind_core::ids::{AgentId, ApprovalId, InboxId, RecordId, SessionId};
 use overmind_core::inbox;
@@ -10,12 +10,12 @@ use crate::budget::InboxRaise;
 use crate::problem::{FieldError, Problem, refuse_blank, refuse_long};
 use crate::vocabulary::{InboxKind, InboxState};
 
-/// Items that one batch may answer.
+/// Most items that one batch may answer.
 pub const MAX_INBOX_BATCH: usize = 100;
 /// Longest reason, in characters.
 const MAX_REASON: usize = 2000;
 
-/// One thing that waits, or waited, for a human.
+/// A request or warning for a human.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InboxItem {
@@ -23,50 +23,51 @@ pub struct InboxItem {
     pub id: InboxId,
     pub kind: InboxKind,
     pub state: InboxState,
-    /// One line that says what it is about.
+    /// A one-line summary.
     pub title: String,
-    /// `low`, `medium`, `high` or `critical`; of an approval under a policy.
+    /// The risk of an approval under a policy: `low`, `medium`, `high` or `critical`.
     pub risk: Option<String>,
     /// The run that waits.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub run_id: Option<SessionId>,
-    /// The uid of the resource, such as a fleet, that it is asked for.
+    /// The uid of the resource, such as a fleet, for which the item was created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub owner: Option<RecordId>,
-    /// Of an approval: as in the run and its events.
+    /// The id of the approval, the same as in the run and its events.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub approval_id: Option<ApprovalId>,
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub agent_id: Option<AgentId>,
-    /// The agent's name when it asked.
+    /// The agent's name at the time of the request.
     pub agent: String,
-    /// The run's epoch when it asked.
+    /// The run's epoch at the time of the request.
     pub epoch: u32,
-    /// Open items with the same key are alike and may be answered together.
+    /// Group key. Open items with the same key are alike and can be answered together.
     pub group: Option<String>,
-    /// Of an approval: `prompt`, `tool_name`, `args`, `action_hash`, `sandbox`, `workspace` and,
-    /// under a policy, `reason`, `risk`, `rule`, `policy`, `actions` and `files`. With
-    /// `args_cut`, arguments were too long to stand here; the run's `approval.requested` event
-    /// has them whole. Of a question: `prompt`, `reason` and `step_id`. Of a budget request: `limit_id`,
-    /// and `refusal` with `scope`, `period`, `unit`, `limit`, `used`, `reserved`, `asked` and
-    /// `resets_at`; of a warning that a soft limit is reached (`why` is `soft_limit`, and no run
-    /// waits) the same about that limit. Of work that is left: `prompt`, `run`, `branch`, `files`, and the
-    /// `answers` that there are.
+    /// Fields that depend on the kind. Of an approval: `prompt`, `tool_name`, `args`,
+    /// `action_hash`, `sandbox`, `workspace` and, under a policy, `reason`, `risk`, `rule`,
+    /// `policy`, `actions` and `files`. With `args_cut`, the arguments were too long and are
+    /// shortened; the run's `approval.requested` event has them in full. Of a question: `prompt`,
+    /// `reason` and `step_id`. Of a budget request: `limit_id`, and `refusal` with `scope`,
+    /// `period`, `unit`, `limit`, `used`, `reserved`, `asked` and `resets_at`. A warning that a
+    /// soft limit was reached (`why` is `soft_limit`; no run waits) has the same fields about that
+    /// limit. Of work to decide about: `prompt`, `run`, `branch`, `files`, and the possible
+    /// `answers`.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub details: Value,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub asked_at: Timestamp,
-    /// From then on an answer is too late, and the approval is asked for again.
+    /// Time after which an answer is too late and a new approval is requested.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub expires_at: Option<Timestamp>,
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub answered_at: Option<Timestamp>,
-    /// Who closed it: `admin`, or the name of an API key.
+    /// Who closed the item: `admin`, or the name of an API key.
     pub answered_by: Option<String>,
-    /// The answer's words, or the reason given with a decision.
+    /// The text of the answer, or the reason given with a decision.
     pub answer: Option<String>,
-    /// The number of its last change; grows with every change of any item.
+    /// Number of the item's last change. It increases with every change of any item.
     pub changed: u64,
 }
 
@@ -97,18 +98,19 @@ impl From<inbox::InboxItem> for InboxItem {
     }
 }
 
-/// What is said to an item.
+/// A decision about an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum InboxDecision {
-    /// To an approval: it may happen, once, exactly as shown. To a budget request: the limit gets more,
-    /// by the amounts in `raise`.
+    /// For an approval: allows the action once, exactly as shown. For a budget request: increases
+    /// the limit by the amounts in `raise`.
     Approve,
-    /// To an approval: it may not; the agent gets the `reason`. To a budget request: the run that waits
-    /// ends; a warning is put away.
+    /// For an approval: refuses the action, and the agent gets the `reason`. For a budget request:
+    /// ends the run that waits. For a warning: dismisses it.
     Deny,
-    /// To a question: the `message`. To work that is left: `merge`, `keep` or `discard`.
+    /// For a question: answers with the `message`. For work to decide about: the message is
+    /// `merge`, `keep` or `discard`.
     Answer,
 }
 
@@ -118,20 +120,20 @@ pub enum InboxDecision {
 #[serde(deny_unknown_fields)]
 pub struct InboxAnswer {
     pub decision: InboxDecision,
-    /// The answer to a question; nothing else has one.
+    /// The answer to a question. Not allowed for other items.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Why it is approved or denied. At most 2,000 characters.
+    /// The reason for an approval or denial, at most 2,000 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 2000))]
     pub reason: Option<String>,
-    /// How much to add, if a budget request is approved; nothing else has one.
+    /// The amount to add when a budget request is approved. Not allowed for other items.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raise: Option<InboxRaise>,
 }
 
 impl InboxAnswer {
-    /// What is wrong with the values; empty when nothing is.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = checked(self.decision, self.message.as_deref(), self.reason.as_deref());
         check_raise(&mut errors, self.decision, self.raise.as_ref());
@@ -144,11 +146,11 @@ impl InboxAnswer {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct InboxBatch {
-    /// The items that were looked at, 1 to 100, each once. Nothing else is answered, whatever has
-    /// been asked since.
+    /// The items to answer, 1 to 100, each once. No other item is answered, even one that was added
+    /// since.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>, min_items = 1, max_items = 100))]
     pub ids: Vec<InboxId>,
-    /// Refuse items that are not of this group.
+    /// Refuses items of any other group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     pub decision: InboxDecision,
@@ -157,13 +159,13 @@ pub struct InboxBatch {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 2000))]
     pub reason: Option<String>,
-    /// By how much, when raises are approved.
+    /// The amount to add when budget requests are approved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raise: Option<InboxRaise>,
 }
 
 impl InboxBatch {
-    /// What is wrong with the values; empty when nothing is.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = checked(self.decision, self.message.as_deref(), self.reason.as_deref());
         check_raise(&mut errors, self.decision, self.raise.as_ref());
@@ -212,17 +214,17 @@ fn checked(
     errors
 }
 
-/// What became of each item of a batch.
+/// The results for the items of a batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InboxBatchDone {
-    /// All of them were answered.
+    /// Whether all items were answered.
     pub ok: bool,
-    /// In the order of the request's `ids`.
+    /// The results, in the order of the request's `ids`.
     pub results: Vec<InboxResult>,
 }
 
-/// What became of one item: `item` as it stands now, or why it was not answered.
+/// The result for one item: the current `item`, or the reason why it was not answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InboxResult {
@@ -235,49 +237,49 @@ pub struct InboxResult {
     pub problem: Option<Problem>,
 }
 
-/// Open items that are alike: the same tool, risk and deciding rule, and the same programs with
-/// the same kinds of effects.
+/// Open items that are alike: they have the same tool, risk and deciding rule, and the same
+/// programs with the same kinds of effects.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InboxGroup {
     pub group: String,
     pub count: u32,
-    /// The newest of them.
+    /// The newest item.
     pub sample: InboxItem,
-    /// Newest first.
+    /// The ids, newest first.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub ids: Vec<InboxId>,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub oldest_at: Timestamp,
 }
 
-/// A rule that would have answered these approvals. Only proposed: it holds once somebody writes
-/// it into the policy.
+/// A proposed policy rule that would have answered these approvals. It applies only after somebody
+/// adds it to the policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InboxProposal {
-    /// TOML, to stand in a policy file as it is.
+    /// The rule as TOML for a policy file.
     pub rule: String,
-    /// Equal approvals since the last denial.
+    /// Number of equal approvals since the last denial.
     pub count: u32,
-    /// The newest of them.
+    /// The newest item.
     pub sample: InboxItem,
-    /// Newest first.
+    /// The ids, newest first.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub ids: Vec<InboxId>,
 }
 
-/// `event: snapshot` of the stream: what is open has been sent, and changes follow.
+/// `event: snapshot` of the stream: all open items have been sent, and changes follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InboxSnapshot {
-    /// Open items.
+    /// Number of open items.
     pub open: u64,
-    /// The number of the last change before it.
+    /// Number of the last change before the snapshot.
     pub changed: u64,
 }
 
-/// Of `GET /api/inbox`.
+/// Query of `GET /api/inbox`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
 #[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
@@ -286,19 +288,19 @@ pub struct InboxListQuery {
     #[cfg_attr(feature = "openapi", param(minimum = 1, maximum = 1000, default = 100))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// Where to go on.
+    /// The cursor of the next page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
-    /// Only items that stand so; not given: those that are open; `all`: all.
+    /// Returns only items in this state; `all` returns all. Default: open items.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     #[cfg_attr(feature = "openapi", param(inline))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<InboxKind>,
-    /// Only items of this run.
+    /// Returns only items of this run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_id: Option<String>,
-    /// Only items of this group.
+    /// Returns only items of this group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Killing many runs with one request.
+//! Kills many runs with one request.
 
 use overmind_core::ids::SessionId;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::problem::{FieldError, Problem};
 use crate::run::RunBasic;
 
-/// Most runs that one request kills.
+/// Most runs that one request may kill.
 pub const MAX_KILL_BATCH: usize = 1000;
 
 /// Body of `POST /api/runs/kill`: either `ids`, or `all`.
@@ -14,25 +14,25 @@ pub const MAX_KILL_BATCH: usize = 1000;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RunsKill {
-    /// The runs, at most 1,000, each once. One without a command is cancelled.
+    /// The runs, at most 1,000, each once. A run without a command is cancelled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>, max_items = 1000))]
     pub ids: Vec<SessionId>,
-    /// All runs whose command is running or will: 1,000 of them looked at by each request, newest
-    /// first. There are more as long as the answer has a `next`.
+    /// Kills all runs whose command is running or will run. Each request handles 1,000 of them,
+    /// newest first. If the answer has a `next`, there are more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
-    /// With `all`: go on behind this run, the `next` of the answer before.
+    /// With `all`: continues after this run, the `next` of the previous answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub after: Option<SessionId>,
-    /// Cancel them and the runs that were started for them, those first.
+    /// Cancels the runs and all runs that they started, children first.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cascade: bool,
 }
 
 impl RunsKill {
-    /// What is wrong with the values; empty when nothing is.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         match (self.all, self.ids.len()) {
@@ -51,21 +51,21 @@ impl RunsKill {
     }
 }
 
-/// What became of each run.
+/// The results for the runs of a kill request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunsKilled {
-    /// That each of them ends was written down. A run has ended when its processes have.
+    /// Whether the end of each run was recorded. A run ends when its processes have ended.
     pub ok: bool,
-    /// In the order of the request's `ids`; with `all` newest first.
+    /// The results, in the order of the request's `ids`; with `all`, newest first.
     pub results: Vec<RunKilled>,
-    /// With `all`: where the next request goes on.
+    /// With `all`: the `after` of the next request.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub next: Option<SessionId>,
 }
 
-/// What became of one run: `run` as it stands now, or why it was not killed.
+/// The result for one run: the current `run`, or the reason why it was not killed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunKilled {

@@ -1,22 +1,22 @@
-//! The public contract: every shape that crosses the network to users, and nothing else.
+//! The public contract: every type that crosses the network to users, and nothing else.
 //!
 //! Rows keep the exact keys of the earlier control planes (`tools_allowed`, `input_json`, …) and
-//! add ours beside them; `docs/decisions/` says which and why. Server and client both use these
-//! types, so they cannot drift apart; the OpenAPI document is made from them.
+//! add ours; `docs/decisions/` lists them with the reasons. Server and client both use these types,
+//! so they cannot drift apart. The OpenAPI document is generated from them.
 //!
-//! Where to start: [`Run`] and [`Agent`] are the nouns, [`Problem`] is every error, [`Timeline`]
-//! is what a replay streams.
+//! Where to start: [`Run`] and [`Agent`] are the main resources, [`Problem`] describes every error,
+//! and a replay streams [`Timeline`] entries.
 //!
 //! # Rules of the surface
 //!
-//! * **Requests are strict.** Unknown keys are refused (a typo must not be a default), numbers
-//!   are numbers (`"7"` is not 7), and `null` means "not given". Each request type checks its own
-//!   bounds in `check`, so that client and server agree on them.
-//! * **Responses may grow.** A client ignores keys it does not know; no key is ever removed or
-//!   changes its type under the same path.
+//! * **Requests are strict.** The server refuses unknown keys (so that a typo does not become a
+//! default) and numbers in quotes (`"7"`). `null` means "not given". Each request type checks its
+//! own bounds in `check`, so that client and server agree on them.
+//! * **Responses may grow.** Clients must ignore keys that they do not know. Under the same path,
+//! no key is ever removed or changes its type.
 //! * Ids are `<prefix>_` and 32 hexadecimal digits; times are RFC 3339 in UTC with microseconds.
 //!
-//! This crate does no I/O and decides nothing: what is allowed is the engine's business.
+//! This crate does no I/O and makes no decisions: the engine decides what is allowed.
 
 mod admin;
 mod agent;

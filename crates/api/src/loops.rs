@@ -1,21 +1,21 @@
-//! Loops of the server: what it looks at again and again.
+//! The server's loops: tasks that it repeats by time or after a change.
 
 use overmind_core::loops::{LastPass, LoopStatus};
 use overmind_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Where a loop stands.
+/// The state of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LoopState {
-    /// For its time or for a change.
+    /// The loop waits for its time or for a change.
     Waiting,
-    /// A pass is under way.
+    /// A pass is running.
     Running,
-    /// Its last pass failed; the next comes after a backoff.
+    /// The last pass failed; the next one comes after a backoff.
     Failing,
-    /// Nothing but a request runs it, also after a restart.
+    /// The loop runs only on request, also after a restart.
     Paused,
 }
 
@@ -30,23 +30,24 @@ impl LoopState {
     }
 }
 
-/// A loop, and how its last pass went.
+/// A loop and its last pass.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Loop {
     #[cfg_attr(feature = "openapi", schema(example = "retention"))]
     pub name: String,
     pub state: LoopState,
-    /// Milliseconds from the end of a pass to the next, without jitter. A change may begin one earlier.
+    /// Milliseconds from the end of a pass to the start of the next, without jitter. A change may
+    /// start a pass earlier.
     pub every_ms: u64,
-    /// Passes that have ended since the server started.
+    /// Number of passes that have ended since the server started.
     pub passes: u64,
-    /// Errors in a row.
+    /// Number of consecutive passes that failed.
     pub errors: u32,
     /// The last pass since the server started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<LoopPass>,
-    /// When the clock begins the next pass; absent while it is paused or running.
+    /// Time of the next scheduled pass; omitted while the loop is paused or running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub next_at: Option<Timestamp>,
@@ -60,7 +61,7 @@ pub struct LoopPass {
     pub began_at: Timestamp,
     pub took_ms: u64,
     pub ok: bool,
-    /// What was done or what went wrong, at most 300 bytes. Empty when there was nothing to do.
+    /// The result of the pass or its error, at most 300 bytes. Empty if there was nothing to do.
     #[cfg_attr(feature = "openapi", schema(max_length = 300))]
     pub said: String,
 }

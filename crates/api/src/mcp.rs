@@ -8,14 +8,15 @@ use serde_json::Value;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct McpServers {
     pub ok: bool,
-    /// Each with `id`, `enabled`, `config`, `state` (`disabled`, `starting`, `ready`, `failed` with
-    /// `reason`), `protocol`, `server_info`, `sessions`, `needs_approval` and `tools`; a program also
-    /// with `command`, `args` and `env`. Values of `env` and headers are masked as `***`.
+    /// The servers, each with `id`, `enabled`, `config`, `state` (`disabled`, `starting`, `ready`,
+    /// `failed` with `reason`), `protocol`, `server_info`, `sessions`, `needs_approval` and
+    /// `tools`. Local programs also have `command`, `args` and `env`. Values of `env` and of
+    /// headers are masked as `***`.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
     pub servers: Vec<Value>,
 }
 
-/// One server as in [`McpServers`].
+/// One server, the same as in [`McpServers`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct McpServer {
@@ -24,7 +25,7 @@ pub struct McpServer {
     pub server: Value,
 }
 
-/// Body of `POST /api/settings/mcp/servers`: either all of a server's configuration (`id`,
+/// Body of `POST /api/settings/mcp/servers`: either the full configuration of a server (`id`,
 /// `transport`, …), or the short form `{"id", "command", "args"?, "env"?, "enabled"?}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -37,10 +38,11 @@ pub struct McpServerPut(pub Value);
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct McpPin {
-    /// The server's own name of the tool; not given: all that can be approved.
+    /// The server's own name of the tool. Default: all tools that can be approved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// The `hash` of the tool that was looked at: if it is another one by now, nothing is approved.
+    /// The `hash` of the tool that was reviewed. If the tool has changed since, nothing is
+    /// approved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Memory on the wire.
+//! The memory of agents: stored texts and the search in them.
 
 use overmind_core::ids::{ColonyId, MemoryId, SessionId};
 use overmind_core::memory as core;
@@ -9,10 +9,10 @@ use serde_json::Value;
 use crate::problem::{FieldError, refuse_non_object};
 use crate::run::empty_object;
 
-/// The longest time after which an item may expire: 100 years.
+/// The longest time to live of an item: 100 years.
 const MAX_TTL_SECONDS: u64 = 3_155_760_000;
 
-/// One remembered text.
+/// A text in the memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MemoryItem {
@@ -20,9 +20,9 @@ pub struct MemoryItem {
     pub id: MemoryId,
     pub collection: String,
     pub text: String,
-    /// Unit length; empty when the item was stored without embeddings.
+    /// The embedding, normalized to unit length; empty if the item was stored without one.
     pub embedding: Vec<f32>,
-    /// `fts5-bm25` when there is no embedding.
+    /// The model that made the embedding; `fts5-bm25` if there is none.
     pub embedding_model: String,
     /// Length of `embedding`.
     pub dims: usize,
@@ -30,7 +30,7 @@ pub struct MemoryItem {
     pub metadata_json: Value,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub created_at: Timestamp,
-    /// The run that stored it, if one did.
+    /// The run that stored it, if a run did.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub source_run_id: Option<SessionId>,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
@@ -38,21 +38,21 @@ pub struct MemoryItem {
     /// Who stored it.
     #[serde(default)]
     pub author: String,
-    /// Whose word it is: `user`, `agent`, `tool` or `untrusted`.
+    /// The kind of author: `user`, `agent`, `tool` or `untrusted`.
     #[serde(default)]
     pub trust: String,
-    /// The event it was taken from.
+    /// The event from which the text was taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_event: Option<String>,
-    /// From then on it is not found.
+    /// Time after which a search no longer finds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub expires_at: Option<Timestamp>,
-    /// The item that this one took the place of.
+    /// The item that this one replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub supersedes: Option<MemoryId>,
-    /// The item that took this one's place.
+    /// The item that replaced this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub superseded_by: Option<MemoryId>,
@@ -81,13 +81,13 @@ impl From<core::MemoryItem> for MemoryItem {
     }
 }
 
-/// A memory item with how well it matches.
+/// A memory item with the score of its match.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MemoryMatch {
     #[serde(flatten)]
     pub item: MemoryItem,
-    /// Higher is better. 0 for items that fill up a blank query.
+    /// The score; higher is better. It is 0 for items that are returned for a blank query.
     pub score: f64,
 }
 
@@ -102,34 +102,35 @@ impl From<core::MemoryHit> for MemoryMatch {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MemoryStore {
-    /// May be empty; not trimmed.
+    /// The collection. May be empty; not trimmed.
     pub collection: String,
-    /// May be empty; not trimmed.
+    /// The text. May be empty; not trimmed.
     pub text: String,
-    /// An object; not given: `{}`.
+    /// An object. Default: `{}`.
     #[serde(default = "empty_object")]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub metadata: Value,
-    /// Storing again under the same key in the same collection answers with the first item.
+    /// Idempotency key: storing again with the same key in the same collection returns the first
+    /// item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Seconds until it is forgotten; at least 1.
+    /// Seconds until the item expires, at least 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 3_155_760_000_u64))]
     pub ttl_seconds: Option<u64>,
-    /// The item of the same collection whose place this one takes.
+    /// The item of the same collection that this one replaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supersedes: Option<String>,
-    /// Whose word it is: `user` (the default), `agent`, `tool` or `untrusted`.
+    /// The kind of author: `user` (the default), `agent`, `tool` or `untrusted`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<String>,
-    /// The event it was taken from, `<stream>.<seq>`; at most 200 bytes.
+    /// The event from which the text was taken, `<stream>.<seq>`; at most 200 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_event: Option<String>,
 }
 
 impl MemoryStore {
-    /// A text with nothing optional.
+    /// Creates a request without optional fields.
     pub fn new(collection: impl Into<String>, text: impl Into<String>) -> Self {
         Self {
             collection: collection.into(),
@@ -143,7 +144,7 @@ impl MemoryStore {
         }
     }
 
-    /// What is wrong with the values; empty when nothing is.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         refuse_non_object(&mut errors, "metadata", &self.metadata);
@@ -160,12 +161,13 @@ impl MemoryStore {
         errors
     }
 
-    /// The item to replace. `None` also when the text is no id, which [`Self::check`] reports.
+    /// Returns the id of the item to replace. `None` also if the text is not an id; [`Self::check`]
+    /// reports that.
     pub fn supersedes_id(&self) -> Option<MemoryId> {
         self.supersedes.as_ref()?.parse().ok()
     }
 
-    /// The label, `user` when there is none.
+    /// Returns the trust label. The default is `user`.
     pub fn trust_label(&self) -> core::Trust {
         self.trust.as_deref().and_then(core::Trust::parse).unwrap_or(core::Trust::User)
     }
@@ -185,17 +187,17 @@ pub struct MemoryStored {
 #[serde(deny_unknown_fields)]
 pub struct MemorySearch {
     pub collection: String,
-    /// Any text; never syntax. Blank: the newest items.
+    /// Any text, searched literally. If blank, the newest items are returned.
     pub query: String,
     #[serde(default = "default_top_k")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 50, default = 5))]
     pub top_k: u32,
-    /// What the metadata must be like: field names with a value, or with `eq`, `in`, `gt`, `gte`,
-    /// `lt`, `lte`, `exists`.
+    /// A filter on the metadata: field names with a value, or with `eq`, `in`, `gt`, `gte`, `lt`,
+    /// `lte`, `exists`.
     #[serde(default = "empty_object", skip_serializing_if = "is_empty_object")]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub filter: Value,
-    /// Also items that others have replaced.
+    /// Also returns items that were replaced by others.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub history: bool,
 }
@@ -209,7 +211,7 @@ fn default_top_k() -> u32 {
 }
 
 impl MemorySearch {
-    /// What is wrong with the values; empty when nothing is.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         if !(1..=crate::MAX_TOP_K).contains(&self.top_k) {
@@ -224,7 +226,7 @@ impl MemorySearch {
         errors
     }
 
-    /// A search over all current items.
+    /// Creates a search of all current items.
     pub fn new(collection: impl Into<String>, query: impl Into<String>, top_k: u32) -> Self {
         let (collection, query) = (collection.into(), query.into());
         Self { collection, query, top_k, filter: empty_object(), history: false }
@@ -236,7 +238,7 @@ impl MemorySearch {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MemoryReembed {
-    /// Most items of this batch.
+    /// Most items to embed with this request.
     #[serde(default = "default_batch")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 500, default = 100))]
     pub limit: u32,
@@ -247,7 +249,7 @@ fn default_batch() -> u32 {
 }
 
 impl MemoryReembed {
-    /// What is wrong with the values; empty when nothing is.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         if !(1..=500).contains(&self.limit) {
@@ -263,13 +265,13 @@ impl MemoryReembed {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MemoryReembedded {
     pub ok: bool,
-    /// Items that have a vector of the configured model now.
+    /// Number of items that this request embedded with the configured model.
     pub done: u64,
-    /// There are items left: ask again.
+    /// Whether items remain, so that another request is needed.
     pub more: bool,
 }
 
-/// Answer of `POST /api/memory/search`, best first.
+/// Answer of `POST /api/memory/search`, best match first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MemoryFound {

@@ -1,7 +1,9 @@
-//! The mesh on the wire: the shapes of the earlier fleet where its users depend on them.
+//! The mesh: messages, shared state and permissions of agents. The types keep the form of the
+//! earlier system where its users depend on it.
 //!
-//! An identity in a request (`agent_id`, `from_agent`, `source`, `spawned_by`) is let pass when it
-//! is the token's own and refused when it is another's; it is never believed.
+//! A request may name the caller (`agent_id`, `from_agent`, `source`, `spawned_by`). The server
+//! accepts the name if it belongs to the request's token and refuses any other. It never relies on
+//! it.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +17,9 @@ use serde_json::Value;
 use crate::problem::{FieldError, refuse_blank, refuse_long};
 use crate::run::empty_object;
 
-/// Messages that one request reads or acknowledges.
+/// Most messages that one request reads or acknowledges.
 pub const MAX_LETTERS: u32 = 100;
-/// Longest `wait_ms` of a request.
+/// Longest `wait_ms` of a request, in milliseconds.
 pub const MAX_WAIT_MS: u64 = 30_000;
 
 /// A key of the shared state with its value.
@@ -28,16 +30,17 @@ pub struct BlackboardEntry {
     pub key: String,
     /// Any JSON value.
     pub value: Value,
-    /// The name of an agent or of a key, or `admin`.
+    /// The writer: the name of an agent or of a key, or `admin`.
     pub written_by: String,
     pub workflow_id: Option<String>,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub created_at: Timestamp,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub updated_at: Timestamp,
-    /// Seconds that it was given to live.
+    /// Seconds after the write at which the entry expires.
     pub ttl: Option<u64>,
-    /// From 1, one more with each write. Also in the `ETag`.
+    /// Version of the entry: 1 for the first write, one more with each further write. Also sent as
+    /// the `ETag`.
     pub version: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
@@ -60,59 +63,59 @@ impl From<mesh::BoardEntry> for BlackboardEntry {
     }
 }
 
-/// A message of the watch of the shared state.
+/// A change of the shared state, as the watch sends it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BlackboardChange {
     pub key: String,
-    /// The version that was written, or that was there when the key went.
+    /// The version that was written, or the last version of a key that was removed.
     pub version: u64,
-    /// `put`, `deleted` or `expired`.
+    /// The kind of change: `put`, `deleted` or `expired`.
     pub change: String,
-    /// Who changed it; not of what expired.
+    /// Who made the change; omitted if the entry expired.
     pub by: Option<String>,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub at: Timestamp,
-    /// As it stands now, which may be later than this change; `null` when it is gone.
+    /// The current entry, which may be newer than this change; `null` if it no longer exists.
     pub entry: Option<BlackboardEntry>,
 }
 
-/// Of `GET /mesh/blackboard`.
+/// Query of `GET /mesh/blackboard`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
 #[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct BlackboardListQuery {
-    /// What the keys begin with, exactly. Nothing in it is a wildcard.
+    /// Returns only keys with exactly this prefix. It has no wildcards.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
-    /// The caller's own name, if anything.
+    /// The caller's own name. Optional.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
     /// Entries per page.
     #[cfg_attr(feature = "openapi", param(minimum = 1, maximum = 1000, default = 100))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// Where to go on.
+    /// The cursor of the next page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
-/// Of `PUT /mesh/blackboard/{key}`.
+/// Query of `PUT /mesh/blackboard/{key}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
 #[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct BlackboardPutQuery {
-    /// The caller's own name, if anything.
+    /// The caller's own name. Optional.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
-    /// Seconds to live. Not below `history/`.
+    /// Seconds until the entry expires. Not allowed for keys below `history/`.
     #[cfg_attr(feature = "openapi", param(minimum = 1))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workflow_id: Option<String>,
-    /// Write only if the key stands at this version; 0: only if it is not there. As `If-Match`,
-    /// but for the status of a refusal, which is 409.
+    /// Writes only if the key has this version; 0: only if the key does not exist. Works like
+    /// `If-Match`, but a conflict has the status 409.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<u64>,
 }
@@ -122,18 +125,20 @@ pub struct BlackboardPutQuery {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AgentMessage {
-    /// Accepted and ignored: the answer has the message's id.
+    /// Ignored. The answer contains the id that the server gave the message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// The caller's own name, if anything.
+    /// The caller's own name. Optional.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_agent: Option<String>,
-    /// An agent's name or id, or `capability:` and what one has registered.
+    /// The recipient: an agent's name or id, or `capability:` with a capability that an agent has
+    /// registered.
     pub to: String,
-    /// `task_request`, `task_result`, `event`, `query`, `cancel`, or any other word.
+    /// The kind of message: `task_request`, `task_result`, `event`, `query`, `cancel`, or any other
+    /// word.
     #[serde(rename = "type", default = "query")]
     pub kind: String,
-    /// Any JSON value; not given: `{}`.
+    /// Any JSON value. Default: `{}`.
     #[serde(default = "empty_object")]
     pub payload: Value,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -141,14 +146,14 @@ pub struct AgentMessage {
     /// The id of the message that this one answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<String>,
-    /// Taken and not used: the server's clock counts.
+    /// Ignored. The server's clock sets the time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<String>,
-    /// Seconds after which a message that was not acknowledged is dead; not given: never.
+    /// Seconds after which a message that nobody acknowledged is dead. Default: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub ttl: Option<u64>,
-    /// `low`, `normal`, `high` or `urgent`. It is shown to the recipient and orders nothing.
+    /// `low`, `normal`, `high` or `urgent`. The recipient sees it; it does not change the order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<String>,
 }
@@ -173,7 +178,7 @@ impl AgentMessage {
         }
     }
 
-    /// Which fields are wrong.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         refuse_blank(&mut errors, "to", &self.to);
@@ -185,13 +190,13 @@ impl AgentMessage {
         errors
     }
 
-    /// The priority; that of none is normal.
+    /// Returns the priority; the default is normal.
     pub fn priority(&self) -> mesh::Priority {
         self.priority.as_deref().and_then(mesh::Priority::parse).unwrap_or_default()
     }
 }
 
-/// Answer of `POST /mesh/message`: the message is durable and on its way.
+/// Answer of `POST /mesh/message`: the message is stored durably and will be delivered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MessageReceived {
@@ -199,14 +204,14 @@ pub struct MessageReceived {
     pub from: String,
     #[serde(rename = "type")]
     pub kind: String,
-    /// The same in each delivery: what to tell repetitions by.
+    /// The message's id, the same in each delivery. Use it to deduplicate.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub id: LetterId,
-    /// The agent that gets it, by name.
+    /// The name of the agent that gets the message.
     pub to: String,
 }
 
-/// A message as its reader sees it.
+/// A message as its recipient reads it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Letter {
@@ -218,7 +223,7 @@ pub struct Letter {
     pub to: AgentId,
     #[serde(rename = "type")]
     pub kind: String,
-    /// Of what was published.
+    /// The topic, if the message was published.
     pub topic: Option<String>,
     pub payload: Value,
     pub workflow_id: Option<String>,
@@ -228,19 +233,19 @@ pub struct Letter {
     pub timestamp: Timestamp,
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub expires_at: Option<Timestamp>,
-    /// `waiting`, `held` or `dead`.
+    /// The state: `waiting`, `held` (delivered and not acknowledged) or `dead`.
     pub state: String,
-    /// `unacknowledged` or `expired`.
+    /// Why the message is dead: `unacknowledged` or `expired`.
     pub why_dead: Option<String>,
-    /// How often it was handed out.
+    /// Number of times that the message was delivered.
     pub attempt: u32,
-    /// From then on it can be read again.
+    /// Time from which the message can be received again.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub visible_at: Timestamp,
 }
 
 impl Letter {
-    /// As it stands at `now`.
+    /// Returns the message in its state at `now`.
     pub fn at(letter: mesh::Letter, now: Timestamp) -> Self {
         Self {
             id: letter.id,
@@ -267,18 +272,18 @@ impl Letter {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct LetterReceive {
-    /// Whose messages; not given: the caller's own.
+    /// The agent whose messages are read. Default: the caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
-    /// 1 to 100; not given: 10.
+    /// Most messages, from 1 to 100. Default: 10.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// How long to wait for the first one, at most 30,000.
+    /// Milliseconds to wait for the first message, at most 30,000.
     pub wait_ms: u64,
 }
 
 impl LetterReceive {
-    /// Which fields are wrong.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         if self.limit.is_some_and(|limit| !(1..=MAX_LETTERS).contains(&limit)) {
@@ -296,10 +301,10 @@ impl LetterReceive {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LetterIds {
-    /// Whose messages; not given: the caller's own.
+    /// The agent whose messages are meant. Default: the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
-    /// 1 to 100.
+    /// Ids of 1 to 100 messages.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub ids: Vec<LetterId>,
 }
@@ -309,27 +314,27 @@ pub struct LetterIds {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LetterDone {
     pub ok: bool,
-    /// Those that were there.
+    /// Ids of the messages that were found.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub ids: Vec<LetterId>,
 }
 
-/// Of `GET /mesh/messages`.
+/// Query of `GET /mesh/messages`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
 #[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct LetterListQuery {
-    /// Whose messages; not given: the caller's own.
+    /// The agent whose messages are listed. Default: the caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
-    /// Dead ones instead of the others.
+    /// Whether to list dead messages in place of the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead: Option<bool>,
     /// Messages per page.
     #[cfg_attr(feature = "openapi", param(minimum = 1, maximum = 1000, default = 100))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// Where to go on.
+    /// The cursor of the next page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
@@ -339,18 +344,18 @@ pub struct LetterListQuery {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MeshEvent {
-    /// Taken and not used.
+    /// Ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// Segments separated by `.` or `/`.
+    /// The topic: segments separated by `.` or `/`.
     pub topic: String,
-    /// The caller's own name, if anything.
+    /// The caller's own name. Optional.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Any JSON value; not given: `{}`.
+    /// Any JSON value. Default: `{}`.
     #[serde(default = "empty_object")]
     pub payload: Value,
-    /// Taken and not used.
+    /// Ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<String>,
 }
@@ -359,23 +364,25 @@ pub struct MeshEvent {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Published {
-    /// Agents that have a message now.
+    /// Number of agents whose mailboxes got the event.
     pub subscribers_notified: u32,
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub id: Option<LetterId>,
-    /// Agents that would have one and whose mailboxes are full.
+    /// Agents that subscribe to the topic and did not get the event because their mailboxes are
+    /// full.
     #[serde(default)]
     pub full: Vec<String>,
 }
 
-/// Of `POST` and `DELETE /mesh/subscribe`.
+/// Query of `POST` and `DELETE /mesh/subscribe`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
 #[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct SubscribeQuery {
-    /// A topic, or a pattern: `*` is one segment, `**` at the end all that follow.
+    /// A topic or a pattern: `*` matches one segment, and `**` at the end matches all further
+    /// segments.
     pub topic: String,
-    /// Whose subscription; the caller's own without it.
+    /// The agent that subscribes. Default: the caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
 }
@@ -389,7 +396,7 @@ pub struct Subscribed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Unsubscribed {
-    /// Whether there was such a subscription.
+    /// Whether the subscription existed.
     pub unsubscribed: bool,
 }
 
@@ -423,11 +430,11 @@ impl From<&mesh::Subscription> for Subscription {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Register {
-    /// Whose; the caller's own without it.
+    /// The agent to register. Default: the caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
     pub capabilities: Vec<String>,
-    /// Accepted and ignored: messages go through the server.
+    /// Ignored: messages go through the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
 }
@@ -438,7 +445,7 @@ pub struct Registered {
     pub registered: bool,
 }
 
-/// An agent, with `details`.
+/// An agent of the mesh, with its `details`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MeshAgent {
@@ -447,7 +454,7 @@ pub struct MeshAgent {
     pub name: String,
     pub capabilities: Vec<String>,
     pub registered: bool,
-    /// Messages that are not dead.
+    /// Number of messages in its mailbox that are not dead.
     pub waiting: u32,
 }
 
@@ -456,19 +463,20 @@ pub struct MeshAgent {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct SpawnRequest {
-    /// An agent that is there, by id or name; without it a new one is made after the caller's.
+    /// The id or name of an existing agent. By default, a new agent is created as a copy of the
+    /// caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// What a new agent is for, in a word, as permissions name it; not given: `assistant`.
+    /// The role of a new agent as permissions name it, one word. Default: `assistant`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// The caller's own name, if anything.
+    /// The caller's own name. Optional.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spawned_by: Option<String>,
     pub system_prompt: String,
-    /// Of a new agent; empty: the caller's own.
+    /// The model of a new agent. If empty, the caller's model.
     pub model: String,
-    /// Most seconds that a new agent may take; not given: 3600.
+    /// Longest duration of a new agent's run, in seconds. Default: 3600.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl: Option<u64>,
     pub task: String,
@@ -480,10 +488,10 @@ pub struct SpawnRequest {
 pub struct SpawnDone {
     /// The agent's name.
     pub agent_id: String,
-    /// Where the run is found.
+    /// The path of the run.
     pub url: String,
     pub role: String,
-    /// The run is in the queue, durably.
+    /// Whether the run is durably in the queue.
     pub ready: bool,
     pub spawned_by: String,
     pub ttl: Option<u64>,
@@ -497,13 +505,13 @@ pub struct SpawnDone {
 pub struct AgentHistory {
     pub agent_id: String,
     pub role: String,
-    /// A line for each of the last runs.
+    /// The agent's last runs, one line each.
     pub logs: String,
-    /// Always empty: an agent's memory is searched, not dumped.
+    /// Always empty: use a search to read an agent's memory.
     pub memory: String,
 }
 
-/// One agent's row of the permission matrix. A missing list allows nothing.
+/// The permissions of one agent. A missing list allows nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
@@ -516,7 +524,8 @@ pub struct Permissions {
     pub allowed_apis: Vec<String>,
     pub models: Vec<String>,
     pub spawn: Vec<String>,
-    /// What a message does to the agent: `queue`, `wake` (not given) or `start`.
+    /// How the server handles a message to the agent: `queue` only stores it, `wake` (the default)
+    /// also wakes a run, and `start` also starts one.
     pub on_message: OnMessage,
 }
 
@@ -570,12 +579,12 @@ impl From<Permissions> for core::Permissions {
     }
 }
 
-/// An entry of the matrix.
+/// One entry of the permissions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AclEntry {
     pub agent: String,
-    /// `file` or `api`.
+    /// Where the entry was written: `file` or `api`.
     pub origin: String,
     pub permissions: Permissions,
 }
@@ -584,12 +593,12 @@ pub struct AclEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Acl {
-    /// Of the entries that were written through the API.
+    /// Version of the entries that were written through the API.
     pub version: u64,
     pub entries: Vec<AclEntry>,
 }
 
-/// Answer of a change of the matrix.
+/// Answer of a change of the permissions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AclChanged {
@@ -597,18 +606,18 @@ pub struct AclChanged {
     pub version: u64,
 }
 
-/// One agent's part in what is allowed.
+/// One layer of an agent's permissions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AclLayer {
     pub agent: String,
-    /// Its own name, `default`, or none.
+    /// The name of the entry that applies: the agent's own name, `default`, or none.
     pub entry: Option<String>,
     pub origin: Option<String>,
     pub permissions: Permissions,
 }
 
-/// Answer of `GET /mesh/permissions/{agent}`: all layers must allow what is done.
+/// Answer of `GET /mesh/permissions/{agent}`. An operation is allowed only if all layers allow it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AclEffective {
@@ -616,15 +625,16 @@ pub struct AclEffective {
     pub layers: Vec<AclLayer>,
 }
 
-/// Of `GET /mesh/can`.
+/// Query of `GET /mesh/can`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
 #[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct CanQuery {
-    /// An agent's name or id, or a run's id; the caller's own without it.
+    /// An agent's name or id, or a run's id. Default: the caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// `message`, `publish`, `subscribe`, `read`, `write`, `api`, `model` or `spawn`.
+    /// The operation: `message`, `publish`, `subscribe`, `read`, `write`, `api`, `model` or
+    /// `spawn`.
     pub verb: String,
     pub object: String,
 }
@@ -637,11 +647,11 @@ pub struct Can {
     pub agent: String,
     pub verb: String,
     pub object: String,
-    /// What decides.
+    /// The rule that decides.
     pub rule: String,
-    /// What would have to be granted.
+    /// The permission that is missing.
     pub ask_for: Option<String>,
 }
 
-/// Agents by name, each with where it is found: what earlier clients read.
+/// The URLs of agents by name, as earlier clients expect them.
 pub type MeshAgents = BTreeMap<String, String>;

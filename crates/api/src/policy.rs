@@ -1,4 +1,4 @@
-//! The policy on the wire: explaining a call without making it.
+//! Explains how the policy decides about a call, without making the call.
 
 use overmind_core::gate;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::SandboxLevel;
 use crate::problem::{FieldError, refuse_blank, refuse_long};
 
-/// Most characters of a command to explain.
+/// Longest command to explain, in characters.
 pub const MAX_EXPLAINED: usize = 65_536;
 
 /// Body of `POST /api/policy/explain`: either `command`, or `tool` with `args`.
@@ -15,7 +15,7 @@ pub const MAX_EXPLAINED: usize = 65_536;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PolicyExplain {
-    /// A shell command, as an agent gives it to `run_shell`; 1 to 65536 characters.
+    /// A shell command as an agent passes it to `run_shell`; 1 to 65536 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 65536))]
     pub command: Option<String>,
@@ -23,30 +23,30 @@ pub struct PolicyExplain {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 200))]
     pub tool: Option<String>,
-    /// The tool's arguments, an object; empty when not given.
+    /// The tool's arguments, an object. Default: empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub args: Option<Value>,
-    /// The agent that makes the call, by id or name; its tools, approvals and sandbox count.
+    /// The agent that would make the call, by id or name. Its tools, approvals and sandbox apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 200))]
     pub agent: Option<String>,
-    /// The level of the sandbox; the agent's own when not given, `namespace` without an agent.
+    /// The sandbox level. Default: the agent's own, or `namespace` without an agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxLevel>,
-    /// The run has read text that a stranger may have written.
+    /// Assumes that the run has read text that a stranger may have written.
     #[serde(default)]
     pub untrusted: bool,
-    /// The run has read data that must not leave.
+    /// Assumes that the run has read data that must stay private.
     #[serde(default)]
     pub private: bool,
-    /// The run works in a worktree of its own.
+    /// Assumes that the run works in a worktree of its own.
     #[serde(default)]
     pub worktree: bool,
 }
 
 impl PolicyExplain {
-    /// What is wrong with the values; empty when nothing is.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         match (&self.command, &self.tool) {
@@ -76,7 +76,7 @@ impl PolicyExplain {
         errors
     }
 
-    /// The tool that would be called, and its arguments.
+    /// Returns the tool to call, and its arguments.
     pub fn call(&self) -> (String, Value) {
         match (&self.command, &self.tool) {
             (None, Some(tool)) => {
@@ -88,26 +88,26 @@ impl PolicyExplain {
     }
 }
 
-/// What the policy says to a call that was not made.
+/// The policy's decision about a call that was not made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PolicyExplained {
-    /// `allow`, `ask` or `deny`.
+    /// The decision: `allow`, `ask` or `deny`.
     pub decision: String,
-    /// Why, for a person.
+    /// The reason, for a person.
     pub reason: String,
-    /// The answer to a model whose call is not allowed.
+    /// The answer that a model gets if its call is not allowed.
     pub advice: String,
-    /// `low`, `medium`, `high` or `critical`.
+    /// The risk: `low`, `medium`, `high` or `critical`.
     pub risk: String,
     pub rule: PolicyRule,
-    /// The hash of what the policy means.
+    /// Hash of the policy's meaning.
     pub policy: String,
     pub tool: String,
-    /// The agent's name, when one was given.
+    /// The agent's name, if one was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// The level of the sandbox that was assumed.
+    /// The sandbox level that was assumed.
     pub sandbox: SandboxLevel,
     /// The programs that would run, without their wrappers.
     pub actions: Vec<PolicyAction>,
@@ -120,7 +120,7 @@ pub struct PolicyExplained {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PolicyRule {
     pub id: String,
-    /// Where it is written: `policy.toml:12`, `built in`, `agent fixer`.
+    /// The place where it is written: `policy.toml:12`, `built in`, `agent fixer`.
     pub place: String,
 }
 
@@ -130,11 +130,11 @@ pub struct PolicyRule {
 pub struct PolicyAction {
     pub program: String,
     pub args: Vec<String>,
-    /// The wrappers around it, outermost first: `["sudo", "env"]`.
+    /// Its wrappers, outermost first: `["sudo", "env"]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub via: Vec<String>,
     pub touches: Vec<PolicyTouch>,
-    /// `allow`, `ask` or `deny`.
+    /// The decision: `allow`, `ask` or `deny`.
     pub decision: String,
 }
 
@@ -142,14 +142,14 @@ pub struct PolicyAction {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PolicyTouch {
-    /// `read`, `write`, `delete`, `network`, `install` and their like.
+    /// The kind of effect: `read`, `write`, `delete`, `network`, `install` and others.
     pub kind: String,
-    /// A path, a host, a variable's name, or a reason.
+    /// The target: a path, a host, the name of a variable, or a reason.
     pub target: String,
 }
 
 impl PolicyExplained {
-    /// A verdict about a call of `tool`.
+    /// Creates the verdict about a call of `tool`.
     pub fn new(
         verdict: gate::GateVerdict,
         tool: String,

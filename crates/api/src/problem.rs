@@ -1,25 +1,25 @@
-//! Errors on the wire: RFC 9457 problems that old clients can read too.
+//! Errors of the API: RFC 9457 problems that older clients can read too.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Why a request was not done.
+/// The error of a request.
 ///
-/// `ok` is always false and `error` a text, as earlier control planes answered; the rest is
-/// RFC 9457. Served as `application/problem+json`.
+/// `ok` is always false and `error` is a text, as in earlier control planes. The other fields
+/// follow RFC 9457. The content type is `application/problem+json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Problem {
-    /// `urn:overmind:problem:` and one of the words of [`ProblemKind`].
+    /// `urn:overmind:problem:` followed by a word of [`ProblemKind`].
     #[serde(rename = "type")]
     #[cfg_attr(feature = "openapi", schema(example = "urn:overmind:problem:not_found"))]
     pub kind: String,
-    /// The kind in words, the same for every problem of a kind.
+    /// A title, the same for all problems of a kind.
     pub title: String,
     pub status: u16,
-    /// What was attempted, on what, why it failed. The same text as `error`.
+    /// What was attempted, on which object, and why it failed. The same text as `error`.
     pub detail: String,
     #[cfg_attr(feature = "openapi", schema(default = false))]
     pub ok: bool,
@@ -28,10 +28,10 @@ pub struct Problem {
     /// What the reader can do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// Each wrong field of the request.
+    /// The wrong fields of the request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldError>,
-    /// The request's id, to be found in the server's log.
+    /// The id of the request, for finding it in the server's log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
 }
@@ -40,7 +40,7 @@ pub struct Problem {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FieldError {
-    /// Where: `name`, `limits.max_steps`, `tools_allowed[2]`.
+    /// The path of the field: `name`, `limits.max_steps`, `tools_allowed[2]`.
     pub field: String,
     pub message: String,
 }
@@ -82,42 +82,42 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// The request is not HTTP as we take it: no or two Host headers, for example.
+    /// The request is not valid HTTP, for example because it has no Host header or two.
     BadRequest = 400 "bad_request" "The request is malformed",
     Unauthenticated = 401 "unauthenticated" "A valid token is needed",
     /// The caller may not do this, or the request comes from a foreign origin.
     Forbidden = 403 "forbidden" "The caller may not do this",
-    /// The project's file orders what no admin has confirmed.
+    /// The project's file orders commands or rights that no admin has confirmed.
     Untrusted = 403 "untrusted" "An admin has not confirmed what the project orders",
     NotFound = 404 "not_found" "There is no such thing",
     MethodNotAllowed = 405 "method_not_allowed" "The path does not take this method",
     /// The body did not arrive in time.
     Timeout = 408 "timeout" "The request took too long to arrive",
     Conflict = 409 "conflict" "The thing's state does not allow this",
-    /// What was asked to go on from is no longer kept.
+    /// The position from which to continue is no longer kept.
     Gone = 410 "gone" "That is no longer kept",
     /// `If-Match` names another version.
     Stale = 412 "stale" "The thing has changed since it was read",
     TooLarge = 413 "too_large" "The body is too large",
-    /// The body is of another type than the route takes.
+    /// The route does not accept the body's content type.
     MediaType = 415 "unsupported_media_type" "The body has the wrong type",
-    /// The Host header names none of this server's names.
+    /// The Host header contains no name of this server.
     Misdirected = 421 "misdirected" "This server does not answer for that host",
     Invalid = 422 "invalid" "The request's content is wrong",
     RateLimited = 429 "rate_limited" "Too many requests",
-    /// A bug, or damaged state; the log says more.
+    /// The server has a bug or damaged state. Its log contains the details.
     Internal = 500 "internal" "The server failed",
-    /// The server drains, is full, or its store cannot write now.
+    /// The server drains, is full, or cannot write to its store now.
     Unavailable = 503 "unavailable" "The server cannot do this now",
-    /// The work goes on; its outcome can be read later.
+    /// The work continues; its result can be read later.
     Slow = 504 "slow" "The work takes longer than the server waits",
 }
 
 impl ProblemKind {
-    /// What `Problem::kind` begins with.
+    /// The prefix of `Problem::kind`.
     pub const URN: &'static str = "urn:overmind:problem:";
 
-    /// The kind that a problem's `type` names.
+    /// Returns the kind of a problem's `type`.
     pub fn parse(urn: &str) -> Option<Self> {
         let word = urn.strip_prefix(Self::URN)?;
         Self::ALL.iter().copied().find(|kind| kind.as_str() == word)
@@ -146,13 +146,13 @@ impl Problem {
         self
     }
 
-    /// A request whose fields are wrong; the text names all of them.
+    /// Creates the problem of a request with wrong fields. Its text names all of them.
     pub fn invalid(errors: Vec<FieldError>) -> Self {
         let text = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         Self { errors, ..Self::new(ProblemKind::Invalid, text) }
     }
 
-    /// The problem's kind, when this program knows it.
+    /// Returns the problem's kind, if this program knows it.
     pub fn known_kind(&self) -> Option<ProblemKind> {
         ProblemKind::parse(&self.kind)
     }

@@ -1,4 +1,4 @@
-//! What projects order to be run, and what an admin confirmed of it.
+//! Commands and rights that projects request, and an admin's confirmation of them.
 
 use overmind_core::room::trust;
 use overmind_core::time::Timestamp;
@@ -9,33 +9,34 @@ use crate::problem::FieldError;
 /// Longest path of a project, in bytes.
 const PATH_BYTES: usize = 4096;
 
-/// A project's orders, and whether they may be run.
+/// The orders of a project's file, and whether they may be run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProjectTrust {
-    /// Its top directory, without links.
+    /// The project's top directory, with links resolved.
     #[cfg_attr(feature = "openapi", schema(example = "/home/ann/shop"))]
     pub project: String,
-    /// BLAKE3 of its `.overmind.yml`, in hex; absent without one.
+    /// BLAKE3 of its `.overmind.yml`, in hexadecimal; omitted if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<String>,
-    /// What the file orders to be run or given, one line each, in its order. Empty: nothing has to be
-    /// confirmed.
+    /// The commands and rights that the file requests, one line each, in its order. If empty, no
+    /// confirmation is needed.
     #[cfg_attr(feature = "openapi", schema(example = json!(["setup: npm ci"])))]
     pub orders: Vec<String>,
-    /// Whether runs may be started that have the orders run.
+    /// Whether runs may execute the orders.
     pub trusted: bool,
-    /// What was confirmed: of this content of the file, or of an earlier one.
+    /// The confirmation, for the present content of the file or an earlier one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub given: Option<ProjectTrustGiven>,
 }
 
-/// What an admin confirmed.
+/// An admin's confirmation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProjectTrustGiven {
     pub hash: String,
-    /// Whether `setup` has the host's network in a sandbox; otherwise that of its run.
+    /// Whether `setup` uses the host's network in a sandbox. Otherwise it uses the network of its
+    /// run.
     pub setup_network: bool,
     pub by: String,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
@@ -63,16 +64,16 @@ pub struct ProjectConfirm {
     /// An absolute path in the project.
     #[cfg_attr(feature = "openapi", schema(max_length = 4096, example = "/home/ann/shop"))]
     pub project: String,
-    /// The hash of the content that was read.
+    /// The hash of the content that the admin read.
     #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9a-f]{64}$"))]
     pub hash: String,
-    /// Gives `setup` the host's network in sandboxes: packages that it installs come from there.
+    /// Lets `setup` use the host's network in sandboxes, for example to install packages.
     #[serde(default)]
     pub setup_network: bool,
 }
 
 impl ProjectConfirm {
-    /// What is wrong with the values; empty when nothing is.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         if let Some(why) = path_mistake(&self.project) {
@@ -86,21 +87,21 @@ impl ProjectConfirm {
     }
 }
 
-/// Why a text cannot be the path of a project.
+/// Returns why a text cannot be the path of a project.
 pub fn path_mistake(path: &str) -> Option<String> {
     let odd = !path.starts_with('/') || path.contains('\0') || path.len() > PATH_BYTES;
     odd.then(|| format!("must be an absolute path of at most {PATH_BYTES} bytes"))
 }
 
-/// What a revocation did.
+/// The result of revoking a confirmation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProjectRevoked {
-    /// Whether anything had been confirmed.
+    /// Whether there was a confirmation.
     pub revoked: bool,
 }
 
-/// Which project is asked about.
+/// The query for one project.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 pub struct ProjectQuery {

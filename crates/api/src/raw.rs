@@ -1,4 +1,4 @@
-//! JSON that passes through unread.
+//! JSON that is passed on without being parsed.
 
 use std::fmt;
 
@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// A JSON value kept as the text it came as.
+/// A JSON value, kept as the original text.
 ///
-/// An event's payload is hashed as text; reading it into a tree and writing it again would cost
-/// time and could change bytes that an auditor wants to hash.
+/// An event's payload is hashed as text. Parsing and writing it again would cost time, and could
+/// change bytes that an auditor wants to hash.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RawJson(Box<RawValue>);
 
 impl RawJson {
-    /// Keeps `text` as it is when it is JSON; otherwise keeps it as a JSON string, which is how
-    /// the log shows a damaged payload.
+    /// Keeps `text` unchanged if it is JSON, and otherwise stores it as a JSON string. The log
+    /// shows damaged payloads in that way.
     pub fn from_text(text: &str) -> Self {
         let raw = RawValue::from_string(text.to_owned()).unwrap_or_else(|_| {
             serde_json::value::to_raw_value(text).expect("a string is always JSON")
@@ -28,7 +28,7 @@ impl RawJson {
         self.0.get()
     }
 
-    /// The value as a tree.
+    /// Parses the value.
     pub fn value(&self) -> Value {
         serde_json::from_str(self.0.get()).unwrap_or(Value::Null)
     }

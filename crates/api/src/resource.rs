@@ -1,4 +1,4 @@
-//! Declared things on the wire: one envelope for every kind, as users of kubectl know it.
+//! Resources of the API: one envelope for every kind, in the form that users of kubectl know.
 
 mod manifest;
 mod shown;
@@ -13,10 +13,10 @@ use serde_json::Value;
 
 pub use manifest::{Manifest, RESOURCE_API_VERSION};
 
-/// A declared thing.
+/// A resource: an object that the user declares or the server shows.
 ///
-/// Field names are those of Kubernetes. A client sends the same document to change it; of
-/// `metadata` it needs `name` alone.
+/// The field names are those of Kubernetes. To change a resource, a client sends the same document;
+/// in `metadata` only `name` is required.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
@@ -26,14 +26,14 @@ pub struct Resource {
     #[cfg_attr(feature = "openapi", schema(example = "Context"))]
     pub kind: String,
     pub metadata: ResourceMeta,
-    /// What is wanted; `GET /api/kinds` has the JSON Schema of each kind.
+    /// The desired state. `GET /api/kinds` returns the JSON Schema of each kind.
     pub spec: Value,
-    /// What was observed; `conditions` in it is a list.
+    /// The observed state; its `conditions` are a list.
     #[serde(default)]
     pub status: Value,
 }
 
-/// What every resource has, whatever its kind.
+/// The metadata, the same for all kinds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
@@ -42,16 +42,16 @@ pub struct ResourceMeta {
     pub name: String,
     #[cfg_attr(feature = "openapi", schema(example = "default"))]
     pub colony: String,
-    /// Of this resource alone: a later one of the same name has another.
+    /// Unique id. A later resource of the same name has another uid.
     pub uid: String,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// Grows by one with every change of the spec, from 1.
+    /// Starts at 1 and increases by one with every change of the spec.
     pub generation: u64,
-    /// Changes with every write. Send it back to change only what you have read. Absent from what a
-    /// dry run would create.
+    /// Changes with every write. Send it back to change only the version that you have read.
+    /// Omitted from a resource that a dry run would create.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_version: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -60,22 +60,22 @@ pub struct ResourceMeta {
     pub finalizers: Vec<String>,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub creation_timestamp: Timestamp,
-    /// Since when it is being deleted.
+    /// Time at which deletion was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub deletion_timestamp: Option<Timestamp>,
 }
 
-/// What a resource exists for: it goes when that does.
+/// The owner of a resource. When the owner is deleted, the resource is deleted too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OwnerReference {
-    /// Of another resource, or the id of a run.
+    /// The uid of another resource, or the id of a run.
     pub uid: String,
 }
 
 impl Resource {
-    /// How a record looks from outside.
+    /// Converts a record to its form in the API.
     pub fn of(record: Record) -> Self {
         let Record { id, key, generation, labels, annotations, owner, spec, status, .. } = record;
         let owner = owner.map(|owner| OwnerReference { uid: owner.to_string() });
@@ -100,8 +100,8 @@ impl Resource {
         }
     }
 
-    /// The record that it shows, for columns of its kind. `None`: it is of another version of the
-    /// program. What the wire does not say is empty.
+    /// Converts back to a record, for the columns of its kind. Fields that the API does not return
+    /// are empty. `None` if another version of the program wrote it.
     pub fn to_record(&self) -> Option<Record> {
         let kind = kind_of(&self.kind).ok()?;
         let key = record::RecordKey {
@@ -136,13 +136,13 @@ impl Resource {
         })
     }
 
-    /// `context/greeting`.
+    /// Returns the reference, such as `context/greeting`.
     pub fn reference(&self) -> String {
         format!("{}/{}", self.kind.to_ascii_lowercase(), self.metadata.name)
     }
 }
 
-/// A kind as documents spell it: `Context` for `context`.
+/// Returns a kind as documents spell it: `Context` for `context`.
 pub fn kind_title(name: &str) -> String {
     let mut title = String::with_capacity(name.len());
     for part in name.split('-') {
@@ -153,22 +153,22 @@ pub fn kind_title(name: &str) -> String {
     title
 }
 
-/// What a server knows of a kind.
+/// A kind of resource.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct KindView {
-    /// Singular, as in paths: `context`.
+    /// The name in paths, singular: `context`.
     pub name: String,
     pub plural: String,
-    /// Other words for it.
+    /// Other names of the kind.
     pub aliases: Vec<String>,
-    /// As documents spell it: `Context`.
+    /// The name in documents: `Context`.
     pub kind: String,
     pub api_version: String,
     /// JSON Schema of `spec`.
     pub schema: Value,
-    /// Of a kind that is only shown: the commands that change what it shows.
+    /// For a kind that cannot be applied: the commands that change it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed_by: Option<String>,
 }
@@ -187,52 +187,53 @@ impl From<&KindInfo> for KindView {
     }
 }
 
-/// Creates or changes resources, all of them or none.
+/// Creates or changes resources. Either all documents are applied or none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct ResourceApply {
-    /// At most 5,000, each as [`Resource`]; what the server fills in is ignored.
+    /// At most 5,000 documents, each a [`Resource`]. Fields that the server sets are ignored.
     pub documents: Vec<Value>,
     /// Checks everything and writes nothing.
     #[serde(default)]
     pub dry_run: bool,
-    /// In the same commit, deletes what has the labels of this selector and no owner, and is in no
-    /// document. Left out: nothing.
+    /// A label selector. Deletes, in the same commit, the matching resources that are in no
+    /// document and have no owner. By default, nothing is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(example = "app=web"))]
     pub prune: Option<String>,
 }
 
-/// What became of one document.
+/// The result for one document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ResourceApplied {
-    /// `created`, `configured` or `unchanged`.
+    /// The result: `created`, `configured` or `unchanged`.
     pub outcome: String,
     pub resource: Resource,
 }
 
-/// The answer to an apply: one for each document, in their order.
+/// The answer to an apply, with one result for each document, in their order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ResourcesApplied {
     pub results: Vec<ResourceApplied>,
-    /// What `prune` deleted, or would delete, as it was. What finalizers hold is marked, and goes with
-    /// the last of them.
+    /// The resources that `prune` deleted or would delete, as they were before. A resource with
+    /// finalizers is only marked, and is removed with the last finalizer.
     #[serde(default)]
     pub pruned: Vec<Resource>,
 }
 
-/// What became of a deletion.
+/// The result of a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ResourceDeleted {
-    /// Whether it is gone. Otherwise finalizers hold it, or what it owns does.
+    /// Whether the resource is removed. Otherwise its finalizers or the resources that it owns
+    /// delay the removal.
     pub gone: bool,
 }
 
-/// A resource that is gone, or no longer matches what is watched.
+/// A resource that was removed, or that no longer matches the watch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
@@ -243,60 +244,60 @@ pub struct ResourceGone {
     pub resource_version: String,
 }
 
-/// All that matched have been sent; what follows happens now.
+/// Ends the initial list of a watch: all matching resources have been sent, and changes follow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceSnapshot {
-    /// Where to watch from.
+    /// The resource version from which to watch.
     pub resource_version: String,
 }
 
-/// Something that exists for a resource.
+/// An object that a resource owns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceOwned {
-    /// As documents spell it: `Session`.
+    /// The kind as documents spell it: `Session`.
     pub kind: String,
     pub name: String,
     pub uid: String,
-    /// In one word, where its kind has such: `running`.
+    /// The phase, if its kind has one: `running`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub creation_timestamp: Timestamp,
 }
 
-/// Which resources of a kind.
+/// The query of a list of resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
 #[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct ResourceListQuery {
-    /// 1..=1000, 100 when absent.
+    /// Most resources to return, 1 to 1000. Default: 100.
     pub limit: Option<u32>,
-    /// From the `Link` header of the page before.
+    /// The cursor from the `Link` header of the previous page.
     pub cursor: Option<String>,
     /// A label selector: `app=web,tier!=gold,env in (a, b),!old`.
     pub selector: Option<String>,
-    /// Only what exists for this resource or run: its uid.
+    /// Returns only objects that this resource or run owns: its uid.
     pub owner: Option<String>,
 }
 
-/// How to delete.
+/// The query of a deletion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
 #[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct ResourceDeleteQuery {
-    /// What becomes of what it owns: `background` (goes after it, the default), `foreground` (goes
-    /// before it) or `orphan` (stays).
+    /// How owned objects are deleted: `background` (after the owner, the default), `foreground`
+    /// (before the owner) or `orphan` (not at all).
     pub cascade: Option<String>,
-    /// Only if it is at this resource version.
+    /// Deletes only if the resource has this version.
     pub resource_version: Option<u64>,
 }
 
-/// The next ticks of a ritual's spec after `now`, at most `count`; none while it is suspended or when
-/// the spec cannot be read.
+/// Returns the next ticks of a ritual's spec after `now`, at most `count`. Empty if the ritual is
+/// suspended or its spec cannot be read.
 pub fn ritual_ticks(spec: &Value, now: Timestamp, count: usize) -> Vec<Timestamp> {
     let Ok(spec) = overmind_core::ritual::RitualSpec::read(spec) else { return Vec::new() };
     if spec.suspend {
@@ -306,11 +307,11 @@ pub fn ritual_ticks(spec: &Value, now: Timestamp, count: usize) -> Vec<Timestamp
     std::iter::successors(first, |last| spec.schedule.next(*last)).take(count).collect()
 }
 
-/// The kind that a word names, of those this program knows.
+/// Returns the kind for a name or alias that this program knows.
 ///
 /// # Errors
 ///
-/// [`record::kind::UnknownKind`].
+/// [`record::kind::UnknownKind`] if there is no such kind.
 pub fn kind_of(word: &str) -> Result<&'static KindInfo, record::kind::UnknownKind> {
     record::kind::find(record::KINDS, word)
 }

@@ -1,4 +1,5 @@
-//! Environments: what runs work in, and what becomes of their work.
+//! Environments: the isolated directories and services in which runs work, and the decisions about
+//! that work.
 
 use std::collections::BTreeMap;
 
@@ -10,48 +11,49 @@ use serde::{Deserialize, Serialize};
 use crate::problem::FieldError;
 use crate::{Attestation, Run, SandboxLevel};
 
-/// Whether a run gets an environment.
+/// When a run gets an environment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RoomWhen {
-    /// In a git repository; elsewhere the run works where it was started.
+    /// In a git repository it does; elsewhere the run works in the directory where it was started.
     #[default]
     Auto,
-    /// Also outside of git: a copy of the directory.
+    /// Always. Outside of git, the environment is a copy of the directory.
     Always,
-    /// It works in the directory itself.
+    /// Never: the run works in the directory itself.
     Never,
 }
 
-/// What becomes of a worktree when its run ends.
+/// What happens to a worktree when its run ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RoomEnd {
-    /// It stays until its work is decided (`POST /api/runs/{id}/done`), and goes if there is none. Services,
-    /// ports and databases go.
+    /// The worktree stays until somebody decides about its work (`POST /api/runs/{id}/done`).
+    /// Without work it is removed. Services, ports and databases are removed.
     #[default]
     Decide,
-    /// Removed; what is uncommitted becomes a commit on its branch first.
+    /// The worktree is removed; uncommitted changes are first committed to its branch.
     Park,
-    /// It stays. Services, ports and databases go.
+    /// The worktree stays. Services, ports and databases are removed.
     Keep,
-    /// Removed with all that is in it.
+    /// The worktree is removed with all that it contains.
     Discard,
 }
 
-/// What is wanted of a run's environment.
+/// The environment that a run requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct RoomWish {
     pub when: RoomWhen,
-    /// The branch, tag or commit that its branch begins at. Not given: the project's own choice.
+    /// The branch, tag or commit at which the run's branch begins. Default: the choice of the
+    /// project's file.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 250, example = "main"))]
     pub base: Option<String>,
-    /// Copies the project's uncommitted changes along.
+    /// Also copies the project's uncommitted changes.
     pub carry_changes: bool,
     pub end: RoomEnd,
 }
@@ -104,15 +106,16 @@ impl From<RoomWish> for core::RoomWish {
 pub enum RoomPhase {
     Preparing,
     Ready,
-    /// How the run ends is decided; it has ended when its environment is removed.
+    /// The result of the run is decided, and its environment is being removed. The run ends after
+    /// that.
     Closing,
-    /// Given back.
+    /// The environment was removed.
     Closed,
-    /// Given back but for its worktree.
+    /// The environment was removed except for its worktree.
     Kept,
-    /// It could not be made.
+    /// The environment could not be created.
     Failed,
-    /// It could not be given back: something may be left of it.
+    /// The environment could not be removed completely; parts may remain.
     Left,
 }
 
@@ -144,65 +147,65 @@ impl From<stay::RoomPhase> for RoomPhase {
     }
 }
 
-/// What a run works in, or worked in. Its variables are nowhere to be read: passwords are among
-/// them.
+/// The environment of a run, now or earlier. The API never returns its variables, because some
+/// contain passwords.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Room {
     pub phase: RoomPhase,
-    /// Where its command begins.
+    /// The directory in which its command starts.
     pub directory: Option<String>,
-    /// The top of its own worktree; `null`: it works in the project's directory itself.
+    /// Top directory of its own worktree; `null` if it works in the project's directory itself.
     pub worktree: Option<String>,
-    /// The branch that has its work.
+    /// The branch that contains its work.
     pub branch: Option<String>,
-    /// The commit that the branch began at.
+    /// The commit at which the branch began.
     pub base: Option<String>,
-    /// The commit that its work ended at, once the environment was removed.
+    /// The last commit of its work, set when the environment is removed.
     pub commit: Option<String>,
-    /// Whether that commit is ours, of what was not committed.
+    /// Whether the server made that commit, from uncommitted changes.
     pub parked: bool,
-    /// Where the worktree still is after the run.
+    /// Path of the worktree, if it still exists after the run.
     pub kept: Option<String>,
-    /// Whether it is there because nobody has decided over its work yet.
+    /// Whether the worktree is kept because nobody has decided about the work yet.
     #[serde(default)]
     pub undecided: bool,
-    /// By the variable that names it, or by `service/port`.
+    /// Its ports, by the variable that contains the port, or by `service/port`.
     pub ports: BTreeMap<String, u16>,
-    /// Where its services answer, by service.
+    /// The URLs of its services, by service.
     pub urls: BTreeMap<String, String>,
-    /// What the project asks its commands to run in.
+    /// The sandbox level that the project requires for commands.
     pub sandbox: Option<SandboxLevel>,
-    /// Files of its worktree that hold secrets and that sandboxes do not show, from its top.
+    /// Files of the worktree that contain secrets, relative to its top. Sandboxes do not show them.
     #[serde(default)]
     pub withheld: Vec<String>,
-    /// Why it could not be made or given back.
+    /// Why it could not be created or removed.
     pub error: Option<String>,
     pub warnings: Vec<String>,
-    /// What the check found after it was given back. Empty is the promise.
+    /// Resources that the check found after the removal. An empty list means that nothing remains.
     pub leaks: Vec<Leak>,
-    /// The last decision over its work.
+    /// The last decision about its work.
     pub done: Option<RoomDecision>,
-    /// What the sandboxes of its services, hooks and ready checks were measured to give when each
-    /// last began; empty where they run in none.
+    /// The measured isolation of the sandboxes of its services, hooks and ready checks, from when
+    /// each last started; empty if they run without a sandbox.
     #[serde(default)]
     pub attested: Vec<RoomAttested>,
-    /// How much its work changes beside the base, as it was last counted: when its files were saved, and
-    /// when the environment was removed. Not given: it was not counted.
+    /// The size of its changes, compared with the base. They are counted when its files are saved
+    /// and when the environment is removed. Omitted if they were never counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changes: Option<RoomChanges>,
-    /// Who ended the run while it rested: a person, or the setting `engine.rest_hours`.
+    /// Who ended the run while it was idle: a person, or the setting `engine.rest_hours`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rest_ended_by: Option<String>,
 }
 
-/// How much of its project a run has changed, beside the commit that its branch began at.
+/// The size of a run's changes, compared with the commit at which its branch began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RoomChanges {
-    /// Files that were added, changed or deleted.
+    /// Number of files that were added, changed or deleted.
     pub files: u32,
-    /// Lines.
+    /// Number of lines added.
     pub added: u64,
     pub removed: u64,
 }
@@ -214,14 +217,14 @@ impl From<history::RoomChanges> for RoomChanges {
     }
 }
 
-/// A program of an environment, and what its sandbox was measured to give.
+/// A program of an environment, with the isolation that was measured in its sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RoomAttested {
-    /// What it is: `service db`, `ready check of db`, `template of db`, `setup: npm ci`.
+    /// The program: `service db`, `ready check of db`, `template of db`, `setup: npm ci`.
     #[cfg_attr(feature = "openapi", schema(example = "service db"))]
     pub of: String,
-    /// What gave the sandbox, with its network.
+    /// The sandbox driver, with the network that it gave.
     pub driver: String,
     pub attestation: Attestation,
 }
@@ -272,20 +275,21 @@ impl From<stay::RoomAttested> for RoomAttested {
     }
 }
 
-/// Something that is left of a run that is gone.
+/// A resource of a removed run that still exists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Leak {
-    /// `process`, `port`, `container`, `volume`, `database`, `worktree`, `branch`, `mount`,
-    /// `socket`, `temp_files` and their like; `unchecked`: it could not be looked.
+    /// The kind of resource: `process`, `port`, `container`, `volume`, `database`, `worktree`,
+    /// `branch`, `mount`, `socket`, `temp_files` and others; `unchecked` if the check itself
+    /// failed.
     pub kind: String,
-    /// A number of a process or port, a path, a database.
+    /// The resource: the number of a process or port, a path, or a database.
     pub what: String,
-    /// The run whose it was, as far as it says.
+    /// The run to which it belonged, if that is known.
     pub session: Option<String>,
-    /// What a person can do.
+    /// What a person can do about it.
     pub how: String,
-    /// Whether it is ours for certain, so that `POST /api/rooms/fix` removes it.
+    /// Whether it certainly belongs to this server, so that `POST /api/rooms/fix` removes it.
     pub fixable: bool,
     pub bytes: Option<u64>,
 }
@@ -297,7 +301,7 @@ impl From<core::Leak> for Leak {
     }
 }
 
-/// Everything that no living run accounts for.
+/// All resources that belong to no living run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Leaks {
@@ -310,34 +314,34 @@ impl From<Vec<core::Leak>> for Leaks {
     }
 }
 
-/// What a run has done in its environment, against the commit that it began at.
+/// A run's changes in its environment, compared with the commit at which it began.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RoomWork {
     pub branch: Option<String>,
     pub base: Option<String>,
-    /// Files that differ.
+    /// Files with changes.
     pub files: u32,
     pub insertions: u64,
     pub deletions: u64,
-    /// Commits on the branch beyond the base.
+    /// Commits on the branch since the base.
     pub commits: u32,
-    /// A unified diff; its beginning only when `truncated`.
+    /// A unified diff. If `truncated`, only its beginning.
     pub diff: String,
     pub truncated: bool,
-    /// Changed files that other programs run by themselves once they are merged, such as `.envrc`.
+    /// Changed files that other programs run automatically after a merge, such as `.envrc`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs_later: Vec<RunsLater>,
 }
 
-/// A file that other programs run by themselves.
+/// A file that other programs run automatically.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunsLater {
-    /// From the top of the project.
+    /// Path relative to the top of the project.
     #[cfg_attr(feature = "openapi", schema(example = ".envrc"))]
     pub path: String,
-    /// What runs it, and when.
+    /// The program that runs it, and when.
     #[cfg_attr(
         feature = "openapi",
         schema(example = "your shell runs it when you enter the directory")
@@ -364,20 +368,21 @@ impl From<core::RoomWork> for RoomWork {
     }
 }
 
-/// What is to become of a run's work.
+/// A decision about a run's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RoomAction {
-    /// Merged into a branch of the project, or into what is checked out there.
+    /// Merges the work into a branch of the project, or into the branch that is checked out there.
     Merge,
-    /// On a branch of the project's repository, to be pushed; what is uncommitted is committed.
+    /// Creates a branch in the project's repository, ready to be pushed. Uncommitted changes are
+    /// committed.
     PrBranch,
-    /// The worktree stays.
+    /// Keeps the worktree.
     Keep,
-    /// The worktree goes; what is uncommitted becomes a commit on the run's branch first.
+    /// Removes the worktree. Uncommitted changes are first committed to the run's branch.
     Park,
-    /// Thrown away.
+    /// Discards the work.
     Discard,
 }
 
@@ -399,38 +404,38 @@ impl RoomAction {
 #[serde(deny_unknown_fields)]
 pub struct RoomDone {
     pub action: RoomAction,
-    /// Of a merge: the branch. Not given: what is checked out in the project.
+    /// For a merge: the target branch. Default: the branch that is checked out in the project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 250, example = "main"))]
     pub into: Option<String>,
-    /// Of a branch for a pull request: what to call it. Not given: as the run's branch is called.
+    /// For a pull request: the name of the new branch. Default: the name of the run's branch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 250, example = "mend-login"))]
     pub name: Option<String>,
-    /// What a commit says that is made for this: of what was not committed, or a merge. Not given: the
-    /// first line of the task.
+    /// Message of the commit that is made, of uncommitted changes or of a merge. Default: the first
+    /// line of the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 10000, example = "Fix the login"))]
     pub message: Option<String>,
-    /// Of a merge: the changed files that other programs run by themselves and that somebody has seen,
-    /// as `runs_later` of the run's work names them. A merge with others is refused.
+    /// For a merge: files from the `runs_later` list of the run's work that somebody has reviewed.
+    /// A merge that changes other such files is refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(max_items = 1000, example = json!([".envrc"])))]
     pub accept: Vec<String>,
 }
 
-/// Longest message of a commit, in bytes.
+/// Longest commit message, in bytes.
 const MESSAGE_BYTES: usize = 10_000;
-/// Most files that are accepted at once.
+/// Most files that one request may accept.
 const MOST_ACCEPTED: usize = 1000;
 
 impl RoomDone {
-    /// This and nothing else.
+    /// Creates a request with this action and no options.
     pub fn of(action: RoomAction) -> Self {
         Self { action, into: None, name: None, message: None, accept: Vec::new() }
     }
 
-    /// What is wrong with the values; empty when nothing is.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         let (merge, branch) =
@@ -482,7 +487,7 @@ impl From<RoomDone> for core::RoomDone {
     }
 }
 
-/// What somebody decided over a run's work, and what was done then.
+/// A decision about a run's work, and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RoomDecision {
@@ -490,13 +495,13 @@ pub struct RoomDecision {
     pub by: String,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub at: Timestamp,
-    /// One sentence.
+    /// The result in one sentence.
     pub said: String,
     pub branch: Option<String>,
-    /// Of a merge, what came of it; of what was discarded, by what it can be brought back for a
-    /// while.
+    /// After a merge, the resulting commit. After a discard, the commit from which the work can be
+    /// restored for some time.
     pub commit: Option<String>,
-    /// Where the worktree stays.
+    /// Path of the kept worktree.
     pub kept: Option<String>,
     pub warnings: Vec<String>,
 }
@@ -529,8 +534,8 @@ pub struct RoomDoneResult {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RoomUndo {
-    /// The snapshot: a step, `3`, for the files as they were before it; or the name of one in full,
-    /// `3.1`. Not given: the last one before the latest change.
+    /// The snapshot: a step such as `3`, for the files as they were before that step, or the full
+    /// name of a snapshot, such as `3.1`. Default: the last snapshot before the latest change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
         feature = "openapi",
@@ -540,7 +545,7 @@ pub struct RoomUndo {
 }
 
 impl RoomUndo {
-    /// What is wrong with the values; empty when nothing is.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         let number = |text: &str| {
             (1..=9).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
@@ -558,7 +563,7 @@ impl RoomUndo {
     }
 }
 
-/// What became of a file.
+/// The change of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -588,7 +593,7 @@ impl From<history::FileChange> for FileChange {
     }
 }
 
-/// A file, from the top of its worktree.
+/// A file, relative to the top of its worktree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RoomFile {
@@ -602,21 +607,21 @@ impl From<history::RoomFile> for RoomFile {
     }
 }
 
-/// Answer of `POST /api/runs/{id}/undo`: which files were brought back.
+/// Answer of `POST /api/runs/{id}/undo`: the files that were restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RoomUndone {
-    /// The snapshot that the files are in now.
+    /// The snapshot that the files now match.
     pub to: String,
-    /// The snapshot of what they were before: undoing to it undoes this.
+    /// A snapshot of the files before this undo. An undo to it reverts this undo.
     pub saved: String,
-    /// What was done to each file, at most 1,000 of them.
+    /// The change of each file, at most 1,000.
     pub files: Vec<RoomFile>,
-    /// How many more there are.
+    /// Number of further changed files.
     pub more: u32,
-    /// Files that could not be brought back, each with the reason.
+    /// Files that could not be restored, each with the reason.
     pub failed: Vec<String>,
-    /// Files that are too large to be saved: they stayed as they are.
+    /// Files that are too large for a snapshot and were not changed.
     pub left_out: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Runs (sessions) on the wire, their steps, and what can be asked of them.
+//! Runs (sessions), their steps, and the requests about them.
 
 use std::collections::BTreeMap;
 
@@ -15,27 +15,27 @@ use crate::{
     SandboxLevel, StepType, Verdict,
 };
 
-/// One run: an agent at work, from placement to end. Also served as a session.
+/// One run: one execution of an agent, from start to end. The API also calls it a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Run {
     #[cfg_attr(feature = "openapi", schema(value_type = String, example = "ses_0190b2c4d5e67000800000000000002a"))]
     pub id: SessionId,
-    /// A DNS label, unique among the runs that have not ended.
+    /// The name: a DNS label, unique among the runs that have not ended.
     #[cfg_attr(feature = "openapi", schema(example = "brave-otter-7k2"))]
     pub name: String,
-    /// The run that it was started for.
+    /// The run that started this one.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub parent_id: Option<SessionId>,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub agent_id: AgentId,
-    /// What its agent is called now. Only lists and single runs that are asked for say so; elsewhere
-    /// it is `null`.
+    /// The agent's current name. Only lists and requests for a single run return it; elsewhere it
+    /// is `null`.
     #[serde(default)]
     pub agent_name: Option<String>,
     pub task: String,
     pub status: RunStatus,
-    /// 0 is none.
+    /// Most steps of the run; 0 means no limit.
     pub step_limit: u32,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub created_at: Timestamp,
@@ -43,57 +43,57 @@ pub struct Run {
     pub started_at: Option<Timestamp>,
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub finished_at: Option<Timestamp>,
-    /// The agent's version when the run was made.
+    /// The agent's version when the run was created.
     pub agent_version: u32,
-    /// How often it was started; 0 before the first start. A restart after a crash raises it.
+    /// How often the run was started; 0 before the first start. A restart after a crash adds 1.
     pub epoch: u32,
-    /// The hive it was last placed on.
+    /// The hive on which it was last placed.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub hive: Option<HiveId>,
-    /// The question it waits for an answer to.
+    /// The question to which it waits for an answer.
     pub prompt: Option<String>,
-    /// The approval it waits for.
+    /// The approval for which it waits.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub approval_id: Option<ApprovalId>,
     pub final_answer: Option<String>,
-    /// `{"code","message",…}` of a failed run.
+    /// The error of a failed run: `{"code","message",…}`.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub error: Option<Value>,
     pub usage: Usage,
-    /// US dollars so far; `null` as soon as one call had no known price.
+    /// Cost in US dollars so far; `null` if the price of a call is not known.
     pub cost_usd: Option<f64>,
-    /// `cost_usd` is the most that it can be: the real cost of a call is not known, since it broke off or
-    /// its end was lost. Only lists and single runs that are asked for say so.
+    /// Whether `cost_usd` is an upper bound, because the real cost of a call is not known: the call
+    /// broke off, or its end was lost. Only lists and requests for a single run return it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cost_at_most: bool,
     pub step_count: u32,
-    /// Calls that were refused because they carried a planted secret. Only lists and single runs
-    /// that are asked for say so; elsewhere it is 0.
+    /// Number of calls that were refused because they contained a planted secret. Only lists and
+    /// requests for a single run return it; elsewhere it is 0.
     #[serde(default)]
     pub alarms: u32,
-    /// Why its last model call was not answered, while it has not ended and tries again. Only lists and
-    /// single runs that are asked for say so.
+    /// Why the last model call failed, while the run retries it. Only lists and requests for a
+    /// single run return it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
     pub model_call_count: u32,
     pub sandbox: SandboxLevel,
-    /// What that sandbox was measured to give; `null` until a command first runs in it.
+    /// The isolation that was measured in the sandbox; `null` until a command first runs in it.
     #[serde(default)]
     pub attestation: Option<Attestation>,
-    /// Its process, if its agent is a command and it was started.
+    /// Its process, if its agent runs a command and the command was started.
     #[serde(default)]
     pub process: Option<Process>,
-    /// What it works in, if it was given something of its own.
+    /// Its environment, if it has its own.
     #[serde(default)]
     pub room: Option<Room>,
-    /// Absolute path on the hive.
+    /// Absolute path of its working directory on the hive.
     pub workspace: String,
     pub forked_from: Option<ForkedFrom>,
-    /// Who asked for it: `admin`, the name of an API key, or a run's id.
+    /// Who created it: `admin`, the name of an API key, or the id of a run.
     pub created_by: String,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub colony: ColonyId,
-    /// The uid of the resource that it was started for.
+    /// The uid of the resource that owns it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub owner: Option<RecordId>,
@@ -101,21 +101,21 @@ pub struct Run {
     pub labels: BTreeMap<String, String>,
 }
 
-/// What a list shows of a run: `view=basic`.
+/// The short form of a run, for lists: `view=basic`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunBasic {
     #[cfg_attr(feature = "openapi", schema(value_type = String, example = "ses_0190b2c4d5e67000800000000000002a"))]
     pub id: SessionId,
-    /// A DNS label, unique among the runs that have not ended.
+    /// The name: a DNS label, unique among the runs that have not ended.
     #[cfg_attr(feature = "openapi", schema(example = "brave-otter-7k2"))]
     pub name: String,
-    /// The run that it was started for.
+    /// The run that started this one.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub parent_id: Option<SessionId>,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub agent_id: AgentId,
-    /// What its agent is called now; `null` in the answer to a kill.
+    /// The agent's current name; `null` in the answer to a kill.
     pub agent_name: Option<String>,
     pub task: String,
     pub status: RunStatus,
@@ -126,44 +126,45 @@ pub struct RunBasic {
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub finished_at: Option<Timestamp>,
     pub step_count: u32,
-    /// Calls that were refused because they carried a planted secret; 0 in the answer to a kill.
+    /// Number of calls that were refused because they contained a planted secret; 0 in the answer
+    /// to a kill.
     pub alarms: u32,
-    /// Why its last model call was not answered, while it has not ended and tries again.
+    /// Why the last model call failed, while the run retries it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
-    /// How often its command was started again.
+    /// Number of restarts of its command.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub restarts: u32,
-    /// Of the last attempt that ended.
+    /// Exit code of the last attempt that ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// Its command was asked to end, and has not yet.
+    /// Whether its command was asked to end and still runs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopping: bool,
-    /// Its command has ended and is started again soon.
+    /// Whether its command has ended and will be restarted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub restarting: bool,
-    /// What its model calls came to; not given when the price of one is not known.
+    /// Cost of its model calls in US dollars; omitted if the price of a call is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
-    /// `cost_usd` is the most that it can be: the real cost of a call is not known.
+    /// Whether `cost_usd` is an upper bound, because the real cost of a call is not known.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cost_at_most: bool,
-    /// The directory of the project that it works on; not given where it has none.
+    /// The directory of the project that it works on; omitted if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
-    /// The branch that has its work.
+    /// The branch that contains its work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
-    /// How much its work changes beside the commit that its branch began at.
+    /// The size of its changes, compared with the commit at which its branch began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changes: Option<RoomChanges>,
-    /// What was decided over its work.
+    /// The decision about its work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub done: Option<RoomAction>,
-    /// Whether its worktree waits for that.
+    /// Whether its worktree is kept until somebody decides about the work.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub undecided: bool,
 }
@@ -249,27 +250,28 @@ impl From<SessionRow> for Run {
     }
 }
 
-/// Millionths as dollars: exact to the millionth far beyond any real bill (2^53 millionths are
-/// nine thousand million dollars).
+/// Converts millionths to dollars. Exact to the millionth up to 2^53 millionths, which are nine
+/// thousand million dollars.
 #[expect(clippy::cast_precision_loss, reason = "rounding begins beyond 9e9 dollars")]
 fn dollars(microusd: u64) -> f64 {
     microusd as f64 / 1e6
 }
 
-/// What a run's sandbox was measured to give: the gist of a signed record.
+/// The isolation that was measured in a run's sandbox: a summary of a signed record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Attestation {
-    /// Names the record: its BLAKE3 in hexadecimal.
+    /// Digest of the record (BLAKE3, hexadecimal), which identifies it.
     pub digest: String,
-    /// The level that was promised.
+    /// The level that was requested.
     pub asked: SandboxLevel,
-    /// The level that was proved. `none` proves nothing, and promises nothing.
+    /// The level that the measurement proved. `none` means no isolation.
     pub achieved: SandboxLevel,
-    /// When it was measured; one measurement serves all runs of a configuration and kernel.
+    /// Time of the measurement. All runs with the same configuration and kernel share one
+    /// measurement.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub at: Timestamp,
-    /// Fingerprint of the key that signed the record, the one of the log's checkpoints.
+    /// Fingerprint of the key that signed the record. The same key signs the log's checkpoints.
     pub signer: Option<String>,
 }
 
@@ -280,20 +282,21 @@ impl From<attest::AttestationRef> for Attestation {
     }
 }
 
-/// The whole record of a measurement.
+/// The whole record of a sandbox measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AttestationRecord {
     pub digest: String,
-    /// What its signature is worth here and now: `holds`, `unsigned`, `unknown_key` or `broken`.
+    /// Result of verifying the signature on this server: `holds`, `unsigned`, `unknown_key` or
+    /// `broken`.
     pub seal: String,
-    /// `driver`, `asked`, `achieved`, `at`, `took_us`, `kernel`, `config`, `checks` (each with
-    /// `name`, `expected`, `measured`, `pass`) and `bounds` (`limit`, `enforced_by`, `remark`).
-    /// The digest is made over this member's compact text as it stands here.
+    /// The record: `driver`, `asked`, `achieved`, `at`, `took_us`, `kernel`, `config`, `checks`
+    /// (each with `name`, `expected`, `measured`, `pass`) and `bounds` (`limit`, `enforced_by`,
+    /// `remark`). The digest is computed over exactly this compact text.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub attestation: RawJson,
-    /// `{"signer","signature"}`: Ed25519 over `overmind attestation 1`, a zero byte and the
-    /// digest's 32 bytes.
+    /// `{"signer","signature"}`: an Ed25519 signature over the text `overmind attestation 1`, a
+    /// zero byte and the 32 bytes of the digest.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub signature: Option<Value>,
 }
@@ -311,7 +314,7 @@ impl From<attest::Kept> for AttestationRecord {
     }
 }
 
-/// The run and step that a run was forked from.
+/// The run and step from which a run was forked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ForkedFrom {
@@ -321,7 +324,7 @@ pub struct ForkedFrom {
     pub step: u32,
 }
 
-/// Tokens. `input_tokens` counts all prompt tokens, cached ones included.
+/// Tokens. `input_tokens` counts all prompt tokens, including cached ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Usage {
@@ -359,7 +362,7 @@ pub struct Step {
     pub id: StepId,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub run_id: SessionId,
-    /// From 0, without gaps.
+    /// Index of the step, from 0, without gaps.
     pub idx: u32,
     #[serde(rename = "type")]
     pub kind: StepType,
@@ -372,7 +375,7 @@ pub struct Step {
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub finished_at: Option<Timestamp>,
     pub error: Option<String>,
-    /// The turn it belongs to, from 0.
+    /// Index of its turn, from 0.
     pub turn: u32,
 }
 
@@ -398,55 +401,57 @@ impl From<StepRow> for Step {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RunCreate {
-    /// The agent's id, or its exact name.
+    /// The agent's id or exact name.
     #[cfg_attr(feature = "openapi", schema(example = "fixer"))]
     pub agent_id: String,
-    /// What to do. May be empty.
+    /// The task for the agent. May be empty.
     #[cfg_attr(feature = "openapi", schema(example = "fix the failing test"))]
     pub task: String,
-    /// Not given: the agent's `max_steps`. 0: none.
+    /// Most steps of the run; 0 means no limit. Default: the agent's `max_steps`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_limit: Option<u32>,
-    /// Absolute directory on the server. Not given: `engine.workspace`, or an empty
-    /// private directory where that is not set.
+    /// Absolute directory on the server. Default: `engine.workspace`, or an empty private directory
+    /// if that is not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
-    /// What to call it: 1 to 63 small letters, digits and hyphens. Not given: a generated one.
+    /// The run's name: 1 to 63 small letters, digits and hyphens. Default: a generated name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 63, example = "mend-tests"))]
     pub name: Option<String>,
-    /// The run that it is started for: an id, or the name of one that has not ended.
+    /// The parent run: an id, or the name of a run that has not ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
-    /// In place of the agent's own command, for this run. An empty `argv` takes the agent's.
+    /// Replaces the agent's command for this run. An empty `argv` keeps the agent's `argv`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Command>,
-    /// In place of the agent's sandbox, for this run of an agent that is a command: a stronger one.
+    /// Replaces the sandbox of an agent that runs a command, for this run. It must be stronger than
+    /// the agent's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxLevel>,
-    /// What it is to work in. Not given: its own worktree in
-    /// a git repository, and elsewhere the directory itself.
+    /// The environment that the run gets. Default: its own worktree in a git repository, and
+    /// otherwise the directory itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub room: Option<RoomWish>,
-    /// Whether it rests after its answer (`idle`), keeps what it works in, and goes on with what is sent,
-    /// until it is stopped or its work is decided. Not given: only a program that takes more input for as
-    /// long as it runs does.
+    /// Whether the run becomes `idle` after its answer, keeps its environment, and continues when
+    /// it gets a message, until it is stopped or its work is decided. By default, only a program
+    /// that reads further input does so, while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<bool>,
-    /// By what it is found: `{"app": "web"}`, with the syntax of labels of Kubernetes.
+    /// Labels for selecting runs, such as `{"app": "web"}`, with the syntax of Kubernetes labels.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Names of contexts whose values and prompt it is given, at most 16.
+    /// Names of contexts whose values and prompt the run gets, at most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(max_items = 16))]
     pub contexts: Vec<String>,
-    /// What it and all runs that it starts may spend in all. An admin raises it with `PUT /api/budgets`.
+    /// Most that this run and all runs below it may spend together. An admin can raise it with `PUT
+    /// /api/budgets`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<RunBudget>,
 }
 
 impl RunCreate {
-    /// What is wrong with the values; empty when nothing is.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         refuse_blank(&mut errors, "agent_id", &self.agent_id);
@@ -475,13 +480,13 @@ impl RunCreate {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RunInput {
-    /// Not blank.
+    /// The message. Must not be blank.
     #[cfg_attr(feature = "openapi", schema(min_length = 1))]
     pub message: String,
 }
 
 impl RunInput {
-    /// What is wrong with the values; empty when nothing is.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         refuse_blank(&mut errors, "message", &self.message);
@@ -495,14 +500,15 @@ impl RunInput {
 #[serde(deny_unknown_fields)]
 pub struct ApprovalAnswer {
     pub decision: Verdict,
-    /// Sent to the agent when denied, and kept in the log. At most 2,000 characters.
+    /// The reason, at most 2,000 characters. The log keeps it, and the agent gets it if the
+    /// approval is denied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 2000))]
     pub reason: Option<String>,
 }
 
 impl ApprovalAnswer {
-    /// What is wrong with the values; empty when nothing is.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         if let Some(reason) = &self.reason {
@@ -524,14 +530,14 @@ pub struct ForkRequest {
     /// Replaces the agent's role text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// What to call the fork: 1 to 63 small letters, digits and hyphens. Not given: a generated one.
+    /// The fork's name: 1 to 63 small letters, digits and hyphens. Default: a generated name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 63, example = "try-again"))]
     pub name: Option<String>,
 }
 
 impl ForkRequest {
-    /// What is wrong with the values; empty when nothing is.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         for (field, value) in [("model", &self.model), ("prompt", &self.prompt)] {
@@ -553,10 +559,11 @@ impl ForkRequest {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ToolCallRequest {
-    /// An unknown or forbidden name is answered by the tool gateway, with status 200.
+    /// The tool's name. If it is unknown or forbidden, the tool gateway reports that, with status
+    /// 200.
     #[cfg_attr(feature = "openapi", schema(example = "run_shell"))]
     pub tool_name: String,
-    /// An object; not given: `{}`.
+    /// The arguments, an object. Default: `{}`.
     #[serde(default = "empty_object")]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub args: Value,
@@ -567,7 +574,7 @@ pub(crate) fn empty_object() -> Value {
 }
 
 impl ToolCallRequest {
-    /// What is wrong with the values; empty when nothing is.
+    /// Returns the mistakes in the fields; empty if there are none.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         crate::problem::refuse_non_object(&mut errors, "args", &self.args);
@@ -575,16 +582,16 @@ impl ToolCallRequest {
     }
 }
 
-/// What a re-decision of a run from its log found.
+/// The result of replaying a run's decisions from its log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct VerifyReport {
-    /// No divergence.
+    /// Whether all replayed decisions are the same as the logged ones.
     pub ok: bool,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub run_id: SessionId,
     pub events: u64,
-    /// Events that were decided again and compared.
+    /// Number of events that were decided again and compared.
     pub decided: u64,
     pub divergence: Option<Divergence>,
 }
@@ -598,13 +605,13 @@ pub struct Divergence {
     pub decided: String,
 }
 
-/// Two runs laid side by side.
+/// A comparison of two runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Diff {
     pub a: Run,
     pub b: Run,
-    /// Steps that are equal from the start on.
+    /// Number of steps at the start that are equal in both runs.
     pub common: u32,
     pub rows: Vec<DiffRow>,
 }

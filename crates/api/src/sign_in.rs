@@ -3,12 +3,12 @@
 use overmind_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// A link that signs a browser in, once: answer of `POST /api/sign-in/links`.
+/// A link that signs in one browser, once: answer of `POST /api/sign-in/links`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SignInLink {
-    /// Path and query on this server. Whoever opens it and presses its button first acts as you for
-    /// twelve hours; opening it alone does nothing.
+    /// Path and query on this server. The first person who opens the link and presses its button
+    /// acts as you for twelve hours. Opening the link alone does nothing.
     #[cfg_attr(feature = "openapi", schema(example = "/login?code=…"))]
     pub path: String,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]

@@ -1,4 +1,4 @@
-//! What a run left behind: events, tool calls, model calls, and the timeline that joins them.
+//! The records of a run: events, tool calls, model calls, and the timeline that joins them.
 
 use overmind_core::ids::{AgentId, EffectId, SessionId, StepId};
 use overmind_core::store::{LogEvent, StreamId};
@@ -13,23 +13,23 @@ use crate::{RawJson, RunStatus, Step};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Event {
-    /// `<stream>.<seq>`.
+    /// The id of the event, `<stream>.<seq>`.
     pub id: String,
-    /// `null` for events of the system.
+    /// The run; `null` for events of the system.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub run_id: Option<SessionId>,
-    /// Dotted, lower case: `run.queued`.
+    /// The kind, in lower case with dots: `run.queued`.
     #[serde(rename = "type")]
     pub kind: String,
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub payload_json: RawJson,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub ts: Timestamp,
-    /// Place in its stream, from 1, without gaps.
+    /// Position in its stream, from 1, without gaps.
     pub seq: u64,
-    /// Place in the order of all commits, from 1.
+    /// Position in the order of all commits, from 1.
     pub global: u64,
-    /// BLAKE3 of the event and the hash before it, in hexadecimal.
+    /// BLAKE3 of the event and the previous hash, in hexadecimal.
     #[cfg_attr(feature = "openapi", schema(min_length = 64, max_length = 64))]
     pub hash: String,
 }
@@ -69,7 +69,7 @@ pub struct ToolCall {
     pub id: EffectId,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub run_id: SessionId,
-    /// `null` for a direct call over the API.
+    /// The step; `null` for a direct call through the API.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub step_id: Option<StepId>,
     pub tool_name: String,
@@ -77,7 +77,8 @@ pub struct ToolCall {
     pub args_json: Value,
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub result_json: Value,
-    /// False when the tool is not registered or not in the agent's allow-list.
+    /// Whether the call was allowed. False if the tool is not registered or not in the agent's
+    /// allow-list.
     pub allowed: bool,
     pub latency_ms: u64,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
@@ -90,11 +91,12 @@ pub struct ToolCall {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ModelCall {
-    /// `eff_…` of the run's own, `call_…` of one of a program that the gateway passed on.
+    /// The id: `eff_…` for the run's own calls, `call_…` for calls that the gateway passed on for a
+    /// program.
     pub id: String,
-    /// `engine` or `gateway`.
+    /// The origin of the call: `engine` or `gateway`.
     pub via: String,
-    /// What that program calls its own session: `x-claude-code-session-id`, or Codex' `session_id`.
+    /// The program's own id of its session: `x-claude-code-session-id`, or Codex' `session_id`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_session: Option<String>,
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
@@ -102,8 +104,8 @@ pub struct ModelCall {
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub agent_id: Option<AgentId>,
     pub model: String,
-    /// `{kind, model, messages_total, new_messages, tools, request_hash}`: messages that an
-    /// earlier call of the run carried are not repeated.
+    /// `{kind, model, messages_total, new_messages, tools, request_hash}`. Messages that an earlier
+    /// call of the run sent are not repeated.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub request_json: Value,
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
@@ -121,15 +123,15 @@ pub struct ModelCall {
 
 /// One entry of a run's timeline: `{"kind","ts","data"}`.
 ///
-/// A step appears again each time its state changes.
+/// A step appears again with each change of its state.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Timeline {
-    /// `event`, `step`, `tool_call` or `model_call`.
+    /// The kind: `event`, `step`, `tool_call` or `model_call`.
     pub kind: &'static str,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub ts: Timestamp,
-    /// The full row, by `kind`.
+    /// The full row of this kind.
     pub data: TimelineData,
 }
 

@@ -1,4 +1,4 @@
-//! Secrets, services and grants. Values of secrets go in and never come out.
+//! Secrets, services and grants. The API accepts the values of secrets and never returns them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use overmind_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A text that never shows itself in a debug print.
+/// A text that debug output hides.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(transparent)]
@@ -35,10 +35,10 @@ impl fmt::Debug for SecretText {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SecretPut {
-    /// At least 8 characters and at most 32768 bytes; white space around it is dropped.
+    /// The value, at least 8 characters and at most 32768 bytes. White space around it is removed.
     #[cfg_attr(feature = "openapi", schema(write_only))]
     pub value: SecretText,
-    /// Older versions that stay, to go back to; 0 to 20.
+    /// Number of older versions to keep for a rollback, 0 to 20.
     #[serde(default)]
     pub keep: u32,
 }
@@ -54,34 +54,34 @@ pub struct SecretRotate {
     /// The version whose value becomes the newest again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore: Option<u32>,
-    /// With `value`: older versions that stay; 0 to 20.
+    /// With `value`: number of older versions to keep, 0 to 20.
     #[serde(default)]
     pub keep: u32,
 }
 
-/// Body of `POST /api/vault/import`: all are set, or none.
+/// Body of `POST /api/vault/import`. Either all secrets are set or none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SecretImport {
-    /// By name, at most 200.
+    /// The secrets by name, at most 200.
     #[cfg_attr(feature = "openapi", schema(write_only))]
     pub secrets: BTreeMap<String, SecretText>,
 }
 
-/// A secret, without its value.
+/// A secret without its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SecretInfo {
     pub name: String,
     pub version: u32,
-    /// All that are kept, the newest first.
+    /// The versions that are kept, newest first.
     pub versions: Vec<u32>,
-    /// When this version was set, and by whom.
+    /// When this version was set.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub created_at: Timestamp,
     pub created_by: String,
-    /// How often it was used, and when last.
+    /// Number of uses.
     pub uses: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
@@ -89,22 +89,24 @@ pub struct SecretInfo {
     /// Why it cannot be used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// The server's environment has a credential of this name, too. This one goes before it.
+    /// Whether the server's environment also has a credential of this name. This secret overrides
+    /// it.
     pub shadows_environment: bool,
 }
 
-/// The vault as a whole.
+/// The state of the whole vault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct VaultInfo {
-    /// Why nothing can be decrypted, and what to do.
+    /// Why nothing can be decrypted, and how to fix it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locked: Option<String>,
-    /// `key_file`, `keyring` or `passphrase`; not given while there is no key.
+    /// How the master key is protected: `key_file`, `keyring` or `passphrase`; omitted while there
+    /// is no key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protection: Option<String>,
     pub secrets: u64,
-    /// Secrets that do not open.
+    /// Number of secrets that cannot be decrypted.
     pub damaged: u64,
 }
 
@@ -123,36 +125,36 @@ pub struct VaultPassphrase {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ServiceInfo {
     pub name: String,
-    /// `built_in`, `declared` by the API, or `file`: by the server's own.
+    /// The origin: `built_in`, `declared` through the API, or `file` (in the server's file).
     pub origin: String,
-    /// There is a key for it, or it needs none.
+    /// Whether the service can be used: it has a key, or needs none.
     pub ready: bool,
-    /// The declaration, as in [`ServicePut`].
+    /// The declaration, the same as in [`ServicePut`].
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub service: Value,
 }
 
-/// Body of `PUT /api/vault/services/{name}`: a declaration with `base_url`, `auth` (`bearer`, `header
-/// NAME`, `query NAME`, `basic USER` or `none`), `secret`, `allow` (a list of `{"methods", "path"}`),
-/// and perhaps `key_optional`, `plaintext`, `headers`, `limits`, `kind`, `actions`.
+/// Body of `PUT /api/vault/services/{name}`: a declaration with `base_url`, `auth` (`bearer`,
+/// `header NAME`, `query NAME`, `basic USER` or `none`), `secret`, `allow` (a list of `{"methods",
+/// "path"}`), and optionally `key_optional`, `plaintext`, `headers`, `limits`, `kind`, `actions`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(transparent)]
 #[cfg_attr(feature = "openapi", schema(value_type = Object))]
 pub struct ServicePut(pub Value);
 
-/// Body of `POST /api/vault/grants` and `POST /api/vault/grants/revoke`: `agent` and one of the
-/// others. In each `*` stands for any characters.
+/// Body of `POST /api/vault/grants` and `POST /api/vault/grants/revoke`: `agent`, and either
+/// `secret` or `service`. In each, `*` matches any characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct GrantPut {
-    /// Names of agents.
+    /// Name pattern of agents.
     pub agent: String,
-    /// Names of secrets, to have in the environment of a command.
+    /// Name pattern of secrets that the agents' commands may get as environment variables.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
-    /// Names of services, to call.
+    /// Name pattern of services that the agents may call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
 }
@@ -162,7 +164,7 @@ pub struct GrantPut {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GrantInfo {
     pub agent: String,
-    /// `secret` or `service`.
+    /// What is granted: `secret` or `service`.
     pub kind: String,
     pub object: String,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
@@ -170,13 +172,13 @@ pub struct GrantInfo {
     pub created_by: String,
 }
 
-/// Body of `POST /mesh/api`. The token says who calls.
+/// Body of `POST /mesh/api`. The token identifies the caller.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ApiProxyRequest {
     pub service: String,
-    /// The name of one of its actions.
+    /// The name of one of the service's actions.
     pub action: String,
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
@@ -188,7 +190,7 @@ pub struct ApiProxyRequest {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ApiProxyReply {
     pub success: bool,
-    /// What the service answered: JSON, or a text.
+    /// The service's answer: JSON, or a text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub data: Option<Value>,

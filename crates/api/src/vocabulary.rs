@@ -1,6 +1,6 @@
-//! Closed sets of words on the wire, each the mirror of an enum of `core`.
+//! Closed sets of words in the API, each a copy of an enum of `core`.
 //!
-//! They are separate types because core's own spelling belongs to the log: renaming a word there
+//! They are separate types because the spelling in core belongs to the log: renaming a word there
 //! must be a compile error here, not a silent change of the public contract.
 
 use overmind_core::{agent, budget, inbox, row, sandbox, tool};
@@ -17,14 +17,14 @@ macro_rules! words {
         }
 
         impl $name {
-            /// Every word, in the order of the documentation.
+            /// All words, in the order of the documentation.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word),+ }
             }
 
-            /// The word's value; `None` for a word outside the set.
+            /// Returns the value of a word; `None` if the word is not in the set.
             pub fn parse(text: &str) -> Option<Self> {
                 match text { $($word => Some(Self::$variant),)+ _ => None }
             }
@@ -60,123 +60,125 @@ words! {
         Removed = "removed",
     }
 
-    /// What costs are grouped by.
+    /// How costs are grouped.
     CostBy = budget::CostBy {
         Agent = "agent",
         Model = "model",
         Session = "session",
-        /// Who calls models without a run: an API key, by name, or `admin`.
+        /// By caller, for calls without a run: the name of an API key, or `admin`.
         Key = "key",
         Day = "day",
     }
 
-    /// The window after which a limit resets, by the calendar of UTC.
+    /// The window after which a limit resets, in UTC.
     Period = budget::Period {
-        /// From midnight to midnight.
+        /// Resets at midnight.
         Day = "day",
-        /// From Monday, midnight.
+        /// Resets on Monday at midnight.
         Week = "week",
-        /// From midnight of the first.
+        /// Resets at midnight on the first of the month.
         Month = "month",
-        /// For ever.
+        /// Never resets.
         Total = "total",
     }
 
-    /// What becomes of calls whose price is not known, where a limit in dollars applies.
+    /// How calls are handled whose price is not known, if a limit in dollars applies.
     UnknownPrice = budget::UnknownPrice {
-        /// They are refused.
+        /// The calls are refused.
         Deny = "deny",
-        /// They are let through, and counted as calls without a price.
+        /// The calls are allowed, and counted as calls without a price.
         Allow = "allow",
     }
 
-    /// What a second run of the same effect would do.
+    /// The result of repeating an effect.
     EffectClass = tool::EffectClass {
-        /// Changes nothing.
+        /// The effect changes nothing.
         Pure = "pure",
-        /// Changes the same thing in the same way.
+        /// A repetition has the same result.
         Idempotent = "idempotent",
-        /// Never repeated blindly.
+        /// The effect must not be repeated blindly.
         Once = "once",
     }
 
-    /// What is wanted of a human.
+    /// The kind of answer that an item needs from a human.
     InboxKind = inbox::InboxKind {
         /// Consent to one action.
         Approval = "approval",
-        /// Words.
+        /// A text that answers a question.
         Question = "question",
-        /// More of a limit.
+        /// A higher limit.
         Raise = "raise",
-        /// What becomes of the work that a run of a resource left.
+        /// A decision about the work of a run that a resource owned.
         Work = "work",
     }
 
-    /// Where an item of the inbox stands; only open ones can be answered.
+    /// The state of an item of the inbox. Only open items can be answered.
     InboxState = inbox::InboxState {
         Open = "open",
         Approved = "approved",
         Denied = "denied",
         Answered = "answered",
-        /// Approved when it was too late: the approval is asked for again, as another item.
+        /// It was approved too late. The approval is requested again, as another item.
         Expired = "expired",
-        /// What asked has ended.
+        /// The run or resource that created it has ended.
         Withdrawn = "withdrawn",
     }
 
-    /// What to do about an effect whose outcome a crash has hidden.
+    /// How a run handles an effect whose outcome was lost in a crash.
     OnUnknown = agent::OnUnknown {
-        /// Wait for a human.
+        /// Waits for a human.
         Ask = "ask",
-        /// Do it again.
+        /// Repeats the effect.
         Retry = "retry",
-        /// Tell the agent and go on.
+        /// Reports it to the agent and continues.
         Report = "report",
     }
 
-    /// Who decides a run's next action.
+    /// How a run's next action is decided.
     Policy = agent::PolicyKind {
-        /// By the model's name.
+        /// By the name of the model.
         Auto = "auto",
-        /// The text rules; needs no model.
+        /// By text rules, without a model.
         Deterministic = "deterministic",
-        /// A model decides each turn.
+        /// By a model, in each turn.
         Model = "model",
     }
 
-    /// What an API key may do. Of viewer, operator and admin each can do what the one before it can;
-    /// mcp, model and runs are scopes for programs that do one thing.
+    /// The rights of an API key. An operator can do everything that a viewer can, and an admin
+    /// everything that an operator can. `mcp`, `model` and `runs` are scopes for programs with one
+    /// purpose.
     Role = row::Role {
-        /// Calls tools by MCP, and nothing else.
+        /// Calls tools with MCP, and nothing else.
         Mcp = "mcp",
-        /// Calls models by the gateway, and nothing else.
+        /// Calls models through the gateway, and nothing else.
         Model = "model",
-        /// Reads everything but settings and keys.
+        /// Reads everything except settings and keys.
         Viewer = "viewer",
         /// Starts and ends runs, reads their logs, answers the inbox, and nothing else.
         Runs = "runs",
-        /// Also creates and changes agents and runs, and answers questions; bounded by sandboxes.
+        /// Also creates and changes agents and runs, and answers questions; limited by sandboxes.
         Operator = "operator",
-        /// Everything.
+        /// May do everything.
         Admin = "admin",
     }
 
-    /// Where a run stands.
+    /// The state of a run.
     RunStatus = row::SessionStatus {
         Queued = "queued",
         Running = "running",
-        /// It asked a question: see the run's `prompt`.
+        /// The run asked a question and waits for the answer: see its `prompt`.
         AwaitingInput = "awaiting_input",
-        /// An action needs a human's consent: see `approval_id` and `prompt`.
+        /// An action of the run waits for a human's consent: see `approval_id` and `prompt`.
         AwaitingApproval = "awaiting_approval",
-        /// It has given its answer, and rests until somebody says more, stops it, or decides its work.
+        /// The run has given its answer, and waits until somebody sends a message, stops it, or
+        /// decides about its work.
         Idle = "idle",
         Succeeded = "succeeded",
         Failed = "failed",
         Canceled = "canceled",
     }
 
-    /// How strongly a run's commands are kept apart from the host.
+    /// How strongly a run's commands are isolated from the host.
     SandboxLevel = sandbox::SandboxLevel {
         None = "none",
         Namespace = "namespace",
@@ -184,7 +186,7 @@ words! {
         Microvm = "microvm",
     }
 
-    /// What a step is.
+    /// The kind of a step.
     StepType = row::StepKind {
         Plan = "plan",
         Tool = "tool",
@@ -195,15 +197,15 @@ words! {
     }
 }
 
-/// How much of each run an answer tells.
+/// How many fields of each run an answer contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RunView {
-    /// All that is known.
+    /// All fields.
     #[default]
     Full,
-    /// What a list shows: less than half of it.
+    /// The fields for a list, less than half of all.
     Basic,
 }
 
@@ -215,14 +217,14 @@ impl RunView {
         }
     }
 
-    /// The word's value; `None` for a word outside the set.
+    /// Returns the value of a word; `None` if the word is not in the set.
     pub fn parse(text: &str) -> Option<Self> {
         [Self::Full, Self::Basic].into_iter().find(|view| view.as_str() == text)
     }
 }
 
 impl RunStatus {
-    /// Ended for good.
+    /// Returns whether a run in this state has ended for good.
     pub fn is_terminal(self) -> bool {
         row::SessionStatus::from(self).is_terminal()
     }

@@ -1,4 +1,4 @@
-//! A document that somebody sends: read strictly, with every mistake by its path.
+//! Reads a document strictly, and reports every mistake with its path.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::kind_of;
 /// `apiVersion` of every document.
 pub const RESOURCE_API_VERSION: &str = "overmind/v1";
 
-/// Name that the paths of the API use for something else.
+/// A name that the paths of the API use for something else.
 const RESERVED: &str = "watch";
 
 const FIELDS: &[&str] = &["apiVersion", "kind", "metadata", "spec", "status"];
@@ -30,7 +30,7 @@ const METADATA: &[&str] = &[
     "uid",
 ];
 
-/// What a document wants. `status` and what the server fills in are not read.
+/// The content of a document. `status` and fields that the server sets are not read.
 #[derive(Clone, Debug)]
 pub struct Manifest {
     pub info: &'static KindInfo,
@@ -40,16 +40,17 @@ pub struct Manifest {
     pub finalizers: Option<Vec<String>>,
     pub owner: Option<OwnerWish>,
     pub resource_version: Option<u64>,
-    /// An object. Checked by the kind later.
+    /// The spec, an object. The kind checks it later.
     pub spec: Value,
 }
 
 impl Manifest {
-    /// Reads a document: its envelope, not its spec.
+    /// Reads the envelope of a document, without its spec.
     ///
     /// # Errors
     ///
-    /// Every mistake, by its path in the document; where the kind is known, those of the spec too.
+    /// Returns every mistake with its path in the document, including those of the spec if the kind
+    /// is known.
     pub fn read(document: &Value) -> Result<Self, Vec<FieldError>> {
         let Some(fields) = document.as_object() else {
             return Err(vec![FieldError::new(

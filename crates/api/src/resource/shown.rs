@@ -1,4 +1,5 @@
-//! What is kept elsewhere, as resources: agents, sessions, secrets, and the parts of the program.
+//! Shows objects that are stored elsewhere as resources: agents, sessions, secrets, and the parts
+//! of the program.
 
 use overmind_core::ids::ColonyId;
 use overmind_core::record::KindInfo;
@@ -9,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::{OwnerReference, RESOURCE_API_VERSION, Resource, ResourceMeta, kind_title};
 use crate::{Agent, Loop, LoopState, MemoryItem, RoomChanges, Run, RunStatus, SecretInfo, Status};
 
-/// Takes `names` out of what a type of the wire says.
+/// Removes the fields `names` from a body, and returns those that are not null, in camelCase.
 fn take(body: &mut Map<String, Value>, names: &[&str]) -> Map<String, Value> {
     let camel = |name: &str| {
         let mut parts = name.split('_');
@@ -55,7 +56,7 @@ impl Resource {
         }
     }
 
-    /// A part of the program, of which there is one.
+    /// Creates the resource of a part that exists once in the program.
     fn part(info: &KindInfo, name: &str, since: Timestamp, status: Value) -> Self {
         let uid = format!("{}-{name}", info.name);
         Self { status, ..Self::shown(info, name, uid, since) }
@@ -166,7 +167,8 @@ impl Resource {
         Self { spec: Value::Object(spec), status: Value::Object(status), ..one }
     }
 
-    /// The parts of the program that there is one of: hive, colony, swarm, cortex, oracle, akasha.
+    /// Returns the resource of a part that exists once: hive, colony, swarm, cortex, oracle,
+    /// akasha.
     pub fn of_status(info: &KindInfo, status: &Status) -> Option<Self> {
         let (since, phase) = (status.started_at, &status.ready.state);
         let (running, queued, capacity) = (status.running, status.queued, status.capacity);
@@ -195,7 +197,7 @@ impl Resource {
         Some(Self::part(info, name, since, shown))
     }
 
-    /// A loop of the server, which is there `since` it started.
+    /// Returns the resource of a loop. Its creation time is `since`, when the server started.
     pub fn of_loop(one: &Loop, since: Timestamp) -> Self {
         let mut status = json!({"phase": one.state.as_str(), "passes": one.passes,
             "errors": one.errors});
@@ -208,7 +210,7 @@ impl Resource {
     }
 }
 
-/// What is so about a run, as others of Kubernetes say it.
+/// Returns the conditions of a run, in the form of Kubernetes.
 fn conditions(run: &Run) -> Value {
     let over = matches!(run.status, RunStatus::Succeeded | RunStatus::Failed | RunStatus::Canceled);
     let asks = matches!(run.status, RunStatus::AwaitingInput | RunStatus::AwaitingApproval);
