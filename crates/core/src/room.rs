@@ -146,6 +146,16 @@ pub fn about(task: &str) -> String {
     }
 }
 
+/// What a worktree was made from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RoomOrigin {
+    /// A directory in no repository, or in none that was looked for.
+    Directory,
+    /// The repository that has its shared git directory there.
+    Repository(PathBuf),
+}
+
 /// An environment that was created, as the log and lists show it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomMade {
@@ -174,6 +184,9 @@ pub struct RoomMade {
     /// may write there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bounded: bool,
+    /// What the worktree was made from; absent where there is none, and of those made before this was noted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<RoomOrigin>,
     /// The sandbox level that the project requires for commands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxLevel>,

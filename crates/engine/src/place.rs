@@ -59,7 +59,7 @@ impl Engine {
             let (workspace, project) = (row.workspace.clone(), true);
             let reach = match self.lent_reach(by, row).await? {
                 Some(lent) => lent,
-                None => self.reach(by, &workspace).await?,
+                None => self.reach(by, &workspace, true).await?,
             };
             return Ok(Place { workspace, project, reach });
         }
@@ -71,7 +71,7 @@ impl Engine {
             }
             None | Some(_) => self.workspace(by, wanted).await?,
         };
-        let reach = self.reach(by, &workspace).await?;
+        let reach = self.reach(by, &workspace, wanted.is_some()).await?;
         Ok(Place { workspace, project: wanted.is_some(), reach })
     }
 
@@ -82,10 +82,12 @@ impl Engine {
         by: &Caller,
         parent: &SessionRow,
     ) -> Result<Option<Option<RoomReach>>, EngineError> {
-        if by.child_of != Some(parent.id) {
-            return Ok(None);
-        }
         let room = self.spec_of(parent.id).await?.room;
+        if by.child_of != Some(parent.id) {
+            // Who names a parent of somebody else's reaches no more than that one does.
+            let bounded = room.and_then(|room| room.reach).filter(|_| by.is_admin());
+            return Ok(bounded.map(Some));
+        }
         // Its project is not what it works in.
         Ok(room.filter(|_| parent.has_worktree()).map(|room| room.reach))
     }
@@ -96,9 +98,10 @@ impl Engine {
         &self,
         by: &Caller,
         workspace: &str,
+        is_named: bool,
     ) -> Result<Option<RoomReach>, EngineError> {
         let is_person = matches!(by.rights, Rights::Role(_)) && by.child_of.is_none();
-        if by.is_admin() && is_person {
+        if by.is_admin() && is_person && is_named {
             return Ok(None);
         }
         let (home, place) = (resolved(&self.cortex.config.workspace), Path::new(workspace));

@@ -163,7 +163,7 @@ impl Engine {
         let new = SessionId::mint(&*self.cortex.ids);
         let mut repeat = Repeat::new(id, fork, new, by, now, self.cortex.gate.is_some());
         repeat.files = files;
-        repeat.reach = self.reach(by, &self.find_session(id).await?.workspace).await?;
+        repeat.reach = self.reach(by, &self.find_session(id).await?.workspace, true).await?;
         let mut after = 0;
         'log: loop {
             let page = self.page(id, after).await?;

@@ -371,6 +371,49 @@ fn a_repository_that_a_run_leads_to_is_given_to_no_run_that_a_message_starts() {
     assert!(row.contains("declare it for others"), "it is refused, and says why: {row} {said}");
 }
 
+/// A run that has ended worked in a directory that was no repository. Somebody who may write there leads it
+/// to one, and sends the run more.
+#[test]
+fn a_directory_that_leads_to_a_repository_later_is_none_for_the_run_that_goes_on() {
+    let mut home = Home::new();
+    let victim = victim(&home, json!({}));
+    home.start(&["--listen", "none"], &[]);
+    program(&home, "sh", &json!({"argv": ["sh"]}));
+    home.agent("talks", &["--sandbox", "namespace"]);
+    let secret = key(&home, "op", &["--role", "operator"]);
+    let admin = std::fs::read_to_string(home.data().join("admin.token")).unwrap();
+    for (when, name) in [("auto", "worked-in-it"), ("always", "had-a-copy")] {
+        let project = home.path().join(name);
+        std::fs::create_dir(&project).unwrap();
+        let document = json!({
+            "apiVersion": "overmind/v1", "kind": "Project", "metadata": {"name": name},
+            "spec": {"path": project},
+        });
+        std::fs::write(home.work().join("project.json"), document.to_string()).unwrap();
+        home.run(&["apply", "-f", "project.json"]).ok();
+        let body = json!({
+            "agent_id": "talks", "task": "shell: ls", "name": name, "workspace": project,
+            "room": {"when": when, "end": "discard"},
+        });
+        start(&home, admin.trim(), &body);
+        home.run(&["wait", name]).ok();
+        let leads = format!("echo gitdir: {} > .git; echo done", victim.display());
+        let body = json!({
+            "agent_id": "sh", "task": "", "workspace": project,
+            "command": {"argv": ["sh", "-c", leads], "exact": true},
+        });
+        let led: Value = serde_json::from_str(&start(&home, &secret, &body)).unwrap();
+        home.run(&["wait", led["id"].as_str().unwrap()]).ok();
+        assert!(project.join(".git").is_file());
+        let by = [("OVERMIND_TOKEN", secret.as_str())];
+        let sent = home.run_env(&by, &["send", name, "shell: cat story.txt", "--wait"]);
+        let said =
+            format!("{sent:?}{}", home.run(&["events", name, "-o", "json", "--limit", "1000"]).out);
+        assert!(said.contains("No such file"), "{name}: it went on where it was: {said}");
+        assert!(!said.contains("of the victim"), "{name}: {said}");
+    }
+}
+
 /// A repository of the host beside a server's home, with the permissions that its agents have.
 fn victim(home: &Home, permissions: Value) -> std::path::PathBuf {
     let victim = home.path().join("victim");

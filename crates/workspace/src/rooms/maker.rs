@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use overmind_core::Fut;
 use overmind_core::process::ProcessUser;
-use overmind_core::room::{RoomClosed, RoomError, RoomMade};
+use overmind_core::room::{RoomClosed, RoomError, RoomMade, RoomOrigin};
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::time::Clock;
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,9 @@ use crate::leaks::{Finding, LeakKind};
 use crate::lease::{MadeTree, Progress, Sink, Tree, TreeEnd, chain};
 use crate::owner;
 use crate::secrets;
-use crate::tree::{Ending, Listed, Plan, Request, TreeError, TreeIntent, Trees, session_env};
+use crate::tree::{
+    Ending, Listed, Origin, Plan, Request, TreeError, TreeIntent, Trees, session_env,
+};
 
 /// How long it is remembered how a session's tree ended. Whoever asks does so after a restart.
 const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -92,9 +94,18 @@ pub(super) struct Details {
     pub(super) borrowed: Vec<PathBuf>,
     #[serde(default)]
     pub(super) bounded: bool,
+    #[serde(default)]
+    pub(super) origin: Option<RoomOrigin>,
     /// Secrets that are withheld, from the top of the tree.
     #[serde(default)]
     pub(super) withheld: Vec<String>,
+}
+
+fn origin_of(tree: &TreeIntent) -> RoomOrigin {
+    match &tree.origin {
+        Origin::Repository { common, .. } => RoomOrigin::Repository(common.as_path().to_owned()),
+        Origin::Directory { .. } => RoomOrigin::Directory,
+    }
 }
 
 /// How a session's tree ended.
@@ -239,6 +250,7 @@ impl Maker {
             sandbox: intent.sandbox,
             borrowed: again.borrowed.clone(),
             bounded: again.bounded,
+            origin: Some(origin_of(tree)),
             withheld: again.withheld.clone(),
         };
         Ok(MadeTree {
@@ -368,6 +380,7 @@ impl Maker {
             sandbox: intent.sandbox,
             borrowed: borrowed.clone(),
             bounded: made.bounded,
+            origin: Some(origin_of(&made.intent)),
         };
         let env = self.env_of(&made.intent);
         let tree = MadeTree {

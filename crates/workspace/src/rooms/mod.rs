@@ -36,7 +36,7 @@ use overmind_core::process::ProcessUser;
 use overmind_core::room::history::{RoomMark, RoomSnapshot, RoomUndone};
 use overmind_core::room::trust::{RoomTrust, TrustedProjects};
 use overmind_core::room::{
-    Leak, RoomClosed, RoomDone, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomOrder,
+    Leak, RoomClosed, RoomDone, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomOrder, RoomOrigin,
     RoomOutcome, RoomReach, RoomSandbox, RoomSink, RoomWhen, RoomWitness, RoomWork, Rooms,
 };
 use overmind_core::sandbox::SandboxLevel;
@@ -266,7 +266,12 @@ impl LocalRooms {
         lock.lock_owned().await
     }
 
-    async fn make(&self, order: RoomOrder, sink: RoomSink) -> Result<RoomMade, RoomError> {
+    async fn make(&self, mut order: RoomOrder, sink: RoomSink) -> Result<RoomMade, RoomError> {
+        // What was no repository when the session was made does not become one for it: whoever may write
+        // there could say which.
+        if order.before.as_ref().is_some_and(|before| is_no_repositorys(before)) {
+            order.wish.reach = Some(RoomReach::Nothing);
+        }
         let _waits = self.pools.waits();
         let _gate = self.gate.read().await;
         let session = order.session.to_string();
@@ -305,6 +310,8 @@ impl LocalRooms {
         let planned = tokio::task::spawn_blocking(move || {
             let (reach, base) = (at.wish.reach.as_ref(), at.wish.base.as_deref());
             let found = project::read(maker.trees(), &at.project, reach, base)?;
+            let was = at.before.as_ref().and_then(|before| before.origin.as_ref());
+            project::same(&found, was)?;
             let setup_network = trusted.check(&found)?;
             let request = project::request(&at, &found, excludes.as_deref())?;
             let sandbox = found.config.isolation.sandbox;
@@ -563,6 +570,11 @@ fn in_place(project: &Path, warnings: Vec<String>) -> RoomMade {
     RoomMade { directory: project.to_owned(), warnings, ..RoomMade::default() }
 }
 
+/// Whether what was made works on a directory that was in no repository.
+fn is_no_repositorys(before: &RoomMade) -> bool {
+    before.worktree.is_none() || before.origin == Some(RoomOrigin::Directory)
+}
+
 /// A lease, as the log may show it: no value of a database.
 fn made(lease: &Lease) -> RoomMade {
     let details: Option<Details> = serde_json::from_value(lease.details.clone()).ok();
@@ -582,6 +594,7 @@ fn made(lease: &Lease) -> RoomMade {
         urls: urls.collect(),
         borrowed: details.as_ref().map(|known| known.borrowed.clone()).unwrap_or_default(),
         bounded: details.as_ref().is_some_and(|known| known.bounded),
+        origin: details.as_ref().and_then(|known| known.origin.clone()),
         sandbox: details.as_ref().and_then(|known| known.sandbox),
         withheld: details.map(|known| known.withheld).unwrap_or_default(),
         reaches,

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use overmind_core::room::{RoomError, RoomErrorKind, RoomOrder, RoomReach};
+use overmind_core::room::{RoomError, RoomErrorKind, RoomOrder, RoomOrigin, RoomReach};
 
 use super::say;
 use crate::config::{self, Config, ConfigError, DirectoryStrategy, FILE, Problem};
@@ -32,6 +32,8 @@ pub(super) struct Project {
     pub(super) warnings: Vec<String>,
     /// Which repositories it may lead to; `None`: any.
     pub(super) reach: Option<RoomReach>,
+    /// The shared git directory of its repository, if it lies in one.
+    repository: Option<PathBuf>,
     /// What is the server's own.
     own: Own,
 }
@@ -64,6 +66,7 @@ pub(super) fn read(
     base: Option<&str>,
 ) -> Result<Project, RoomError> {
     let source = trees.source_of(project, reach).map_err(|err| say::of_tree(&err))?;
+    let repository = source.as_ref().map(|source| source.common.clone());
     let (top, config) = match source {
         Some(source) => match source.top.clone() {
             Some(top) => (top.clone(), Config::load_hashed(&top, &trees.own())),
@@ -87,7 +90,24 @@ pub(super) fn read(
         None => return read_directory(project, trees.own()),
     };
     let found = of_file(top, config, trees.own())?;
-    Ok(Project { reach: reach.cloned(), ..found })
+    Ok(Project { reach: reach.cloned(), repository, ..found })
+}
+
+/// That a project lies in the repository that the session's worktree was made from before, if that is
+/// known: whoever may write in the project could lead to another one.
+pub(super) fn same(found: &Project, was: Option<&RoomOrigin>) -> Result<(), RoomError> {
+    match was {
+        Some(RoomOrigin::Repository(was)) if found.repository.as_ref() != Some(was) => {
+            let text = format!(
+                "the worktree of this run was made from the repository {}, and {} does not lie in it any \
+                 more: start a new run",
+                was.display(),
+                found.top.display()
+            );
+            Err(RoomError::new(RoomErrorKind::Project, text))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Reads a project that is in no repository. Blocks.
@@ -116,7 +136,7 @@ fn of_file(
                 .to_owned(),
         );
     }
-    Ok(Project { top, config, hash, warnings, reach: None, own })
+    Ok(Project { top, config, hash, warnings, reach: None, repository: None, own })
 }
 
 /// All mistakes of a file, one a line.
