@@ -82,7 +82,7 @@ fn the_guide_to_a_fleet_that_heals_itself_runs_as_printed() {
         place.replace(there.trim().into());
         done
     };
-    let steps = steps("docs/guides/fleet.md");
+    let steps = steps("docs/fleet-tutorial.md");
     assert!(steps.len() > 8, "{} blocks", steps.len());
     for Step { commands: block, shown } in steps {
         let all = commands(&block);

@@ -345,7 +345,7 @@ fn who_leaves_a_run_that_is_followed_leaves_it_running() {
     person.sees("began");
     person.types("\u{3}");
     assert_eq!(person.leaves(), 130);
-    person.sees("slow goes on");
+    person.sees("slow continues");
     let status = |wanted: &str| {
         until("the run is as it should be", || {
             let run = newcomer.piped("overmind info slow -o json").ok().json();
