@@ -1,11 +1,12 @@
-//! What a sandbox was *measured* to give: the record that a probe inside it fills.
+//! The *measured* isolation of a sandbox: the record of a probe that runs inside it.
 //!
-//! A driver says what it does; an [`Attestation`] says what was found when a program inside
-//! looked for the host: its homes, its processes, its network, its sockets. It is made once for
-//! a driver, a configuration and a kernel, signed by the daemon, and named by sessions through
-//! its [`digest`](Attestation::digest).
+//! An [`Attestation`] contains what a program inside the sandbox found when it looked for the host:
+//! its homes, processes, network and sockets. It does not rely on what a driver claims. It is made
+//! once for a driver, a configuration and a kernel, and is signed by the daemon. Sessions refer to
+//! it by its [`digest`](Attestation::digest).
 //!
-//! Pure vocabulary: the probing is done by the `sandbox` crate, and who signs is an argument.
+//! This module contains only types: the `sandbox` crate runs the probe, and the signer is an
+//! argument.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,37 +16,37 @@ use serde::{Deserialize, Serialize};
 use crate::sandbox::SandboxLevel;
 use crate::time::Timestamp;
 
-/// One question that the probe asks. The names are stored and shown; they stay.
+/// A check of the probe. The names are stored and shown, so they must not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckName {
-    /// Are the homes and private directories of the host to be seen?
+    /// Are the homes and private directories of the host visible?
     Homes,
-    /// Can a file be read that lies where other sessions have theirs?
+    /// Can files of other sessions be read?
     OtherSessions,
-    /// Can a file be made anywhere but in the writable places?
+    /// Can a file be created outside of the writable places?
     WriteOutside,
-    /// Are there variables that the request did not give, or the host's in `/proc`?
+    /// Are there variables that the request did not set, or the host's variables in `/proc`?
     Environment,
-    /// Are there open descriptors besides the standard streams?
+    /// Are there open descriptors other than the standard streams?
     Descriptors,
-    /// Are there network devices besides the loopback, or a route to anywhere?
+    /// Are there network devices other than the loopback, or any routes?
     Network,
-    /// Can services on the host's own loopback be reached?
+    /// Can services on the host's loopback be reached?
     HostServices,
-    /// Is there a route to the address where clouds hand out credentials?
+    /// Is there a route to the metadata address where clouds provide credentials?
     MetadataService,
-    /// Is the socket of a container engine or of the system's bus there?
+    /// Is the socket of a container engine or of the system bus visible?
     EngineSockets,
-    /// Is the daemon, or any other process of the host, to be seen?
+    /// Is the daemon, or any other process of the host, visible?
     HostProcesses,
     /// Can a process outside be traced, or process 1 inside be signalled?
     Trace,
     /// Which namespaces are shared with the host?
     Namespaces,
-    /// Is it the host's kernel?
+    /// Does it share the host's kernel?
     Kernel,
-    /// User, groups and whether one of them is root.
+    /// Which user and groups does it have, and is one of them root?
     User,
     Capabilities,
     NoNewPrivileges,
@@ -55,13 +56,13 @@ pub enum CheckName {
     SystemCalls,
     /// Do Landlock's rules hold, where the kernel has Landlock?
     Landlock,
-    /// Files of `/proc` and `/sys` that act on the machine, or show its memory.
+    /// Are there files in `/proc` and `/sys` that change the machine or show its memory?
     ProcEscapes,
-    /// Devices that hold state of the machine.
+    /// Are there devices that contain state of the machine?
     Devices,
-    /// Can keys of the host's key rings be used?
+    /// Can keys in the host's key rings be used?
     KeyRings,
-    /// Can files of the server be read or written, by their paths or where they lie in what is shown?
+    /// Can files of the server be read or written, by their paths or inside of shown directories?
     ServerFiles,
 }
 
@@ -127,48 +128,49 @@ impl fmt::Display for CheckName {
     }
 }
 
-/// One question with its answer.
+/// One check with its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
     pub name: CheckName,
-    /// What the asked level promises, for people.
+    /// The result that the requested level promises, for people.
     pub expected: String,
-    /// What was found, for people. Bounded: the first few findings and their number.
+    /// The measured result, for people: the first few findings and their number.
     pub measured: String,
     pub pass: bool,
 }
 
-/// A bound of [`SandboxLimits`](crate::sandbox::SandboxLimits), and whether it is enforced here.
+/// A limit of [`SandboxLimits`](crate::sandbox::SandboxLimits), and whether it is enforced here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bound {
     /// The name of the field, such as `memory_bytes`.
     pub limit: String,
-    /// By what and for whom: `cgroup v1, for the whole tree`. `None`: it is not enforced.
+    /// The mechanism and its scope: `cgroup v1, for the whole tree`. `None`: it is not enforced.
     pub enforced_by: Option<String>,
-    /// Why it is not enforced, or not for the whole tree; empty when there is nothing to say.
+    /// Why it is not enforced, or not for all processes; otherwise empty.
     pub remark: String,
 }
 
-/// What was measured inside one sandbox.
+/// The measured isolation of one sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attestation {
-    /// Of this record; 1.
+    /// Version of this record; 1.
     pub version: u32,
     pub driver: String,
     /// The level that the driver promises.
     pub asked: SandboxLevel,
-    /// `asked` if every check passed, else [`SandboxLevel::None`]: there is no half.
+    /// `asked` if every check passed, and otherwise [`SandboxLevel::None`]. There is nothing in
+    /// between.
     pub achieved: SandboxLevel,
     pub at: Timestamp,
-    /// Microseconds that the measurement cost.
+    /// Duration of the measurement in microseconds.
     pub took_us: u64,
     /// Release and build of the host's kernel.
     pub kernel: String,
-    /// Names this boot of the host's kernel: a measurement does not outlive it. Empty where the
-    /// kernel does not say.
+    /// Identifies this boot of the host's kernel, because a measurement is valid only until the
+    /// next boot. Empty if the kernel does not provide it.
     #[serde(default)]
     pub boot: String,
-    /// Hash of the driver's configuration and of its program; another one is another sandbox.
+    /// Hash of the driver's configuration and program. Another hash means another sandbox.
     pub config: String,
     pub checks: Vec<Check>,
     pub bounds: Vec<Bound>,
@@ -177,13 +179,13 @@ pub struct Attestation {
 impl Attestation {
     pub const VERSION: u32 = 1;
 
-    /// The checks that found less than the level promises.
+    /// Returns the checks with a weaker result than the level promises.
     pub fn failed(&self) -> impl Iterator<Item = &Check> {
         self.checks.iter().filter(|check| !check.pass)
     }
 
-    /// What is signed, and what names the record: BLAKE3 of its JSON, under a name of its own,
-    /// so that no other signed digest can be mistaken for one.
+    /// Returns the digest that is signed and that identifies the record: a BLAKE3 of its JSON with
+    /// a prefix of its own, so that no other signed digest can be mistaken for one.
     pub fn digest(&self) -> [u8; 32] {
         let text = serde_json::to_vec(self).expect("plain data has a JSON form");
         blake3::derive_key("overmind sandbox attestation v1", &text)
@@ -196,27 +198,28 @@ pub struct Attested {
     pub attestation: Attestation,
     /// [`Attestation::digest`] in hexadecimal.
     pub digest: String,
-    /// `None` when the driver was made without a [`Notary`], as by one-off commands.
+    /// The signature; `None` if the driver was created without a [`Notary`], as by one-off
+    /// commands.
     pub signature: Option<Signature>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signature {
-    /// The fingerprint of the public key.
+    /// Fingerprint of the public key.
     pub signer: String,
-    /// In hexadecimal.
+    /// The signature in hexadecimal.
     pub signature: String,
 }
 
-/// Makes the signature of a digest.
+/// Signs a digest.
 pub type Sign = dyn Fn(&[u8; 32]) -> Vec<u8> + Send + Sync;
 
-/// Who vouches for attestations: in the daemon, the store's key for checkpoints.
+/// The signer of attestations. In the daemon, it uses the store's key for checkpoints.
 #[derive(Clone)]
 pub struct Notary {
-    /// The fingerprint of the public key, as `audit verify` shows it.
+    /// Fingerprint of the public key, as `audit verify` shows it.
     pub signer: String,
-    /// Signs a digest. It must not block for long: it is called where a command waits.
+    /// Signs a digest. It must not block for long, because a command waits for it.
     pub sign: Arc<Sign>,
 }
 
@@ -236,8 +239,8 @@ impl Attested {
         Self { attestation, digest: hex(&digest), signature }
     }
 
-    /// What the signature is worth. `known` answers whether that signer counts, and `verify`
-    /// whether that signer's key made the signature of a digest.
+    /// Returns the validity of the signature. `known` returns whether a signer is trusted, and
+    /// `verify` whether that signer's key made the signature of a digest.
     pub fn seal(
         &self,
         known: impl FnOnce(&str) -> bool,
@@ -254,8 +257,8 @@ impl Attested {
         }
     }
 
-    /// Whether the record is the one that was signed. `verify` is given signer, digest and
-    /// signature, and answers whether that key made it.
+    /// Returns whether the record is the one that was signed. `verify` gets signer, digest and
+    /// signature, and returns whether that key made the signature.
     pub fn holds(&self, verify: impl FnOnce(&str, &[u8; 32], &[u8]) -> bool) -> bool {
         let digest = self.attestation.digest();
         let Some(signature) = &self.signature else { return false };
@@ -264,17 +267,17 @@ impl Attested {
     }
 }
 
-/// What a session keeps of the measurement of its sandbox: the name of the record, and its gist.
+/// A session's reference to the measurement of its sandbox: the digest and a summary of the record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttestationRef {
     /// [`Attested::digest`].
     pub digest: String,
-    /// The level that was promised.
+    /// The level that was requested.
     pub asked: SandboxLevel,
-    /// The level that was proved; [`SandboxLevel::None`] proves nothing.
+    /// The level that was proved. [`SandboxLevel::None`] means no isolation.
     pub achieved: SandboxLevel,
     pub at: Timestamp,
-    /// Fingerprint of the key that signed the record; `None`: nobody did.
+    /// Fingerprint of the key that signed the record; `None` if it is not signed.
     pub signer: Option<String>,
 }
 
@@ -286,17 +289,17 @@ impl From<&Attested> for AttestationRef {
     }
 }
 
-/// What a look at a stored record's signature found.
+/// The validity of a stored record's signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Seal {
-    /// A key that counts here signed exactly this record.
+    /// A trusted key signed exactly this record.
     Holds,
-    /// Nobody signed it.
+    /// The record is not signed.
     Unsigned,
-    /// It is signed with a key that does not count here.
+    /// The record is signed with a key that is not trusted.
     UnknownKey,
-    /// The record, its name or its signature was changed.
+    /// The record, its digest or its signature was changed.
     Broken,
 }
 
@@ -311,7 +314,7 @@ impl Seal {
     }
 }
 
-/// A record as it was read back, and what its signature is worth.
+/// A stored record, and the validity of its signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
     pub attested: Attested,
@@ -354,7 +357,7 @@ mod tests {
         }
     }
 
-    /// A stand-in for a key pair: who knows the key can sign and verify.
+    /// A test replacement for a key pair: the same key signs and verifies.
     fn notary() -> Notary {
         let sign = |digest: &[u8; 32]| blake3::keyed_hash(&[7; 32], digest).as_bytes().to_vec();
         Notary { signer: "seven".to_owned(), sign: Arc::new(sign) }

@@ -1,8 +1,8 @@
 //! Messages between Cortex and Hives, and the port that carries them.
 //!
-//! Cortex and Hive know each other only through these, even inside one process, so that taking
-//! them apart is surgery and not a rewrite. Every message about a session carries its epoch: a
-//! Hive refuses work of an older start, a Cortex refuses results of one.
+//! Cortex and Hive communicate only with these messages, even inside one process, so that they can
+//! later be separated without a rewrite. Every message about a session contains its epoch: a Hive
+//! refuses work of an older start, and a Cortex refuses its results.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use crate::time::Timestamp;
 use crate::tool::ToolOutcome;
 use crate::trace::Trail;
 
-/// Raised whenever a message changes its meaning. A receiver refuses versions it does not know.
+/// Increased whenever a message changes its meaning. A receiver refuses unknown versions.
 pub const BUS_VERSION: u16 = 1;
 
 #[derive(Clone, Debug)]
@@ -34,84 +34,87 @@ pub struct Envelope<Body> {
     pub body: Body,
 }
 
-/// What a hive must know to work for a session.
+/// The facts that a hive needs to work for a session.
 #[derive(Clone, Debug)]
 pub struct Assignment {
     pub session: SessionId,
     pub epoch: u32,
-    /// What people call the session.
+    /// The session's name.
     pub name: String,
     pub colony: ColonyId,
     pub agent: AgentId,
-    /// What grants know the agent by.
+    /// The agent's name in grants.
     pub agent_name: String,
     pub tools_allowed: Arc<[String]>,
     pub sandbox: SandboxLevel,
-    /// Where its tools work: in its room, or in what it was started for.
+    /// The directory in which its tools work: its environment's, or its workspace.
     pub workspace: PathBuf,
-    /// Its room, if it has a worktree of its own: variables for its commands, and what they see.
+    /// Its environment, if it has a worktree of its own: variables for its commands, and what they
+    /// see.
     pub room: Option<Arc<Surroundings>>,
     /// Variables that the session's contexts give its commands.
     pub given: Arc<[(String, String)]>,
-    /// Files that they give: path and contents.
+    /// Files of the session's contexts: path and contents.
     pub files: Arc<[(String, String)]>,
-    /// The trace that the work belongs to.
+    /// The trace to which the work belongs.
     pub trail: Option<Trail>,
 }
 
-/// From the Cortex to a Hive.
+/// A message from the Cortex to a Hive.
 #[derive(Clone, Debug)]
 pub enum ToHive {
     Assign(Assignment),
-    /// Do this. Allowed only between `Assign` and `Release` of the same epoch.
+    /// Execute this effect. Allowed only between `Assign` and `Release` of the same epoch.
     Perform {
         session: SessionId,
         epoch: u32,
         effect: Effect,
-        /// What a command speaks to the API with, for as long as its life goes on.
+        /// The token with which a command uses the API during its attempt.
         token: Option<String>,
     },
-    /// Something is wanted of a command's life that is under way.
+    /// An order to a running attempt of a command.
     Order {
         session: SessionId,
         epoch: u32,
         effect: EffectId,
         order: LifeOrder,
     },
-    /// End the commands of this session, of whatever epoch, before it stands in the log: the store
-    /// cannot be written, and what fills its disk may be them. The order of the log follows.
+    /// End the commands of this session at any epoch, before the log records it. Used when the
+    /// store cannot be written, possibly because they fill its disk. The recorded order follows
+    /// later.
     EndUnrecorded {
         session: SessionId,
         how: StopHow,
         reason: String,
     },
-    /// The end of this life stands in the log: whatever keeps it may forget it.
+    /// The end of this attempt was recorded, so its supervisor process may remove it.
     Recorded {
         session: SessionId,
         life: u32,
     },
-    /// Said once, before anything else: the lives that are still wanted, as (session, life), and
-    /// the sessions whose rooms are. Whatever else an earlier process left is ended.
+    /// Sent once, before anything else: the attempts that are still needed, as (session, attempt),
+    /// and the sessions whose environments are. Everything else from an earlier process is ended.
     Keep {
         lives: Vec<(SessionId, u32)>,
         rooms: Vec<SessionId>,
     },
-    /// Stop this effect and kill what it started. No report follows.
+    /// Stop this effect and kill its processes. No report follows.
     Abort {
         session: SessionId,
         epoch: u32,
         effect: EffectId,
     },
-    /// The session is not here any more: abort what is left and forget it.
+    /// The session has left this hive: abort its remaining effects and forget it.
     Release {
         session: SessionId,
         epoch: u32,
-        /// It has ended: what its tools keep for it can go as well.
+        /// Whether it has ended, so that its tools can also remove what they keep for it.
         over: bool,
-        /// Its provider's conversation can go on after the end, with what is in its home.
+        /// Whether its provider's conversation can continue after the end, from files in its home
+        /// directory.
         resumable: bool,
     },
-    /// Call a tool in a session's name, asked for through the API and not by the session.
+    /// Call a tool in a session's name, requested through the API and not by the session.
     CallTool {
         call: EffectId,
         assignment: Assignment,
@@ -120,10 +123,10 @@ pub enum ToHive {
     },
 }
 
-/// From a Hive to the Cortex.
+/// A message from a Hive to the Cortex.
 #[derive(Clone, Debug)]
 pub enum ToCortex {
-    /// The answer to `Assign`: false when a newer epoch is known here.
+    /// The answer to `Assign`; false if this hive knows a newer epoch.
     Acknowledge {
         session: SessionId,
         epoch: u32,
@@ -134,10 +137,10 @@ pub enum ToCortex {
         epoch: u32,
         effect: EffectId,
         result: EffectResult,
-        /// What a model call streamed and no [`ToCortex::Progress`] has carried yet. It comes
-        /// with the result so that both are one commit.
+        /// Streamed pieces of a model call that no [`ToCortex::Progress`] has sent yet. They come
+        /// with the result, so that both are in one commit.
         streamed: Vec<ModelDelta>,
-        /// The same of a tool call that [`ToCortex::Live`] was sent for.
+        /// Pieces of a tool call's live output that no [`ToCortex::Live`] has sent yet.
         live: Vec<LivePiece>,
     },
     /// Pieces of a model's reply while it streams.
@@ -147,35 +150,35 @@ pub enum ToCortex {
         effect: EffectId,
         delta: ModelDelta,
     },
-    /// What a tool call says while it is under way, gathered.
+    /// Gathered output of a running tool call.
     Live {
         session: SessionId,
         epoch: u32,
         effect: EffectId,
         pieces: Vec<LivePiece>,
     },
-    /// What is to be said of a command's life while it goes on.
+    /// A report about a running attempt of a command.
     Life {
         session: SessionId,
         epoch: u32,
         effect: EffectId,
         word: LifeWord,
     },
-    /// What is to be said of a room while it is made or given back.
+    /// A report about an environment that is being created or removed.
     Room {
         session: SessionId,
         epoch: u32,
         effect: EffectId,
         word: RoomWord,
     },
-    /// What the session's sandbox was measured to give; said before the first command runs in it.
+    /// The measured isolation of the session's sandbox, sent before the first command runs in it.
     Attested {
         session: SessionId,
         epoch: u32,
         attested: Arc<Attested>,
     },
-    /// What the sandbox of a program of the session's room was measured to give; said before the
-    /// program begins. A room is no epoch's.
+    /// The measured isolation of the sandbox of a program of the session's environment, sent before
+    /// the program starts. It has no epoch, because an environment outlasts epochs.
     RoomAttested {
         session: SessionId,
         of: String,
@@ -186,7 +189,7 @@ pub enum ToCortex {
         call: EffectId,
         outcome: ToolOutcome,
         latency_ms: u64,
-        /// What the sandbox that it ran in was measured to give.
+        /// The measured isolation of the sandbox in which it ran.
         attested: Option<Arc<Attested>>,
     },
     Heartbeat {
@@ -204,13 +207,13 @@ pub enum BusError {
     Closed,
 }
 
-/// The Cortex's end of the bus. Sends wait while the receiver's bounded queue is full.
+/// The Cortex's end of the bus. A send waits while the receiver's bounded queue is full.
 pub trait CortexBus: Send + Sync + fmt::Debug {
     /// # Errors
     ///
-    /// [`BusError`]; the message was not delivered then.
+    /// [`BusError`]; then the message was not delivered.
     fn send(&self, hive: HiveId, body: ToHive) -> Fut<'_, Result<(), BusError>>;
-    /// The next message from any hive; `None` when the bus is closed.
+    /// Returns the next message from any hive; `None` if the bus is closed.
     fn receive(&self) -> Fut<'_, Option<Envelope<ToCortex>>>;
 }
 
@@ -218,8 +221,8 @@ pub trait CortexBus: Send + Sync + fmt::Debug {
 pub trait HiveBus: Send + Sync + fmt::Debug {
     /// # Errors
     ///
-    /// [`BusError`]; the message was not delivered then.
+    /// [`BusError`]; then the message was not delivered.
     fn send(&self, body: ToCortex) -> Fut<'_, Result<(), BusError>>;
-    /// The next message for this hive; `None` when the bus is closed.
+    /// Returns the next message for this hive; `None` if the bus is closed.
     fn receive(&self) -> Fut<'_, Option<Envelope<ToHive>>>;
 }

@@ -1,9 +1,9 @@
-//! What a conflict is about: which thing is not as somebody took it for, what it was taken for, and what
-//! was found. Programs compare these; people read its text.
+//! The details of a conflict: the object, its expected state and its actual state. Programs compare
+//! these fields; people read the text.
 
 use std::fmt;
 
-/// A sort of thing that there is one of, or that stands at a version.
+/// A kind of object that is unique or has a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConflictKind {
     Session,
@@ -13,17 +13,17 @@ pub enum ConflictKind {
     Agent,
     AgentName,
     ApiKey,
-    /// The scope of a key that a request carried.
+    /// The scope of an idempotency key.
     IdempotencyKey,
     /// A key of the shared state.
     BoardKey,
-    /// Who may do what in the mesh.
+    /// The permissions in the mesh.
     Permissions,
-    /// A declared thing: its kind and name.
+    /// A resource: its kind and name.
     Record,
     Message,
     Memory,
-    /// A name that differs from that of another artifact only in case.
+    /// A name that differs only in case from that of another artifact.
     Artifact,
     Reservation,
     ModelCall,
@@ -33,7 +33,7 @@ pub enum ConflictKind {
     Backup,
 }
 
-/// What something was taken for, or found as.
+/// An expected or actual state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stands {
     Absent,
@@ -42,17 +42,17 @@ pub enum Stands {
     Ended,
     Version(u64),
     Epoch(u32),
-    /// At this place, or under this name.
+    /// The object is at this place, or has this name.
     At(String),
-    /// Not as it was taken for; nobody has looked closer.
+    /// The object has changed; its actual state was not read.
     Changed,
 }
 
-/// Something stood in the way.
+/// A conflict with the actual state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     pub kind: ConflictKind,
-    /// Id, name, key or path, as people see it.
+    /// The id, name, key or path for people.
     pub name: String,
     pub expected: Stands,
     pub found: Stands,
@@ -68,12 +68,12 @@ impl Conflict {
         Box::new(Self { kind, name: name.to_string(), expected, found })
     }
 
-    /// Something new is there already.
+    /// Creates the conflict of a new object that already exists.
     pub fn taken(kind: ConflictKind, name: impl ToString) -> Box<Self> {
         Self::new(kind, name, Stands::Absent, Stands::Present)
     }
 
-    /// The thing, with its sort where the name alone does not say it.
+    /// Returns the object's name, with its kind if the name alone is not clear.
     fn thing(&self) -> String {
         let name = &self.name;
         match self.kind {

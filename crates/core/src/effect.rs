@@ -1,7 +1,7 @@
-//! Effects: what a session asks the world to do, and the life of each request.
+//! Effects: the actions that a session requests, and the life cycle of each request.
 //!
-//! Intent → act → result (architecture §4). The intent is durable before the act begins; what a
-//! crash makes of it depends on the class alone: [`after_crash`].
+//! Intent → act → result (architecture §4). The intent is durable before the act starts. After a
+//! crash, the effect's class alone determines what is done: [`after_crash`].
 
 use serde_json::Value;
 
@@ -14,13 +14,13 @@ use crate::room::stay::{RoomAct, RoomReport};
 use crate::time::Timestamp;
 use crate::tool::{EffectClass, ToolOutcome};
 
-/// One thing to do.
+/// One action to carry out.
 #[derive(Clone, Debug)]
 pub struct Effect {
     pub id: EffectId,
-    /// The step it works for; model calls between steps have none.
+    /// The step to which it belongs; model calls between steps have none.
     pub step: Option<StepId>,
-    /// Not to be begun before this time (the backoff of a retry).
+    /// Time before which it must not start (the backoff of a retry).
     pub not_before: Option<Timestamp>,
     pub action: EffectAction,
 }
@@ -31,44 +31,45 @@ pub enum EffectAction {
         name: String,
         args: Value,
         class: EffectClass,
-        /// What a human agreed to: the call begins only if it is still that.
+        /// The description that a human approved. The call starts only if it still matches.
         bound: Option<Bound>,
-        /// [`crate::tool::ToolSpec::definition`] of a tool that may change while the session
-        /// lives: the call begins only if it is still that tool.
+        /// The [`crate::tool::ToolSpec::definition`] of a tool that may change during a session.
+        /// The call starts only if the tool still has it.
         definition: Option<String>,
         /// The number of its step, from 0.
         step: u32,
-        /// It was cut off, and is done again: what it did to the files of its session's room is taken
-        /// back first.
+        /// Whether the call was interrupted and is repeated. Its changes to the files of the
+        /// session's environment are undone first.
         restore: bool,
     },
     Model(Box<ModelRequest>),
-    /// Say what exactly a call would do, for a human to agree to. Changes nothing.
+    /// Describe exactly what a call would do, for a human's approval. Changes nothing.
     Bind {
         name: String,
         args: Value,
-        /// Files whose content counts, as [`crate::gate::GateVerdict::files`] names them.
+        /// Files whose content matters, as [`crate::gate::GateVerdict::files`] names them.
         files: Vec<String>,
         policy: PolicyVersion,
     },
-    /// Keep a command alive. Begun again after a crash it means the same life: what is there is
-    /// looked after, and only what never was is started. Its end is its result.
+    /// Run a command and supervise it. Repeated after a crash, it means the same attempt: a running
+    /// process is supervised further, and only one that never started is started. Its end is the
+    /// result.
     Live(Box<Launch>),
-    /// Make what the session works in, or give it back.
+    /// Create the session's environment, or remove it.
     Room(RoomAct),
 }
 
-/// An action that a human agreed to.
+/// An action that a human approved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// [`crate::gate::Binding::hash`].
     pub hash: String,
     pub files: Vec<String>,
-    /// The policy under which it was asked for.
+    /// The policy under which the approval was requested.
     pub policy: PolicyVersion,
 }
 
-/// What came of it.
+/// The result of an effect.
 #[derive(Clone, Debug)]
 pub enum EffectResult {
     Tool {
@@ -83,23 +84,23 @@ pub enum EffectResult {
     Bound {
         hash: String,
     },
-    /// How a command's life ended.
+    /// The end of a command's attempt.
     Lived(LifeEnded),
     Room(RoomReport),
 }
 
-/// What to do about an effect whose result a crash has hidden.
+/// How to handle an effect whose result was lost in a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
-    /// Do it again, under the same id.
+    /// Repeat it with the same id.
     Redo,
-    /// Wait for a human to say what became of it.
+    /// Wait for a human to say what happened.
     AskHuman,
-    /// Hand the agent a result that says "unknown".
+    /// Give the agent a result that says "unknown".
     ReportUnknown,
 }
 
-/// Decides what becomes of an effect that was under way when its hive or Cortex died.
+/// Decides how to handle an effect that was running when its hive or Cortex failed.
 pub fn after_crash(class: EffectClass, on_unknown: OnUnknown) -> Recovery {
     match (class, on_unknown) {
         (EffectClass::Pure | EffectClass::Idempotent, _)

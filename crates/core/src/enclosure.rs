@@ -1,14 +1,14 @@
-//! The port to enclosures: a sandbox around a command that lives, for as long as it lives.
+//! The port to sandboxes for long-running commands (`Enclose`).
 //!
-//! A [`Sandbox`] runs one command to its end and collects its output. A
-//! life ([`crate::process`]) has a terminal or pipes of its own, a keeper that stands outside, and
-//! may outlive the daemon. So an enclosure starts nothing: it measures what it will give, and
-//! answers what to start *in place of* the command. That program builds the sandbox around itself
-//! and becomes the command's parent; it ends as the command ends.
+//! A [`Sandbox`] runs one command to its end and collects its output. An attempt
+//! ([`crate::process`]) has its own terminal or pipes and a supervisor process outside of the
+//! sandbox, and may outlive the daemon. So this port starts nothing: it measures the sandbox, and
+//! returns a program to start *in place of* the command. That program creates the sandbox around
+//! itself and becomes the command's parent. It ends when the command ends.
 //!
-//! Commands that a built-in agent calls are run to their end all the same, and those of a session with
-//! a worktree of its own see and reach what a life of that session would: [`Surroundings`] says what that
-//! is for both, and [`Enclose::sandbox`] answers what runs them.
+//! A built-in agent's commands run to their end with a [`Sandbox`]. In a session with its own
+//! worktree they see and reach the same as an attempt of that session: [`Surroundings`] describes
+//! it for both, and [`Enclose::sandbox`] returns the sandbox that runs them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -23,18 +23,19 @@ use crate::process::ProcessUser;
 use crate::room::RoomMade;
 use crate::sandbox::{Sandbox, SandboxError, SandboxLevel};
 
-/// The second word of a process that takes in what a command without a sandbox has left behind: see
+/// The second argument of a process that adopts the descendants of a command without a sandbox: see
 /// [`Enclose::reaped`].
 pub const REAPER: &str = "__reaper";
 
-/// Processes of another namespace that are looked at one by one.
+/// Number of processes in another namespace that are examined individually.
 const FIRST: u32 = 16;
 
-/// Whether a process's environment says whose it is, by what `/proc/PID/status` says of it.
+/// Returns whether a process's environment names its session, from its `/proc/PID/status`.
 ///
-/// What is started for a session in a namespace of its own is among the first processes there; all others
-/// descend from those, or end with them. They are left alone: a reader of an environment waits as long
-/// as the process is copying its memory, and thousands that do nothing but fork would hold it up for minutes.
+/// A session's processes in a namespace of their own include one of the first processes there. All
+/// others descend from those, or end with them. Their environments are not read: reading waits
+/// while a process copies its memory, and thousands of forking processes could delay it for
+/// minutes.
 pub fn tells_whose(status: &str) -> bool {
     let Some(line) = status.lines().find_map(|line| line.strip_prefix("NSpid:")) else {
         return true;
@@ -47,45 +48,46 @@ pub fn tells_whose(status: &str) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Network {
-    /// The host's: what it serves is reached from the host, and it reaches what the host reaches.
+    /// The host's network: the command reaches everything that the host reaches, and the host
+    /// reaches its servers.
     Host,
-    /// A loopback of its own on which one door answers, that of the server ([`DOOR_URL`]): models,
-    /// the mesh, its own run. Beside it the services and databases of its room answer, each at its
-    /// own port ([`EnclosePlan::reaches`]). Nothing else is reached.
+    /// A loopback of its own. On it, the server answers at [`DOOR_URL`] for models, the mesh and
+    /// the command's own run, and the services and databases of its environment answer at their own
+    /// ports ([`EnclosePlan::reaches`]). Nothing else is reachable.
     Mesh,
-    /// A loopback of its own, and nothing else.
+    /// A loopback of its own on which nothing else answers.
     None,
 }
 
-/// Where the door is, inside: below the ports that a command may take for itself.
+/// The server's port inside the sandbox, below the ports that a command can open.
 pub const DOOR_PORT: u16 = 80;
-/// The same as programs are told.
+/// The server's URL inside the sandbox.
 pub const DOOR_URL: &str = "http://127.0.0.1:80";
 
-/// Inside, where names are asked for.
+/// The port of the name server inside the sandbox.
 pub const NAMES_PORT: u16 = 53;
-/// So many ports of the host's loopback can be reached from inside at most.
+/// Most ports of the host's loopback that can be reached from inside.
 pub const MAX_REACHED: usize = 32;
 
-/// Whether what listens on this port of the host's loopback can be reached from inside at the same
-/// one: all can but those that are taken there.
+/// Returns whether a port of the host's loopback can be reached at the same port inside: every port
+/// that is not used there.
 pub const fn may_be_reached(port: u16) -> bool {
     !matches!(port, 0 | DOOR_PORT | NAMES_PORT)
 }
 
-/// What is said first on each connection that comes through a door, before anything from inside:
-/// whose door it is.
+/// Returns the first line of each connection from a sandbox to the server, sent before any data
+/// from inside. It names the session.
 pub fn whose_door(session: SessionId) -> String {
     format!("{DOOR_OF}{session}\n")
 }
 
-/// The session of such a line, without its end. `None`: it is none.
+/// Parses such a line without its line end and returns the session; `None` if it is another text.
 pub fn door_of(line: &str) -> Option<SessionId> {
     line.strip_prefix(DOOR_OF)?.parse().ok()
 }
 
 const DOOR_OF: &str = "overmind door of ";
-/// Longer than any such line.
+/// A length that no such line reaches.
 pub const MAX_DOOR_LINE: usize = 80;
 
 impl Network {
@@ -98,48 +100,50 @@ impl Network {
     }
 }
 
-/// A command to be enclosed.
+/// The sandbox for a command.
 #[derive(Clone, PartialEq)]
 pub struct EnclosePlan {
     pub session: SessionId,
     pub level: SandboxLevel,
-    /// Program and arguments, as seen inside.
+    /// Program and arguments as seen inside the sandbox.
     pub argv: Vec<String>,
-    /// The `PATH` of this server, where its program is an agent's that is installed on this machine:
-    /// then it is looked for there alone, and shown wherever it lies, with what belongs to it.
+    /// The server's `PATH`, if the program is an agent installed on this machine. The program is
+    /// then searched only there, and the sandbox shows it with its files.
     pub installed: Option<String>,
-    /// What the command will have. `PATH` is looked at, and what the loader of programs heeds: that
-    /// is for the command alone ([`Enclosed::needs`]).
+    /// The command's environment. Only `PATH` and the variables of the dynamic loader are examined,
+    /// because those must apply to the command alone ([`Enclosed::needs`]).
     pub env: Vec<(String, String)>,
-    /// The session's own directory: seen at the same path inside, to be read and written.
+    /// The session's own directory, readable and writable at the same path inside.
     pub workspace: PathBuf,
-    /// Where the command starts, in or below `workspace`.
+    /// The working directory of the command, in or below `workspace`.
     pub cwd: PathBuf,
     /// Whether its standard streams are a terminal.
     pub terminal: bool,
-    /// Further files and directories of the host, at the same path: to be read; to be written.
+    /// Further files and directories of the host that it may read or write, at the same paths.
     pub read: Vec<PathBuf>,
     pub write: Vec<PathBuf>,
-    /// A directory that the server has made for this session to read ([`crate::room::Rooms::lend`]): at
-    /// the same path. It may lie in the server's own data, where nothing else is shown.
+    /// A read-only directory that the server has made for this session
+    /// ([`crate::room::Rooms::lend`]), at the same path. It may be in the server's own data
+    /// directory, of which nothing else is shown.
     pub lent: Option<PathBuf>,
-    /// What of `read` comes from a repository and not from a person. No link leads to it, unless to a
-    /// directory of a repository's objects ([`crate::objects`]): a repository could name anything.
+    /// The paths in `read` that come from a repository and not from a person. No link may lead to
+    /// them, except to a directory of a repository's objects ([`crate::objects`]), because a
+    /// repository could name any path.
     pub borrowed: Vec<PathBuf>,
     pub network: Network,
-    /// Of the host's loopback, the session's own: what connects there is let in. Only looked at
-    /// with [`Network::Mesh`].
+    /// The session's own ports on the host's loopback: connections to them are passed into the
+    /// sandbox. Only used with [`Network::Mesh`].
     pub ports: Vec<u16>,
-    /// Of the host's loopback, where services and databases of the session's room listen: what
-    /// connects to the same port inside is carried there. At most [`MAX_REACHED`], of which
-    /// [`may_be_reached`] is true. Only looked at with [`Network::Mesh`].
+    /// Ports on the host's loopback of the services and databases of the session's environment:
+    /// connections to the same ports inside are passed to them. At most [`MAX_REACHED`], all with
+    /// [`may_be_reached`]. Only used with [`Network::Mesh`].
     pub reaches: Vec<u16>,
-    /// Whether it reaches the server: by the door, with [`Network::Mesh`]; by the server's socket,
-    /// with the host's network. Else it is shown neither.
+    /// Whether it can reach the server: through [`DOOR_URL`] with [`Network::Mesh`], and through
+    /// the server's socket with the host's network.
     pub server: bool,
-    /// Whether it goes on when whoever started it has ended. Else it ends with that one.
+    /// Whether it continues after the process that started it has ended.
     pub detached: bool,
-    /// The directory of a control group that it joins before anything else, where it may.
+    /// Directory of a control group that it joins first, if possible.
     pub group: Option<PathBuf>,
 }
 
@@ -163,11 +167,11 @@ impl fmt::Debug for EnclosePlan {
     }
 }
 
-/// What of its room a session's commands see in a sandbox, and what of it they reach: the same for
-/// whoever begins them.
+/// The part of a session's environment that its commands see and reach in a sandbox. It is the same
+/// for all commands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Surroundings {
-    /// The session's own directory: the top of its worktree.
+    /// The session's own directory, the top of its worktree.
     pub workspace: PathBuf,
     /// See [`RoomMade::borrowed`].
     pub borrowed: Vec<PathBuf>,
@@ -178,14 +182,14 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// `None`: the session has no worktree of its own.
+    /// Creates it; `None` if the session has no worktree of its own.
     pub fn of(made: &RoomMade) -> Option<Self> {
         let (borrowed, reaches) = (made.borrowed.clone(), made.reaches.clone());
         Some(Self { workspace: made.worktree.clone()?, borrowed, bounded: made.bounded, reaches })
     }
 
-    /// The sandbox that shows all this, and lets out to it alone. What a command is granted beyond it,
-    /// and the command itself, are the caller's to add.
+    /// Returns a sandbox that shows and reaches exactly this. The caller adds the command and its
+    /// own grants.
     pub fn plan(self, session: SessionId, level: SandboxLevel) -> EnclosePlan {
         let Self { workspace, borrowed, bounded, reaches } = self;
         let network = if reaches.is_empty() { Network::None } else { Network::Mesh };
@@ -213,60 +217,61 @@ impl Surroundings {
     }
 }
 
-/// What to start in place of the command.
+/// The program to start in place of the command.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Enclosed {
     pub argv: Vec<String>,
-    /// Where to start it.
+    /// Its working directory.
     pub cwd: PathBuf,
-    /// Variables that it must have, in place of the command's of the same names.
+    /// Variables that it must have, which override the command's.
     pub needs: Vec<(String, String)>,
-    /// Variables that tell the command what is different inside, such as `HOME`.
+    /// Variables that tell the command the differences inside, such as `HOME`.
     pub tells: Vec<(String, String)>,
     pub user: Option<ProcessUser>,
-    /// What was measured of it.
+    /// The measured isolation.
     pub attested: Arc<Attested>,
 }
 
-/// Puts sandboxes around commands that live.
+/// Creates sandboxes for long-running commands.
 pub trait Enclose: Send + Sync + fmt::Debug {
-    /// Measures the sandbox, unless this very one was measured before, and answers how the
-    /// command is started in it.
+    /// Measures the sandbox unless an equal one was measured before, and returns how to start the
+    /// command in it.
     ///
     /// # Errors
     ///
-    /// [`SandboxError`]: what the machine cannot give, or what the plan asks for and may not get.
-    /// Nothing weaker is answered, ever.
+    /// [`SandboxError`] with what the machine cannot provide, or what the plan requests without
+    /// permission. It never returns a weaker sandbox.
     ///
     /// # Cancel safety
     ///
-    /// Dropped, nothing has been started.
+    /// If the future is dropped, nothing has been started.
     fn enclose(&self, plan: EnclosePlan) -> Fut<'_, Result<Enclosed, SandboxError>>;
 
-    /// What runs commands to their end in such a sandbox: with the plan's directories at the host's
-    /// paths and its network, and with the bounds, the writable directory and the home of each request.
-    /// A request's workspace is a directory in the plan's; one that is writable as a whole makes all
-    /// of the plan's writable. Of the plan `argv`, `env`, `cwd` and what else is of a life are not
-    /// looked at. Nothing is measured or started yet.
+    /// Returns a [`Sandbox`] that runs commands to their end with the plan's directories and
+    /// network, and with the limits, writable directory and home of each request. A request's
+    /// workspace is a directory in the plan's. If it is writable as a whole, all of the plan's
+    /// workspace is. `argv`, `env`, `cwd` and the other fields for an attempt are ignored. Nothing
+    /// is measured or started yet.
     ///
-    /// `None`: there is none for this level, whose driver shows a workspace and nothing beside it.
+    /// `None`: there is no such sandbox for this level, whose driver shows only a workspace.
     fn sandbox(self: Arc<Self>, plan: EnclosePlan) -> Option<Arc<dyn Sandbox>> {
         drop(plan);
         None
     }
 
-    /// The words that start a command without a sandbox below a reaper: a process whose second word is
-    /// [`REAPER`], to which the command's descendants come when their own parents end, and which ends
-    /// when none is left. `None`: there is none.
+    /// Returns the command line that starts a command without a sandbox below a reaper: a process
+    /// with [`REAPER`] as its second argument, which adopts the command's descendants when their
+    /// parents end, and ends when none is left. `None` if there is no reaper.
     fn reaped(&self, argv: Vec<String>) -> Option<Vec<String>> {
         drop(argv);
         None
     }
 
-    /// What was kept for the session between its attempts, its home above all, is removed.
+    /// Removes the files that were kept for the session between its attempts, mainly its home
+    /// directory.
     fn ended(&self, session: SessionId) -> Fut<'_, ()>;
 
-    /// The sessions for which something is kept between attempts.
+    /// Returns the sessions for which files are kept between attempts.
     fn kept(&self) -> Fut<'_, Vec<SessionId>>;
 }
 

@@ -1,11 +1,12 @@
-//! The port to policy: is a tool call allowed, must a human be asked, is it denied?
+//! The port to the policy (`Gate`): decides whether a tool call is allowed, needs a human's
+//! approval, or is denied.
 //!
-//! The engine calls [`Gate::judge`] before a call begins. The [`GateVerdict`] is recorded: it is an
-//! input of the session machine, so a replay reads what was judged then and never judges again.
-//! A human's approval is bound by [`Binding::hash`] to exactly what was shown.
+//! The engine calls [`Gate::judge`] before a call starts, and records the [`GateVerdict`]. It is an
+//! input of the session, so a replay uses the recorded verdict and does not evaluate the policy.
+//! [`Binding::hash`] binds a human's approval to exactly what was shown.
 //!
-//! This module holds words and one hash. How a command is understood and what a policy file
-//! says is the business of whoever fills the port.
+//! This module contains the vocabulary and one hash. The implementation of the port parses commands
+//! and policy files.
 
 use std::fmt;
 
@@ -15,12 +16,12 @@ use serde_json::Value;
 use crate::sandbox::SandboxLevel;
 pub use crate::tool::Labels;
 
-/// What may happen with a call. Ordered: the later is the stricter.
+/// The decision about a call, ordered from lenient to strict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
     Allow,
-    /// A human decides.
+    /// A human must decide.
     Ask,
     Deny,
 }
@@ -41,7 +42,7 @@ impl fmt::Display for Decision {
     }
 }
 
-/// How much harm a call could do. What is not understood is [`Risk::Critical`].
+/// How much harm a call could do. Calls that were not understood are [`Risk::Critical`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Risk {
@@ -68,7 +69,7 @@ impl fmt::Display for Risk {
     }
 }
 
-/// One way in which an action touches the world.
+/// A kind of effect of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TouchKind {
@@ -76,29 +77,29 @@ pub enum TouchKind {
     Read,
     /// Creates or changes a file.
     Write,
-    /// Removes a file, or work that nothing brings back.
+    /// Removes a file, or work that cannot be restored.
     Delete,
-    /// Speaks to another machine.
+    /// Communicates with another machine.
     Network,
-    /// Runs code that is in the workspace: its build, its tests, its scripts.
+    /// Runs code of the workspace: its build, its tests, its scripts.
     Project,
-    /// Runs code from anywhere else: given on the command line, from a pipe, from outside.
+    /// Runs other code: from the command line, from a pipe, or from outside the workspace.
     Code,
-    /// Becomes another user, or leaves a confinement.
+    /// Becomes another user, or leaves a sandbox.
     Privilege,
     /// Signals or traces other processes.
     Process,
-    /// Installs packages, which run code of others.
+    /// Installs packages, which run code from others.
     Install,
-    /// Sends work away: a push, a release.
+    /// Publishes work: a push, a release.
     Publish,
-    /// Changes what later programs are or do, by a variable.
+    /// Sets a variable that changes which programs run later, or what they do.
     Environment,
-    /// Stays after the call: timers, login scripts, hooks, services.
+    /// Remains after the call: timers, login scripts, hooks, services.
     Persistence,
-    /// Calls a tool that another program provides; what it does is not known here.
+    /// Calls a tool of another program, whose effects are not known here.
     External,
-    /// Was not understood. The target says why.
+    /// The effect was not understood. The target contains the reason.
     Unknown,
 }
 
@@ -139,12 +140,12 @@ impl TouchKind {
         }
     }
 
-    /// The kind that [`TouchKind::as_str`] spells.
+    /// Returns the kind with this [`TouchKind::as_str`].
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == text)
     }
 
-    /// Whether data could leave this machine by it.
+    /// Returns whether data could leave this machine through it.
     pub const fn is_egress(self) -> bool {
         match self {
             Self::Network
@@ -171,32 +172,32 @@ impl fmt::Display for TouchKind {
     }
 }
 
-/// One touch and what it is about: a path, a host, a variable's name, or a reason.
+/// One effect with its target: a path, a host, a variable's name, or a reason.
 ///
-/// A path in the workspace is relative to it; others are absolute or begin with `~/`. `…` in a
-/// target is a part that only the running command knows.
+/// Paths in the workspace are relative to it; others are absolute or begin with `~/`. In a target,
+/// `…` is a part that is known only when the command runs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Touch {
     pub kind: TouchKind,
     pub target: String,
 }
 
-/// One program that would run, or one tool that would be called, after all wrappers are taken off.
+/// One program that would run, or one tool that would be called, without its wrappers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Action {
-    /// The program's plain name (`rm`, not `/bin/rm`), or the tool's.
+    /// The program's name without directory (`rm`, not `/bin/rm`), or the tool's name.
     pub program: String,
-    /// Its arguments as far as they are known; at most 32 of at most 200 characters are kept.
+    /// The known arguments, at most 32 with at most 200 characters each.
     pub args: Vec<String>,
-    /// The wrappers it was found in, outermost first: `["sudo", "env"]`.
+    /// The wrappers around it, outermost first: `["sudo", "env"]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub via: Vec<String>,
     pub touches: Vec<Touch>,
-    /// The strictest verdict over its touches.
+    /// The strictest decision about its effects.
     pub decision: Decision,
 }
 
-/// One tool call before it begins.
+/// A tool call before it starts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GateRequest {
@@ -212,19 +213,19 @@ pub struct GateRequest {
     /// The workspace's root as the command sees it: `/workspace` in a sandbox. Absolute.
     #[serde(default = "default_workspace")]
     pub workspace: String,
-    /// Where the command starts: absolute, or relative to the workspace.
+    /// The command's working directory: absolute, or relative to the workspace.
     #[serde(default)]
     pub cwd: String,
-    /// The session's own directory, relative to the workspace: commands that may write start
-    /// there unless they name another.
+    /// The session's own directory, relative to the workspace. Commands that may write start there
+    /// unless they name another.
     #[serde(default = "default_scratch")]
     pub scratch: String,
     #[serde(default = "crate::agent::default_sandbox")]
     pub sandbox: SandboxLevel,
     #[serde(default)]
     pub labels: Labels,
-    /// Whether the workspace is a room of the session's own, in a sandbox that withholds secrets:
-    /// what stays in there is nobody else's.
+    /// Whether the workspace is the session's own environment, in a sandbox that hides secrets.
+    /// Effects inside it then concern nobody else.
     #[serde(default)]
     pub room: bool,
 }
@@ -237,12 +238,12 @@ fn default_scratch() -> String {
     scratch_of("session")
 }
 
-/// The directory of a session's own in its workspace.
+/// Returns the session's own directory in its workspace.
 pub fn scratch_of(session: impl fmt::Display) -> String {
     format!(".overmind_runs/{session}")
 }
 
-/// A policy's version: the hash of what it means, not of how it is written.
+/// A policy's version: the hash of its meaning, which does not depend on its formatting.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PolicyVersion(pub String);
@@ -253,19 +254,19 @@ impl fmt::Display for PolicyVersion {
     }
 }
 
-/// Where a policy comes from.
+/// The origin of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PolicySource {
-    /// No file is there: the policy of the program itself.
+    /// There is no file, so the built-in policy applies.
     Builtin,
-    /// The file's path, or what else its text was called.
+    /// A file with this path, or another named text.
     File(String),
-    /// Switched off by whoever runs the server: everything is allowed.
+    /// The operator has switched the policy off: everything is allowed.
     Off,
 }
 
 impl PolicySource {
-    /// The kind alone: `builtin`, `file`, `off`.
+    /// Returns the kind without the file: `builtin`, `file`, `off`.
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Builtin => "builtin",
@@ -274,7 +275,7 @@ impl PolicySource {
         }
     }
 
-    /// The file's name, of one that comes from a file.
+    /// Returns the file's name, if the policy comes from a file.
     pub fn file(&self) -> Option<&str> {
         match self {
             Self::File(name) => Some(name),
@@ -287,40 +288,41 @@ impl PolicySource {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleRef {
     pub id: String,
-    /// Where it stands, for a human: `policy.toml:12`, `built in`.
+    /// The place where it is written: `policy.toml:12`, `built in`.
     pub place: String,
 }
 
-/// The place of the rule of a verdict that is no policy's: see [`GateVerdict::misfit`].
+/// The place of the rule in verdicts that do not come from a policy: see [`GateVerdict::misfit`].
 pub const SCHEMA_PLACE: &str = "schema";
 
-/// What a policy says about one call. Recorded with the call.
+/// The policy's decision about one call. Recorded with the call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GateVerdict {
     pub decision: Decision,
     pub rule: RuleRef,
     pub risk: Risk,
-    /// For the human who is asked, or who reads the log. One or two sentences.
+    /// The reason in one or two sentences, for the human who is asked or reads the log.
     pub reason: String,
-    /// For the model whose call was not allowed: what to do instead, nothing about the policy
-    /// that helps to get around it.
+    /// The advice for the model whose call was not allowed: what to do instead. It contains nothing
+    /// that helps to get around the policy.
     pub advice: String,
     pub actions: Vec<Action>,
     pub policy: PolicyVersion,
-    /// Files that the call names and whose content an approval is bound to: scripts it runs and
-    /// files it reads, and what inline code of an interpreter may import. A name that ends in `/` is
-    /// what the call writes or deletes: not its content counts but where it leads, so that a directory
-    /// that becomes a link is noticed. Sorted, each once, at most 64, without patterns.
+    /// Files to which an approval is bound: scripts that the call runs, files that it reads, and
+    /// modules that inline code of an interpreter may import. Their content must not change. A name
+    /// that ends in `/` is written or deleted by the call; for it, the resolved location must not
+    /// change, so that a directory that is replaced by a link is noticed. Sorted, without
+    /// duplicates and patterns, at most 64.
     pub files: Vec<String>,
-    /// What a human is asked about this call may be shown with others of the same key: see
-    /// [`Gate::group`].
+    /// Group key. Approvals with the same key may be shown together: see [`Gate::group`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
 }
 
 impl GateVerdict {
-    /// The verdict about a call whose arguments do not fit the tool's schema. No policy is asked and
-    /// nobody can agree to it: the call answers `bad_args` with `why`, and its model may try again.
+    /// Creates the verdict about a call whose arguments do not match the tool's schema. No policy
+    /// is evaluated, and nobody can approve the call: its result is `bad_args` with `why`, and the
+    /// model may try again.
     pub fn misfit(tool: &str, why: String, policy: PolicyVersion) -> Self {
         Self {
             decision: Decision::Deny,
@@ -335,69 +337,68 @@ impl GateVerdict {
         }
     }
 
-    /// Whether it is [`GateVerdict::misfit`].
+    /// Returns whether it was created by [`GateVerdict::misfit`].
     pub fn is_misfit(&self) -> bool {
         self.rule.place == SCHEMA_PLACE
     }
 }
 
-/// Judges calls. Pure: the same request under the same version gets the same verdict, and no
-/// verdict waits for anything.
+/// Decides about calls. Pure: the same request with the same version gets the same verdict, without
+/// waiting for anything.
 pub trait Gate: Send + Sync + fmt::Debug {
     fn judge(&self, request: &GateRequest) -> GateVerdict;
 
-    /// The version that the next [`Gate::judge`] uses.
+    /// Returns the version that the next [`Gate::judge`] uses.
     fn version(&self) -> PolicyVersion;
 
-    /// Where the policy of that version comes from.
+    /// Returns the origin of that policy.
     fn source(&self) -> PolicySource;
 
-    /// What is wrong with a policy that was to take this one's place, and does not hold therefore.
+    /// Returns the mistakes of a new policy that was rejected, so that this one still applies.
     fn refused(&self) -> Option<String> {
         None
     }
 
-    /// What calls have in common that a human may be shown, and may answer, together. Asked for
-    /// only when a human is. `None`: each stands alone.
+    /// Returns what an approval has in common with others that a human may answer together. Called
+    /// only if a human is asked. `None`: the approval is shown alone.
     fn group(&self, _request: &GateRequest, _verdict: &GateVerdict) -> Option<String> {
         None
     }
 
-    /// The text of the narrowest rules that would have allowed these calls, all of which a human
-    /// has approved. Proposed only: a human puts it into the policy, or does not.
+    /// Returns the text of the narrowest rules that would have allowed these calls, all of which a
+    /// human has approved. It is only a proposal, which a human may add to the policy.
     ///
     /// # Errors
     ///
-    /// In words, why no rule stands for them.
+    /// Returns the reason if there is no such rule.
     fn propose(&self, _approved: &[GateRequest]) -> Result<String, String> {
         Err("this policy proposes no rules".to_owned())
     }
 }
 
-/// Everything that an approval is bound to. If any of it differs when the call begins, the human
-/// approved something else.
+/// Everything to which an approval is bound. If a part differs when the call starts, the approval
+/// does not apply.
 #[derive(Clone, Copy, Debug)]
 pub struct Binding<'a> {
     pub tool: &'a str,
-    /// The arguments as the tool gets them, after validation.
+    /// The arguments after validation, as the tool gets them.
     pub args: &'a Value,
-    /// The argv that will be executed; empty for a tool that executes nothing.
+    /// The argv to execute; empty for a tool that executes nothing.
     pub argv: &'a [String],
     pub cwd: &'a str,
-    /// The environment of the command. Their order means nothing.
+    /// The environment of the command, in any order.
     pub env: &'a [(String, String)],
-    /// Of each file that the verdict names, its path and the hash of its content; `None` when it
-    /// was not there or could not be read. Their order means nothing.
+    /// The path and the content's hash of each file in the verdict, in any order. `None` if the
+    /// file does not exist or cannot be read.
     pub files: &'a [(String, Option<String>)],
     pub policy: &'a PolicyVersion,
 }
 
 impl Binding<'_> {
-    /// The hash that an approval carries: 64 hexadecimal digits.
+    /// Returns the hash of an approval: 64 hexadecimal digits.
     ///
-    /// Every part is counted and prefixed by its length, so no two different bindings have the
-    /// same text. Keys of objects are sorted: the order in which a model wrote them is no
-    /// difference.
+    /// Every part is counted and prefixed by its length, so two different bindings never produce
+    /// the same text. Keys of objects are sorted, because their order has no meaning.
     pub fn hash(&self) -> String {
         let mut hash = blake3::Hasher::new_derive_key("overmind 2026 approval binding v1");
         let mut text = |part: &str| {
@@ -428,7 +429,7 @@ impl Binding<'_> {
     }
 }
 
-/// JSON with sorted keys. Depth is bounded by the parser that made the value (128).
+/// Returns JSON with sorted keys. The parser that made the value limits its depth (128).
 fn canonical(value: &Value) -> String {
     match value {
         Value::Object(map) => {

@@ -1,17 +1,17 @@
-//! Typed ids: one line each, a prefix in the text, no mixing.
+//! Typed ids, each with a prefix in its text form. Ids of different types cannot be mixed.
 //!
-//! An id is a UUIDv7, so ids sort by the time they were minted. Ids of things that a session
+//! An id is a UUIDv7, so ids sort by the time of their creation. Ids of things that a session
 //! decides (steps, effects, approvals) are *derived* from the session and a counter, so that a
-//! replay of the session's log finds the same ids.
+//! replay of the session's log produces the same ids.
 
 use std::fmt;
 use std::str::FromStr;
 
 use uuid::Uuid;
 
-/// Where new ids come from. The engine gets one; tests seed theirs.
+/// A source of new ids. The engine gets one; tests use a seeded one.
 pub trait IdSource: Send + Sync + fmt::Debug {
-    /// A value never handed out before, in UUIDv7 layout.
+    /// Returns a value that was never returned before, in UUIDv7 layout.
     fn next(&self) -> u128;
 }
 
@@ -31,7 +31,7 @@ macro_rules! ids {
         pub struct $name(Uuid);
 
         impl $name {
-            /// What every text form of this id begins with, before the underscore.
+            /// The prefix of this id's text form, without the underscore.
             pub const PREFIX: &'static str = $prefix;
 
             pub fn mint(source: &dyn IdSource) -> Self {
@@ -46,7 +46,8 @@ macro_rules! ids {
                 self.0.as_u128()
             }
 
-            /// Its text, made in `place`: ids are written all the time.
+            /// Writes the text form into `place`, without allocation, because ids are written very
+            /// often.
             fn text<'a>(&self, place: &'a mut [u8; concat!($prefix, "_").len() + 32]) -> &'a str {
                 let (before, digits) = place.split_at_mut(concat!($prefix, "_").len());
                 before.copy_from_slice(concat!($prefix, "_").as_bytes());
@@ -104,40 +105,41 @@ macro_rules! ids {
 ids! {
     /// A versioned definition of an agent.
     AgentId = "agt";
-    /// A question to a human whether an action may happen.
+    /// A request for a human's approval of an action.
     ApprovalId = "apr";
-    /// A named key to the API.
+    /// A named API key.
     ApiKeyId = "key";
-    /// One call of a model, however it came about.
+    /// One call of a model, from any source.
     CallId = "call";
-    /// A logical group that every resource belongs to (namespace).
+    /// A namespace to which every resource belongs.
     ColonyId = "col";
-    /// One thing done to the world: a tool call or a model call.
+    /// An effect: a tool call or a model call.
     EffectId = "eff";
     /// A machine that runs sessions (node).
     HiveId = "hive";
-    /// Something that waits for a human. That of an approval has the approval's digits.
+    /// An item of the inbox. The item of an approval has the approval's digits.
     InboxId = "inb";
-    /// A limit of a budget: derived from what it bounds.
+    /// A limit of a budget, derived from its scope and period.
     LimitId = "lim";
-    /// One message or event on its way to an agent; an event has the same for all who get it.
+    /// One message to an agent. A published event has the same id for all recipients.
     LetterId = "msg";
-    /// One remembered text.
+    /// One item of the memory.
     MemoryId = "mem";
-    /// One declared thing. Never reused, also when its name is.
+    /// One resource. Never reused, even if its name is.
     RecordId = "rec";
-    /// One agent at work, from placement to end. Never reused.
+    /// One run of an agent. Never reused.
     SessionId = "ses";
     /// One step of a session.
     StepId = "stp";
-    /// An agent's wish to get what is published to some topics.
+    /// An agent's subscription to topics.
     SubscriptionId = "sub";
 }
 
 macro_rules! derived {
     ($($name:ident $tag:literal),*) => {$(
         impl $name {
-            /// The id of the `n`-th of its kind in `session`: the same in every replay.
+            /// Returns the id of the `n`-th object of its kind in `session`. It is the same in
+            /// every replay.
             pub fn derive(session: SessionId, n: u64) -> Self {
                 let mut hash = blake3::Hasher::new();
                 hash.update($tag).update(&session.as_u128().to_be_bytes()).update(&n.to_be_bytes());
@@ -152,15 +154,15 @@ macro_rules! derived {
 derived!(StepId b"step", EffectId b"effect", ApprovalId b"approval", InboxId b"question");
 
 impl ColonyId {
-    /// The colony of everything that names none.
+    /// The colony of all objects that name none.
     pub const DEFAULT: Self = Self::from_u128(0x0000_0000_0000_7000_8000_0000_0000_0001);
 
-    /// What people call [`ColonyId::DEFAULT`].
+    /// The name of [`ColonyId::DEFAULT`].
     pub const DEFAULT_NAME: &'static str = "default";
 }
 
 impl HiveId {
-    /// The hive inside the Cortex's own process, when it runs alone.
+    /// The hive inside the Cortex's own process, in a server without other hives.
     pub const LOCAL: Self = Self::from_u128(0x0000_0000_0000_7000_8000_0000_0000_0001);
 }
 

@@ -1,9 +1,9 @@
-//! JSON from outside: what agents' programs, models and MCP servers write.
+//! Parses JSON from outside: from agents' programs, models and MCP servers.
 //!
-//! Programs that count UTF-16 cut a text between the two halves of a character (`"face \ud83d"`).
-//! Strict readers refuse the whole document for it, and with it an answer, a price or a question.
-//! Here a half without its other one becomes U+FFFD, and so do bytes that are no UTF-8; all else
-//! that is no JSON stays an error, for its reader to report. Whatever is strict JSON is read once.
+//! Programs that count UTF-16 units may cut a text between the two surrogates of a character
+//! (`"face \ud83d"`). Strict parsers refuse the whole document for it, so an answer, a price or a
+//! question would be lost. Here an unpaired surrogate becomes U+FFFD, and so does invalid UTF-8.
+//! All other mistakes are errors. A strictly valid document is parsed only once.
 
 use std::borrow::Cow;
 
@@ -13,11 +13,11 @@ use serde_json::Value;
 /// Bytes of an escape such as `\ud83d`.
 pub const ESCAPE: usize = 6;
 
-/// Reads a document.
+/// Parses a document.
 ///
 /// # Errors
 ///
-/// It is no JSON, or none of a `T`.
+/// If it is not JSON, or is no valid `T`.
 pub fn read<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
     serde_json::from_slice(text).or_else(|err| match mended(text) {
         Cow::Borrowed(_) => Err(err),
@@ -25,7 +25,8 @@ pub fn read<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
     })
 }
 
-/// The document with U+FFFD for what strict readers refuse in a text; as it was if there is nothing.
+/// Returns the document with U+FFFD in place of unpaired surrogates and invalid UTF-8, or the
+/// unchanged document.
 pub fn mended(text: &[u8]) -> Cow<'_, [u8]> {
     let mut text = match String::from_utf8_lossy(text) {
         Cow::Borrowed(_) => Cow::Borrowed(text),
@@ -37,16 +38,16 @@ pub fn mended(text: &[u8]) -> Cow<'_, [u8]> {
     text
 }
 
-/// The escape of one half of a character, without the other.
+/// The escape of an unpaired surrogate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Half {
-    /// Where its backslash stands.
+    /// Position of its backslash.
     pub at: usize,
-    /// It is the first of the two.
+    /// Whether it is the first of a pair.
     pub is_first: bool,
 }
 
-/// All halves of a document that stand alone.
+/// Returns all unpaired surrogates of a document.
 pub fn halves(text: &[u8]) -> Vec<Half> {
     let unit = |at: usize| -> Option<u16> {
         let digits = text.get(at..at + ESCAPE)?.strip_prefix(br"\u")?;
@@ -72,7 +73,7 @@ pub fn halves(text: &[u8]) -> Vec<Half> {
     halves
 }
 
-/// A count, also as some write it: `1000.0`. `None` for what is none: `-5`, `12.5`, `"many"`.
+/// Returns a count, also in the form `1000.0`. `None` for other values: `-5`, `12.5`, `"many"`.
 pub fn count(value: &Value) -> Option<u64> {
     let whole = |n: &f64| n.fract() == 0.0 && (0.0..9e15).contains(n);
     #[expect(

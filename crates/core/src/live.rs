@@ -1,27 +1,28 @@
-//! What a tool call says while it is under way: output as it is written, progress as it is told.
+//! The live output of a running tool call: output as it is written, and reported progress.
 //!
-//! It is for people who watch. Nothing is decided on it: the whole result comes at the end, and
-//! what was said before becomes observations in the log, which a replay passes over. So it may be
-//! cut, gathered and dropped on its way; what may not happen is that a secret slips through.
+//! It is for people who watch. No decision depends on it: the whole result comes at the end, and
+//! live output becomes observations in the log, which a replay skips. So it may be cut, gathered
+//! and dropped, but secrets in it must always be masked.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::sandbox::OutputStream;
 
-/// Bytes of a call's output that are passed on, both streams together; of the rest only counts.
+/// Most bytes of a call's output that are passed on, of both streams together. The rest is only
+/// counted.
 pub const MAX_BYTES: usize = 64 << 10;
 
-/// One thing that a call says.
+/// One piece of live output.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Live<'a> {
-    /// The next bytes of one stream, in their order.
+    /// The next bytes of one stream, in order.
     Output { stream: OutputStream, bytes: &'a [u8] },
-    /// How far it is, in its own unit. The message is the tool's word: untrusted.
+    /// Progress in the tool's own unit. The message is the tool's text and untrusted.
     Progress { progress: f64, total: Option<f64>, message: Option<&'a str> },
 }
 
-/// Hears what a call says. It is called where output is read, so it must not block.
+/// Receives live output. It is called where output is read, so it must not block.
 #[derive(Clone, Default)]
 pub struct LiveSink(Option<Arc<Hear>>);
 
@@ -32,7 +33,7 @@ impl LiveSink {
         Self(Some(Arc::new(hear)))
     }
 
-    /// Whether anybody listens. If not, a tool need not take the trouble.
+    /// Returns whether there is a listener. If not, a tool need not report anything.
     pub fn is_heard(&self) -> bool {
         self.0.is_some()
     }
@@ -50,16 +51,16 @@ impl fmt::Debug for LiveSink {
     }
 }
 
-/// What a call said, gathered by its Hive for the way to the Cortex.
+/// Live output that a Hive gathered for the Cortex.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LivePiece {
-    /// `offset` is where in the stream the bytes stood.
+    /// Output; `offset` is the position of the bytes in the stream.
     Output {
         stream: OutputStream,
         offset: u64,
         bytes: Vec<u8>,
     },
-    /// The call has written more than is passed on: from now on only these counts are.
+    /// The call has written more than is passed on. From now on only these counts are sent.
     Capped {
         stdout_bytes: u64,
         stderr_bytes: u64,

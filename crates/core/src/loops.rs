@@ -1,25 +1,25 @@
-//! Loops: what a server looks at again and again, from now on until it stops.
+//! The server's loops: reconcilers that run repeatedly until the server stops.
 //!
-//! A [`Reconcile`] looks at the world and closes the gap to what is wanted. It runs when something
-//! has changed, and slowly always, so that a lost wake-up costs time and no work. This module has
-//! the contract and the pure part, which is when the next pass is due; the engine runs them.
+//! A [`Reconcile`] compares the observed state with the desired state and changes what differs. It
+//! runs after changes and also periodically, so that a lost wake-up costs only time. This module
+//! contains the trait and the pure decision when the next pass is due; the engine runs the loops.
 
 use std::time::Duration;
 
 use crate::Fut;
 use crate::time::Timestamp;
 
-/// Longest text of a result that is kept, in bytes.
+/// Longest result text that is stored, in bytes.
 pub const MAX_SAID: usize = 300;
-/// Between the end of a pass and the next that the clock alone begins: a loop whose
-/// [`Report::again`] is always now does not spin.
+/// Shortest time between two passes that the clock starts. It prevents a busy loop if
+/// [`Report::again`] is always now.
 pub const MIN_GAP: Duration = Duration::from_millis(10);
 
-/// How a pass went, in words for people: `3 removed`. Empty when there was nothing to do.
+/// The result of a pass, as text for people: `3 removed`. Empty if there was nothing to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     pub said: String,
-    /// When it must look again before its period is over. In the past: at once.
+    /// Time of a pass that is needed before the period is over. A past time means at once.
     pub again: Option<Timestamp>,
 }
 
@@ -29,53 +29,54 @@ impl Report {
     }
 }
 
-/// One loop. The runner owns it: no two of its passes overlap, and nothing else runs meanwhile.
+/// One loop. Its runner owns it, and its passes never overlap.
 pub trait Reconcile: Send {
-    /// 1 to 63 small letters, digits and hyphens; unique in a server, and the same after a restart.
+    /// Returns the name: 1 to 63 small letters, digits and hyphens, unique in a server, and the
+    /// same after a restart.
     fn name(&self) -> &'static str;
 
     fn pace(&self) -> Pace;
 
-    /// Returns when something has changed that a pass should see. Never, unless overridden. The
-    /// runner drops the future whenever another reason for a pass comes first: a wake-up that was
-    /// not returned yet must still be there at the next call.
+    /// Returns when something has changed that needs a pass. The default never returns. The runner
+    /// drops the future if another reason for a pass comes first, so a wake-up that was not
+    /// returned yet must be returned by the next call.
     fn wakes_on(&mut self) -> Fut<'_, ()> {
         Box::pin(std::future::pending())
     }
 
-    /// One look at everything: idempotent, and without a hint about what has changed, for a hint
-    /// does not survive a restart. A panic is an error of this pass; the next one gets the value as
-    /// the panic left it.
+    /// Runs one pass over the whole state. It must be idempotent, and gets no hint about changes,
+    /// because a hint does not survive a restart. A panic counts as an error of this pass; the next
+    /// pass gets the value as the panic left it.
     ///
     /// # Errors
     ///
-    /// What went wrong, in words. The next pass comes after a backoff.
+    /// Returns a text that says what went wrong. The next pass comes after a backoff.
     fn pass(&mut self, now: Timestamp) -> Fut<'_, Result<Report, String>>;
 
-    /// The last thing done before the server stops, paused or not.
+    /// Called last, before the server stops, even if the loop is paused.
     fn stopped(&mut self, _now: Timestamp) -> Fut<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 }
 
-/// How often a loop looks.
+/// How often a loop runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// From the end of a pass to the next.
+    /// Time from the end of a pass to the next.
     pub every: Duration,
-    /// At most so much is added to `every`, different for each pass.
+    /// Most time that is added to `every`, different for each pass.
     pub jitter: Duration,
-    /// After the first error in a row. Each further one doubles it.
+    /// Backoff after the first error. It doubles with each consecutive error.
     pub retry_first: Duration,
     /// The longest backoff.
     pub retry_most: Duration,
-    /// Whether the first pass comes at the start, or after one period.
+    /// Whether the first pass comes at the start. Otherwise it comes after one period.
     pub at_once: bool,
 }
 
 impl Pace {
-    /// A tenth of jitter; retries from 5 seconds (or the period, if that is shorter) to 5 minutes
-    /// (or the period, if that is longer).
+    /// Creates a pace with a tenth of jitter. Retries come after 5 seconds (or the period, if it is
+    /// shorter), up to 5 minutes (or the period, if it is longer).
     pub fn every(every: Duration) -> Self {
         Self {
             every,
@@ -91,43 +92,43 @@ impl Pace {
         Self { at_once: true, ..self }
     }
 
-    /// Every so many times, also after errors. For what costs next to nothing.
+    /// Keeps the period after errors too. For passes that cost almost nothing.
     #[must_use]
     pub const fn steady(self) -> Self {
         Self { retry_first: self.every, retry_most: self.every, ..self }
     }
 
-    /// After so many errors in a row, at least 1.
+    /// Returns the backoff after this many consecutive errors, at least 1.
     fn backoff(&self, errors: u32) -> Duration {
         let doubled = 2_u32.checked_pow(errors.saturating_sub(1)).unwrap_or(u32::MAX);
         self.retry_first.saturating_mul(doubled).min(self.retry_most)
     }
 }
 
-/// What the last pass left.
+/// The result of the last pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastPass {
     pub began: Timestamp,
-    /// Measured without the wall clock.
+    /// Duration, measured with a monotonic clock.
     pub took: Duration,
-    /// What it said, or what went wrong; at most [`MAX_SAID`] bytes.
+    /// The result text or the error, at most [`MAX_SAID`] bytes.
     pub result: Result<String, String>,
 }
 
-/// Where a loop stands.
+/// The state of a loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoopStatus {
     pub name: &'static str,
     pub pace: Pace,
     pub paused: bool,
-    /// A pass is under way.
+    /// Whether a pass is running.
     pub running: bool,
-    /// Passes that have ended since the server started.
+    /// Number of passes that have ended since the server started.
     pub passes: u64,
-    /// Errors in a row.
+    /// Number of consecutive errors.
     pub errors: u32,
     pub last: Option<LastPass>,
-    /// When the clock begins the next pass; `None` while paused or running.
+    /// Time of the next scheduled pass; `None` while paused or running.
     pub next: Option<Timestamp>,
 }
 
@@ -139,8 +140,8 @@ impl LoopStatus {
         Self { name, pace, paused, running: false, passes: 0, errors: 0, last: None, next }
     }
 
-    /// Whether a change begins a pass now. After an error it waits for the backoff: what fails at
-    /// each change must not be tried at each change.
+    /// Returns whether a change may start a pass now. After an error it waits for the backoff,
+    /// because a pass that fails with each change must not run with each change.
     pub fn hears(&self) -> bool {
         !self.paused && self.errors == 0
     }
@@ -150,7 +151,7 @@ impl LoopStatus {
         self.next = None;
     }
 
-    /// The next pass comes at once: something may have been missed.
+    /// Schedules the next pass at once, because a change may have been missed.
     pub fn resumed(&mut self, now: Timestamp) {
         if self.paused {
             self.paused = false;
@@ -191,8 +192,8 @@ impl LoopStatus {
     }
 }
 
-/// A share of `most` that depends on the name and the number alone: what shares a period does not
-/// share a moment, and who computes it twice gets it twice. Less than `most`, in whole
+/// Returns a part of `most` that depends only on the name and the number. Loops with the same
+/// period thus run at different times, and repeated computations agree. Less than `most`, in whole
 /// microseconds.
 pub fn spread(name: &str, number: u64, most: Duration) -> Duration {
     let most = u64::try_from(most.as_micros()).unwrap_or(u64::MAX);

@@ -1,8 +1,8 @@
-//! The port to memory: texts in collections, stored once, found by words or meaning.
+//! The port to the memory: texts in collections, found by words or by meaning.
 //!
-//! An item says where it came from ([`Provenance`]), may end by itself (`expires_at`), and may
-//! take the place of another (`supersedes`); what was replaced is kept as history and found only
-//! on request. Searches may be narrowed by a [`MemoryFilter`] over the items' metadata.
+//! An item has its origin ([`Provenance`]), may expire (`expires_at`), and may replace another
+//! (`supersedes`). Replaced items are kept as history and found only on request. A [`MemoryFilter`]
+//! on the items' metadata can narrow a search.
 
 mod filter;
 
@@ -18,16 +18,16 @@ use crate::Fut;
 use crate::ids::{ColonyId, EffectId, MemoryId, SessionId};
 use crate::time::Timestamp;
 
-/// Whose word a remembered text is. A label for whoever reads the text; nothing ranks by it.
+/// The kind of author of a text. It is a label for readers and does not change the ranking.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
     /// A human, or a program that acts for one through the API.
     User,
-    /// A model wrote it.
+    /// A model.
     Agent,
     /// A tool's own result, from inside the workspace.
     Tool,
-    /// It comes from outside: the web, a mail, another machine. What nobody vouched for.
+    /// A source outside: the web, a mail, another machine. Nobody vouches for it.
     #[default]
     Untrusted,
 }
@@ -49,13 +49,13 @@ impl Trust {
     }
 }
 
-/// Where a text came from.
+/// The origin of a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Provenance {
     /// Who stored it: a caller's name, or `session`. At most 200 bytes.
     pub author: String,
     pub trust: Trust,
-    /// The event it was taken from, `<stream>.<seq>`, as the one who stored it says. At most 200
+    /// The event from which it was taken, `<stream>.<seq>`, as the author stated. At most 200
     /// bytes.
     pub event: Option<String>,
 }
@@ -66,25 +66,25 @@ pub struct MemoryItem {
     pub colony: ColonyId,
     pub collection: String,
     pub text: String,
-    /// Unit length; empty when the item was stored without embeddings.
+    /// The embedding, normalized to unit length; empty if the item was stored without one.
     pub embedding: Vec<f32>,
-    /// `fts5-bm25` when there is no embedding.
+    /// The model that made the embedding; `fts5-bm25` if there is none.
     pub embedding_model: String,
     pub metadata: Value,
     pub created_at: Timestamp,
-    /// The session that stored it, if one did.
+    /// The session that stored it, if a session did.
     pub source: Option<SessionId>,
     pub provenance: Provenance,
-    /// From this moment on it is not found any more, and removed some time later.
+    /// Time after which it is no longer found. It is removed some time later.
     pub expires_at: Option<Timestamp>,
-    /// The item that this one took the place of. It may be gone.
+    /// The item that this one replaced. It may have been removed.
     pub supersedes: Option<MemoryId>,
-    /// The item that took this one's place: this one is history. It may be gone.
+    /// The item that replaced this one, which is then history. It may have been removed.
     pub superseded_by: Option<MemoryId>,
 }
 
 impl MemoryItem {
-    /// Whether it has ended by itself.
+    /// Returns whether it has expired.
     pub fn is_expired(&self, now: Timestamp) -> bool {
         self.expires_at.is_some_and(|at| at <= now)
     }
@@ -93,7 +93,7 @@ impl MemoryItem {
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryHit {
     pub item: MemoryItem,
-    /// Higher is better. The BM25 score (positive), or in hybrid mode the fused score.
+    /// The score; higher is better. The BM25 score (positive), or in hybrid mode the fused score.
     pub score: f64,
 }
 
@@ -104,7 +104,7 @@ pub struct MemoryDraft {
     pub text: String,
     pub metadata: Value,
     pub source: Option<SessionId>,
-    /// Storing twice with the same key stores once and answers with the first item.
+    /// Idempotency key: storing again with the same key returns the first item.
     pub key: Option<EffectId>,
     pub provenance: Provenance,
     /// Must be later than now.
@@ -114,7 +114,7 @@ pub struct MemoryDraft {
 }
 
 impl MemoryDraft {
-    /// A text with nothing optional.
+    /// Creates a draft without optional fields.
     pub fn new(colony: ColonyId, collection: String, text: String) -> Self {
         Self {
             colony,
@@ -130,8 +130,8 @@ impl MemoryDraft {
     }
 }
 
-/// The key of a draft that a caller names by `text`: the same text in the same collection is the
-/// same key, and no effect of a session has it.
+/// Returns the key for a caller's `text`. The same text in the same collection gives the same key,
+/// and no effect of a session has it.
 pub fn named_key(colony: ColonyId, collection: &str, text: &str) -> EffectId {
     let mut hash = blake3::Hasher::new();
     hash.update(b"memory key").update(&colony.as_u128().to_be_bytes());
@@ -146,22 +146,22 @@ pub fn named_key(colony: ColonyId, collection: &str, text: &str) -> EffectId {
 pub struct MemoryQuery {
     pub colony: ColonyId,
     pub collection: String,
-    /// Any text; never syntax. Blank: the newest items with score 0.
+    /// Any text, searched literally. If blank, the newest items are returned with score 0.
     pub query: String,
     /// 1..=50.
     pub top_k: usize,
-    /// Only items whose metadata fit.
+    /// A condition on the items' metadata.
     pub filter: MemoryFilter,
-    /// Also items that others have replaced.
+    /// Also returns items that were replaced by others.
     pub history: bool,
-    /// The session that asks, if one does: what the search costs is its own.
+    /// The session that searches, if any. It pays the cost of the search.
     pub session: Option<SessionId>,
-    /// Who asks, as the log names callers.
+    /// The caller, as the log names callers.
     pub caller: String,
 }
 
 impl MemoryQuery {
-    /// A query over all current items of a collection.
+    /// Creates a query of all current items of a collection.
     pub fn new(colony: ColonyId, collection: String, query: String, top_k: usize) -> Self {
         Self {
             colony,
@@ -176,18 +176,18 @@ impl MemoryQuery {
     }
 }
 
-/// What one batch of [`Memory::reembed`] did.
+/// The result of one batch of [`Memory::reembed`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reembedded {
-    /// Items that have a vector of the configured model now.
+    /// Number of items that this batch embedded with the configured model.
     pub done: u64,
-    /// There are items left; call again.
+    /// Whether items remain, so that another call is needed.
     pub more: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// The draft or the query is outside its bounds; the text names the field and the bound.
+    /// The draft or the query exceeds a limit. The text names the field and the limit.
     #[error("{message}")]
     Invalid { message: String },
     #[error("embedding the text: {message}")]
@@ -199,7 +199,7 @@ pub enum MemoryError {
 pub trait Memory: Send + Sync + fmt::Debug {
     /// # Errors
     ///
-    /// [`MemoryError`]; nothing was stored then.
+    /// [`MemoryError`]; then nothing was stored.
     fn store(&self, draft: MemoryDraft) -> Fut<'_, Result<MemoryItem, MemoryError>>;
 
     /// # Errors
@@ -207,16 +207,15 @@ pub trait Memory: Send + Sync + fmt::Debug {
     /// [`MemoryError`].
     fn search(&self, query: MemoryQuery) -> Fut<'_, Result<Vec<MemoryHit>, MemoryError>>;
 
-    /// Gives up to `limit` items that have no vector of the configured model one, each batch in
-    /// one commit with the event that says so. What was done stays done: after a crash, call
-    /// again.
+    /// Embeds up to `limit` items that have no vector of the configured model. Each batch is one
+    /// commit with its event. Finished batches stay, so call again after a crash.
     ///
     /// # Errors
     ///
-    /// [`MemoryError::Invalid`] when no embedder is configured.
+    /// [`MemoryError::Invalid`] if no embedder is configured.
     fn reembed(&self, limit: u32) -> Fut<'_, Result<Reembedded, MemoryError>>;
 
-    /// Removes up to `limit` items that have expired, with the event that says so; how many.
+    /// Removes up to `limit` expired items, with an event. Returns their number.
     ///
     /// # Errors
     ///

@@ -11,7 +11,7 @@ use crate::Fut;
 use crate::relay::Upstreams;
 use crate::trace::Traceparent;
 
-/// One message of a conversation. The system prompt is not one: it stands in [`ModelRequest`].
+/// One message of a conversation. The system prompt is not a message: it is in [`ModelRequest`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "snake_case")]
 pub enum Message {
@@ -22,13 +22,13 @@ pub enum Message {
         text: String,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         calls: Vec<ModelCall>,
-        /// What the provider wants to see again, word for word: signed thinking blocks of
-        /// Anthropic, reasoning items of OpenAI Responses, `reasoning_content` of DeepSeek.
-        /// Opaque outside the `llm` crate; tagged there with the provider's format.
+        /// Data that the provider needs back unchanged: signed thinking blocks of Anthropic,
+        /// reasoning items of OpenAI Responses, `reasoning_content` of DeepSeek. Opaque outside the
+        /// `llm` crate, which tags it with the provider's format.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         provider_state: Option<Value>,
     },
-    /// The result of one tool call; every call of an assistant message is followed by one.
+    /// The result of one tool call. Every call of an assistant message is followed by one.
     Tool {
         call_id: String,
         name: String,
@@ -37,15 +37,15 @@ pub enum Message {
     },
 }
 
-/// A tool call that a model asked for.
+/// A tool call that a model requested.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelCall {
-    /// The provider's id of the call; unique in the conversation.
+    /// The provider's id of the call, unique in the conversation.
     pub id: String,
-    /// The tool's real name, with aliases already undone.
+    /// The tool's real name, after aliases were resolved.
     pub name: String,
-    /// Arguments as the model wrote them. An object when they parse; otherwise the raw text as
-    /// a JSON string, which the gateway refuses with a message the model can read.
+    /// The arguments as the model wrote them: an object if they can be parsed. Otherwise the raw
+    /// text as a JSON string, which the gateway refuses with a message that the model can read.
     pub args: Value,
 }
 
@@ -63,49 +63,50 @@ pub struct ModelTool {
 pub enum ToolChoice {
     #[default]
     Auto,
-    /// The model must call some tool.
+    /// The model must call a tool.
     Required,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelRequest {
-    /// As the agent names it, for example `gpt-5`, `claude-sonnet-4-5`, `openai-chat:qwen3`.
+    /// The model as the agent names it, for example `gpt-5`, `claude-sonnet-4-5`,
+    /// `openai-chat:qwen3`.
     pub model: String,
     pub system: String,
-    /// Shared with the session's own state: a conversation is never copied to be sent.
+    /// Shared with the session's own state, so that a conversation is never copied for a request.
     pub messages: Arc<Vec<Message>>,
     pub tools: Arc<Vec<ModelTool>>,
     pub tool_choice: ToolChoice,
     pub max_output_tokens: Option<u32>,
     pub temperature: Option<f64>,
-    /// `low`, `medium`, `high`, or what the provider knows.
+    /// `low`, `medium`, `high`, or another value that the provider knows.
     pub reasoning_effort: Option<String>,
-    /// Longest time without a single byte from the provider.
+    /// Longest time without any byte from the provider.
     pub idle_timeout: Duration,
-    /// Longest time for the whole call, retries included.
+    /// Longest time of the whole call, including retries.
     pub total_timeout: Duration,
-    /// The span of the call, for the provider.
+    /// The trace span of the call, for the provider.
     pub traceparent: Option<Traceparent>,
 }
 
-/// Tokens of one call. `input` counts all prompt tokens, cached ones included.
+/// Tokens of one call. `input` counts all prompt tokens, including cached ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     pub input_tokens: u64,
     pub output_tokens: u64,
-    /// Part of `input_tokens` that the provider read from its cache.
+    /// The part of `input_tokens` that was read from the provider's cache.
     #[serde(default)]
     pub cached_input_tokens: u64,
-    /// Part of `input_tokens` that the provider wrote to its cache.
+    /// The part of `input_tokens` that was written to the provider's cache.
     #[serde(default)]
     pub cache_write_tokens: u64,
-    /// Part of `output_tokens` spent on reasoning.
+    /// The part of `output_tokens` that was used for reasoning.
     #[serde(default)]
     pub reasoning_tokens: u64,
 }
 
 impl Usage {
-    /// What these figures have more than those; nothing where they have less.
+    /// Returns the difference to earlier figures; 0 where these are lower.
     #[must_use]
     pub fn beyond(self, before: Self) -> Self {
         Self {
@@ -149,18 +150,18 @@ pub struct ModelReply {
     pub calls: Vec<ModelCall>,
     pub usage: Usage,
     pub stop: StopReason,
-    /// The model that answered, in the provider's words.
+    /// The model that answered, as the provider names it.
     pub model: String,
-    /// Which provider and wire format answered, for example `anthropic`.
+    /// The provider and wire format that answered, for example `anthropic`.
     pub provider: String,
-    /// Millionths of a US dollar by the price catalogue; `None` when the price is not known.
+    /// Cost in millionths of a US dollar from the price table; `None` if the price is not known.
     #[serde(default)]
     pub cost_microusd: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_state: Option<Value>,
 }
 
-/// Why there is no reply. Retries that could help have been made already.
+/// Why there is no reply. Useful retries were already made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct ModelFailure {
@@ -168,15 +169,16 @@ pub struct ModelFailure {
     /// `network_error` (nothing was asked), `connection_lost` (after the request was sent),
     /// `bad_request`, `bad_response`, `context_length`, `cassette`.
     pub code: String,
-    /// What was attempted, on what, why it failed, what the reader can do. Never holds a key.
+    /// A text that says what was attempted, on which object, why it failed, and what the reader can
+    /// do. Never contains a key.
     pub message: String,
-    /// HTTP status, when there was one.
+    /// The HTTP status, if there was one.
     #[serde(default)]
     pub status: Option<u16>,
-    /// The provider's own words, cut to 4 KiB.
+    /// The provider's error text, cut to 4 KiB.
     #[serde(default)]
     pub body: Option<String>,
-    /// Another try later may succeed.
+    /// Whether a later attempt may succeed.
     pub transient: bool,
 }
 
@@ -190,21 +192,21 @@ pub enum ModelDelta {
         name: String,
         text: String,
     },
-    /// The attempt that these deltas belonged to failed and a new one begins: forget them.
+    /// The attempt of these deltas failed and a new one starts: discard them.
     Restarted {
         attempt: u32,
         why: String,
-        /// The code of that failure: whether the attempt may be billed follows from it.
+        /// The error code, which determines whether the attempt may be billed.
         code: String,
     },
 }
 
-/// Called for each delta, in order, on the task that waits for the reply. Must not block.
+/// Called for each delta in order, on the task that waits for the reply. Must not block.
 pub type DeltaSink<'a> = &'a (dyn Fn(ModelDelta) + Send + Sync);
 
-/// All configured models behind one door.
+/// All configured models as one port.
 pub trait Models: Send + Sync + fmt::Debug {
-    /// Sends one request and waits for the whole reply, handing out deltas on the way.
+    /// Sends one request and waits for the whole reply. Passes on deltas meanwhile.
     ///
     /// # Errors
     ///
@@ -212,21 +214,21 @@ pub trait Models: Send + Sync + fmt::Debug {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes the connection; the provider may still bill what it made.
+    /// Dropping the future closes the connection. The provider may still bill what it generated.
     fn complete<'a>(
         &'a self,
         request: &'a ModelRequest,
         sink: DeltaSink<'a>,
     ) -> Fut<'a, Result<ModelReply, ModelFailure>>;
 
-    /// Whether `model` could be called now: a provider is chosen and has its key. Without I/O.
+    /// Checks that `model` could be called now: its provider is known and has its key. Does no I/O.
     ///
     /// # Errors
     ///
-    /// The failure that `complete` would give.
+    /// The failure that `complete` would return.
     fn check(&self, model: &str) -> Result<(), ModelFailure>;
 
-    /// The same providers for calls that others make, if they can be had so.
+    /// Returns the same providers for calls that are passed on for others, if they support it.
     fn upstreams(&self) -> Option<&dyn Upstreams> {
         None
     }

@@ -1,15 +1,15 @@
-//! Names of sessions: what people call them, in commands, branches and host names.
+//! Names of sessions, for use in commands, branches and host names.
 //!
-//! A name is a DNS label, so that it can be all of these. Among the sessions of a colony that
-//! have not ended no two have the same one; a name is free again when its session has ended.
+//! A name is a DNS label, so that it can be used in all of these. In a colony, sessions that have
+//! not ended have different names. A name can be used again after its session has ended.
 
 use crate::ids::SessionId;
 
 /// Longest name, in bytes.
 pub const MAX_NAME: usize = 63;
 
-/// A character that cannot be seen, or that changes the order in which others are shown: with it two
-/// names look alike, or one looks like another. White space and controls are judged elsewhere.
+/// Returns a character that is invisible or changes the display order of others. Such characters
+/// can make two names look alike. White space and control characters are checked elsewhere.
 pub fn invisible(text: &str) -> Option<char> {
     text.chars().find(|c| {
         matches!(
@@ -22,17 +22,17 @@ pub fn invisible(text: &str) -> Option<char> {
     })
 }
 
-/// White space that looks like a blank and is none.
+/// Returns whether a character is white space that looks like a blank and is another character.
 fn odd_space(c: char) -> bool {
     c.is_whitespace() && c != ' '
 }
 
-/// That every character of a name can be seen and stands where it is: for every name that people
-/// choose and lists show.
+/// Checks that every character of a name is visible and shown in its place. For all names that
+/// people choose and lists show.
 ///
 /// # Errors
 ///
-/// The character by its place and code point, in words that follow what is named.
+/// Returns the character with its position and code point, as words that follow the name.
 pub fn check_visible(text: &str) -> Result<(), String> {
     let hidden =
         |c: char| c.is_control() || odd_space(c) || invisible(c.encode_utf8(&mut [0; 4])).is_some();
@@ -50,12 +50,12 @@ pub fn check_visible(text: &str) -> Result<(), String> {
     }
 }
 
-/// That a name reads as what it is: [`check_visible`], and no word of it has letters of another script
-/// that look like Latin ones.
+/// Checks that a name reads as what it is: [`check_visible`], and no word mixes in letters of
+/// another script that look Latin.
 ///
 /// # Errors
 ///
-/// As [`check_visible`].
+/// The same as [`check_visible`].
 pub fn check_readable(text: &str) -> Result<(), String> {
     check_visible(text)?;
     let mut from = 0;
@@ -78,27 +78,28 @@ pub fn check_readable(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A character and where it stands, counted from 1.
+/// Describes a character and its position, counted from 1.
 fn placed(at: usize, c: char) -> String {
     format!("U+{:04X} at position {}", u32::from(c), at + 1)
 }
 
-/// Latin letters and digits in other clothes: full width, Roman numerals, mathematical.
+/// Returns whether a character is a styled Latin letter or digit: full width, Roman numerals,
+/// mathematical.
 fn styled(c: char) -> bool {
     matches!(c, '\u{FF10}'..='\u{FF5A}' | '\u{2160}'..='\u{217F}' | '\u{1D400}'..='\u{1D7FF}'
         | '\u{2100}'..='\u{214F}' | '\u{24B6}'..='\u{24E9}')
 }
 
-/// Letters of Cyrillic, Greek and Armenian that are drawn as Latin ones.
+/// Returns whether a Cyrillic, Greek or Armenian letter looks like a Latin one.
 fn looks_latin(c: char) -> bool {
     "аеорсухіјѕһԁԛԝѵАВЕКМНОРСТУХІЈЅҺԌԚԜѴανορυικΑΒΕΖΗΙΚΜΝΟΡΤΥΧϲϳոսօցհ".contains(c)
 }
 
-/// What is wrong with a name that a user has chosen.
+/// Checks a name that a user has chosen.
 ///
 /// # Errors
 ///
-/// The rule that it breaks and where, in words that follow `name`.
+/// Returns the rule that it breaks and where, as words that follow `name`.
 pub fn check(name: &str) -> Result<(), String> {
     if name.is_empty() || name.len() > MAX_NAME {
         return Err("must have 1 to 63 characters".to_owned());
@@ -113,7 +114,8 @@ pub fn check(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A character that is out of place: as it is where that is safe and clear, else by its code point.
+/// Describes an invalid character: as itself if that is safe and clear, and otherwise by its code
+/// point.
 pub(crate) fn shown(at: usize, c: char) -> String {
     match c.is_ascii_graphic() {
         true => format!("`{c}` at position {}", at + 1),
@@ -121,8 +123,8 @@ pub(crate) fn shown(at: usize, c: char) -> String {
     }
 }
 
-/// Whether a text looks like a key and not like what somebody calls it: a long piece of letters and
-/// digits without a word in it.
+/// Returns whether a text looks like a secret key and not like a name: a long sequence of letters
+/// and digits without a word in it.
 pub fn looks_like_a_key(text: &str) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| {
         part.len() >= 20
@@ -131,9 +133,11 @@ pub fn looks_like_a_key(text: &str) -> bool {
     })
 }
 
-/// A name for a session that was given none: the same for the same session and attempt.
+/// Generates a name for a session without one. The same session and attempt always get the same
+/// name.
 ///
-/// Some 90 million different ones; the caller asks for the next attempt when it is taken.
+/// There are some 90 million different names. If one is taken, the caller requests the next
+/// attempt.
 pub fn generate(session: SessionId, attempt: u32) -> String {
     let mut hash = blake3::Hasher::new();
     hash.update(b"name").update(&session.as_u128().to_be_bytes()).update(&attempt.to_be_bytes());
@@ -147,13 +151,13 @@ pub fn generate(session: SessionId, attempt: u32) -> String {
     name
 }
 
-/// The name of a session that was made before sessions had names.
+/// Returns the name of a session that was created before sessions had names.
 pub fn of_old(session: SessionId) -> String {
     let id = session.to_string();
     format!("run-{}", &id[id.len() - 8..])
 }
 
-/// Neither vowels, so that no words come out, nor what looks like another.
+/// Characters without vowels, so that no words result, and without similar-looking characters.
 const ENDINGS: &[u8] = b"23456789bcdfghjkmnpqrstvwxz";
 
 const QUALITIES: [&str; 64] = [

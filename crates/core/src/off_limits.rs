@@ -1,49 +1,49 @@
-//! The port to what of the host is the server's own, and so never a session's: its data directory
-//! with the admin token, the vault's key and the policy in it, the files of its configuration, the
-//! home of its user. And to what of a session's own directory is withheld from it: secrets.
+//! The port that decides which files of the host belong to the server and must never be given to a
+//! session: its data directory with the admin token, the vault's key and the policy, its
+//! configuration files, and its user's home. It also finds the secrets in a session's own directory
+//! that the session must not see.
 //!
-//! Judged is what a path leads to, by device and inode, and not how it is written: links, bind
-//! mounts and relative paths lead to the same file. [`OffLimits::refusal`] is asked of every directory
-//! that a session is to be given; [`OffLimits::is_own`] of every file that a tool has opened, and
-//! [`OffLimits::all`] by whatever the server itself takes from a workspace.
+//! Paths are compared by device and inode, because links, bind mounts and relative paths can lead
+//! to the same file. [`OffLimits::refusal`] is called for every directory that a session is to be
+//! given, [`OffLimits::is_own`] for every file that a tool has opened, and [`OffLimits::all`]
+//! before the server itself reads files from a workspace.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A file or directory by what it is.
+/// The identity of a file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileId {
     pub device: u64,
     pub inode: u64,
 }
 
-/// Who knows what is the server's own.
+/// The implementation of these checks.
 pub trait Own: Send + Sync + fmt::Debug {
-    /// Why a session may not be given this directory or file of the host, and what to do instead;
-    /// `None`: it may. Looks at the file system, for some microseconds.
+    /// Returns why a session may not be given this directory or file of the host, and what to do
+    /// instead; `None` if it may. Reads the file system, for some microseconds.
     fn refusal(&self, path: &Path) -> Option<String>;
 
-    /// The files and directories that are the server's own, as they are there now.
+    /// Returns the server's own files and directories that exist now.
     fn all(&self) -> HashSet<FileId>;
 
-    /// Whether a file or directory is the server's own.
+    /// Returns whether a file or directory belongs to the server.
     fn is_own(&self, file: FileId) -> bool {
         self.all().contains(&file)
     }
 
-    /// Files and directories of a workspace that its sandboxes and file tools withhold, because they
-    /// hold secrets that nobody granted; relative to it. Looks at the file system, at all of the
-    /// workspace if need be.
+    /// Returns files and directories of a workspace, relative to it, that contain secrets without a
+    /// grant. Sandboxes and file tools hide them. May read the whole workspace.
     ///
     /// # Errors
     ///
-    /// Why it cannot be told; then nothing of the workspace may be shown.
+    /// Returns why the check is not possible; then nothing of the workspace may be shown.
     fn withheld(&self, workspace: &Path) -> Result<Vec<PathBuf>, String>;
 }
 
-/// What no session is given. The default is nothing at all: for tests, and for measurements.
+/// The files that no session may be given. The default is empty, for tests and for measurements.
 #[derive(Clone, Debug, Default)]
 pub struct OffLimits(Option<Arc<dyn Own>>);
 
@@ -52,26 +52,26 @@ impl OffLimits {
         Self(Some(own))
     }
 
-    /// See [`Own::refusal`].
+    /// Calls [`Own::refusal`].
     pub fn refusal(&self, path: &Path) -> Option<String> {
         self.0.as_ref()?.refusal(path)
     }
 
-    /// See [`Own::all`]: for who opens many files in a row.
+    /// Calls [`Own::all`]. Use it to check many files at once.
     pub fn all(&self) -> HashSet<FileId> {
         self.0.as_ref().map(|own| own.all()).unwrap_or_default()
     }
 
-    /// See [`Own::is_own`].
+    /// Calls [`Own::is_own`].
     pub fn is_own(&self, file: FileId) -> bool {
         self.0.as_ref().is_some_and(|own| own.is_own(file))
     }
 
-    /// See [`Own::withheld`].
+    /// Calls [`Own::withheld`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// The same as there.
     pub fn withheld(&self, workspace: &Path) -> Result<Vec<PathBuf>, String> {
         self.0.as_ref().map_or_else(|| Ok(Vec::new()), |own| own.withheld(workspace))
     }

@@ -1,13 +1,14 @@
-//! The port to processes that outlive their supervisor: any command in a terminal or behind
-//! pipes, its whole tree, its output on disk, and its true end, also after the daemon was killed.
+//! The port to processes that outlive the daemon that supervises them: any command in a terminal or
+//! with pipes, all its descendants, its output on disk, and its real exit status, even if the
+//! daemon was killed.
 //!
-//! A *life* is one start of one session's command: [`ProcessKey`]. Everything that is said about a
-//! process carries its key, so a late word about an old life never touches a new one. What was
-//! written stands in one log per session that goes on over all its lives; the log belongs to the
-//! disk and is read by offset, so nobody who reads slowly holds anybody up.
+//! An *attempt* (`life` in names) is one start of one session's command: [`ProcessKey`]. Every
+//! message about a process contains its key, so a late message about an old attempt never affects a
+//! new one. Each session has one log for all its attempts. The log is on disk and is read by
+//! offset, so a slow reader delays nobody.
 //!
-//! When to start again is decided by [`restart`], whether a silent program waits for a person by
-//! [`prompt`]; both are pure. What is run, and whether it may be, is the engine's business.
+//! [`restart`] decides when to start again, and [`prompt`] whether a silent program waits for a
+//! person; both are pure. The engine decides what is run, and whether it may be.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -23,11 +24,11 @@ pub mod prompt;
 pub mod provider;
 pub mod restart;
 
-/// One life of a session's process. Ordered by session, then by life.
+/// One attempt of a session's process. Ordered by session, then by attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessKey {
     pub session: SessionId,
-    /// How often the session was started; the first life is 1.
+    /// Number of the attempt, from 1.
     pub epoch: u32,
 }
 
@@ -37,7 +38,7 @@ impl fmt::Display for ProcessKey {
     }
 }
 
-/// Columns and rows of a terminal, in characters.
+/// Size of a terminal in columns and rows of characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TerminalSize {
     pub columns: u16,
@@ -45,46 +46,46 @@ pub struct TerminalSize {
 }
 
 impl Default for TerminalSize {
-    /// What programs expect of a terminal that says nothing.
+    /// Returns the usual default size of a terminal.
     fn default() -> Self {
         Self { columns: 80, rows: 24 }
     }
 }
 
-/// What the command's standard streams are.
+/// The standard streams of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessIo {
-    /// A terminal of its own, which all three streams are.
+    /// All three streams are a new terminal.
     Terminal(TerminalSize),
-    /// Pipes: cheaper, and with no terminal's editing of lines in between.
+    /// The streams are pipes. They are cheaper, and no terminal edits lines.
     Pipes { stdin: StdinKind, stderr: StderrKind },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StdinKind {
-    /// A pipe, open until [`Processes::close_input`].
+    /// A pipe that stays open until [`Processes::close_input`].
     Open,
-    /// `/dev/null`.
+    /// The file `/dev/null`.
     Null,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StderrKind {
-    /// The same pipe as standard output: the order of both is kept.
+    /// The same pipe as standard output, so that the order of both is kept.
     Merged,
-    /// A pipe of its own, told apart in the log. The order of the two streams is then only that
-    /// in which they were read.
+    /// A pipe of its own, marked in the log. The order of the two streams is then only the order in
+    /// which they were read.
     Tagged,
 }
 
-/// Bounds of a session's log. The oldest segments go first.
+/// Limits of a session's log. The oldest segments are removed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogLimits {
-    /// All segments together, data and index; at least two segments are kept.
+    /// Most bytes of all segments together, data and index. At least two segments are kept.
     pub total_bytes: u64,
-    /// After this much the next segment begins, at a line's end.
+    /// Size after which the next segment begins, at a line end.
     pub segment_bytes: u64,
-    /// Segments whose last output is older are dropped.
+    /// Age of the last output after which a segment is removed.
     pub max_age: Duration,
 }
 
@@ -98,12 +99,13 @@ impl Default for LogLimits {
     }
 }
 
-/// What becomes of processes that the main process leaves behind when it ends.
+/// How processes are handled that still run when the main process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leftovers {
-    /// They are asked to end (TERM), and killed after the grace.
+    /// They get TERM, and are killed after the grace period.
     End { grace: Duration },
-    /// The life goes on until the last of them has ended. Its exit is still that of the main one.
+    /// The attempt continues until the last of them has ended. Its exit status is that of the main
+    /// process.
     Keep,
 }
 
@@ -113,66 +115,68 @@ impl Default for Leftovers {
     }
 }
 
-/// Whether the tree gets a control group, by which it is found and counted whatever it does.
+/// Whether the processes get a control group, by which all of them are found and measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum GroupWish {
     Never,
-    /// If this machine lets us, without bounds.
+    /// Without limits, and only if this machine permits it.
     IfPossible,
-    /// With bounds; refused where they cannot be set.
+    /// With limits. The start fails if they cannot be set.
     Bounded(GroupLimits),
 }
 
-/// Bounds of a tree. `None` is no bound.
+/// Limits of a process tree. `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GroupLimits {
     pub memory_bytes: Option<u64>,
     pub pids: Option<u32>,
-    /// In processors: `0.5` is half of one.
+    /// Number of processors: `0.5` is half of one.
     pub cpus: Option<f64>,
 }
 
-/// A user and a group by number, for a daemon that runs as root and does not want its commands
-/// to.
+/// A user and a group by number, for a daemon that runs as root and runs its commands as another
+/// user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessUser {
     pub uid: u32,
     pub gid: u32,
 }
 
-/// What to start.
+/// The command to start, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProcessSpec {
     pub key: ProcessKey,
-    /// Program and arguments. A program without `/` is looked for in the `PATH` of `env`. One
-    /// argument may have 128 KiB, all of them and the environment together about 2 MiB: long
-    /// texts go through standard input.
+    /// Program and arguments. A program without `/` is searched in the `PATH` of `env`. One
+    /// argument may have 128 KiB, and all arguments and the environment together about 2 MiB, so
+    /// pass long texts through standard input.
     pub argv: Vec<String>,
-    /// Absolute, and there: a directory that is not is an error, not a crash.
+    /// The working directory: absolute and existing. Any other is an error.
     pub cwd: PathBuf,
-    /// The whole environment. Nothing is inherited from the daemon; a variable that marks the
-    /// tree as this life's ([`MARK`]) is added.
+    /// The whole environment. Nothing is inherited from the daemon. A variable is added that marks
+    /// the processes of this attempt ([`MARK`]).
     pub env: Vec<(String, String)>,
-    /// Values that are masked in the log before they are on the disk: see [`crate::masking`].
+    /// Values that are masked in the log before they are written to disk: see [`crate::masking`].
     pub secrets: Vec<String>,
     pub io: ProcessIo,
     pub log: LogLimits,
-    /// Written into the log before anything else, such as `--- restart #2 at … ---`.
+    /// A first line for the log, such as `--- restart #2 at … ---`.
     pub opening: Option<(NoteKind, String)>,
     pub leftovers: Leftovers,
     pub group: GroupWish,
-    /// `None`: the daemon's own user.
+    /// The user. `None`: the daemon's own user.
     pub user: Option<ProcessUser>,
-    /// `argv` stands for a command that runs below it in a process namespace of its own: the first
-    /// child of its first child. Wishes for the command are meant for that one.
+    /// Whether `argv` is a sandbox launcher, which runs the command in a process namespace of its
+    /// own: as the first child of its first child. Settings for the command then apply to that
+    /// process.
     pub enclosed: bool,
-    /// Everything is made ready, and the program begins at this time if it is not past: some
-    /// milliseconds ahead, and not more.
+    /// Time at which the program starts, at most some milliseconds in the future. Everything is
+    /// prepared before that time. A past time is ignored.
     pub not_before: Option<Timestamp>,
 }
 
 impl ProcessSpec {
-    /// A command in pipes with closed input, merged errors, an empty environment and defaults.
+    /// Creates the spec of a command with pipes, closed input, merged errors, an empty environment
+    /// and defaults.
     pub fn new(key: ProcessKey, argv: Vec<String>, cwd: PathBuf) -> Self {
         Self {
             key,
@@ -192,18 +196,18 @@ impl ProcessSpec {
     }
 }
 
-/// The variable that every process of a life has, unless it cleared its environment; its value is
-/// the key. By it the tree of a keeper that was killed is found where there is no control group.
+/// The variable that every process of an attempt has, unless it cleared its environment; its value
+/// is the key. Without a control group, it identifies the processes of a killed supervisor process.
 pub const MARK: &str = "OVERMIND_LIFE";
 
-/// A life that has begun.
+/// An attempt that has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Started {
     pub key: ProcessKey,
-    /// The main process.
+    /// Id of the main process.
     pub pid: u32,
     pub at: Timestamp,
-    /// Where the output of this life begins in the session's log.
+    /// Offset in the session's log at which the output of this attempt begins.
     pub offset: u64,
 }
 
@@ -215,7 +219,7 @@ pub enum ExitStatus {
 }
 
 impl ExitStatus {
-    /// As a shell shows it: a signal is 128 and its number.
+    /// Returns the code that a shell shows: for a signal, 128 plus its number.
     pub const fn shell_code(self) -> i32 {
         match self {
             Self::Code(code) => code,
@@ -223,128 +227,131 @@ impl ExitStatus {
         }
     }
 
-    /// Whether the process says that all went well.
+    /// Returns whether the process reports success.
     pub const fn is_success(self) -> bool {
         matches!(self, Self::Code(0))
     }
 }
 
-/// Who ended a life.
+/// Who ended an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndedBy {
-    /// The process itself, or somebody outside.
+    /// The process itself, or a signal from outside.
     Itself,
     Stop,
     Kill,
 }
 
-/// The true end of a life: nothing of the tree is left, but for `survivors`.
+/// The real end of an attempt: none of its processes is left, except `survivors`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessExit {
-    /// Of the main process.
+    /// Status of the main process.
     pub status: ExitStatus,
     pub by: EndedBy,
     pub started_at: Timestamp,
-    /// When the main process ended.
+    /// Time at which the main process ended.
     pub ended_at: Timestamp,
-    /// Processor time of the whole tree.
+    /// Processor time of all processes together.
     pub user: Duration,
     pub system: Duration,
-    /// The largest that any one process of the tree was.
+    /// Largest memory of any one process.
     pub max_resident_bytes: u64,
-    /// Processes that the main one left behind.
+    /// Number of processes that the main process left running.
     pub leftovers: u32,
-    /// Processes that could not be ended: of another user, or stuck in the kernel.
+    /// Number of processes that could not be ended: they belong to another user, or hang in the
+    /// kernel.
     pub survivors: u32,
-    /// Where this life's output ends in the session's log.
+    /// Offset in the session's log at which the output of this attempt ends.
     pub offset: u64,
-    /// Somebody removed a part of that log while it was written.
+    /// Whether somebody removed a part of that log while it was written.
     pub log_removed: bool,
 }
 
-/// How a life ended, as far as it is known.
+/// The end of an attempt, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     Exited(ProcessExit),
-    /// The keeper itself was killed. What it held has been ended; how the command would have
-    /// ended nobody knows.
+    /// The supervisor process itself was killed. Its processes were ended, and the exit status of
+    /// the command is not known.
     Lost {
         reason: String,
         killed: u32,
     },
 }
 
-/// What was found of one life after a restart of the daemon.
+/// The state in which an attempt was found after a restart of the daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Adopted {
     Live(Started),
-    /// It ended while nobody looked, or its end was never acknowledged.
+    /// It ended while no daemon ran, or its end was never acknowledged.
     Ended(ProcessKey, Ended),
-    /// It lives, and this daemon cannot speak with its keeper. It is left as it is.
+    /// It runs, but this daemon cannot communicate with its supervisor process. It is left
+    /// unchanged.
     Unreachable {
         key: ProcessKey,
         reason: String,
     },
 }
 
-/// What a marker in the log is about.
+/// The subject of a marker in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoteKind {
-    /// Input that a person sent: shown as `[human] …`.
+    /// Input that a person sent, shown as `[human] …`.
     Human,
     Restart,
-    /// Ended by the supervisor, and why.
+    /// The supervisor ended it, with the reason.
     Killed,
-    /// How a life ended.
+    /// The end of an attempt.
     Ended,
-    /// Anything else that a reader should know.
+    /// Any other note for readers.
     Note,
 }
 
-/// What a piece of the log is.
+/// The kind of a piece of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogKind {
-    /// Of the terminal, of standard output, or of both streams merged.
+    /// Output of the terminal, of standard output, or of both streams merged.
     Output,
-    /// Of standard error, where it is told apart.
+    /// Standard error, if it is separate.
     Stderr,
     Note(NoteKind),
 }
 
-/// Bytes of one kind, as they were written: colours, half lines and all.
+/// Bytes of one kind as they were written, with colours and incomplete lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogPiece {
-    /// Of its first byte, in the session's log. The log's first byte ever is 0.
+    /// Offset of its first byte in the session's log. The first byte of a log has offset 0.
     pub offset: u64,
-    /// About when it was written; exact to 50 ms.
+    /// Time at which it was written, exact to 50 ms.
     pub at: Timestamp,
     pub epoch: u32,
     pub kind: LogKind,
     pub bytes: Vec<u8>,
 }
 
-/// One line, without its end.
+/// One line without its line end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
-    /// Where to go on reading after this line.
+    /// Offset at which to continue reading after this line.
     pub next: u64,
-    /// Counted from 0 over the session's whole log; lines cut in two by another stream count as
-    /// often as they were cut.
+    /// Number of the line in the session's whole log, from 0. A line that another stream interrupts
+    /// counts once for each part.
     pub number: u64,
     pub at: Timestamp,
     pub epoch: u32,
     pub kind: LogKind,
     pub text: Vec<u8>,
-    /// No line end came: the last line of a life, a prompt, or a line longer than the reader takes.
+    /// Whether it has no line end: the last line of an attempt, a prompt, or a line that exceeds
+    /// the reader's limit.
     pub partial: bool,
 }
 
-/// Something in a log that is read.
+/// An item that a log reader returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogItem {
     Line(LogLine),
-    /// What stood here is gone by the log's limits, or was skipped because the reader is slow.
+    /// Output that is missing, because the log's limits removed it or the reader was too slow.
     Gap {
         from: u64,
         to: u64,
@@ -352,28 +359,28 @@ pub enum LogItem {
     },
 }
 
-/// From where a log is read.
+/// The position from which a log is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFrom {
     Start,
     Offset(u64),
     Since(Timestamp),
-    /// The last so many lines.
+    /// The last lines, this many.
     Tail(u64),
     End,
 }
 
-/// What of a log is wanted.
+/// A query of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogQuery {
     pub from: LogFrom,
-    /// Wait for more at the end, until the session's life has ended.
+    /// Waits at the end for more, until the session's attempt has ended.
     pub follow: bool,
-    /// Only lines in which this regular expression is found, after stripping.
+    /// Returns only lines that match this regular expression after stripping.
     pub grep: Option<String>,
-    /// Without colours and other control sequences.
+    /// Removes colours and other control sequences.
     pub strip: bool,
-    /// Also what is not output: markers.
+    /// Also returns markers, which are not output.
     pub notes: bool,
 }
 
@@ -383,39 +390,39 @@ impl Default for LogQuery {
     }
 }
 
-/// What is known of a life without asking anybody.
+/// The facts about an attempt that are known without a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Activity {
-    /// The end of the log, as last heard. While nobody reads, it is told once a second.
+    /// The last known end of the log. Without a reader it is updated once a second.
     pub offset: u64,
-    /// When output last came; the start, if none has.
+    /// Time of the last output, or of the start if there was none.
     pub last_output_at: Timestamp,
 }
 
-/// What a tree uses now.
+/// The resources that a process tree uses now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Processor time since the start, ended processes included.
+    /// Processor time since the start, including ended processes.
     pub cpu: Duration,
     pub resident_bytes: u64,
     pub processes: u32,
 }
 
-/// How a process is to be ended.
+/// How to end a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// TERM to the whole tree, and KILL after the grace.
+    /// TERM to all processes, and KILL after the grace period.
     Stop { grace: Duration },
-    /// KILL to the whole tree, at once.
+    /// KILL to all processes at once.
     Kill,
 }
 
-/// Why something could not be done to a process.
+/// Why an operation on a process failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProcessError {
     #[error("session {} already has a live process, life {}: stop it first", live.session, live.epoch)]
     AlreadyLive { live: ProcessKey },
-    /// The newest life that is known is a later one.
+    /// A later attempt is known.
     #[error("life {epoch} of session {session} is over: the session is in life {newest}", session = asked.session, epoch = asked.epoch)]
     Stale { asked: ProcessKey, newest: u32 },
     #[error("process {0} is not alive")]
@@ -444,46 +451,46 @@ pub enum ProcessError {
     Pattern { pattern: String, reason: String },
 }
 
-/// Reads a log. Nothing is held for it but its place.
+/// Reads a log by lines. A reader holds only its position.
 pub trait LogReader: Send + fmt::Debug {
-    /// The next items, in their order; empty at the end, which with `follow` is the end of the
-    /// session's life. At most about 256 KiB at once.
+    /// Returns the next items in order, about 256 KiB at most. Returns no items at the end; with
+    /// `follow`, that is the end of the session's attempt.
     ///
     /// # Errors
     ///
-    /// When the log cannot be read. A log that does not exist is empty.
+    /// If the log cannot be read. A log that does not exist counts as empty.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost.
+    /// Dropping the future loses nothing.
     fn next(&mut self) -> Fut<'_, Result<Vec<LogItem>, ProcessError>>;
 }
 
-/// Reads a log as raw pieces: for providers' parsers and for copies.
+/// Reads a log as raw pieces, for providers' parsers and for copies.
 pub trait PieceReader: Send + fmt::Debug {
-    /// As [`LogReader::next`]. A gap is told as the piece after it: its offset is not where the
-    /// last one ended.
+    /// Returns the next pieces, as [`LogReader::next`]. After a gap, the offset of the next piece
+    /// is not the end of the previous one.
     ///
     /// # Errors
     ///
-    /// When the log cannot be read.
+    /// If the log cannot be read.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost.
+    /// Dropping the future loses nothing.
     fn next(&mut self) -> Fut<'_, Result<Vec<LogPiece>, ProcessError>>;
 }
 
-/// How to watch a process.
+/// Options for watching a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttachOptions {
     pub read_only: bool,
-    /// The viewer's own size; used while it is the latest active one.
+    /// The viewer's own size. It is used while this viewer was the last active one.
     pub size: Option<TerminalSize>,
-    /// How much of what came before is shown first.
+    /// Bytes of earlier output that are shown first.
     pub replay_bytes: u64,
-    /// Begin with [`Seen::Screen`] in place of what came before, and go on with one where something
-    /// was left out. Refused where there is no terminal.
+    /// Starts with [`Seen::Screen`] in place of earlier output, and sends another one after skipped
+    /// output. An error if there is no terminal.
     pub paint: bool,
 }
 
@@ -493,72 +500,72 @@ impl Default for AttachOptions {
     }
 }
 
-/// What a viewer gets to see.
+/// An item for a viewer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     Output(Vec<u8>),
-    /// The viewer was too slow: so many bytes were left out. It should clear its screen.
+    /// The viewer was too slow, and this many bytes were skipped. It should clear its screen.
     Skipped(u64),
-    /// What the process's terminal shows now; only for those that wanted it.
+    /// The present screen of the process's terminal, only if the viewer requested `paint`.
     Screen(Painted),
     Ended(Ended),
 }
 
-/// A terminal's contents, as what draws them.
+/// The contents of a terminal, as bytes that draw them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Painted {
-    /// Clears a terminal, draws this one's contents on it, and leaves it in the same modes: the
-    /// alternate screen, the cursor, bracketed paste, the mouse.
+    /// Clears the viewer's terminal, draws the contents, and sets the same modes: alternate screen,
+    /// cursor, bracketed paste, mouse.
     pub bytes: Vec<u8>,
-    /// Of the process's terminal: a viewer of another size sees it wrapped.
+    /// Size of the process's terminal. A viewer of another size sees wrapped lines.
     pub size: TerminalSize,
-    /// Bytes of output that were left out because the viewer was slow.
+    /// Bytes of output that were skipped because the viewer was slow.
     pub skipped: u64,
 }
 
-/// One viewer of a process. Dropped, it has left.
+/// One viewer of a process. Dropping it ends the viewing.
 pub trait Attachment: Send + fmt::Debug {
-    /// The next output, up to 64 KiB; after [`Seen::Ended`] always that.
+    /// Returns the next output, up to 64 KiB. After [`Seen::Ended`], it always returns that.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost.
+    /// Dropping the future loses nothing.
     fn next(&mut self) -> Fut<'_, Result<Seen, ProcessError>>;
 
-    /// Types. Makes this viewer the active one.
+    /// Sends typed input, and makes this viewer the active one.
     ///
     /// # Errors
     ///
-    /// [`ProcessError::ReadOnly`], and as [`Processes::write`].
+    /// [`ProcessError::ReadOnly`], and the errors of [`Processes::write`].
     fn write(&mut self, bytes: Vec<u8>, limit: Duration) -> Fut<'_, Result<(), ProcessError>>;
 
-    /// Tells the viewer's size, and makes it the active one unless it may only look.
+    /// Sets the viewer's size, and makes it the active viewer unless it is read-only.
     fn resize(&mut self, size: TerminalSize) -> Fut<'_, Result<(), ProcessError>>;
 }
 
 /// Processes that outlive their supervisor.
 pub trait Processes: Send + Sync + fmt::Debug {
-    /// Starts a life. The program runs when this answers.
+    /// Starts an attempt. The program runs when this returns.
     ///
     /// # Errors
     ///
-    /// [`ProcessError::Refused`] with what did not work; nothing runs then.
+    /// [`ProcessError::Refused`] with the reason; then nothing runs.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before the answer, the life is killed if it had begun.
+    /// If the future is dropped, an attempt that has started is killed.
     fn start(&self, spec: ProcessSpec) -> Fut<'_, Result<Started, ProcessError>>;
 
-    /// Finds what earlier daemons left: to be called once, before anything is started.
+    /// Finds the attempts of earlier daemons. Call it once, before anything is started.
     ///
     /// # Errors
     ///
-    /// When the directory cannot be read. A single life that cannot be is one of the answers.
+    /// If the directory cannot be read. An unreadable attempt is part of the result instead.
     fn adopt_all(&self) -> Fut<'_, Result<Vec<Adopted>, ProcessError>>;
 
-    /// Asks for the end and answers when the keeper knows; [`ended`](Self::ended) waits for it.
-    /// The reason becomes a marker in the log. A kill after a stop is one; a stop after a kill is
-    /// nothing.
+    /// Requests the end, and returns when the supervisor process has received the request.
+    /// [`ended`](Self::ended) waits for the end. The reason becomes a marker in the log. A kill
+    /// overrides an earlier stop; a stop after a kill has no effect.
     fn end(
         &self,
         key: ProcessKey,
@@ -569,16 +576,16 @@ pub trait Processes: Send + Sync + fmt::Debug {
     /// Sends a signal to the terminal's foreground group, or to the main process's group.
     fn signal(&self, key: ProcessKey, signal: i32) -> Fut<'_, Result<(), ProcessError>>;
 
-    /// Writes to the command's input, in order, and answers when it has all been taken.
+    /// Writes to the command's input in order, and returns when all of it was accepted.
     ///
     /// # Errors
     ///
-    /// [`ProcessError::InputFull`] when that takes longer than `limit`: the rest is then not
-    /// written. [`ProcessError::InputRefused`] when there is no input to write to.
+    /// [`ProcessError::InputFull`] if it takes longer than `limit`; the rest is not written.
+    /// [`ProcessError::InputRefused`] if the command has no open input.
     ///
     /// # Cancel safety
     ///
-    /// Dropped, part of it may have been written.
+    /// If the future is dropped, a part may have been written.
     fn write(
         &self,
         key: ProcessKey,
@@ -586,12 +593,12 @@ pub trait Processes: Send + Sync + fmt::Debug {
         limit: Duration,
     ) -> Fut<'_, Result<(), ProcessError>>;
 
-    /// Ends the command's input: closes the pipe, or types the terminal's end-of-file.
+    /// Closes the command's input: closes the pipe, or types the terminal's end-of-file.
     fn close_input(&self, key: ProcessKey) -> Fut<'_, Result<(), ProcessError>>;
 
     fn resize(&self, key: ProcessKey, size: TerminalSize) -> Fut<'_, Result<(), ProcessError>>;
 
-    /// Writes a marker into the session's log, as a line of its own. Also after its last life.
+    /// Writes a marker into the session's log as a separate line, even after the last attempt.
     fn note(
         &self,
         session: SessionId,
@@ -601,30 +608,32 @@ pub trait Processes: Send + Sync + fmt::Debug {
 
     fn usage(&self, key: ProcessKey) -> Fut<'_, Result<Usage, ProcessError>>;
 
-    /// What many trees use now, by one look at the machine: it costs about the same for one and for
-    /// thousands. Those whose main process is gone are left out.
+    /// Returns the present resource usage of many attempts from one scan of the machine, which
+    /// costs about the same for one and for thousands. Attempts without a main process are left
+    /// out.
     fn usages(
         &self,
         keys: Vec<ProcessKey>,
     ) -> Fut<'_, Result<Vec<(ProcessKey, Usage)>, ProcessError>>;
 
-    /// What is known without asking; `None` if the life is not.
+    /// Returns the facts that are known without a request; `None` for an unknown attempt.
     fn activity(&self, key: ProcessKey) -> Option<Activity>;
 
-    /// Waits for the end of a life. Any number may wait, also after it has come, until
+    /// Waits for the end of an attempt. Any number of callers may wait, also after the end, until
     /// [`acknowledge`](Self::acknowledge).
     ///
     /// # Errors
     ///
-    /// [`ProcessError::NotAlive`] for a life that is not known (any more).
+    /// [`ProcessError::NotAlive`] for an attempt that is not known.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost.
+    /// Dropping the future loses nothing.
     fn ended(&self, key: ProcessKey) -> Fut<'_, Result<Ended, ProcessError>>;
 
-    /// The end of this life has been recorded elsewhere, durably: its keeper and what it left,
-    /// but for the log, goes. Without it the end is told again after the next restart.
+    /// Confirms that the end of this attempt was recorded durably elsewhere. Its supervisor process
+    /// and its files, except the log, are removed. Without it, the end is reported again after the
+    /// next restart.
     fn acknowledge(&self, key: ProcessKey) -> Fut<'_, Result<(), ProcessError>>;
 
     /// Reads the session's log by lines.
@@ -634,8 +643,8 @@ pub trait Processes: Send + Sync + fmt::Debug {
         query: LogQuery,
     ) -> Fut<'_, Result<Box<dyn LogReader>, ProcessError>>;
 
-    /// Reads the session's log by pieces, from an offset; one before the log's beginning is its
-    /// beginning.
+    /// Reads the session's log by pieces from an offset. An offset before the oldest stored byte
+    /// means that byte.
     fn pieces(
         &self,
         session: SessionId,
@@ -643,7 +652,7 @@ pub trait Processes: Send + Sync + fmt::Debug {
         follow: bool,
     ) -> Fut<'_, Result<Box<dyn PieceReader>, ProcessError>>;
 
-    /// The last `rows` lines that a viewer would see, without control sequences: for
+    /// Returns the last `rows` lines that a viewer would see, without control sequences. For
     /// [`prompt::judge`] and for summaries.
     fn screen(
         &self,
@@ -657,6 +666,6 @@ pub trait Processes: Send + Sync + fmt::Debug {
         options: AttachOptions,
     ) -> Fut<'_, Result<Box<dyn Attachment>, ProcessError>>;
 
-    /// Removes all that is left of a session without a live process, its log included.
+    /// Removes all files of a session without a running process, including its log.
     fn forget(&self, session: SessionId) -> Fut<'_, Result<(), ProcessError>>;
 }

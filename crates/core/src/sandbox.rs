@@ -10,17 +10,17 @@ use serde::{Deserialize, Serialize};
 use crate::Fut;
 use crate::attest::Attested;
 
-/// How strongly a command is kept apart from the host. Ordered: weaker first.
+/// How strongly a command is isolated from the host, ordered from weak to strong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SandboxLevel {
-    /// No isolation at all. Only when an agent asks for it by name.
+    /// No isolation. Used only if an agent requests it explicitly.
     None,
     /// Linux namespaces (user, mount, pid, net, ipc, uts), seccomp, rlimits.
     Namespace,
     /// A hardened container.
     Docker,
-    /// A virtual machine with a kernel of its own, and a namespace sandbox inside and around it.
+    /// A virtual machine with its own kernel, and with a namespace sandbox inside and around it.
     Microvm,
 }
 
@@ -45,7 +45,7 @@ impl SandboxLevel {
     }
 }
 
-/// Bounds of one command. Zero never means "no limit".
+/// Limits of one command. Zero never means "no limit".
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SandboxLimits {
     pub memory_bytes: u64,
@@ -55,12 +55,13 @@ pub struct SandboxLimits {
     /// Largest file that the command may write.
     pub file_bytes: u64,
     pub open_files: u32,
-    /// Kept bytes of stdout and of stderr, each; the rest is read, counted and dropped.
+    /// Most bytes of stdout and of stderr that are kept, each. Further output is read, counted and
+    /// dropped.
     pub output_bytes: usize,
 }
 
 impl Default for SandboxLimits {
-    /// The figures of requirement A5, plus bounds that it left open.
+    /// Returns the figures of requirement A5, and limits that it does not specify.
     fn default() -> Self {
         Self {
             memory_bytes: 256 << 20,
@@ -74,13 +75,13 @@ impl Default for SandboxLimits {
     }
 }
 
-/// The home of commands in every sandbox that has a root of its own.
+/// The home directory of commands in every sandbox with its own root.
 pub const HOME: &str = "/tmp";
 
-/// A file that a command finds in its [`HOME`].
+/// A file in a command's [`HOME`].
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HomeFile {
-    /// Relative to the home, without `..`.
+    /// Path relative to the home, without `..`.
     pub path: PathBuf,
     pub content: Vec<u8>,
 }
@@ -93,19 +94,19 @@ impl fmt::Debug for HomeFile {
 
 #[derive(Clone, Debug)]
 pub struct SandboxRequest {
-    /// Program and arguments, as seen inside. `run_shell` gives `sh -lc <command>`.
+    /// Program and arguments as seen inside. `run_shell` passes `sh -lc <command>`.
     pub argv: Vec<String>,
-    /// The workspace on the host, mounted at `/workspace` (in `none`: used as it is).
+    /// The workspace on the host, mounted at `/workspace` (with `none`: used directly).
     pub workspace: PathBuf,
-    /// Directory beneath the workspace, relative, that may be written; `.` is all of it.
-    /// `None`: the workspace is read-only. It exists when the driver is called.
+    /// A writable directory, relative to the workspace; `.` makes all of it writable. `None`: the
+    /// workspace is read-only. The directory exists when the driver is called.
     pub writable: Option<PathBuf>,
-    /// Where the command starts, relative to the workspace.
+    /// The working directory, relative to the workspace.
     pub cwd: PathBuf,
-    /// The whole environment: nothing of the daemon's own environment is passed on.
+    /// The whole environment. Nothing is inherited from the daemon.
     pub env: Vec<(String, String)>,
-    /// Files in [`HOME`], the command's own to read and change; their bytes count among those of
-    /// `/tmp`. `none` has no home of its own and refuses them.
+    /// Files in [`HOME`] that the command may read and change. Their bytes count against the limit
+    /// of `/tmp`. `none` has no home directory and refuses them.
     pub home: Vec<HomeFile>,
     pub stdin: Vec<u8>,
     pub timeout: Duration,
@@ -117,16 +118,16 @@ pub struct SandboxRequest {
 pub enum Exit {
     Code(i32),
     Signal(i32),
-    /// The hard timeout passed; the whole tree was killed.
+    /// The time limit passed, and all processes were killed.
     TimedOut,
 }
 
-/// What the command wrote to one stream.
+/// The output of the command on one stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Captured {
-    /// Lossy UTF-8, cut at a character boundary to at most the limit's bytes.
+    /// Lossy UTF-8, cut at a character boundary to at most the limit.
     pub text: String,
-    /// Bytes that the command wrote in all.
+    /// Total bytes that the command wrote.
     pub total_bytes: u64,
     pub truncated: bool,
 }
@@ -138,15 +139,15 @@ pub struct SandboxResult {
     pub stderr: Captured,
     pub elapsed: Duration,
     pub level: SandboxLevel,
-    /// One line a person can use to see what was run, without the command itself
+    /// A command line for people that shows how the sandbox was run, without the command itself
     /// (`docker run --rm --network none … '<redacted-command>'`); `None` if there is no such line.
     pub shown_as: Option<String>,
 }
 
-/// Why the command did not run. It has not run at all when one of these is returned.
+/// Why the command did not run. When one of these is returned, nothing was run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SandboxError {
-    /// The level cannot be given on this machine now.
+    /// This machine cannot provide the level now.
     #[error("{message}")]
     Unavailable { code: String, message: String, reason: String, remedy: String },
     #[error("{message}")]
@@ -156,7 +157,7 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
-    /// What is wrong, with what to do about it where that is known.
+    /// Returns the error, with the remedy if it is known.
     pub fn with_remedy(&self) -> String {
         match self {
             Self::Unavailable { message, remedy, .. } if !remedy.is_empty() => {
@@ -169,7 +170,7 @@ impl SandboxError {
     }
 }
 
-/// Which of a command's output streams.
+/// An output stream of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputStream {
     Stdout,
@@ -185,14 +186,14 @@ impl OutputStream {
     }
 }
 
-/// Takes output while the command runs: raw bytes, in the order of each stream, in pieces of at
+/// Receives output while the command runs: raw bytes, in the order of each stream, in pieces of at
 /// most 64 KiB that may end within a character.
 ///
-/// It is called where output is read, so it must not block; it gets everything, also what the
-/// result will no longer keep. The last piece has come when the call returns.
+/// It is called where output is read, so it must not block. It gets all output, also what the
+/// result does not keep. The last piece has been passed when the run returns.
 pub type OutputSink = Arc<dyn Fn(OutputStream, &[u8]) + Send + Sync>;
 
-/// One driver.
+/// A sandbox driver.
 pub trait Sandbox: Send + Sync + fmt::Debug {
     fn level(&self) -> SandboxLevel;
 
@@ -200,24 +201,24 @@ pub trait Sandbox: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// [`SandboxError`]; the command has not run then. A non-zero exit is not an error.
+    /// [`SandboxError`]; then the command has not run. A non-zero exit is not an error.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future kills the whole tree, double-forked children included.
+    /// Dropping the future kills all processes, including double-forked children.
     fn run(&self, request: SandboxRequest) -> Fut<'_, Result<SandboxResult, SandboxError>>;
 
-    /// As [`run`](Self::run), with the output also handed to `sink` as it comes.
+    /// Runs a command as [`run`](Self::run) does, and passes its output to `sink` as it arrives.
     ///
-    /// A driver that cannot hands over what was kept when the command has ended.
+    /// A driver without streaming passes the kept output after the command has ended.
     ///
     /// # Errors
     ///
-    /// As `run`.
+    /// The same as `run`.
     ///
     /// # Cancel safety
     ///
-    /// As `run`; the sink is not called any more once the future is dropped.
+    /// The same as `run`. The sink is not called after the future is dropped.
     fn run_streaming(
         &self,
         request: SandboxRequest,
@@ -236,20 +237,20 @@ pub trait Sandbox: Send + Sync + fmt::Debug {
         })
     }
 
-    /// Whether a command could run now, and if not, why not.
+    /// Checks whether a command could run now.
     ///
     /// # Errors
     ///
-    /// What `run` would answer.
+    /// The error that `run` would return.
     fn check(&self) -> Fut<'_, Result<(), SandboxError>>;
 
-    /// What a probe measured inside this sandbox: measured once, and again when the
-    /// configuration or the kernel is another one. `None`: this driver is not measured.
+    /// Returns the measured isolation of this sandbox. It is measured once, and again after the
+    /// configuration or the kernel has changed. `None`: this driver is not measured.
     ///
     /// # Errors
     ///
-    /// [`SandboxError::Unavailable`] with the failed checks when less was found than the level
-    /// promises; `run` answers the same then, and nothing runs.
+    /// [`SandboxError::Unavailable`] with the failed checks if the measured isolation is weaker
+    /// than the level promises. `run` then returns the same error and runs nothing.
     fn attest(&self) -> Fut<'_, Result<Option<Arc<Attested>>, SandboxError>> {
         Box::pin(async { Ok(None) })
     }

@@ -1,4 +1,4 @@
-//! Time as an argument: a wall-clock instant in microseconds, and the clock that loops take.
+//! Time as an argument: a wall-clock time in microseconds, and the clock for loops.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::Fut;
 
-/// Microseconds since the Unix epoch, UTC. Shown as `2026-11-21T20:19:55.182849+00:00`.
+/// Microseconds since the Unix epoch, in UTC. Shown as `2026-11-21T20:19:55.182849+00:00`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
@@ -19,18 +19,18 @@ impl Timestamp {
         self.0
     }
 
-    /// Saturates at the far end of time instead of wrapping.
+    /// Returns the time `by` later. Saturates instead of wrapping.
     pub fn after(self, by: Duration) -> Self {
         Self(self.0.saturating_add(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)))
     }
 
-    /// This moment, `by` earlier.
+    /// Returns the time `by` earlier.
     #[must_use]
     pub fn before(self, by: Duration) -> Self {
         Self(self.0.saturating_sub(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)))
     }
 
-    /// How long after `earlier` this is; zero if it is not after.
+    /// Returns the time since `earlier`; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
@@ -57,7 +57,7 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// A text that is not an RFC 3339 timestamp.
+/// The error for a text that is not an RFC 3339 timestamp.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a timestamp like 2026-11-21T20:19:55.182849+00:00")]
 pub struct TimestampError(String);
@@ -85,10 +85,10 @@ impl<'de> serde::Deserialize<'de> for Timestamp {
     }
 }
 
-/// Time, as loops see it. Functions that only compare take `now: Timestamp` instead.
+/// The clock for loops. Functions that only compare take `now: Timestamp` instead.
 pub trait Clock: Send + Sync + fmt::Debug {
     fn now(&self) -> Timestamp;
-    /// Returns at once when `deadline` is not in the future.
+    /// Waits until `deadline`. Returns at once if it is not in the future.
     fn sleep_until(&self, deadline: Timestamp) -> Fut<'_, ()>;
 }
 

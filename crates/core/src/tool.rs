@@ -1,4 +1,4 @@
-//! The port to tools: what they are called, what they take, what a call answers.
+//! The port to tools: their names, arguments and results.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,41 +17,42 @@ use crate::off_limits::OffLimits;
 use crate::sandbox::{Sandbox, SandboxLevel, SandboxLimits};
 use crate::trace::Traceparent;
 
-/// What a second run of the same effect would do (architecture §4).
+/// The result of repeating an effect (architecture §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EffectClass {
-    /// Changes nothing: done again after a crash.
+    /// The effect changes nothing: it is repeated after a crash.
     Pure,
-    /// Changes the same thing in the same way: done again with the same key.
+    /// A repetition has the same result: it is repeated with the same key.
     Idempotent,
-    /// Never done again blindly: after a crash its outcome is unknown until a human, or the
-    /// agent's own `on_unknown` setting, decides.
+    /// The effect must not be repeated blindly: after a crash its outcome is unknown until a human,
+    /// or the agent's `on_unknown` setting, decides.
     Once,
 }
 
 /// The definition of one tool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolSpec {
-    /// For example `run_shell` or `mcp.<server>.<tool>`.
+    /// The name, for example `run_shell` or `mcp.<server>.<tool>`.
     pub name: String,
     pub description: String,
-    /// JSON Schema 2020-12 of the arguments. Properties stand in the order of the messages.
+    /// JSON Schema 2020-12 of the arguments. Error messages list properties in its order.
     pub schema: Value,
     pub class: EffectClass,
-    /// Always allowed, offered to every model, and not in an agent's allow-list.
+    /// Whether the tool is always allowed and offered to every model, without an entry in an
+    /// agent's allow-list.
     pub internal: bool,
 }
 
 impl ToolSpec {
-    /// Half of a BLAKE3 of name, description and schema, in hexadecimal: two definitions with
-    /// the same one are the same to a model and to the validation of arguments.
+    /// Returns half of a BLAKE3 of name, description and schema, in hexadecimal. Definitions with
+    /// the same value are equal for models and for the validation of arguments.
     pub fn definition(&self) -> String {
         definition(&self.name, &self.description, &self.schema)
     }
 }
 
-/// [`ToolSpec::definition`] of parts. The order of keys in the schema does not count.
+/// Computes [`ToolSpec::definition`] from parts. The order of keys in the schema does not matter.
 pub fn definition(name: &str, description: &str, schema: &Value) -> String {
     let mut hash = blake3::Hasher::new();
     for part in [name, description, &sorted(schema).to_string()] {
@@ -60,7 +61,7 @@ pub fn definition(name: &str, description: &str, schema: &Value) -> String {
     hash.finalize().to_hex()[..32].to_owned()
 }
 
-/// The same value with the keys of all objects in alphabetical order.
+/// Returns the value with the keys of all objects in alphabetical order.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -73,7 +74,7 @@ fn sorted(value: &Value) -> Value {
     }
 }
 
-/// On whose behalf and where a tool runs.
+/// The session for which a tool runs, and its environment.
 #[derive(Clone, Debug)]
 pub struct ToolContext {
     pub colony: ColonyId,
@@ -83,73 +84,72 @@ pub struct ToolContext {
     pub effect: EffectId,
     /// The agent's allow-list.
     pub allowed: Arc<[String]>,
-    /// Root of everything that the session may touch on disk.
+    /// Root directory of all files that the session may access.
     pub workspace: PathBuf,
-    /// What its room gives its commands; passwords are among them.
+    /// Variables of its environment for commands; some are passwords.
     pub variables: Arc<[(String, String)]>,
-    /// What nothing in there may lead to.
+    /// Paths that nothing in the workspace may lead to.
     pub off_limits: OffLimits,
     pub sandbox: SandboxLevel,
-    /// What runs its commands in place of the driver of its level: the sandbox of its room.
+    /// The sandbox of its environment, used in place of the driver of its level.
     pub driver: Option<Arc<dyn Sandbox>>,
     pub limits: SandboxLimits,
-    /// Hears what the call says while it is under way; often nobody does.
+    /// Receives live output of the call; often there is no listener.
     pub live: LiveSink,
-    /// The span of the call, for whatever it talks to.
+    /// The trace span of the call, for the servers that it calls.
     pub traceparent: Option<Traceparent>,
 }
 
-/// The gateway's answer to one call.
+/// The tool gateway's answer to one call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolOutcome {
-    /// False when the tool is not registered or not in the agent's allow-list. A call with bad
-    /// arguments was allowed.
+    /// Whether the call was allowed. False if the tool is not registered or not in the agent's
+    /// allow-list. A call with bad arguments counts as allowed.
     pub allowed: bool,
-    /// `{"ok":true,…}` or `{"ok":false,"error":{"code","message","details"?}}`. A command that
-    /// ran and exited non-zero is `{"ok":false,"exit_code":N,…}` without `error`. Labels stand
-    /// beside them: see [`Labels`].
+    /// `{"ok":true,…}` or `{"ok":false,"error":{"code","message","details"?}}`. A command that ran
+    /// and exited non-zero is `{"ok":false,"exit_code":N,…}` without `error`. Labels are further
+    /// fields: see [`Labels`].
     pub result: Value,
 }
 
-/// What a result is made of, as far as trust goes.
+/// Labels that say how far the content of a result can be trusted.
 ///
-/// Labels are members of the result's envelope (`"untrusted":true,"source":"…"`,
-/// `"private":true`), written by the gateway and never by what a tool talked to. So they are
-/// recorded with every result, replay as they were, and a record from before there were labels
-/// reads as neither.
+/// Labels are fields of the result's envelope (`"untrusted":true,"source":"…"`, `"private":true`).
+/// The gateway writes them, never the server or program that a tool used. They are recorded with
+/// every result, so a replay has the same labels. Results from before labels existed have none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Labels {
-    /// Some of its text was written by somebody outside: a web page, an MCP server, a file that
-    /// was brought in. Such text is data; it must never be taken for an instruction.
+    /// Somebody outside wrote a part of the text: a web page, an MCP server, an imported file. Such
+    /// text is data and must never be treated as an instruction.
     pub untrusted: bool,
-    /// It may hold what must not leave: secrets, personal files.
+    /// It may contain data that must not leave: secrets, personal files.
     pub private: bool,
 }
 
 impl Labels {
-    /// The member of an envelope that says [`Labels::untrusted`].
+    /// The field of an envelope for [`Labels::untrusted`].
     pub const UNTRUSTED: &'static str = "untrusted";
-    /// The member that says where untrusted text came from.
+    /// The field with the source of untrusted text.
     pub const SOURCE: &'static str = "source";
-    /// The member that says [`Labels::private`].
+    /// The field for [`Labels::private`].
     pub const PRIVATE: &'static str = "private";
 
-    /// The labels of one result. What is missing, or is not `true`, is not set.
+    /// Reads the labels of one result. A label that is missing, or is not `true`, is not set.
     pub fn of(result: &Value) -> Self {
         let set = |name: &str| result.get(name) == Some(&Value::Bool(true));
         Self { untrusted: set(Self::UNTRUSTED), private: set(Self::PRIVATE) }
     }
 
-    /// Whether whoever has seen all this could be talked into giving away what is private: it has
-    /// read a stranger's words and holds something to lose. A third thing is still needed, a way
-    /// out; the rule about leaks closes that.
+    /// Returns whether a reader of all this could be tricked into leaking private data: it has read
+    /// a stranger's text and holds private data. A leak also needs a way out, which the policy's
+    /// rule about leaks closes.
     pub fn could_leak(self) -> bool {
         self.untrusted && self.private
     }
 }
 
-/// A session is tainted by everything it has seen: fold its results with this.
+/// Combines labels. A session has the labels of all results that it has seen.
 impl std::ops::BitOr for Labels {
     type Output = Self;
 
@@ -167,12 +167,12 @@ impl std::ops::BitOrAssign for Labels {
     }
 }
 
-/// What a model reads of one result: the envelope's text, and untrusted text within a fence. Not
-/// what the envelope tells of canaries: that is for people.
+/// Returns the text that a model reads of one result: the envelope's text, with untrusted text
+/// inside a fence. Facts about canaries in the envelope are only for people and are left out.
 ///
-/// The fence's name comes from the effect's id, so it is the same in every replay, and whoever
-/// wrote the text does not know it. Should the text hold the name all the same, it is broken
-/// there: nothing inside can close the fence.
+/// The fence's name is derived from the effect's id. It is the same in every replay, and the author
+/// of the text cannot know it. If the text contains the name all the same, the name is broken up
+/// there, so nothing inside can close the fence.
 pub fn shown_to_model(effect: EffectId, result: &Value) -> String {
     let text = match result.get(canary::MEMBER) {
         Some(_) => {
@@ -189,9 +189,9 @@ pub fn shown_to_model(effect: EffectId, result: &Value) -> String {
     fence(effect, source, &text)
 }
 
-/// Puts `text` between two lines that nothing in it can imitate, with a notice above it.
+/// Puts `text` between two lines that it cannot imitate, with a notice above it.
 ///
-/// `source` is shortened to 200 bytes and its line ends are taken out.
+/// `source` is shortened to 200 bytes, and its line ends are removed.
 pub fn fence(effect: EffectId, source: &str, text: &str) -> String {
     let mut hash = blake3::Hasher::new_derive_key("overmind 2026 fence of untrusted text");
     hash.update(&effect.as_u128().to_be_bytes());
@@ -210,7 +210,7 @@ pub fn fence(effect: EffectId, source: &str, text: &str) -> String {
 }
 
 impl ToolOutcome {
-    /// What the result is made of.
+    /// Returns the labels of the result.
     pub fn labels(&self) -> Labels {
         Labels::of(&self.result)
     }
@@ -219,7 +219,7 @@ impl ToolOutcome {
         self.result.get("ok").and_then(Value::as_bool).unwrap_or(false)
     }
 
-    /// Builds the failure envelope.
+    /// Creates the envelope of a failure.
     pub fn failure(code: &str, message: impl Into<String>) -> Self {
         let message = message.into();
         Self {
@@ -229,15 +229,15 @@ impl ToolOutcome {
     }
 }
 
-/// The tool gateway: allow-list, validation, handler, one answer. It never panics and never
-/// returns an error of its own; whatever goes wrong is in the envelope.
+/// The tool gateway: it checks the allow-list, validates arguments, calls the handler and returns
+/// one answer. It never panics and returns no error of its own; every failure is in the envelope.
 pub trait Toolbox: Send + Sync + fmt::Debug {
-    /// Every registered tool, by name.
+    /// Returns all registered tools by name.
     fn specs(&self) -> Arc<[ToolSpec]>;
 
     /// # Cancel safety
     ///
-    /// Dropping the future stops the tool; a command's whole process tree is killed.
+    /// Dropping the future stops the tool and kills all processes of its command.
     fn call<'a>(
         &'a self,
         context: &'a ToolContext,
@@ -245,21 +245,21 @@ pub trait Toolbox: Send + Sync + fmt::Debug {
         args: &'a Value,
     ) -> Fut<'a, ToolOutcome>;
 
-    /// Why a call with these arguments does nothing but answer `bad_args`, in words for whoever made
-    /// it. `None` for arguments that fit, and for a tool that is not known here.
+    /// Returns why a call with these arguments would only return `bad_args`, as text for its
+    /// author. `None` for valid arguments, and for a tool that is not known here.
     ///
-    /// Asked before any verdict: nobody has to think about a call that cannot begin. As provided
-    /// every call fits.
+    /// Called before the policy is evaluated, so that nobody is asked about a call that cannot
+    /// start. The default implementation accepts every call.
     fn misfit(&self, name: &str, args: &Value) -> Option<String> {
         let _ = (name, args);
         None
     }
 
-    /// Says what exactly a call would do now, as [`Binding::hash`]: an approval counts as long as
-    /// this stays the same. `files` are those whose content matters.
+    /// Returns a hash of exactly what a call would do now, see [`Binding::hash`]. An approval is
+    /// valid while the hash stays the same. `files` are the files whose content matters.
     ///
-    /// As provided it covers the tool and its arguments; a gateway that runs programs covers
-    /// their argv, environment and files as well.
+    /// The default implementation covers the tool and its arguments. A gateway that runs programs
+    /// also covers their argv, environment and files.
     fn bind<'a>(
         &'a self,
         context: &'a ToolContext,
@@ -274,11 +274,11 @@ pub trait Toolbox: Send + Sync + fmt::Debug {
         Box::pin(std::future::ready(binding.hash()))
     }
 
-    /// As [`Toolbox::call`], for a caller that knows with which definition
-    /// ([`ToolSpec::definition`]) it decided: if the tool is another one by now, the answer is
-    /// [`CHANGED`](crate::tool_source::CHANGED) and nothing is called.
+    /// Calls a tool as [`Toolbox::call`] does, for a caller that decided with a certain definition
+    /// ([`ToolSpec::definition`]). If the tool has another definition by now, nothing is called,
+    /// and the answer is [`CHANGED`](crate::tool_source::CHANGED).
     ///
-    /// A toolbox whose tools never change while it lives has nothing to compare.
+    /// A toolbox whose tools never change has nothing to compare.
     fn call_defined<'a>(
         &'a self,
         context: &'a ToolContext,
@@ -290,11 +290,11 @@ pub trait Toolbox: Send + Sync + fmt::Debug {
         self.call(context, name, args)
     }
 
-    /// What the sandbox that this tool would run in was measured to give, measured now if it was
-    /// not before. `None` for a tool that runs in none, and when the measurement is refused: the
-    /// call itself answers why.
+    /// Returns the measured isolation of the sandbox in which this tool would run. Measures it now
+    /// if needed. `None` for a tool without a sandbox, and if the measurement fails; then the call
+    /// itself returns the reason.
     ///
-    /// As provided no tool runs in a sandbox.
+    /// In the default implementation, no tool runs in a sandbox.
     fn attested<'a>(
         &'a self,
         context: &'a ToolContext,
@@ -304,10 +304,11 @@ pub trait Toolbox: Send + Sync + fmt::Debug {
         Box::pin(std::future::ready(None))
     }
 
-    /// The content of a file that a result names under `artifacts`, of at most `max_bytes`. `path` is
-    /// relative to `workspace`. `None` when it is not there, larger, or no such file.
+    /// Returns the content of a file that a result lists under `artifacts`, of at most `max_bytes`.
+    /// `path` is relative to `workspace`. `None` if it does not exist, is larger, or is not a
+    /// regular file.
     ///
-    /// As provided there are none.
+    /// In the default implementation, there are no artifacts.
     fn artifact<'a>(
         &'a self,
         workspace: &'a Path,
@@ -318,7 +319,8 @@ pub trait Toolbox: Send + Sync + fmt::Debug {
         Box::pin(std::future::ready(None))
     }
 
-    /// The session is over: what was kept for it alone can go. Must not block.
+    /// Called when the session is over, so that data kept only for it can be removed. Must not
+    /// block.
     fn session_ended(&self, session: SessionId) {
         let _ = session;
     }

@@ -1,14 +1,14 @@
-//! The port to tools that come and go while the daemon runs.
+//! The port to tools that appear and disappear while the daemon runs.
 //!
-//! The built-in tools are known when the program starts; those of an MCP server are known once it
-//! has answered, and may change or vanish. A [`ToolSource`] offers such tools to the gateway,
-//! which keeps its part: the allow-list, the validation of arguments, the envelope of its own
-//! refusals. The source keeps the rest, labels included: its results are from outside.
+//! The built-in tools are known when the program starts. The tools of an MCP server are known after
+//! it has answered, and may change or vanish. A [`ToolSource`] offers such tools to the gateway,
+//! which checks the allow-list, validates arguments, and creates the envelopes of its own refusals.
+//! The source does the rest, including labels, because its results come from outside.
 //!
-//! A session decides with the definitions it was begun with ([`crate::session::Toolset`]). So a
-//! caller that knows them passes [`ToolSpec::definition`] along
-//! ([`Toolbox::call_defined`](crate::tool::Toolbox::call_defined)), and a tool that has become
-//! another one since is refused with [`CHANGED`], never used silently.
+//! A session decides with the definitions of its start ([`crate::session::Toolset`]). A caller that
+//! knows them passes [`ToolSpec::definition`] along
+//! ([`Toolbox::call_defined`](crate::tool::Toolbox::call_defined)). A call to a tool that has
+//! changed since is refused with [`CHANGED`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,24 +19,24 @@ use crate::Fut;
 use crate::ids::SessionId;
 use crate::tool::{ToolContext, ToolOutcome, ToolSpec};
 
-/// The code of a call to a tool whose definition is not the one the caller decided with.
+/// The error code of a call to a tool whose definition has changed since the caller decided.
 pub const CHANGED: &str = "tool_changed";
 
 /// Tools from outside the program.
 pub trait ToolSource: Send + Sync + fmt::Debug {
-    /// What every name of this source begins with, for example `mcp.`. No built-in tool has it,
-    /// and no other source.
+    /// Returns the prefix of all names of this source, for example `mcp.`. No built-in tool and no
+    /// other source may use it.
     fn prefix(&self) -> &str;
 
-    /// The tools offered now. The same `Arc` for as long as nothing changes: the gateway
-    /// compares pointers to see whether it has to look again.
+    /// Returns the tools that are offered now. It returns the same `Arc` while nothing changes,
+    /// because the gateway compares pointers to detect changes.
     fn specs(&self) -> Arc<[ToolSpec]>;
 
-    /// Calls one of them. The gateway has checked allow-list and arguments.
+    /// Calls one of the tools. The gateway has checked the allow-list and the arguments.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future cancels the call, at the other side as well.
+    /// Dropping the future also cancels the call on the other side.
     fn call<'a>(
         &'a self,
         context: &'a ToolContext,
@@ -44,21 +44,22 @@ pub trait ToolSource: Send + Sync + fmt::Debug {
         args: &'a Value,
     ) -> Fut<'a, ToolOutcome>;
 
-    /// The session is over: what was kept for it alone can go. Must not block.
+    /// Called when the session is over, so that data kept only for it can be removed. Must not
+    /// block.
     fn session_ended(&self, session: SessionId) {
         let _ = session;
     }
 }
 
-/// Keeps what servers of tools must remember beyond this process, and tells the log of each change:
-/// the engine, for nobody else touches the store.
+/// Stores the state of tool servers durably, and logs each change. The engine implements it,
+/// because only the engine uses the store.
 pub trait Keeper: Send + Sync + fmt::Debug {
-    /// Saves the whole document durably. `kind` and `event` say what happened, for the log; they
-    /// hold no secret.
+    /// Saves the whole document durably. `kind` and `event` describe the change for the log, and
+    /// contain no secret.
     ///
     /// # Errors
     ///
-    /// A text for people; nothing is saved then.
+    /// Returns a text for people; then nothing is saved.
     fn save(
         &self,
         document: Value,
@@ -67,38 +68,38 @@ pub trait Keeper: Send + Sync + fmt::Debug {
     ) -> Fut<'_, Result<(), String>>;
 }
 
-/// What a person may ask of sources that are servers (MCP). The values are JSON objects in the
-/// shape that the API shows; secrets are in none of them.
+/// The operations that a person may request of tool servers (MCP). The values are JSON objects in
+/// the form of the API, and never contain secrets.
 pub trait ToolServers: Send + Sync + fmt::Debug {
-    /// Takes what was saved last, `None` when nothing ever was, and starts every enabled server
+    /// Loads the last saved document, `None` if there is none, and starts every enabled server
     /// without waiting for it. Called once, before anything else.
     ///
     /// # Errors
     ///
-    /// [`ToolServerError`] when what was saved cannot be read.
+    /// [`ToolServerError`] if the document cannot be read.
     fn begin(&self, saved: Option<Value>, keeper: Arc<dyn Keeper>) -> Result<(), ToolServerError>;
 
-    /// All servers with their tools, by id.
+    /// Returns all servers with their tools, by id.
     fn list(&self) -> Vec<Value>;
 
-    /// Adds a server or replaces the one with its id, and answers it once it has answered or
-    /// failed.
+    /// Adds a server, or replaces the one with its id. Returns it after it has answered or failed.
     ///
     /// # Errors
     ///
-    /// [`ToolServerError`]; nothing has changed then.
+    /// [`ToolServerError`]; then nothing has changed.
     fn put(&self, config: Value) -> Fut<'_, Result<Value, ToolServerError>>;
 
     /// # Errors
     ///
-    /// [`ToolServerError`]; nothing has changed then.
+    /// [`ToolServerError`]; then nothing has changed.
     fn remove<'a>(&'a self, id: &'a str) -> Fut<'a, Result<(), ToolServerError>>;
 
-    /// Approves one tool, or all that can be; `hash` is what the person saw.
+    /// Approves one tool, or all that can be approved. `hash` is the definition that the person
+    /// saw.
     ///
     /// # Errors
     ///
-    /// [`ToolServerError`]; nothing is approved then.
+    /// [`ToolServerError`]; then nothing is approved.
     fn pin<'a>(
         &'a self,
         id: &'a str,
@@ -106,7 +107,7 @@ pub trait ToolServers: Send + Sync + fmt::Debug {
         hash: Option<&'a str>,
     ) -> Fut<'a, Result<Value, ToolServerError>>;
 
-    /// Takes an approval back.
+    /// Revokes an approval.
     ///
     /// # Errors
     ///
@@ -114,18 +115,18 @@ pub trait ToolServers: Send + Sync + fmt::Debug {
     fn unpin<'a>(&'a self, id: &'a str, tool: &'a str) -> Fut<'a, Result<Value, ToolServerError>>;
 }
 
-/// Why a request about servers was not done.
+/// Why a request about servers failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ToolServerError {
     #[error("{what} not found")]
     NotFound { what: String },
-    /// The request is wrong; `field` is empty when it is not about one.
+    /// The request is wrong. `field` is empty if no single field is wrong.
     #[error("{message}")]
     Bad { field: String, message: String },
-    /// The request is right and cannot be done as things stand.
+    /// The request is valid, but not possible in the present state.
     #[error("{message}")]
     Refused { message: String },
-    /// It may work later.
+    /// A later attempt may succeed.
     #[error("{message}")]
     Unavailable { message: String },
 }

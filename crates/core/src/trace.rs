@@ -1,8 +1,8 @@
-//! The trace that work belongs to, as W3C Trace Context has it.
+//! The trace of a piece of work, in the form of W3C Trace Context.
 //!
-//! The ids of what we do are *derived* from the ids that stand in the log: a session's trace and
-//! the spans in it are the same after a crash, in every replay and in every process, and nothing
-//! has to be stored or passed along but the trace that somebody outside began.
+//! Span ids are *derived* from ids in the log: a session's trace and its spans are the same after a
+//! crash, in every replay and in every process. Nothing has to be stored or passed along, except a
+//! trace that somebody outside began.
 
 use std::fmt;
 use std::num::{NonZeroU64, NonZeroU128};
@@ -11,26 +11,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{CallId, EffectId, SessionId};
 
-/// Names a trace; never zero.
+/// The id of a trace; never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TraceId(NonZeroU128);
 
-/// Names a span of a trace; never zero.
+/// The id of a span in a trace; never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SpanId(NonZeroU64);
 
-/// A span, as others are told of it: the header `traceparent`, the variable `TRACEPARENT`.
+/// A span in the form for others: the header `traceparent`, the variable `TRACEPARENT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Traceparent {
     pub trace: TraceId,
     pub span: SpanId,
-    /// Whether whoever began the trace wants it recorded.
+    /// Whether the origin of the trace wants it recorded.
     pub sampled: bool,
 }
 
-/// The name of the header, of the member of MCP's `_meta`, and in capitals of the variable.
+/// The name of the header and of the field in MCP's `_meta`.
 pub const TRACEPARENT: &str = "traceparent";
-/// The variable of the same.
+/// The environment variable with the same value.
 pub const TRACEPARENT_VARIABLE: &str = "TRACEPARENT";
 
 fn derived(tag: &[u8], id: u128) -> blake3::Hash {
@@ -48,12 +48,12 @@ impl TraceId {
         self.0.get().to_be_bytes()
     }
 
-    /// The trace of a session that nobody's trace led to.
+    /// Returns the trace of a session that was started without one.
     pub fn of_session(id: SessionId) -> Self {
         Self::of(b"session", id.as_u128())
     }
 
-    /// The trace of a model call that belongs to no session and nobody's trace.
+    /// Returns the trace of a model call without a session and without a given trace.
     pub fn of_call(id: CallId) -> Self {
         Self::of(b"call", id.as_u128())
     }
@@ -75,17 +75,17 @@ impl SpanId {
         self.0.get().to_be_bytes()
     }
 
-    /// The span of a whole session.
+    /// Returns the span of a whole session.
     pub fn of_session(id: SessionId) -> Self {
         Self::of(b"session", id.as_u128())
     }
 
-    /// The span of a tool call, or of a model call of the engine's own.
+    /// Returns the span of a tool call, or of a model call of the engine's own.
     pub fn of_effect(id: EffectId) -> Self {
         Self::of(b"effect", id.as_u128())
     }
 
-    /// The span of a model call that was passed on.
+    /// Returns the span of a model call that was passed on.
     pub fn of_call(id: CallId) -> Self {
         Self::of(b"call", id.as_u128())
     }
@@ -118,8 +118,8 @@ impl fmt::Display for Traceparent {
 }
 
 impl Traceparent {
-    /// Reads the header's value. `None` for what is none: whoever sends such is treated as if it
-    /// had sent nothing, as the recommendation asks.
+    /// Parses the header's value. `None` if it is invalid; as the recommendation requires, it is
+    /// then ignored.
     pub fn parse(text: &str) -> Option<Self> {
         let lower =
             |part: &str| part.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
@@ -141,7 +141,7 @@ impl Traceparent {
         })
     }
 
-    /// The span of a session in its one trace: the one that it was asked for in, or its own.
+    /// Returns the span of a session in its trace: the given one, or its own.
     pub fn of_session(id: SessionId, given: Option<Self>) -> Self {
         Self {
             trace: given.map_or_else(|| TraceId::of_session(id), |given| given.trace),
@@ -150,7 +150,7 @@ impl Traceparent {
         }
     }
 
-    /// Another span of the same trace.
+    /// Returns another span of the same trace.
     #[must_use]
     pub fn at(self, span: SpanId) -> Self {
         Self { span, ..self }
@@ -170,18 +170,18 @@ impl<'de> Deserialize<'de> for Traceparent {
     }
 }
 
-/// The trace that a session's work belongs to, as whoever does the work is told.
+/// The trace of a session, for the programs that do its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trail {
-    /// The session's own span; the one that it was asked for in, where we record none.
+    /// The session's own span, or the given one if spans are not recorded.
     pub here: Traceparent,
-    /// Whether our spans are recorded. Otherwise what we were given is passed on as it is: a span
-    /// that nobody records would tear the trace.
+    /// Whether this server's spans are recorded. Otherwise the given span is passed on unchanged,
+    /// because a span that nobody records would break the trace.
     pub recorded: bool,
 }
 
 impl Trail {
-    /// What a session's work is told: nothing where we record nothing and were given nothing.
+    /// Returns the trail of a session; `None` if spans are not recorded and no trace was given.
     pub fn of_session(id: SessionId, given: Option<Traceparent>, recorded: bool) -> Option<Self> {
         match recorded {
             true => Some(Self { here: Traceparent::of_session(id, given), recorded }),
@@ -189,7 +189,7 @@ impl Trail {
         }
     }
 
-    /// What `span` of the session's is called before others.
+    /// Returns `span` of the session in the form for others.
     pub fn at(self, span: SpanId) -> Traceparent {
         match self.recorded {
             true => self.here.at(span),

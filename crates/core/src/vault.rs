@@ -1,14 +1,15 @@
-//! Keys that agents never see: names of secrets, where a key may go, and who may use it.
+//! The vault: secrets that agents never see, the services to which they may be sent, and the grants
+//! to use them.
 //!
-//! A *secret* is a text under a [`SecretName`], encrypted at rest, with versions. A *service*
-//! ([`service::Service`]) is a place that one secret opens: its URL, where the key stands in a
-//! request, which methods and paths are allowed. A *grant* ([`grant::Grant`]) lets agents use a
-//! secret or a service; without one they may use none. A *placeholder* ([`placeholder`]) is what
-//! a command gets in place of a key.
+//! A *secret* is a text with a [`SecretName`], encrypted at rest, with versions. A *service*
+//! ([`service::Service`]) is an outside API that one secret gives access to: its URL, the place of
+//! the key in a request, and the allowed methods and paths. A *grant* ([`grant::Grant`]) lets
+//! agents use a secret or a service; without a grant they may use none. A *placeholder*
+//! ([`placeholder`]) is given to a command in place of a key.
 //!
-//! Everything here is pure. Who calls a service says method, path and query, and
-//! [`service::Service::resolve`] makes the URL: no word of a caller reaches scheme, host, port or
-//! the place where the key stands.
+//! Everything here is pure. A caller of a service passes method, path and query, and
+//! [`service::Service::resolve`] makes the URL. No input of a caller can change scheme, host, port
+//! or the place of the key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -36,28 +37,29 @@ mod tests;
 
 /// Longest name of a secret or a service, in bytes.
 pub const MAX_NAME: usize = 64;
-/// Longest secret, in bytes: a private key with its chain fits.
+/// Longest secret, in bytes; enough for a private key with its certificate chain.
 pub const MAX_SECRET: usize = 32 * 1024;
-/// Shortest secret, in bytes: what is shorter cannot be masked in a text without hiding words.
+/// Shortest secret, in bytes. Masking a shorter one would also hide ordinary words.
 pub const MIN_SECRET: usize = 8;
 /// Most secrets of one vault.
 pub const MAX_SECRETS: usize = 1000;
-/// Most earlier versions of a secret that are kept.
+/// Most earlier versions of a secret.
 pub const MAX_KEPT: u32 = 20;
 
-/// The name of a secret: small letters, digits, `_`, `-` and `.`, 1 to [`MAX_NAME`] bytes, a letter
-/// or digit first. Parsing makes capitals small: `OPENAI_API_KEY` is `openai_api_key`.
+/// The name of a secret: small letters, digits, `_`, `-` and `.`, 1 to [`MAX_NAME`] bytes,
+/// beginning with a letter or digit. Parsing converts capitals: `OPENAI_API_KEY` becomes
+/// `openai_api_key`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SecretName(Arc<str>);
 
-/// A text that is no name of a secret.
+/// The error for a text that is not the name of a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a name has 1 to {MAX_NAME} letters, digits, `_`, `-` and `.`, and begins with a letter or \
      digit{wrong}"
 )]
 pub struct NameError {
-    /// What is out of place, and where.
+    /// The invalid part, and its position.
     wrong: String,
 }
 
@@ -108,9 +110,10 @@ impl<'de> Deserialize<'de> for SecretName {
     }
 }
 
-/// A decrypted secret: never printed, and wiped from memory when its last clone is dropped.
+/// A decrypted secret. It is never printed, and is wiped from memory when its last clone is
+/// dropped.
 ///
-/// Wiped is this copy. Whoever makes a `String` of [`Secret::expose`] has one that is not.
+/// Only this copy is wiped. A `String` made from [`Secret::expose`] is not.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Arc<Zeroizing<String>>);
 
@@ -128,11 +131,12 @@ pub enum SecretError {
 }
 
 impl Secret {
-    /// White space around it is dropped: keys are pasted, and files end with a line break.
+    /// Creates a secret. White space around it is removed, because keys are pasted and files end
+    /// with a line break.
     ///
     /// # Errors
     ///
-    /// [`SecretError`], which does not quote it.
+    /// [`SecretError`], which does not contain the text.
     pub fn new(text: &str) -> Result<Self, SecretError> {
         let text = text.trim();
         match text.len() {
@@ -144,7 +148,7 @@ impl Secret {
         }
     }
 
-    /// The text itself, for the one place that needs it.
+    /// Returns the text itself. Use it only where the text is needed.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -156,38 +160,38 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// For what a secret is taken. What is known of it stands in the audit.
+/// The use of a secret, as the audit log records it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Use {
     pub session: Option<SessionId>,
     /// The agent's name.
     pub agent: Option<String>,
     pub service: Option<String>,
-    /// Where it goes: a host, or `environment` for a command's.
+    /// The destination: a host, or `environment` for a command's environment.
     pub host: Option<String>,
 }
 
-/// Where secrets are looked up, at the moment when they are needed. They change without a restart,
-/// so nobody keeps what this answers for longer than one call.
+/// A source of secrets. Secrets change without a restart, so look one up when it is needed and do
+/// not keep it for longer than one call.
 pub trait Secrets: Send + Sync + fmt::Debug {
-    /// The current version of a secret. Answers at once: what is unlocked lies in memory. `None`
-    /// when there is none of that name, or the vault is locked.
+    /// Returns the current version of a secret, without waiting, because unlocked secrets are in
+    /// memory. `None` if there is no secret of that name, or the vault is locked.
     fn get(&self, name: &str) -> Option<Secret>;
 
-    /// Whether [`Secrets::get`] would answer with one. Looking is no use.
+    /// Returns whether [`Secrets::get`] would return a secret. Does not count as a use.
     fn has(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
-    /// The same, and it is written down for what.
+    /// Returns the secret as [`Secrets::get`] does, and records the use.
     fn get_for(&self, name: &str, for_what: Use) -> Option<Secret> {
         let _ = for_what;
         self.get(name)
     }
 }
 
-/// An encrypted secret: its data key under a master key, and itself under the data key. Both are
-/// bound to the secret's name and version, so that none can stand in another's place.
+/// An encrypted secret: its data key is encrypted with a master key, and the secret with the data
+/// key. Both are bound to the secret's name and version, so that one cannot be swapped for another.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Sealed {
     /// Id of the master key.
@@ -204,11 +208,11 @@ impl fmt::Debug for Sealed {
     }
 }
 
-/// One version of a secret at rest.
+/// One version of a secret as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretRow {
     pub name: SecretName,
-    /// From 1.
+    /// Version number, from 1.
     pub version: u32,
     pub sealed: Sealed,
     pub created_at: Timestamp,
@@ -216,7 +220,7 @@ pub struct SecretRow {
     pub created_by: String,
 }
 
-/// What is counted of a secret.
+/// Usage counts of a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretUses {
     pub name: SecretName,
@@ -224,30 +228,30 @@ pub struct SecretUses {
     pub last_used_at: Timestamp,
 }
 
-/// Why the vault does not open, or does not do what was asked.
+/// Why the vault cannot be unlocked, or an operation on it failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
-    /// Nothing can be decrypted: what is missing and what to do, in words.
+    /// Nothing can be decrypted. The text says what is missing and what to do.
     #[error("the vault is locked: {reason}")]
     Locked { reason: String },
-    /// It stays locked: the passphrase that was given does not open it.
+    /// The given passphrase is wrong, so the vault stays locked.
     #[error("the vault is locked: {reason}")]
     WrongPassphrase { reason: String },
-    /// This one secret cannot be.
+    /// This one secret cannot be decrypted.
     #[error("the secret `{name}` (version {version}) is damaged: {reason}")]
     Damaged { name: SecretName, version: u32, reason: String },
     #[error("{attempt}: {reason}")]
     Failed { attempt: String, reason: String },
 }
 
-/// How the master key is kept.
+/// How the master key is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
-    /// In a file that only its owner reads.
+    /// In a file that only its owner can read.
     File,
     /// In the keyring of the operating system.
     Keyring,
-    /// In one of them, and a passphrase opens it.
+    /// In one of them, encrypted with a passphrase.
     Passphrase,
 }
 
@@ -261,26 +265,26 @@ impl Protection {
     }
 }
 
-/// Encrypts and decrypts secrets with a master key that it looks after. None of it waits for long
-/// but [`Sealer::unlock`] with a passphrase, which is slow on purpose.
+/// Encrypts and decrypts secrets with a master key that it manages. Only [`Sealer::unlock`] with a
+/// passphrase takes long, which is deliberate.
 pub trait Sealer: Send + Sync + fmt::Debug {
-    /// Opens the master keys. `needed`: ids of those that secrets at rest were sealed with; while it
-    /// is empty there need not be a key yet, and one is made for the first secret. `passphrase`
-    /// goes before the one that was configured.
+    /// Unlocks the master keys. `needed` contains the ids of those with which stored secrets are
+    /// encrypted. If it is empty, no key needs to exist, and one is created for the first secret.
+    /// `passphrase` overrides the configured one.
     ///
     /// # Errors
     ///
-    /// [`SealError::Locked`]: what is missing. It is asked again later.
+    /// [`SealError::Locked`] with what is missing. The call may be repeated later.
     fn unlock(&self, needed: &[String], passphrase: Option<&Secret>) -> Result<(), SealError>;
 
-    /// How the master key is kept; `None` while there is none or it is locked.
+    /// Returns how the master key is stored; `None` if there is none or it is locked.
     fn protection(&self) -> Option<Protection>;
 
-    /// Encrypts under the newest master key.
+    /// Encrypts a secret with the newest master key.
     ///
     /// # Errors
     ///
-    /// [`SealError::Locked`]; [`SealError::Failed`] when the first key cannot be written.
+    /// [`SealError::Locked`]; [`SealError::Failed`] if the first key cannot be written.
     fn seal(&self, name: &SecretName, version: u32, secret: &Secret) -> Result<Sealed, SealError>;
 
     /// # Errors
@@ -288,26 +292,26 @@ pub trait Sealer: Send + Sync + fmt::Debug {
     /// [`SealError::Damaged`]; [`SealError::Locked`] without the master key.
     fn open(&self, name: &SecretName, version: u32, sealed: &Sealed) -> Result<Secret, SealError>;
 
-    /// Makes a new master key and keeps the old ones: they open what was sealed before. With
-    /// `passphrase` all of them are under that one from now on. Durable when it returns.
+    /// Creates a new master key and keeps the old ones, which can still decrypt earlier secrets.
+    /// With `passphrase`, all of them are then protected by it. Durable when it returns.
     ///
     /// # Errors
     ///
-    /// [`SealError`]; the old key goes on being used.
+    /// [`SealError`]; the old key stays in use.
     fn master_new(&self, passphrase: Option<&Secret>) -> Result<(), SealError>;
 
-    /// The same secret under the newest master key.
+    /// Encrypts a secret again with the newest master key.
     ///
     /// # Errors
     ///
-    /// As [`Sealer::open`].
+    /// The same as [`Sealer::open`].
     fn rewrap(&self, name: &SecretName, version: u32, sealed: &Sealed)
     -> Result<Sealed, SealError>;
 
-    /// Forgets all master keys but the newest: nothing is sealed with them any more.
+    /// Removes all master keys except the newest, after no secret is encrypted with them.
     ///
     /// # Errors
     ///
-    /// [`SealError::Failed`] when the file cannot be written.
+    /// [`SealError::Failed`] if the file cannot be written.
     fn master_forget_old(&self) -> Result<(), SealError>;
 }

@@ -1,17 +1,17 @@
-//! Patterns over names with segments: `*` stays within one segment, `**` does not.
+//! Patterns for names with segments: `*` stays within one segment, `**` does not.
 //!
-//! Everything else stands for itself, case and all. A match takes at most the product of both
-//! lengths in steps, whatever the pattern.
+//! All other characters match only themselves, including their case. A match takes at most as many
+//! steps as the product of both lengths, for any pattern.
 
 /// Longest pattern and longest text, in bytes.
 pub const MAX_PATTERN: usize = 512;
 
-/// What separates the segments of a kind of name.
+/// The separators of a kind of name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segments {
-    /// Keys, models, services, names: `/`.
+    /// Separator `/`: keys, models, services, names.
     Slash,
-    /// Topics: `.` and `/`.
+    /// Separators `.` and `/`: topics.
     DotOrSlash,
 }
 
@@ -27,9 +27,9 @@ impl Segments {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Char(char),
-    /// `*`.
+    /// The wildcard `*`.
     Within,
-    /// `**`.
+    /// The wildcard `**`.
     Across,
 }
 
@@ -46,7 +46,7 @@ fn parts(pattern: &str) -> Vec<Part> {
     parts
 }
 
-/// Which prefixes of a pattern match what was read so far.
+/// The prefixes of a pattern that match the text so far.
 struct States<'p> {
     parts: &'p [Part],
     now: Vec<bool>,
@@ -61,7 +61,7 @@ impl<'p> States<'p> {
         states
     }
 
-    /// A wildcard may stand for nothing.
+    /// Adds the states in which a wildcard matches nothing.
     fn skip(&mut self) {
         for (at, part) in self.parts.iter().enumerate() {
             if self.now[at] && matches!(part, Part::Within | Part::Across) {
@@ -93,7 +93,7 @@ impl<'p> States<'p> {
     }
 }
 
-/// Whether `text` matches `pattern`.
+/// Returns whether `text` matches `pattern`.
 pub fn matches(pattern: &str, text: &str, segments: Segments) -> bool {
     if pattern == "**" {
         return true;
@@ -112,7 +112,7 @@ pub fn matches(pattern: &str, text: &str, segments: Segments) -> bool {
     states.is_through()
 }
 
-/// Whether some text that begins with `prefix` matches `pattern`.
+/// Returns whether any text that begins with `prefix` matches `pattern`.
 pub fn reaches(pattern: &str, prefix: &str, segments: Segments) -> bool {
     let parts = parts(pattern);
     let mut states = States::new(&parts);
@@ -122,8 +122,8 @@ pub fn reaches(pattern: &str, prefix: &str, segments: Segments) -> bool {
     states.is_alive()
 }
 
-/// Whether everything that matches `inner` also matches `outer`. Never says so wrongly; of two
-/// patterns that are equal in effect and spelled in odd ways it may deny it.
+/// Returns whether everything that matches `inner` also matches `outer`. It is never wrongly true.
+/// It may be false for two equivalent patterns with unusual spellings.
 pub fn covers(outer: &str, inner: &str, segments: Segments) -> bool {
     let outer = parts(outer);
     let mut states = States::new(&outer);
@@ -143,7 +143,7 @@ mod tests {
         matches(pattern, text, Segments::Slash)
     }
 
-    /// The rule as one would say it, by trying every split.
+    /// Matches by trying every split: a simple implementation for comparison.
     fn obvious(pattern: &[char], text: &[char], segments: Segments) -> bool {
         match pattern {
             [] => text.is_empty(),

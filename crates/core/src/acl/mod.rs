@@ -1,11 +1,11 @@
-//! Who may do what in the mesh: a matrix of agents, verbs and patterns.
+//! Permissions in the mesh: a matrix of agents, verbs and patterns.
 //!
-//! An agent's own entry counts; without one the entry `default`; without that, nothing is
-//! allowed. What a session may do is what its agent may *and* what the agents of all sessions
-//! above it may: a child is never wider than its parents. An agent that was made by a spawn has
-//! no entry of its own as a rule, and then what its parents may.
+//! An agent's own entry applies; without one, the entry `default`; without that, nothing is
+//! allowed. A session may do what its agent *and* the agents of all sessions above it may do, so a
+//! child never has more rights than its parents. An agent created by a spawn usually has no entry;
+//! it then has the rights of its parents.
 //!
-//! Nothing here knows who asks: identity is proved before ([`crate::mesh`] is used by it).
+//! This module does not authenticate: callers verify the identity before ([`crate::mesh`]).
 
 mod glob;
 
@@ -16,14 +16,14 @@ use serde::{Deserialize, Serialize};
 
 pub use self::glob::{MAX_PATTERN, Segments, covers, matches, reaches};
 
-/// The entry that agents without one have.
+/// The name of the entry for agents without their own.
 pub const DEFAULT: &str = "default";
-/// Patterns in one list.
+/// Most patterns in one list.
 pub const MAX_PATTERNS: usize = 256;
-/// Agents in a matrix.
+/// Most agents in a matrix.
 pub const MAX_ENTRIES: usize = 10_000;
 
-/// What an agent may want to do.
+/// An operation that needs a permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verb {
@@ -74,7 +74,7 @@ impl Verb {
         Self::ALL.into_iter().find(|verb| verb.as_str() == text)
     }
 
-    /// The list of [`Permissions`] that says it.
+    /// Returns the list of [`Permissions`] for this verb.
     pub const fn field(self) -> &'static str {
         match self {
             Self::Message => "can_message",
@@ -88,7 +88,7 @@ impl Verb {
         }
     }
 
-    /// What its objects are made of.
+    /// Returns the separators of its objects.
     pub const fn segments(self) -> Segments {
         match self {
             Self::Publish | Self::Subscribe => Segments::DotOrSlash,
@@ -105,20 +105,21 @@ impl fmt::Display for Verb {
     }
 }
 
-/// What a letter does to an agent that does not ask for its letters itself.
+/// How the server handles a message to an agent that does not read its messages itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnMessage {
-    /// It waits until the agent reads.
+    /// It stores the message until the agent reads it.
     Queue,
-    /// A session that waits for input gets it; a command that takes input gets a line.
+    /// It gives the message to a session that waits for input; a command that takes input gets a
+    /// line.
     #[default]
     Wake,
-    /// As `wake`; and without a session one is started, with the letter as its task.
+    /// It does the same, and starts a session with the message as its task if there is none.
     Start,
 }
 
-/// One agent's row of the matrix. A list that is missing is empty and allows nothing.
+/// One agent's row of the matrix. A missing list is empty and allows nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Permissions {
@@ -160,11 +161,11 @@ impl Permissions {
         }
     }
 
-    /// Checks the bounds.
+    /// Checks the limits.
     ///
     /// # Errors
     ///
-    /// The list and what is wrong with it.
+    /// Returns the list, and what is wrong with it.
     pub fn check(&self) -> Result<(), String> {
         for verb in Verb::ALL {
             let (field, patterns) = (verb.field(), self.of(verb));
@@ -184,7 +185,7 @@ impl Permissions {
 
 /// # Errors
 ///
-/// What is wrong with the pattern.
+/// Returns what is wrong with the pattern.
 pub fn check_pattern(pattern: &str) -> Result<(), String> {
     if pattern.is_empty() || pattern.len() > MAX_PATTERN {
         return Err(format!("a pattern has 1 to {MAX_PATTERN} bytes"));
@@ -200,7 +201,7 @@ pub fn check_pattern(pattern: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A matrix as it stands in a file: `{"permissions": {"agent": {…}}}`.
+/// A matrix in a file: `{"permissions": {"agent": {…}}}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PermissionsFile {
@@ -210,7 +211,7 @@ pub struct PermissionsFile {
 impl PermissionsFile {
     /// # Errors
     ///
-    /// The agent, the list and what is wrong with it.
+    /// Returns the agent, the list, and what is wrong with it.
     pub fn check(&self) -> Result<(), String> {
         if self.permissions.len() > MAX_ENTRIES {
             return Err(format!("it has more than {MAX_ENTRIES} agents"));
@@ -222,30 +223,30 @@ impl PermissionsFile {
     }
 }
 
-/// Where an entry comes from.
+/// The origin of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
     File,
-    /// Written through the API: it takes the place of the file's.
+    /// It was written through the API, and overrides the file's entry.
     Api,
 }
 
-/// What is allowed, and by which rule.
+/// Whether an operation is allowed, and by which rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     pub allowed: bool,
-    /// Names the list and the pattern that allowed it, or what is missing.
+    /// The list and the pattern that allowed it, or what is missing.
     pub rule: String,
-    /// What would have to be granted; `None` when it is allowed.
+    /// The permission that is missing; `None` if it is allowed.
     pub ask_for: Option<String>,
 }
 
-/// One agent's part in what a session may do.
+/// The part of one agent in the permissions of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layer {
     pub agent: String,
-    /// The entry that counts for it: its own name or [`DEFAULT`]; `None` when there is none.
+    /// The entry that applies: its own name or [`DEFAULT`]; `None` if there is none.
     pub entry: Option<String>,
     pub origin: Option<Origin>,
     pub permissions: Permissions,
@@ -257,7 +258,7 @@ pub struct Matrix {
     entries: BTreeMap<String, (Permissions, Origin)>,
 }
 
-/// Names of agents that a spawn has made: `spawn_` and 12 hexadecimal digits.
+/// Returns whether a name has the form for spawned agents: `spawn_` and 12 hexadecimal digits.
 pub fn is_spawned(agent: &str) -> bool {
     agent.strip_prefix("spawn_").is_some_and(|digits| {
         digits.len() == 12
@@ -266,7 +267,7 @@ pub fn is_spawned(agent: &str) -> bool {
 }
 
 impl Matrix {
-    /// Entries of the API take the place of the file's.
+    /// Creates the matrix. Entries of the API override those of the file.
     pub fn new(file: &BTreeMap<String, Permissions>, api: &BTreeMap<String, Permissions>) -> Self {
         let mut entries = BTreeMap::new();
         for (all, origin) in [(file, Origin::File), (api, Origin::Api)] {
@@ -277,19 +278,19 @@ impl Matrix {
         Self { entries }
     }
 
-    /// Nobody has said anything about anyone.
+    /// Returns whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// All entries by name.
+    /// Returns all entries by name.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &Permissions, Origin)> {
         self.entries
             .iter()
             .map(|(agent, (permissions, origin))| (agent.as_str(), permissions, *origin))
     }
 
-    /// What one agent has to say about itself.
+    /// Returns the layer of one agent.
     pub fn layer(&self, agent: &str) -> Layer {
         let found =
             [agent, DEFAULT].into_iter().find_map(|name| Some((name, self.entries.get(name)?)));
@@ -309,8 +310,8 @@ impl Matrix {
         }
     }
 
-    /// What each of these has to say about what the first of them may: an agent, its parent, and
-    /// so on. An agent made by a spawn that has no entry says nothing as long as a parent does.
+    /// Returns the agents whose layers decide for the first of them: an agent, its parent, and so
+    /// on. A spawned agent without an entry is left out, unless it is the last in the line.
     pub fn layers<'a>(&self, line: &'a [impl AsRef<str>]) -> Vec<&'a str> {
         let counts = |at: usize, agent: &str| {
             at + 1 == line.len() || self.entries.contains_key(agent) || !is_spawned(agent)
@@ -319,25 +320,25 @@ impl Matrix {
         line.filter(|(at, agent)| counts(*at, agent)).map(|(_, agent)| agent).collect()
     }
 
-    /// Whether one agent alone may do this.
+    /// Returns whether one agent alone may do this.
     pub fn may(&self, agent: &str, verb: Verb, object: &str) -> Verdict {
         self.verdict(agent, verb, object, |pattern| matches(pattern, object, verb.segments()))
     }
 
-    /// Whether a session may: `line` is its agent, its parent's agent, and so on. All of them
-    /// must allow it.
+    /// Returns whether a session may do this. `line` is its agent, its parent's agent, and so on;
+    /// all of them must allow it.
     pub fn may_in_line(&self, line: &[impl AsRef<str>], verb: Verb, object: &str) -> Verdict {
         self.all(line, |agent| self.may(agent, verb, object))
     }
 
-    /// Whether a session may use all that matches a pattern.
+    /// Returns whether a session may do this to everything that matches a pattern.
     pub fn may_pattern(&self, line: &[impl AsRef<str>], verb: Verb, wanted: &str) -> Verdict {
         self.all(line, |agent| {
             self.verdict(agent, verb, wanted, |pattern| covers(pattern, wanted, verb.segments()))
         })
     }
 
-    /// Whether there could be anything below `prefix` that a session may do this to.
+    /// Returns whether a session may do this to any key below `prefix`.
     pub fn may_beneath(&self, line: &[impl AsRef<str>], verb: Verb, prefix: &str) -> Verdict {
         self.all(line, |agent| {
             self.verdict(agent, verb, prefix, |pattern| reaches(pattern, prefix, verb.segments()))

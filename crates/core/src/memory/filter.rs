@@ -1,18 +1,17 @@
-//! Filters over metadata: a small bounded grammar, as JSON.
+//! Filters on metadata: a small grammar in JSON.
 //!
 //! ```json
 //! {"lang": "rust", "year": {"gte": 2020, "lt": 2025}, "tag": {"in": ["a", "b"]},
 //!  "note": {"exists": false}}
 //! ```
 //!
-//! Every key is the name of one field of the metadata, taken literally: dots, quotes and SQL in
-//! it are part of the name. All conditions must hold. A plain value means `eq`. Values are texts,
-//! numbers, booleans and null; numbers are compared by value (`1` is `1.0`), texts byte by byte,
-//! and things of different kinds are never equal, smaller or greater. Where the field is a list,
-//! `eq` and `in` ask whether any of its elements is meant. `exists` asks whether the field is
-//! there, be it null.
+//! Every key is the name of one field of the metadata, taken literally, including dots, quotes and
+//! SQL. All conditions must hold. A plain value means `eq`. Values are texts, numbers, booleans and
+//! null. Numbers are compared by value (`1` equals `1.0`), and texts byte by byte; values of
+//! different types are never equal, smaller or greater. If the field is a list, `eq` and `in` match
+//! if any of its elements does. `exists` tests whether the field exists, even if it is null.
 //!
-//! Filters are judged here, in one place, so that they mean the same over every store.
+//! Filters are evaluated only here, so that they mean the same with every store.
 
 use std::cmp::Ordering;
 
@@ -27,13 +26,13 @@ pub const MAX_KEY_BYTES: usize = 200;
 /// Most bytes in a text that is compared with.
 pub const MAX_FILTER_VALUE_BYTES: usize = 1_000;
 
-/// What an item's metadata must be like. The default holds for every item.
+/// Conditions on an item's metadata. The default matches every item.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemoryFilter {
     conditions: Vec<Condition>,
 }
 
-/// What must be true of one field.
+/// The condition on one field.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condition {
     pub key: String,
@@ -44,7 +43,7 @@ pub struct Condition {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Test {
     Equals(Value),
-    /// Any of these.
+    /// The field has any of these values.
     In(Vec<Value>),
     Exists(bool),
     Greater(Value),
@@ -53,7 +52,7 @@ pub enum Test {
     AtMost(Value),
 }
 
-/// A filter that is not one: which part, and what would be right.
+/// The error of an invalid filter: the wrong part, and what would be right.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("filter: {why}")]
 pub struct FilterError {
@@ -64,17 +63,17 @@ fn wrong<T>(why: String) -> Result<T, FilterError> {
     Err(FilterError { why })
 }
 
-/// The beginning of a name that somebody else chose, for a message.
+/// Returns the beginning of a foreign name, for a message.
 fn brief(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
 impl MemoryFilter {
-    /// Reads a filter. `{}` and `null` hold for every item.
+    /// Parses a filter. `{}` and `null` match every item.
     ///
     /// # Errors
     ///
-    /// [`FilterError`] says which bound or form was missed.
+    /// [`FilterError`] with the limit or form that is violated.
     pub fn parse(value: &Value) -> Result<Self, FilterError> {
         let fields = match value {
             Value::Null => return Ok(Self::default()),
@@ -99,12 +98,12 @@ impl MemoryFilter {
         Ok(Self { conditions })
     }
 
-    /// Whether it holds for every item.
+    /// Returns whether it matches every item.
     pub fn is_empty(&self) -> bool {
         self.conditions.is_empty()
     }
 
-    /// Whether it holds for an item with this metadata.
+    /// Returns whether it matches an item with this metadata.
     pub fn holds(&self, metadata: &Value) -> bool {
         self.conditions.iter().all(|condition| {
             let field = metadata.get(&condition.key);
@@ -205,7 +204,7 @@ impl Test {
     }
 }
 
-/// Whether the field, or an element of it, is `value`.
+/// Returns whether the field, or an element of it, is `value`.
 fn any(field: Option<&Value>, value: &Value) -> bool {
     let is = |found: &Value| compare(found, value) == Some(Ordering::Equal);
     match field {
@@ -215,7 +214,7 @@ fn any(field: Option<&Value>, value: &Value) -> bool {
     }
 }
 
-/// How two scalars of one kind stand to each other; `None` where that means nothing.
+/// Compares two scalars of the same type; `None` if they cannot be compared.
 fn compare(a: &Value, b: &Value) -> Option<Ordering> {
     match (a, b) {
         (Value::Null, Value::Null) => Some(Ordering::Equal),
@@ -243,8 +242,8 @@ fn compare(a: &Value, b: &Value) -> Option<Ordering> {
     }
 }
 
-/// A filter as a caller may write it on a command line: JSON, or `field=value` pairs joined by
-/// commas, whose values are numbers and booleans where they look like them.
+/// Parses the form for a command line: JSON, or `field=value` pairs joined by commas. Values that
+/// look like numbers or booleans are such.
 impl std::str::FromStr for MemoryFilter {
     type Err = FilterError;
 
@@ -254,12 +253,12 @@ impl std::str::FromStr for MemoryFilter {
 }
 
 impl MemoryFilter {
-    /// The JSON of a filter written on a command line.
+    /// Returns the JSON of a filter on a command line.
     ///
     /// # Errors
     ///
-    /// [`FilterError`] when it is neither JSON nor pairs. Whether the JSON is a filter is not
-    /// looked at.
+    /// [`FilterError`] if it is neither JSON nor pairs. Whether the JSON is a valid filter is not
+    /// checked.
     pub fn value_of(text: &str) -> Result<Value, FilterError> {
         if text.trim_start().starts_with('{') {
             return serde_json::from_str(text)

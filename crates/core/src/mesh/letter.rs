@@ -1,8 +1,8 @@
-//! Letters: one message or event on its way to one agent.
+//! Messages (`Letter`): one message or event on its way to one agent.
 //!
-//! A letter is delivered at least once. Whoever reads it holds it for a while; when it is not
-//! acknowledged by then it can be read again, with the same id, each time a little later. After
-//! [`ATTEMPTS`] readings it is dead: set aside for a person to look at.
+//! A message is delivered at least once. A reader holds it for some time. If it is not acknowledged
+//! by then, it can be read again with the same id, each time a little later. After [`ATTEMPTS`]
+//! deliveries it is dead, and kept for a person to examine.
 
 use std::time::Duration;
 
@@ -11,20 +11,21 @@ use serde_json::Value;
 use crate::ids::{AgentId, ColonyId, EffectId, LetterId, SessionId};
 use crate::time::Timestamp;
 
-/// How often a letter is handed out before it is dead.
+/// Most deliveries of a message before it is dead.
 pub const ATTEMPTS: u32 = 5;
-/// How long the first reader has to acknowledge.
+/// Time for the first reader to acknowledge.
 pub const FIRST_REDELIVERY: Duration = Duration::from_secs(30);
-/// The longest such time.
+/// Longest time for a reader to acknowledge.
 pub const LAST_REDELIVERY: Duration = Duration::from_secs(600);
 
-/// How long the `attempt`-th reader, counted from 1, has to acknowledge: twice as long each time.
+/// Returns the time for the `attempt`-th reader, counted from 1, to acknowledge. It doubles each
+/// time.
 pub fn backoff(attempt: u32) -> Duration {
     let doubled = FIRST_REDELIVERY.saturating_mul(1 << attempt.saturating_sub(1).min(16));
     doubled.min(LAST_REDELIVERY)
 }
 
-/// As the sender says; it is shown and orders nothing.
+/// The priority that the sender set. It is shown and does not change the order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Priority {
     Low,
@@ -51,10 +52,10 @@ impl Priority {
     }
 }
 
-/// Why a letter was set aside.
+/// Why a message is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dead {
-    /// Handed out [`ATTEMPTS`] times and never acknowledged.
+    /// It was delivered [`ATTEMPTS`] times and never acknowledged.
     Unacknowledged,
     /// Its time to live is over.
     Expired,
@@ -73,12 +74,12 @@ impl Dead {
     }
 }
 
-/// Where a letter stands.
+/// The state of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LetterState {
     /// It can be read.
     Waiting,
-    /// Somebody has read it and may still acknowledge.
+    /// Somebody has read it and may still acknowledge it.
     Held,
     Dead(Dead),
 }
@@ -93,26 +94,26 @@ impl LetterState {
     }
 }
 
-/// What changes about a letter while it is on its way.
+/// The part of a message that changes during its delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LetterMark {
-    /// How often it was handed out.
+    /// Number of deliveries.
     pub attempts: u32,
-    /// From then on it can be read.
+    /// Time from which it can be read.
     pub visible_at: Timestamp,
-    /// The call that holds it, and the session that made the call.
+    /// The call that holds it. The session made that call.
     pub holder: Option<EffectId>,
     pub session: Option<SessionId>,
     pub dead: Option<Dead>,
 }
 
 impl LetterMark {
-    /// Of a letter that nobody has read.
+    /// Creates the mark of a message that nobody has read.
     pub fn fresh(at: Timestamp) -> Self {
         Self { attempts: 0, visible_at: at, holder: None, session: None, dead: None }
     }
 
-    /// When somebody reads it.
+    /// Returns the mark after it is read.
     #[must_use]
     pub fn read(
         self,
@@ -124,25 +125,27 @@ impl LetterMark {
         Self { attempts, visible_at: now.after(backoff(attempts)), holder, session, dead: None }
     }
 
-    /// When whoever holds it gives it back, or a push of it failed: it can be read after `wait`.
+    /// Returns the mark after its holder gives it back or a push fails: it can be read after
+    /// `wait`.
     #[must_use]
     pub fn given_back(self, now: Timestamp, wait: Duration) -> Self {
         Self { visible_at: now.after(wait), holder: None, session: None, ..self }
     }
 }
 
-/// One letter at rest.
+/// A stored message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Letter {
-    /// The same in each delivery, and for all who get the same event: what to tell repetitions by.
+    /// The id, the same in each delivery and for all recipients of an event. Use it to deduplicate.
     pub id: LetterId,
     pub colony: ColonyId,
     pub to: AgentId,
-    /// An agent's name, `admin`, or the name of an API key.
+    /// The sender: an agent's name, `admin`, or the name of an API key.
     pub from: String,
-    /// Of an event.
+    /// The topic of an event.
     pub topic: Option<String>,
-    /// `task_request`, `query`, … as the sender says; `event` for what was published.
+    /// The kind that the sender set, such as `task_request` or `query`; `event` for published
+    /// events.
     pub kind: String,
     pub payload: Value,
     pub workflow: Option<String>,
@@ -151,7 +154,7 @@ pub struct Letter {
     pub sent_at: Timestamp,
     pub expires_at: Option<Timestamp>,
     pub mark: LetterMark,
-    /// Its place in the order in which letters came, given by the store.
+    /// Its position in the order of arrival, set by the store.
     pub place: u64,
 }
 
@@ -164,12 +167,12 @@ impl Letter {
         }
     }
 
-    /// The next moment at which time alone kills it, if there is one.
+    /// Returns the next time at which it becomes dead without any action, if there is one.
     pub fn dies_at(&self) -> Option<Timestamp> {
         dies_at(&self.mark, self.expires_at)
     }
 
-    /// What time has made of it by `now`.
+    /// Returns how it is dead at `now`, if it is.
     pub fn fate(&self, now: Timestamp) -> Option<Dead> {
         if self.mark.dead.is_some() {
             return None;
@@ -181,7 +184,7 @@ impl Letter {
     }
 }
 
-/// See [`Letter::dies_at`].
+/// The same as [`Letter::dies_at`].
 pub fn dies_at(mark: &LetterMark, expires_at: Option<Timestamp>) -> Option<Timestamp> {
     if mark.dead.is_some() {
         return None;
@@ -193,14 +196,14 @@ pub fn dies_at(mark: &LetterMark, expires_at: Option<Timestamp>) -> Option<Times
     }
 }
 
-/// Which letters of an agent.
+/// A selection of an agent's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LetterFilter {
-    /// Those that can be read by then and are not dead.
+    /// Messages that can be read at this time and are not dead.
     Readable(Timestamp),
-    /// All that are not dead.
+    /// All messages that are not dead.
     Living,
-    /// Those of them that this session has read and not acknowledged.
+    /// Messages that this session has read and not acknowledged.
     HeldBy(SessionId),
     Dead,
 }

@@ -1,7 +1,8 @@
-//! The mesh: shared state, topics and letters between agents.
+//! The mesh: shared state, topics and messages between agents.
 //!
-//! What is here is pure: names, rows, and what time does to a letter. The engine owns the state
-//! and asks [`crate::acl`] before it does anything for an agent; tools reach it by [`Mesh`].
+//! This module is pure: it contains names, rows, and the effect of time on messages. The engine
+//! owns the state and asks [`crate::acl`] before it does anything for an agent. Tools use it
+//! through [`Mesh`].
 
 mod letter;
 mod name;
@@ -23,28 +24,28 @@ pub use self::port::{ArtifactOf, Mesh, MeshAct, MeshError, MeshSpawn};
 use crate::ids::{AgentId, ColonyId, EffectId, SubscriptionId};
 use crate::time::Timestamp;
 
-/// Largest value of a key, and largest payload of a letter, as compact JSON, in bytes.
+/// Largest value of a key, and largest payload of a message, in bytes of compact JSON.
 pub const MAX_VALUE: usize = 256 << 10;
-/// Longest time to live of a key or a letter, in seconds: a year.
+/// Longest time to live of a key or a message, in seconds: a year.
 pub const MAX_TTL: u64 = 366 * 24 * 3600;
-/// Letters that may wait for one agent; further ones are refused.
+/// Most waiting messages of one agent; further ones are refused.
 pub const MAX_WAITING: u32 = 1_000;
-/// Dead letters that one agent keeps; the oldest goes when another comes.
+/// Most dead messages that are kept for one agent; a new one replaces the oldest.
 pub const MAX_DEAD: u32 = 1_000;
-/// Subscriptions of one agent.
+/// Most subscriptions of one agent.
 pub const MAX_SUBSCRIPTIONS: usize = 100;
-/// Subscriptions in all.
+/// Most subscriptions of all agents.
 pub const MAX_SUBSCRIPTIONS_IN_ALL: usize = 10_000;
-/// Capabilities that an agent may register, and the longest of them in bytes.
+/// Most capabilities of an agent, and longest capability in bytes.
 pub const MAX_CAPABILITIES: usize = 64;
 pub const MAX_CAPABILITY: usize = 128;
-/// Sessions above one that was spawned, by spawns or otherwise.
+/// Most ancestors of a spawned session.
 pub const MAX_SPAWN_DEPTH: usize = 4;
-/// Children of one session that have not ended.
+/// Most children of one session that have not ended.
 pub const MAX_CHILDREN: u32 = 8;
 
-/// Tools that a run's own door offers whatever its agent's list of tools says: the permission
-/// matrix decides what they may.
+/// Tools that a run's own MCP endpoint always offers, whatever tools its agent has. The mesh
+/// permissions decide what they may do.
 pub const DOOR_TOOLS: [&str; 16] = [
     "ask_people",
     "cost_left",
@@ -63,7 +64,7 @@ pub const DOOR_TOOLS: [&str; 16] = [
     "subscribe_event",
     "write_shared_state",
 ];
-/// Those of them that need no run: keys are offered them.
+/// The tools among them that need no run, and are also offered to API keys.
 pub const DESK_TOOLS: [&str; 8] = [
     "list_agents",
     "list_shared_state",
@@ -74,7 +75,7 @@ pub const DESK_TOOLS: [&str; 8] = [
     "spawn_agent",
     "write_shared_state",
 ];
-/// Tools of the memory, offered there too.
+/// Tools of the memory that the endpoint also offers.
 pub const DOOR_MEMORY: [&str; 2] = ["search_memory", "store_memory"];
 
 /// A key with its value.
@@ -83,18 +84,19 @@ pub struct BoardEntry {
     pub colony: ColonyId,
     pub key: Key,
     pub value: Value,
-    /// From 1; one more with every write. A key that was gone begins at 1 again.
+    /// Version of the value: 1 for the first write, one more with each write. After a removal it
+    /// starts at 1 again.
     pub version: u64,
-    /// An agent's name, `admin`, or the name of an API key.
+    /// The writer: an agent's name, `admin`, or the name of an API key.
     pub written_by: String,
     pub workflow: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
-    /// As it was asked for, in seconds.
+    /// The requested time to live in seconds.
     pub ttl: Option<u64>,
-    /// From this moment on it is not there any more.
+    /// Time after which it no longer exists.
     pub expires_at: Option<Timestamp>,
-    /// The call that wrote it, if one did: done again, it changes nothing.
+    /// The call that wrote it, if any. Repeating the call changes nothing.
     pub effect: Option<EffectId>,
 }
 
@@ -104,31 +106,30 @@ impl BoardEntry {
     }
 }
 
-/// An agent's wish to get what is published.
+/// An agent's subscription to published events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subscription {
     pub id: SubscriptionId,
     pub colony: ColonyId,
     pub agent: AgentId,
     pub pattern: TopicPattern,
-    /// The agents whose permissions count: its own name, and those of the sessions above the one
-    /// that subscribed.
+    /// The agents whose permissions apply: the subscriber, and the agents of the sessions above it.
     pub line: Vec<String>,
     pub created_at: Timestamp,
     pub created_by: String,
 }
 
-/// What an agent has said about itself.
+/// The facts that an agent has registered about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registration {
     pub colony: ColonyId,
     pub agent: AgentId,
     pub capabilities: Vec<String>,
-    /// Of the first registration: who came first is asked first.
+    /// Time of the first registration. The earliest agent gets a capability's messages first.
     pub registered_at: Timestamp,
 }
 
-/// How many letters an agent has.
+/// Numbers of an agent's messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MailboxCounts {
     pub waiting: u32,

@@ -8,12 +8,12 @@ use crate::acl::{Segments, matches};
 pub const MAX_KEY: usize = 512;
 /// Longest topic or pattern of topics, in bytes.
 pub const MAX_TOPIC: usize = 256;
-/// Most segments of either.
+/// Most segments of a key or a topic.
 pub const MAX_SEGMENTS: usize = 16;
-/// Keys below it are written once and stay.
+/// The prefix of keys that are written only once.
 pub const HISTORY: &str = "history/";
 
-/// What is wrong with a name, in words that follow it.
+/// A mistake in a name, as words that follow it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NameError(String);
@@ -28,8 +28,8 @@ fn no(why: impl Into<String>) -> NameError {
     NameError(why.into())
 }
 
-/// No character that a pattern, a line or a terminal would take for something else. The last code
-/// point of Unicode is no character; it stands above all keys where a range ends.
+/// Returns whether a character has no special meaning in patterns, lines and terminals. The last
+/// code point of Unicode is not allowed, because it marks the end of a range of keys.
 fn is_plain(c: char) -> bool {
     !c.is_control() && (!c.is_whitespace() || c == ' ') && !matches!(c, '*' | '\\' | '\u{10FFFF}')
 }
@@ -54,15 +54,15 @@ pub(crate) fn check_segments<'a>(segments: impl Iterator<Item = &'a str>) -> Res
     Ok(())
 }
 
-/// A key of the shared state: segments separated by `/`, 1 to [`MAX_KEY`] bytes. Compared byte by
-/// byte: case counts.
+/// A key of the shared state: segments separated by `/`, 1 to [`MAX_KEY`] bytes. Keys are compared
+/// byte by byte and are case-sensitive.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(String);
 
 impl Key {
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// Returns the mistake.
     pub fn parse(text: &str) -> Result<Self, NameError> {
         check_chars(text, MAX_KEY, "a key")?;
         check_segments(text.split('/'))?;
@@ -73,14 +73,14 @@ impl Key {
         &self.0
     }
 
-    /// One of 65,536 groups that keys fall into, the same in every program and for ever: stores keep
-    /// by it what outlives a key.
+    /// Returns the key's bucket, one of 65,536. It never changes, because stores keep data by it
+    /// that outlives a key.
     pub fn bucket(&self) -> u16 {
         let hash = blake3::hash(self.0.as_bytes());
         u16::from_be_bytes([hash.as_bytes()[0], hash.as_bytes()[1]])
     }
 
-    /// Whether it is written once and stays.
+    /// Returns whether it can be written only once.
     pub fn is_history(&self) -> bool {
         self.0.starts_with(HISTORY)
     }
@@ -108,21 +108,21 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What keys begin with: any text that could be the beginning of a key, the empty one included.
-/// Nothing in it is a wildcard.
+/// Checks a prefix of keys: any text with which a key can begin, including the empty text. It has
+/// no wildcards.
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// Returns the mistake.
 pub fn check_prefix(text: &str) -> Result<(), NameError> {
     if text.is_empty() { Ok(()) } else { check_chars(text, MAX_KEY, "a prefix") }
 }
 
-/// A topic: segments separated by `.` or `/`, 1 to [`MAX_TOPIC`] bytes.
+/// Checks a topic: segments separated by `.` or `/`, 1 to [`MAX_TOPIC`] bytes.
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// Returns the mistake.
 pub fn check_topic(text: &str) -> Result<(), NameError> {
     check_chars(text, MAX_TOPIC, "a topic")?;
     if text.contains(' ') {
@@ -139,14 +139,15 @@ pub fn check_topic(text: &str) -> Result<(), NameError> {
     Ok(())
 }
 
-/// Which topics: `*` is one whole segment, `**` at the end one or more. The separators count.
+/// A pattern for topics: `*` is exactly one segment, and `**` at the end is one or more. Separators
+/// must match.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicPattern(String);
 
 impl TopicPattern {
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// Returns the mistake.
     pub fn parse(text: &str) -> Result<Self, NameError> {
         // Where a star stands, a name could.
         check_topic(&text.replace('*', "x"))?;
@@ -172,7 +173,7 @@ impl TopicPattern {
         &self.0
     }
 
-    /// Whether it names one topic only.
+    /// Returns whether it matches only one topic.
     pub fn is_topic(&self) -> bool {
         !self.0.contains('*')
     }
@@ -241,7 +242,7 @@ mod tests {
         }
     }
 
-    /// Segment by segment, with the separators as they are.
+    /// Matches segment by segment, with equal separators: a simple implementation for comparison.
     fn obvious(pattern: &str, topic: &str) -> bool {
         let cut = |text: &str| text.find(['.', '/']);
         match (cut(pattern), cut(topic)) {

@@ -1,4 +1,4 @@
-//! The port by which an agent's own tools reach the mesh.
+//! The port through which an agent's own tools use the mesh.
 
 use std::fmt;
 
@@ -8,13 +8,13 @@ use crate::Fut;
 use crate::ids::{EffectId, InboxId, LetterId, SessionId};
 use crate::trace::Traceparent;
 
-/// What a session wants of the mesh. Whatever is not bounded here is bounded by the mesh.
+/// An operation on the mesh. The mesh checks all limits that are not checked here.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MeshAct {
     Read {
         key: String,
     },
-    /// With a `version` only if the key stands at it; 0 is a key that is not there.
+    /// Writes a key. With a `version`, only if the key has it; 0 means that the key must not exist.
     Write {
         key: String,
         value: Value,
@@ -46,8 +46,8 @@ pub enum MeshAct {
         payload: Value,
         reply_to: Option<String>,
     },
-    /// Letters that the session read by earlier calls are acknowledged by this one, but for those
-    /// of the same call done again.
+    /// Reads messages. Acknowledges the messages that the session read by earlier calls, except
+    /// those of the same call if it is repeated.
     Receive {
         limit: u32,
         wait_seconds: u64,
@@ -55,36 +55,36 @@ pub enum MeshAct {
     Acknowledge {
         ids: Vec<LetterId>,
     },
-    /// Puts a question to people into the inbox.
+    /// Adds a question for people to the inbox.
     Ask {
         question: String,
         wait_seconds: u64,
     },
-    /// What became of a question.
+    /// Returns the state of a question.
     Answer {
         question: InboxId,
         wait_seconds: u64,
     },
-    /// Keeps a file for people and other agents.
+    /// Saves a file for people and other agents.
     SaveArtifact {
         name: String,
         content: Vec<u8>,
         media_type: Option<String>,
     },
-    /// Of the own run, of another, or all that an agent shares.
+    /// Lists artifacts of the own run, of another run, or all that an agent shares.
     ListArtifacts {
         of: ArtifactOf,
         limit: u32,
         after: Option<String>,
     },
-    /// Part of a content: text, or bytes in Base64.
+    /// Reads a part of a content: text, or bytes in Base64.
     ReadArtifact {
         of: ArtifactOf,
         name: String,
         offset: u64,
         base64: bool,
     },
-    /// What may still be spent.
+    /// Returns what may still be spent.
     CostLeft,
     Agents,
     Spawn(MeshSpawn),
@@ -93,60 +93,61 @@ pub enum MeshAct {
     },
 }
 
-/// Whose artifacts.
+/// The owner of artifacts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ArtifactOf {
     #[default]
     Own,
     Run(SessionId),
-    /// Those that an agent shares, by its name.
+    /// The artifacts that an agent shares, by its name.
     Agent(String),
 }
 
-/// A child session.
+/// The request to start a child session.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MeshSpawn {
-    /// An agent that is there; without one a new agent is made after the caller's own.
+    /// An existing agent. By default, a new agent is created with the caller's tools, sandbox and
+    /// limits.
     pub agent: Option<String>,
-    /// Of a new agent: what it is called in permissions.
+    /// The role of a new agent as permissions name it.
     pub role: String,
-    /// Of a new agent.
+    /// The system prompt of a new agent.
     pub system_prompt: String,
-    /// Of a new agent; the caller's own without one.
+    /// The model of a new agent. Default: the caller's own.
     pub model: Option<String>,
     pub task: String,
-    /// Most seconds that a new agent may take.
+    /// Longest duration of a new agent's session, in seconds.
     pub ttl: Option<u64>,
-    /// The span that it is asked for in.
+    /// The trace span of the request.
     pub trace: Option<Traceparent>,
 }
 
-/// Why it was not done.
+/// Why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MeshError {
     #[error("{0}")]
     Invalid(String),
-    /// The permission matrix does not allow it; the text says which rule, and what to ask for.
+    /// The permissions do not allow it. The text names the rule and the missing permission.
     #[error("{0}")]
     Denied(String),
     #[error("{0}")]
     NotFound(String),
-    /// The key stands at another version, or the like.
+    /// The key has another version, or a similar conflict.
     #[error("{0}")]
     Conflict(String),
-    /// A queue is full, or the server shuts down: later it may work.
+    /// A queue is full, or the server shuts down. A later attempt may succeed.
     #[error("{0}")]
     Unavailable(String),
     #[error("{0}")]
     Failed(String),
 }
 
-/// The mesh, for the tools of sessions. The answer is an object with the fields of the tool's
-/// result.
+/// The mesh for the tools of sessions. An answer is an object with the fields of the tool's result.
 pub trait Mesh: Send + Sync + fmt::Debug {
     /// # Cancel safety
     ///
-    /// What was begun is done; letters that were read and not shown come back.
+    /// An operation that has started is completed. Messages that were read and not shown are
+    /// delivered again.
     fn act(
         &self,
         session: SessionId,

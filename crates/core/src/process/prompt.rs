@@ -1,28 +1,29 @@
-//! Whether a silent program waits for a person: at a permission prompt, a password, a menu.
+//! Decides whether a silent program waits for a person: at a permission prompt, a password, a menu.
 //!
-//! Judged by what its screen shows, since when it has been silent, and who it is. A wrong "waits"
-//! wakes a person for nothing, a wrong "works" leaves an agent standing for hours; so what asks
-//! must look like a question *and* stand where a program leaves its cursor when it asks. A
-//! compiler that thinks for minutes shows neither and is [`Judged::Unknown`]: then the watchdog,
-//! which also sees processor time, decides.
+//! The inputs are the screen, the time since the last output, and the provider. A wrong "waits"
+//! calls a person for nothing, and a wrong "works" can stop an agent for hours. So a prompt must
+//! look like a question *and* have the cursor where a program leaves it when it asks. A compiler
+//! that is silent for minutes shows neither and is [`Judged::Unknown`]; then the watchdog decides,
+//! which also measures processor time.
 //!
-//! An agent at rest (an empty input box, a shell's `$`) does not ask for permission: also unknown.
+//! An idle agent (an empty input box, a shell's `$`) does not ask for permission, so it is also
+//! unknown.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The end of a terminal's contents, as a person sees it.
+/// The last lines of a terminal, as a person sees them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Screen {
-    /// Without control sequences and trailing blanks; the last line at the bottom.
+    /// The lines without control sequences and trailing blanks; the lowest line is the last.
     pub lines: Vec<String>,
-    /// The line of `lines` in which the cursor stands. Behind pipes: the last one if no line end
-    /// came after it.
+    /// Index in `lines` of the line with the cursor. For pipes: the last line, if it has no line
+    /// end.
     pub cursor: Option<usize>,
 }
 
-/// Who writes the screen, if that is known.
+/// The program that writes the screen, if known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Provider {
@@ -36,28 +37,29 @@ pub enum Provider {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Judged {
-    /// Somebody must answer.
+    /// The program waits for an answer.
     Waiting(Question),
     Working,
     Unknown,
 }
 
-/// What is asked.
+/// A question to a person.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
-    /// One line, at most 300 characters.
+    /// The text, one line of at most 300 characters.
     pub text: String,
-    /// What can be chosen, in the screen's order; empty for a free answer.
+    /// The choices in the screen's order; empty for a free answer.
     pub options: Vec<String>,
-    /// The answer is a secret: it belongs in no log.
+    /// Whether the answer is a secret, which must not be logged.
     pub secret: bool,
 }
 
-/// Screens still move below this; nobody has read a question yet either.
+/// Silence below which a screen is not judged: it may still change, and nobody has read the
+/// question.
 const SETTLE: Duration = Duration::from_millis(800);
-/// Until a line that only ends like a question counts as one.
+/// Silence after which a line that only ends like a question counts as one.
 const SLOW: Duration = Duration::from_secs(3);
-/// Lines from the bottom that are looked at.
+/// Number of lines from the bottom that are examined.
 const LOOKED_AT: usize = 24;
 
 /// Judges a screen that has not changed for `silence`.
@@ -81,14 +83,14 @@ pub fn judge(screen: &Screen, provider: Provider, silence: Duration) -> Judged {
     asking_line(lines[last], silence).map_or(Judged::Unknown, Judged::Waiting)
 }
 
-/// Without the frame that some programs draw around their questions, and without blanks.
+/// Returns a line without blanks and without the frame that some programs draw around questions.
 fn bare(line: &str) -> &str {
     line.trim_matches(|c: char| {
         c.is_whitespace() || matches!(c, '│' | '┃' | '║' | '|' | '╭' | '╮' | '╰' | '╯' | '─' | '━')
     })
 }
 
-/// What agents show while they work, whatever stands below it.
+/// Returns whether a line shows that an agent works, whatever follows below it.
 fn is_busy(line: &str) -> bool {
     let line = line.to_lowercase();
     line.contains("esc to interrupt") || line.contains("ctrl+c to interrupt")
@@ -98,7 +100,7 @@ fn bounded(text: &str) -> String {
     text.chars().take(300).collect()
 }
 
-/// A list with a marked line below a question.
+/// Finds a list with a marked line below a question.
 fn menu(lines: &[&str], provider: Provider) -> Option<Question> {
     let marked = lines.iter().rposition(|line| marked_option(line).is_some())?;
     // Below the options stands no output: at most hints and a frame.
@@ -128,7 +130,7 @@ fn menu(lines: &[&str], provider: Provider) -> Option<Question> {
     Some(Question { text: bounded(survey_text(text)), options, secret: false })
 }
 
-/// The option behind the mark of the chosen one.
+/// Returns the option behind the selection mark.
 fn marked_option(line: &str) -> Option<&str> {
     let rest =
         ["❯", "›", "▌", "●", "▸", "➤", ">"].iter().find_map(|mark| line.strip_prefix(mark))?;
@@ -136,7 +138,7 @@ fn marked_option(line: &str) -> Option<&str> {
     (!rest.is_empty()).then(|| numbered(rest).unwrap_or(rest))
 }
 
-/// An option that is not marked: numbered, or one of the words that stand alone in such lists.
+/// Returns an option without the mark: a numbered one, or a word that is common in such lists.
 fn option_text(line: &str) -> Option<&str> {
     if let Some(rest) = line.strip_prefix('○').or_else(|| line.strip_prefix('◯')) {
         return Some(rest.trim_start());
@@ -148,7 +150,7 @@ fn option_text(line: &str) -> Option<&str> {
     })
 }
 
-/// `Yes` of `1. Yes`.
+/// Returns `Yes` for `1. Yes`.
 fn numbered(line: &str) -> Option<&str> {
     let digits = line.bytes().take_while(u8::is_ascii_digit).count();
     if digits == 0 || digits > 2 {
@@ -157,7 +159,7 @@ fn numbered(line: &str) -> Option<&str> {
     line[digits..].strip_prefix(['.', ')'])?.strip_prefix(' ').map(str::trim_start)
 }
 
-/// Says how to choose.
+/// Returns whether a line explains how to choose.
 fn is_hint(line: &str) -> bool {
     let line = line.to_lowercase();
     [
@@ -172,7 +174,7 @@ fn is_hint(line: &str) -> bool {
     .any(|hint| line.contains(hint))
 }
 
-/// `? What account do you want to log into? [Use arrows to move, type to filter]`
+/// Recognizes `? What account do you want to log into? [Use arrows to move, type to filter]`.
 fn is_survey(line: &str) -> bool {
     line.starts_with("? ")
 }
@@ -182,7 +184,7 @@ fn survey_text(line: &str) -> &str {
     line.split("  [Use arrows").next().unwrap_or(line).trim_end()
 }
 
-/// A question that ends where the cursor stands.
+/// Finds a question that ends at the cursor.
 fn asking_line(line: &str, silence: Duration) -> Option<Question> {
     let lower = line.to_lowercase();
     let question = |options: &[&str], secret| {
@@ -241,7 +243,7 @@ fn asking_line(line: &str, silence: Duration) -> Option<Question> {
         .then(|| Question { text: bounded(survey_text(line)), ..Question::default() })
 }
 
-/// The answers that the last bracket of a line offers; `None` if there is no such bracket.
+/// Returns the answers in the last bracket of a line; `None` if there is no such bracket.
 fn choices(lower: &str) -> Option<Vec<&str>> {
     let open = trimmed(lower);
     let close = open.chars().next_back().filter(|c| matches!(c, ')' | ']'))?;
@@ -261,7 +263,7 @@ fn choices(lower: &str) -> Option<Vec<&str>> {
     ((words.len() >= 2 && answers >= 2) || single).then_some(words)
 }
 
-/// Without what may follow the bracket.
+/// Returns a line without the text that may follow the bracket.
 fn trimmed(line: &str) -> &str {
     line.trim_end_matches(|c: char| matches!(c, '?' | ':' | '>') || c.is_whitespace())
 }
@@ -272,14 +274,14 @@ mod tests {
 
     const QUIET: Duration = Duration::from_secs(5);
 
-    /// A screen whose cursor stands at the end of its last line, as after a prompt.
+    /// Creates a screen whose cursor is at the end of its last line, as after a prompt.
     fn at_prompt(text: &str) -> Screen {
         let lines: Vec<String> = text.lines().map(|line| line.trim_end().to_owned()).collect();
         let cursor = lines.iter().rposition(|line| !line.is_empty());
         Screen { lines, cursor }
     }
 
-    /// A screen whose last line was ended: the cursor stands below.
+    /// Creates a screen whose last line has a line end, so that the cursor is below it.
     fn printed(text: &str) -> Screen {
         let lines: Vec<String> = text.lines().map(|line| line.trim_end().to_owned()).collect();
         Screen { cursor: Some(lines.len()), lines }

@@ -1,9 +1,9 @@
-//! Whether a process that ended is started again, and when. Pure: time is an argument.
+//! Decides whether and when an ended process is restarted. Pure: time is an argument.
 //!
-//! The earlier system never reset its count, so an agent that had run well for days waited a
-//! minute after its sixth crash. Here a life that stayed up for [`RestartPolicy::healthy_after`]
-//! clears the slate: the next delay is the first one again. The budget is apart from that: it
-//! counts restarts within a sliding window and ends the attempts of something that cannot live.
+//! An earlier system never reset its count, so an agent that had run well for days waited a minute
+//! after its sixth crash. Here an attempt that ran for [`RestartPolicy::healthy_after`] resets the
+//! backoff. The budget is separate: it limits the restarts within a sliding window, so that a
+//! program that always fails is given up.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::time::Timestamp;
 pub enum RestartWhen {
     #[default]
     Never,
-    /// After anything but exit code 0.
+    /// After any end except exit code 0.
     OnFailure,
     Always,
 }
@@ -33,7 +33,7 @@ impl RestartWhen {
         }
     }
 
-    /// Also takes `on_failure`, as older definitions have it.
+    /// Parses the name. Also accepts `on_failure`, which older definitions use.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "never" => Some(Self::Never),
@@ -44,19 +44,19 @@ impl RestartWhen {
     }
 }
 
-/// How often and how fast.
+/// How often and how fast a process is restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestartPolicy {
     pub when: RestartWhen,
-    /// Restarts within [`within`](Self::within); 0 is no bound.
+    /// Most restarts within [`within`](Self::within); 0 means no limit.
     pub max_restarts: u32,
     /// The sliding window.
     pub within: Duration,
-    /// The first delay; each further one is twice as long.
+    /// The first delay. Each further one is twice as long.
     pub backoff: Duration,
-    /// No delay is longer.
+    /// The longest delay.
     pub backoff_cap: Duration,
-    /// A life of at least this length makes the next delay the first one again.
+    /// Running for this time resets the delay to the first one.
     pub healthy_after: Duration,
 }
 
@@ -73,42 +73,43 @@ impl Default for RestartPolicy {
     }
 }
 
-/// How a life ended, as far as this decision goes.
+/// The end of an attempt, as this decision needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LifeEnd {
     Exited(ExitStatus),
-    /// A watchdog ended it, or its keeper was lost: a failure, whatever its code was.
+    /// A watchdog ended it, or its supervisor process was lost. It counts as a failure, whatever
+    /// its exit code was.
     Failed,
-    /// A person or the engine asked for the end: never started again.
+    /// A person or the engine requested the end, so it is not restarted.
     Asked,
 }
 
-/// What is remembered between restarts. At most as many times as the budget has places.
+/// The state between restarts. It has at most as many times as the budget allows restarts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestartState {
-    /// Restarts since the last healthy life.
+    /// Restarts since the last healthy attempt.
     pub in_a_row: u32,
-    /// Restarts in all.
+    /// Total number of restarts.
     pub total: u32,
-    /// When each restart within the window was decided, oldest first.
+    /// Time of each restart within the window, oldest first.
     recent: VecDeque<Timestamp>,
 }
 
-/// What follows from an end.
+/// The decision after an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Start the next life at this time.
+    /// Start the next attempt at this time.
     Restart { at: Timestamp, delay: Duration },
-    /// It is over: the policy does not ask for more, or somebody asked for the end.
+    /// No further attempt: the policy requires none, or somebody requested the end.
     Done,
-    /// It would be started again, but has failed too often within the window.
+    /// It should be restarted, but has failed too often within the window.
     GaveUp { restarts: u32, within: Duration },
 }
 
 impl RestartState {
-    /// Decides what follows from a life that lasted from `started` to `ended`.
+    /// Decides what follows an attempt that ran from `started` to `ended`.
     ///
-    /// A restart is counted at once; whoever calls this must really do it, or forget the state.
+    /// A restart is counted at once, so the caller must carry it out or discard the state.
     pub fn ended(
         &mut self,
         policy: &RestartPolicy,
@@ -144,7 +145,7 @@ impl RestartState {
     }
 }
 
-/// The delay before the restart that `before` others came right before.
+/// Returns the delay of a restart after `before` consecutive restarts.
 fn delay(policy: &RestartPolicy, before: u32) -> Duration {
     let factor = 1_u32.checked_shl(before).filter(|_| before < 31).unwrap_or(u32::MAX);
     policy.backoff.checked_mul(factor).unwrap_or(policy.backoff_cap).min(policy.backoff_cap)
@@ -166,7 +167,7 @@ mod tests {
         RestartPolicy { when: RestartWhen::Always, ..RestartPolicy::default() }
     }
 
-    /// Crashes `policy` once a `gap`, each life `life` long, and tells the verdicts.
+    /// Simulates crashes of attempts with these start and end times, and returns the verdicts.
     fn crashes(policy: &RestartPolicy, lives: &[(i64, i64)]) -> Vec<Verdict> {
         let mut state = RestartState::default();
         lives.iter().map(|(from, to)| state.ended(policy, CRASH, at(*from), at(*to))).collect()

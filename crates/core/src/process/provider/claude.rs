@@ -1,4 +1,4 @@
-//! Claude Code: `--output-format stream-json --verbose`.
+//! The protocol of Claude Code: `--output-format stream-json --verbose`.
 
 use serde_json::{Map, Value, json};
 
@@ -8,9 +8,9 @@ use super::{
 };
 use crate::model::Usage;
 
-/// Longest use of a tool that is told on a line, in characters.
+/// Longest one-line description of a tool use, in characters.
 const MAX_WANTED: usize = 300;
-/// Uses of tools that were not permitted and are told.
+/// Most denied tool uses that are reported.
 const MOST_DENIED: usize = 5;
 
 pub(super) fn facts(event: &Map<String, Value>, at: u64, facts: &mut Vec<Fact>) {
@@ -67,7 +67,7 @@ pub(super) fn facts(event: &Map<String, Value>, at: u64, facts: &mut Vec<Fact>) 
     }
 }
 
-/// What it says of a call of its model that failed and that it makes again.
+/// Returns a description of a failed model call that the program retries.
 fn retry(event: &Map<String, Value>) -> String {
     let answers = match number(event, "error_status") {
         0 => "does not answer".to_owned(),
@@ -84,7 +84,7 @@ fn blocks(event: &Map<String, Value>) -> impl Iterator<Item = &Map<String, Value
     blocks.unwrap_or_default().iter().filter_map(Value::as_object)
 }
 
-/// A tool's output: a text, or a list of blocks of which the texts are shown.
+/// Returns a tool's output: a text, or the texts of a list of blocks.
 fn content(block: &Map<String, Value>) -> String {
     match block.get("content") {
         Some(Value::String(text)) => cut(text, MAX_TEXT),
@@ -144,7 +144,7 @@ fn result(event: &Map<String, Value>, facts: &mut Vec<Fact>) {
     facts.push(Fact::Result { text, is_error });
 }
 
-/// Why a turn that has ended did not do what it was to, in words; `None` where it did.
+/// Returns why an ended turn did not complete its task; `None` if it did.
 fn unfinished(event: &Map<String, Value>) -> Option<String> {
     let field = |name: &str| event.get(name).and_then(Value::as_str);
     match field("subtype") {
@@ -180,7 +180,7 @@ fn unfinished(event: &Map<String, Value>) -> Option<String> {
     }
 }
 
-/// A use of a tool on one line: its name, and what of its arguments says most.
+/// Returns a tool use as one line: its name, and its most descriptive argument.
 fn wanted(name: &str, args: &Value) -> String {
     let what = ["command", "file_path", "url", "path", "description"]
         .iter()
@@ -190,7 +190,7 @@ fn wanted(name: &str, args: &Value) -> String {
     format!("{name}: {line}").chars().take(MAX_WANTED).collect()
 }
 
-/// The question of a line that asks for permission.
+/// Returns the question of a line that requests permission.
 fn asked(event: &Map<String, Value>, at: u64) -> Option<Ask> {
     let request = object(event, "request")?;
     if request.get("subtype").and_then(Value::as_str) != Some("can_use_tool") {
@@ -204,12 +204,13 @@ fn asked(event: &Map<String, Value>, at: u64) -> Option<Ask> {
     Some(Ask { id: super::id(event, "request_id")?, question, at })
 }
 
-/// The line that says a person's words.
+/// Returns the line that sends a person's message.
 pub(super) fn input(text: &str) -> String {
     json!({"type": "user", "message": {"role": "user", "content": text}}).to_string()
 }
 
-/// The line that answers the one which asked; `None` if that is none.
+/// Returns the line that answers the question in `asking`; `None` if that line contains no
+/// question.
 pub(super) fn answer(asking: &[u8], answer: &str) -> Option<String> {
     let event: Map<String, Value> = crate::json::read(asking.trim_ascii()).ok()?;
     let request = object(&event, "request")?;

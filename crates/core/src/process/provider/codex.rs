@@ -1,4 +1,4 @@
-//! Codex: `codex exec --json`.
+//! The protocol of Codex: `codex exec --json`.
 
 use serde_json::{Map, Value, json};
 
@@ -80,7 +80,7 @@ fn completed(item: &Map<String, Value>, facts: &mut Vec<Fact>) {
     }
 }
 
-/// The tool that an item is, and its arguments.
+/// Returns the tool and arguments of an item.
 fn tool(item: &Map<String, Value>) -> Option<(String, Value)> {
     let field = |name: &str| item.get(name).cloned().unwrap_or(Value::Null);
     match item.get("type").and_then(Value::as_str)? {

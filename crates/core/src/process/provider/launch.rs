@@ -1,20 +1,20 @@
-//! How an agent's program is started, gone on with, and spoken to.
+//! Command lines and input of agents' programs: how they are started, continued and answered.
 
 use crate::command::{CommandKind, CommandSpec};
 use crate::process::prompt::Provider;
 
-/// Said to a task's agent whose last life ended in the middle.
+/// The message to the agent of a task whose last attempt was interrupted.
 pub const GO_ON: &str = "You were interrupted. Go on with the task where you left off.";
 
-/// What a life runs, and what is typed to it first.
+/// The command line of an attempt, and its first input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Line {
     pub argv: Vec<String>,
-    /// In the provider's own encoding, with its line end.
+    /// The first input in the provider's encoding, with its line end.
     pub first: Option<String>,
 }
 
-/// Whether an agent's command leaves the program to us: it names none, or only more arguments.
+/// Returns whether the program is the provider's, because the command names none or only arguments.
 pub fn is_own(command: &CommandSpec) -> bool {
     let has = match command.provider {
         Provider::Claude | Provider::Codex => true,
@@ -23,18 +23,18 @@ pub fn is_own(command: &CommandSpec) -> bool {
     has && command.argv.first().is_none_or(|first| first.starts_with('-'))
 }
 
-/// Whether the program works on one thing at a time and takes what is said meanwhile afterwards, in a
-/// program of its own that goes on with the conversation.
+/// Returns whether the program cannot receive messages while it works. They are then sent to a new
+/// process, which continues the conversation.
 pub fn hears_later(command: &CommandSpec) -> bool {
     is_own(command) && command.kind == CommandKind::Task
 }
 
-/// Whether what the program writes is read: a screen is not.
+/// Returns whether the program's output is parsed. A screen is not.
 pub fn is_read(command: &CommandSpec) -> bool {
     command.provider != Provider::Raw && !has_terminal(command)
 }
 
-/// Whether the program gets a terminal. Those that print lines for us get none.
+/// Returns whether the program gets a terminal. Programs with a parsed output get none.
 pub fn has_terminal(command: &CommandSpec) -> bool {
     command.terminal && !is_own(command)
 }
@@ -42,15 +42,15 @@ pub fn has_terminal(command: &CommandSpec) -> bool {
 /// How long a program's input stays open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// It gets none.
+    /// The program has no input.
     Closed,
-    /// Until its answer is there: until then it asks, and is answered.
+    /// The input is open until its answer: until then it may ask, and gets answers.
     UntilAnswer,
-    /// As long as it lives.
+    /// The input is open while the program runs.
     Open,
 }
 
-/// The input of a command, in a sandbox or in none.
+/// Returns how long the input of a command stays open, in a sandbox or without one.
 pub fn input_of(command: &CommandSpec, enclosed: bool) -> Input {
     match command.kind {
         CommandKind::Session => Input::Open,
@@ -59,9 +59,9 @@ pub fn input_of(command: &CommandSpec, enclosed: bool) -> Input {
     }
 }
 
-/// Whether Claude Code asks a person before it does what its mode of permission does not allow. In a
-/// sandbox a task asks nobody, for the sandbox holds back what nobody may do. Who names a tool that is
-/// asked in our place, or another input, means it.
+/// Returns whether Claude Code asks a person before it does something that its permission mode does
+/// not allow. In a sandbox a task asks nobody, because the sandbox enforces the limits. Options of
+/// the agent that name a permission tool or another input format disable it.
 fn asks(command: &CommandSpec, enclosed: bool) -> bool {
     is_own(command)
         && command.provider == Provider::Claude
@@ -69,23 +69,23 @@ fn asks(command: &CommandSpec, enclosed: bool) -> bool {
         && !given(command, &["--permission-prompt-tool", "--input-format"])
 }
 
-/// Whether the agent's own options have one of these.
+/// Returns whether the agent's own options contain one of these.
 fn given(command: &CommandSpec, names: &[&str]) -> bool {
     command.argv.iter().any(|arg| names.contains(&arg.split('=').next().unwrap_or_default()))
 }
 
-/// Whether a task that ends well has said so: without an answer it was not finished, whatever its exit
-/// code.
+/// Returns whether a successful task must have reported an answer. Without one it counts as not
+/// finished, whatever its exit code.
 pub fn must_answer(command: &CommandSpec) -> bool {
     command.kind == CommandKind::Task
         && is_read(command)
         && matches!(command.provider, Provider::Claude | Provider::Codex)
 }
 
-/// The command line for a task, or for going on with a conversation of an earlier life: with what was
-/// `said` since, or else where it left off. `enclosed`: in a sandbox, where the program's own prompts
-/// and its own sandbox are off. `instructions` (may be empty) are added to what the program tells its
-/// model first, in each life: a conversation does not keep them.
+/// Returns the command line for a task, or for continuing the conversation of an earlier attempt:
+/// with the message `said`, or else from where it stopped. `enclosed`: it runs in a sandbox, so the
+/// program's own prompts and its own sandbox are off. `instructions` (may be empty) are added to
+/// the system prompt in each attempt, because a conversation does not keep them.
 pub fn line(
     command: &CommandSpec,
     enclosed: bool,
@@ -114,7 +114,7 @@ pub fn line(
     }
 }
 
-/// `fresh`: a program that waits for input is told the task, and not only what it was started for.
+/// `fresh`: a program that waits for input gets the task as its first input.
 fn claude(
     command: &CommandSpec,
     enclosed: bool,
@@ -157,8 +157,9 @@ fn claude(
     Line { argv, first: None }
 }
 
-/// The agent's own options for Claude Code, with `instructions` in its system prompt: after what the
-/// agent itself appends there, for of two such options only the last one counts.
+/// Returns the agent's own options for Claude Code, with `instructions` in the system prompt, after
+/// the text that the agent itself appends. They are joined because only the last of two such
+/// options has an effect.
 fn with_appended(own: &[String], instructions: &str) -> Vec<String> {
     const APPEND: &str = "--append-system-prompt";
     let mut argv = own.to_vec();
@@ -205,7 +206,7 @@ fn codex(
     argv
 }
 
-/// A basic string of TOML.
+/// Returns a basic string of TOML.
 fn toml_text(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -227,7 +228,7 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }
 
-/// What is typed for a person's words, with its line end.
+/// Returns the input for a person's message, with its line end.
 pub fn input(provider: Provider, text: &str) -> String {
     let line = match provider {
         Provider::Claude => super::claude::input(text),
@@ -236,8 +237,8 @@ pub fn input(provider: Provider, text: &str) -> String {
     line + "\n"
 }
 
-/// What is typed for a person's answer to what the line `asking` asked; `None` if that line asks
-/// nothing.
+/// Returns the input for a person's answer to the question in the line `asking`; `None` if that
+/// line contains no question.
 pub fn answer(provider: Provider, asking: &[u8], answer: &str) -> Option<String> {
     let line = match provider {
         Provider::Claude => super::claude::answer(asking, answer)?,

@@ -1,4 +1,4 @@
-//! Any program: lines of `{"overmind": {…}}`, as docs/providers.md promises them.
+//! The protocol for any program: lines of `{"overmind": {…}}`, as described in docs/providers.md.
 
 use serde_json::{Map, Value};
 

@@ -1,12 +1,12 @@
-//! What the programs of agents say in a protocol of their own: lines in, facts out.
+//! Parses the protocols of agents' programs: lines in, facts out.
 //!
-//! A [`Reader`] takes the pieces of a log and tells what the lines mean: `claude` for Claude
+//! A [`Reader`] takes the pieces of a log and returns the facts in their lines: `claude` for Claude
 //! Code's `stream-json`, `codex` for `codex exec --json`, `lines` for any program that prints
-//! `{"overmind": {…}}`. Each line is read by itself, so a reader has no memory beside the line
-//! that has not ended yet: whoever goes on at [`Reader::upto`] finds neither less nor more than one
-//! that never stopped. Lines that are no JSON, and events that nobody knows, stay in the log and
-//! mean nothing; one that was meant for us and cannot be read is told as trouble, and where it was
-//! the result, as a failure. How these programs are started, and what is typed to them, is in [`launch`].
+//! `{"overmind": {…}}`. Each line is parsed alone, so a reader stores only the present incomplete
+//! line. A new reader that starts at [`Reader::upto`] finds exactly the facts that the old one has
+//! not returned. Lines that are not JSON, and unknown events, are ignored. A line that was meant as
+//! an event and cannot be parsed is reported as trouble, or as a failure if it was the result.
+//! [`launch`] contains the command lines of these programs and their input.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -21,41 +21,41 @@ mod codex;
 pub mod launch;
 mod lines;
 
-/// Longest line that is read; of a longer one only its beginning is looked at.
+/// Longest line that is parsed. Of a longer one, only the beginning is examined.
 pub const MAX_LINE: usize = 4 << 20;
-/// Where in a line that cannot be read it is looked for what it would have been.
+/// Length of the beginning of an invalid line in which its intended type is searched.
 const HEAD: usize = 256;
-/// Longest text of a fact, in bytes; a result's may be four times as long.
+/// Longest text of a fact, in bytes. A result may be four times as long.
 pub const MAX_TEXT: usize = 16 << 10;
-/// Longest text within the arguments of a tool.
+/// Longest text in the arguments of a tool, in bytes.
 const MAX_ARG: usize = 2 << 10;
-/// Longest arguments of a tool, as JSON; longer ones become text that was cut.
+/// Longest arguments of a tool, in bytes of JSON. Longer ones become shortened text.
 const MAX_ARGS: usize = 8 << 10;
-/// Longest id or name that is taken for one.
+/// Longest accepted id or name.
 const MAX_ID: usize = 200;
-/// Deepest arguments that are kept as they are: readers of JSON stop at 128.
+/// Deepest nesting of arguments that is kept unchanged. JSON readers stop at 128.
 const DEEPEST: u32 = 32;
 
-/// What an agent's program said.
+/// A fact that an agent's program reported.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fact {
-    /// The provider's own id of the conversation, by which it is resumed.
+    /// The provider's own id of the conversation, for resuming it.
     Conversation {
         id: String,
         model: Option<String>,
     },
-    /// Text of the agent. `within`: the tool call of the sub-agent that said it.
+    /// Text of the agent. `within`: the tool call of the sub-agent that wrote it.
     Said {
         text: String,
         within: Option<String>,
     },
-    /// A tool is begun, with bounded arguments.
+    /// A tool call started. Its arguments are bounded.
     ToolUse {
         id: String,
         name: String,
         args: Value,
     },
-    /// A tool has ended.
+    /// A tool call ended.
     ToolResult {
         id: String,
         name: Option<String>,
@@ -63,28 +63,28 @@ pub enum Fact {
         output: String,
     },
     Spent(Spent),
-    /// It waits for a person.
+    /// The program waits for a person.
     Asks(Ask),
-    /// What it asked under this id needs no answer any more.
+    /// The question with this id needs no answer any more.
     AskGone {
         id: String,
     },
-    /// Something went wrong, and it goes on.
+    /// An error from which the program continues.
     Trouble {
         message: String,
     },
-    /// Its answer as far as it knows; the last one counts.
+    /// The answer so far; the last one counts.
     Answer {
         text: String,
     },
-    /// A turn is over.
+    /// A turn ended.
     Result {
         text: String,
         is_error: bool,
     },
 }
 
-/// What a turn, a life or a conversation has cost.
+/// The cost of a turn, an attempt or a conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spent {
     pub scope: Scope,
@@ -92,21 +92,21 @@ pub struct Spent {
     pub usage: Option<Usage>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_microusd: Option<u64>,
-    /// Calls of a model, or turns where the provider does not tell calls.
+    /// Number of model calls, or of turns if the provider does not report calls.
     #[serde(default)]
     pub calls: u32,
 }
 
-/// What the figures of a [`Spent`] are of. All but a turn's replace those told before.
+/// The period that a [`Spent`] covers. All except `Turn` replace earlier values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// What came since the last turn.
+    /// Since the last turn.
     #[default]
     Turn,
-    /// All since the program was started.
+    /// Since the program was started.
     Life,
-    /// All of the conversation, earlier lives included.
+    /// The whole conversation, including earlier attempts.
     Conversation,
 }
 
@@ -115,14 +115,14 @@ pub enum Scope {
 pub struct Ask {
     pub id: String,
     pub question: Question,
-    /// Where in the log the asking line begins: the answer is made from it.
+    /// Offset in the log of the line with the question, from which the answer is made.
     pub at: u64,
 }
 
-/// What of the facts a session's state follows from, and how far they go.
+/// The facts on which a session's state depends, and the position up to which they were read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Told {
-    /// Where in the session's log reading goes on.
+    /// Offset in the session's log at which to continue.
     pub upto: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<String>,
@@ -134,7 +134,7 @@ pub struct Told {
     pub asks: Vec<Ask>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<String>,
-    /// Whether a turn was over at the end of what was read, or one goes on; `None` where nothing tells.
+    /// Whether the last known turn has ended (true) or is running (false); `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_over: Option<bool>,
 }
@@ -177,7 +177,7 @@ impl Told {
     }
 }
 
-/// The kinds of events that facts become.
+/// The kinds of events for facts.
 pub const EVENTS: &[&str] = &[
     "agent.conversation",
     "agent.said",
@@ -189,7 +189,8 @@ pub const EVENTS: &[&str] = &[
 ];
 
 impl Fact {
-    /// The event that shows this in the run's log; `None` for what its decisions show.
+    /// Returns the event that shows this fact in the run's log; `None` if the run's decisions show
+    /// it.
     pub fn event(&self) -> Option<(&'static str, Map<String, Value>)> {
         let (kind, payload) = match self {
             Self::Conversation { id, model } => {
@@ -215,37 +216,38 @@ impl Fact {
     }
 }
 
-/// Makes facts of a log's pieces.
+/// Converts pieces of a log to facts.
 #[derive(Debug)]
 pub struct Reader {
     provider: Provider,
-    /// Of the next byte of the log.
+    /// Offset of the next byte of the log.
     next: u64,
     life: u32,
     line: Vec<u8>,
-    /// Where `line` begins.
+    /// Offset at which `line` begins.
     began: u64,
-    /// The line is longer than anybody reads: it is passed over to its end.
+    /// Whether the line is too long, so that the rest of it is skipped.
     too_long: bool,
 }
 
 impl Reader {
-    /// Reads on at `from`, where a line begins.
+    /// Creates a reader that starts at `from`, which must be the beginning of a line.
     pub fn new(provider: Provider, from: u64) -> Self {
         Self { provider, next: from, life: 0, line: Vec::new(), began: from, too_long: false }
     }
 
-    /// From where another reader would find what this one has not told yet.
+    /// Returns the offset from which another reader would find the facts that this one has not
+    /// returned yet.
     pub fn upto(&self) -> u64 {
         if self.line.is_empty() || self.too_long { self.next } else { self.began }
     }
 
-    /// Of the next piece that is wanted.
+    /// Returns the offset of the next piece.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Takes the next piece. Of what is missing between two nothing is told.
+    /// Handles the next piece. Missing bytes between two pieces produce no facts.
     pub fn piece(&mut self, piece: &LogPiece, facts: &mut Vec<Fact>) {
         // A piece may begin before the place that was asked for, and be seen twice.
         let seen = self.next.saturating_sub(piece.offset);
@@ -290,7 +292,7 @@ impl Reader {
         }
     }
 
-    /// The line is over, or never will be more.
+    /// Handles the end of a line that will not get any more bytes.
     pub fn end(&mut self, facts: &mut Vec<Fact>) {
         match self.too_long {
             false => line(self.provider, &self.line, self.began, facts),
@@ -304,7 +306,7 @@ impl Reader {
     }
 }
 
-/// What one line means. `at`: where it begins in the log.
+/// Returns the facts of one line. `at`: its offset in the log.
 pub fn line(provider: Provider, line: &[u8], at: u64, facts: &mut Vec<Fact>) {
     let line = line.trim_ascii();
     if line.first() != Some(&b'{') {
@@ -322,7 +324,7 @@ pub fn line(provider: Provider, line: &[u8], at: u64, facts: &mut Vec<Fact>) {
     }
 }
 
-/// What is told of a line that is no JSON but was meant to be: the rest is output like any other.
+/// Reports a line that was meant as JSON and is not. Any other text is ordinary output.
 fn unreadable(provider: Provider, line: &[u8], why: &str, facts: &mut Vec<Fact>) {
     let has = |part: &[u8], word: &str| part.windows(word.len()).any(|at| at == word.as_bytes());
     let head = &line[..line.len().min(HEAD)];
@@ -346,12 +348,12 @@ fn unreadable(provider: Provider, line: &[u8], why: &str, facts: &mut Vec<Fact>)
     }
 }
 
-/// The text at `name`, bounded.
+/// Returns the text at `name`, shortened if needed.
 fn text(object: &Map<String, Value>, name: &str) -> Option<String> {
     object.get(name)?.as_str().map(|text| cut(text, MAX_TEXT))
 }
 
-/// The id or name at `name`: one line, not empty.
+/// Returns the id or name at `name`: one line, not empty.
 fn id(object: &Map<String, Value>, name: &str) -> Option<String> {
     let id = object.get(name)?.as_str()?;
     let plain = !id.is_empty() && id.len() <= MAX_ID && !id.contains(char::is_control);
@@ -366,7 +368,7 @@ fn number(object: &Map<String, Value>, name: &str) -> u64 {
     object.get(name).and_then(outside::count).unwrap_or(0)
 }
 
-/// Dollars as millionths, rounded; `None` for what is no price.
+/// Converts dollars to millionths, rounded; `None` if the value is not a price.
 fn microusd(value: Option<&Value>) -> Option<u64> {
     let dollars = value?.as_f64().filter(|dollars| (0.0..1e9).contains(dollars))?;
     let rounded = (dollars * 1e6).round();
@@ -378,12 +380,13 @@ fn microusd(value: Option<&Value>) -> Option<u64> {
     Some(rounded as u64)
 }
 
-/// At most so many bytes. Nothing is put behind them: half a secret is masked at a text's end.
+/// Returns at most this many bytes. Nothing is appended, because masking recognizes a partial
+/// secret only at a text's end.
 fn cut(text: &str, most: usize) -> String {
     text[..text.floor_char_boundary(most)].to_owned()
 }
 
-/// Arguments as they are kept: short enough, and not nested too deep.
+/// Returns arguments with bounded length and depth.
 fn bounded(args: &Value) -> Value {
     fn shorten(value: &Value, left: u32) -> Value {
         match value {

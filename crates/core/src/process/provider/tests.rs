@@ -333,8 +333,8 @@ fn nothing_is_kept_that_is_too_long_or_too_deep() {
     assert_eq!(args.as_str().map(str::len), Some(MAX_ARGS));
 }
 
-/// Random changes of real lines, random pieces, random bytes: nothing panics, and every fact can
-/// be written down within its bounds.
+/// Tests random changes of real lines, random pieces and random bytes: nothing panics, and every
+/// fact can be recorded within its limits.
 #[test]
 fn whatever_is_written_is_survived() {
     let mut seed = 0x9E37_79B9_7F4A_7C15_u64;
