@@ -21,7 +21,7 @@ fn artifact(run: &str, name: &str) -> Result<TargetPath, ClientError> {
 }
 
 impl Client {
-    /// Those saved last first.
+    /// Returns artifacts, last saved first.
     pub async fn artifact_list(
         &self,
         run: &str,
@@ -30,7 +30,7 @@ impl Client {
         self.page(listed(runs(run)?, query)).await
     }
 
-    /// Saves a content; the server guesses its type when none is said.
+    /// Saves a content. If no type is given, the server guesses it.
     pub async fn artifact_put(
         &self,
         run: &str,
@@ -50,7 +50,7 @@ impl Client {
         parse(&Box::pin(self.connections().call(call)).await?)
     }
 
-    /// Opens an artifact's content, which comes in pieces.
+    /// Opens an artifact's content for download in pieces.
     pub async fn artifact_get(&self, run: &str, name: &str) -> Result<Download, ClientError> {
         let path = artifact(run, name)?;
         let call = Call {
@@ -71,7 +71,7 @@ impl Client {
     }
 }
 
-/// A content on its way.
+/// The download of a content.
 #[derive(Debug)]
 pub struct Download {
     body: Incoming,
@@ -80,11 +80,11 @@ pub struct Download {
 }
 
 impl Download {
-    /// The next piece; `None` at the end.
+    /// Returns the next piece; `None` at the end.
     ///
     /// # Errors
     ///
-    /// When the connection broke before the end.
+    /// If the connection broke before the end.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, ClientError> {
         while let Some(frame) = self.body.frame().await {
             let frame = frame.map_err(|err| ClientError::Broken {

@@ -9,7 +9,7 @@ use crate::error::ClientError;
 use crate::page::TargetPath;
 
 impl Client {
-    /// All limits with how they stand, the widest scope first.
+    /// Returns all limits with the state of their windows, widest scope first.
     pub async fn budget_list(&self) -> Result<Vec<Budget>, ClientError> {
         self.get("/api/budgets").await
     }
@@ -19,13 +19,13 @@ impl Client {
         self.send(Method::PUT, "/api/budgets", budget, None, Patience::Quick).await
     }
 
-    /// Removes a limit; answers it as it stood.
+    /// Removes a limit, and returns its last state.
     pub async fn budget_remove(&self, id: &str) -> Result<Budget, ClientError> {
         let path = TargetPath::new("/api/budgets").segment(filled("the budget", id)?);
         self.act(Method::DELETE, path.as_str()).await
     }
 
-    /// What was spent, the dearest first.
+    /// Returns costs, highest first.
     pub async fn costs(&self, query: &CostsQuery) -> Result<Vec<Cost>, ClientError> {
         let path = TargetPath::new("/api/costs")
             .query("by", query.by)
@@ -39,7 +39,7 @@ impl Client {
         self.get("/api/halt").await
     }
 
-    /// Stops everything that costs.
+    /// Starts an emergency stop: no call that costs money may start.
     pub async fn halt(&self, halt: &HaltRequest) -> Result<HaltState, ClientError> {
         self.send(Method::POST, "/api/halt", halt, None, Patience::Long).await
     }

@@ -34,14 +34,14 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// A client of one server; clones share its connections.
 ///
-/// Methods fail with a [`ClientError`]. Wherever `agent: &str` stands, an id or an exact name
-/// will do. Dropping a method's future closes its connection; what the server has begun goes on.
+/// Methods fail with a [`ClientError`]. A parameter `agent: &str` accepts an id or an exact name.
+/// Dropping a method's future closes its connection; work that the server has started continues.
 #[derive(Clone, Debug)]
 pub struct Client {
     connections: Arc<Connections>,
 }
 
-/// How much of a run an answer is read into.
+/// How many fields of a run are read from an answer.
 pub trait RunShape: DeserializeOwned {
     const VIEW: RunView;
 }
@@ -55,20 +55,20 @@ impl RunShape for RunBasic {
 }
 
 impl Client {
-    /// A client with default [`Options`]. Opens nothing yet.
+    /// Creates a client with default [`Options`]. Opens no connection yet.
     ///
     /// # Errors
     ///
-    /// [`ClientError::Argument`] when the token cannot stand in a header.
+    /// [`ClientError::Argument`] if the token cannot be sent in a header.
     pub fn connect(target: Target, token: Option<&str>) -> Result<Self, ClientError> {
         Self::with_options(target, token, Options::default())
     }
 
-    /// See [`Client::connect`].
+    /// Creates a client: see [`Client::connect`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// The same as there.
     pub fn with_options(
         target: Target,
         token: Option<&str>,
@@ -92,7 +92,7 @@ impl Client {
         self.get("/health").await
     }
 
-    /// A server that is not ready is an answer here, not an error.
+    /// Returns whether the server is ready. A server that is not ready is no error here.
     pub async fn ready(&self) -> Result<Ready, ClientError> {
         let call = Call {
             method: Method::GET,
@@ -113,19 +113,19 @@ impl Client {
         self.get("/api/status").await
     }
 
-    /// Metrics in the OpenMetrics text format.
+    /// Returns metrics in the OpenMetrics text format.
     pub async fn metrics(&self) -> Result<String, ClientError> {
         self.text("/metrics").await
     }
 
-    /// The OpenAPI document that the server itself serves.
+    /// Returns the OpenAPI document that the server itself serves.
     pub async fn openapi(&self) -> Result<String, ClientError> {
         self.text("/api/openapi.json").await
     }
 
     // --- agents
 
-    /// With an `idempotency_key`, a repeated call answers with the first one's agent.
+    /// Creates an agent. With an `idempotency_key`, a repeated call returns the first call's agent.
     pub async fn agent_create(
         &self,
         agent: &AgentCreate,
@@ -142,7 +142,7 @@ impl Client {
         self.get(agent_path(agent)?.as_str()).await
     }
 
-    /// With `if_version`, a change that came between is an error with status 412.
+    /// Changes an agent. With `if_version`, fails with status 412 if it was changed in between.
     pub async fn agent_patch(
         &self,
         agent: &str,
@@ -162,7 +162,7 @@ impl Client {
         self.act(Method::DELETE, agent_path(agent)?.as_str()).await
     }
 
-    /// All versions, newest first.
+    /// Returns all versions, newest first.
     pub async fn agent_versions(
         &self,
         agent: &str,
@@ -173,7 +173,7 @@ impl Client {
 
     // --- runs
 
-    /// With an `idempotency_key`, a repeated call answers with the first one's run.
+    /// Creates a run. With an `idempotency_key`, a repeated call returns the first call's run.
     pub async fn run_create(
         &self,
         run: &RunCreate,
@@ -182,12 +182,12 @@ impl Client {
         self.create("/api/runs", run, idempotency_key).await
     }
 
-    /// Newest first.
+    /// Returns runs, newest first.
     pub async fn run_list(&self, query: &RunListQuery) -> Result<Page<Run>, ClientError> {
         self.run_list_as(query).await
     }
 
-    /// The same with as much of each as `R` holds, whatever view the query names.
+    /// Returns runs with the fields of `R`, whatever view the query names.
     pub async fn run_list_as<R: RunShape>(
         &self,
         query: &RunListQuery,
@@ -203,7 +203,7 @@ impl Client {
         self.act(Method::POST, run_path(run)?.then("/cancel").as_str()).await
     }
 
-    /// Cancels a run and all that were started for it.
+    /// Cancels a run and all runs below it.
     pub async fn run_cancel_all(&self, run: &str) -> Result<Run, ClientError> {
         let path = run_path(run)?.then("/cancel").query("cascade", Some(true));
         self.act(Method::POST, path.as_str()).await
@@ -214,7 +214,7 @@ impl Client {
         self.post(run_path(run)?.then("/stop").as_str(), &stop).await
     }
 
-    /// Kills many runs. What became of each is in the answer, not in an error.
+    /// Kills many runs. The result for each is in the answer and is not an error.
     pub async fn run_kill_all(&self, kill: &RunsKill) -> Result<RunsKilled, ClientError> {
         self.post("/api/runs/kill", kill).await
     }
@@ -224,12 +224,12 @@ impl Client {
         self.post(run_path(run)?.then("/send").as_str(), send).await
     }
 
-    /// What a run's command has written.
+    /// Reads the output of a run's command.
     pub async fn run_log(&self, run: &str, options: &LogOptions) -> Result<RunLog, ClientError> {
         RunLog::open(self, run, options).await
     }
 
-    /// The terminal of the run's command.
+    /// Attaches to the terminal of the run's command.
     pub async fn run_attach(
         &self,
         run: &str,
@@ -239,23 +239,23 @@ impl Client {
         Box::pin(Terminal::open(self, run, mode, size)).await
     }
 
-    /// What the processes of all runs use.
+    /// Returns the resources that the processes of all runs use.
     pub async fn run_usages(&self) -> Result<RunUsages, ClientError> {
         self.get("/api/runs/usage").await
     }
 
-    /// Removes a run that has ended, with its log; `discard` throws away undecided work first.
+    /// Removes an ended run with its log. `discard` first discards undecided work.
     pub async fn run_remove(&self, run: &str, discard: bool) -> Result<PruneDone, ClientError> {
         let path = run_path(run)?.then(if discard { "?discard=true" } else { "" });
         parse(&self.ask(Method::DELETE, path.as_str(), None, vec![], Patience::Long).await?)
     }
 
-    /// What a run has changed in its environment.
+    /// Returns a run's changes in its environment.
     pub async fn run_work(&self, run: &str) -> Result<RoomWork, ClientError> {
         self.get_long(run_path(run)?.then("/work").as_str()).await
     }
 
-    /// Carries out what was decided over a run's work.
+    /// Carries out a decision about a run's work.
     pub async fn run_done(
         &self,
         run: &str,
@@ -265,30 +265,30 @@ impl Client {
         self.send(Method::POST, path.as_str(), done, None, Patience::Long).await
     }
 
-    /// Brings the files of a run's worktree back.
+    /// Restores the files of a run's worktree.
     pub async fn run_undo(&self, run: &str, undo: &RoomUndo) -> Result<RoomUndone, ClientError> {
         let path = run_path(run)?.then("/undo");
         self.send(Method::POST, path.as_str(), undo, None, Patience::Long).await
     }
 
-    /// What no living run accounts for.
+    /// Returns all resources that belong to no living run.
     pub async fn room_leaks(&self) -> Result<Leaks, ClientError> {
         self.get_long("/api/rooms/leaks").await
     }
 
-    /// Removes what is ours for certain of that, and answers what is left.
+    /// Removes those that certainly belong to the server, and returns the rest.
     pub async fn room_fix(&self) -> Result<Leaks, ClientError> {
         let (method, target) = (Method::POST, "/api/rooms/fix");
         parse(&self.ask(method, target, None, vec![], Patience::Long).await?)
     }
 
-    /// What the project around a directory orders, and whether that was confirmed.
+    /// Returns the orders of the project around a directory, and whether they were confirmed.
     pub async fn project_trust(&self, project: &str) -> Result<ProjectTrust, ClientError> {
         let path = TargetPath::new("/api/projects/trust").query("project", Some(project));
         self.get(path.as_str()).await
     }
 
-    /// Confirms what was read of a project's orders.
+    /// Confirms the orders of a project in the version that was read.
     pub async fn project_confirm(
         &self,
         confirm: &ProjectConfirm,
@@ -296,13 +296,13 @@ impl Client {
         self.send(Method::PUT, "/api/projects/trust", confirm, None, Patience::Quick).await
     }
 
-    /// Takes back what was confirmed of a project.
+    /// Revokes a project's confirmation.
     pub async fn project_revoke(&self, project: &str) -> Result<ProjectRevoked, ClientError> {
         let path = TargetPath::new("/api/projects/trust").query("project", Some(project));
         self.act(Method::DELETE, path.as_str()).await
     }
 
-    /// What a run's processes use now.
+    /// Returns the resources that a run's processes use now.
     pub async fn run_usage(&self, run: &str) -> Result<ProcessUsage, ClientError> {
         self.get(run_path(run)?.then("/usage").as_str()).await
     }
@@ -313,7 +313,7 @@ impl Client {
         self.post(run_path(run)?.then("/input").as_str(), &body).await
     }
 
-    /// Approves or denies an action that waits for it.
+    /// Approves or denies an action that waits for approval.
     pub async fn run_decide(
         &self,
         run: &str,
@@ -324,8 +324,8 @@ impl Client {
         self.post(path.as_str(), answer).await
     }
 
-    /// What the sandbox of the run's commands was measured to give; `of`: that of a program of its
-    /// environment.
+    /// Returns the measured isolation of the sandbox of the run's commands, or with `of`, of a
+    /// program of its environment.
     pub async fn run_attestation(
         &self,
         run: &str,
@@ -334,12 +334,12 @@ impl Client {
         self.get(run_path(run)?.then("/attestation").query("of", of).as_str()).await
     }
 
-    /// By `idx`.
+    /// Returns steps in the order of `idx`.
     pub async fn run_steps(&self, run: &str, query: &ListQuery) -> Result<Page<Step>, ClientError> {
         self.page(listed(run_path(run)?.then("/steps"), query)).await
     }
 
-    /// Oldest first.
+    /// Returns tool calls, oldest first.
     pub async fn run_tool_calls(
         &self,
         run: &str,
@@ -348,7 +348,7 @@ impl Client {
         self.page(listed(run_path(run)?.then("/tool-calls"), query)).await
     }
 
-    /// Oldest first.
+    /// Returns model calls, oldest first.
     pub async fn run_model_calls(
         &self,
         run: &str,
@@ -357,7 +357,7 @@ impl Client {
         self.page(listed(run_path(run)?.then("/model-calls"), query)).await
     }
 
-    /// Oldest first.
+    /// Returns events, oldest first.
     pub async fn run_events(
         &self,
         run: &str,
@@ -366,7 +366,7 @@ impl Client {
         self.page(listed(run_path(run)?.then("/events"), query)).await
     }
 
-    /// The run's timeline as a stream that resumes by itself.
+    /// Streams the run's timeline, and reconnects automatically.
     pub async fn run_replay(
         &self,
         run: &str,
@@ -375,7 +375,7 @@ impl Client {
         Replay::open(self.clone(), filled("the run", run)?, options).await
     }
 
-    /// Calls a tool in the run's name; a denied or failed call is an answer, not an error.
+    /// Calls a tool in the name of the run. A denied or failed call is an answer and not an error.
     pub async fn run_tool_call(
         &self,
         run: &str,
@@ -385,18 +385,18 @@ impl Client {
         self.send(Method::POST, path.as_str(), call, None, Patience::Long).await
     }
 
-    /// Decides the whole run again from its log and compares.
+    /// Replays the decisions of the whole run from its log, and compares them.
     pub async fn run_verify(&self, run: &str) -> Result<VerifyReport, ClientError> {
         self.get_long(run_path(run)?.then("/verify").as_str()).await
     }
 
-    /// A new run that repeats this one up to a step.
+    /// Creates a run that repeats this one up to a step.
     pub async fn run_fork(&self, run: &str, fork: &ForkRequest) -> Result<Run, ClientError> {
         let path = run_path(run)?.then("/fork");
         self.send(Method::POST, path.as_str(), fork, None, Patience::Long).await
     }
 
-    /// Two runs side by side.
+    /// Compares two runs.
     pub async fn run_diff(&self, a: &str, b: &str) -> Result<Diff, ClientError> {
         let path = TargetPath::new("/api/diff").query("a", Some(a)).query("b", Some(b));
         self.get_long(path.as_str()).await
@@ -404,7 +404,7 @@ impl Client {
 
     // --- the inbox
 
-    /// Asked last first.
+    /// Returns items, newest first.
     pub async fn inbox_list(&self, query: &InboxListQuery) -> Result<Page<InboxItem>, ClientError> {
         let path = TargetPath::new("/api/inbox")
             .query("limit", query.limit)
@@ -420,7 +420,8 @@ impl Client {
         self.get(inbox_path(item)?.as_str()).await
     }
 
-    /// The first answer counts; a second one is a conflict that names the first.
+    /// Answers an item. The first answer counts; a second one fails with a conflict that names the
+    /// first.
     pub async fn inbox_answer(
         &self,
         item: &str,
@@ -429,7 +430,7 @@ impl Client {
         self.post(inbox_path(item)?.then("/answer").as_str(), answer).await
     }
 
-    /// What became of each is in the answer, not in an error.
+    /// Answers several items. The result for each is in the answer and is not an error.
     pub async fn inbox_answer_all(
         &self,
         batch: &InboxBatch,
@@ -437,18 +438,18 @@ impl Client {
         self.post("/api/inbox/answer", batch).await
     }
 
-    /// Open items that are alike, the largest group first.
+    /// Returns groups of open items that are alike, largest group first.
     pub async fn inbox_groups(&self) -> Result<Vec<InboxGroup>, ClientError> {
         self.get("/api/inbox/groups").await
     }
 
-    /// Proposed rules for actions that were approved often.
+    /// Returns proposed rules for actions that were approved often.
     pub async fn inbox_proposals(&self) -> Result<Vec<InboxProposal>, ClientError> {
         self.get("/api/inbox/proposals").await
     }
 
-    /// The inbox as it changes: what is open first, or what changed `after` that place. Resumes
-    /// by itself, up to `max_resumes` times in a row.
+    /// Streams the changes of the inbox: first the open items, or the changes after the position
+    /// `after`. Reconnects automatically, up to `max_resumes` times in a row.
     pub async fn inbox_watch(
         &self,
         after: Option<String>,
@@ -463,12 +464,12 @@ impl Client {
         self.post("/api/memory/store", item).await
     }
 
-    /// Best first.
+    /// Returns matches, best first.
     pub async fn memory_search(&self, search: &MemorySearch) -> Result<MemoryFound, ClientError> {
         self.post("/api/memory/search", search).await
     }
 
-    /// Newest first.
+    /// Returns items, newest first.
     pub async fn memory_list(
         &self,
         query: &MemoryListQuery,
@@ -485,7 +486,7 @@ impl Client {
         self.get(path.as_str()).await
     }
 
-    /// One batch; ask again while there is `more`.
+    /// Embeds one batch of items. Call again while the answer has `more`.
     pub async fn memory_reembed(
         &self,
         batch: &MemoryReembed,
@@ -504,13 +505,13 @@ impl Client {
         self.get("/api/tools").await
     }
 
-    /// Of all runs and the system, newest first.
+    /// Returns events of all runs and the system, newest first.
     pub async fn event_list(&self, query: &ListQuery) -> Result<Page<Event>, ClientError> {
         self.page(listed(TargetPath::new("/api/events"), query)).await
     }
 
-    /// The whole log as it grows: from now on, or after the event with that global number.
-    /// Resumes by itself, up to `max_resumes` times in a row.
+    /// Streams the whole log: new events, or all events after the one with this global number.
+    /// Reconnects automatically, up to `max_resumes` times in a row.
     pub async fn event_watch(
         &self,
         after: Option<u64>,
@@ -519,13 +520,13 @@ impl Client {
         LogWatch::open(self.clone(), after, max_resumes).await
     }
 
-    /// `provider`: `openai`, `deepseek` or `anthropic`.
+    /// Returns the state of a provider's key. `provider`: `openai`, `deepseek` or `anthropic`.
     pub async fn provider_key(&self, provider: &str) -> Result<ProviderKeyView, ClientError> {
         self.get(TargetPath::new("/api/settings").segment(&format!("{provider}-key")).as_str())
             .await
     }
 
-    /// A link that signs a browser in to the dashboard, once.
+    /// Creates a link that signs one browser in to the dashboard, once.
     pub async fn sign_in_link(&self) -> Result<SignInLink, ClientError> {
         self.act(Method::POST, "/api/sign-in/links").await
     }
@@ -543,12 +544,12 @@ impl Client {
         self.act(Method::DELETE, path.as_str()).await
     }
 
-    /// What the server looks at again and again.
+    /// Returns the server's loops.
     pub async fn loop_list(&self) -> Result<Vec<Loop>, ClientError> {
         self.get("/api/loops").await
     }
 
-    /// Runs it only by hand from now on.
+    /// Pauses a loop. From then on it runs only on request.
     pub async fn loop_pause(&self, name: &str) -> Result<Loop, ClientError> {
         self.act(Method::POST, loop_path(name)?.then("/pause").as_str()).await
     }
@@ -557,13 +558,13 @@ impl Client {
         self.act(Method::POST, loop_path(name)?.then("/resume").as_str()).await
     }
 
-    /// Does one pass, and answers when it has ended.
+    /// Runs one pass of a loop, and returns when it has ended.
     pub async fn loop_run(&self, name: &str) -> Result<Loop, ClientError> {
         let path = loop_path(name)?.then("/run");
         parse(&self.ask(Method::POST, path.as_str(), None, vec![], Patience::Long).await?)
     }
 
-    /// Tool servers (MCP) with their tools.
+    /// Returns the tool servers (MCP) with their tools.
     pub async fn mcp_list(&self) -> Result<McpServers, ClientError> {
         self.get("/api/settings/mcp/servers").await
     }
@@ -572,7 +573,8 @@ impl Client {
         self.get(mcp_path(id)?.as_str()).await
     }
 
-    /// Adds a server, or replaces the one with its id; answers once it has answered or failed.
+    /// Adds a server, or replaces the one with the same id. Returns after the server has answered
+    /// or failed.
     pub async fn mcp_put(&self, server: &McpServerPut) -> Result<McpServers, ClientError> {
         let path = "/api/settings/mcp/servers";
         self.send(Method::POST, path, server, None, Patience::Long).await
@@ -582,12 +584,12 @@ impl Client {
         self.act(Method::DELETE, mcp_path(id)?.as_str()).await
     }
 
-    /// Approves tools as they are offered now.
+    /// Approves tools in their present form.
     pub async fn mcp_pin(&self, id: &str, pin: &McpPin) -> Result<McpServer, ClientError> {
         self.post(mcp_path(id)?.then("/pin").as_str(), pin).await
     }
 
-    /// Takes the approval of a tool back.
+    /// Revokes the approval of a tool.
     pub async fn mcp_unpin(&self, id: &str, tool: &McpUnpin) -> Result<McpServer, ClientError> {
         self.post(mcp_path(id)?.then("/unpin").as_str(), tool).await
     }
@@ -606,7 +608,7 @@ impl Client {
 
     // --- lists
 
-    /// The part of a list after `page`; `None` when that was the last.
+    /// Returns the part of a list after `page`; `None` if that was the last one.
     pub async fn page_next<T: DeserializeOwned>(
         &self,
         page: &Page<T>,
@@ -641,7 +643,7 @@ impl Client {
         String::from_utf8(answer.body.into()).map_err(|err| unreadable(answer.attempt, &err))
     }
 
-    /// A request that needs no body.
+    /// Sends a request without a body.
     pub(crate) async fn act<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -707,7 +709,7 @@ fn unreadable(attempt: String, why: &dyn std::fmt::Display) -> ClientError {
     ClientError::Unreadable { attempt, why: why.to_string() }
 }
 
-/// An empty segment would name another path.
+/// Checks that a path segment is not empty, since an empty one would name another path.
 pub(crate) fn filled<'a>(what: &'static str, text: &'a str) -> Result<&'a str, ClientError> {
     if text.is_empty() { Err(ClientError::Argument { what, why: "it is empty" }) } else { Ok(text) }
 }

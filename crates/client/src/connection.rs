@@ -1,4 +1,4 @@
-//! Connections to one target, kept and used again.
+//! Connections to one target, which are kept and reused.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,24 +21,24 @@ use crate::error::ClientError;
 use crate::target::Target;
 use crate::tls;
 
-/// Idle connections kept for the next request.
+/// Most idle connections that are kept for later requests.
 const MAX_IDLE: usize = 32;
-/// Largest answer that is read; a page of a list is far below.
+/// Largest answer that is read, in bytes; far above any page of a list.
 const MAX_ANSWER: usize = 256 << 20;
-/// How much of a foreign answer is shown.
+/// Longest part of an unknown answer that is shown, in bytes.
 const MAX_SHOWN: usize = 200;
 
-/// How a client behaves.
+/// Settings of a client.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// PEM file of the roots to trust instead of the machine's.
+    /// PEM file of the root certificates to trust in place of the machine's.
     pub ca_file: Option<PathBuf>,
-    /// For the connection and the TLS handshake together.
+    /// Time limit of the connection and the TLS handshake together.
     pub connect_timeout: Duration,
-    /// For one quick request, answer included. Long ones (audit, backup, tool calls, forks)
-    /// wait as long as the server does.
+    /// Time limit of one short request, including its answer. Long ones (audit, backup, tool calls,
+    /// forks) wait as long as the server does.
     pub request_timeout: Duration,
-    /// The span that all requests are made in, as the header `traceparent` has it.
+    /// The trace span of all requests, in the form of the header `traceparent`.
     pub traceparent: Option<String>,
 }
 
@@ -59,19 +59,19 @@ type Sender = SendRequest<Full<Bytes>>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
     Quick,
-    /// The work itself is long; the server bounds it.
+    /// The work itself is long; the server limits its duration.
     Long,
 }
 
-/// One call: what to ask, and how long to wait.
+/// One call: the request, and how long to wait.
 pub(crate) struct Call<'a> {
     pub(crate) method: Method,
-    /// Path and query.
+    /// The path and the query.
     pub(crate) target: &'a str,
     pub(crate) headers: Vec<(HeaderName, String)>,
     pub(crate) body: Option<Bytes>,
     pub(crate) patience: Patience,
-    /// A status that is an answer here, beside the successes.
+    /// Statuses that are answers here and not errors, in addition to the successes.
     pub(crate) also_fine: &'static [u16],
 }
 
@@ -82,11 +82,11 @@ impl Call<'_> {
     }
 }
 
-/// An answer, read to its end.
+/// A complete answer.
 pub(crate) struct Answer {
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
-    /// For errors about the body.
+    /// What was attempted, for errors about the body.
     pub(crate) attempt: String,
 }
 
@@ -124,7 +124,7 @@ impl Connections {
         Ok(Self { target, token, options, idle: Mutex::default() })
     }
 
-    /// Asks and reads the whole answer.
+    /// Sends a request and reads the whole answer.
     pub(crate) async fn call(&self, call: Call<'_>) -> Result<Answer, ClientError> {
         let limit = match call.patience {
             Patience::Quick => Some(self.options.request_timeout),
@@ -152,7 +152,7 @@ impl Connections {
         Err(self.refusal(attempt, head.status.as_u16(), &body))
     }
 
-    /// Asks for a stream. The connection ends with it.
+    /// Opens a stream. The connection is closed after it.
     pub(crate) async fn open(&self, call: &Call<'_>) -> Result<Response<Incoming>, ClientError> {
         let (response, _sender) = self.send(call).await?;
         let status = response.status();
@@ -164,7 +164,7 @@ impl Connections {
         Err(self.refusal(call.name(), status.as_u16(), &body))
     }
 
-    /// Asks for another protocol on the connection. Answers the connection, and what the server said.
+    /// Upgrades the connection to another protocol. Returns the connection and the server's answer.
     pub(crate) async fn upgrade(
         &self,
         call: &Call<'_>,

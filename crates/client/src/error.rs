@@ -1,11 +1,11 @@
-//! What can go wrong between here and the server.
+//! Errors of calls to the server.
 
 use std::io;
 use std::time::Duration;
 
 use overmind_api::{Problem, ProblemKind};
 
-/// Why a call did not succeed.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("reaching the server at {target}")]
@@ -18,7 +18,7 @@ pub enum ClientError {
     Tls { target: String, why: String },
     #[error("the server at {target} did not answer within {after:?}")]
     Timeout { target: String, after: Duration },
-    /// The connection broke while a request was under way; it may have been done.
+    /// The connection broke during a request, which may have been executed.
     #[error("the connection to {target} broke during {attempt}")]
     Broken {
         target: String,
@@ -27,22 +27,22 @@ pub enum ClientError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The server said no, and why.
+    /// The server refused the request, with this reason.
     #[error("{0}")]
     Refused(Box<Problem>),
-    /// Something answered, but not as an Overmind server does.
+    /// The answer does not come from an Overmind server.
     #[error("{target} answered {attempt} with {status} and no problem document: {body}")]
     Foreign { target: String, attempt: String, status: u16, body: String },
-    /// An answer that this client cannot read: another version, most often.
+    /// This client cannot read the answer, usually because the server has another version.
     #[error("the answer to {attempt} is not what this client expects: {why}")]
     Unreadable { attempt: String, why: String },
-    /// An argument that no request can be made from.
+    /// No request can be made from this argument.
     #[error("{what}: {why}")]
     Argument { what: &'static str, why: &'static str },
 }
 
 impl ClientError {
-    /// The HTTP status of the answer, when there was one.
+    /// Returns the HTTP status of the answer, if there was one.
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Refused(problem) => Some(problem.status),
@@ -56,7 +56,7 @@ impl ClientError {
         }
     }
 
-    /// The server's problem, when it sent one.
+    /// Returns the server's problem, if it sent one.
     pub fn problem(&self) -> Option<&Problem> {
         match self {
             Self::Refused(problem) => Some(problem),
@@ -70,7 +70,7 @@ impl ClientError {
         }
     }
 
-    /// What the reader can do about it.
+    /// Returns what the reader can do about it.
     pub fn hint(&self) -> Option<String> {
         let text = match self {
             Self::Connect { source, .. } => match source.kind() {
@@ -111,7 +111,8 @@ impl ClientError {
         Some(text.to_owned())
     }
 
-    /// The same call may succeed a moment later, and repeating it is safe: nothing was done.
+    /// Returns whether the same call may succeed a moment later and can safely be repeated, because
+    /// nothing was done.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Timeout { .. } | Self::Broken { .. } => true,

@@ -1,4 +1,4 @@
-//! The inbox as it changes, across broken connections.
+//! A stream of the inbox's changes that survives broken connections.
 
 use overmind_api::{InboxItem, InboxSnapshot};
 
@@ -6,19 +6,19 @@ use crate::calls::Client;
 use crate::error::ClientError;
 use crate::stream::{From, Message, Reader, Said, Stream};
 
-/// What the stream says.
+/// A message of the stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InboxNews {
     /// An item that is open.
     Opened(Box<InboxItem>),
-    /// An item that was answered or withdrawn; it may not have been seen open before.
+    /// An item that was answered or withdrawn. It may never have been sent as open.
     Closed(Box<InboxItem>),
-    /// All open items have been sent; what follows happens now.
+    /// All open items have been sent, and changes follow.
     Snapshot(InboxSnapshot),
 }
 
-/// The inbox as it changes. Resumes by itself where the connection broke; after that an item may
-/// come a second time, as it stands then.
+/// Streams the changes of the inbox. Reconnects automatically; after that, an item may be sent
+/// again in its present form.
 #[derive(Debug)]
 pub struct InboxWatch(Stream<News>);
 
@@ -40,7 +40,7 @@ impl Reader for News {
 }
 
 impl InboxWatch {
-    /// Connects, so that a refusal is an error here and not at the first item.
+    /// Connects at once, so that a refusal is an error here and not at the first item.
     pub(crate) async fn open(
         client: Client,
         after: Option<String>,
@@ -56,15 +56,15 @@ impl InboxWatch {
         Ok(Self(Stream::open(client, from, News).await?))
     }
 
-    /// The next news; `None` only after an error.
+    /// Returns the next message; `None` only after an error.
     ///
     /// # Errors
     ///
-    /// [`ClientError`] when the stream broke and could not be resumed; it is over then.
+    /// [`ClientError`] if the stream broke and could not be resumed. It is then over.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing: the next call goes on.
+    /// Dropping the future loses nothing: the next call continues.
     pub async fn next(&mut self) -> Option<Result<InboxNews, ClientError>> {
         self.0.next().await
     }

@@ -1,13 +1,13 @@
-//! A typed client of the HTTP API, light enough for a command that takes five milliseconds.
+//! A typed client of the HTTP API, small enough for a command that takes five milliseconds.
 //!
-//! [`Client::connect`] takes a [`Target`] (a Unix socket or a URL) and a token; nothing is opened
-//! until the first call. There is one method per operation, named as in the OpenAPI document;
-//! [`Client::run_replay`] is a stream that resumes by itself. Every failure is a [`ClientError`],
-//! which says what to do about it in [`ClientError::hint`].
+//! [`Client::connect`] takes a [`Target`] (a Unix socket or a URL) and a token. It opens no
+//! connection before the first call. There is one method per operation, named as in the OpenAPI
+//! document. [`Client::run_replay`] returns a stream that reconnects automatically. Every failure
+//! is a [`ClientError`], and [`ClientError::hint`] says what to do about it.
 //!
-//! Connections are HTTP/1.1, kept and used again; a request that may have reached the server is
-//! repeated only if it changes nothing. Redirects are not followed and proxies not asked: the
-//! token goes to the target and nowhere else.
+//! Connections are HTTP/1.1 and are reused. A request that may have reached the server is repeated
+//! only if it changes nothing. Redirects are not followed and proxies are not used, so the token is
+//! sent only to the target.
 
 mod artifacts;
 mod budgets;

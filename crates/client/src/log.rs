@@ -1,4 +1,4 @@
-//! The whole log as it grows, across broken connections.
+//! A stream of the whole log that survives broken connections.
 
 use overmind_api::Event;
 
@@ -6,8 +6,8 @@ use crate::calls::Client;
 use crate::error::ClientError;
 use crate::stream::{From, Message, Reader, Said, Stream};
 
-/// The events of all runs and of the system as they come. Resumes by itself where the connection
-/// broke; nothing comes twice and nothing is left out.
+/// Streams the events of all runs and of the system. Reconnects automatically; every event is sent
+/// exactly once.
 #[derive(Debug)]
 pub struct LogWatch(Stream<Events>);
 
@@ -26,7 +26,7 @@ impl Reader for Events {
 }
 
 impl LogWatch {
-    /// Connects, so that a refusal is an error here and not at the first event.
+    /// Connects at once, so that a refusal is an error here and not at the first event.
     pub(crate) async fn open(
         client: Client,
         after: Option<u64>,
@@ -42,15 +42,15 @@ impl LogWatch {
         Ok(Self(Stream::open(client, from, Events).await?))
     }
 
-    /// The next event; `None` only after an error.
+    /// Returns the next event; `None` only after an error.
     ///
     /// # Errors
     ///
-    /// [`ClientError`] when the stream broke and could not be resumed; it is over then.
+    /// [`ClientError`] if the stream broke and could not be resumed. It is then over.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing: the next call goes on.
+    /// Dropping the future loses nothing: the next call continues.
     pub async fn next(&mut self) -> Option<Result<Event, ClientError>> {
         self.0.next().await
     }

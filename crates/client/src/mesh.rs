@@ -31,7 +31,7 @@ fn acl_path(agent: &str) -> Result<TargetPath, ClientError> {
 }
 
 impl Client {
-    /// By key.
+    /// Returns entries sorted by key.
     pub async fn board_list(
         &self,
         query: &BlackboardListQuery,
@@ -66,7 +66,7 @@ impl Client {
         self.act(Method::DELETE, key_path(key)?.query("version", version).as_str()).await
     }
 
-    /// Changes of keys that begin with `prefix`, from now on. Resumes by itself, up to
+    /// Streams new changes of keys that begin with `prefix`. Reconnects automatically, up to
     /// `max_resumes` times in a row.
     pub async fn board_watch(
         &self,
@@ -145,7 +145,7 @@ impl Client {
         self.post("/mesh/spawn", wish).await
     }
 
-    /// One message of MCP to a run's own endpoint; the answer may be an error of JSON-RPC.
+    /// Sends one MCP message to a run's own endpoint. The answer may be a JSON-RPC error.
     pub async fn mcp_message(&self, message: &Value) -> Result<Value, ClientError> {
         let body = message.to_string().into_bytes().into();
         let call = Call {
@@ -201,7 +201,7 @@ fn subscription(wish: &SubscribeQuery) -> TargetPath {
         .query("agent_id", wish.agent_id.as_ref())
 }
 
-/// Changes of the shared state as they come. Resumes by itself where the connection broke.
+/// Streams changes of the shared state. Reconnects automatically.
 #[derive(Debug)]
 pub struct BoardWatch(Stream<Changes>);
 
@@ -220,15 +220,15 @@ impl Reader for Changes {
 }
 
 impl BoardWatch {
-    /// The next change; `None` only after an error.
+    /// Returns the next change; `None` only after an error.
     ///
     /// # Errors
     ///
-    /// [`ClientError`] when the stream broke and could not be resumed; it is over then.
+    /// [`ClientError`] if the stream broke and could not be resumed. It is then over.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing: the next call goes on.
+    /// Dropping the future loses nothing: the next call continues.
     pub async fn next(&mut self) -> Option<Result<BlackboardChange, ClientError>> {
         self.0.next().await
     }

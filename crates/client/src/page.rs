@@ -1,16 +1,16 @@
-//! Parts of lists, and the way from one to the next.
+//! Pages of lists, and how to get the next page.
 
 use hyper::header::{HeaderMap, LINK};
 
-/// Part of a list.
+/// A page of a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page<T> {
     pub items: Vec<T>,
-    /// Path and query of the next part, for [`crate::Client::page_next`].
+    /// Path and query of the next page, for [`crate::Client::page_next`].
     pub next: Option<String>,
 }
 
-/// The target of `Link: <…>; rel="next"`, if it is a path of this API.
+/// Returns the target of `Link: <…>; rel="next"`, if it is a path of this API.
 pub(crate) fn next_of(headers: &HeaderMap) -> Option<String> {
     headers.get_all(LINK).iter().filter_map(|value| value.to_str().ok()).find_map(|value| {
         value.split(',').find_map(|link| {
@@ -26,7 +26,7 @@ pub(crate) fn next_of(headers: &HeaderMap) -> Option<String> {
     })
 }
 
-/// A path made of fixed parts and escaped segments, with a query.
+/// A path with a query, made of fixed parts and escaped segments.
 pub(crate) struct TargetPath(String);
 
 impl TargetPath {

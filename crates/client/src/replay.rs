@@ -1,4 +1,4 @@
-//! A run's timeline as it comes, across broken connections.
+//! A stream of a run's timeline that survives broken connections.
 
 use overmind_api::{Done, Timeline};
 
@@ -7,14 +7,14 @@ use crate::error::ClientError;
 use crate::page::TargetPath;
 use crate::stream::{From, Message, Reader, Said, Stream};
 
-/// How to replay.
+/// Options of a replay.
 #[derive(Clone, Debug)]
 pub struct ReplayOptions {
-    /// Stay until the run ends.
+    /// Waits for new entries until the run ends.
     pub follow: bool,
-    /// Begin after this item.
+    /// Starts after this item.
     pub after: Option<String>,
-    /// Tries in a row to resume a stream that broke, before its error is handed out.
+    /// Consecutive attempts to resume a broken stream, before its error is returned.
     pub max_resumes: u32,
 }
 
@@ -24,21 +24,21 @@ impl Default for ReplayOptions {
     }
 }
 
-/// What a replay says.
+/// An item of a replay.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReplayItem {
     Entry {
-        /// To resume after it: [`ReplayOptions::after`].
+        /// The id for resuming after this item: [`ReplayOptions::after`].
         id: String,
         entry: Box<Timeline>,
         /// The entry as the server sent it.
         json: String,
     },
-    /// The run has ended; nothing follows.
+    /// The run has ended, and no item follows.
     Done(Done),
 }
 
-/// A replay under way. Resumes by itself where the connection broke; nothing comes twice.
+/// A running replay. Reconnects automatically, and sends no item twice.
 #[derive(Debug)]
 pub struct Replay(Stream<Entries>);
 
@@ -63,7 +63,7 @@ impl Reader for Entries {
 }
 
 impl Replay {
-    /// Connects, so that an unknown run is an error here and not at the first item.
+    /// Connects at once, so that an unknown run is an error here and not at the first item.
     pub(crate) async fn open(
         client: Client,
         run: &str,
@@ -84,16 +84,16 @@ impl Replay {
         Ok(Self(Stream::open(client, from, Entries).await?))
     }
 
-    /// The next item; `None` after [`ReplayItem::Done`], and at the end of what is stored when
-    /// the replay does not follow.
+    /// Returns the next item. Returns `None` after [`ReplayItem::Done`], and without `follow` at
+    /// the end of the stored entries.
     ///
     /// # Errors
     ///
-    /// [`ClientError`] when the stream broke and could not be resumed; the replay is over then.
+    /// [`ClientError`] if the stream broke and could not be resumed. The replay is then over.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing: the next call goes on.
+    /// Dropping the future loses nothing: the next call continues.
     pub async fn next(&mut self) -> Option<Result<ReplayItem, ClientError>> {
         self.0.next().await
     }

@@ -1,4 +1,4 @@
-//! Declared things of every kind.
+//! Resources of every kind.
 
 use hyper::Method;
 use overmind_api::{
@@ -27,7 +27,7 @@ impl Client {
         self.get("/api/kinds").await
     }
 
-    /// By name. `kind`: any word for it.
+    /// Returns resources sorted by name. `kind` is any name of the kind.
     pub async fn resource_list(
         &self,
         kind: &str,
@@ -45,12 +45,12 @@ impl Client {
         self.get(path(kind, name)?.as_str()).await
     }
 
-    /// What was written of one, oldest first.
+    /// Returns the events of one resource, oldest first.
     pub async fn resource_events(&self, kind: &str, name: &str) -> Result<Vec<Event>, ClientError> {
         self.get(path(kind, name)?.then("/events").as_str()).await
     }
 
-    /// What exists for one.
+    /// Returns the objects that a resource owns.
     pub async fn resource_owned(
         &self,
         kind: &str,
@@ -59,7 +59,7 @@ impl Client {
         self.get(path(kind, name)?.then("/owned").as_str()).await
     }
 
-    /// Creates or changes one to what `document` says.
+    /// Creates a resource, or changes it to match `document`.
     pub async fn resource_put(
         &self,
         kind: &str,
@@ -70,7 +70,7 @@ impl Client {
         self.send(Method::PUT, path.as_str(), document, None, Patience::Quick).await
     }
 
-    /// Creates or changes many: all of them or none.
+    /// Creates or changes many resources: either all or none.
     pub async fn resource_apply(
         &self,
         apply: &ResourceApply,
@@ -90,8 +90,8 @@ impl Client {
         self.act(Method::DELETE, path.as_str()).await
     }
 
-    /// The resources of a kind as they change: what is there first, or what changed `after` that
-    /// resource version. Resumes by itself, up to `max_resumes` times in a row.
+    /// Streams the changes of a kind's resources: first the existing ones, or the changes after the
+    /// resource version `after`. Reconnects automatically, up to `max_resumes` times in a row.
     pub async fn resource_watch(
         &self,
         kind: &str,
@@ -110,18 +110,18 @@ impl Client {
     }
 }
 
-/// What the stream says.
+/// A message of the stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ResourceNews {
-    /// As it stands now.
+    /// The present state of a resource.
     Put(Box<Resource>),
-    /// It is gone, or does not match any more; it may not have been sent before.
+    /// The resource was removed or no longer matches. It may never have been sent before.
     Gone(ResourceGone),
-    /// All existing ones have been sent; what follows happens now.
+    /// All existing resources have been sent, and changes follow.
     Snapshot(ResourceSnapshot),
 }
 
-/// Resources as they change. Resumes by itself where the connection broke.
+/// Streams changes of resources. Reconnects automatically.
 #[derive(Debug)]
 pub struct ResourceWatch(Stream<News>);
 
@@ -142,16 +142,16 @@ impl Reader for News {
 }
 
 impl ResourceWatch {
-    /// The next news; `None` only after an error.
+    /// Returns the next message; `None` only after an error.
     ///
     /// # Errors
     ///
-    /// [`ClientError`] when the stream broke and could not be resumed; it is over then. A problem of
-    /// the kind `gone` says to watch again from the start.
+    /// [`ClientError`] if the stream broke and could not be resumed. It is then over. After a
+    /// problem of the kind `gone`, start a new watch.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing: the next call goes on.
+    /// Dropping the future loses nothing: the next call continues.
     pub async fn next(&mut self) -> Option<Result<ResourceNews, ClientError>> {
         self.0.next().await
     }

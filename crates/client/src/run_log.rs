@@ -1,4 +1,4 @@
-//! What a run's command has written, as it comes.
+//! Streams the output of a run's command.
 
 use std::time::Duration;
 
@@ -11,27 +11,27 @@ use crate::connection::{Call, Patience};
 use crate::error::ClientError;
 use crate::page::TargetPath;
 
-/// Which part of a log, and how.
+/// The part of a log to read, and its format.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogOptions {
-    /// From this place on; excludes `tail` and `since`.
+    /// Starts at this position, in bytes; excludes `tail` and `since`.
     pub offset: Option<u64>,
-    /// Only the last so many lines; excludes `since`.
+    /// Reads only this many lines at the end; excludes `since`.
     pub tail: Option<u64>,
-    /// Only lines written since this time.
+    /// Reads only lines written since this time.
     pub since: Option<String>,
-    /// Go on until the run ends. A quiet program is silent for as long as it likes: nothing but
-    /// the end of the connection ends this.
+    /// Waits for new output until the run ends. A program may be silent for any time, so only the
+    /// end of the connection ends the wait.
     pub follow: bool,
-    /// Only lines in which this regular expression is found.
+    /// Reads only lines that match this regular expression.
     pub grep: Option<String>,
-    /// Without colours and other control sequences.
+    /// Removes colours and other control sequences.
     pub strip: bool,
-    /// One JSON object a line, with places to go on from, in place of the text alone.
+    /// Returns one JSON object per line, with its position, in place of the text alone.
     pub objects: bool,
 }
 
-/// A log under way.
+/// A log that is being read.
 #[derive(Debug)]
 pub struct RunLog {
     body: Incoming,
@@ -39,7 +39,7 @@ pub struct RunLog {
     follow: bool,
 }
 
-/// How long a server may say nothing while it reads a log that is there.
+/// Longest time that a server may send nothing while it reads a stored log.
 const SILENCE: Duration = Duration::from_secs(60);
 
 impl RunLog {
@@ -73,15 +73,15 @@ impl RunLog {
         Ok(Self { body: response.into_body(), target, follow: options.follow })
     }
 
-    /// The next bytes; `None` at the end.
+    /// Returns the next bytes; `None` at the end.
     ///
     /// # Errors
     ///
-    /// [`ClientError`] when the connection broke: go on from the last object's `next`.
+    /// [`ClientError`] if the connection broke. Continue from the last object's `next`.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost.
+    /// Dropping the future loses nothing.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
         loop {
             let frame = match self.follow {

@@ -1,26 +1,26 @@
-//! Reading server-sent events, piece by piece as they come.
+//! Parses server-sent events from bytes that arrive in pieces.
 
-/// Longest event that is taken. The server's are bounded far below.
+/// Largest event that is accepted, in bytes. The server's own limits are far below.
 const MAX_EVENT: usize = 64 << 20;
 
-/// One thing that a stream said.
+/// One element of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
     Message { id: Option<String>, event: Option<String>, data: String },
     Comment(String),
 }
 
-/// The stream is not one that a server of ours sends.
+/// The error for an event that is longer than an Overmind server sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an event of the stream is longer than {MAX_EVENT} bytes")]
 pub(crate) struct TooLong;
 
-/// Takes bytes in pieces of any size, gives frames.
+/// Accepts bytes in pieces of any size, and returns frames.
 #[derive(Debug, Default)]
 pub(crate) struct Parser {
-    /// The line that is not complete yet.
+    /// The incomplete line.
     line: Vec<u8>,
-    /// The last byte was a CR: an LF right after it belongs to the same line break.
+    /// Whether the last byte was a CR. An LF right after it belongs to the same line break.
     after_cr: bool,
     begun: bool,
     id: Option<String>,
@@ -29,7 +29,7 @@ pub(crate) struct Parser {
 }
 
 impl Parser {
-    /// Takes the next bytes and hands out what became complete.
+    /// Accepts the next bytes, and adds the frames that are now complete.
     pub(crate) fn push(&mut self, bytes: &[u8], out: &mut Vec<Frame>) -> Result<(), TooLong> {
         for piece in bytes.split_inclusive(|&b| b == b'\n' || b == b'\r') {
             let (text, ending) = match piece.split_last() {

@@ -1,7 +1,7 @@
-//! A stream of server-sent events, across broken connections.
+//! A stream of server-sent events that survives broken connections.
 //!
-//! What its messages mean is a [`Reader`]'s. Heartbeats, errors that the server tells, its going
-//! away, and resuming after the last message are the same for all streams.
+//! A [`Reader`] decodes its messages. All streams share the handling of heartbeats, errors, the
+//! server's shutdown, and resuming after the last message.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -18,9 +18,9 @@ use crate::connection::{Call, Patience};
 use crate::error::ClientError;
 use crate::sse::{Frame, Parser};
 
-/// The server sends a heartbeat every 15 seconds; after this long it is considered gone.
+/// Time without data after which the server counts as lost. It sends a heartbeat every 15 seconds.
 const SILENCE: Duration = Duration::from_secs(60);
-/// Between two tries to resume: doubles from the first to the last of these.
+/// Shortest and longest wait between two attempts to resume. The wait doubles each time.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// One message of a stream.
@@ -30,34 +30,34 @@ pub(crate) struct Message {
     pub(crate) data: String,
 }
 
-/// What a message says.
+/// The decoded message.
 pub(crate) enum Said<T> {
     Item(T),
-    /// Nothing follows it.
+    /// The last item of the stream.
     Last(T),
-    /// Newer servers may say more than is known here.
+    /// A message of a newer server that this client does not know.
     Unknown,
 }
 
-/// What the messages of a stream mean.
+/// Decodes the messages of a stream.
 pub(crate) trait Reader {
     type Item;
 
     fn read(&self, message: Message) -> Result<Said<Self::Item>, serde_json::Error>;
 }
 
-/// From where, and how patiently.
+/// The start of a stream, and how often it is resumed.
 #[derive(Debug)]
 pub(crate) struct From {
     /// What is attempted, for errors: `watching the inbox`.
     pub(crate) attempt: String,
-    /// Path and query.
+    /// The path and the query.
     pub(crate) target: String,
-    /// To begin after.
+    /// The id after which the stream starts.
     pub(crate) last: Option<String>,
-    /// Tries in a row to resume a stream that broke, before its error is handed out.
+    /// Consecutive attempts to resume a broken stream, before its error is returned.
     pub(crate) max_resumes: u32,
-    /// Whether the end of what the server sends is the end, and no break.
+    /// Whether the end of the server's data is the end of the stream. Otherwise it is a break.
     pub(crate) ends: bool,
 }
 
@@ -65,19 +65,19 @@ pub(crate) struct From {
 pub(crate) struct Stream<R> {
     client: Client,
     reader: R,
-    /// Its `last` moves on with each message.
+    /// Where to resume. Its `last` is updated with each message.
     from: From,
     body: Option<Incoming>,
     parser: Parser,
     frames: VecDeque<Frame>,
     failures: u32,
-    /// The server ended the stream early and said so.
+    /// Whether the server announced that it ends the stream early.
     cut: bool,
     ended: bool,
 }
 
 impl<R: Reader> Stream<R> {
-    /// Connects, so that a refusal is an error here and not at the first item.
+    /// Connects at once, so that a refusal is an error here and not at the first item.
     pub(crate) async fn open(client: Client, from: From, reader: R) -> Result<Self, ClientError> {
         let mut stream = Self {
             client,
@@ -94,15 +94,15 @@ impl<R: Reader> Stream<R> {
         Ok(stream)
     }
 
-    /// The next item; `None` after the last one and after an error.
+    /// Returns the next item; `None` after the last one and after an error.
     ///
     /// # Errors
     ///
-    /// [`ClientError`] when the stream broke and could not be resumed; it is over then.
+    /// [`ClientError`] if the stream broke and could not be resumed. It is then over.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing: the next call goes on.
+    /// Dropping the future loses nothing: the next call continues.
     pub(crate) async fn next(&mut self) -> Option<Result<R::Item, ClientError>> {
         loop {
             if self.ended {
@@ -137,7 +137,7 @@ impl<R: Reader> Stream<R> {
         err
     }
 
-    /// Reads more bytes. False at the end of the body.
+    /// Reads more bytes. Returns false at the end of the body.
     async fn pull(&mut self) -> Result<bool, ClientError> {
         let Some(body) = self.body.as_mut() else { return Ok(false) };
         let target = || self.client.target().to_string();

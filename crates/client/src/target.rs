@@ -1,4 +1,4 @@
-//! Where the server is.
+//! The address of a server.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,12 +16,12 @@ pub enum Target {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     pub(crate) tls: bool,
-    /// A name or an address; an IPv6 address without its brackets.
+    /// A name or an address. An IPv6 address has no brackets.
     pub(crate) host: String,
     pub(crate) port: u16,
 }
 
-/// Why a text is no target.
+/// The error for a text that is not a target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{given}` is not a server: {why}; write http://HOST:PORT, https://HOST, or unix:/PATH")]
 pub struct TargetError {
@@ -30,7 +30,7 @@ pub struct TargetError {
 }
 
 impl Target {
-    /// What stands in the Host header.
+    /// Returns the value of the Host header.
     pub(crate) fn authority(&self) -> String {
         match self {
             Self::Unix(_) => "localhost".to_owned(),

@@ -22,13 +22,13 @@ use crate::connection::{Call, Patience};
 use crate::error::ClientError;
 use crate::page::TargetPath;
 
-/// The server sends a heartbeat every 15 seconds; after this long it is considered gone.
+/// Time without data after which the server counts as lost. It sends a heartbeat every 15 seconds.
 const SILENCE: Duration = Duration::from_secs(60);
-/// The largest screen that is taken: every cell of the largest terminal, each with its colours.
+/// Largest message that is accepted, in bytes: the largest screen with colours in every cell.
 const MAX_MESSAGE: usize = 64 << 20;
 const ATTEMPT: &str = "looking at a terminal";
 
-/// What comes from a terminal.
+/// A message from a terminal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TerminalNews {
     /// Bytes to write to the viewer's own terminal.
@@ -36,7 +36,7 @@ pub enum TerminalNews {
     Said(AttachSaid),
 }
 
-/// The terminal of a run's command. It belongs to one attempt; nothing is resumed.
+/// The terminal of a run's command. It belongs to one attempt and cannot be resumed.
 #[derive(Debug)]
 pub struct Terminal {
     socket: WebSocketStream<TokioIo<Upgraded>>,
@@ -92,15 +92,15 @@ impl Terminal {
         Ok(Self { socket, target: client.target().to_string() })
     }
 
-    /// What comes next; `None` when the server has closed the connection in good order.
+    /// Returns the next message; `None` after the server has closed the connection cleanly.
     ///
     /// # Errors
     ///
-    /// [`ClientError`] when the connection broke, or the server was silent for a minute.
+    /// [`ClientError`] if the connection broke, or the server sent nothing for a minute.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost.
+    /// Dropping the future loses nothing.
     pub async fn next(&mut self) -> Result<Option<TerminalNews>, ClientError> {
         loop {
             let frame = match tokio::time::timeout(SILENCE, self.socket.next()).await {
@@ -125,11 +125,11 @@ impl Terminal {
         }
     }
 
-    /// Types. Refused input is reported by [`AttachSaid::Refused`].
+    /// Sends typed input. The server reports refused input with [`AttachSaid::Refused`].
     ///
     /// # Errors
     ///
-    /// [`ClientError`] when the connection broke.
+    /// [`ClientError`] if the connection broke.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), ClientError> {
         for piece in bytes.chunks(MAX_ATTACH_MESSAGE) {
             let sent = self.socket.send(Message::Binary(Bytes::copy_from_slice(piece))).await;
@@ -138,11 +138,11 @@ impl Terminal {
         Ok(())
     }
 
-    /// Tells the viewer's size.
+    /// Sends the viewer's size.
     ///
     /// # Errors
     ///
-    /// [`ClientError`] when the connection broke.
+    /// [`ClientError`] if the connection broke.
     pub async fn resize(&mut self, size: TerminalSize) -> Result<(), ClientError> {
         let word = serde_json::to_string(&AttachWord::Resize(size));
         let word = word.map_err(|err| ClientError::Unreadable {
@@ -152,7 +152,7 @@ impl Terminal {
         self.socket.send(Message::Text(word.into())).await.map_err(|err| self.broken(err))
     }
 
-    /// Leaves, in good order if the server goes along.
+    /// Closes the connection, cleanly if the server responds.
     pub async fn close(mut self) {
         let farewell = async {
             if self.socket.close(None).await.is_ok() {

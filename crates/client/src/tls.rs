@@ -1,4 +1,4 @@
-//! Whom we trust on the other side of TLS.
+//! The root certificates that TLS connections trust.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Where Linux distributions and BSDs keep the roots that the machine trusts.
+/// Files in which Linux distributions and BSDs keep the machine's root certificates.
 const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -18,7 +18,7 @@ const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// Does the handshake. `ca_file` replaces the machine's roots.
+/// Performs the handshake. `ca_file` replaces the machine's root certificates.
 pub(crate) async fn handshake(
     stream: TcpStream,
     host: &str,

@@ -28,7 +28,7 @@ impl Client {
         self.send(Method::POST, path, with, None, Patience::Long).await
     }
 
-    /// By name.
+    /// Returns secrets sorted by name.
     pub async fn secret_list(&self, query: &ListQuery) -> Result<Page<SecretInfo>, ClientError> {
         self.page(listed(TargetPath::new("/api/vault/secrets"), query)).await
     }
@@ -54,7 +54,7 @@ impl Client {
         self.act(Method::DELETE, secret_path(name)?.as_str()).await
     }
 
-    /// All or none; answers with those that changed.
+    /// Imports either all secrets or none, and returns the changed ones.
     pub async fn secret_import(
         &self,
         import: &SecretImport,
@@ -62,7 +62,7 @@ impl Client {
         self.post("/api/vault/import", import).await
     }
 
-    /// By name.
+    /// Returns services sorted by name.
     pub async fn service_list(&self, query: &ListQuery) -> Result<Page<ServiceInfo>, ClientError> {
         self.page(listed(TargetPath::new("/api/vault/services"), query)).await
     }
