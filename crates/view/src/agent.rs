@@ -1,4 +1,4 @@
-//! One agent: its definition, and how that came about.
+//! The page of one agent: its definition and its versions.
 
 use overmind_api::{Agent, Timestamp};
 use serde_json::{Map, Value};
@@ -7,13 +7,13 @@ use crate::lists::AgentRow;
 use crate::when::When;
 use crate::{clean, yaml};
 
-/// `/agents/{id}`.
+/// The page `/agents/{id}`.
 #[derive(Clone, Debug)]
 pub struct AgentPage {
     pub row: AgentRow,
     /// The whole definition as YAML.
     pub document: String,
-    /// The newest first.
+    /// The versions, newest first.
     pub versions: Vec<VersionRow>,
 }
 
@@ -22,17 +22,18 @@ pub struct AgentPage {
 pub struct VersionRow {
     pub number: u32,
     pub at: When,
-    /// Field, what it was and what it is since this version. Empty for the oldest that is known.
+    /// Field, old value and new value of each change in this version. Empty for the oldest known
+    /// version.
     pub changes: Vec<(String, String, String)>,
 }
 
-/// Fields that tell nothing about a definition.
+/// Fields that are not part of the definition.
 const ASIDE: [&str; 6] = ["id", "version", "created_at", "updated_at", "warnings", "colony"];
-/// Most of a value that is shown, in characters.
+/// Longest value that is shown, in characters.
 const MOST: usize = 4000;
 
 impl AgentPage {
-    /// `versions`: the newest first.
+    /// Creates the page. `versions`: newest first.
     pub fn new(agent: &Agent, versions: &[Agent], now: Timestamp) -> Self {
         let fields: Vec<_> = versions.iter().map(definition).collect();
         let rows = versions.iter().enumerate().map(|(n, version)| {
@@ -51,7 +52,7 @@ impl AgentPage {
     }
 }
 
-/// The fields that say something.
+/// Returns the fields of the definition.
 fn definition(agent: &Agent) -> Map<String, Value> {
     let value = serde_json::to_value(agent).unwrap_or_default();
     let Value::Object(mut fields) = value else { return Map::new() };

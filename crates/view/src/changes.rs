@@ -1,38 +1,38 @@
-//! What a run changed: a unified diff, laid out side by side.
+//! The changes of a run: a unified diff in two columns.
 
 use overmind_api::RoomWork;
 
 use crate::clean;
 
-/// Most of a diff that is laid out: bytes of its text, and rows.
+/// Largest diff that is shown in columns, in bytes of its text and in rows.
 const MOST: usize = 5 << 20;
 const ROWS: usize = 20_000;
-/// Longest line that is shown whole, in characters.
+/// Longest line that is shown in full, in characters.
 const LINE: usize = 2_000;
-/// A file with more rows is closed at first.
+/// Rows above which a file is collapsed at first.
 const LARGE: usize = 400;
 
-/// `/runs/{id}/changes`.
+/// The page `/runs/{id}/changes`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// `3 files, +120 −14, 2 commits`.
+    /// A summary such as `3 files, +120 −14, 2 commits`.
     pub summary: String,
     pub branch: String,
     pub base: String,
     pub files: Vec<ChangedFile>,
-    /// Not all of it is here: why, and where the rest can be seen.
+    /// Why the diff is incomplete, and where the rest can be seen.
     pub cut: Option<String>,
-    /// Files that other programs run by themselves once they are merged: each path as it is and
-    /// for people, and what runs it.
+    /// Files that other programs run automatically after a merge: the exact path, the path for
+    /// people, and the program that runs it.
     pub runs_later: Vec<(String, String, String)>,
 }
 
 /// A file of a diff.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangedFile {
-    /// Cleaned; with `→` between the old and the new one where it was moved.
+    /// The path, with special characters escaped. For a moved file, `→` separates old and new path.
     pub path: String,
-    /// `new`, `deleted`, `moved`, `mode`, `binary`; empty for a change.
+    /// `new`, `deleted`, `moved`, `mode`, `binary`; empty for a plain change.
     pub note: &'static str,
     pub added: usize,
     pub removed: usize,
@@ -40,7 +40,7 @@ pub struct ChangedFile {
 }
 
 impl ChangedFile {
-    /// Closed at first.
+    /// Returns whether the file is collapsed at first.
     pub fn large(&self) -> bool {
         self.rows.len() > LARGE
     }
@@ -49,9 +49,9 @@ impl ChangedFile {
 /// A row of two columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Row {
-    /// Where a hunk begins: what git says of it.
+    /// The header of a hunk, as git writes it.
     Hunk(String),
-    /// A line of the old file beside one of the new one; each with its number.
+    /// A line of the old file next to one of the new file, each with its number.
     Pair(Option<Side>, Option<Side>),
 }
 
@@ -60,12 +60,12 @@ pub enum Row {
 pub struct Side {
     pub number: u32,
     pub text: String,
-    /// It is not in the other file.
+    /// Whether the line differs from the other file.
     pub changed: bool,
 }
 
 impl Side {
-    /// The class of its cell: `add` or `del` where it changed.
+    /// Returns the class of its cell: `add` or `del` if the line changed.
     pub fn class(&self, of: &'static str) -> &'static str {
         if self.changed { of } else { "" }
     }
@@ -113,14 +113,14 @@ impl Changes {
     }
 }
 
-/// A name; of a commit's hash its beginning.
+/// Returns a name unchanged, and a commit's hash shortened.
 fn short(base: &str) -> String {
     let hash = base.len() >= 40 && base.bytes().all(|byte| byte.is_ascii_hexdigit());
     let text = clean::line(base);
     if hash { text.chars().take(12).collect() } else { text.into_owned() }
 }
 
-/// At most so many bytes, up to the end of a line.
+/// Returns at most this many bytes, up to the end of a line.
 fn head(text: &str, most: usize) -> &str {
     if text.len() <= most {
         return text;
@@ -129,7 +129,7 @@ fn head(text: &str, most: usize) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// The files of a unified diff of git's, and whether all rows are there.
+/// Returns the files of a unified git diff, and whether all rows were included.
 fn files(text: &str) -> (Vec<ChangedFile>, bool) {
     let mut files: Vec<ChangedFile> = Vec::new();
     let mut hunk = Hunk::default();
@@ -175,7 +175,7 @@ fn files(text: &str) -> (Vec<ChangedFile>, bool) {
     (files, true)
 }
 
-/// What stands behind `diff --git`: the two names. They are equal but of a file that moved.
+/// Returns the name after `diff --git`. Its two names are equal, except for a moved file.
 fn both(names: &str) -> String {
     let middle = names.len() / 2;
     match (names.get(..middle), names.get(middle + 1..)) {
@@ -187,12 +187,12 @@ fn both(names: &str) -> String {
     }
 }
 
-/// A file that moved keeps both names.
+/// Returns both names of a moved file.
 fn renamed(known: &str, new: &str) -> String {
     if known.contains(" → ") { known.to_owned() } else { new.to_owned() }
 }
 
-/// A name without `a/` or `b/`, in quotes where git has put it there.
+/// Returns a name without `a/` or `b/`, with git's quoting removed.
 fn plain(name: &str) -> String {
     let name = name.strip_suffix('\t').unwrap_or(name);
     let bare = name.strip_prefix('"').and_then(|name| name.strip_suffix('"')).unwrap_or(name);
@@ -208,8 +208,7 @@ enum Kind {
     Note,
 }
 
-/// A hunk under way: how many lines are still to come, and the changed ones that wait for their
-/// neighbour.
+/// The state of a hunk: how many lines follow, and the changed lines that have no counterpart yet.
 #[derive(Default)]
 struct Hunk {
     old: u32,
@@ -222,7 +221,7 @@ struct Hunk {
 }
 
 impl Hunk {
-    /// Reads `@@ -1,3 +1,4 @@ fn main()`.
+    /// Parses `@@ -1,3 +1,4 @@ fn main()`.
     fn begin(line: &str) -> Option<Self> {
         let (ranges, _) = line.strip_prefix("@@ -")?.split_once(" @@")?;
         let (old, new) = ranges.split_once(" +")?;
@@ -278,7 +277,7 @@ impl Hunk {
         }
     }
 
-    /// Lines that went beside those that came.
+    /// Adds the waiting deleted and added lines side by side.
     fn flush(&mut self, file: &mut ChangedFile) {
         let (mut gone, mut come) = (
             std::mem::take(&mut self.gone).into_iter(),
@@ -295,7 +294,7 @@ impl Hunk {
         }
     }
 
-    /// Ends it; how many rows it had.
+    /// Ends the hunk. Returns its number of rows.
     fn end(&mut self, file: &mut ChangedFile) -> usize {
         self.flush(file);
         std::mem::take(self).rows

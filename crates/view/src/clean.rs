@@ -1,14 +1,14 @@
-//! Text from outside, made safe for a terminal.
+//! Makes text from outside safe for a terminal.
 //!
-//! What models, commands and tools wrote may hold escape sequences that move the cursor, set
-//! the title, ask the terminal for a report or hide text. [`line()`] and [`block()`] show them as marks;
-//! [`passing`] is what all output goes through at last, and [`json`] what is written as JSON. Only
-//! `attach` gives a terminal what a program wrote.
+//! Texts of models, commands and tools may contain escape sequences that move the cursor, set the
+//! title, request a report from the terminal or hide text. [`line()`] and [`block()`] replace them
+//! by visible marks. All output passes through [`passing`], and all JSON output through [`json`].
+//! Only `attach` writes a program's bytes unchanged to a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// One line: control characters become visible, line breaks become `⏎`.
+/// Returns a single line: control characters become visible, and line breaks become `⏎`.
 pub fn line(text: &str) -> Cow<'_, str> {
     replace(text, |c| match c {
         '\n' => Some("⏎"),
@@ -18,7 +18,7 @@ pub fn line(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// Several lines: the same, but line breaks and tabs stay.
+/// Returns several lines: as [`line()`], but line breaks and tabs stay.
 pub fn block(text: &str) -> Cow<'_, str> {
     replace(text, |c| match c {
         '\n' => Some("\n"),
@@ -45,7 +45,7 @@ fn replace(text: &str, known: impl Fn(char) -> Option<&'static str>) -> Cow<'_, 
     Cow::Owned(clean)
 }
 
-/// Control characters, and those that turn the direction of the text round or end a line.
+/// Returns whether a character is a control character, changes the text direction or ends a line.
 fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -54,9 +54,9 @@ fn is_unsafe(c: char) -> bool {
         )
 }
 
-/// Text as it may be written, whoever made it. Colours stay where they are wanted; other control
-/// sequences are left out with all that belongs to them; a carriage return within a line begins it
-/// again, so that the last state of a progress bar remains; what else controls a terminal becomes
+/// Returns text that is safe to write, whatever its source. Colours stay if they are wanted, and
+/// other control sequences are removed. After a carriage return within a line, only the text behind
+/// it is kept, so that the last state of a progress bar remains. Other control characters become
 /// visible.
 pub fn passing(text: &str, colour: bool) -> Cow<'_, str> {
     if !text.chars().any(|c| is_unsafe(c) && c != '\n' && c != '\t') {
@@ -110,7 +110,7 @@ pub fn passing(text: &str, colour: bool) -> Cow<'_, str> {
     Cow::Owned(clean)
 }
 
-/// How many bytes of `text` belong to the sequence whose escape character stood before it.
+/// Returns how many bytes of `text` belong to the sequence whose escape character precedes it.
 fn sequence(text: &str) -> usize {
     let bytes = text.as_bytes();
     match bytes.first() {
@@ -142,8 +142,8 @@ fn sequence(text: &str) -> usize {
     }
 }
 
-/// Of a sequence that only sets colours and weights, whether it leaves something set. Not of one
-/// that conceals what follows.
+/// Returns, for a sequence that only sets colours and weights, whether a setting remains active.
+/// `None` for other sequences, and for one that hides text.
 fn colours(sequence: &str) -> Option<bool> {
     let set = sequence.strip_prefix('[')?.strip_suffix('m')?;
     if !set.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b';' | b':')) {
@@ -169,7 +169,7 @@ fn colours(sequence: &str) -> Option<bool> {
     Some(on)
 }
 
-/// A text in JSON, in which what controls a terminal is written as an escape.
+/// Returns JSON text in which control characters are written as escapes.
 pub fn json(text: &str) -> Cow<'_, str> {
     if !text.chars().any(|c| !c.is_ascii_control() && is_unsafe(c)) && !text.contains('\u{7f}') {
         return Cow::Borrowed(text);
@@ -186,15 +186,15 @@ pub fn json(text: &str) -> Cow<'_, str> {
     Cow::Owned(clean)
 }
 
-/// Makes text of bytes that come in pieces, cut anywhere: whole lines, as long as they are not endless.
+/// Joins bytes that arrive in arbitrary pieces to whole lines of text, up to a length limit.
 #[derive(Debug, Default)]
 pub struct Lines(Vec<u8>);
 
-/// A line of which more is held is not waited for.
+/// Longest line that is waited for, in bytes.
 const LONGEST: usize = 256 << 10;
 
 impl Lines {
-    /// The whole lines that are there now.
+    /// Adds bytes, and returns the lines that are now complete.
     pub fn push(&mut self, bytes: &[u8]) -> String {
         self.0.extend_from_slice(bytes);
         let end = match self.0.iter().rposition(|byte| *byte == b'\n') {
@@ -207,13 +207,13 @@ impl Lines {
         String::from_utf8_lossy(&lines).into_owned()
     }
 
-    /// What came after the last line end.
+    /// Returns the text after the last line end.
     pub fn rest(self) -> String {
         String::from_utf8_lossy(&self.0).into_owned()
     }
 }
 
-/// At most `chars` characters, the last of them `…` when something was cut.
+/// Returns at most `chars` characters. If the text was cut, the last one is `…`.
 pub fn cut(text: &str, chars: usize) -> Cow<'_, str> {
     if text.chars().nth(chars).is_none() {
         return Cow::Borrowed(text);

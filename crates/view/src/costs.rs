@@ -1,4 +1,4 @@
-//! What was spent, and what may be.
+//! The page of costs and budgets.
 
 use overmind_api::{Budget, Cost, HaltState, Timestamp, usd_of};
 
@@ -6,7 +6,7 @@ use crate::clean;
 use crate::parts::{money, money_at_most, thousands};
 use crate::when::When;
 
-/// A bar of a chart, with what stands in the table behind it.
+/// A bar of a chart, with the figures for the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bar {
     pub name: String,
@@ -15,24 +15,24 @@ pub struct Bar {
     pub input: String,
     pub cached: String,
     pub output: String,
-    /// Calls without a known price; empty when there are none.
+    /// Number of calls without a known price; empty if there are none.
     pub unpriced: String,
-    /// Of the longest bar, 0 to 100: by cost, or by tokens where nothing cost anything.
+    /// Length relative to the longest bar, 0 to 100: by cost, or by tokens if there were no costs.
     pub share: u8,
 }
 
-/// Spending by one thing.
+/// A chart of costs by one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostChart {
     pub title: &'static str,
-    /// Nothing cost anything, so the bars show tokens.
+    /// Whether the bars show tokens, because there were no costs.
     pub by_tokens: bool,
     pub bars: Vec<Bar>,
 }
 
 impl CostChart {
-    /// `by_day`: in the order of days; otherwise the longest bar comes first. `names`: ids of agents
-    /// with their names.
+    /// Creates the chart. `by_day` sorts by day; otherwise the longest bar is first. `names`: ids
+    /// of agents with their names.
     pub fn new(
         title: &'static str,
         by_day: bool,
@@ -67,13 +67,13 @@ impl CostChart {
     }
 }
 
-/// Of a whole, 0 to 100.
+/// Returns the percentage of a whole, 0 to 100.
 fn percent(part: u64, whole: u64) -> u8 {
     let share = u128::from(part) * 100 / u128::from(whole.max(1));
     u8::try_from(share.min(100)).unwrap_or(100)
 }
 
-/// A key for people: the name of an agent's id, the text itself otherwise.
+/// Returns a key for people: the agent's name for its id, otherwise the text itself.
 fn named(key: &str, names: &[(String, String)]) -> String {
     let (before, id) = key.split_once(':').unwrap_or(("", key));
     let name = names.iter().find(|(known, _)| known == id).map(|(_, name)| name.as_str());
@@ -86,7 +86,7 @@ fn named(key: &str, names: &[(String, String)]) -> String {
     clean::cut(&clean::line(&text), 80).into_owned()
 }
 
-/// A limit and how it stands.
+/// A limit and the state of its window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BudgetRow {
     pub id: String,
@@ -97,21 +97,21 @@ pub struct BudgetRow {
     pub used: String,
     pub reserved: String,
     pub left: String,
-    /// Of the limit, 0 to 100: used, and reserved on top.
+    /// The used and the additionally reserved part of the limit, 0 to 100.
     pub used_share: u8,
     pub reserved_share: u8,
     pub soft: bool,
-    /// It can be taken away here: no definition says it.
+    /// Whether it can be removed here, because it is not part of a definition.
     pub set: bool,
     pub resets: Option<When>,
 }
 
-/// `/costs`.
+/// The page `/costs`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostsPage {
     pub charts: Vec<CostChart>,
     pub budgets: Vec<BudgetRow>,
-    /// Everything stands still: who stopped it, why, since when.
+    /// The emergency stop in force: who started it, why, and when.
     pub halted: Option<(String, String, Option<When>)>,
 }
 

@@ -1,19 +1,20 @@
-//! Documents of resources in YAML and JSON, and where in its text each field stands.
+//! Parses documents of resources in YAML and JSON, with the position of each field.
 //!
-//! Values mean what YAML 1.2 says: `no` is a text, `0x10` is one, `1` is a number. Merge keys are read.
+//! Values follow YAML 1.2: `no` and `0x10` are texts, and `1` is a number. Merge keys are
+//! supported.
 
 use std::collections::HashMap;
 
 use granit_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Number, Value};
 
-/// Most that all documents together may weigh, repeated aliases counted: bytes of texts, and
+/// Largest weight of all documents together, with repeated aliases counted: the bytes of texts, and
 /// `NODE` for each value.
 pub const MAX_WEIGHT: usize = 64 << 20;
 const NODE: usize = 32;
 const MAX_DEPTH: usize = 96;
 
-/// A place in a file, both from 1.
+/// A position in a file: line and column, both from 1.
 pub type At = (usize, usize);
 
 /// One document.
@@ -25,7 +26,7 @@ pub struct Document {
     places: HashMap<String, At>,
 }
 
-/// What is wrong, and where: `a.yaml:3:5: spec.valeus is not a field`.
+/// A mistake with its position: `a.yaml:3:5: spec.valeus is not a field`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mistake {
     pub file: String,
@@ -40,8 +41,8 @@ impl std::fmt::Display for Mistake {
 }
 
 impl Document {
-    /// What is wrong at a path of this document, or of what is around it when the path itself was
-    /// not written.
+    /// Creates the mistake at a path of this document. If the path itself is not in the text, the
+    /// position is that of its parent.
     pub fn mistake(&self, path: &str, text: String) -> Mistake {
         let mut known = path;
         let at = loop {
@@ -71,7 +72,8 @@ enum Open {
     },
 }
 
-/// The documents of a text. What cannot be read ends it, with a mistake.
+/// Parses the documents of a text. Parsing ends at the first text that is not valid, with a
+/// mistake.
 pub fn parse(file: &str, text: &str, weight: &mut usize) -> (Vec<Document>, Vec<Mistake>) {
     let mut reader = Reader {
         file,
@@ -102,7 +104,7 @@ struct Reader<'a> {
     file: &'a str,
     weight: &'a mut usize,
     stack: Vec<Open>,
-    /// By number: the value and what it weighs.
+    /// Anchors by number: the value and its weight.
     anchors: HashMap<usize, (Value, usize)>,
     places: HashMap<String, At>,
     at: Option<At>,
@@ -205,7 +207,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The path of the value that begins here.
+    /// Returns the path of the value that begins here.
     fn path(&mut self, at: At) -> String {
         self.at.get_or_insert(at);
         match self.stack.last() {
@@ -228,7 +230,8 @@ impl Reader<'_> {
         }
     }
 
-    /// A document is whole. One without content is none; the items of a List are documents.
+    /// Handles the end of a document. An empty document is ignored; the items of a List become
+    /// documents.
     fn ended(&mut self, end: At) {
         let places = std::mem::take(&mut self.places);
         let (Some(value), at) = (self.root.take(), self.at.unwrap_or(end)) else { return };
@@ -275,7 +278,7 @@ fn weight(value: &Value) -> usize {
     }
 }
 
-/// What an unquoted scalar means.
+/// Returns the value of an unquoted scalar.
 fn meant(text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Value::Null,

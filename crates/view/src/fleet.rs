@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::clean;
 use crate::when::When;
 
-/// What a page of a fleet shows beside what all resources show.
+/// The part of a fleet's page that other resources do not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FleetPanel {
     pub wanted: u64,
@@ -14,30 +14,30 @@ pub struct FleetPanel {
     pub ready: u64,
     /// Runs of the newest revision.
     pub updated: u64,
-    /// Of those that are wanted, what part is available: 0 to 100.
+    /// Percentage of the wanted runs that are available: 0 to 100.
     pub share: u64,
     pub paused: bool,
-    /// What it waits for or does, in the server's words; empty when all is as it should be.
+    /// What it waits for or does, in the server's words; empty if everything is as wanted.
     pub said: String,
-    /// The newest first.
+    /// The revisions, newest first.
     pub revisions: Vec<Revision>,
 }
 
-/// What a fleet was started from at some time.
+/// One revision of a fleet's template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revision {
     pub number: u64,
     /// The agent, or `command`.
     pub agent: String,
-    /// What it is to do; of a program without a task, its command line.
+    /// The task, or the command line of a program without a task.
     pub task: String,
     pub created: When,
-    /// It is rolled out, or being rolled out.
+    /// Whether it is rolled out, or being rolled out.
     pub current: bool,
 }
 
 impl FleetPanel {
-    /// `packs`: the packs that the fleet owns, in any order.
+    /// Creates the panel. `packs`: the packs that the fleet owns, in any order.
     pub fn new(fleet: &Resource, packs: &[Resource], now: Timestamp) -> Self {
         let number = |key: &str| fleet.status.get(key).and_then(Value::as_u64).unwrap_or_default();
         let wanted = fleet.spec.get("replicas").and_then(Value::as_u64).unwrap_or(1);
@@ -81,7 +81,7 @@ impl Revision {
     }
 }
 
-/// The program and its arguments of a pack's template, on one line.
+/// Returns the program and arguments of a pack's template, on one line.
 fn command_of(pack: &Resource) -> String {
     let argv = pack.spec.get("template").and_then(|template| template.get("command"));
     let words = argv.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
@@ -89,7 +89,7 @@ fn command_of(pack: &Resource) -> String {
     clean::cut(&clean::line(&line), 160).into_owned()
 }
 
-/// What the condition says that tells most: what keeps it from going on, else what it does.
+/// Returns the most important condition: what blocks the fleet, or else what it does.
 fn said(status: &Value) -> String {
     let conditions = status.get("conditions").and_then(Value::as_array);
     let so = |kind: &str| {

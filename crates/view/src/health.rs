@@ -1,4 +1,4 @@
-//! The health of the server, check by check, with what to do about what is wrong.
+//! The health of the server: its checks, each with a remedy if it failed.
 
 use overmind_api::{AuditReport, Leaks, Loop, LoopState, Status, Timestamp, VaultInfo};
 
@@ -12,13 +12,13 @@ use crate::when::When;
 pub struct CheckRow {
     pub name: &'static str,
     pub pill: Pill,
-    /// What was found, in a line.
+    /// The result in one line.
     pub found: String,
-    /// What to do; empty when nothing is to be done.
+    /// What to do; empty if nothing has to be done.
     pub remedy: String,
 }
 
-/// A loop of the server: what it does again and again.
+/// A loop of the server: a task that it repeats.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoopRow {
     pub name: String,
@@ -28,24 +28,24 @@ pub struct LoopRow {
     pub said: String,
 }
 
-/// What the page of the server's health shows.
+/// The page of the server's health.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthPage {
     pub version: String,
     pub started: When,
     pub checks: Vec<CheckRow>,
     pub loops: Vec<LoopRow>,
-    /// Where the store is, as a hint for the path of a backup.
+    /// The location of the store, as a hint for the path of a backup.
     pub location: String,
 }
 
-/// What was read for the page; `None` where the reader may not, or did not ask.
+/// The data of the page; `None` if the reader may not see it, or did not request it.
 #[derive(Clone, Debug, Default)]
 pub struct HealthData<'a> {
     pub loops: &'a [Loop],
     pub vault: Option<&'a VaultInfo>,
     pub leaks: Option<&'a Leaks>,
-    /// Only after *Verify*: it reads the whole log.
+    /// Only after *Verify*, because it reads the whole log.
     pub audit: Option<&'a AuditReport>,
 }
 

@@ -1,8 +1,8 @@
-//! What people look at, as data: one view model for each page, made from the types of the API.
+//! View models: the data of each page for people, made from the types of the API.
 //!
-//! A view model holds finished text in reading order and says what each part means ([`Tone`]). It
-//! knows no HTML, no terminal and no style: a page or a table decides how a tone looks. Every text
-//! of agents in it has been through [`clean`].
+//! A view model contains finished text in reading order, with the meaning of each part ([`Tone`]).
+//! It knows no HTML, no terminal and no style: a page or a table decides how a tone looks. Every
+//! text from agents in it has been cleaned by [`clean`].
 //!
 //! No I/O and no clock: the current time is an argument.
 

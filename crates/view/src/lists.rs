@@ -6,11 +6,11 @@ use crate::clean;
 use crate::parts::{Pill, Tone, money_at_most, status};
 use crate::when::{When, span};
 
-/// `/runs`.
+/// The page `/runs`.
 #[derive(Clone, Debug)]
 pub struct RunsPage {
     pub rows: Vec<RunRow>,
-    /// Where the next page begins; `None` on the last one.
+    /// The cursor of the next page; `None` on the last one.
     pub next: Option<String>,
 }
 
@@ -24,7 +24,7 @@ pub struct RunRow {
     pub pill: Pill,
     pub task: String,
     pub created: When,
-    /// How long it ran; empty while it does.
+    /// Its duration; empty while it runs.
     pub took: String,
     pub cost: String,
     pub steps: u32,
@@ -53,7 +53,7 @@ impl RunRow {
     }
 }
 
-/// `/agents`.
+/// The page `/agents`.
 #[derive(Clone, Debug)]
 pub struct AgentsPage {
     pub rows: Vec<AgentRow>,
@@ -64,12 +64,12 @@ pub struct AgentsPage {
 pub struct AgentRow {
     pub id: String,
     pub name: String,
-    /// The model, or the program that it is.
+    /// The model, or the program that it runs.
     pub runs_on: String,
     pub role: String,
     pub sandbox: String,
     pub version: u32,
-    /// New runs of it may be made.
+    /// Whether new runs of it may be started.
     pub active: bool,
     pub pill: Pill,
     pub changed: When,

@@ -7,7 +7,7 @@ use crate::clean;
 use crate::parts::thousands;
 use crate::when::{When, elapsed};
 
-/// Most of a value that is shown, in characters.
+/// Longest value that is shown, in characters.
 const MOST: usize = 16_000;
 
 /// An event, as it was recorded.
@@ -16,7 +16,7 @@ pub struct LogRow {
     pub seq: u64,
     pub kind: String,
     pub at: When,
-    /// The beginning of its hash, and all of it.
+    /// The beginning of its hash, and the whole hash.
     pub short: String,
     pub hash: String,
     /// Its payload as JSON.
@@ -36,18 +36,18 @@ impl LogRow {
     }
 }
 
-/// A value as indented JSON, without characters that steer anything.
+/// Returns a value as indented JSON, without control characters.
 fn shown(value: &Value) -> String {
     let text = serde_json::to_string_pretty(value).unwrap_or_default();
     clean::cut(&clean::block(&text), MOST).into_owned()
 }
 
-/// What deciding a run again from its log found.
+/// The result of replaying a run's decisions from its log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     pub ok: bool,
     pub text: String,
-    /// Of a divergence: what was recorded, and what is decided now.
+    /// For a divergence: the recorded decision and the present one.
     pub sides: Option<(String, String)>,
 }
 
@@ -77,10 +77,10 @@ impl Verdict {
     }
 }
 
-/// A file that a run leaves behind.
+/// A file that a run saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArtifactRow {
-    /// As it is called; for a path it is encoded.
+    /// The exact name. It is encoded for a path.
     pub name: String,
     pub kind: String,
     pub size: String,
@@ -103,13 +103,13 @@ impl ArtifactRow {
         }
     }
 
-    /// The name for people.
+    /// Returns the name for people.
     pub fn shown(&self) -> String {
         clean::line(&self.name).into_owned()
     }
 }
 
-/// A count of bytes: `812 B`, `4.1 KiB`, `18 MiB`.
+/// Returns a size in bytes for people: `812 B`, `4.1 KiB`, `18 MiB`.
 pub fn bytes(count: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB"];
     let (mut whole, mut rest, mut unit) = (count, 0, "B");
@@ -126,7 +126,7 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
-/// One step of a run, whole.
+/// One step of a run with all details.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepView {
     pub index: u32,
@@ -175,10 +175,10 @@ fn what(step: &Step) -> String {
 pub struct Compared {
     pub a: String,
     pub b: String,
-    /// `/runs/…` of the other one.
+    /// The path `/runs/…` of the other run.
     pub link: String,
     pub common: u32,
-    /// Number, whether they are the same, and each side.
+    /// Number, whether both sides are equal, and each side.
     pub rows: Vec<(u32, bool, [Option<StepView>; 2])>,
 }
 

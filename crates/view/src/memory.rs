@@ -1,4 +1,4 @@
-//! What is remembered, with its source and whose word it is.
+//! The page of the memory: its texts, each with source and trust.
 
 use overmind_api::{MemoryItem, MemoryMatch, Timestamp};
 
@@ -15,18 +15,18 @@ pub struct MemoryRow {
     pub id: String,
     pub text: String,
     pub collection: String,
-    /// Whose word it is.
+    /// The kind of author.
     pub trust: Pill,
     pub author: String,
     /// The page of the run that stored it.
     pub run: Option<String>,
-    /// The event that it was taken from.
+    /// The event from which it was taken.
     pub event: Option<String>,
-    /// How well it matches, with two decimals; only of a search.
+    /// The score of a search result, with two decimals.
     pub score: Option<String>,
     pub created: When,
     pub expires: Option<When>,
-    /// Another item has taken its place.
+    /// Whether another item has replaced it.
     pub replaced: bool,
 }
 
@@ -48,14 +48,15 @@ impl MemoryRow {
         }
     }
 
-    /// One that a search found. What only fills up a blank query, or would read as 0.00, has no score.
+    /// Creates the row of a search result. Items of a blank query, and scores that would show as
+    /// 0.00, have no score.
     pub fn found(found: &MemoryMatch, now: Timestamp) -> Self {
         let score = (found.score >= 0.01).then(|| format!("{:.2}", found.score));
         Self { score, ..Self::new(&found.item, now) }
     }
 }
 
-/// A label of trust by tone and shape. A word that is not known is shown as untrusted.
+/// Returns a label of trust with tone and shape. An unknown label is shown as untrusted.
 fn trust(label: &str) -> Pill {
     let (tone, shape) = match label {
         "user" => (Tone::Good, "●"),

@@ -1,4 +1,4 @@
-//! The mesh: shared state as a tree, topics, messages, and who may do what.
+//! The page of the mesh: shared state as a tree, topics, messages and permissions.
 
 use overmind_api::{BlackboardEntry, Can, Letter, MeshAgent, Subscription, Timestamp};
 
@@ -24,9 +24,9 @@ fn value(value: &serde_json::Value) -> String {
 /// One line of the tree: a directory of keys, or a key with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BoardRow {
-    /// From 0, at the root.
+    /// Depth in the tree; the root has 0.
     pub depth: usize,
-    /// The last part of the key, with `/` behind it if it is a directory.
+    /// The last part of the key, with `/` at the end for a directory.
     pub name: String,
     pub entry: Option<BoardValue>,
 }
@@ -42,7 +42,7 @@ pub struct BoardValue {
     pub expires: Option<When>,
 }
 
-/// The entries, which are sorted by key, as a tree.
+/// Returns the entries, sorted by key, as a tree.
 pub fn tree(entries: &[BlackboardEntry], now: Timestamp) -> Vec<BoardRow> {
     let mut rows = Vec::new();
     let mut open: Vec<&str> = Vec::new();
@@ -106,11 +106,11 @@ impl LetterRow {
 pub struct MeshAgentRow {
     pub id: String,
     pub name: String,
-    /// What it has registered, separated by commas.
+    /// The capabilities that it has registered, separated by commas.
     pub capabilities: String,
     /// The topics that it has subscribed to, separated by commas.
     pub topics: String,
-    /// Messages that wait for it.
+    /// Number of messages that wait for it.
     pub waiting: u32,
 }
 
@@ -128,15 +128,15 @@ impl MeshAgentRow {
     }
 }
 
-/// Whether somebody may do something, and why.
+/// Whether somebody may perform an operation, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MayRow {
     pub pill: Pill,
     /// The question as a sentence.
     pub asked: String,
-    /// What decides.
+    /// The rule that decides.
     pub rule: String,
-    /// What would have to be granted.
+    /// The permission that is missing.
     pub ask_for: String,
 }
 

@@ -1,4 +1,4 @@
-//! The first page: who needs me, who works, what is done.
+//! The first page: what needs a person, which runs work, and which are done.
 
 use overmind_api::{InboxItem, InboxKind, Run, RunStatus, Timestamp};
 use serde_json::Value;
@@ -7,79 +7,79 @@ use crate::parts::{Pill, Tone, error_text, headline, money_at_most, status};
 use crate::when::When;
 use crate::{clean, span};
 
-/// Shortest and longest of what a row quotes, in characters.
+/// Longest quotation in a row, in characters.
 const QUOTE: usize = 200;
 
-/// Most runs of one fleet that stand by themselves.
+/// Most runs of one fleet that are listed individually.
 const FOLDED: usize = 3;
 
-/// What the page is made from.
+/// The data of the page.
 #[derive(Clone, Debug)]
 pub struct NowData {
     /// Open items of the inbox.
     pub inbox: Vec<InboxItem>,
-    /// Runs that have not ended, each with the last line that it wrote, if that is known.
+    /// Runs that have not ended, each with the last line of its output, if known.
     pub active: Vec<(Run, Option<String>)>,
     /// Runs that have ended, in any order.
     pub ended: Vec<Run>,
     /// Uids and names of fleets.
     pub fleets: Vec<(String, String)>,
-    /// US dollars spent today; `None` when unknown.
-    /// US dollars, and whether that is the most that it can have been.
+    /// US dollars spent today, and whether that is an upper bound; `None` if unknown.
     pub spent_today: Option<(f64, bool)>,
     pub now: Timestamp,
 }
 
-/// `/`: the three columns.
+/// The page `/` with its three columns.
 #[derive(Clone, Debug)]
 pub struct Now {
-    /// The highest risk first, then the oldest; runs at rest after all that keeps one from working.
+    /// Cards by risk, highest first, then by age, oldest first. Idle runs come after everything
+    /// that blocks a run.
     pub needs: Vec<Card>,
     pub working: Vec<Item>,
-    /// Runs of fleets of which more than `FOLDED` work; they do not stand in `working`.
+    /// Fleets with more than `FOLDED` active runs. These runs are not in `working`.
     pub folds: Vec<Fold>,
-    /// How many work, folded or not.
+    /// Number of active runs, including those in `folds`.
     pub at_work: usize,
-    /// What ended last comes first.
+    /// Ended runs, last ended first.
     pub done: Vec<Item>,
     pub spent_today: Option<String>,
 }
 
-/// How a card is answered.
+/// The form of a card's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Approve or deny, with a reason where one is wanted.
+    /// Approve or deny, with an optional reason.
     Consent,
-    /// Words.
+    /// A text.
     Words,
-    /// More of a limit, or the end of the run.
+    /// A higher limit, or the end of the run.
     Raise,
-    /// What comes next, to a run at rest; or its end.
+    /// A message to an idle run, or its end.
     Turn,
 }
 
-/// One thing that waits for a person.
+/// A card for one item that waits for a person.
 #[derive(Clone, Debug)]
 pub struct Card {
     /// The item's id.
     pub id: String,
-    /// The run's name, else the agent's.
+    /// The run's name, or else the agent's.
     pub title: String,
     pub agent: String,
-    /// `/runs/…`; `None` for what no run waits for.
+    /// The path `/runs/…`; `None` if no run waits for it.
     pub link: Option<String>,
     pub pill: Pill,
-    /// What would happen, as it would happen; empty for a question.
+    /// The exact action to approve; empty for a question.
     pub action: String,
-    /// The question, or why this needs consent.
+    /// The question, or why the action needs approval.
     pub text: String,
-    /// What the policy found: `curl: network`.
+    /// The effects that the policy found: `curl: network`.
     pub effects: Vec<String>,
     pub asked: When,
     pub answer: Answer,
-    /// Of a budget request: it is about tokens, not US dollars.
+    /// For a budget request: whether it is about tokens and not US dollars.
     pub tokens: bool,
-    /// Of a budget request: what was asked for; empty when unknown.
+    /// For a budget request: the requested amount; empty if unknown.
     pub amount: String,
 }
 
@@ -93,15 +93,15 @@ pub struct Item {
     pub pill: Pill,
     /// Its task, on one line.
     pub task: String,
-    /// The last line that it wrote, its answer, or its error; empty when there is none.
+    /// The last line of its output, its answer, or its error; empty if there is none.
     pub last: String,
     pub at: When,
-    /// How long it took, of one that has ended.
+    /// Its duration, if it has ended.
     pub took: Option<String>,
-    /// Absent as long as nothing was spent, and when a price is unknown.
+    /// Its cost; `None` if nothing was spent or a price is not known.
     pub cost: Option<String>,
     pub branch: Option<String>,
-    /// `◈ sandboxed`, with the level; `None` on the host itself.
+    /// `◈ sandboxed` with the level; `None` if it runs without a sandbox.
     pub sandbox: Option<String>,
     /// Whether its work waits for a decision.
     pub undecided: bool,
@@ -133,7 +133,7 @@ impl Now {
     }
 }
 
-/// What works, with the runs of one fleet in one line where there are many.
+/// Splits active runs into single rows and one fold for each fleet with many.
 fn fold(
     at_work: &[&(Run, Option<String>)],
     fleets: &[(String, String)],
@@ -157,15 +157,15 @@ fn fold(
     (folds, alone)
 }
 
-/// Runs of one fleet in one line.
+/// The runs of one fleet in one row.
 #[derive(Clone, Debug)]
 pub struct Fold {
     /// The fleet's uid.
     pub id: String,
     pub name: String,
-    /// `/resources/fleet/…`; `None` for a name that no fleet of the API has.
+    /// The path `/resources/fleet/…`; `None` if the API has no fleet of that name.
     pub link: Option<String>,
-    /// Each state that occurs, with how many have it.
+    /// Each state with the number of runs in it.
     pub states: Vec<(Pill, usize)>,
     pub cost: Option<String>,
     pub items: Vec<Item>,
@@ -203,7 +203,7 @@ fn weight(item: &InboxItem) -> u8 {
 }
 
 impl Card {
-    /// A run that has answered and waits for what comes next. `last`: the last line that it wrote.
+    /// Creates the card of an idle run. `last`: the last line of its output.
     pub fn resting(run: &Run, last: Option<&str>, now: Timestamp) -> Self {
         let item = Item::new(run, None, now);
         let said = run.final_answer.as_deref().or(last).unwrap_or_default();
@@ -223,7 +223,7 @@ impl Card {
         }
     }
 
-    /// `names`: ids of runs with their names.
+    /// Creates the card of an item. `names`: ids of runs with their names.
     pub fn new(item: &InboxItem, names: &[(String, String)], now: Timestamp) -> Self {
         let run = item.run_id.map(|id| id.to_string());
         let name = names.iter().find(|(id, _)| Some(id) == run.as_ref());
@@ -273,7 +273,7 @@ impl Card {
     }
 }
 
-/// What a refused call asked for. Dollars are rounded up to whole ones.
+/// Returns the amount that a refused call requested. Dollars are rounded up.
 fn amount(unit: &Value, asked: &Value) -> String {
     let tokens = unit.as_str().is_some_and(|unit| unit.contains("token"));
     match asked.as_f64() {
@@ -293,8 +293,8 @@ fn risk(risk: Option<&str>) -> Pill {
     }
 }
 
-/// What the actions of an approval touch (`ls: read /`), at most six of them. What touches nothing
-/// outside of its project is left out.
+/// Returns at most six effects of an approval's actions (`ls: read /`). Actions without effects
+/// outside of their project are left out.
 fn effects(details: &Value) -> Vec<String> {
     let actions = details.get("actions").and_then(Value::as_array);
     let line = |action: &Value| {

@@ -1,25 +1,25 @@
-//! Small parts that several pages share: states, money, what a call does.
+//! Parts that several pages share: states, money, summaries of calls.
 
 use overmind_api::RunStatus;
 use serde_json::Value;
 
 use crate::clean;
 
-/// What a part means. How it looks is the page's business.
+/// The meaning of a part. The page decides how it looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
     /// Nothing special.
     Flat,
     /// At work.
     Busy,
-    /// Waits for a person.
+    /// It waits for a person.
     Ask,
     Good,
     Bad,
 }
 
 impl Tone {
-    /// One word, as a class of a style sheet.
+    /// Returns the name as a class of a style sheet.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Flat => "flat",
@@ -31,7 +31,7 @@ impl Tone {
     }
 }
 
-/// A state: by tone and by shape, so that colour never stands alone.
+/// A state with a tone and a shape, so that it is readable without colour.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pill {
     pub tone: Tone,
@@ -61,17 +61,17 @@ pub fn status(status: RunStatus) -> Pill {
     Pill::new(tone, shape, text)
 }
 
-/// US dollars: cents from one cent on, below it as many digits as there are.
+/// Formats US dollars: with cents from one cent on, and below that with all digits.
 pub fn money(usd: f64) -> String {
     if usd == 0.0 || usd >= 0.01 { format!("${usd:.2}") } else { format!("${usd:.4}") }
 }
 
-/// US dollars of which some are the most that a call can have cost: `≤ $0.93`.
+/// Formats US dollars that may include an upper bound of a call's cost: `≤ $0.93`.
 pub(crate) fn money_at_most(usd: f64, at_most: bool) -> String {
     if at_most { format!("≤ {}", money(usd)) } else { money(usd) }
 }
 
-/// A count in groups of three digits: `12,480`.
+/// Formats a number in groups of three digits: `12,480`.
 pub fn thousands(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -84,7 +84,7 @@ pub fn thousands(count: u64) -> String {
     text
 }
 
-/// The argument that says what a call does, on one line; all arguments where none is known to.
+/// Returns the argument that describes a call best, on one line, or all arguments if there is none.
 /// At most 400 characters.
 pub fn headline(tool: &str, args: &Value) -> String {
     let key = match tool {
@@ -106,7 +106,7 @@ pub fn headline(tool: &str, args: &Value) -> String {
     clean::cut(&clean::line(text.trim()), 400).into_owned()
 }
 
-/// What an error says, without its wrapping: its message, else its code, else its JSON.
+/// Returns the text of an error: its message, else its code, else its JSON.
 pub fn error_text(error: &Value) -> String {
     let text = match error {
         Value::String(text) => text.clone(),

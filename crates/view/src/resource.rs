@@ -1,4 +1,4 @@
-//! Resources of any kind: a table by the columns of the kind, and one of them whole.
+//! The pages of resources: a table with the columns of the kind, and one resource.
 
 use overmind_api::{Event, KindView, Resource, ResourceOwned, Timestamp, kind_of, ritual_ticks};
 use serde_json::{Map, Value, json};
@@ -7,7 +7,7 @@ use crate::parts::{Pill, Tone};
 use crate::when::When;
 use crate::{FleetPanel, LogRow, clean, yaml};
 
-/// Most of a document that is shown, in characters.
+/// Longest document that is shown, in characters.
 const MOST: usize = 64_000;
 
 /// A kind in the list of kinds.
@@ -15,9 +15,9 @@ const MOST: usize = 64_000;
 pub struct KindRow {
     pub title: String,
     pub link: String,
-    /// Other words for it, separated by commas.
+    /// Other names of the kind, separated by commas.
     pub words: String,
-    /// Of one that is only shown: the commands that change it.
+    /// For a read-only kind: the commands that change its objects.
     pub changed_by: Option<String>,
 }
 
@@ -35,11 +35,11 @@ impl KindRow {
     }
 }
 
-/// `/resources/{kind}`.
+/// The page `/resources/{kind}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceTable {
     pub kind: KindRow,
-    /// Between name and age.
+    /// The columns between name and age.
     pub columns: Vec<String>,
     pub rows: Vec<ResourceRow>,
 }
@@ -53,7 +53,7 @@ pub struct ResourceRow {
 }
 
 impl ResourceRow {
-    /// The name for people.
+    /// Returns the name for people.
     pub fn shown(&self) -> String {
         clean::line(&self.name).into_owned()
     }
@@ -89,7 +89,7 @@ impl ResourceTable {
     }
 }
 
-/// What is so about a resource.
+/// A condition of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionRow {
     pub kind: String,
@@ -99,7 +99,7 @@ pub struct ConditionRow {
     pub since: Option<When>,
 }
 
-/// What exists for a resource.
+/// An object that a resource owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedRow {
     pub kind: String,
@@ -109,19 +109,19 @@ pub struct OwnedRow {
     pub created: When,
 }
 
-/// Of a resource that makes others by a schedule.
+/// The schedule of a resource that creates others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recurring {
     pub paused: bool,
-    /// The next times: in how long, and exactly when.
+    /// The next times, relative and exact.
     pub next: Vec<When>,
 }
 
-/// `/resources/{kind}/{name}`.
+/// The page `/resources/{kind}/{name}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourcePage {
     pub kind: String,
-    /// `/resources/{kind}`.
+    /// The path `/resources/{kind}`.
     pub table: String,
     pub name: String,
     pub desired: String,
@@ -129,17 +129,17 @@ pub struct ResourcePage {
     pub conditions: Vec<ConditionRow>,
     pub owned: Vec<OwnedRow>,
     pub events: Vec<LogRow>,
-    /// `key=value` each.
+    /// Labels as `key=value`.
     pub labels: Vec<String>,
     pub generation: u64,
     pub created: When,
     pub deleting: bool,
     /// The document that a person edits.
     pub document: String,
-    /// Of a kind that is only shown: the commands that change it.
+    /// For a read-only kind: the commands that change its objects.
     pub changed_by: Option<String>,
     pub recurring: Option<Recurring>,
-    /// Of a fleet; `None` until [`with_packs`](Self::with_packs).
+    /// The panel of a fleet; `None` until [`with_packs`](Self::with_packs) is called.
     pub fleet: Option<FleetPanel>,
 }
 
@@ -186,7 +186,7 @@ impl ResourcePage {
         }
     }
 
-    /// With what only a fleet has. `packs`: those that it owns.
+    /// Adds the panel of a fleet. `packs`: the packs that it owns.
     #[must_use]
     pub fn with_packs(mut self, fleet: &Resource, packs: &[Resource], now: Timestamp) -> Self {
         self.fleet = Some(FleetPanel::new(fleet, packs, now));
@@ -194,7 +194,7 @@ impl ResourcePage {
     }
 }
 
-/// A value as YAML, without characters that steer anything.
+/// Returns a value as YAML, without control characters.
 fn shown(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -203,7 +203,8 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// What a person edits of a resource. The version in it keeps two people from undoing each other.
+/// Returns the editable document of a resource. It contains the version, so that two people cannot
+/// overwrite each other's changes.
 fn document(one: &Resource) -> String {
     let meta = &one.metadata;
     let mut of = Map::new();

@@ -1,4 +1,4 @@
-//! One run: its head, and what can be done with it now.
+//! The page of one run: its summary and the possible actions.
 
 use overmind_api::{InboxItem, Run, SandboxLevel, Timestamp};
 
@@ -7,14 +7,14 @@ use crate::parts::{Pill, error_text, money_at_most, thousands};
 use crate::when::{When, span};
 use crate::{Item, clean};
 
-/// One fact of the head.
+/// One fact of the summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
     pub name: &'static str,
     pub value: String,
 }
 
-/// `/runs/{id}`.
+/// The page `/runs/{id}`.
 #[derive(Clone, Debug)]
 pub struct RunPage {
     pub id: String,
@@ -24,20 +24,20 @@ pub struct RunPage {
     pub task: String,
     pub started: When,
     pub facts: Vec<Fact>,
-    /// Its final answer, as it was given.
+    /// Its final answer, unchanged.
     pub answer: Option<String>,
     pub error: Option<String>,
-    /// What it waits for.
+    /// Cards of the items for which it waits.
     pub waits: Vec<Card>,
-    /// It has not ended, so it can be stopped.
+    /// Whether it has not ended, so that it can be stopped.
     pub active: bool,
-    /// Its agent is a program, so there is a log.
+    /// Whether its agent runs a program, so that there is a log.
     pub has_log: bool,
-    /// It has a worktree of its own, or had one.
+    /// Whether it has, or had, a worktree of its own.
     pub has_room: bool,
-    /// Its work waits for a decision.
+    /// Whether its work waits for a decision.
     pub undecided: bool,
-    /// What was decided over its work, in a sentence.
+    /// The decision about its work, in a sentence.
     pub decided: Option<String>,
 }
 
@@ -109,7 +109,7 @@ impl RunPage {
     }
 }
 
-/// The level, and whether it was measured.
+/// Returns the sandbox level, and whether it was measured.
 fn sandbox(run: &Run) -> String {
     match (run.sandbox, &run.attestation) {
         (SandboxLevel::None, _) => "none: on the host itself".to_owned(),

@@ -1,5 +1,5 @@
-//! Settings: providers of models and their keys, MCP servers, the policy and what it says to a call,
-//! API keys.
+//! The pages of settings: model providers and their keys, MCP servers, the policy with explained
+//! calls, and API keys.
 
 use overmind_api::{
     Key, PolicyExplained, PolicyStatus, ProviderKeyView, SecretInfo, Timestamp, VaultInfo,
@@ -10,28 +10,28 @@ use crate::clean;
 use crate::parts::{Pill, Tone};
 use crate::when::When;
 
-/// Longest line of a text from outside that is shown, in characters.
+/// Longest line of outside text that is shown, in characters.
 const LINE: usize = 300;
 
 fn line(text: &str) -> String {
     clean::cut(&clean::line(text), LINE).into_owned()
 }
 
-/// A provider of models. Its key is never in here: at most its last four characters are.
+/// A provider of models. It contains at most the last four characters of the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProviderRow {
     pub name: &'static str,
     pub pill: Pill,
     /// `…` and the last four characters; empty for a key of eight characters or fewer.
     pub ends: String,
-    /// `environment: OPENAI_API_KEY`; empty when it is not set.
+    /// The origin, `environment: OPENAI_API_KEY`; empty if the key is not set.
     pub source: String,
-    /// The secret of the vault that sets it.
+    /// The secret of the vault that sets the key.
     pub secret: String,
 }
 
 impl ProviderRow {
-    /// `id` is the provider as the API spells it.
+    /// Creates the row. `id` is the provider's name in the API.
     pub fn new(id: &str, name: &'static str, key: &ProviderKeyView) -> Self {
         let ends = key.masked.split_once("...").map_or("", |(_, end)| end);
         let (tone, shape, text) = match key.configured {
@@ -58,7 +58,7 @@ pub struct SecretRow {
     pub set: When,
     pub uses: String,
     pub used: Option<When>,
-    /// Why it cannot be used; empty when it can.
+    /// Why it cannot be used; empty if it can.
     pub problem: String,
 }
 
@@ -81,7 +81,8 @@ impl SecretRow {
     }
 }
 
-/// The vault in one line: whether it opens, and how its key is protected.
+/// Returns the state of the vault in one line: whether it is unlocked, and how its key is
+/// protected.
 pub fn vault(info: &VaultInfo) -> (Pill, String) {
     match (&info.locked, &info.protection) {
         (Some(why), _) => (Pill::new(Tone::Bad, "✕", "locked"), line(why)),
@@ -98,11 +99,11 @@ pub fn vault(info: &VaultInfo) -> (Pill, String) {
 pub struct ServerRow {
     pub id: String,
     pub pill: Pill,
-    /// What it runs or where it is.
+    /// Its command or its URL.
     pub runs: String,
-    /// Why it does not work; empty when it does.
+    /// Why it does not work; empty if it does.
     pub reason: String,
-    /// Some of its tools wait for an approval.
+    /// Whether some of its tools wait for approval.
     pub needs_approval: bool,
     pub tools: Vec<ToolRow>,
 }
@@ -113,19 +114,19 @@ pub struct ToolRow {
     pub name: String,
     pub pill: Pill,
     pub description: String,
-    /// The first characters of the hash of what it is offered as, and the whole hash.
+    /// The beginning of the hash of its present definition, and the whole hash.
     pub short: String,
     pub hash: String,
-    /// It is approved as it is.
+    /// Whether its present definition is approved.
     pub pinned: bool,
-    /// An approval is possible and missing.
+    /// Whether it can be approved and is not.
     pub pinnable: bool,
     /// What has changed since the approval, or why it is refused.
     pub detail: String,
 }
 
 impl ServerRow {
-    /// From one of the servers of `GET /api/settings/mcp/servers`.
+    /// Creates the row from a server of `GET /api/settings/mcp/servers`.
     pub fn new(server: &Value) -> Self {
         let text = |name: &str| line(server[name].as_str().unwrap_or_default());
         let state = text("state");
@@ -177,14 +178,14 @@ impl ToolRow {
     }
 }
 
-/// The policy that holds.
+/// The policy in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyRow {
     pub pill: Pill,
-    /// Where it comes from, in words.
+    /// Its source, in words.
     pub source: String,
     pub version: String,
-    /// Why the newest text of the file does not hold; empty when it does.
+    /// Why the newest content of the file is not in force; empty if it is.
     pub refused: String,
 }
 
@@ -207,17 +208,17 @@ impl PolicyRow {
     }
 }
 
-/// What the policy says to a call that nobody made.
+/// The policy's decision about a call that was not made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExplainedCall {
     pub pill: Pill,
     pub reason: String,
     pub rule: String,
     pub risk: String,
-    /// `fixer` at `namespace`.
+    /// The assumed agent and sandbox: `fixer` at `namespace`.
     pub assumed: String,
     pub actions: Vec<ExplainedAction>,
-    /// The answer to the model; empty when the call is allowed.
+    /// The answer to the model; empty if the call is allowed.
     pub advice: String,
     pub files: Vec<String>,
 }
@@ -226,9 +227,9 @@ pub struct ExplainedCall {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExplainedAction {
     pub pill: Pill,
-    /// The program with its arguments, after the wrappers around it: `sudo → rm -rf src`.
+    /// The program with its arguments, after its wrappers: `sudo → rm -rf src`.
     pub command: String,
-    /// `deletes src` and the like, one each.
+    /// Its effects, such as `deletes src`.
     pub touches: Vec<String>,
 }
 
@@ -284,11 +285,11 @@ pub struct KeyRow {
     pub name: String,
     pub role: &'static str,
     pub made: When,
-    /// It was made by a sign-in in a browser.
+    /// Whether a sign-in in a browser created it.
     pub sign_in: bool,
 }
 
-/// The keys that work, those of sign-ins last; and how many were revoked.
+/// The valid keys, with those of sign-ins last, and the number of revoked ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeysPage {
     pub keys: Vec<KeyRow>,

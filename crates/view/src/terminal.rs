@@ -1,20 +1,21 @@
-//! The terminal of a run whose agent is a program.
+//! The terminal of a run whose agent runs a program.
 
 use overmind_api::{Role, Run, RunStatus, SandboxLevel};
 
-/// `/runs/{id}/terminal`, beside the head that all pages of a run have.
+/// The part of the page `/runs/{id}/terminal` below the summary of the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TerminalPanel {
-    /// A program runs in a terminal now, so there is something to attach to.
+    /// Whether a program runs in a terminal now, so that one can attach to it.
     pub live: bool,
-    /// The visitor may type in it.
+    /// Whether the visitor may type in it.
     pub may_type: bool,
-    /// What the state means to who looks at it, in a sentence or two.
+    /// An explanation of the state, in a sentence or two.
     pub hint: &'static str,
 }
 
 impl TerminalPanel {
-    /// `terminal`: whether the agent's program has a terminal; `None` where that is not known.
+    /// Creates the panel. `terminal`: whether the agent's program has a terminal; `None` if
+    /// unknown.
     pub fn new(run: &Run, terminal: Option<bool>, role: Role) -> Self {
         let runs = run.process.as_ref().is_some_and(|process| process.pid.is_some());
         let live = runs && terminal != Some(false);

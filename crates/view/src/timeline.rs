@@ -1,5 +1,5 @@
-//! What a run did, entry by entry: turns, model calls with tokens, tool calls with their result,
-//! restarts and answers.
+//! The timeline of a run: turns, model calls with tokens, tool calls with results, restarts and
+//! answers.
 
 use overmind_api::{Event, ModelCall, Step, StepType, Timeline, TimelineData, Timestamp, ToolCall};
 use serde_json::Value;
@@ -8,10 +8,10 @@ use crate::clean;
 use crate::parts::{Tone, error_text, headline, thousands};
 use crate::when::{When, elapsed};
 
-/// Most of a result or of a model's words that an entry shows, in characters.
+/// Longest part of a result or answer that an entry shows, in characters.
 const MOST: usize = 6000;
 
-/// What an entry is, by shape and tone.
+/// The kind of an entry, as shape and tone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     pub tone: Tone,
@@ -24,31 +24,31 @@ pub struct Mark {
 pub struct Entry {
     /// Unique on the page and stable while the run grows.
     pub key: String,
-    /// A turn begins here: a heading.
+    /// Whether a turn begins here, so that the entry is a heading.
     pub turn: bool,
     pub mark: Mark,
-    /// The tool, the model, or what happened.
+    /// The tool, the model, or the event.
     pub what: String,
-    /// What exactly: a command, a file; empty where there is nothing to say.
+    /// The object, such as a command or a file; may be empty.
     pub subject: String,
-    /// Tokens, exit code, what was decided.
+    /// A note: tokens, exit code, or a decision.
     pub note: String,
-    /// Arguments, output, or words, in several lines; shown on demand.
+    /// Arguments, output or text in several lines, shown on demand.
     pub detail: String,
-    /// How long it took.
+    /// Its duration.
     pub took: String,
     pub at: When,
-    /// Share of the longest entry of the page, in percent.
+    /// Duration in percent of the longest entry of the page.
     pub share: u8,
 }
 
 impl Entry {
-    /// Whether the detail is short enough to be shown at once.
+    /// Returns whether the detail is short enough to be shown at once.
     pub fn open(&self) -> bool {
         self.detail.lines().count() <= 4 && self.detail.chars().count() <= 400
     }
 
-    /// How long the detail is: `12 lines`.
+    /// Returns the length of the detail: `12 lines`.
     pub fn lines(&self) -> String {
         match self.detail.lines().count() {
             1 => "1 line".to_owned(),
@@ -63,7 +63,7 @@ pub struct Story {
     pub entries: Vec<Entry>,
 }
 
-/// Makes the story of timeline entries in their order.
+/// Creates the story from timeline entries in their order.
 pub fn story(items: &[Timeline], now: Timestamp) -> Story {
     let mut entries: Vec<Entry> = Vec::new();
     let mut times: Vec<u64> = Vec::new();

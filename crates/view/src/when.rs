@@ -1,22 +1,22 @@
-//! Times as people read them.
+//! Formats times for people.
 
 use std::time::Duration;
 
 use overmind_api::Timestamp;
 
-/// A moment: how long ago it was, and exactly when.
+/// A time: how long ago, and exactly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct When {
     /// `4 min`, `just now`.
     pub ago: String,
     /// `2026-11-25 16:02:11 UTC`.
     pub exact: String,
-    /// RFC 3339, for machines.
+    /// The time in RFC 3339, for machines.
     pub stamp: String,
 }
 
 impl When {
-    /// `at`, seen from `now`. A moment that is still to come reads `just now`.
+    /// Formats `at` relative to `now`. A future time becomes `just now`.
     pub fn new(at: Timestamp, now: Timestamp) -> Self {
         let stamp = at.to_string();
         let day = stamp.get(..10).unwrap_or(&stamp);
@@ -29,13 +29,13 @@ impl When {
 }
 
 impl When {
-    /// A moment that is to come: `in 16 h`.
+    /// Formats a future time: `in 16 h`.
     pub fn until(at: Timestamp, now: Timestamp) -> Self {
         Self { ago: format!("in {}", span(at.since(now))), ..Self::new(at, now) }
     }
 }
 
-/// A length of time in one unit, rounded down: `41 s`, `18 min`, `3 h`, `2 d`.
+/// Formats a duration in one unit, rounded down: `41 s`, `18 min`, `3 h`, `2 d`.
 pub fn span(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 0..60 => format!("{seconds} s"),
@@ -45,7 +45,8 @@ pub fn span(time: Duration) -> String {
     }
 }
 
-/// The length of a step in milliseconds, with the precision that it deserves: `2 ms`, `8.4 s`, `4 min`.
+/// Formats the duration of a step in milliseconds with suitable precision: `2 ms`, `8.4 s`, `4
+/// min`.
 pub fn elapsed(ms: u64) -> String {
     match ms {
         0..1000 => format!("{ms} ms"),

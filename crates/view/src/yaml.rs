@@ -1,7 +1,7 @@
-//! JSON values as YAML 1.2 block style.
+//! Writes JSON values as YAML 1.2 in block style.
 //!
-//! A page of code in place of a library: only what JSON can say is written, and every text that
-//! any YAML reader could take for something else is quoted as JSON, which is valid YAML.
+//! This short module replaces a library: it writes only JSON values, and quotes every text that a
+//! YAML reader could read as something else. The quotes are those of JSON, which are valid YAML.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::clean;
 
-/// The value as YAML, with a line break at the end.
+/// Returns the value as YAML, with a line break at the end.
 pub fn to_string(value: &Value) -> String {
     let mut out = String::new();
     match value {
@@ -90,8 +90,9 @@ fn text(out: &mut String, text: &str) {
     }
 }
 
-/// Safe without quotes for readers of YAML 1.1 and 1.2: begins with a letter, `/` or `_`, holds
-/// only harmless characters, and is no word with a meaning. Numbers and times begin with digits.
+/// Returns whether a text is safe without quotes for readers of YAML 1.1 and 1.2: it begins with a
+/// letter, `/` or `_`, contains only harmless characters, and is no reserved word. Numbers and
+/// times begin with digits.
 fn is_plain(text: &str) -> bool {
     let words = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/' || c == '_')
