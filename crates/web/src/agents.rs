@@ -1,4 +1,4 @@
-//! `/agents/new` and `/agents/{id}`: making, changing, disabling and removing agents.
+//! `/agents/new` and `/agents/{id}`: creates, changes, disables and removes agents.
 
 use askama::Template;
 use http::{Method, StatusCode};
@@ -11,21 +11,21 @@ use crate::page::{Frame, Html, html, see_other};
 use crate::port::{Call, Refusal};
 use crate::site::Ask;
 
-/// The section that all of these belong to.
+/// The section of these pages.
 const SECTION: &str = "/agents";
-/// Most versions that are shown.
+/// Most versions that are listed.
 const VERSIONS: usize = 50;
 
-/// What stands in the form.
+/// The values in the form.
 #[derive(Debug, Default)]
 struct Typed {
     name: String,
     role: String,
     model: String,
-    /// Names, separated by commas.
+    /// Names of tools, separated by commas.
     tools: String,
     approvals: String,
-    /// One argument a line.
+    /// Arguments, one per line.
     argv: String,
     sandbox: String,
     effort: String,
@@ -48,7 +48,7 @@ impl Typed {
         }
     }
 
-    /// As a form shows it: without characters that steer anything. What is sent back unchanged
+    /// Fills the form from an agent, without control characters. A form that is sent back unchanged
     /// therefore changes nothing.
     fn from_agent(agent: &Agent) -> Self {
         let tokens = agent.max_output_tokens.map(|tokens| tokens.to_string());
@@ -77,14 +77,14 @@ impl Typed {
 #[template(path = "agent.html")]
 struct Page {
     frame: Frame,
-    /// `None` for a new one.
+    /// The agent's page; `None` for a new agent.
     page: Option<AgentPage>,
     link: String,
-    /// It is a program.
+    /// Whether it runs a program.
     program: bool,
     typed: Typed,
     sandboxes: Vec<(&'static str, bool)>,
-    /// What is wrong with a field, in words.
+    /// The mistakes in the fields.
     mistakes: Vec<String>,
     open: bool,
 }
@@ -96,7 +96,7 @@ struct Failed<'a> {
     mistakes: Vec<String>,
 }
 
-/// `/agents/new`.
+/// Shows the page `/agents/new`.
 pub(crate) fn fresh(ask: &Ask<'_>) -> Result<Html, Refusal> {
     new(ask, None)
 }
@@ -127,7 +127,7 @@ fn parts(
     }
 }
 
-/// `/agents/{id}`.
+/// Shows the page `/agents/{id}`.
 pub(crate) async fn one(ask: &Ask<'_>, id: &str) -> Result<Html, Refusal> {
     show(ask, id, None).await
 }
@@ -154,7 +154,7 @@ async fn show(ask: &Ask<'_>, id: &str, failed: Option<Failed<'_>>) -> Result<Htm
     Ok(html(status, &page))
 }
 
-/// Makes an agent, or changes the one of `id`.
+/// Creates an agent, or changes the one with `id`.
 pub(crate) async fn write(
     ask: &Ask<'_>,
     id: Option<&str>,
@@ -192,7 +192,8 @@ pub(crate) async fn write(
     }
 }
 
-/// What the API takes of a form. Of a change, the fields that differ from `agent`.
+/// Converts a form to a request of the API. For a change, it contains the fields that differ from
+/// `agent`.
 fn body(fields: &Fields, agent: Option<&Agent>) -> Result<Value, Refusal> {
     let typed = Typed::of(fields);
     let was = agent.map(Typed::from_agent).unwrap_or_default();
@@ -243,12 +244,12 @@ fn body(fields: &Fields, agent: Option<&Agent>) -> Result<Value, Refusal> {
     Ok(Value::Object(body))
 }
 
-/// The words of a program, one a line.
+/// Returns the arguments of a program, one per line.
 fn words(text: &str) -> Vec<&str> {
     text.lines().map(str::trim_end).filter(|word| !word.is_empty()).collect()
 }
 
-/// Disables an agent, enables it again, or removes it.
+/// Disables, enables or removes an agent.
 pub(crate) async fn act(ask: &Ask<'_>, id: &str, verb: &str) -> Result<Html, Refusal> {
     let base = format!("/api/agents/{}", encoded(id));
     let call = match verb {
@@ -273,7 +274,7 @@ pub(crate) async fn act(ask: &Ask<'_>, id: &str, verb: &str) -> Result<Html, Ref
     }
 }
 
-/// The page with what was refused, and the form as the agent is.
+/// Shows the agent's page again, with the refusal and the agent's present values.
 async fn shown_again(ask: &Ask<'_>, agent: &Agent, failed: Failed<'_>) -> Result<Html, Refusal> {
     let typed = Typed::from_agent(agent);
     let pairs = [

@@ -1,4 +1,4 @@
-//! Style and script, embedded in the program.
+//! Style sheets and scripts, embedded in the program.
 
 use std::sync::LazyLock;
 
@@ -18,7 +18,7 @@ const XTERM_STYLE: &str = include_str!("../assets/vendor/xterm/xterm.css");
 const XTERM_LICENCE: &str = include_str!("../assets/vendor/xterm/LICENSE");
 const ICON: &str = include_str!("../assets/icon.svg");
 
-/// Changes when one of them does: the pages name them with it, so browsers may keep them.
+/// A hash of all files. Pages add it to the names of files, so browsers may cache them.
 pub(crate) static VERSION: LazyLock<String> = LazyLock::new(|| {
     let mut hash = blake3::Hasher::new();
     hash.update(STYLE.as_bytes()).update(SCRIPT.as_bytes());
@@ -28,7 +28,7 @@ pub(crate) static VERSION: LazyLock<String> = LazyLock::new(|| {
     hash.finalize().to_hex().chars().take(12).collect()
 });
 
-/// The file of `/assets/{name}`.
+/// Returns the file of `/assets/{name}`.
 pub(crate) fn file(name: &str) -> Option<Html> {
     let (kind, text) = match name {
         "app.css" => ("text/css; charset=utf-8", STYLE),

@@ -1,4 +1,4 @@
-//! `/costs`: what was spent, what may be, and the emergency stop.
+//! `/costs`: costs, budgets, and the emergency stop.
 
 use askama::Template;
 use http::StatusCode;
@@ -16,7 +16,7 @@ use crate::site::Ask;
 struct Page {
     frame: Frame,
     page: CostsPage,
-    /// What was typed: scope, dollars, tokens.
+    /// The values in the form: scope, dollars, tokens.
     typed: (String, String, String),
 }
 
@@ -50,7 +50,7 @@ pub(crate) async fn show(
     Ok(html(status, &Page { frame, page, typed }))
 }
 
-/// Sets a budget or takes one away, stops everything or lets it go on.
+/// Sets or removes a budget, or starts or ends the emergency stop.
 pub(crate) async fn act(ask: &Ask<'_>, verb: &str, fields: &Fields) -> Result<Html, Refusal> {
     let call = match verb {
         "halt" => Ok(Call::post(

@@ -1,5 +1,5 @@
-//! What is done to a fleet on its page: the same changes of its spec that `overmind scale` and
-//! `overmind rollout` make.
+//! The actions on a fleet's page: the same changes of its spec that `overmind scale` and `overmind
+//! rollout` make.
 
 use http::StatusCode;
 use overmind_api::Resource;
@@ -10,16 +10,17 @@ use crate::lists::time;
 use crate::port::{Call, Refusal};
 use crate::site::Ask;
 
-/// Most revisions that are listed; a fleet keeps fewer.
+/// Most revisions that are read; a fleet keeps fewer.
 const PACKS: usize = 200;
 
-/// The packs of a fleet: one for each revision.
+/// Returns the packs of a fleet: one for each revision.
 pub(crate) async fn packs(ask: &Ask<'_>, fleet: &Resource) -> Result<Vec<Resource>, Refusal> {
     let target = format!("/api/resources/pack?owner={}&limit={PACKS}", fleet.metadata.uid);
     ask.port.call(ask.secret, Call::get(target)).await.value()
 }
 
-/// Scales, pauses, resumes, restarts, or goes back to a revision. `base`: the fleet's path in the API.
+/// Scales, pauses, resumes, restarts, or rolls back to a revision. `base`: the fleet's path in the
+/// API.
 pub(crate) async fn act(
     ask: &Ask<'_>,
     base: &str,
@@ -75,12 +76,12 @@ fn number(fields: &Fields, name: &str) -> Result<u64, Refusal> {
     })
 }
 
-/// Writes a resource with its spec changed. Its status is written meanwhile: then the change is made
-/// to what is there by then.
+/// Changes the spec of a resource. If its status was written meanwhile, the change is repeated on
+/// the new version.
 ///
 /// # Errors
 ///
-/// What the API refused.
+/// Returns the refusal of the API.
 pub(crate) async fn change(
     ask: &Ask<'_>,
     base: &str,

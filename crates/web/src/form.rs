@@ -1,14 +1,14 @@
-//! Forms, cookies and the token that proves that a form is ours.
+//! Forms, cookies, and the CSRF token of forms.
 
 use http::{HeaderMap, header};
 use subtle::ConstantTimeEq;
 
-/// Fields of a query or of a form, in their order.
+/// The fields of a query or of a form, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fields(Vec<(String, String)>);
 
 impl Fields {
-    /// Reads `a=b&c=d`. What is no UTF-8 is replaced.
+    /// Parses `a=b&c=d`. Invalid UTF-8 is replaced.
     pub(crate) fn parse(text: &str) -> Self {
         let pair = |part: &str| {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
@@ -17,17 +17,17 @@ impl Fields {
         Self(text.split('&').filter(|part| !part.is_empty()).map(pair).collect())
     }
 
-    /// The field's first value, trimmed; empty where there is none.
+    /// Returns the field's first value, trimmed; empty if there is none.
     pub(crate) fn get(&self, name: &str) -> &str {
         self.raw(name).trim()
     }
 
-    /// The same as it was sent.
+    /// Returns the field's first value, not trimmed.
     pub(crate) fn raw(&self, name: &str) -> &str {
         self.0.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
     }
 
-    /// All values of the field.
+    /// Returns all values of the field.
     pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
         self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
@@ -75,7 +75,7 @@ pub(crate) fn decoded(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A value for a query or a path segment.
+/// Encodes a value for a query or a path segment.
 pub(crate) fn encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -89,14 +89,15 @@ pub(crate) fn encoded(text: &str) -> String {
     out
 }
 
-/// A path of this server to go on to: begins with one slash, and holds nothing that a browser
-/// would read as another host. Anything else is `/`.
+/// Returns a path of this server for a redirect: it begins with one slash, and contains nothing
+/// that a browser would read as another host. Any other text becomes `/`.
 pub(crate) fn own_path(text: &str) -> &str {
     let plain = text.bytes().all(|b| b.is_ascii_graphic() && b != b'\\');
     if plain && text.starts_with('/') && !text.starts_with("//") { text } else { "/" }
 }
 
-/// The cookie's name. Browsers share cookies between the ports of a host, so the port is in it.
+/// Returns the cookie's name. It contains the port, because browsers share cookies between the
+/// ports of a host.
 pub(crate) fn cookie_name(headers: &HeaderMap) -> String {
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let port = host.rsplit_once(':').map_or("", |(_, port)| port);
@@ -104,7 +105,7 @@ pub(crate) fn cookie_name(headers: &HeaderMap) -> String {
     format!("overmind-{}", if digits { port } else { "0" })
 }
 
-/// The value of our cookie.
+/// Returns the value of the session cookie.
 pub(crate) fn cookie(headers: &HeaderMap) -> Option<String> {
     let name = cookie_name(headers);
     let all = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
@@ -113,20 +114,21 @@ pub(crate) fn cookie(headers: &HeaderMap) -> Option<String> {
     (!value.is_empty() && value.len() <= 256).then(|| value.to_owned())
 }
 
-/// `Set-Cookie` for a key, or for the end of one.
+/// Returns a `Set-Cookie` header that sets or removes a key.
 pub(crate) fn set_cookie(headers: &HeaderMap, value: &str, seconds: u64, secure: bool) -> String {
     let secure = if secure { "; Secure" } else { "" };
     let name = cookie_name(headers);
     format!("{name}={value}; HttpOnly; SameSite=Strict; Path=/; Max-Age={seconds}{secure}")
 }
 
-/// The token that each form carries: derived from the cookie's key, which no other site can read.
+/// Returns the CSRF token of a form, which is derived from the cookie's key. No other site can read
+/// that key.
 pub(crate) fn csrf(secret: &str) -> String {
     let key = blake3::derive_key("overmind dashboard csrf 1", secret.as_bytes());
     blake3::Hash::from_bytes(key).to_hex().to_string()
 }
 
-/// Whether a form is one of ours.
+/// Returns whether a form has the right CSRF token.
 pub(crate) fn is_ours(secret: &str, given: &str) -> bool {
     csrf(secret).as_bytes().ct_eq(given.as_bytes()).into()
 }

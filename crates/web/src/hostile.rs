@@ -1,5 +1,5 @@
-//! What agents write never becomes markup, a link, a script or a title: each text of a list, put
-//! wherever an agent can put one, on every page that shows it.
+//! Tests that texts of agents never become markup, a link, a script or a title: each text of a list
+//! is put wherever an agent can put one, on every page that shows it.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -129,7 +129,7 @@ const PAGES: &[&str] = &[
     "/settings/keys",
 ];
 
-/// A server of which every text is one and the same.
+/// A server that returns the same text in every text field.
 struct Says<'a>(&'a str);
 
 const AT: &str = "2026-11-25T16:00:00+00:00";
@@ -203,7 +203,7 @@ impl Says<'_> {
                 "max_output_tokens": null, "colony": id("col")})
     }
 
-    /// What the API answers; `None`: there is no such thing.
+    /// Returns the API's answer; `None` if the object does not exist.
     fn body(&self, path: &str, query: &str) -> Option<Value> {
         let said = self.0;
         let resource = json!({"apiVersion": "overmind/v1", "kind": "Session",
@@ -385,7 +385,7 @@ fn page(says: &str, path: &str) -> (StatusCode, String) {
     (page.status(), String::from_utf8(page.body().to_vec()).unwrap())
 }
 
-/// Each tag with the names of its attributes, and every link.
+/// Returns each tag with the names of its attributes, and every link.
 fn markup(page: &str) -> (BTreeSet<String>, Vec<String>) {
     let (mut tags, mut links) = (BTreeSet::new(), Vec::new());
     for part in page.split('<').skip(1) {
@@ -438,7 +438,7 @@ fn no_text_of_an_agent_becomes_markup_a_link_a_script_or_a_title() {
     }
 }
 
-/// A tag that is known but for a mark such as `open`.
+/// Returns whether a tag is known, apart from an attribute such as `open`.
 fn ours(tag: &str, known: &BTreeSet<String>) -> bool {
     known.contains(tag.trim_end_matches(" open")) || known.contains(&format!("{tag} open"))
 }

@@ -1,20 +1,21 @@
-//! The dashboard: pages over the view models of `overmind-view`, served by the server itself.
+//! The dashboard: pages for the view models of `overmind-view`, served by the server itself.
 //!
-//! It is a client of the API inside the process. A page knows the [`Port`] and nothing else of the
-//! server: what it shows it reads by the API, and what a form does it does by the API, with the
-//! identity of whoever signed in. So roles, limits and masking are decided in one place.
+//! It is an API client inside the server process. A page uses only the [`Port`]: it reads its data
+//! through the API, and forms call the API with the identity of the person who signed in. So roles,
+//! limits and masking are implemented in one place.
 //!
 //! ```text
 //! request → page or form? → cookie → visitor → (form: CSRF token) → API calls → view model → HTML
 //! ```
 //!
-//! * Every page reads and every form works without JavaScript. `assets/app.js` adds live updates
-//!   and keys.
-//! * Text of agents is text: templates escape it, view models have cleaned it, and the policy of
-//!   the pages ([`POLICY`]) allows no inline script or style.
-//! * The cookie holds a key that was minted for this sign-in. Nothing else is kept between requests.
+//! * Every page is readable and every form works without JavaScript. `assets/app.js` adds live
+//! updates and keyboard shortcuts.
+//! * Text of agents is never markup: view models clean it, templates escape it, and the content
+//! security policy of the pages ([`POLICY`]) allows no inline script or style.
+//! * The cookie contains a key that was created for this sign-in. No other state is kept between
+//! requests.
 //!
-//! Where to start: [`answer`]; `sections.rs` is the list that the navigation is made from.
+//! Where to start: [`answer`]. `sections.rs` contains the list of the sections in the navigation.
 
 mod agents;
 mod assets;

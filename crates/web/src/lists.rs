@@ -10,7 +10,7 @@ use crate::page::{Frame, Html, html};
 use crate::port::{Call, Refusal};
 use crate::site::Ask;
 
-/// Rows of a page.
+/// Rows per page.
 const ROWS: usize = 100;
 
 #[derive(Template)]
@@ -20,7 +20,7 @@ struct Runs {
     page: RunsPage,
     name: String,
     agent: String,
-    /// Each state, and whether it is chosen.
+    /// Each state, and whether it is selected.
     states: Vec<(&'static str, bool)>,
     filtered: bool,
     /// The query of the next page.
@@ -67,7 +67,7 @@ pub(crate) async fn runs(ask: &Ask<'_>) -> Result<Html, Refusal> {
     Ok(html(status, &Runs { frame, page, name, agent, states, filtered, next }))
 }
 
-/// The server's time; what is given where that may not be read.
+/// Returns the server's time, or the given time if the caller may not read it.
 pub(crate) async fn time(
     ask: &Ask<'_>,
     or: Option<overmind_api::Timestamp>,

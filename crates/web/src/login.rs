@@ -14,14 +14,15 @@ use crate::port::{Pass, Port, Refusal, SignIn, Visitor};
 struct Login {
     version: &'static str,
     notice: Option<String>,
-    /// Where to go on.
+    /// The path to open after the sign-in.
     next: String,
-    /// The form that was under way: where it goes, and its fields.
+    /// The path and fields of the form that was interrupted.
     kept_path: String,
     kept: String,
 }
 
-/// What a link shows: whoever sends somebody here decides nothing, for only the button signs in.
+/// The page of a sign-in link. Opening the link does nothing; only its button signs in, so the
+/// sender of a link cannot sign anybody in.
 #[derive(Template)]
 #[template(path = "invited.html")]
 struct Invited {
@@ -41,7 +42,7 @@ struct Resume {
     fields: Vec<(String, String)>,
 }
 
-/// The way in.
+/// The sign-in page.
 pub(crate) struct Door<'a> {
     pub(crate) port: &'a dyn Port,
     pub(crate) headers: &'a HeaderMap,
@@ -123,8 +124,8 @@ fn page(
     html(status, &login)
 }
 
-/// What somebody gets who is not signed in: the way in. Of a form that was sent nothing is lost: its
-/// fields wait in the page until the sign-in, and are sent after it.
+/// Returns the sign-in page for a visitor who is not signed in. The fields of an interrupted form
+/// are kept in the page, and are sent after the sign-in.
 pub(crate) fn asked(had_cookie: bool, refusal: &Refusal, parts: &Parts, fields: Fields) -> Html {
     let path = parts.uri.path_and_query().map_or("/", |whole| whole.as_str());
     if parts.method != Method::POST {

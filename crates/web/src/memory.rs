@@ -1,4 +1,4 @@
-//! `/memory`: what is remembered; search, add, forget.
+//! `/memory`: searches, adds and removes items of the memory.
 
 use askama::Template;
 use http::StatusCode;
@@ -11,10 +11,10 @@ use crate::page::{Frame, Html, html, see_other};
 use crate::port::{Call, Refusal};
 use crate::site::Ask;
 
-/// Items of a page of the list, and of a search.
+/// Items per page of the list and of a search.
 const ROWS: usize = 100;
 const FOUND: u32 = 50;
-/// Whose word an item may be.
+/// The kinds of authors.
 const TRUST: [&str; 4] = ["user", "agent", "tool", "untrusted"];
 
 #[derive(Template)]
@@ -24,19 +24,19 @@ struct Page {
     rows: Vec<MemoryRow>,
     query: String,
     collection: String,
-    /// Something was searched for.
+    /// Whether the page shows a search.
     searched: bool,
     /// The query of the next page.
     next: Option<String>,
-    /// What was typed: collection, text, seconds.
+    /// The values in the form: collection, text, seconds.
     typed: (String, String, String),
-    /// Whose word it is, and whether it is chosen.
+    /// Each kind of author, and whether it is selected.
     trust: Vec<(&'static str, bool)>,
-    /// The form to add one is open.
+    /// Whether the form for a new item is open.
     open: bool,
 }
 
-/// `/memory`.
+/// Shows the page `/memory`.
 pub(crate) async fn show(
     ask: &Ask<'_>,
     failed: Option<(Refusal, &Fields)>,
@@ -109,18 +109,18 @@ pub(crate) async fn add(ask: &Ask<'_>, fields: &Fields) -> Result<Html, Refusal>
     }
 }
 
-/// Forgets an item for good.
+/// Removes an item for good.
 pub(crate) async fn forget(ask: &Ask<'_>, id: &str) -> Result<Html, Refusal> {
     let call = Call::delete(format!("/api/memory/{}", encoded(id)));
     ask.port.call(ask.secret, call).await.check()?;
     Ok(see_other("/memory?did=forgotten"))
 }
 
-/// What the API takes of a form.
+/// Converts a form to a request of the API.
 ///
 /// # Errors
 ///
-/// A text without a letter, and seconds that are no number.
+/// Returns the mistake if the text is blank or the seconds are not a number.
 fn draft(fields: &Fields) -> Result<Value, Refusal> {
     let wrong = |message: &str| Refusal {
         status: StatusCode::UNPROCESSABLE_ENTITY,

@@ -1,4 +1,4 @@
-//! `/board`: the mesh. Shared state, agents with their topics, messages, who may do what and why.
+//! `/board`: the mesh, with shared state, agents and their topics, messages, and permissions.
 
 use askama::Template;
 use http::StatusCode;
@@ -10,10 +10,10 @@ use crate::page::{Frame, Html, html};
 use crate::port::{Call, Refusal};
 use crate::site::Ask;
 
-/// Keys and messages of a page.
+/// Keys and messages per page.
 const KEYS: usize = 500;
 const LETTERS: usize = 50;
-/// What the permissions are about.
+/// The operations that permissions name.
 const VERBS: [&str; 8] =
     ["message", "publish", "subscribe", "read", "write", "api", "model", "spawn"];
 
@@ -26,15 +26,15 @@ struct Page {
     /// The query of the next page of keys.
     next: Option<String>,
     agents: Vec<MeshAgentRow>,
-    /// The agent whose messages are shown, and they.
+    /// The agent whose messages are shown, and the messages.
     mailbox: Option<(String, Vec<LetterRow>)>,
     verbs: Vec<(&'static str, bool)>,
-    /// What was asked: who, and about what.
+    /// The question about permissions: the agent and the operation.
     asked: (String, String),
     may: Option<MayRow>,
 }
 
-/// `/board`.
+/// Shows the page `/board`.
 pub(crate) async fn show(ask: &Ask<'_>) -> Result<Html, Refusal> {
     let now = crate::lists::time(ask, None).await;
     let prefix = ask.query.get("prefix");

@@ -1,4 +1,4 @@
-//! `/`: what needs you, who works, what is done; and the answers to what needs you.
+//! `/`: what needs a person, which runs work, and which are done; also the answers to items.
 
 use askama::Template;
 use http::StatusCode;
@@ -11,12 +11,12 @@ use crate::page::{self, Frame, Html, html, see_other};
 use crate::port::{Call, Refusal};
 use crate::site::Ask;
 
-/// Most runs of each column.
+/// Most runs in each column.
 const WORKING: usize = 60;
 const DONE: usize = 15;
-/// Of so many that were made last, those that ended last are shown.
+/// Number of newest runs among which the last ended ones are searched.
 const ENDED: usize = 300;
-/// Of the end of a log, for its last line.
+/// Bytes at the end of a log that are read for its last line.
 const TAIL: usize = 16 << 10;
 
 #[derive(Template)]
@@ -24,7 +24,7 @@ const TAIL: usize = 16 << 10;
 struct Page {
     frame: Frame,
     now: Now,
-    /// What was typed into the card of this id.
+    /// The id of a card, and the text that was typed into it.
     draft: (String, String),
 }
 
@@ -73,7 +73,7 @@ pub(crate) async fn show(
     Ok(html(code, &Page { frame, now, draft }))
 }
 
-/// Uids and names of the fleets, where a run was started for a resource.
+/// Returns uids and names of the fleets, if any run was started for a resource.
 async fn fleets(ask: &Ask<'_>, active: &[Run]) -> Vec<(String, String)> {
     if active.iter().all(|run| run.owner.is_none()) {
         return Vec::new();
@@ -83,8 +83,8 @@ async fn fleets(ask: &Ask<'_>, active: &[Run]) -> Vec<(String, String)> {
     all.into_iter().map(|one| (one.metadata.uid, one.metadata.name)).collect()
 }
 
-/// The runs that ended last. Runs are listed by when they were made, and the full form of one holds
-/// all that it answered: so the order is found by the short form.
+/// Returns the runs that ended last. Lists are sorted by creation, and the full form of a run
+/// contains its whole answer, so the order is computed from the short form.
 async fn ended(ask: &Ask<'_>) -> Result<Vec<Run>, Refusal> {
     let target = format!("/api/runs?view=basic&limit={ENDED}&status=succeeded,failed,canceled");
     let mut rows: Vec<RunBasic> = ask.port.call(ask.secret, Call::get(target)).await.value()?;
@@ -98,7 +98,7 @@ async fn ended(ask: &Ask<'_>) -> Result<Vec<Run>, Refusal> {
     Ok(ended)
 }
 
-/// The last line of what a command wrote.
+/// Returns the last line of a command's output.
 async fn last_line(ask: &Ask<'_>, id: &str) -> Option<String> {
     let call = Call::get(format!("/api/runs/{id}/log?tail=3&strip=true&notes=false")).most(TAIL);
     let reply = ask.port.call(ask.secret, call).await;
@@ -108,7 +108,7 @@ async fn last_line(ask: &Ask<'_>, id: &str) -> Option<String> {
     text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned)
 }
 
-/// What needs somebody, as `{"items": [{"id", "title"}]}`, for the script that counts it.
+/// Returns the open items as `{"items": [{"id", "title"}]}`, for the script that counts them.
 pub(crate) async fn count(ask: &Ask<'_>) -> Result<Html, Refusal> {
     let call = Call::get("/api/inbox?limit=100");
     let inbox: Vec<InboxItem> = ask.port.call(ask.secret, call).await.value()?;
@@ -123,7 +123,7 @@ pub(crate) async fn count(ask: &Ask<'_>) -> Result<Html, Refusal> {
     Ok(page::json(&json!({"items": asked.chain(rests).collect::<Vec<_>>()})))
 }
 
-/// Answers one item, and goes back to where the form stood.
+/// Answers one item, and returns to the page of the form.
 pub(crate) async fn decide(ask: &Ask<'_>, id: &str, fields: &Fields) -> Result<Html, Refusal> {
     let body = match decision(fields) {
         Ok(body) => body,
@@ -137,7 +137,7 @@ pub(crate) async fn decide(ask: &Ask<'_>, id: &str, fields: &Fields) -> Result<H
     }
 }
 
-/// The page once more, with what was typed.
+/// Shows the page again with the typed values.
 async fn again(
     ask: &Ask<'_>,
     refusal: Refusal,

@@ -1,4 +1,4 @@
-//! What all pages share: the frame around them and the headers of an answer.
+//! The common parts of all pages: the frame, and the headers of an answer.
 
 use askama::Template;
 use bytes::Bytes;
@@ -10,10 +10,10 @@ use crate::form;
 use crate::port::{Refusal, Visitor};
 use crate::sections::SECTIONS;
 
-/// An answer with a whole body.
+/// An answer with a complete body.
 pub(crate) type Html = http::Response<Bytes>;
 
-/// What the pages may load and do: nothing inline, nothing from elsewhere.
+/// The content security policy: pages may load nothing inline and nothing from elsewhere.
 pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
      img-src 'self' data:; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; \
      base-uri 'none'";
@@ -25,17 +25,18 @@ pub(crate) struct Frame {
     pub(crate) nav: Vec<Nav>,
     pub(crate) name: String,
     pub(crate) role: &'static str,
-    /// Of what the visitor may do: runs, other things, what holds for all.
+    /// The visitor's rights: to act on runs, to change other objects, and to change global
+    /// settings.
     pub(crate) acts: bool,
     pub(crate) changes: bool,
     pub(crate) rules: bool,
     pub(crate) csrf: String,
-    /// What went wrong with the last form.
+    /// The error of the last form.
     pub(crate) notice: Option<String>,
-    /// What was done.
+    /// The result of the last form.
     pub(crate) said: Option<String>,
     pub(crate) version: &'static str,
-    /// The run that the page is about, for the script.
+    /// The run of the page, for the script.
     pub(crate) run: String,
 }
 
@@ -48,7 +49,7 @@ pub(crate) struct Nav {
 }
 
 impl Frame {
-    /// `here`: the path of the section that the page belongs to.
+    /// Creates the frame. `here`: the path of the section to which the page belongs.
     pub(crate) fn new(
         title: impl Into<String>,
         here: &str,
@@ -80,7 +81,7 @@ impl Frame {
     }
 }
 
-/// A page, with the headers that all pages have.
+/// Renders a page with the common headers.
 pub(crate) fn html(status: StatusCode, template: &impl Template) -> Html {
     let (status, text) = match template.render() {
         Ok(text) => (status, text),
@@ -101,7 +102,7 @@ pub(crate) fn html(status: StatusCode, template: &impl Template) -> Html {
     response
 }
 
-/// Data for one of our scripts.
+/// Returns JSON for one of the dashboard's scripts.
 pub(crate) fn json(value: &serde_json::Value) -> Html {
     let mut response = http::Response::new(Bytes::from(value.to_string()));
     let headers = response.headers_mut();
@@ -112,7 +113,7 @@ pub(crate) fn json(value: &serde_json::Value) -> Html {
     response
 }
 
-/// Sends the browser on after a form, so that reloading repeats nothing.
+/// Redirects the browser after a form, so that reloading repeats nothing.
 pub(crate) fn see_other(path: &str) -> Html {
     let mut response = http::Response::new(Bytes::new());
     *response.status_mut() = StatusCode::SEE_OTHER;
@@ -130,7 +131,7 @@ struct Trouble {
     message: String,
 }
 
-/// A page that cannot be shown, and why.
+/// Renders the page for a request that failed, with the reason.
 pub(crate) fn trouble(visitor: &Visitor, secret: &str, refusal: &Refusal) -> Html {
     let frame = Frame::new("Not shown", "", visitor, secret, None);
     let (status, message) = (refusal.status.as_u16(), clean::block(&refusal.message).into_owned());

@@ -1,4 +1,4 @@
-//! What the pages need of the server.
+//! The port through which pages use the server.
 
 use std::pin::Pin;
 
@@ -11,30 +11,31 @@ use serde_json::Value;
 /// A future of a port.
 pub type Fut<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// The server, as the pages see it.
+/// The server as the pages use it.
 pub trait Port: Send + Sync {
-    /// Who holds the key of a cookie.
+    /// Returns the owner of a cookie's key.
     fn visitor<'a>(&'a self, secret: &'a str) -> Fut<'a, Result<Visitor, Refusal>>;
 
-    /// Whom the code of a link signs in. The code is not used up.
+    /// Returns the person whom the code of a link would sign in. Does not use up the code.
     fn invited<'a>(&'a self, code: &'a str) -> Fut<'a, Result<Visitor, Refusal>>;
 
-    /// Proves an identity and mints a short-lived key of the same name and role for a cookie.
+    /// Verifies an identity, and creates a short-lived key with the same name and role for a
+    /// cookie.
     fn sign_in<'a>(&'a self, by: SignIn<'a>) -> Fut<'a, Result<Pass, Refusal>>;
 
-    /// Revokes the key of a cookie. Whatever it opened is closed.
+    /// Revokes the key of a cookie, and closes its streams.
     fn sign_out<'a>(&'a self, secret: &'a str) -> Fut<'a, Result<(), Refusal>>;
 
-    /// Calls the API as the holder of `secret`.
+    /// Calls the API with the key `secret`.
     fn call<'a>(&'a self, secret: &'a str, call: Call) -> Fut<'a, Reply>;
 }
 
-/// How somebody signs in.
+/// The proof of identity for a sign-in.
 #[derive(Clone, Copy)]
 pub enum SignIn<'a> {
     /// With an API key or the admin token.
     Key(&'a str),
-    /// With the code of a link that is valid once, for a minute.
+    /// The code of a link, which is valid once and for one minute.
     Code(&'a str),
 }
 
@@ -47,7 +48,7 @@ impl std::fmt::Debug for SignIn<'_> {
     }
 }
 
-/// Who looks at a page.
+/// The person who looks at a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Visitor {
     pub name: String,
@@ -55,19 +56,19 @@ pub struct Visitor {
 }
 
 impl Visitor {
-    /// May start and end runs and answer what waits.
+    /// Returns whether the visitor may start and end runs and answer items.
     pub fn acts(&self) -> bool {
         matches!(self.role, Role::Runs | Role::Operator | Role::Admin)
     }
 }
 
 impl Visitor {
-    /// May make and change things: agents, resources, what becomes of work.
+    /// Returns whether the visitor may change agents and resources, and decide about work.
     pub fn changes(&self) -> bool {
         matches!(self.role, Role::Operator | Role::Admin)
     }
 
-    /// May set what holds for all.
+    /// Returns whether the visitor may change global settings.
     pub fn rules(&self) -> bool {
         self.role == Role::Admin
     }
@@ -76,7 +77,7 @@ impl Visitor {
 /// A key for a cookie.
 pub struct Pass {
     pub secret: String,
-    /// Seconds until it ends.
+    /// Seconds until it expires.
     pub seconds: u64,
 }
 
@@ -86,7 +87,7 @@ impl std::fmt::Debug for Pass {
     }
 }
 
-/// Why somebody was not let in.
+/// Why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub status: StatusCode,
@@ -97,14 +98,14 @@ pub struct Refusal {
 #[derive(Clone, Debug)]
 pub struct Call {
     pub method: Method,
-    /// Path and query.
+    /// The path and the query.
     pub target: String,
     pub body: Option<Value>,
-    /// Most bytes of the answer that are read; what is longer is cut.
+    /// Most bytes of the answer that are read. A longer answer is cut.
     pub most: usize,
 }
 
-/// Most bytes of an answer in JSON.
+/// Most bytes of a JSON answer.
 const MOST: usize = 16 << 20;
 
 impl Call {
@@ -128,7 +129,7 @@ impl Call {
         Self { method: Method::DELETE, target: target.into(), body: None, most: MOST }
     }
 
-    /// Reads at most so many bytes.
+    /// Sets the most bytes of the answer that are read.
     #[must_use]
     pub fn most(mut self, most: usize) -> Self {
         self.most = most;
@@ -136,21 +137,21 @@ impl Call {
     }
 }
 
-/// What the API answered.
+/// The API's answer.
 #[derive(Clone, Debug)]
 pub struct Reply {
     pub status: StatusCode,
-    /// The `Link` header: where the next page is.
+    /// The `Link` header, which contains the next page.
     pub link: Option<String>,
     pub body: Bytes,
 }
 
 impl Reply {
-    /// The value of a success.
+    /// Returns the value of a successful answer.
     ///
     /// # Errors
     ///
-    /// What the API refused, in its words.
+    /// Returns the refusal of the API.
     pub fn value<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
         self.check()?;
         serde_json::from_slice(&self.body).map_err(|err| Refusal {
@@ -159,11 +160,11 @@ impl Reply {
         })
     }
 
-    /// Whether it succeeded.
+    /// Checks that the call succeeded.
     ///
     /// # Errors
     ///
-    /// What the API refused, in its words.
+    /// Returns the refusal of the API.
     pub fn check(&self) -> Result<(), Refusal> {
         if self.status.is_success() {
             return Ok(());
@@ -175,7 +176,7 @@ impl Reply {
         Err(Refusal { status: self.status, message })
     }
 
-    /// The cursor of the next page.
+    /// Returns the cursor of the next page.
     pub fn next(&self) -> Option<&str> {
         let (_, rest) = self.link.as_deref()?.split_once("cursor=")?;
         let end = rest.find(['&', '>']).unwrap_or(rest.len());

@@ -1,4 +1,4 @@
-//! `/resources`: every kind by its view model alone.
+//! `/resources`: pages for resources of every kind, from the general view model.
 
 use askama::Template;
 use http::StatusCode;
@@ -14,13 +14,13 @@ use crate::page::{Frame, Html, html, see_other};
 use crate::port::{Call, Refusal};
 use crate::site::Ask;
 
-/// Rows of a page.
+/// Rows per page.
 const ROWS: usize = 200;
-/// The section that all of these belong to.
+/// The section of these pages.
 const SECTION: &str = "/resources";
-/// Kinds whose replicas and revisions are changed on their page.
+/// The kinds whose replicas and revisions can be changed on their page.
 const FLEETS: [&str; 2] = ["fleet", "lineage"];
-/// Most that one document may weigh; see [`documents::MAX_WEIGHT`].
+/// Largest weight of one document; see [`documents::MAX_WEIGHT`].
 const WEIGHT: usize = 4 << 20;
 
 #[derive(Template)]
@@ -35,7 +35,7 @@ async fn kinds_of(ask: &Ask<'_>) -> Result<Vec<KindView>, Refusal> {
     ask.port.call(ask.secret, Call::get("/api/kinds")).await.value()
 }
 
-/// The kind of a path: by any of its words.
+/// Returns the kind for any of its names in a path.
 async fn kind(ask: &Ask<'_>, word: &str) -> Result<KindView, Refusal> {
     let kinds = kinds_of(ask).await?;
     let is = |kind: &KindView| {
@@ -47,7 +47,7 @@ async fn kind(ask: &Ask<'_>, word: &str) -> Result<KindView, Refusal> {
     })
 }
 
-/// `/resources`: the kinds.
+/// Shows the page `/resources` with all kinds.
 pub(crate) async fn kinds(ask: &Ask<'_>) -> Result<Html, Refusal> {
     let kinds = kinds_of(ask).await?;
     let (shown, declared): (Vec<_>, Vec<_>) =
@@ -63,12 +63,12 @@ struct Table {
     table: ResourceTable,
     selector: String,
     next: Option<String>,
-    /// A new one: what was typed, and what is wrong with it.
+    /// The typed document of a new resource. Its mistakes are in `mistakes`.
     document: String,
     mistakes: Vec<String>,
 }
 
-/// `/resources/{kind}`: a table by the columns of the kind.
+/// Shows the page `/resources/{kind}`: a table with the columns of the kind.
 pub(crate) async fn table(
     ask: &Ask<'_>,
     word: &str,
@@ -118,11 +118,11 @@ struct One {
     link: String,
     document: String,
     mistakes: Vec<String>,
-    /// The editor is open.
+    /// Whether the editor is open.
     open: bool,
 }
 
-/// `/resources/{kind}/{name}`.
+/// Shows the page `/resources/{kind}/{name}`.
 pub(crate) async fn one(
     ask: &Ask<'_>,
     word: &str,
@@ -156,11 +156,11 @@ pub(crate) async fn one(
     Ok(html(status, &One { frame, page, link, document, mistakes, open }))
 }
 
-/// What came of a document.
+/// The result of checking or applying a document.
 pub(crate) struct Checked {
     status: StatusCode,
     said: Option<String>,
-    /// `3:5: spec.schedule …` each.
+    /// The mistakes, such as `3:5: spec.schedule …`.
     mistakes: Vec<String>,
 }
 
@@ -170,7 +170,7 @@ impl Checked {
     }
 }
 
-/// Sends a document: to be looked at, or to be applied. `Ok(name)`: it was applied.
+/// Sends a document, either for a check or to apply it. `Ok(name)`: it was applied.
 async fn apply(ask: &Ask<'_>, text: &str, check: bool) -> Result<(String, String), Checked> {
     let wrong = StatusCode::UNPROCESSABLE_ENTITY;
     let mut weight = WEIGHT;
@@ -214,7 +214,7 @@ async fn apply(ask: &Ask<'_>, text: &str, check: bool) -> Result<(String, String
     Ok((resource.kind.to_ascii_lowercase(), resource.metadata.name))
 }
 
-/// A form with a document, of one resource or for a new one.
+/// Handles the form with the document of an existing or a new resource.
 pub(crate) async fn write(
     ask: &Ask<'_>,
     kind: &str,
@@ -231,7 +231,7 @@ pub(crate) async fn write(
     }
 }
 
-/// Deletes one; pauses a ritual, resumes it or starts it now; or does to a fleet what [`fleet::act`] does.
+/// Deletes a resource; pauses, resumes or starts a ritual; or performs an action of [`fleet::act`].
 pub(crate) async fn act(
     ask: &Ask<'_>,
     word: &str,
@@ -265,7 +265,7 @@ pub(crate) async fn act(
     Ok(see_other(&here))
 }
 
-/// A quest of the ritual's, named by the second, as `overmind cron run` makes one.
+/// Creates a quest of the ritual, named after the present second, as `overmind cron run` does.
 async fn run_now(ask: &Ask<'_>, ritual: &Resource) -> Result<String, Refusal> {
     let now = crate::lists::time(ask, Some(ritual.metadata.creation_timestamp)).await;
     let second = now.as_micros().div_euclid(1_000_000);

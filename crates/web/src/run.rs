@@ -1,4 +1,4 @@
-//! `/runs/{id}`: what one run did, and what can be done with it.
+//! `/runs/{id}`: the timeline of a run, and the actions on it.
 
 use askama::Template;
 use http::StatusCode;
@@ -11,18 +11,18 @@ use crate::page::{Frame, Html, html, see_other};
 use crate::port::{Call, Refusal};
 use crate::site::Ask;
 
-/// Events of a page of the timeline.
+/// Events per page of the timeline.
 const WINDOW: u64 = 400;
-/// The largest part of a timeline or a log that is read at once, in bytes.
+/// Largest part of a timeline or a log that is read at once, in bytes.
 const MOST: usize = 4 << 20;
 const LOG: usize = 64 << 10;
 
-/// What stands above each page of a run.
+/// The summary at the top of each page of a run.
 pub(crate) struct Head {
     pub(crate) run: RunPage,
     /// Title, path and whether it is the page that is shown.
     pub(crate) tabs: Vec<(&'static str, String, bool)>,
-    /// What was typed, if it could not be sent.
+    /// The typed values, if they could not be sent.
     pub(crate) draft: (String, String),
 }
 
@@ -36,7 +36,7 @@ const TABS: &[(&str, &str)] = &[
     ("replay", "Replay"),
 ];
 
-/// A run and the frame of a page of it. Also says what time it is.
+/// Returns a run, the frame of a page of it, and the present time.
 pub(crate) async fn head(
     ask: &Ask<'_>,
     id: &str,
@@ -77,7 +77,8 @@ pub(crate) async fn head(
     Ok((frame, head, run, now))
 }
 
-/// The id of the newest run with this name; `None` where it is an id already, or nothing.
+/// Returns the id of the newest run with this name; `None` if it is an id already, or no run has
+/// the name.
 pub(crate) async fn id_of(ask: &Ask<'_>, name: &str) -> Option<String> {
     // An id has an underscore.
     let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
@@ -95,11 +96,11 @@ struct Page {
     frame: Frame,
     head: Head,
     story: Story,
-    /// The query of the part before this one.
+    /// The query of the earlier part.
     earlier: Option<String>,
-    /// This is not the end.
+    /// Whether this is not the latest part.
     old: bool,
-    /// The end of what its command wrote.
+    /// The end of its command's output.
     log: String,
 }
 
@@ -133,8 +134,8 @@ pub(crate) async fn show(
     Ok(html(status, &page))
 }
 
-/// The number of the run's last event. Runs have up to some hundred thousand: the number is
-/// searched for, so that a page costs a handful of rows.
+/// Returns the number of the run's last event. A run may have several hundred thousand, so this is
+/// a binary search that reads only a few rows.
 pub(crate) async fn last_event(ask: &Ask<'_>, base: &str) -> Result<u64, Refusal> {
     let any_after = async |seq: u64| {
         let call = Call::get(format!("{base}/events?limit=1&cursor={seq}"));
@@ -152,7 +153,8 @@ pub(crate) async fn last_event(ask: &Ask<'_>, base: &str) -> Result<u64, Refusal
     Ok(high)
 }
 
-/// The entries after one event, up to another. What is longer than [`MOST`] is cut at an entry.
+/// Returns the entries after one event, up to another. The result is cut after an entry if it is
+/// longer than [`MOST`].
 async fn timeline(
     ask: &Ask<'_>,
     base: &str,
@@ -191,7 +193,7 @@ pub(crate) async fn log(ask: &Ask<'_>, base: &str) -> String {
     }
 }
 
-/// Stops, kills, or says more.
+/// Stops or kills a run, or sends a message to it.
 pub(crate) async fn act(
     ask: &Ask<'_>,
     id: &str,

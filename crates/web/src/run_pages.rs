@@ -1,4 +1,4 @@
-//! Further pages of a run: what it changed, what it left behind, its log, its steps.
+//! Further pages of a run: its changes, artifacts, log and steps.
 
 use askama::Template;
 use http::StatusCode;
@@ -14,7 +14,7 @@ use crate::port::{Call, Refusal};
 use crate::run::{self, Head, head, last_event};
 use crate::site::Ask;
 
-/// Events of a page of the log.
+/// Events per page of the log.
 const WINDOW: u64 = 200;
 
 fn base(id: &str) -> String {
@@ -34,13 +34,13 @@ fn with_nothing(failed: Option<Refusal>) -> Option<(Refusal, String)> {
 struct ChangesPage {
     frame: Frame,
     head: Head,
-    /// Or why there are none.
+    /// The changes, or why there are none.
     changes: Result<Changes, String>,
-    /// What was typed: branch, message, name, step.
+    /// The values in the form: branch, message, name, step.
     typed: (String, String, String, String),
 }
 
-/// `/runs/{id}/changes`.
+/// Shows the page `/runs/{id}/changes`.
 pub(crate) async fn changes(
     ask: &Ask<'_>,
     id: &str,
@@ -64,7 +64,7 @@ pub(crate) async fn changes(
     Ok(html(status, &ChangesPage { frame, head, changes, typed }))
 }
 
-/// Decides over the work of a run, or brings its files back.
+/// Decides about the work of a run, or restores its files.
 pub(crate) async fn decide(
     ask: &Ask<'_>,
     id: &str,
@@ -99,11 +99,11 @@ pub(crate) async fn decide(
 struct ArtifactsPage {
     frame: Frame,
     head: Head,
-    /// With the path of each.
+    /// The artifacts, each with its path.
     rows: Vec<(ArtifactRow, String)>,
 }
 
-/// `/runs/{id}/artifacts`.
+/// Shows the page `/runs/{id}/artifacts`.
 pub(crate) async fn artifacts(ask: &Ask<'_>, id: &str) -> Result<Html, Refusal> {
     let (frame, head, _, now) = head(ask, id, "artifacts", None).await?;
     let call = Call::get(format!("{}/artifacts?limit=1000", base(id)));
@@ -130,12 +130,12 @@ struct TerminalPage {
     frame: Frame,
     head: Head,
     panel: TerminalPanel,
-    /// The last lines that it wrote, without what steers a terminal.
+    /// The last lines of its output, without control sequences.
     text: String,
 }
 
-/// `/runs/{id}/terminal`: the terminal of its program. The script of the page attaches to it; the
-/// last lines are there without one.
+/// Shows the page `/runs/{id}/terminal`. The page's script attaches to the terminal; without
+/// JavaScript, the page shows the last lines.
 pub(crate) async fn terminal(ask: &Ask<'_>, id: &str) -> Result<Html, Refusal> {
     let (frame, head, run, _) = head(ask, id, "terminal", None).await?;
     // The agent may have been removed since, or changed: then attaching finds out.
@@ -154,13 +154,13 @@ struct LogPage {
     frame: Frame,
     head: Head,
     rows: Vec<LogRow>,
-    /// The number before which the page before this one ends.
+    /// The event number before which the earlier page ends.
     earlier: Option<u64>,
     old: bool,
     verdict: Option<Verdict>,
 }
 
-/// `/runs/{id}/log`.
+/// Shows the page `/runs/{id}/log`.
 pub(crate) async fn log(
     ask: &Ask<'_>,
     id: &str,
@@ -187,7 +187,7 @@ pub(crate) async fn log(
     Ok(html(StatusCode::OK, &page))
 }
 
-/// Decides the run again from its log, and shows what that found.
+/// Replays the decisions of the run from its log, and shows the result.
 pub(crate) async fn verify(ask: &Ask<'_>, id: &str) -> Result<Html, Refusal> {
     let call = Call::get(format!("{}/verify", base(id)));
     let report: VerifyReport = ask.port.call(ask.secret, call).await.value()?;
@@ -203,11 +203,11 @@ struct ReplayPage {
     /// The number of the last step.
     last: u32,
     compared: Option<Compared>,
-    /// What was typed: model, role.
+    /// The values in the form: model, role.
     typed: (String, String),
 }
 
-/// `/runs/{id}/replay`: one step whole, and what can be begun from there.
+/// Shows the page `/runs/{id}/replay`: one step with all details, and the form for a fork.
 pub(crate) async fn replay(
     ask: &Ask<'_>,
     id: &str,
@@ -246,7 +246,7 @@ async fn compare(ask: &Ask<'_>, id: &str, with: &str) -> Result<Compared, Refusa
     Ok(Compared::new(&diff))
 }
 
-/// A new run that repeats everything before a step.
+/// Creates a run that repeats everything before a step.
 pub(crate) async fn fork(ask: &Ask<'_>, id: &str, fields: &Fields) -> Result<Html, Refusal> {
     let at = fields.get("at").parse::<u32>().unwrap_or(0);
     let mut body = json!({"at": at});

@@ -1,15 +1,15 @@
-//! The one list of sections, which the navigation is made from.
+//! The list of sections, from which the navigation is made.
 
 use overmind_api::Role;
 
-/// A section of the dashboard. A later one is one more line of [`SECTIONS`].
+/// A section of the dashboard. To add one, add a line to [`SECTIONS`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Section {
     pub(crate) title: &'static str,
     pub(crate) path: &'static str,
-    /// What one types after `g` to go there.
+    /// The key that opens it after `g`.
     pub(crate) key: &'static str,
-    /// Who sees it.
+    /// Returns whether a role sees it.
     pub(crate) shown: fn(Role) -> bool,
 }
 

@@ -1,5 +1,5 @@
-//! `/settings`: the server's health and backup, and the policy with *Explain a call*. The pages that
-//! are made of keys and servers are in [`crate::settings_admin`].
+//! `/settings`: the server's health and backup, and the policy with *Explain a call*. The pages for
+//! keys and tool servers are in [`crate::settings_admin`].
 
 use askama::Template;
 use http::StatusCode;
@@ -23,14 +23,14 @@ const TABS: [(&str, &str, bool); 5] = [
     ("Users", "/settings/keys", true),
 ];
 
-/// The tabs that the visitor may open: title, path, and whether it is the current one.
+/// Returns the tabs that the visitor may open: title, path, and whether it is the current one.
 pub(crate) fn tabs(ask: &Ask<'_>, here: &str) -> Vec<(&'static str, &'static str, bool)> {
     let rules = ask.visitor.rules();
     let open = TABS.into_iter().filter(|(_, _, admin)| rules || !admin);
     open.map(|(title, path, _)| (title, path, path == here)).collect()
 }
 
-/// The frame of a page of the section.
+/// Returns the frame of a page of the section.
 pub(crate) fn frame(ask: &Ask<'_>, refusal: Option<Refusal>) -> (StatusCode, Frame) {
     let status = refusal.as_ref().map_or(StatusCode::OK, |refusal| refusal.status);
     (status, Frame::new("Settings", "/settings", ask.visitor, ask.secret, refusal))
@@ -46,13 +46,13 @@ struct Health {
     frame: Frame,
     tabs: Vec<(&'static str, &'static str, bool)>,
     page: HealthPage,
-    /// The whole log was read.
+    /// Whether the whole log was checked.
     verified: bool,
-    /// The path of the backup that was typed.
+    /// The typed path of the backup.
     path: String,
 }
 
-/// What a form of the page did.
+/// The result of a form on the page.
 #[derive(Default)]
 pub(crate) struct Done<'a> {
     refusal: Option<Refusal>,
@@ -61,7 +61,7 @@ pub(crate) struct Done<'a> {
     fields: Option<&'a Fields>,
 }
 
-/// `/settings`.
+/// Shows the page `/settings`.
 pub(crate) async fn health(ask: &Ask<'_>, done: Done<'_>) -> Result<Html, Refusal> {
     let get = |target: &'static str| ask.port.call(ask.secret, Call::get(target));
     let status: Status = get("/api/status").await.value()?;
@@ -87,7 +87,7 @@ pub(crate) async fn health(ask: &Ask<'_>, done: Done<'_>) -> Result<Html, Refusa
     Ok(html(code, &Health { frame, tabs, page, verified: audit.is_some(), path }))
 }
 
-/// Reads the whole log, or writes a backup.
+/// Checks the whole log, or writes a backup.
 pub(crate) async fn act(ask: &Ask<'_>, verb: &str, fields: &Fields) -> Result<Html, Refusal> {
     let mut done = Done { fields: Some(fields), ..Done::default() };
     if verb == "verify" {
@@ -117,17 +117,18 @@ struct PolicyPage {
     frame: Frame,
     tabs: Vec<(&'static str, &'static str, bool)>,
     policy: Option<PolicyRow>,
-    /// Names of agents, and whether each is chosen.
+    /// Names of agents, and whether each is selected.
     agents: Vec<(String, bool)>,
     sandboxes: Vec<(&'static str, bool)>,
-    /// What was typed: command, tool, arguments.
+    /// The values in the form: command, tool, arguments.
     typed: (String, String, String),
-    /// What is ticked: worktree, untrusted, private.
+    /// The selected options: worktree, untrusted, private.
     ticked: (bool, bool, bool),
     said: Option<ExplainedCall>,
 }
 
-/// `/settings/policy`; with fields, what the policy says to the call that they describe.
+/// Shows the page `/settings/policy`. With fields, it also shows the policy's decision about the
+/// call that they describe.
 pub(crate) async fn policy(ask: &Ask<'_>, fields: Option<&Fields>) -> Result<Html, Refusal> {
     let get = |target: &'static str| ask.port.call(ask.secret, Call::get(target));
     let status: Status = get("/api/status").await.value()?;
@@ -169,11 +170,12 @@ pub(crate) async fn policy(ask: &Ask<'_>, fields: Option<&Fields>) -> Result<Htm
     Ok(html(code, &page))
 }
 
-/// What the API takes of the form.
+/// Converts a form to a request of the API.
 ///
 /// # Errors
 ///
-/// Neither a command nor a tool, both, and arguments that are no JSON.
+/// Returns the mistake if there is neither a command nor a tool, if there are both, or if the
+/// arguments are not JSON.
 fn question(fields: &Fields) -> Result<Value, Refusal> {
     let mut body = Map::new();
     match (fields.get("command"), fields.get("tool")) {

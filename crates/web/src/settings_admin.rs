@@ -14,7 +14,7 @@ use crate::port::{Call, Refusal};
 use crate::settings::{frame, tabs, wrong};
 use crate::site::Ask;
 
-/// Providers of models whose key the server may hold, as the API spells them and as people do.
+/// Providers of models whose key the server may have: the name in the API, and the name for people.
 const PROVIDERS: [(&str, &str); 3] =
     [("anthropic", "Anthropic"), ("openai", "OpenAI"), ("deepseek", "DeepSeek")];
 
@@ -24,12 +24,12 @@ struct Tools {
     frame: Frame,
     tabs: Vec<(&'static str, &'static str, bool)>,
     servers: Vec<ServerRow>,
-    /// What was typed: id, command, arguments.
+    /// The values in the form: id, command, arguments.
     typed: (String, String, String),
     open: bool,
 }
 
-/// `/settings/tools`.
+/// Shows the page `/settings/tools`.
 pub(crate) async fn tools(
     ask: &Ask<'_>,
     failed: Option<(Refusal, &Fields)>,
@@ -47,7 +47,7 @@ pub(crate) async fn tools(
     Ok(html(code, &Tools { frame, tabs, servers, typed, open }))
 }
 
-/// Adds a server, removes one, approves its tools or one of them, takes an approval back.
+/// Adds or removes a server, approves one or all of its tools, or revokes an approval.
 pub(crate) async fn tools_act(ask: &Ask<'_>, verb: &str, fields: &Fields) -> Result<Html, Refusal> {
     let base = format!("/api/settings/mcp/servers/{}", encoded(fields.get("id")));
     let call = match verb {
@@ -82,15 +82,15 @@ struct Models {
     frame: Frame,
     tabs: Vec<(&'static str, &'static str, bool)>,
     providers: Vec<ProviderRow>,
-    /// The APIs that programs of runs can call here without a key of their own.
+    /// The model APIs that programs of runs can use here without a provider key.
     answers: String,
     vault: (Pill, String),
     secrets: Vec<SecretRow>,
-    /// The name that was typed. A value is never shown again.
+    /// The typed name. A value is never shown again.
     name: String,
 }
 
-/// `/settings/models`.
+/// Shows the page `/settings/models`.
 pub(crate) async fn models(
     ask: &Ask<'_>,
     failed: Option<(Refusal, &Fields)>,
@@ -127,7 +127,7 @@ pub(crate) async fn models(
     Ok(html(code, &page))
 }
 
-/// Sets a secret of the vault or removes one.
+/// Sets or removes a secret of the vault.
 pub(crate) async fn models_act(
     ask: &Ask<'_>,
     verb: &str,
@@ -160,13 +160,13 @@ struct Keys {
     page: KeysPage,
     /// The query of the next page.
     next: Option<String>,
-    /// The key that was just made: its name and its secret, shown this once.
+    /// The name and secret of the key that was just created. The secret is shown only this once.
     made: Option<(String, String)>,
     name: String,
     roles: Vec<(&'static str, &'static str, bool)>,
 }
 
-/// The roles and scopes of a key, and what each is for.
+/// The roles and scopes of a key, each with its purpose.
 const ROLES: [(Role, &str); 6] = [
     (Role::Viewer, "reads everything, changes nothing"),
     (Role::Operator, "also runs agents, answers and decides"),
@@ -176,7 +176,7 @@ const ROLES: [(Role, &str); 6] = [
     (Role::Model, "calls of models alone"),
 ];
 
-/// `/settings/keys`.
+/// Shows the page `/settings/keys`.
 pub(crate) async fn keys(
     ask: &Ask<'_>,
     made: Option<KeyCreated>,
@@ -211,7 +211,7 @@ pub(crate) async fn keys(
     Ok(html(code, &page))
 }
 
-/// Makes a key, whose secret stands on this one answer; or revokes one.
+/// Creates a key and shows its secret in this answer only, or revokes a key.
 pub(crate) async fn keys_act(ask: &Ask<'_>, verb: &str, fields: &Fields) -> Result<Html, Refusal> {
     if verb == "revoke" {
         let call = Call::delete(format!("/api/keys/{}", encoded(fields.get("id"))));
@@ -227,7 +227,7 @@ pub(crate) async fn keys_act(ask: &Ask<'_>, verb: &str, fields: &Fields) -> Resu
     }
 }
 
-/// A page that needs an admin is refused to others before anything is read.
+/// Refuses a page that needs an admin to others, before anything is read.
 pub(crate) fn admins_only(ask: &Ask<'_>) -> Result<(), Refusal> {
     if ask.visitor.rules() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! From a request to a page: the one way that all of them go.
+//! Dispatches requests to pages.
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -18,17 +18,17 @@ const MAX_FORM: usize = 1 << 20;
 pub struct Incoming<'a> {
     pub parts: &'a Parts,
     pub body: Bytes,
-    /// It came over TLS, so cookies may say `Secure`.
+    /// Whether it came over TLS, so that cookies may be `Secure`.
     pub secure: bool,
 }
 
-/// What becomes of a request.
+/// The result of a request.
 pub enum Answer {
-    /// A page, a redirect, a file.
+    /// A page, a redirect or a file.
     Page(http::Response<Bytes>),
-    /// The answer of the API at this target, as it comes, asked for with this key.
+    /// The API's streamed answer at this target, requested with this key.
     Stream { secret: String, target: String },
-    /// The same of a WebSocket, with the headers of its handshake.
+    /// The API's WebSocket at this target, with this key and the headers of its handshake.
     Socket { secret: String, target: String },
 }
 
@@ -52,7 +52,7 @@ impl std::fmt::Debug for Answer {
     }
 }
 
-/// What a handler of a page works with.
+/// The context of a page's handler.
 pub(crate) struct Ask<'a> {
     pub(crate) port: &'a dyn Port,
     pub(crate) secret: &'a str,
@@ -60,8 +60,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) query: Fields,
 }
 
-/// Whether a path is one of the dashboard's. The API has `/api`, `/mesh`, `/mcp`, `/llm`, `/metrics`
-/// and the paths of health.
+/// Returns whether a path belongs to the dashboard. The API has `/api`, `/mesh`, `/mcp`, `/llm`,
+/// `/metrics` and the health paths.
 pub fn serves(path: &str) -> bool {
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
     path.starts_with('/')
@@ -84,14 +84,15 @@ pub fn serves(path: &str) -> bool {
         )
 }
 
-/// Whether a path is neither the dashboard's nor the API's: a browser that asks for it is shown a page that says so.
+/// Returns whether a path belongs neither to the dashboard nor to the API. A browser that requests
+/// it gets a page that says so.
 pub fn is_stray(path: &str) -> bool {
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
     let api = ["api", "mesh", "mcp", "llm", "metrics", "health", "healthz", "readyz"];
     path.starts_with('/') && !path.starts_with("//") && !serves(path) && !api.contains(&first)
 }
 
-/// Answers one request. Never fails: what goes wrong is a page that says so.
+/// Answers one request. Never fails: an error becomes a page that describes it.
 pub async fn answer(port: &dyn Port, incoming: Incoming<'_>) -> Answer {
     let Incoming { parts, body, secure } = incoming;
     let path = parts.uri.path();
@@ -236,7 +237,7 @@ pub async fn answer(port: &dyn Port, incoming: Incoming<'_>) -> Answer {
     Answer::Page(html)
 }
 
-/// The pages of `/settings`, and their forms.
+/// Dispatches the pages of `/settings` and their forms.
 async fn settings_pages(
     ask: &Ask<'_>,
     posts: bool,
@@ -268,12 +269,13 @@ fn no_page() -> Refusal {
     Refusal { status: StatusCode::NOT_FOUND, message }
 }
 
-/// The API's WebSocket for the terminal of a run: to watch, unless typing was asked for.
+/// Returns the API's WebSocket for the terminal of a run. It is read-only unless the request asks
+/// to type.
 ///
 /// # Errors
 ///
-/// A handshake that does not say which page it comes from: a cookie alone opens no terminal. The
-/// server has refused other origins before.
+/// Returns the refusal of a handshake without an origin, because a cookie alone must not open a
+/// terminal. The server has already refused other origins.
 fn socket(ask: &Ask<'_>, id: &str, parts: &Parts) -> Result<String, Refusal> {
     if !parts.headers.contains_key(header::ORIGIN) {
         let message = "a terminal is opened by the page of its run; use `overmind attach RUN`";

@@ -1,4 +1,4 @@
-//! `/runs/new`: starting a run.
+//! `/runs/new`: starts a run.
 
 use askama::Template;
 use http::StatusCode;
@@ -11,28 +11,29 @@ use crate::page::{Frame, Html, html, see_other};
 use crate::port::{Call, Refusal};
 use crate::site::Ask;
 
-/// The command of an agent that runs its task as a line of the shell.
+/// The command of an agent that runs its task as a shell command line.
 const SHELL: [&str; 3] = ["sh", "-c", "{task}"];
 
 #[derive(Template)]
 #[template(path = "start.html")]
 struct Page {
     frame: Frame,
-    /// Ids and names of agents, what their task is if it is no prose, and whether each is chosen.
+    /// Ids and names of agents, the format of their task if it is not prose, and whether each is
+    /// selected.
     agents: Vec<(String, String, &'static str, bool)>,
     sandboxes: Vec<(&'static str, bool)>,
-    /// Names and directories of projects, and whether each is chosen.
+    /// Names and directories of projects, and whether each is selected.
     projects: Vec<(String, String, bool)>,
-    /// Names of contexts, and whether each is chosen.
+    /// Names of contexts, and whether each is selected.
     contexts: Vec<(String, bool)>,
-    /// `key=value`, separated by commas.
+    /// Labels as `key=value`, separated by commas.
     labels: String,
     task: String,
-    /// US dollars, as they were typed.
+    /// The typed amount in US dollars.
     usd: String,
     name: String,
     workspace: String,
-    /// Only admins may name a directory of the host.
+    /// Whether the visitor may name a directory of the host, as only admins may.
     names_project: bool,
 }
 
@@ -101,17 +102,18 @@ pub(crate) async fn begin(ask: &Ask<'_>, fields: &Fields) -> Result<Html, Refusa
     }
 }
 
-/// The resources of a kind; none where they may not be read.
+/// Returns the resources of a kind; none if they may not be read.
 async fn named(ask: &Ask<'_>, kind: &str) -> Vec<Resource> {
     let call = Call::get(format!("/api/resources/{kind}?limit=1000"));
     ask.port.call(ask.secret, call).await.value().unwrap_or_default()
 }
 
-/// What the API takes of a form.
+/// Converts a form to a request of the API.
 ///
 /// # Errors
 ///
-/// Labels that are no `key=value`; and both a project and a directory.
+/// Returns the mistake if a label is not `key=value`, or if there are both a project and a
+/// directory.
 fn draft(fields: &Fields) -> Result<Value, Refusal> {
     let wrong = |message: String| Refusal { status: StatusCode::UNPROCESSABLE_ENTITY, message };
     let mut body = Map::new();
