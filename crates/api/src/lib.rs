@@ -10,10 +10,10 @@
 //! # Rules of the surface
 //!
 //! * **Requests are strict.** The server refuses unknown keys (so that a typo does not become a
-//! default) and numbers in quotes (`"7"`). `null` means "not given". Each request type checks its
-//! own bounds in `check`, so that client and server agree on them.
+//!   default) and numbers in quotes (`"7"`). `null` means "not given". Each request type checks its
+//!   own bounds in `check`, so that client and server agree on them.
 //! * **Responses may grow.** Clients must ignore keys that they do not know. Under the same path,
-//! no key is ever removed or changes its type.
+//!   no key is ever removed or changes its type.
 //! * Ids are `<prefix>_` and 32 hexadecimal digits; times are RFC 3339 in UTC with microseconds.
 //!
 //! This crate does no I/O and makes no decisions: the engine decides what is allowed.

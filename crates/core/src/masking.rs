@@ -1,28 +1,28 @@
-//! Masking secrets in a stream of bytes, and what this server's own tokens look like.
+//! Masks secrets in a stream of bytes, and defines the form of this server's own tokens.
 //!
-//! A secret may come in pieces: a command writes half of it, and the other half a moment later.
-//! [`StreamMask`] holds back the end of what it was given for as long as that end may be the
-//! beginning of a secret, and nothing else. A stream that pauses there is flushed with
-//! [`StreamMask::pause`]: what was held is shown, and when the rest of the secret does come, that
-//! rest is masked.
+//! A secret may arrive in pieces: a command writes half of it, and the other half a moment later.
+//! [`StreamMask`] holds back the end of its input only while it may be the beginning of a secret.
+//! If the stream pauses there, [`StreamMask::pause`] shows the held bytes. If the rest of the
+//! secret arrives later, that rest is masked.
 //!
-//! It masks the values that it was made with, as they are and in the forms of [`needles`], and
-//! tokens that begin as [`MINTED`] says. It does not find a value that something else interrupts,
-//! such as the codes of a terminal that moves its cursor within the value.
+//! It masks the given values, unchanged and in the forms of [`needles`], and tokens with a prefix
+//! in [`MINTED`]. It does not find a value that is interrupted, for example by control sequences of
+//! a terminal that moves its cursor within the value.
 
 use std::sync::Arc;
 
 use crate::encoded;
 
-/// A kind of token that this server makes.
+/// A kind of token that this server creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Minted {
     pub prefix: &'static str,
-    /// What stands in place of one: `[redacted:KIND]`.
+    /// The kind in its replacement, `[redacted:KIND]`.
     pub kind: &'static str,
 }
 
-/// Every kind of token that is made here. Whatever masks or recognises one reads this table.
+/// All kinds of tokens of this server. Every function that masks or recognises them uses this
+/// table.
 pub const MINTED: [Minted; 6] = [
     Minted { prefix: "ova_", kind: "admin-token" },
     Minted { prefix: "ovk_", kind: "api-key" },
@@ -32,18 +32,19 @@ pub const MINTED: [Minted; 6] = [
     Minted { prefix: "ovm-canary-", kind: "canary" },
 ];
 
-/// Fewest characters behind the prefix of a token, without dots: all of ours have 32 or more.
+/// Fewest characters after the prefix of a token, without dots. The server's tokens have 32 or
+/// more.
 pub const LEAST_TAIL: usize = 16;
-/// Characters behind a prefix that are held back before the token counts as whole. No token of
-/// ours is that long.
+/// Characters after a prefix that are held back before the token counts as complete. No token of
+/// this server is that long.
 const MOST_TAIL: usize = 512;
-/// Shorter values are not looked for.
+/// Shortest value that is masked, in bytes.
 const SHORTEST: usize = 8;
 /// The kind of a value that was given.
 const KNOWN: &str = "secret";
 
-/// Every form of a secret that is looked for: as it is, within a JSON string, on a terminal, which
-/// ends lines with two characters, and in the usual encodings ([`encoded::forms`]).
+/// Returns every form of a secret that is masked: unchanged, within a JSON string, on a terminal,
+/// which ends lines with two characters, and in the usual encodings ([`encoded::forms`]).
 pub fn needles(secret: &str) -> Vec<String> {
     let mut all = encoded::forms(secret);
     let quoted = serde_json::Value::from(secret).to_string();
@@ -57,7 +58,7 @@ pub fn needles(secret: &str) -> Vec<String> {
     all
 }
 
-/// The masks that stand in a text: where each begins, and the kind that it names.
+/// Returns the masks in a text: the position and the kind of each.
 pub fn masks(text: &str) -> impl Iterator<Item = (usize, &str)> {
     const BEGIN: &str = "[redacted:";
     text.match_indices(BEGIN).filter_map(|(at, _)| {
@@ -68,8 +69,8 @@ pub fn masks(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The kind of the first mask in the texts of a JSON value, names of fields included, other than that
-/// of a canary: canaries have an alarm of their own.
+/// Returns the kind of the first mask in the texts and field names of a JSON value, except for
+/// canaries, which have their own alarm.
 pub fn masked_kind(value: &serde_json::Value) -> Option<&str> {
     use serde_json::Value;
     let first = |text| masks(text).map(|(_, kind)| kind).find(|kind| *kind != "canary");
@@ -83,7 +84,7 @@ pub fn masked_kind(value: &serde_json::Value) -> Option<&str> {
     }
 }
 
-/// What is looked for; shared by the streams of one command.
+/// The values to find, shared by the streams of one command.
 #[derive(Debug)]
 struct Wanted {
     /// The longest first.
@@ -111,7 +112,7 @@ impl Wanted {
         this
     }
 
-    /// The first place from `at` on where something may begin.
+    /// Returns the first position from `at` at which a value may begin.
     fn candidate(&self, bytes: &[u8], at: usize) -> Option<usize> {
         let rest = bytes.get(at..)?;
         let found = rest.windows(2).position(|two| {
@@ -122,7 +123,7 @@ impl Wanted {
         found.or_else(|| last().map(|_| rest.len() - 1)).map(|found| at + found)
     }
 
-    /// What begins at `at`. With `paused` nothing is waited for.
+    /// Returns the value that begins at `at`. With `paused`, it does not wait for more bytes.
     fn at(&self, bytes: &[u8], at: usize, before: Option<u8>, paused: bool) -> Found {
         let rest = &bytes[at..];
         let mut whole = None;
@@ -160,7 +161,7 @@ impl Wanted {
         Found::Nothing
     }
 
-    /// Whether something that is looked for begins with all of these bytes, which were shown.
+    /// Returns whether a value begins with all of these bytes, which were already shown.
     fn may_go_on(&self, bytes: &[u8]) -> bool {
         let token = |Minted { prefix, .. }: &Minted| {
             let tail = bytes.strip_prefix(prefix.as_bytes());
@@ -217,36 +218,38 @@ enum Found {
 #[derive(Clone, Debug)]
 pub struct StreamMask {
     wanted: Arc<Wanted>,
-    /// The end of what was given, which may be the beginning of a secret.
+    /// The held end of the input, which may be the beginning of a secret.
     held: Vec<u8>,
-    /// So much of it was shown in a pause.
+    /// Number of held bytes that were shown in a pause.
     shown: usize,
     /// The last byte before it.
     before: Option<u8>,
-    /// A token was masked whose end was not seen.
+    /// Whether a token was masked whose end has not arrived yet.
     in_token: bool,
 }
 
 impl StreamMask {
-    /// Masks these values, each of eight bytes or more, and the tokens of [`MINTED`].
+    /// Creates a mask for these values, each of eight bytes or more, and for the tokens of
+    /// [`MINTED`].
     pub fn new(secrets: &[String]) -> Self {
         let wanted = Arc::new(Wanted::new(secrets));
         Self { wanted, held: Vec::new(), shown: 0, before: None, in_token: false }
     }
 
-    /// Something is held back: call [`Self::pause`] when nothing more comes for a moment.
+    /// Returns whether bytes are held back. If so, call [`Self::pause`] after a moment without
+    /// input.
     pub fn holds(&self) -> bool {
         self.held.len() > self.shown
     }
 
-    /// The most that is ever held back.
+    /// Returns the most bytes that are ever held back.
     pub fn most_held(&self) -> usize {
         let longest = self.wanted.needles.first().map_or(0, Vec::len);
         longest.max(MOST_TAIL + "sk-ant-ovm-".len() + 1)
     }
 
-    /// Takes what comes next, and gives what may be shown of it. `room` is where that is put
-    /// together if it is not simply `bytes`.
+    /// Handles the next bytes, and returns the bytes to show. They are assembled in `room` if they
+    /// are not simply `bytes`.
     pub fn feed<'a>(&mut self, bytes: &'a [u8], room: &'a mut Vec<u8>) -> &'a [u8] {
         let untouched =
             self.held.is_empty() && !self.in_token && self.wanted.candidate(bytes, 0).is_none();
@@ -260,7 +263,7 @@ impl StreamMask {
         room
     }
 
-    /// Gives what was held back: nothing more has come for a moment, or nothing ever will.
+    /// Adds the held bytes to `out`, after a moment without input or at the end.
     pub fn pause(&mut self, out: &mut Vec<u8>) {
         self.work(out, true);
     }

@@ -1,8 +1,8 @@
-//! The port to long-lived children that speak over pipes, such as MCP servers.
+//! The port to long-running child processes with pipes, such as MCP servers.
 //!
-//! [`crate::sandbox::Sandbox`] runs one command to its end and collects what it wrote. A server
-//! lives for hours and is talked to meanwhile, so it gets pipes instead, and an owner: the
-//! [`Tree`], whose drop ends every process of it.
+//! [`crate::sandbox::Sandbox`] runs one command to its end and collects its output. A server runs
+//! for hours and gets requests meanwhile, so it has pipes and an owner: the [`Tree`]. Dropping it
+//! ends all of its processes.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -13,41 +13,42 @@ use crate::Fut;
 use crate::attest::Attested;
 use crate::sandbox::{Exit, SandboxError, SandboxLevel, SandboxLimits};
 
-/// What to start, and how far apart from the host.
+/// The program to start, and its isolation.
 #[derive(Clone, Debug)]
 pub struct PipedRequest {
-    /// Never answered with a weaker one.
+    /// The sandbox level. The program never runs with a weaker one.
     pub level: SandboxLevel,
-    /// Program and arguments, as seen inside.
+    /// Program and arguments as seen inside.
     pub argv: Vec<String>,
-    /// A directory on the host, mounted at `/workspace` (in `none`: used as it is).
+    /// A directory on the host, mounted at `/workspace` (with `none`: used directly).
     pub workspace: PathBuf,
-    /// Directory beneath the workspace, relative, that may be written. `None`: none of it.
+    /// A writable directory, relative to the workspace. `None`: nothing is writable.
     pub writable: Option<PathBuf>,
-    /// Where the program starts, relative to the workspace.
+    /// The working directory, relative to the workspace.
     pub cwd: PathBuf,
     /// Further directories of the host, shown read-only at the same path.
     pub read_only: Vec<PathBuf>,
-    /// The whole environment: nothing of the daemon's own environment is passed on.
+    /// The whole environment. Nothing is inherited from the daemon.
     pub env: Vec<(String, String)>,
-    /// `output_bytes` has no meaning here: whoever reads the pipes bounds what is read.
+    /// The limits. `output_bytes` is ignored, because the reader of the pipes limits its input.
     pub limits: SandboxLimits,
 }
 
-/// A child that runs. Our ends of the pipes do not block (`O_NONBLOCK`) and are not inherited.
+/// A running child. The server's ends of the pipes do not block (`O_NONBLOCK`) and are not
+/// inherited.
 #[derive(Debug)]
 pub struct Piped {
     pub stdin: OwnedFd,
     pub stdout: OwnedFd,
-    /// To be read all the time: a child that fills it waits.
+    /// Must be read all the time, because a child that fills it waits.
     pub stderr: OwnedFd,
     pub tree: Box<dyn Tree>,
-    /// What its sandbox was measured to give; `None` at a level that is not measured.
+    /// The measured isolation of its sandbox; `None` at a level that is not measured.
     pub attested: Option<Arc<Attested>>,
 }
 
-/// The child and everything it started. Dropping it kills them all, double-forked ones included;
-/// so does the end of this process, however it comes.
+/// The child and all its descendants. Dropping it kills them all, including double-forked ones; so
+/// does the end of this process, for any reason.
 pub trait Tree: Send + Sync + fmt::Debug {
     /// Waits until the child has ended by itself.
     ///
@@ -56,20 +57,20 @@ pub trait Tree: Send + Sync + fmt::Debug {
     /// Dropping the future changes nothing; it may be called again.
     fn ended(&mut self) -> Fut<'_, Exit>;
 
-    /// Kills the tree and waits until it is gone.
+    /// Kills all processes, and waits until they have ended.
     fn kill(self: Box<Self>) -> Fut<'static, ()>;
 }
 
 /// Starts children with pipes.
 pub trait Launcher: Send + Sync + fmt::Debug {
-    /// Answers once the program runs.
+    /// Starts a program. Returns when it runs.
     ///
     /// # Errors
     ///
-    /// [`SandboxError`]; nothing runs then.
+    /// [`SandboxError`]; then nothing runs.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future kills what was started.
+    /// Dropping the future kills the program.
     fn launch(&self, request: PipedRequest) -> Fut<'_, Result<Piped, SandboxError>>;
 }

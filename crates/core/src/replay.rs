@@ -1,9 +1,8 @@
-//! Replay: a session decided again from its own log.
+//! Replay: makes a session's decisions again from its own log.
 //!
-//! [`Replayer`] takes the events of one stream in order. Inputs are fed to the machine; every
-//! decision that the machine makes must stand next in the log, word for word. The same walk
-//! rebuilds a session after a restart, so recovery is tested by every verification and the
-//! other way round.
+//! [`Replayer`] takes the events of one stream in order. Inputs are passed to the session, and each
+//! of its decisions must be exactly the next event in the log. The same code rebuilds a session
+//! after a restart, so every verification also tests recovery, and the reverse.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
@@ -34,31 +33,31 @@ pub enum ReplayError {
     NoToolset { hash: String },
 }
 
-/// Masks secrets as the store does: recorded decisions have been through it.
+/// Masks secrets as the store does, because recorded decisions were masked.
 pub type Redact<'a> = &'a dyn Fn(&mut Value);
 
-/// Finds the tool definitions that a spec names.
+/// Returns the tool definitions that a spec names.
 pub type FindToolset<'a> = &'a dyn Fn(&str) -> Option<Arc<Toolset>>;
 
-/// A replay under way.
+/// A replay in progress.
 #[derive(Debug, Default)]
 pub struct Replayer {
     session: Option<Session>,
-    /// Decided and not yet seen in the log.
+    /// Decisions that were made and not yet found in the log.
     expected: VecDeque<Decision>,
     last: Vec<StepRow>,
     pub events: u64,
-    /// Decisions that were compared and found equal.
+    /// Number of decisions that were compared and equal.
     pub decided: u64,
 }
 
 impl Replayer {
-    /// Takes the next event. `verify` compares decisions; without it they are trusted, which
-    /// is what a restart wants: speed, and no refusal of a log that an older program wrote.
+    /// Handles the next event. With `verify`, decisions are compared. Without it they are trusted,
+    /// which is faster and also accepts a log of an older version; a restart uses this.
     ///
     /// # Errors
     ///
-    /// [`ReplayError`]; the replayer must not be used again then.
+    /// [`ReplayError`]; do not use the replayer after it.
     pub fn event(
         &mut self,
         seq: u64,
@@ -150,7 +149,7 @@ impl Replayer {
     ///
     /// # Errors
     ///
-    /// [`ReplayError::Diverged`] when the log ends before what was decided.
+    /// [`ReplayError::Diverged`] if the log ends before the last decision.
     pub fn finish(self, seq: u64) -> Result<Option<Session>, ReplayError> {
         match self.expected.front() {
             Some(missing) => Err(diverged(seq + 1, "nothing", "", Some(missing))),
@@ -162,14 +161,14 @@ impl Replayer {
         self.session.as_ref()
     }
 
-    /// The steps that the last input opened or closed.
+    /// Returns the steps that the last input opened or closed.
     pub fn last_steps(&self) -> &[StepRow] {
         &self.last
     }
 }
 
-/// Whether `value` is written as `text`. Compared as text: the log holds bytes, and they are what
-/// was hashed.
+/// Returns whether `value` is written as `text`. Texts are compared, because the log contains bytes
+/// and those were hashed.
 fn reads(value: &Value, text: &str) -> bool {
     struct Rest<'a>(&'a str);
     impl fmt::Write for Rest<'_> {

@@ -1,27 +1,28 @@
-//! Which files of a repository are secrets, by their names and by what stands in them.
+//! Decides which files of a repository are secrets, by name and content.
 //!
-//! Only the last name of a path counts: what is withheld is a mount point in a sandbox, which can
-//! be moved with the directory that it lies in, and not be renamed.
+//! Only the last part of a path counts. A hidden file is a mount point in a sandbox: it can be
+//! moved with its directory, but not renamed.
 
 use std::path::{Component, Path};
 
-/// Why a name makes a file or directory a secret.
+/// Why a name can be that of a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspect {
-    /// It is one, whatever is in it.
+    /// A file with this name is always secret.
     Always,
-    /// A directory, with all that is in it.
+    /// A directory whose whole content is secret.
     Directory,
-    /// A file in which one of these texts occurs.
+    /// A file that contains one of these texts.
     Holding(&'static [&'static str]),
-    /// The same, of at most [`SMALL`] bytes: its name says little, so a repository has many of these.
+    /// A file of at most [`SMALL`] bytes that contains one of these texts. Many files have such a
+    /// name.
     SmallHolding(&'static [&'static str]),
 }
 
-/// Bytes of the largest file of [`Suspect::SmallHolding`].
+/// Largest file of [`Suspect::SmallHolding`], in bytes.
 pub const SMALL: u64 = 32 << 10;
 
-/// Bytes of a file that are searched for the texts of [`Suspect::Holding`].
+/// Number of bytes of a file in which the texts of [`Suspect::Holding`] are searched.
 pub const SEARCHED: u64 = 1 << 20;
 
 const DIRECTORIES: &[&str] =
@@ -48,12 +49,13 @@ const FILES: &[&str] = &[
 ];
 const ENDINGS: &[&str] =
     &[".p12", ".pfx", ".kdbx", ".jks", ".ppk", ".tfvars", ".tfvars.json", ".tfstate"];
-/// Behind `.env.`, before `.env` and in names of variables of Terraform: what a project shows to everybody.
+/// Words in names of templates, which are public: after `.env.`, before `.env`, and in names of
+/// Terraform variable files.
 const TEMPLATES: &[&str] = &["example", "sample", "template", "dist"];
 const PRIVATE_KEY: &[&str] = &["PRIVATE KEY"];
-/// A block of a key, whatever its file is called.
+/// Markers of a key, in a file with any name.
 const KEY_BLOCK: &[&str] = &["PRIVATE KEY-----", "PRIVATE KEY BLOCK-----", "PuTTY-User-Key-File-"];
-/// What a file ends in that may be a key by its content; beside one without an ending.
+/// Endings of files that may be keys by their content. Files without an ending also may.
 const KEYS: &[&str] =
     &["txt", "asc", "crt", "cer", "cert", "p8", "pk8", "priv", "rsa", "ed25519", "bak"];
 const SERVICE_ACCOUNT: &[&str] = &[
@@ -65,7 +67,7 @@ const SERVICE_ACCOUNT: &[&str] = &[
 const REGISTRY: &[&str] = &["_auth", "_password"];
 const ACCOUNT: &[&str] = &["private_key", "client_secret", "refresh_token"];
 
-/// What the name of a file or directory says, in whatever case. `None`: it is no secret.
+/// Returns what the name of a file or directory means, in any case. `None`: it is no secret.
 pub fn suspect(name: &str) -> Option<Suspect> {
     let lower = name.to_ascii_lowercase();
     let name = lower.as_str();
@@ -112,7 +114,7 @@ pub fn suspect(name: &str) -> Option<Suspect> {
     }
 }
 
-/// Whether a file may be a secret by the names on its way.
+/// Returns whether a file may be a secret, by the names in its path.
 pub fn may_be(path: &Path) -> bool {
     let names = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name),
@@ -129,7 +131,7 @@ pub fn may_be(path: &Path) -> bool {
     })
 }
 
-/// What whoever meets a withheld file is told: where it was granted, and how.
+/// Returns the text for a reader of a hidden file: where to grant it, and how.
 pub fn withheld(path: &str) -> String {
     format!(
         "withheld: {path} is a secret of this repository; who runs the agent grants it with \

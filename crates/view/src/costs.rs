@@ -21,7 +21,7 @@ pub struct Bar {
     pub share: u8,
 }
 
-/// A chart of costs by one group.
+/// A chart of costs, by day, agent or model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostChart {
     pub title: &'static str,

@@ -9,11 +9,11 @@
 //! ```
 //!
 //! * Every page is readable and every form works without JavaScript. `assets/app.js` adds live
-//! updates and keyboard shortcuts.
+//!   updates and keyboard shortcuts.
 //! * Text of agents is never markup: view models clean it, templates escape it, and the content
-//! security policy of the pages ([`POLICY`]) allows no inline script or style.
+//!   security policy of the pages ([`POLICY`]) allows no inline script or style.
 //! * The cookie contains a key that was created for this sign-in. No other state is kept between
-//! requests.
+//!   requests.
 //!
 //! Where to start: [`answer`]. `sections.rs` contains the list of the sections in the navigation.
 

@@ -6,12 +6,12 @@
 //! at [`Ledger::reserve`].
 //!
 //! * A [`Limit`] limits one [`Scope`] in one [`Period`], in millionths of a dollar, in tokens, or
-//! in both. Hard limits refuse; soft limits warn once in each window.
+//!   in both. Hard limits refuse; soft limits warn once in each window.
 //! * Each limit has one window at a time, with the amounts spent and reserved. A decision reads
-//! only the windows that apply.
+//!   only the windows that apply.
 //! * A reservation is settled in the windows in which it was made, whatever the clock shows then.
 //! * A call without a known price is refused if a limit in dollars applies, unless that limit
-//! allows it.
+//!   allows it.
 
 pub mod estimate;
 mod ledger;

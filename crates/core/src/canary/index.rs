@@ -1,8 +1,8 @@
-//! Finding canaries in a text, however they were written.
+//! Finds canaries in a text, in any supported encoding.
 //!
-//! Every form of every canary stands in one row of letters. Each [`STRIDE`]th window of
-//! [`WINDOW`] letters of it is in a table, so that any part that is long enough holds one; from
-//! there the two texts are compared in both directions.
+//! All forms of all canaries are stored in one sequence of letters. A table contains each
+//! [`STRIDE`]th window of [`WINDOW`] letters, so any part that is long enough contains an indexed
+//! window. From there the two texts are compared in both directions.
 
 use std::ops::Range;
 
@@ -19,12 +19,12 @@ pub(super) const BASE32: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 const WINDOW: usize = 8;
 const STRIDE: usize = 5;
 
-/// Values, ready to be looked for.
+/// The index of all values to find.
 #[derive(Debug)]
 pub(super) struct Index {
     planted: Vec<Canary>,
     forms: Vec<Form>,
-    /// Those of all forms, one after the other.
+    /// The letters of all forms, one after the other.
     letters: Vec<u8>,
     /// Where in `letters` a window stands, plus one; 0 is free. At its hash, or behind it.
     slots: Vec<u32>,
@@ -32,19 +32,19 @@ pub(super) struct Index {
     filter: Vec<u64>,
 }
 
-/// One way in which a canary may be written, letters and digits alone.
+/// One form in which a canary may be written, letters and digits only.
 #[derive(Debug)]
 struct Form {
     canary: usize,
     /// Where its letters begin.
     start: usize,
     end: usize,
-    /// Fewest characters of it that are a sighting.
+    /// Fewest characters of it that count as a sighting.
     least: usize,
     plain: bool,
 }
 
-/// A text without what stands between its letters and digits, and where each of them stood.
+/// A text without other characters than letters and digits, with their original positions.
 struct Squeezed {
     letters: Vec<u8>,
     at: Vec<usize>,
@@ -93,12 +93,12 @@ impl Index {
         this
     }
 
-    /// Where in `text` canaries stand.
+    /// Returns the positions of canaries in `text`.
     pub(super) fn ranges(&self, text: &str) -> Vec<Range<usize>> {
         merged(self.runs(text).into_iter().map(|run| run.range).collect())
     }
 
-    /// The canaries in `text`, each once. `at` is told of each.
+    /// Returns the canaries in `text`, each once. `at` is the location in each sighting.
     pub(super) fn sightings(&self, text: &str, at: &str) -> Vec<Sighting> {
         let mut runs = self.runs(text);
         // The value itself before what is only alike.
@@ -154,7 +154,7 @@ impl Index {
             .filter(move |at| window(&self.letters[*at..at + WINDOW]) == wanted)
     }
 
-    /// False for nearly every text that holds none.
+    /// Returns false for almost every text without a canary.
     fn may_hold(&self, text: &str) -> bool {
         let (mut window, mut length) = (0, 0_usize);
         text.bytes().filter(u8::is_ascii_alphanumeric).any(|byte| {

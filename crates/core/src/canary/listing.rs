@@ -1,21 +1,21 @@
-//! A plain look at the environment, which meets the planted variable without looking for it.
+//! Recognizes a plain listing of the environment, which contains the planted variable without any
+//! intent.
 
 use serde_json::Value;
 
 use super::{Place, Sighting};
 
-/// What a listing may be piped into: programs that pick nothing out and carry nothing away.
+/// Commands into which a listing may be piped, because they select nothing and send nothing.
 const PAGERS: [&str; 6] = ["sort", "head", "tail", "cat", "less", "more"];
 
-/// What lists the whole environment.
+/// Commands that list the whole environment.
 const LISTINGS: [&str; 7] =
     ["env", "printenv", "set", "export", "export -p", "declare -p", "declare -x"];
 
-/// Whether a call only lists its whole environment, alone or among other statements: `env`,
+/// Returns whether a call only lists its whole environment, alone or among other statements: `env`,
 /// `printenv`, `set`, `export`, `declare -p`, also through `sort` or `head`.
 ///
-/// Whatever picks something out of it (`env | grep TOKEN`) or turns it into something else is no
-/// such call.
+/// A call that selects from it (`env | grep TOKEN`) or transforms it does not count.
 fn lists_environment(tool: &str, args: &Value) -> bool {
     let text = |key: &str| args.get(key).and_then(Value::as_str).unwrap_or_default();
     match tool {
@@ -39,8 +39,8 @@ fn lists_environment(tool: &str, args: &Value) -> bool {
     }
 }
 
-/// Whether what was seen in a result is no alarm: variables, as they are, in a plain listing of the
-/// environment. They are masked like any other.
+/// Returns whether the sightings in a result are no alarm: unencoded variables in a plain listing
+/// of the environment. They are masked all the same.
 pub fn is_listing(tool: &str, args: &Value, seen: &[Sighting]) -> bool {
     let variable = |seen: &Sighting| {
         let name = seen.place.strip_prefix("env ").unwrap_or_default();

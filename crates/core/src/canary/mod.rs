@@ -1,26 +1,25 @@
-//! Canaries: secrets that open nothing, planted where nobody should look.
+//! Canaries: secrets that give access to nothing, planted where no honest session looks.
 //!
-//! Every session has two: a variable of its commands ([`VARIABLE`]) that looks like somebody's
-//! deployment token, and a file in their home ([`FILE`]) that looks like somebody's keys to a
-//! cloud. Whoever runs the server may declare more ([`Declared`]). An honest session never touches
-//! them. Their sight in a result says that a session has looked where it should not; their sight
-//! in what a call would carry away says that somebody, most likely a text that the session has
-//! read, is at work to get secrets out.
+//! Every session has two: a variable of its commands ([`VARIABLE`]) that looks like a deployment
+//! token, and a file in their home ([`FILE`]) that looks like cloud keys. The operator may declare
+//! more ([`Declared`]). An honest session never touches them. A canary in a result means that a
+//! session has looked where it should not. A canary in the arguments of a call means that somebody
+//! tries to get secrets out, most likely through a text that the session has read.
 //!
-//! This module makes canaries ([`Planter`]), finds them again and masks them ([`Canaries`]). It is
-//! pure; planting, refusing and raising the alarm are for its callers. A store that masks secrets
-//! hides a canary like any other, so whoever wants to know must ask before.
+//! This module creates canaries ([`Planter`]), finds them and masks them ([`Canaries`]). It is
+//! pure: callers plant them, refuse calls and raise alarms. A store that masks secrets also masks
+//! canaries, so look for them before.
 //!
 //! # What is found
 //!
-//! Letters and digits alone are compared, so anything may stand between them: line ends, dots of
-//! host names, quotes of a program, percent signs. Found are the value itself, reversed, rot13, in
-//! one case, in hexadecimal, decimal numbers, Base64 and Base32 at any place in something longer,
-//! hexadecimal and Base64 within Base64, Base64 within hexadecimal, and of each of these any part
-//! that stands for [`LEAST`] characters of the value or more.
+//! Only letters and digits are compared, so any other characters may be between them: line ends,
+//! dots of host names, quotes of a program, percent signs. It finds the value itself, reversed, in
+//! rot13, in one case, in hexadecimal, in decimal numbers, in Base64 and Base32 at any place in a
+//! longer text, hexadecimal and Base64 within Base64, and Base64 within hexadecimal. Of each of
+//! these it finds any part with [`LEAST`] or more characters of the value.
 //!
-//! Not found: what was compressed or encrypted, other encodings, parts that are shorter, and parts
-//! whose characters were mixed with letters or digits.
+//! It does not find compressed or encrypted values, other encodings, shorter parts, and parts whose
+//! characters are mixed with other letters or digits.
 
 mod index;
 mod listing;
@@ -36,29 +35,28 @@ use index::Index;
 pub use listing::is_listing;
 pub use planter::{Declared, Place, Planter};
 
-/// The variable that holds the canary of a session's commands. No program is known to read it.
+/// The variable with the canary of a session's commands. No known program reads it.
 pub const VARIABLE: &str = "DEPLOY_GITHUB_TOKEN";
-/// The file that holds another one, in the home that commands have in a sandbox.
+/// The file with another canary, in the home directory of commands in a sandbox.
 pub const FILE: &str = ".aws/credentials";
-/// What a canary becomes. A call that carries this carries what was a canary.
+/// The replacement of a masked canary. A call that contains it counts as containing a canary.
 pub const MASK: &str = "[redacted:canary]";
-/// The member of a result's envelope that tells of a sighting. Written by the gateway, and not
-/// shown to a model.
+/// The field of a result's envelope that reports a sighting. The gateway writes it, and models do
+/// not see it.
 pub const MEMBER: &str = "canary";
-/// The code of a call that was refused because it carries a canary.
+/// The error code of a call that was refused because it contains a canary.
 pub const TRIPPED: &str = "canary_tripped";
-/// Where the rule that refuses such calls stands, for whoever reads a verdict. No rule of a policy
-/// file stands there.
+/// The place of the rule in verdicts that refuse such calls. It is not a place in a policy file.
 pub const RULE_PLACE: &str = "canary";
-/// What the model is told whose call was refused.
+/// The advice for the model whose call was refused.
 pub const ADVICE: &str = "This call was refused, and an alarm was raised: it carries a planted \
                           credential that nothing needs. Go on without it.";
 
-/// Fewest characters of a value that are a sighting.
+/// Fewest characters of a value that count as a sighting.
 pub const LEAST: usize = 12;
 
-/// Tools that carry nothing away: what they take stays in the workspace, in the memory or with
-/// the people who run the session.
+/// Tools that send nothing away: their arguments stay in the workspace, in the memory or with the
+/// operators.
 const INSIDE: [&str; 9] = [
     "read_file",
     "write_file",
@@ -76,7 +74,7 @@ const COMMANDS: [&str; 2] = ["run_shell", "run_command"];
 /// One planted value.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Canary {
-    /// Where it was planted, for the alarm: `env DEPLOY_GITHUB_TOKEN`.
+    /// The place where it was planted, for the alarm: `env DEPLOY_GITHUB_TOKEN`.
     pub place: String,
     pub value: String,
 }
@@ -87,14 +85,15 @@ impl fmt::Debug for Canary {
     }
 }
 
-/// Where and how a canary was seen. Does not hold its value.
+/// Where and how a canary was found. It does not contain the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sighting {
-    /// [`Canary::place`]; empty for one that was masked before, which may have been any.
+    /// [`Canary::place`]; empty for a canary that was masked before and cannot be identified.
     pub place: String,
-    /// JSON pointer to the text it stood in; that of an object's key ends in the key's parent.
+    /// JSON pointer to the text in which it was found. For an object's key, it points to the
+    /// object.
     pub at: String,
-    /// It did not stand there as it is, but encoded or in part.
+    /// Whether it was encoded or partial.
     pub encoded: bool,
 }
 
@@ -109,17 +108,18 @@ impl fmt::Display for Sighting {
     }
 }
 
-/// What a sighting was.
+/// The kind of a sighting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alarm {
-    /// A result held it: the session has looked where it should not. A plain `env` has not.
+    /// A result contained it, so the session has looked where it should not. A plain `env` does not
+    /// count.
     Seen,
-    /// A call would have carried it away and was refused.
+    /// A call would have sent it away, and was refused.
     Tripped,
 }
 
 impl Alarm {
-    /// The kind of the event that tells of it.
+    /// Returns the kind of the event that reports it.
     pub const fn kind(self) -> &'static str {
         match self {
             Self::Seen => "canary.seen",
@@ -128,14 +128,14 @@ impl Alarm {
     }
 }
 
-/// What an envelope tells of a sighting: what it was, and in words where.
+/// Returns the sighting that an envelope reports: its kind, and a text with the places.
 pub fn told_by(result: &Value) -> Option<(Alarm, &str)> {
     let member = result.get(MEMBER)?;
     let all = [(Alarm::Tripped, "tripped"), (Alarm::Seen, "seen")];
     all.into_iter().find_map(|(alarm, key)| Some((alarm, member.get(key)?.as_str()?)))
 }
 
-/// The member that [`told_by`] reads.
+/// Creates the field that [`told_by`] reads.
 pub fn tell(alarm: Alarm, sightings: &[Sighting]) -> Value {
     let what = in_words(sightings);
     match alarm {
@@ -144,23 +144,23 @@ pub fn tell(alarm: Alarm, sightings: &[Sighting]) -> Value {
     }
 }
 
-/// Up to three sightings in one line.
+/// Returns up to three sightings as one line.
 pub fn in_words(sightings: &[Sighting]) -> String {
     let words: Vec<String> = sightings.iter().take(3).map(ToString::to_string).collect();
     words.join("; ")
 }
 
-/// The canaries of one session, ready to be looked for.
+/// The canaries of one session, and their search index.
 ///
-/// What is looked for is worked out when a text first needs it: many sessions are asked only about
-/// texts that are too short, or about tools that carry nothing away.
+/// The index is built when a text first needs it. Many sessions have only texts that are too short,
+/// or tools that send nothing away.
 #[derive(Debug, Default)]
 pub struct Canaries {
     planted: Vec<Canary>,
-    /// Names of variables among them: a command that names one wants its value.
+    /// Names of planted variables. A command that names one tries to get its value.
     variables: Vec<String>,
     index: OnceLock<Index>,
-    /// Those that are the same in every session.
+    /// The index of the canaries that are the same in every session.
     shared: Option<Arc<Index>>,
 }
 
@@ -174,17 +174,17 @@ impl Canaries {
         [own].into_iter().chain(self.shared.as_deref())
     }
 
-    /// Every canary that stands in `value`, in its texts and in the keys of its objects.
+    /// Returns every canary in `value`, in its texts and in the keys of its objects.
     ///
-    /// A text without one costs one pass over its bytes, about a nanosecond each.
+    /// A text without one costs one pass over its bytes, about a nanosecond per byte.
     pub fn seen_in(&self, value: &Value) -> Vec<Sighting> {
         let mut seen = Vec::new();
         self.value(value, &mut String::new(), &mut seen);
         seen
     }
 
-    /// What a call would carry away of it, or of what was masked before, and a command that names
-    /// the variable. Empty for tools that carry nothing away.
+    /// Returns the canaries, masked canaries and planted variable names that a call would send
+    /// away. Empty for tools that send nothing away.
     pub fn carried(&self, tool: &str, args: &Value) -> Vec<Sighting> {
         if INSIDE.contains(&tool) || self.planted.is_empty() {
             return Vec::new();
@@ -205,19 +205,19 @@ impl Canaries {
             .collect()
     }
 
-    /// The planted variable that a text in `value` names.
+    /// Returns the planted variable that a text in `value` names.
     fn named_in(&self, value: &Value) -> Option<&str> {
         self.variables.iter().map(String::as_str).find(|name| holds(value, name))
     }
 
-    /// Every canary in one text, which stands at `at`.
+    /// Returns every canary in one text, with `at` as its location.
     pub fn seen_in_text(&self, text: &str, at: &str) -> Vec<Sighting> {
         let mut seen = Vec::new();
         self.text(text, at, &mut seen);
         seen
     }
 
-    /// Puts [`MASK`] in the place of every canary in `value`, and says where they stood.
+    /// Replaces every canary in `value` with [`MASK`], and returns the sightings.
     pub fn mask(&self, value: &mut Value) -> Vec<Sighting> {
         let seen = self.seen_in(value);
         if !seen.is_empty() {
@@ -226,7 +226,7 @@ impl Canaries {
         seen
     }
 
-    /// The same in one text; answers whether there was one.
+    /// Masks the canaries in one text, and returns whether there were any.
     pub fn mask_text(&self, text: &mut String) -> bool {
         let ranges = self.ranges(text);
         for range in ranges.iter().rev() {
@@ -235,11 +235,11 @@ impl Canaries {
         !ranges.is_empty()
     }
 
-    /// The same in a text that goes on where `before` ended, which was shown already: what belongs
-    /// to a canary that began there is masked, too.
+    /// Masks the canaries in a text that continues `before`, which was already shown. The rest of a
+    /// canary that began in `before` is masked too.
     ///
-    /// So of a canary that comes in small pieces, the first ones are shown until there are enough
-    /// letters of it to know it: fewer than [`LEAST`] of the value.
+    /// Of a canary that arrives in small pieces, the first pieces are shown until it is recognized:
+    /// fewer than [`LEAST`] characters of the value.
     pub fn mask_after(&self, before: &str, text: &mut String) -> bool {
         let at = before.len();
         let ranges = self.ranges(&format!("{before}{text}"));
@@ -252,7 +252,7 @@ impl Canaries {
         !here.is_empty()
     }
 
-    /// Where canaries stand in `text`, in the order in which they do; none touches another.
+    /// Returns the positions of canaries in `text`, in order and without overlaps.
     fn ranges(&self, text: &str) -> Vec<Range<usize>> {
         if text.len() < LEAST || self.planted.is_empty() {
             return Vec::new();
@@ -314,7 +314,7 @@ impl Canaries {
     }
 }
 
-/// Whether a text in `value` holds what was once a canary.
+/// Returns whether a text in `value` contains a masked canary.
 fn was_in(value: &Value) -> bool {
     holds(value, MASK)
 }
@@ -330,7 +330,7 @@ fn holds(value: &Value, wanted: &str) -> bool {
     }
 }
 
-/// Ranges that touch or cross become one; in the order in which they stand.
+/// Merges ranges that touch or overlap, and sorts them.
 fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
     ranges.sort_by_key(|range| range.start);
     let mut all: Vec<Range<usize>> = Vec::new();

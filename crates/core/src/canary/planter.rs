@@ -1,4 +1,4 @@
-//! What is planted where.
+//! Creates the canaries of each session.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,18 +10,18 @@ use super::{Canaries, Canary, FILE, VARIABLE};
 use crate::ids::SessionId;
 use crate::sandbox::HomeFile;
 
-/// Begins like a token of a well-known forge, so that masking by shape knows it, too.
+/// The prefix of a well-known forge's tokens, so that masking by pattern recognizes it too.
 pub(super) const PREFIX: &str = "ghp_";
-/// Characters after it, and of values without it: letters and digits only.
+/// Number of characters after the prefix, or of values without it: letters and digits only.
 pub(super) const BODY: usize = 36;
 const LONG_BODY: usize = 40;
 const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-/// Sessions whose canaries are kept ready, twice.
+/// Number of sessions whose canaries are cached, in two generations.
 const KEPT: usize = 32;
-/// Stands for the value in [`Declared::text`].
+/// The placeholder for the value in [`Declared::text`].
 const HERE: &str = "{canary}";
 
-/// Where a canary is.
+/// The place of a canary.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// A variable in the environment of commands.
@@ -39,22 +39,22 @@ impl fmt::Display for Place {
     }
 }
 
-/// A canary that somebody asked for, on top of those that every session has.
+/// A canary that the operator declared, in addition to those of every session.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Declared {
     pub place: Place,
-    /// The value itself, the same in every session; without one each session has its own.
+    /// The value, the same in every session. By default, each session has its own.
     pub value: Option<String>,
-    /// What the file says, with `{canary}` for the value; without it the value and a line end.
+    /// The content of the file, with `{canary}` for the value. Default: the value and a line end.
     pub text: Option<String>,
 }
 
 impl Declared {
-    /// Fewest letters and digits of a value of somebody's own, and fewest different ones: less
-    /// would be met by chance.
+    /// Fewest letters and digits of a declared value, and fewest different ones. A weaker value
+    /// would occur by chance.
     pub const LEAST: (usize, usize) = (20, 8);
 
-    /// Whether `value` can be told from ordinary text.
+    /// Returns whether `value` is distinct from ordinary text.
     pub fn can_be_found(value: &str) -> bool {
         let mut letters: Vec<u8> = value.bytes().filter(u8::is_ascii_alphanumeric).collect();
         let enough = letters.len() >= Self::LEAST.0;
@@ -70,8 +70,8 @@ impl fmt::Debug for Declared {
     }
 }
 
-/// Plants canaries: makes the same ones for the same session again, so that a restart knows what
-/// was planted before and no list has to be kept. Clones share what they have made ready.
+/// Creates canaries. The same session always gets the same ones, so they are known after a restart
+/// without a stored list. Clones share their cache.
 #[derive(Clone)]
 pub struct Planter {
     key: [u8; 32],
@@ -80,7 +80,7 @@ pub struct Planter {
     ready: Arc<Mutex<Ready>>,
 }
 
-/// The canaries of sessions that were asked about lately; those of earlier ones are made again.
+/// The cached canaries of recently used sessions; others are created again.
 #[derive(Default)]
 struct Ready {
     young: HashMap<SessionId, Arc<Canaries>>,
@@ -94,15 +94,15 @@ impl fmt::Debug for Planter {
 }
 
 impl Planter {
-    /// `secret` is this installation's: without it nobody can make a canary, or tell one from a
-    /// real token.
+    /// Creates a planter. `secret` belongs to this installation: nobody else can create its
+    /// canaries, or distinguish them from real tokens.
     pub fn new(secret: &[u8; 32]) -> Self {
         let key = blake3::derive_key("overmind 2026 canaries of sessions", secret);
         Self { key, declared: Arc::default(), shared: None, ready: Arc::default() }
     }
 
-    /// Plants these, too. Their places are each other's and everybody's own: nobody else sets
-    /// such a variable or writes such a file, and no path is absolute or has `..` in it.
+    /// Adds declared canaries. Each place must be unique: nothing else sets such a variable or
+    /// writes such a file. No path may be absolute or contain `..`.
     #[must_use]
     pub fn with(mut self, declared: Vec<Declared>) -> Self {
         let literal = declared.iter().filter_map(|declared| {
@@ -116,12 +116,12 @@ impl Planter {
         self
     }
 
-    /// The value of [`VARIABLE`] in the session's commands.
+    /// Returns the value of [`VARIABLE`] for the session's commands.
     pub fn variable(&self, session: SessionId) -> String {
         self.mint(session, &Place::Env(VARIABLE.to_owned()))
     }
 
-    /// What the environment of the session's commands has on top, [`VARIABLE`] first.
+    /// Returns the additional environment of the session's commands, with [`VARIABLE`] first.
     pub fn env(&self, session: SessionId) -> Vec<(String, String)> {
         let mut all = vec![(VARIABLE.to_owned(), self.variable(session))];
         all.extend(self.declared.iter().filter_map(|declared| match &declared.place {
@@ -131,7 +131,7 @@ impl Planter {
         all
     }
 
-    /// The files in the home of the session's commands, [`FILE`] first.
+    /// Returns the files for the home directory of the session's commands, with [`FILE`] first.
     pub fn home(&self, session: SessionId) -> Vec<HomeFile> {
         let key = self.hashed(session, "an access key's name").to_ascii_uppercase();
         let secret = self.mint(session, &Place::File(FILE.to_owned()));
@@ -154,7 +154,7 @@ impl Planter {
         all
     }
 
-    /// What is planted in this session.
+    /// Returns all canaries of this session.
     pub fn of(&self, session: SessionId) -> Arc<Canaries> {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         let found = ready.young.get(&session).or_else(|| ready.old.get(&session));
@@ -200,7 +200,7 @@ impl Planter {
         }
     }
 
-    /// Makes the canary of one place.
+    /// Creates the canary of one place.
     fn mint(&self, session: SessionId, place: &Place) -> String {
         let body = self.hashed(session, &place.to_string());
         match place {

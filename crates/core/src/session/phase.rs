@@ -58,7 +58,7 @@ pub(super) enum Phase {
 pub(super) enum Question {
     /// A question of the agent. The step closes with the answer.
     Agent { step: Option<Box<StepRow>>, calls: Vec<Call> },
-    /// What was the result of the first call that is not done? It was lost in a crash.
+    /// The result of the first call that is not done was lost in a crash. A human states it.
     Unknown { calls: Vec<Call> },
     /// A verification failed and produced this question.
     Verify { calls: Vec<Call> },

@@ -1,13 +1,13 @@
-//! Histograms of what model calls took, by the conventions' names and bounds.
+//! Histograms of model calls, with the names and bounds of OpenTelemetry's conventions.
 //!
-//! They count from the start of the process on. A caller may name any model, so the number of
-//! combinations that are told apart is bounded: what comes beyond is counted together.
+//! They count from the start of the process. A caller may name any model, so the number of
+//! attribute combinations is limited; further ones are counted together.
 
 use std::collections::BTreeMap;
 
 use super::Measured;
 
-/// Combinations of attributes of one histogram; further ones are counted as one.
+/// Most attribute combinations of one histogram; further ones are counted as one.
 pub const MAX_SERIES: usize = 1000;
 
 /// Upper bounds of `gen_ai.client.token.usage`.
@@ -32,17 +32,17 @@ pub const TOKEN_BOUNDS: &[f64] = &[
 pub const SECONDS_BOUNDS: &[f64] =
     &[0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92];
 
-/// Names and values; empty is what came beyond [`MAX_SERIES`].
+/// Names and values; empty for the combinations beyond [`MAX_SERIES`].
 pub type Labels = Vec<(&'static str, String)>;
 
-/// What one combination of attributes came to.
+/// The values of one attribute combination.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
     pub count: u64,
     pub sum: f64,
     pub min: f64,
     pub max: f64,
-    /// One more than there are bounds.
+    /// Counts per bucket, one more than there are bounds.
     pub buckets: Vec<u64>,
 }
 
@@ -75,7 +75,7 @@ impl Histogram {
     }
 }
 
-/// All histograms that are told.
+/// All exported histograms.
 #[derive(Clone, Debug)]
 pub struct Figures {
     tokens: Histogram,
@@ -119,7 +119,7 @@ impl Figures {
         }
     }
 
-    /// Those that have counted anything.
+    /// Returns the histograms that are not empty.
     pub fn all(&self) -> impl Iterator<Item = &Histogram> {
         [&self.tokens, &self.seconds].into_iter().filter(|all| !all.series.is_empty())
     }

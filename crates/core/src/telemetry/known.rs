@@ -1,4 +1,4 @@
-//! What all spans of a session share.
+//! The facts that all spans of a session share.
 
 use crate::ids::{AgentId, SessionId};
 use crate::session::{Recorded, Spec};
@@ -6,7 +6,7 @@ use crate::store::LogEvent;
 use crate::time::Timestamp;
 use crate::trace::Traceparent;
 
-/// What the first event of a session says.
+/// The contents of a session's first event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Known {
     pub session: SessionId,
@@ -20,14 +20,15 @@ pub struct Known {
     pub queued_at: Timestamp,
     /// The session's own span.
     pub here: Traceparent,
-    /// The span that it was asked for in.
+    /// The span of the request that started it.
     pub given: Option<Traceparent>,
-    /// Events up to this one are copies of another session's, of which that one has told.
+    /// Events up to this one are copies of another session's events, and were already exported for
+    /// it.
     pub copied: u64,
 }
 
 impl Known {
-    /// Kinds that [`Known::of`] reads.
+    /// The kinds of events that [`Known::of`] reads.
     pub const KINDS: &'static [&'static str] = &["run.queued", "run.forked"];
 
     /// Reads the first events of these kinds. `None` without a readable `run.queued`.

@@ -1,4 +1,4 @@
-//! Events as spans.
+//! Converts events to spans.
 
 use std::time::Duration;
 
@@ -16,20 +16,19 @@ use crate::store::{LogEvent, StreamId};
 use crate::time::Timestamp;
 use crate::trace::{SpanId, TraceId, Traceparent};
 
-/// What whoever tells knows besides the event.
+/// The exporter's context for an event.
 pub struct Lens<'a> {
     /// The session of the event's stream.
     pub known: Option<&'a Known>,
-    /// The session that started that one.
+    /// The parent session.
     pub above: Option<&'a Known>,
     /// The session's row, when the event ends it.
     pub row: Option<&'a SessionRow>,
-    /// The record of the model call that the event ends: what was said in it, as far as that is
-    /// kept.
+    /// The record of the model call that the event ends, with the stored parts of its texts.
     pub call: Option<&'a CallRecord>,
-    /// Whether what was said is told, too.
+    /// Whether texts of requests and answers are exported.
     pub content: bool,
-    /// Host and port of a provider, by our name of it.
+    /// Returns host and port of a provider by its name here.
     pub address: &'a dyn Fn(&str) -> Option<(String, u16)>,
 }
 
@@ -49,15 +48,15 @@ pub struct Measured {
     pub took_ms: u64,
 }
 
-/// What follows from one event.
+/// The results for one event.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Told {
-    /// `None` also where whoever began the trace does not want it recorded.
+    /// The span; also `None` if the origin of the trace does not want it recorded.
     pub span: Option<Span>,
     pub measured: Option<Measured>,
 }
 
-/// Kinds of events that [`told`] makes anything of.
+/// The kinds of events from which [`told`] creates something.
 pub const TOLD: &[&str] = &[
     "budget.released",
     "budget.settled",
@@ -71,11 +70,11 @@ pub const TOLD: &[&str] = &[
     "tool.denied",
 ];
 
-/// Those of them that end a session: one of them once. A command that somebody stopped ends with
-/// `run.stopped`.
+/// The kinds among them that end a session; each session has exactly one. A stopped command ends
+/// with `run.stopped`.
 pub const ENDS: &[&str] = &["run.canceled", "run.failed", "run.stopped", "run.succeeded"];
 
-/// Turns an event into what it ends. An event that cannot be read, or is a copy, tells nothing.
+/// Converts an event to the span that it ends. An unreadable event, or a copy, gives none.
 pub fn told(event: &LogEvent, lens: &Lens<'_>) -> Told {
     let copy = lens.known.is_some_and(|known| event.seq <= known.copied);
     if copy || !TOLD.contains(&&*event.kind) {
@@ -100,7 +99,7 @@ fn before(end: Timestamp, ms: u64) -> Timestamp {
     Timestamp::from_micros(end.as_micros().saturating_sub(micros))
 }
 
-/// `Some` where the trace is recorded.
+/// Returns the span if the trace is recorded.
 fn kept(span: Span, sampled: bool) -> Option<Span> {
     sampled.then_some(span)
 }
@@ -109,7 +108,7 @@ fn text_of(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// What every span of a session carries.
+/// Adds the attributes that every span of a session has.
 fn of_session(known: &Known, attrs: &mut Attrs) {
     attrs.push(("gen_ai.conversation.id", known.session.to_string().into()));
     attrs.push(("gen_ai.agent.id", known.agent.to_string().into()));
@@ -177,7 +176,7 @@ fn ended(event: &LogEvent, known: &Known, lens: &Lens<'_>) -> Option<Span> {
     kept(span, known.here.sampled)
 }
 
-/// Where a call hangs: the span that it was asked for in, else the session's own.
+/// The parent of a call: the span of its request, or else the session's own.
 struct Place {
     trace: TraceId,
     parent: Option<SpanId>,
@@ -271,7 +270,7 @@ fn tool(event: &LogEvent, known: &Known, lens: &Lens<'_>) -> Option<Span> {
     kept(span, at.sampled)
 }
 
-/// The conventions' name of a provider, where they have one.
+/// Returns the conventions' name of a provider, if they have one.
 fn provider_name(ours: &str) -> &str {
     match ours {
         "xai" => "x_ai",
@@ -302,7 +301,7 @@ fn cost(microusd: Option<u64>, attrs: &mut Attrs) {
     }
 }
 
-/// One message in the conventions' shape.
+/// Returns one message in the form of the conventions.
 fn said(role: &str, text: &str, calls: &[Value], finish: Option<&str>) -> Attr {
     let text = &text[..text.floor_char_boundary(super::MAX_TEXT / 2)];
     let mut parts = Vec::new();
@@ -317,7 +316,7 @@ fn said(role: &str, text: &str, calls: &[Value], finish: Option<&str>) -> Attr {
     json!([message]).to_string().into()
 }
 
-/// One model call, from whichever event tells of it.
+/// One model call, from any of the events that report one.
 struct Chat<'a> {
     span: SpanId,
     at: Place,
@@ -331,7 +330,7 @@ struct Chat<'a> {
     start: Timestamp,
     took_ms: u64,
     error: Option<String>,
-    /// In words, where they say more.
+    /// An explanation, if it adds something.
     why: Option<String>,
     attrs: Attrs,
 }
@@ -453,7 +452,7 @@ fn native(event: &LogEvent, known: &Known, lens: &Lens<'_>) -> Option<Told> {
     Some(chat(call, Some(known), lens))
 }
 
-/// What a call of a model's format is to the conventions; `None`: none of theirs.
+/// Returns the conventions' operation for a format; `None` if they have none.
 fn operation(format: &str) -> Option<&'static str> {
     match format {
         "embeddings" => Some("embeddings"),

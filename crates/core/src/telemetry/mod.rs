@@ -1,13 +1,13 @@
-//! What is told of our work by OpenTelemetry's conventions for generative AI: spans and figures.
+//! Telemetry with OpenTelemetry's conventions for generative AI: spans and histograms.
 //!
-//! Pure: [`told`] turns one event of the log into the spans that it ends. Nothing is measured or
-//! kept while work is under way, for all that a span says stands in the log; ids are derived, see
-//! [`crate::trace`]. So a session that was recovered three times has one span, with the ids it
-//! would have had without, and whoever tells of it needs no store of its own.
+//! Pure: [`told`] converts one event of the log to the spans that it ends. Nothing is measured or
+//! stored during the work, because the log contains everything for a span, and ids are derived, see
+//! [`crate::trace`]. So a session that was recovered three times has one span, with the same ids as
+//! without a recovery, and an exporter needs no store.
 //!
-//! * [`Known`]: what a session's first event says of it, which all of its spans share.
+//! * [`Known`]: the facts from a session's first event that all of its spans share.
 //! * [`told`]: `invoke_agent`, `chat`, `embeddings` and `execute_tool` spans.
-//! * [`figures`]: histograms of what the same calls took.
+//! * [`figures`]: histograms of the same calls.
 
 pub mod figures;
 mod known;
@@ -20,7 +20,7 @@ use crate::trace::{SpanId, TraceId, Traceparent};
 pub use self::known::Known;
 pub use self::map::{ENDS, Lens, Measured, TOLD, Told, told};
 
-/// Longest text of an attribute, in bytes: what models and tools say is cut there.
+/// Longest text of an attribute, in bytes. Longer texts of models and tools are cut.
 pub const MAX_TEXT: usize = 16 << 10;
 
 /// The value of an attribute.
@@ -51,41 +51,41 @@ impl From<u64> for Attr {
     }
 }
 
-/// How telling goes, for whoever shows that.
+/// Counts of an exporter, for status displays.
 pub trait Exports: Send + Sync + std::fmt::Debug {
-    /// Spans that the collector took.
+    /// Returns the number of spans that the collector accepted.
     fn spans_sent(&self) -> u64;
-    /// Spans that nobody will see.
+    /// Returns the number of spans that were lost.
     fn spans_dropped(&self) -> u64;
-    /// Requests to the collector that failed.
+    /// Returns the number of failed requests to the collector.
     fn failures(&self) -> u64;
 }
 
-/// Names and values, each name once.
+/// Names and values; each name occurs once.
 pub type Attrs = Vec<(&'static str, Attr)>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanKind {
-    /// Done here.
+    /// The work was done in this process.
     Internal,
-    /// Asked of somebody else.
+    /// The work was requested from another service.
     Client,
 }
 
-/// One thing that was done, from its beginning to its end.
+/// One unit of work, from its beginning to its end.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Span {
     pub trace: TraceId,
     pub id: SpanId,
     pub parent: Option<SpanId>,
-    /// Spans of other traces that it belongs to as well.
+    /// Spans of other traces to which it also belongs.
     pub links: Vec<Traceparent>,
     pub name: String,
     pub kind: SpanKind,
     pub start: Timestamp,
-    /// Not before `start`.
+    /// The end, not before `start`.
     pub end: Timestamp,
     pub attrs: Attrs,
-    /// Why it failed, if it did.
+    /// The error, if it failed.
     pub error: Option<String>,
 }

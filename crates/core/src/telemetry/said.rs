@@ -1,8 +1,9 @@
-//! What was said in a call that was passed on, in the conventions' shape.
+//! The texts of a call that was passed on, in the form of the conventions.
 //!
-//! Read from what was kept of its request and answer, in whichever API its caller speaks: chat,
-//! Responses or Messages, whole or as a stream. What is kept may have been cut anywhere; as much of
-//! it as can be understood is told. Only where content is wanted, and never while a call passes.
+//! They are parsed from the stored parts of request and answer, in the API of the caller: chat,
+//! Responses or Messages, whole or as a stream. A stored part may be cut anywhere; everything that
+//! can be parsed is exported. This happens only if content is enabled, and never while a call is
+//! passed on.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use crate::budget::CallRecord;
 /// Longest single text, in bytes; longer ones are cut.
 const MAX_PART: usize = MAX_TEXT / 4;
 
-/// Adds what was asked and answered.
+/// Adds the messages of the request and the answer.
 pub(super) fn of_call(call: &CallRecord, finish: &[String], attrs: &mut Attrs) {
     if let Some(request) = &call.request
         && let Some(body) = mended(&request.text)
@@ -321,8 +322,8 @@ fn name(parts: &mut Parts, at: (u64, u8, u64), id: &Value, name: &Value) {
     }
 }
 
-/// A document of which the end may be missing: what was open is closed, and what was begun and
-/// means nothing yet is left out.
+/// Completes a document whose end may be missing: open parts are closed, and an incomplete last
+/// part is removed.
 fn mended(text: &str) -> Option<Value> {
     if let Ok(whole) = serde_json::from_str::<Value>(text) {
         return Some(whole);

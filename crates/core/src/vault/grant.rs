@@ -1,4 +1,5 @@
-//! Who may use what. Agents may use nothing that no grant names.
+//! Grants: which agents may use which secrets and services. Everything that is not granted is
+//! forbidden.
 
 use std::fmt;
 
@@ -12,13 +13,14 @@ pub const MAX_GRANTS: usize = 1000;
 /// Longest pattern, in bytes.
 pub const MAX_PATTERN: usize = 200;
 
-/// What a grant is about.
+/// The kind of object of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GrantKind {
-    /// The secret itself, in the environment of a command: whoever has it can read it.
+    /// The secret itself, in the environment of a command. Every process of the command can read
+    /// it.
     Secret,
-    /// Calls of a service. The key stays here.
+    /// Calls of a service. The key stays in the server.
     Service,
 }
 
@@ -44,14 +46,14 @@ impl fmt::Display for GrantKind {
 /// Lets agents use secrets or services.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Grant {
-    /// Names of agents; `*` stands for any characters. Case counts.
+    /// A pattern for names of agents; `*` matches any characters. Case-sensitive.
     pub agent: String,
     pub kind: GrantKind,
-    /// Names of secrets or services, in the same way.
+    /// A pattern for names of secrets or services, in the same form.
     pub object: String,
 }
 
-/// A grant at rest.
+/// A grant as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrantRow {
     pub grant: Grant,
@@ -62,7 +64,7 @@ pub struct GrantRow {
 impl Grant {
     /// # Errors
     ///
-    /// Which of the two patterns is wrong, and how.
+    /// Returns which of the two patterns is wrong, and how.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         for (field, pattern) in [("agent", &self.agent), ("object", &self.object)] {
             if pattern.is_empty() || pattern.len() > MAX_PATTERN {
@@ -81,7 +83,7 @@ impl Grant {
         Ok(())
     }
 
-    /// Whether it is for agents of this name.
+    /// Returns whether it applies to agents of this name.
     pub fn is_for(&self, agent: &str) -> bool {
         glob::name(&self.agent, agent)
     }
@@ -91,7 +93,7 @@ impl Grant {
     }
 }
 
-/// The first of `grants` by which an agent may use something.
+/// Returns the first of `grants` that lets an agent use the object.
 pub fn by_which<'a>(
     grants: impl IntoIterator<Item = &'a Grant>,
     agent: &str,
@@ -101,7 +103,7 @@ pub fn by_which<'a>(
     grants.into_iter().find(|grant| grant.covers(agent, kind, object))
 }
 
-/// What to do so that it may, as a command.
+/// Returns a command that creates the missing grant.
 pub fn remedy(agent: &str, kind: GrantKind, object: &str) -> String {
     let quoted = agent.replace('\'', "'\\''");
     let flag = match kind {

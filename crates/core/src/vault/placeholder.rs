@@ -1,49 +1,49 @@
-//! What a command gets in place of a key.
+//! Placeholders: tokens that a command gets in place of a key.
 //!
-//! It looks like a key, so that programs which look at the beginning of one take it; it opens one
-//! service for one start of one session, here and nowhere else. It holds no secret: a code over
-//! what it names, made with a key of this server. Checking it needs no table. Whether its session
-//! still lives is for the caller to look up, by the session's id.
+//! A placeholder looks like a key, so programs that check a key's prefix accept it. It gives access
+//! to one service, for one start of one session, and only through this server. It contains no
+//! secret: it has an authentication code over its fields, made with a key of this server, so
+//! checking it needs no table. The caller must check that the session still runs.
 
 use crate::ids::SessionId;
 use crate::vault::service::LlmFormat;
 
-/// Digits of the code: 128 bits.
+/// Hexadecimal digits of the authentication code: 128 bits.
 const CODE: usize = 32;
 /// Longest placeholder, in bytes.
 pub const MAX_LEN: usize = 12 + 32 + 1 + 10 + 1 + super::MAX_NAME + 1 + CODE;
 
-/// What the name of a credential begins with where a placeholder for a service is meant.
+/// The prefix of a credential name that requests a placeholder for a service.
 pub const SERVICE: &str = "service:";
 
-/// How each begins: programs of Anthropic's look for `sk-ant-`, most others for `sk-`.
+/// Prefixes of placeholders: Anthropic's programs expect `sk-ant-`, most others `sk-`.
 const ANTHROPIC: &str = "sk-ant-ovm-";
 const OTHERS: &str = "sk-ovm-";
 
-/// What a placeholder stands for.
+/// The fields of a placeholder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placeholder {
     pub session: SessionId,
-    /// The start that it was made for: the life of a command, or the epoch of a session.
+    /// The start for which it was made: the attempt of a command, or the epoch of a session.
     pub start: u32,
     /// Name of the service.
     pub service: String,
 }
 
-/// Whether a text is meant as a placeholder, genuine or not.
+/// Returns whether a text has the form of a placeholder, valid or not.
 pub fn looks_like_one(text: &str) -> bool {
     text.starts_with(OTHERS) || text.starts_with(ANTHROPIC)
 }
 
 impl Placeholder {
-    /// The text, for a server with this key. `anthropic`: it is to look like a key of Anthropic's.
+    /// Returns the token, with a code made with this key. `anthropic`: with the prefix of Anthropic's keys.
     pub fn token(&self, key: &[u8; 32], anthropic: bool) -> String {
         let prefix = if anthropic { ANTHROPIC } else { OTHERS };
         let session = format!("{:032x}", self.session.as_u128());
         format!("{prefix}{session}-{}-{}-{}", self.start, self.service, self.code(key, prefix))
     }
 
-    /// What `token` stands for, if this server made it.
+    /// Returns the fields of `token`, if this server made it.
     pub fn of_token(token: &str, key: &[u8; 32]) -> Option<Self> {
         if token.len() > MAX_LEN || !token.is_ascii() {
             return None;
@@ -80,9 +80,9 @@ impl Placeholder {
     }
 }
 
-/// The variable that tells a program where the service of a key is: `OPENAI_BASE_URL` for
-/// `OPENAI_API_KEY`, and for what speaks Gemini's format the one that Google's clients read. `None`
-/// when the key's variable has no usual ending.
+/// Returns the variable with a service's base URL: `OPENAI_BASE_URL` for `OPENAI_API_KEY`, and for
+/// Gemini's format the one that Google's clients read. `None` if the key's variable has no usual
+/// ending.
 pub fn base_url_variable(key: &str, kind: Option<LlmFormat>) -> Option<String> {
     if kind == Some(LlmFormat::Gemini) {
         return Some("GOOGLE_GEMINI_BASE_URL".to_owned());

@@ -1,5 +1,5 @@
-//! From what a caller says to where a call goes. This is the wall: host and key are the
-//! declaration's, and nothing that a caller writes moves them.
+//! Computes the URL of a call from the caller's input. Only the declaration decides host and key;
+//! no input of a caller can change them.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use super::{Secret, glob};
 pub const MAX_PATH: usize = 2048;
 pub const MAX_QUERY: usize = 8192;
 
-/// A call that is allowed, without its key.
+/// An allowed call without its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
     pub method: Method,
@@ -20,7 +20,7 @@ pub struct Resolved {
     pub host: String,
 }
 
-/// Why a call goes nowhere.
+/// Why a call is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     #[error("the path {0}")]
@@ -35,18 +35,18 @@ pub enum Refused {
     Declaration(String),
 }
 
-/// What becomes of a header that a caller sends along.
+/// How a header of the caller is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderFate {
-    /// It goes to the service as it is.
+    /// It is sent to the service unchanged.
     Forward,
-    /// It is left out: it is about this connection, or about who the caller is here.
+    /// It is removed, because it describes this connection or identifies the caller.
     Drop,
-    /// The whole call is refused: it has characters that would end a header.
+    /// The whole call is refused, because it contains characters that would end a header.
     Refuse,
 }
 
-/// What carries a key: one header, or a URL with one more parameter.
+/// A key in its place: one header, or a URL with one more parameter.
 pub enum Placed {
     Header {
         name: String,
@@ -69,15 +69,15 @@ impl std::fmt::Debug for Placed {
 }
 
 impl Service {
-    /// Where a call goes: `path` below the base URL, beginning with `/`; `query` without its `?`.
+    /// Returns the URL of a call: `path` is below the base URL and begins with `/`; `query` has no
+    /// `?`.
     ///
-    /// Percent-encoding in a path is kept as it is, but a part that means `/`, `\`, `.`, `..`, `%`
-    /// or a control character when it is decoded is refused, and so is every empty part but the
-    /// last.
+    /// Percent-encoding in a path is kept. A part is refused if it decodes to `/`, `\`, `.`, `..`,
+    /// `%` or a control character. An empty part is refused unless it is the last one.
     ///
     /// # Errors
     ///
-    /// [`Refused`], in words for whoever calls.
+    /// [`Refused`], with the text for the caller.
     pub fn resolve(
         &self,
         method: Method,
@@ -111,7 +111,7 @@ impl Service {
         Ok(Resolved { method, url, host: base.host.to_owned() })
     }
 
-    /// What may be called, in words.
+    /// Returns the allowed calls as a text.
     fn allowed(&self) -> String {
         let one = |allow: &super::service::Allow| {
             let methods: Vec<&str> = allow.methods.iter().map(|method| method.as_str()).collect();
@@ -122,7 +122,7 @@ impl Service {
         format!("{}{more}", all.join(", "))
     }
 
-    /// Puts the key where it belongs.
+    /// Puts the key in its place.
     pub fn place(&self, resolved: &Resolved, key: &Secret) -> Placed {
         let header = |name: &str, value: String| Placed::Header {
             name: name.to_owned(),
@@ -144,7 +144,7 @@ impl Service {
         }
     }
 
-    /// What becomes of a caller's header on its way to this service.
+    /// Returns how a caller's header is handled for this service.
     pub fn header_fate(&self, name: &str, value: &[u8]) -> HeaderFate {
         if !super::service::is_token(name) || value.iter().any(|b| matches!(b, b'\r' | b'\n' | 0)) {
             return HeaderFate::Refuse;

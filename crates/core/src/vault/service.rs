@@ -1,4 +1,4 @@
-//! Services: places outside that one secret opens, declared as data.
+//! Services: outside APIs to which one secret gives access, declared as data.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ pub const MAX_ENTRIES: usize = 64;
 /// Longest URL, path pattern or header value of a declaration, in bytes.
 pub const MAX_TEXT: usize = 512;
 
-/// A place outside, and how it is called.
+/// An outside API, and how it is called.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Service {
@@ -25,20 +25,20 @@ pub struct Service {
     /// machine, or with `plaintext`.
     pub base_url: String,
     pub auth: AuthPlacement,
-    /// The secret that is its key.
+    /// The secret that contains its key.
     pub secret: SecretName,
-    /// It may be called without a key, as servers of one's own are.
+    /// Whether it may be called without a key, as local servers often are.
     #[serde(default, skip_serializing_if = "is_default")]
     pub key_optional: bool,
-    /// Plain `http` to another machine is meant.
+    /// Whether plain `http` to another machine is allowed.
     #[serde(default, skip_serializing_if = "is_default")]
     pub plaintext: bool,
-    /// Its name may lead to a private address.
+    /// Whether its name may resolve to a private address.
     #[serde(default, skip_serializing_if = "is_default")]
     pub private: bool,
-    /// What may be called; nothing else may. Paths are below the base URL's.
+    /// The allowed calls; all others are refused. Paths are relative to the base URL.
     pub allow: Vec<Allow>,
-    /// Sent with each call, in place of the caller's of the same name.
+    /// Headers that are sent with each call, and override the caller's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
     #[serde(default)]
@@ -55,15 +55,15 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// What model servers speak.
+/// The API format of a model server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LlmFormat {
     /// `/chat/completions`, `/responses`, `/embeddings`, `/models` below the base URL.
     Openai,
-    /// `/v1/messages` and its kin below the base URL.
+    /// `/v1/messages` and related paths below the base URL.
     Anthropic,
-    /// Gemini's own.
+    /// Gemini's own format.
     Gemini,
 }
 
@@ -77,8 +77,8 @@ impl LlmFormat {
     }
 }
 
-/// Where the key stands in a request. Written `bearer`, `header NAME`, `query NAME`, `basic USER`
-/// (the key is the password; USER may be empty) or `none`.
+/// The place of the key in a request. Written as `bearer`, `header NAME`, `query NAME`, `basic
+/// USER` (the key is the password; USER may be empty) or `none`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuthPlacement {
     /// `Authorization: Bearer KEY`.
@@ -89,7 +89,7 @@ pub enum AuthPlacement {
     Query(String),
     /// `Authorization: Basic`.
     Basic(String),
-    /// Nowhere: there is no key.
+    /// The service has no key.
     None,
 }
 
@@ -171,7 +171,7 @@ impl Method {
     }
 }
 
-/// Calls that are allowed.
+/// A rule for allowed calls.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Allow {
@@ -180,15 +180,15 @@ pub struct Allow {
     pub path: String,
 }
 
-/// Bounds of each call, and of calls.
+/// Limits of each call, and of the number of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     pub request_bytes: u64,
     pub response_bytes: u64,
-    /// For the whole call; a stream has no end of its own, so model servers ignore it.
+    /// Time limit of the whole call. Model servers ignore it, because a stream may take any time.
     pub timeout_ms: u32,
-    /// Calls within a minute, of all sessions together; 0 is no bound.
+    /// Most calls per minute of all sessions together; 0 means no limit.
     pub per_minute: u32,
 }
 
@@ -198,7 +198,7 @@ impl Default for Limits {
     }
 }
 
-/// A call by name.
+/// A named call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Action {
@@ -210,7 +210,7 @@ pub struct Action {
     pub params: Params,
 }
 
-/// Where the parameters of an action go.
+/// The place of an action's parameters in the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Params {
@@ -219,7 +219,7 @@ pub enum Params {
     Body,
 }
 
-/// What is wrong with a declaration: where, and what would be right.
+/// A mistake in a declaration: where it is, and what would be right.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct BadService {
