@@ -6,7 +6,7 @@ use crate::clean;
 use crate::parts::{money, money_at_most, thousands};
 use crate::when::When;
 
-/// A bar of a chart, with the figures for the table.
+/// A bar of a chart, with the numbers for the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bar {
     pub name: String,

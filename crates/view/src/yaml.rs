@@ -90,8 +90,8 @@ fn text(out: &mut String, text: &str) {
     }
 }
 
-/// Returns whether a text is safe without quotes for readers of YAML 1.1 and 1.2: it begins with a
-/// letter, `/` or `_`, contains only harmless characters, and is no reserved word. Numbers and
+/// Returns whether YAML 1.1 and 1.2 readers read a text correctly without quotes: it begins with
+/// a letter, `/` or `_`, contains only harmless characters, and is no reserved word. Numbers and
 /// times begin with digits.
 fn is_plain(text: &str) -> bool {
     let words = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
