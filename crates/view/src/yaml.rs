@@ -90,9 +90,9 @@ fn text(out: &mut String, text: &str) {
     }
 }
 
-/// Returns whether YAML 1.1 and 1.2 readers read a text correctly without quotes: it begins with
-/// a letter, `/` or `_`, contains only harmless characters, and is no reserved word. Numbers and
-/// times begin with digits.
+/// Returns whether YAML 1.1 and 1.2 readers read a text correctly without quotes. Such a text
+/// begins with a letter, `/` or `_`, contains only harmless characters, and is no reserved word.
+/// Numbers and times begin with digits.
 fn is_plain(text: &str) -> bool {
     let words = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/' || c == '_')
