@@ -301,12 +301,22 @@ impl Engine {
                 break;
             }
         }
-        let now = self.cortex.clock.now();
-        let mut after = None;
+        found.extend(self.records_due(of.kind, self.cortex.clock.now()).await?);
+        Ok(found)
+    }
+
+    /// All records of a kind whose time has come, the longest due first.
+    pub(crate) async fn records_due(
+        &self,
+        kind: &str,
+        now: Timestamp,
+    ) -> Result<Vec<Record>, StoreError> {
+        let (mut found, mut after) = (Vec::new(), None);
+        let Ok(kind) = Kind::parse(kind) else { return Ok(found) };
         loop {
-            let due = self.records.record_due(now, after, PAGE).await?;
+            let due = self.records.record_due(kind.clone(), now, after, PAGE).await?;
             after = due.last().and_then(|last| Some((last.wake()?, last.id)));
-            found.extend(due.into_iter().filter(|record| record.key.kind.as_str() == of.kind));
+            found.extend(due);
             if after.is_none() {
                 return Ok(found);
             }

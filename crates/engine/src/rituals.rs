@@ -59,7 +59,7 @@ impl Rituals {
     async fn look(&mut self, now: Timestamp) -> Result<Report, String> {
         self.seen = *self.changes.borrow();
         let told = |err: StoreError| err.to_string();
-        let mut rituals = self.engine.rituals_due(now).await.map_err(told)?;
+        let mut rituals = self.engine.records_due(RITUAL.name, now).await.map_err(told)?;
         let mut others = None;
         if let Some(after) = self.others.clone() {
             let page = self.engine.rituals_after(after).await.map_err(told)?;
@@ -111,23 +111,7 @@ impl Reconcile for Rituals {
     }
 }
 
-fn is_ritual(record: &Record) -> bool {
-    record.key.kind.as_str() == RITUAL.name
-}
-
 impl Engine {
-    async fn rituals_due(&self, now: Timestamp) -> Result<Vec<Record>, StoreError> {
-        let (mut found, mut after) = (Vec::new(), None);
-        loop {
-            let due = self.records.record_due(now, after, PAGE).await?;
-            after = due.last().and_then(|last| Some((last.wake()?, last.id)));
-            found.extend(due.into_iter().filter(is_ritual));
-            if after.is_none() {
-                return Ok(found);
-            }
-        }
-    }
-
     /// Some rituals, by name, from behind one.
     async fn rituals_after(&self, after: Option<RecordKey>) -> Result<RecordPage, StoreError> {
         let kind = Kind::parse(RITUAL.name).ok();
@@ -151,17 +135,10 @@ impl Engine {
 
     /// When the next ritual is due, if that is soon. What is due by now was looked at.
     async fn ritual_next(&self, now: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-        let mut after = Some((now, RecordId::from_u128(u128::MAX)));
-        loop {
-            let due = self.records.record_due(now.after(EVERY), after, 50).await?;
-            if let Some(next) = due.iter().find(|record| is_ritual(record)) {
-                return Ok(next.wake());
-            }
-            after = due.last().and_then(|last| Some((last.wake()?, last.id)));
-            if after.is_none() {
-                return Ok(None);
-            }
-        }
+        let Ok(kind) = Kind::parse(RITUAL.name) else { return Ok(None) };
+        let after = Some((now, RecordId::from_u128(u128::MAX)));
+        let due = self.records.record_due(kind, now.after(EVERY), after, 1).await?;
+        Ok(due.first().and_then(Record::wake))
     }
 
     /// Decides on a ritual and does it, until there is nothing to do. Answers how many ticks got a

@@ -31,6 +31,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0017_agent_author.sql"),
     include_str!("../migrations/0018_inbox_owner.sql"),
     include_str!("../migrations/0019_costs_at_most.sql"),
+    include_str!("../migrations/0020_due.sql"),
 ];
 
 /// Marks a SQLite file as ours, so that another program's database is never migrated.

@@ -165,9 +165,21 @@ pub trait RecordRows: Send + Sync + fmt::Debug {
     /// are known.
     fn record_changes(&self, query: ChangesQuery) -> Fut<'_, Result<RecordChanges, ChangesError>>;
 
-    /// Records whose [`Record::wake`] is not after `now`, those that woke first first, those behind
-    /// `after` only. A page whose records grow large ends early, after one at least.
+    /// Returns records of one kind whose [`Record::wake`] is not after `now`, ordered by that time and
+    /// their id. `after` is the place in this order behind which the page begins. A page ends early if
+    /// its records are large, but has at least one record if there is one.
     fn record_due(
+        &self,
+        kind: Kind,
+        now: Timestamp,
+        after: Option<(Timestamp, RecordId)>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<Record>, StoreError>>;
+
+    /// Returns records of all kinds whose [`Record::expires_at`] is not after `now`, ordered by that
+    /// time and their id. Pages are those of [`Self::record_due`]. Records that are only due are not
+    /// read.
+    fn record_expired(
         &self,
         now: Timestamp,
         after: Option<(Timestamp, RecordId)>,

@@ -113,12 +113,11 @@ impl Engine {
     async fn record_expired_delete(&self, now: Timestamp) -> Result<u64, StoreError> {
         let (mut after, mut tally) = (None, Tally::default());
         loop {
-            let due = self.records.record_due(now, after, PAGE).await?;
-            let last = due.last().and_then(|last| Some((last.wake()?, last.id)));
+            let expired = self.records.record_expired(now, after, PAGE).await?;
+            let last = expired.last().and_then(|last| Some((last.expires_at?, last.id)));
             let Some(last) = last else { return tally.total() };
             after = Some(last);
-            let expired = |record: &Record| record.expires_at.is_some_and(|at| at <= now);
-            for record in due.into_iter().filter(expired) {
+            for record in expired {
                 tally.add(self.delete_one(BY, record).await);
             }
         }

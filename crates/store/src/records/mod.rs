@@ -8,7 +8,7 @@ use overmind_core::ids::RecordId;
 use overmind_core::record::rows::{
     ChangesError, ChangesQuery, RecordChanges, RecordPage, RecordQuery, RecordRows,
 };
-use overmind_core::record::{Record, RecordKey};
+use overmind_core::record::{Kind, Record, RecordKey};
 use overmind_core::store::StoreError;
 use overmind_core::time::Timestamp;
 
@@ -44,11 +44,21 @@ impl RecordRows for Sqlite {
 
     fn record_due(
         &self,
+        kind: Kind,
         now: Timestamp,
         after: Option<(Timestamp, RecordId)>,
         limit: u32,
     ) -> Fut<'_, Result<Vec<Record>, StoreError>> {
-        Box::pin(self.read(ATTEMPT, move |conn| read::due(conn, now, after, limit)))
+        Box::pin(self.read(ATTEMPT, move |conn| read::due(conn, &kind, now, after, limit)))
+    }
+
+    fn record_expired(
+        &self,
+        now: Timestamp,
+        after: Option<(Timestamp, RecordId)>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<Record>, StoreError>> {
+        Box::pin(self.read(ATTEMPT, move |conn| read::expired(conn, now, after, limit)))
     }
 
     fn record_orphans(

@@ -293,20 +293,48 @@ pub(super) fn changes(conn: &Connection, query: &ChangesQuery) -> Outcome<Found>
 
 pub(super) fn due(
     conn: &Connection,
+    kind: &Kind,
     now: Timestamp,
     after: Option<(Timestamp, RecordId)>,
     limit: u32,
 ) -> Outcome<Vec<Record>> {
     let limit = bounded(limit, MAX_PAGE);
-    // The empty blob sorts before every id.
-    let (wake, id) = after.map_or((i64::MIN, Vec::new()), |(wake, id)| {
-        (wake.as_micros(), blob(id.as_u128()).to_vec())
-    });
-    let sql = format!(
-        "SELECT {RECORD} FROM records WHERE wake <= ?1 AND (wake, id) > (?2, ?3)
-         ORDER BY wake, id LIMIT ?4"
-    );
-    Ok(page(conn, &sql, params![now.as_micros(), wake, id, limit], limit)?.0)
+    let Where { sql, with } = by_time("wake", Some(kind), now, after, limit);
+    Ok(page(conn, &sql, params_from_iter(with), limit)?.0)
+}
+
+pub(super) fn expired(
+    conn: &Connection,
+    now: Timestamp,
+    after: Option<(Timestamp, RecordId)>,
+    limit: u32,
+) -> Outcome<Vec<Record>> {
+    let limit = bounded(limit, MAX_PAGE);
+    let Where { sql, with } = by_time("expires_at", None, now, after, limit);
+    Ok(page(conn, &sql, params_from_iter(with), limit)?.0)
+}
+
+/// The whole statement for records for which the time in `column` has come.
+fn by_time(
+    column: &str,
+    kind: Option<&Kind>,
+    now: Timestamp,
+    after: Option<(Timestamp, RecordId)>,
+    limit: i64,
+) -> Where {
+    let mut of = Where::default();
+    if let Some(kind) = kind {
+        of.and("kind = ?", [text(kind.as_str())]);
+    }
+    of.and(&format!("{column} <= ?"), [Sql::Integer(now.as_micros())]);
+    if let Some((at, id)) = after {
+        let after = [Sql::Integer(at.as_micros()), bytes(id.as_u128())];
+        of.and(&format!("({column}, id) > (?, ?)"), after);
+    }
+    let Where { sql, mut with } = of;
+    with.push(Sql::Integer(limit));
+    let sql = format!("SELECT {RECORD} FROM records{sql} ORDER BY {column}, id LIMIT ?");
+    Where { sql, with }
 }
 
 pub(super) fn orphans(
@@ -355,13 +383,42 @@ mod tests {
         steps.collect::<Result<Vec<_>, _>>().unwrap().join("; ")
     }
 
-    #[test]
-    fn no_list_of_a_kind_or_an_owner_reads_all_records() {
+    /// A store of the newest schema, with its directory.
+    fn empty() -> (tempfile::TempDir, Connection) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.db");
         std::fs::write(&path, "").unwrap();
         let mut conn = crate::schema::open_writer(&path, None).unwrap();
         crate::schema::migrate(&mut conn).unwrap();
+        (dir, conn)
+    }
+
+    #[test]
+    fn what_is_due_or_expired_is_read_from_its_index_in_order() {
+        let (_dir, conn) = empty();
+        let kind = Kind::parse("note").unwrap();
+        let now = Timestamp::from_micros(5);
+        let after = Some((now, RecordId::from_u128(1)));
+        for (of, index) in [
+            (by_time("wake", Some(&kind), now, None, 10), "records_by_wake (kind=? AND wake<?)"),
+            (
+                by_time("wake", Some(&kind), now, after, 10),
+                "records_by_wake (kind=? AND (wake,id)>(?,?) AND wake<?)",
+            ),
+            (by_time("expires_at", None, now, None, 10), "records_by_expiry (expires_at<?)"),
+            (
+                by_time("expires_at", None, now, after, 10),
+                "records_by_expiry ((expires_at,id)>(?,?) AND expires_at<?)",
+            ),
+        ] {
+            let plan = plan(&conn, of);
+            assert!(plan.contains(index) && !plan.contains("ORDER BY"), "{plan}");
+        }
+    }
+
+    #[test]
+    fn no_list_of_a_kind_or_an_owner_reads_all_records() {
+        let (_dir, conn) = empty();
         let kind = Kind::parse("note").unwrap();
         let after = RecordKey {
             kind: kind.clone(),

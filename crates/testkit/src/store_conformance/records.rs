@@ -1,5 +1,7 @@
 //! Records: compare-and-set, lists, changes with resume, tombstones, what is due.
 
+mod due;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -13,10 +15,12 @@ use overmind_core::record::rows::{
 use overmind_core::record::{FieldError, Kind, KindInfo, Name, Owner, Record, RecordKey, Term};
 use overmind_core::row::Role;
 use overmind_core::store::{Change, Commit, EventQuery, Store, StoreError, StreamId};
-use overmind_core::time::Timestamp;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use self::due::{
+    what_has_expired_is_found_in_its_order, what_is_due_is_found_by_kind_in_its_order,
+};
 use super::{World, at, missing, of_stream, one_change, refused};
 
 const COLONY: ColonyId = ColonyId::DEFAULT;
@@ -68,6 +72,12 @@ pub fn draft(name: &str, spec: Value) -> Draft {
         finalizers: None,
         expires_at: None,
     }
+}
+
+/// The same, of another kind.
+fn other(name: &str) -> Draft {
+    let key = RecordKey { kind: Kind::parse("other").unwrap(), ..key(name) };
+    Draft { key, ..draft(name, json!({})) }
 }
 
 fn labels(all: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -159,7 +169,8 @@ pub async fn all<S: Store + RecordRows + 'static>(make: &dyn Fn() -> Arc<S>) {
         changes_are_told_in_order_and_resumed
         a_follower_sees_what_writers_leave
         deletions_beyond_what_is_kept_are_told_as_gone
-        what_is_due_is_found_in_its_order
+        what_is_due_is_found_by_kind_in_its_order
+        what_has_expired_is_found_in_its_order
         what_an_owner_leaves_is_found
         what_is_being_deleted_is_found
         secrets_never_come_to_rest_in_records
@@ -643,33 +654,6 @@ async fn deletions_beyond_what_is_kept_are_told_as_gone<S: Store + RecordRows>(b
     let fresh = bench.store.record_list(query()).await.unwrap();
     assert_eq!(names(&fresh.records), ["stays"]);
     assert_eq!(ask(fresh.at).await.unwrap().news, []);
-}
-
-async fn what_is_due_is_found_in_its_order<S: Store + RecordRows>(bench: &Bench<S>) {
-    for (name, next) in [("c", 30), ("a", 10), ("b", 10), ("d", 50)] {
-        let record = bench.put(draft(name, json!({}))).await;
-        let write = decide::status(&NOTE, &record, json!({ "next": next }), None, stamp(2));
-        bench.write(write.unwrap().unwrap()).await;
-    }
-    bench.put(Draft { expires_at: Some(at(20)), ..draft("e", json!({})) }).await;
-    bench.put(Draft { expires_at: Some(at(5)), ..draft("d", json!({})) }).await;
-    bench.put(draft("never", json!({}))).await;
-    let due =
-        async |now: i64, after, limit| bench.store.record_due(at(now), after, limit).await.unwrap();
-    assert_eq!(names(&due(4, None, 10).await), [""; 0]);
-    assert_eq!(names(&due(30, None, 10).await), ["d", "a", "b", "e", "c"]);
-    let (mut seen, mut after): (Vec<Record>, Option<(Timestamp, RecordId)>) = (Vec::new(), None);
-    loop {
-        let page = due(30, after, 2).await;
-        let Some(last) = page.last() else { break };
-        after = Some((last.wake().unwrap(), last.id));
-        seen.extend(page);
-    }
-    assert_eq!(names(&seen), ["d", "a", "b", "e", "c"]);
-    // Whoever is done with it moves it on.
-    let a = bench.fetch(&key("a")).await.unwrap();
-    bench.write(decide::status(&NOTE, &a, json!({}), None, stamp(3)).unwrap().unwrap()).await;
-    assert_eq!(names(&due(30, None, 10).await), ["d", "b", "e", "c"]);
 }
 
 async fn what_an_owner_leaves_is_found<S: Store + RecordRows>(bench: &Bench<S>) {
