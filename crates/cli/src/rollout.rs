@@ -150,6 +150,10 @@ pub(crate) async fn scale(cx: &Context, args: &ScaleArgs) -> Outcome {
     }
     let set = |one: &mut Resource| {
         let spec = field(one)?;
+        if spec.contains_key("scale") {
+            let text = format!("the number of runs of {of} follows its `spec.scale`");
+            return Err(Failure::usage(text).hint(format!("overmind edit {of}")));
+        }
         let now = spec.get("replicas").and_then(Value::as_u64).unwrap_or(1);
         if args.current_replicas.is_some_and(|wanted| u64::from(wanted) != now) {
             let text = format!("{of} has replicas: {now}");

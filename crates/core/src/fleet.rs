@@ -10,6 +10,7 @@
 //! fewer than `replicas` less the unavailable would be left.
 
 pub mod lineage;
+pub mod scale;
 pub mod sentinel;
 mod spec;
 #[cfg(test)]
@@ -96,6 +97,9 @@ pub struct FleetStatus {
     pub replicas: u32,
     pub ready: u32,
     pub updated: u32,
+    /// Where the number follows a schedule or a queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scaled: Option<scale::Scaled>,
     pub conditions: Vec<Condition>,
 }
 

@@ -22,6 +22,8 @@ use crate::time::Timestamp;
 pub const MAX_TEXT: usize = 200;
 /// The longest period.
 pub const MAX_PERIOD: Duration = Duration::from_hours(366 * 24);
+/// Ticks longer ago are not looked for.
+const LONGEST_AGO: Duration = Duration::from_hours(400 * 24);
 /// The shortest period of `every`.
 pub const MIN_EVERY: Duration = Duration::from_secs(1);
 
@@ -101,6 +103,23 @@ impl Schedule {
             }
             Kind::Cron(cron, zone) => next_in(cron, zone, after),
         }
+    }
+
+    /// The last tick at or before `now`; `None` where there is none within some 400 days.
+    pub fn last(&self, now: Timestamp) -> Option<Timestamp> {
+        // Back from now in windows that grow, so that few ticks lie in the first one that has any.
+        let windows = std::iter::successors(Some(Duration::from_mins(1)), |last| {
+            Some(*last * 8).filter(|next| *next < LONGEST_AGO * 8)
+        });
+        for window in windows {
+            let back = i64::try_from(window.min(LONGEST_AGO).as_micros()).ok()?;
+            let from = Timestamp::from_micros(now.as_micros().checked_sub(back)?);
+            let ticks = std::iter::successors(self.next(from), |tick| self.next(*tick));
+            if let Some(last) = ticks.take_while(|tick| *tick <= now).last() {
+                return Some(last);
+            }
+        }
+        None
     }
 
     /// The ticks later than `after`, at most `count`, ascending.

@@ -126,7 +126,7 @@ impl Engine {
         let mut turned = Turned::default();
         for _ in 0..TURNS {
             let Some(record) = self.records.record_by_id(id).await? else { return Ok(turned) };
-            let spec = (of.read)(&record.spec).map_err(|wrong| {
+            let mut spec = (of.read)(&record.spec).map_err(|wrong| {
                 let first = wrong.first().map(ToString::to_string).unwrap_or_default();
                 EngineError::invalid("spec", first)
             })?;
@@ -135,7 +135,9 @@ impl Engine {
             let now = self.cortex.clock.now();
             let deleting = record.deleting.is_some();
             let (at, hives) = (record.generation, self.hives());
-            let plan = (of.decide)(&spec, at, &status, &seen, deleting, now, &hives);
+            let (known, size_again) = self.fleet_size(&mut spec, &status, now).await?;
+            let mut plan = (of.decide)(&spec, at, &known, &seen, deleting, now, &hives);
+            plan.again = sooner(plan.again, size_again);
             turned.again = plan.again;
             let runs = |slot: &Slot| slot.ended.is_none() && slot.session.is_some();
             turned.still = plan.again.is_none()
@@ -155,6 +157,49 @@ impl Engine {
         }
         turned.again = sooner(turned.again, Some(self.cortex.clock.now()));
         Ok(turned)
+    }
+
+    /// Says how many sessions the spec wants where that follows a schedule or a queue. Answers the status
+    /// with it, and when to look again.
+    async fn fleet_size(
+        &self,
+        spec: &mut FleetSpec,
+        status: &FleetStatus,
+        now: Timestamp,
+    ) -> Result<(FleetStatus, Option<Timestamp>), EngineError> {
+        let mut known = status.clone();
+        let Some(scale) = &spec.scale else {
+            known.scaled = None;
+            return Ok((known, None));
+        };
+        let waiting = match &scale.queue {
+            Some(queue) => self.waiting_for(&queue.agent).await?,
+            None => 0,
+        };
+        let (scaled, again) = scale.decide(spec.replicas, waiting, status.scaled.as_ref(), now);
+        spec.replicas = scaled.replicas;
+        known.scaled = Some(scaled);
+        Ok((known, again))
+    }
+
+    /// How many messages wait in the mailbox of an agent; none of one that is not there.
+    async fn waiting_for(&self, agent: &str) -> Result<u32, EngineError> {
+        let id = match self.agent_wanted(agent).await {
+            Ok(agent) => agent.id,
+            Err(EngineError::NotFound { .. }) => return Ok(0),
+            Err(err) => return Err(err),
+        };
+        let mut after = None;
+        loop {
+            let page = self.cortex.store.mailbox_list(after, 500).await?;
+            if let Some((_, counts)) = page.iter().find(|(of, _)| *of == id) {
+                return Ok(counts.waiting);
+            }
+            match page.last() {
+                Some((last, _)) => after = Some(*last),
+                None => return Ok(0),
+            }
+        }
     }
 
     /// The hives that there are: this server.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use super::scale::Scale;
 use crate::quest::QuestSpec;
 use crate::record::FieldError;
 use crate::record::bounds::check_labels;
@@ -18,8 +19,16 @@ const MAX_SURGE: u32 = 500;
 /// Most packs that are kept.
 pub const MAX_HISTORY: u32 = 100;
 
-const FIELDS: &[&str] =
-    &["historyLimit", "maxSurge", "maxUnavailable", "minReady", "paused", "replicas", "template"];
+const FIELDS: &[&str] = &[
+    "historyLimit",
+    "maxSurge",
+    "maxUnavailable",
+    "minReady",
+    "paused",
+    "replicas",
+    "scale",
+    "template",
+];
 const OF_LINEAGE: &[&str] = &["historyLimit", "minReady", "paused", "replicas", "template"];
 const OF_SENTINEL: &[&str] =
     &["historyLimit", "maxUnavailable", "minReady", "paused", "selector", "template"];
@@ -30,6 +39,8 @@ const TEMPLATE: &[&str] =
 #[derive(Clone, Debug)]
 pub struct FleetSpec {
     pub replicas: u32,
+    /// What that number follows, if not the spec.
+    pub scale: Option<Scale>,
     /// Sessions beyond `replicas` that there may be during a rollout.
     pub surge: u32,
     /// Of `replicas`, how many may be missing during a rollout.
@@ -200,11 +211,20 @@ impl FleetSpec {
                 FieldError::new("spec.template", "is required").hint("what each session is"),
             ]),
         };
+        let scale = match fields.get("scale").map(Scale::read) {
+            None => None,
+            Some(Ok(scale)) => Some(scale),
+            Some(Err(more)) => {
+                wrong.extend(more);
+                None
+            }
+        };
         let text = fields.get("template").map(Value::to_string).unwrap_or_default();
         let fingerprint: String = blake3::hash(text.as_bytes()).to_hex().chars().take(16).collect();
         match template {
             Ok(template) if wrong.is_empty() => Ok(Self {
                 replicas,
+                scale,
                 surge,
                 unavailable,
                 min_ready,
@@ -274,6 +294,7 @@ pub fn schema() -> Value {
         "additionalProperties": false,
         "properties": {
             "replicas": count("Desired number of runs.", 1, MAX_REPLICAS),
+            "scale": super::scale::schema(),
             "maxSurge": count("Additional runs during a rollout.", 1, MAX_SURGE),
             "maxUnavailable": count("How many runs may be missing during a rollout.", 0, MAX_REPLICAS),
             "minReady": {

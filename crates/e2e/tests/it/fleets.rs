@@ -251,3 +251,36 @@ fn work_that_a_scale_down_a_rollout_or_a_deletion_leaves_says_why() {
     house.run(&["answer", left[0]["id"].as_str().unwrap(), "keep"]).ok();
     assert!(items(&house).is_empty() && asks(&house).is_empty());
 }
+
+#[test]
+fn a_fleet_follows_the_messages_that_wait_for_an_agent_and_a_schedule() {
+    let home = Commands::up();
+    home.0.agent("worker", &[]);
+    let keeps = json!({"on_message": "queue"});
+    std::fs::write(home.0.work().join("acl.json"), keeps.to_string()).unwrap();
+    home.run(&["acl", "set", "worker", "acl.json"]).ok();
+    let spec = |scale: Value| json!({"replicas": 9, "scale": scale, "template": stays("one")});
+    // A schedule that has ticked a moment ago, over what `replicas` says.
+    let every = json!([{"at": "every 1s", "replicas": 1}]);
+    let queue = json!({"agent": "worker", "perReplica": 2, "max": 3, "cooldown": "1s"});
+    apply(&home.0, &spec(json!({"schedule": every, "queue": queue}))).ok();
+    ready(&home.0, 1);
+    home.run(&["scale", "fleet/web", "--replicas", "5"]).fails(2).says("spec.scale");
+
+    let message = |text: &str| home.run(&["mail", "send", "worker", text]).ok();
+    for text in ["a", "b", "c", "d", "e", "f", "g"] {
+        message(text);
+    }
+    // Four would be wanted, and three are allowed.
+    ready(&home.0, 3);
+    home.run(&["get", "fleets"]).ok().shows("3/3");
+    assert_eq!(names(&home.0).len(), 3);
+
+    home.run(&["mail", "read", "--agent", "worker", "--ack"]).ok();
+    until("fewer are enough", || (names(&home.0) == ["web-0"]).then_some(()));
+    ready(&home.0, 1);
+
+    let wrong =
+        apply(&home.0, &spec(json!({"queue": {"agent": "worker", "perReplica": 0, "max": 3}})));
+    wrong.fails(2).says("spec.scale.queue.perReplica").says("from 1 to 1000");
+}

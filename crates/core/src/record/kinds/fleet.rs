@@ -117,8 +117,12 @@ fn terms(record: &Record) -> Terms {
 }
 
 fn ready(record: &Record) -> String {
-    let wanted = record.spec.get("replicas").and_then(Value::as_u64).unwrap_or(1);
-    format!("{}/{wanted}", status(record).ready)
+    let status = status(record);
+    let wanted = match record.spec.get("scale") {
+        Some(_) => u64::from(status.replicas),
+        None => record.spec.get("replicas").and_then(Value::as_u64).unwrap_or(1),
+    };
+    format!("{}/{wanted}", status.ready)
 }
 
 fn text(record: &Record, field: &str) -> String {
