@@ -92,19 +92,22 @@ impl Engine {
         Ok(room.filter(|_| parent.has_worktree()).map(|room| room.reach))
     }
 
-    /// Which repositories a workspace of the caller's may lead to; `None`: any. In the server's own
-    /// workspace runs write, so nobody but an admin who names a place there is led out of it.
+    /// Which repositories a workspace of the caller's may lead to; `None`: any. In a declared Project, runs of
+    /// others write, then or later, so nobody's run is led out of it, not even an admin's. In the server's
+    /// own workspace they do, too: nobody but an admin who names a place there is led out of that.
     pub(crate) async fn reach(
         &self,
         by: &Caller,
         workspace: &str,
         is_named: bool,
     ) -> Result<Option<RoomReach>, EngineError> {
+        let (home, place) = (resolved(&self.cortex.config.workspace), Path::new(workspace));
+        let mut roots = self.projects_of(by, place).await?;
+        let is_shared = roots.first().is_some_and(|root| place.starts_with(root));
         let is_person = matches!(by.rights, Rights::Role(_)) && by.child_of.is_none();
-        if by.is_admin() && is_person && is_named {
+        if by.is_admin() && is_person && is_named && !is_shared {
             return Ok(None);
         }
-        let (home, place) = (resolved(&self.cortex.config.workspace), Path::new(workspace));
         let is_a_runs = |beneath: &Path| {
             let first = beneath.iter().next().and_then(|first| first.to_str());
             first.is_some_and(|first| first.parse::<SessionId>().is_ok())
@@ -112,16 +115,13 @@ impl Engine {
         let above = match place.strip_prefix(&home) {
             Ok(beneath) if is_a_runs(beneath) => return Ok(Some(RoomReach::Nothing)),
             Ok(_) => false,
-            Err(_) if by.is_admin() || by.on_host => return Ok(None),
+            Err(_) if (by.is_admin() || by.on_host) && !is_shared => return Ok(None),
             Err(_) => true,
         };
-        let mut roots = self.projects_of(by, place).await?;
         match above {
             false => roots.insert(0, home),
             // A child of a run that works in a directory itself.
-            true if !roots.first().is_some_and(|root| place.starts_with(root)) => {
-                roots.insert(0, place.to_owned());
-            }
+            true if !is_shared => roots.insert(0, place.to_owned()),
             true => {}
         }
         roots.truncate(ROOTS);

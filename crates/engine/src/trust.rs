@@ -98,7 +98,7 @@ impl Engine {
     }
 
     /// The directories of the Projects that let the caller have runs work in them, those that hold `place`
-    /// first.
+    /// first. For an admin: of those for everybody, and of those that hold it.
     pub(crate) async fn projects_of(
         &self,
         by: &Caller,
@@ -106,7 +106,11 @@ impl Engine {
     ) -> Result<Vec<PathBuf>, EngineError> {
         let mut found = Vec::new();
         self.each_project(|record| {
-            found.extend(project::path_for(record, &by.name));
+            let path = project::path_for(record, &by.name);
+            found.extend(path.or_else(|| {
+                let (path, _) = project::read(record).filter(|_| by.is_admin())?;
+                place.starts_with(&path).then_some(path)
+            }));
             None::<()>
         })
         .await?;

@@ -411,6 +411,18 @@ fn a_directory_that_leads_to_a_repository_later_is_none_for_the_run_that_goes_on
             format!("{sent:?}{}", home.run(&["events", name, "-o", "json", "--limit", "1000"]).out);
         assert!(said.contains("No such file"), "{name}: it went on where it was: {said}");
         assert!(!said.contains("of the victim"), "{name}: {said}");
+        // Nor does a new run of an admin's follow it, in a directory that others may use.
+        let body = json!({
+            "agent_id": "sh", "task": "", "workspace": project, "room": {"when": when},
+            "command": {"argv": ["sh", "-c", LOOKS], "exact": true},
+        });
+        let led: Value = serde_json::from_str(&start(&home, admin.trim(), &body)).unwrap();
+        let id = led["id"].as_str().unwrap_or_else(|| panic!("{led}"));
+        home.run(&["wait", id]);
+        let row = home.fetch(id).to_string();
+        let said = home.run(&["logs", id]).out;
+        assert!(row.contains("declare it for others"), "{name}: {row} {said}");
+        assert!(!said.contains("of the victim"), "{name}: {said}");
     }
 }
 
