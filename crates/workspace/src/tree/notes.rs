@@ -123,7 +123,7 @@ pub enum Origin {
         common: HostPath,
         /// `sha1` or `sha256`.
         format: String,
-        /// See [`Source::within`].
+        /// The directories that all of it must lie in; absent, if its caller may use all of the host.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         within: Option<Vec<HostPath>>,
     },
