@@ -267,9 +267,9 @@ impl LocalRooms {
     }
 
     async fn make(&self, mut order: RoomOrder, sink: RoomSink) -> Result<RoomMade, RoomError> {
-        // What was no repository when the session was made does not become one for it: whoever may write
-        // there could say which.
-        if order.before.as_ref().is_some_and(|before| is_no_repositorys(before)) {
+        // A project without a repository stays one for this session: whoever may write there later could
+        // name any repository.
+        if order.before.as_ref().is_some_and(|before| had_no_repository(before)) {
             order.wish.reach = Some(RoomReach::Nothing);
         }
         let _waits = self.pools.waits();
@@ -570,8 +570,8 @@ fn in_place(project: &Path, warnings: Vec<String>) -> RoomMade {
     RoomMade { directory: project.to_owned(), warnings, ..RoomMade::default() }
 }
 
-/// Whether what was made works on a directory that was in no repository.
-fn is_no_repositorys(before: &RoomMade) -> bool {
+/// Whether an earlier environment of a session was made without a repository.
+fn had_no_repository(before: &RoomMade) -> bool {
     before.worktree.is_none() || before.origin == Some(RoomOrigin::Directory)
 }
 

@@ -34,8 +34,9 @@ pub enum TreeError {
     )]
     Led { path: PathBuf },
     #[error(
-        "{} belongs to the repository of {}, and lies where its caller may not have runs work: an admin can \
-         declare it for others, as a Project with this path", path.display(), project.display()
+        "the repository of {} uses {}, which is outside the directories that this run may use: an admin can \
+         declare it for others, as a Project with the path {}",
+        project.display(), path.display(), path.display()
     )]
     Beyond { project: PathBuf, path: PathBuf },
     #[error("the repository that {} lies in begins at {}: {why}", project.display(), top.display())]

@@ -172,21 +172,48 @@ pub(crate) fn with_alternates(objects: Vec<PathBuf>, ours: &Path) -> Vec<PathBuf
     all
 }
 
-/// All that a directory of objects borrows, without links, whoever it belongs to.
-pub(crate) fn stores(objects: &Path) -> Vec<PathBuf> {
-    let (mut all, mut last) = (Vec::new(), vec![objects.to_owned()]);
-    for _ in 0..=IN_A_ROW {
-        let next: Vec<PathBuf> = last.iter().flat_map(|store| borrowed_by(store)).collect();
-        last.clear();
-        for path in next.iter().filter_map(|path| path.canonicalize().ok()) {
-            // Git follows no more, and each that is looked at costs a file.
-            if all.len() <= MOST_LENT && !all.contains(&path) {
-                all.push(path.clone());
-                last.push(path);
+/// Every path that git may read when it follows what a directory of objects borrows: as it is written,
+/// because git resolves `..` in the text, and without links. `None` if a list is too long to be read, or if
+/// they are too many: git has no such bounds.
+pub(crate) fn stores(objects: &Path) -> Option<Vec<PathBuf>> {
+    let (mut all, mut left) = (Vec::new(), vec![objects.to_owned()]);
+    while let Some(store) = left.pop() {
+        let list = super::source::read_small(&store.join("info/alternates"), LIST).ok()?;
+        for line in lines_of(&list.unwrap_or_default()) {
+            // Git takes a line that is quoted wrongly as it is.
+            let text = unquoted(line).unwrap_or_else(|| line.to_vec());
+            let written = plainly(&store.join(crate::git::path_of(&text)));
+            let real = written.canonicalize().unwrap_or_else(|_| written.clone());
+            if all.contains(&real) && all.contains(&written) {
+                continue;
             }
+            if all.len() >= MOST_LENT {
+                return None;
+            }
+            left.push(real.clone());
+            all.extend([written, real]);
         }
     }
-    all
+    Some(all)
+}
+
+/// A path without `.` and `..`, by its text.
+fn plainly(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(plain.pop()),
+            Component::CurDir => {}
+            Component::Normal(_) | Component::RootDir | Component::Prefix(_) => plain.push(part),
+        }
+    }
+    plain
+}
+
+/// The lines of a list of alternates that name something.
+fn lines_of(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let lines = list.split(|byte| *byte == b'\n');
+    lines.filter(|line| !line.is_empty() && !line.starts_with(b"#"))
 }
 
 fn owner_of(path: &Path) -> Option<u32> {
@@ -203,9 +230,7 @@ fn is_public(path: &Path) -> bool {
 fn borrowed_by(store: &Path) -> Vec<PathBuf> {
     let list = super::source::read_small(&store.join("info/alternates"), LIST);
     let Ok(Some(list)) = list else { return Vec::new() };
-    let lines = list.split(|byte| *byte == b'\n');
-    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with(b"#"));
-    let paths = lines.filter_map(|line| {
+    let paths = lines_of(&list).filter_map(|line| {
         let path = store.join(crate::git::path_of(&unquoted(line)?));
         // As git finds it: inside a sandbox there is nothing to go up through.
         let climbs = path.components().any(|part| part == Component::ParentDir);

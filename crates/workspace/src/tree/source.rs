@@ -109,12 +109,15 @@ impl Source {
             roots.first().filter(|root| above && root.starts_with(top)).map(|_| top.clone());
         self.within = Some(whole.into_iter().chain(roots.iter().cloned()).collect());
         let objects = self.objects();
-        let stores = gitdir::stores(&objects);
+        let Some(stores) = gitdir::stores(&objects) else {
+            let why = "borrows from more places than are looked at".to_owned();
+            return Err(TreeError::Unsound { path: objects, why });
+        };
         let all = [&self.git_dir, &self.common, &objects].into_iter().chain(&stores);
         match all.into_iter().find(|path| !self.reaches(path)) {
             None => Ok(()),
             Some(path) => {
-                Err(TreeError::Beyond { project: project.to_owned(), path: path.to_owned() })
+                Err(TreeError::Beyond { project: project.to_owned(), path: repository_of(path) })
             }
         }
     }
@@ -167,6 +170,12 @@ impl Source {
         let meta = std::fs::metadata(&self.common).ok()?;
         (meta.uid() != 0).then(|| (meta.uid(), meta.gid()))
     }
+}
+
+/// The directory to declare for a part of a repository: its checkout, if it has one.
+fn repository_of(part: &Path) -> PathBuf {
+    let git_dir = part.ancestors().find(|above| above.ends_with(".git"));
+    git_dir.and_then(Path::parent).unwrap_or(part).to_owned()
 }
 
 /// The path of a run's project, which has no link: one that was put there since the run was made is not

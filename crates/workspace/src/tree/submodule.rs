@@ -61,9 +61,12 @@ pub(crate) fn locate(
     let place = root.join(at);
     let within = of.within.clone();
     let source = Source { top: None, git_dir: place.clone(), common: place, within };
-    // What it borrows from elsewhere is as if it were not on this machine.
-    if !gitdir::stores(&source.objects()).iter().all(|store| source.reaches(store)) {
-        return Ok(None);
+    // A submodule that borrows from elsewhere counts as one that is not on this machine.
+    if source.within.is_some() {
+        let stores = gitdir::stores(&source.objects());
+        if !stores.is_some_and(|all| all.iter().all(|store| source.reaches(store))) {
+            return Ok(None);
+        }
     }
     source.check(&Own::default())?;
     Ok(Some(Found { name, source }))

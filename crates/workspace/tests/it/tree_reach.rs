@@ -67,6 +67,38 @@ fn a_project_that_leads_to_a_repository_elsewhere_is_refused() {
     }
 }
 
+/// Git follows lists of any length.
+#[test]
+fn alternates_that_are_too_many_or_too_long_to_be_looked_at_are_refused() {
+    for how in ["padded", "one of many"] {
+        let world = World::new();
+        let project = theirs(&world);
+        let root = project.parent().unwrap();
+        git(&project, &["init", "-q", "-b", "main"]);
+        write(&project, "own.txt", "own");
+        commit(&project, "own");
+        let victim = git(&world.repo, &["rev-parse", "HEAD"]);
+        let objects = project.join(".git/objects");
+        let way = "../../../../repo/.git/objects";
+        let own: Vec<_> = (0..80).map(|number| root.join(format!("store{number}"))).collect();
+        let list = match how {
+            "padded" => format!("{}\n{way}\n", "# nothing\n".repeat(10_000)),
+            _ => {
+                own.iter().for_each(|store| std::fs::create_dir_all(store).unwrap());
+                let own = own.iter().map(|store| format!("{}\n", store.display()));
+                format!("{}{way}\n", own.collect::<String>())
+            }
+        };
+        write(&objects, "info/alternates", &list);
+        // What is tried works: git has the commit of the other repository.
+        git(&project, &["cat-file", "-e", &format!("{victim}^{{tree}}")]);
+        git(&project, &["update-ref", "refs/heads/main", &victim]);
+        let found = prepare(&world, &project, within(&[root], true));
+        let refused = matches!(found, Err(TreeError::Beyond { .. } | TreeError::Unsound { .. }));
+        assert!(refused, "{how}: {found:?}");
+    }
+}
+
 #[test]
 fn a_submodule_that_borrows_from_elsewhere_is_as_if_it_were_not_there() {
     let world = World::new();
