@@ -12,7 +12,7 @@ use overmind_core::fleet::{
     FINALIZER, FleetSpec, FleetStatus, Plan, Seen, Slot, Template, decide, lineage, pack_name,
     sentinel, why_ended,
 };
-use overmind_core::ids::RecordId;
+use overmind_core::ids::{AgentId, RecordId};
 use overmind_core::record::decide::{Draft, RecordWrite, Stamp, put, status as status_write};
 use overmind_core::record::kinds::fleet::{FLEET, LINEAGE, OPEN, PACK, SENTINEL};
 use overmind_core::record::rows::RecordQuery;
@@ -189,17 +189,11 @@ impl Engine {
             Err(EngineError::NotFound { .. }) => return Ok(0),
             Err(err) => return Err(err),
         };
-        let mut after = None;
-        loop {
-            let page = self.cortex.store.mailbox_list(after, 500).await?;
-            if let Some((_, counts)) = page.iter().find(|(of, _)| *of == id) {
-                return Ok(counts.waiting);
-            }
-            match page.last() {
-                Some((last, _)) => after = Some(*last),
-                None => return Ok(0),
-            }
-        }
+        // The list is in the order of the agents: the first one after its predecessor.
+        let before = id.as_u128().checked_sub(1).map(AgentId::from_u128);
+        let found = self.cortex.store.mailbox_list(before, 1).await?;
+        let own = found.into_iter().find(|(of, _)| *of == id);
+        Ok(own.map_or(0, |(_, counts)| counts.waiting))
     }
 
     /// The hives that there are: this server.

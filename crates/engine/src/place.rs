@@ -3,7 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use overmind_core::ids::SessionId;
-use overmind_core::room::RoomReach;
+use overmind_core::room::{RoomReach, RoomWish};
 use overmind_core::row::SessionRow;
 
 use crate::Engine;
@@ -11,7 +11,7 @@ use crate::caller::{Caller, Rights};
 use crate::error::EngineError;
 use crate::trust::Declared;
 
-/// Directories beyond its own workspace that a session may lead to repositories in.
+/// Most directories whose repositories a session may use.
 const ROOTS: usize = 100;
 
 /// A path without links, also where its end is not there yet. What cannot be looked at stays as it is,
@@ -32,7 +32,7 @@ pub(crate) struct Place {
     pub(crate) workspace: String,
     /// Whether somebody said so: only of that a room is made.
     pub(crate) project: bool,
-    /// Which repositories it may lead to; `None`: any.
+    /// The repositories that it may use; `None`: any.
     pub(crate) reach: Option<RoomReach>,
 }
 
@@ -57,10 +57,7 @@ impl Engine {
                 self.workspace(by, Some(&row.workspace)).await?;
             }
             let (workspace, project) = (row.workspace.clone(), true);
-            let reach = match self.lent_reach(by, row).await? {
-                Some(lent) => lent,
-                None => self.reach(by, &workspace, true).await?,
-            };
+            let reach = self.reach_beside(by, row).await?;
             return Ok(Place { workspace, project, reach });
         }
         let config = &self.cortex.config;
@@ -75,26 +72,30 @@ impl Engine {
         Ok(Place { workspace, project: wanted.is_some(), reach })
     }
 
-    /// Which repositories a child may reach because its parent does. `None`: the parent lends nothing, for
-    /// it writes where the child begins.
-    async fn lent_reach(
+    /// The repositories that a run may use that works in the project of its parent.
+    async fn reach_beside(
         &self,
         by: &Caller,
         parent: &SessionRow,
-    ) -> Result<Option<Option<RoomReach>>, EngineError> {
+    ) -> Result<Option<RoomReach>, EngineError> {
         let room = self.spec_of(parent.id).await?.room;
-        if by.child_of != Some(parent.id) {
-            // Who names a parent of somebody else's reaches no more than that one does.
-            let bounded = room.and_then(|room| room.reach).filter(|_| by.is_admin());
-            return Ok(bounded.map(Some));
+        let is_child = by.child_of == Some(parent.id);
+        match room {
+            // The parent writes to its worktree and not to its project, so the child may use the same.
+            Some(room) if is_child && parent.has_worktree() => Ok(room.reach),
+            // An admin's run gets no more than the run of somebody else that it is started beside.
+            Some(RoomWish { reach: Some(reach), .. }) if !is_child && by.is_admin() => {
+                Ok(Some(reach))
+            }
+            Some(_) | None => self.reach(by, &parent.workspace, true).await,
         }
-        // Its project is not what it works in.
-        Ok(room.filter(|_| parent.has_worktree()).map(|room| room.reach))
     }
 
-    /// Which repositories a workspace of the caller's may lead to; `None`: any. In a declared Project, runs of
-    /// others write, then or later, so nobody's run is led out of it, not even an admin's. In the server's
-    /// own workspace they do, too: nobody but an admin who names a place there is led out of that.
+    /// The repositories that a run in this workspace may use; `None`: any.
+    ///
+    /// Runs of other callers may write to a declared Project, now or later, so it bounds all callers,
+    /// also admins. They also write to the server's own workspace, which bounds everybody but an admin
+    /// who names a directory there. A run's own directory has no repository.
     pub(crate) async fn reach(
         &self,
         by: &Caller,

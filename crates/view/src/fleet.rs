@@ -40,7 +40,11 @@ impl FleetPanel {
     /// Creates the panel. `packs`: the packs that the fleet owns, in any order.
     pub fn new(fleet: &Resource, packs: &[Resource], now: Timestamp) -> Self {
         let number = |key: &str| fleet.status.get(key).and_then(Value::as_u64).unwrap_or_default();
-        let wanted = fleet.spec.get("replicas").and_then(Value::as_u64).unwrap_or(1);
+        // A schedule or a queue decides the number, and the status has it.
+        let wanted = match fleet.spec.get("scale") {
+            Some(_) => number("replicas"),
+            None => fleet.spec.get("replicas").and_then(Value::as_u64).unwrap_or(1),
+        };
         let (ready, current) = (number("ready"), number("revision"));
         let mut revisions: Vec<_> =
             packs.iter().filter_map(|pack| Revision::new(pack, current, now)).collect();
@@ -146,5 +150,8 @@ mod tests {
         // None wanted is none missing.
         let none = resource("Fleet", json!({"replicas": 0}), json!({"ready": 0}));
         assert_eq!(FleetPanel::new(&none, &[], now).share, 100);
+        let follows = json!({"replicas": 9, "scale": {"schedule": []}});
+        let follows = resource("Fleet", follows, json!({"replicas": 2, "ready": 1}));
+        assert_eq!(FleetPanel::new(&follows, &[], now).wanted, 2);
     }
 }

@@ -29,6 +29,11 @@ pub(crate) async fn act(
 ) -> Result<(), Refusal> {
     let fleet: Resource = ask.port.call(ask.secret, Call::get(base)).await.value()?;
     match verb {
+        "scale" if fleet.spec.get("scale").is_some() => Err(Refusal {
+            status: StatusCode::UNPROCESSABLE_ENTITY,
+            message: "the number of runs of this fleet follows its `spec.scale`: change that"
+                .into(),
+        }),
         "scale" => {
             let wanted = number(fields, "replicas")?;
             change(ask, base, fleet, |spec| put(spec, "replicas", json!(wanted))).await
