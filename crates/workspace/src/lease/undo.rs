@@ -515,7 +515,8 @@ async fn run(
 }
 
 /// Removes a directory for temporary files if its mark says that it is this session's, or if it
-/// is empty: its maker died before it could mark it.
+/// is empty: its maker died before it could mark it. A mark of which only the beginning is there was
+/// written by a maker that died meanwhile.
 pub(crate) fn remove_temp(path: &Path, mark: &str) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt;
     let found = match std::fs::symlink_metadata(path) {
@@ -527,7 +528,7 @@ pub(crate) fn remove_temp(path: &Path, mark: &str) -> io::Result<()> {
         return Err(io::Error::other("it is not a directory of ours"));
     }
     match std::fs::read_to_string(path.join(TEMP_MARK)) {
-        Ok(read) if read == mark => gone(empty(path))?,
+        Ok(read) if mark.starts_with(&read) => gone(empty(path))?,
         Ok(_) => return Err(io::Error::other("it is another session's")),
         Err(_) => {}
     }
@@ -561,5 +562,34 @@ fn gone_or<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
         Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
         found => found.map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_removed_however_much_of_its_mark_was_written() {
+        let outer = tempfile::tempdir().unwrap();
+        let path = outer.path().join("ovm-1");
+        for (mark, is_ours) in [
+            (None, true),
+            (Some(""), true),
+            (Some("the ma"), true),
+            (Some("the mark"), true),
+            (Some("the mark of another"), false),
+            (Some("another"), false),
+        ] {
+            std::fs::create_dir(&path).unwrap();
+            if let Some(mark) = mark {
+                std::fs::write(path.join(TEMP_MARK), mark).unwrap();
+            }
+            assert_eq!(remove_temp(&path, "the mark").is_ok(), is_ours, "{mark:?}");
+            assert_eq!(path.exists(), !is_ours, "{mark:?}");
+            if path.exists() {
+                std::fs::remove_dir_all(&path).unwrap();
+            }
+        }
     }
 }
