@@ -6,7 +6,7 @@
 //!
 //! [`ToHive::Keep`]: overmind_core::bus::ToHive::Keep
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,6 +29,7 @@ use overmind_core::vault::placeholder::{SERVICE, base_url_variable};
 use tokio::sync::{mpsc, oneshot, watch};
 
 mod around;
+mod found;
 mod unrecorded;
 
 use super::look::{JUDGED_AFTER, LOOK, Look, ticks};
@@ -60,6 +61,9 @@ pub(crate) enum Said {
     Word(LifeWord),
 }
 
+/// Processes that an earlier server left, and that nobody has asked for again.
+type Found = Option<HashMap<ProcessKey, Adopted>>;
+
 /// What a hive needs to run commands.
 #[derive(Debug)]
 pub(crate) struct Lives {
@@ -76,7 +80,7 @@ pub(crate) struct Lives {
     tasks: Tasks,
     under_way: Mutex<HashMap<EffectId, UnderWay>>,
     /// What was found at the start; `None` until it has been looked for.
-    found: watch::Sender<Option<HashMap<ProcessKey, Adopted>>>,
+    found: watch::Sender<Found>,
     /// Starts and kills under way, by session.
     busy: watch::Sender<HashMap<SessionId, usize>>,
     door: Door,
@@ -207,57 +211,6 @@ impl Lives {
 
     fn under_way(&self) -> MutexGuard<'_, HashMap<EffectId, UnderWay>> {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Finds what an earlier process left, and ends what nobody wants any more.
-    pub(crate) async fn keep(self: &Arc<Self>, lives: Vec<(SessionId, u32)>) {
-        let wanted: HashSet<ProcessKey> =
-            lives.into_iter().map(|(session, epoch)| ProcessKey { session, epoch }).collect();
-        let adopted = match self.processes.adopt_all().await {
-            Ok(adopted) => adopted,
-            Err(err) => {
-                tracing::error!(error = %err, "processes of an earlier start cannot be found");
-                Vec::new()
-            }
-        };
-        let mut found = HashMap::new();
-        let mut unwanted = Vec::new();
-        for one in adopted {
-            let key = match &one {
-                Adopted::Live(started) => started.key,
-                Adopted::Ended(key, _) | Adopted::Unreachable { key, .. } => *key,
-            };
-            if wanted.contains(&key) {
-                found.insert(key, one);
-            } else {
-                unwanted.push((one, self.busy(key.session)));
-            }
-        }
-        self.found.send_replace(Some(found));
-        for (one, _busy) in unwanted {
-            match one {
-                Adopted::Live(started) => {
-                    tracing::info!(life = %started.key, "a process that nobody wants is ended");
-                    self.kill(started.key, "its session has ended").await;
-                }
-                Adopted::Ended(key, _) => self.acknowledge(key).await,
-                Adopted::Unreachable { key, reason } => {
-                    tracing::warn!(life = %key, reason, "a process is left alone");
-                }
-            }
-        }
-    }
-
-    async fn found(&self, key: ProcessKey) -> Option<Adopted> {
-        let mut found = self.found.subscribe();
-        // The sender lives as long as this does.
-        let _ = found.wait_for(Option::is_some).await;
-        let mut taken = None;
-        self.found.send_if_modified(|found| {
-            taken = found.as_mut().and_then(|found| found.remove(&key));
-            false
-        });
-        taken
     }
 
     /// Notes that a life was asked for: from now on it takes orders, and an abort ends it. To be

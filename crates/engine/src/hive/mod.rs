@@ -209,6 +209,9 @@ impl Hive {
                         let _ = std::fs::remove_dir(base.join(session.to_string()));
                     }
                     self.tools.session_ended(session);
+                    if let Some(lives) = &self.lives {
+                        lives.end_unclaimed(session);
+                    }
                     if let Some(lives) = self.lives.as_ref().filter(|_| !resumable) {
                         lives.session_ended(session);
                     }
