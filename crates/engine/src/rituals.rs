@@ -2,10 +2,10 @@
 //!
 //! The status that says a tick was decided on and the quest of that tick are one commit, guarded by
 //! the version of the ritual: a crash, or a second one who decides, can neither lose nor double it.
-//! The loop sleeps until the next tick of any ritual, and reads no ritual that is not due; but after a
-//! start it also looks at all others, some in each pass, so that no tick waits for them.
+//! The loop sleeps until the next tick of any ritual, and reads no ritual that is not due. After a start
+//! it also looks at all others, for a short time in each pass, so that no tick waits for them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use overmind_core::Fut;
 use overmind_core::ids::RecordId;
@@ -32,8 +32,10 @@ use crate::records::CascadeWish;
 const EVERY: Duration = Duration::from_mins(1);
 /// Records that are read at once.
 const PAGE: u32 = 500;
-/// Rituals that are not due and are looked at in one pass after a start.
+/// Rituals that are not due and are read at once after a start.
 const OTHERS: u32 = 50;
+/// For how long a pass looks at them: a tick that becomes due meanwhile waits so long at most.
+const OTHERS_FOR: Duration = Duration::from_millis(10);
 /// How often one ritual is decided on in one pass, while it changes.
 const TURNS: u32 = 8;
 /// Until a ritual that failed is looked at again.
@@ -59,37 +61,52 @@ impl Rituals {
     async fn look(&mut self, now: Timestamp) -> Result<Report, String> {
         self.seen = *self.changes.borrow();
         let told = |err: StoreError| err.to_string();
-        let mut rituals = self.engine.records_due(RITUAL.name, now).await.map_err(told)?;
-        let mut others = None;
+        let mut looks = Looks::default();
+        for ritual in self.engine.records_due(RITUAL.name, now).await.map_err(told)? {
+            looks.add(self.engine.ritual_turns(ritual.id).await, &ritual);
+        }
         if let Some(after) = self.others.clone() {
             let page = self.engine.rituals_after(after).await.map_err(told)?;
-            others = page.records.last().filter(|_| page.more).map(|last| Some(last.key.clone()));
-            rituals.extend(page.records);
-        }
-        let (mut fired, mut again, mut wrong) = (0, None, None);
-        for ritual in rituals {
-            match Box::pin(self.engine.ritual_turns(ritual.id)).await {
-                Ok(count) => fired += count,
-                // One that fails holds up no other.
-                Err(err) => {
-                    again = Some(now.after(RETRY));
-                    wrong = Some(format!("{}: {err}", ritual.key));
+            let until = Instant::now() + OTHERS_FOR;
+            self.others = None;
+            let mut others = page.records.into_iter();
+            while let Some(ritual) = others.next() {
+                looks.add(self.engine.ritual_turns(ritual.id).await, &ritual);
+                let is_last = others.len() == 0 && !page.more;
+                self.others = (!is_last).then_some(Some(ritual.key));
+                if until <= Instant::now() {
+                    break;
                 }
             }
         }
-        self.others = others;
-        if self.others.is_some() {
-            again = Some(now);
-        }
         // As of when this pass began: what became due meanwhile was not looked at.
         let next = self.engine.ritual_next(now).await.map_err(told)?;
-        again = sooner(again, next);
+        let Looks { fired, wrong } = looks;
+        let retry = wrong.is_some().then(|| now.after(RETRY));
+        let others = self.others.is_some().then_some(now);
         let mut said = if fired == 0 { String::new() } else { format!("{fired} ticks") };
         if let Some(wrong) = wrong {
             tracing::warn!(error = wrong, "a ritual could not be looked at; it is tried again");
             said = format!("failing, {wrong}");
         }
-        Ok(Report { said, again })
+        Ok(Report { said, again: sooner(others, sooner(retry, next)) })
+    }
+}
+
+/// What a pass found: the ticks that got a quest, and the last error.
+#[derive(Default)]
+struct Looks {
+    fired: usize,
+    wrong: Option<String>,
+}
+
+impl Looks {
+    /// Counts a ritual. One that fails does not stop the pass.
+    fn add(&mut self, found: Result<usize, EngineError>, ritual: &Record) {
+        match found {
+            Ok(count) => self.fired += count,
+            Err(err) => self.wrong = Some(format!("{}: {err}", ritual.key)),
+        }
     }
 }
 
