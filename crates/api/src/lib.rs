@@ -124,6 +124,7 @@ pub use overmind_core::ids::{
     LimitId, MemoryId, SessionId, StepId, SubscriptionId,
 };
 pub use overmind_core::time::{Timestamp, TimestampError};
+pub use overmind_core::tool_traits::traits as tool_traits;
 
 /// Items per page when a list's `limit` is not given.
 pub const DEFAULT_LIMIT: u32 = 100;

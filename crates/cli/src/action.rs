@@ -1,5 +1,6 @@
 //! What a call of a tool is about, in a few words: of built-in tools, and of those of Claude Code and Codex.
 
+use overmind_view::main_argument;
 use serde_json::Value;
 
 use crate::output::{clean, when};
@@ -22,16 +23,6 @@ pub fn action_from(tool: &str, args: &Value, roots: &[String]) -> String {
         inside.unwrap_or_else(|| path.to_owned())
     };
     let main = match tool {
-        "run_shell" | "Bash" | "shell" => "command",
-        "run_command" => "program",
-        "http_request" | "web_fetch" | "WebFetch" => "url",
-        "read_file" | "write_file" | "edit_file" | "list_files" | "LS" => "path",
-        "Read" | "Write" | "Edit" | "MultiEdit" => "file_path",
-        "NotebookEdit" => "notebook_path",
-        "Grep" | "Glob" => "pattern",
-        "Task" | "Agent" => "description",
-        "Skill" => "skill",
-        "search_memory" | "web_search" | "WebSearch" => "query",
         // Codex: `{"path": …, "kind": "update"}` of each file.
         "file_change" => {
             let changes = args.get("changes").and_then(Value::as_array);
@@ -49,8 +40,6 @@ pub fn action_from(tool: &str, args: &Value, roots: &[String]) -> String {
             let items = args.get("todos").and_then(Value::as_array).map_or(0, Vec::len);
             return when::counted(items as u64, "item");
         }
-        "store_memory" => "text",
-        "ask_user" | "final_answer" => "message",
         "verify" => {
             let checks = args.get("checks").and_then(Value::as_array).cloned().unwrap_or_default();
             let checks = checks.iter().map(|check| {
@@ -60,7 +49,7 @@ pub fn action_from(tool: &str, args: &Value, roots: &[String]) -> String {
             let text = checks.collect::<Vec<_>>().join(", ");
             return clean::cut(&clean::line(&text), 120).into_owned();
         }
-        _ => "",
+        _ => main_argument(tool),
     };
     let text = match args.get(main) {
         Some(Value::String(text)) if main == "path" || main.ends_with("_path") => within(text),

@@ -59,6 +59,7 @@ pub mod telemetry;
 pub mod time;
 pub mod tool;
 pub mod tool_source;
+pub mod tool_traits;
 pub mod trace;
 pub mod vault;
 

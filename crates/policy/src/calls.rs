@@ -2,6 +2,7 @@
 
 use overmind_core::gate::{GateRequest, TouchKind};
 use overmind_core::sandbox::SandboxLevel;
+use overmind_core::tool_traits::{Paths, Touches, traits};
 use serde_json::Value;
 
 use crate::shell::expand::{HOLE, is_private};
@@ -19,37 +20,27 @@ pub(crate) fn acts_of(request: &GateRequest, place: &Place) -> Vec<Act> {
         }
         Some(_) | None => act.garbled("a path is missing or has hidden characters"),
     };
-    match request.tool.as_str() {
-        "run_shell" | "run_command" => return command(request, place, act),
-        "read_file" => path(&mut act, TouchKind::Read, text("path")),
-        "list_files" => path(&mut act, TouchKind::Read, Some(text("path").unwrap_or("."))),
-        "write_file" | "edit_file" => path(&mut act, TouchKind::Write, text("path")),
-        "verify" => match request.args.get("checks").and_then(Value::as_array) {
-            Some(checks) => {
-                for check in checks {
-                    path(&mut act, TouchKind::Read, check.get("path").and_then(Value::as_str));
-                }
+    let paths = |act: &mut Act, kind: TouchKind, paths: Paths| match paths {
+        Paths::Of(name) => path(act, kind, text(name)),
+        Paths::OrWorkspace(name) => path(act, kind, Some(text(name).unwrap_or("."))),
+        Paths::IfGiven(name) if request.args.get(name).is_none_or(Value::is_null) => {}
+        Paths::IfGiven(name) => path(act, kind, text(name)),
+        Paths::Each(list, name) => match request.args.get(list).and_then(Value::as_array) {
+            Some(all) => {
+                all.iter().for_each(|one| path(act, kind, one.get(name).and_then(Value::as_str)));
             }
             None => act.garbled("the checks are missing"),
         },
-        "http_request" | "web_fetch" => {
-            let host = text("url").map_or(HOLE.to_string(), host_of);
-            act.touch(TouchKind::Network, host);
+    };
+    match traits(&request.tool).map(|row| row.touches) {
+        Some(Touches::Command) => return command(request, place, act),
+        Some(Touches::Reads(of)) => paths(&mut act, TouchKind::Read, of),
+        Some(Touches::Writes(of)) => paths(&mut act, TouchKind::Write, of),
+        Some(Touches::Host(name)) => {
+            act.touch(TouchKind::Network, text(name).map_or(HOLE.to_string(), host_of));
         }
-        // They touch nothing but Overmind itself.
-        "echo" | "ask_user" | "final_answer" | "store_memory" | "search_memory" => {}
-        // The same, and what they may reach there the permission matrix says.
-        "ask_people" | "cost_left" | "list_agents" | "list_shared_state" | "publish_event"
-        | "read_agent_history" | "read_answer" | "read_messages" | "read_shared_state"
-        | "send_message" | "spawn_agent" | "subscribe_event" | "write_shared_state"
-        | "list_artifacts" | "read_artifact" => {}
-        // What it saves it reads, where a file is named.
-        "save_artifact" => {
-            if request.args.get("path").is_some_and(|path| !path.is_null()) {
-                path(&mut act, TouchKind::Read, text("path"));
-            }
-        }
-        _ => act.touch(TouchKind::External, request.tool.clone()),
+        Some(Touches::Overmind) => {}
+        None => act.touch(TouchKind::External, request.tool.clone()),
     }
     vec![act]
 }

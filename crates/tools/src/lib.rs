@@ -46,8 +46,5 @@ pub use gateway::{
 };
 pub use options::{CommandNameError, Commands, Options};
 
-/// The tools that carry what an agent chose to somewhere outside: what a rule about leaks is about.
-pub const EGRESS_TOOLS: [&str; 2] = ["http_request", "web_fetch"];
-
 /// Most bytes of text that one result carries from a file, or from one stream of a command.
 pub const MAX_TEXT_BYTES: usize = 100_000;

@@ -37,7 +37,7 @@ pub use log::{ArtifactRow, Compared, LogRow, StepView, Verdict, bytes};
 pub use memory::MemoryRow;
 pub use mesh::{BoardRow, BoardValue, LetterRow, MayRow, MeshAgentRow, tree};
 pub use now::{Answer, Card, Fold, Item, Now, NowData};
-pub use parts::{Pill, Tone, error_text, headline, money, status, thousands};
+pub use parts::{Pill, Tone, error_text, headline, main_argument, money, status, thousands};
 pub use resource::{
     ConditionRow, KindRow, OwnedRow, Recurring, ResourcePage, ResourceRow, ResourceTable,
 };

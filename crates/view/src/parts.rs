@@ -87,23 +87,33 @@ pub fn thousands(count: u64) -> String {
 /// Returns the argument that describes a call best, on one line, or all arguments if there is none.
 /// At most 400 characters.
 pub fn headline(tool: &str, args: &Value) -> String {
-    let key = match tool {
-        "run_shell" | "Bash" | "shell" => "command",
-        "run_command" => "program",
-        "http_request" | "web_fetch" => "url",
-        "read_file" | "write_file" | "edit_file" | "list_files" => "path",
-        "search_memory" => "query",
-        "store_memory" => "text",
-        "ask_user" | "final_answer" => "message",
-        _ => "",
-    };
-    let text = match args.get(key) {
+    let text = match args.get(main_argument(tool)) {
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),
         None if args.as_object().is_some_and(serde_json::Map::is_empty) => String::new(),
         None => args.to_string(),
     };
     clean::cut(&clean::line(text.trim()), 400).into_owned()
+}
+
+/// Returns the name of the argument that describes a call best, of built-in tools and of those of
+/// Claude Code and Codex; empty if there is none.
+pub fn main_argument(tool: &str) -> &'static str {
+    if let Some(row) = overmind_api::tool_traits(tool) {
+        return row.headline.unwrap_or_default();
+    }
+    match tool {
+        "Bash" | "shell" => "command",
+        "WebFetch" => "url",
+        "LS" => "path",
+        "Read" | "Write" | "Edit" | "MultiEdit" => "file_path",
+        "NotebookEdit" => "notebook_path",
+        "Grep" | "Glob" => "pattern",
+        "Task" | "Agent" => "description",
+        "Skill" => "skill",
+        "web_search" | "WebSearch" => "query",
+        _ => "",
+    }
 }
 
 /// Returns the text of an error: its message, else its code, else its JSON.

@@ -31,7 +31,9 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 
+use crate::tool_traits::{Carries, traits};
 use index::Index;
+
 pub use listing::is_listing;
 pub use planter::{Declared, Place, Planter};
 
@@ -54,22 +56,6 @@ pub const ADVICE: &str = "This call was refused, and an alarm was raised: it car
 
 /// Fewest characters of a value that count as a sighting.
 pub const LEAST: usize = 12;
-
-/// Tools that send nothing away: their arguments stay in the workspace, in the memory or with the
-/// operators.
-const INSIDE: [&str; 9] = [
-    "read_file",
-    "write_file",
-    "edit_file",
-    "list_files",
-    "verify",
-    "store_memory",
-    "search_memory",
-    "ask_user",
-    "final_answer",
-];
-/// Tools whose arguments are a command.
-const COMMANDS: [&str; 2] = ["run_shell", "run_command"];
 
 /// One planted value.
 #[derive(Clone, PartialEq, Eq)]
@@ -186,7 +172,8 @@ impl Canaries {
     /// Returns the canaries, masked canaries and planted variable names that a call would send
     /// away. Empty for tools that send nothing away.
     pub fn carried(&self, tool: &str, args: &Value) -> Vec<Sighting> {
-        if INSIDE.contains(&tool) || self.planted.is_empty() {
+        let carries = traits(tool).map(|row| row.carries);
+        if carries == Some(Carries::Inside) || self.planted.is_empty() {
             return Vec::new();
         }
         let seen = self.seen_in(args);
@@ -195,7 +182,8 @@ impl Canaries {
         }
         let was = was_in(args).then(String::new);
         let named = || {
-            let named = COMMANDS.contains(&tool).then(|| self.named_in(args)).flatten();
+            let is_command = carries == Some(Carries::Command);
+            let named = is_command.then(|| self.named_in(args)).flatten();
             named.map(|name| Place::Env(name.to_owned()).to_string())
         };
         let carried = was.or_else(named);

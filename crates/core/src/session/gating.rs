@@ -19,6 +19,7 @@ use crate::row::SessionStatus;
 use crate::sandbox::SandboxLevel;
 use crate::time::Timestamp;
 use crate::tool::ToolOutcome;
+use crate::tool_traits::is_command;
 
 /// The error of a call that no longer matched its approval when it started.
 pub const STALE_APPROVAL: &str = "approval_stale";
@@ -52,7 +53,7 @@ impl Session {
         let Some(call) = calls.get(at) else { return false };
         self.row.has_worktree()
             && self.agent.sandbox != SandboxLevel::None
-            && matches!(call.name.as_str(), "run_shell" | "run_command")
+            && is_command(&call.name)
             && call.clearance.bound().is_none()
             && !call.args.to_string().contains("overmind")
     }

@@ -4,6 +4,7 @@ use overmind_core::gate::{
     Action, Decision, GateRequest, GateVerdict, Risk, RuleRef, Touch, TouchKind,
 };
 use overmind_core::sandbox::SandboxLevel;
+use overmind_core::tool_traits;
 
 use super::rule::Rule;
 use super::{BUILT_IN, Policy};
@@ -46,7 +47,7 @@ fn needs_network(request: &GateRequest, kind: TouchKind) -> bool {
 
 /// Whether it is a command, which the sandbox bounds.
 pub(crate) fn is_command(request: &GateRequest) -> bool {
-    matches!(request.tool.as_str(), "run_shell" | "run_command")
+    tool_traits::is_command(&request.tool)
 }
 
 /// The harm that one touch could do.

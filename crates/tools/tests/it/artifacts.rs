@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex};
 use overmind_core::Fut;
 use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::mesh::{ArtifactOf, Mesh, MeshAct, MeshError};
+use overmind_core::tool::Toolbox as _;
+use overmind_core::tool_traits::{Paths, TRAITS, Touches};
 use overmind_tools::mesh_tools;
 use serde_json::{Value, json};
 
@@ -120,4 +122,29 @@ async fn what_is_read_back_is_a_strangers_word() {
     let wrong = json!({"name": "a", "run": "x"});
     let wanted = is("bad_args", "run is no id of a run, such as ses_…");
     assert_eq!(bench.bad("read_artifact", wrong).await, wanted);
+}
+
+#[test]
+fn every_built_in_tool_has_its_traits_and_the_arguments_that_they_name() {
+    let (bench, _) = bench();
+    let specs = bench.gateway.specs();
+    let mut names: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+    let mut rows: Vec<&str> = TRAITS.iter().map(|row| row.name).collect();
+    names.sort_unstable();
+    rows.sort_unstable();
+    assert_eq!(names, rows);
+    for row in TRAITS {
+        let spec = specs.iter().find(|spec| spec.name == row.name).unwrap();
+        let named = match row.touches {
+            Touches::Reads(paths) | Touches::Writes(paths) => match paths {
+                Paths::Of(name) | Paths::OrWorkspace(name) | Paths::IfGiven(name) => Some(name),
+                Paths::Each(list, _) => Some(list),
+            },
+            Touches::Host(name) => Some(name),
+            Touches::Command | Touches::Overmind => None,
+        };
+        for name in named.into_iter().chain(row.headline) {
+            assert!(spec.schema["properties"].get(name).is_some(), "{}: {name}", row.name);
+        }
+    }
 }
