@@ -150,6 +150,7 @@ async fn until(
         }
         // Changes after it was read are shown: nothing is missed between the two.
         let after = found.metadata.resource_version.clone();
+        let mut is_there = after.is_some();
         let mut stream = remote.client().resource_watch(kind, None, after, 10).await?;
         let ours = |uid: &str| uid == found.metadata.uid;
         while let Some(news) = stream.next().await {
@@ -157,6 +158,9 @@ async fn until(
                 Ok(ResourceNews::Put(one)) if ours(&one.metadata.uid) && wanted.met(&one) => {
                     return Ok(Some(*one));
                 }
+                Ok(ResourceNews::Put(one)) if ours(&one.metadata.uid) => is_there = true,
+                // It was removed before the watch began.
+                Ok(ResourceNews::Snapshot(_)) if !is_there => break,
                 Ok(ResourceNews::Gone(gone)) if ours(&gone.uid) => {
                     if matches!(wanted, Wanted::Delete) {
                         return Ok(None);

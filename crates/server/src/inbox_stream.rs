@@ -9,7 +9,7 @@ use overmind_engine::{Caller, EngineError};
 use tokio::sync::watch;
 
 use crate::cx::Cx;
-use crate::sse::{Look, Source, message};
+use crate::sse::{Look, Source, say};
 
 /// Items read at once.
 const PAGE: u32 = 100;
@@ -53,8 +53,7 @@ impl Source for InboxSource {
                 match items.last() {
                     Some(last) => self.at = At::Snapshot(Some(last.cursor()), snapshot),
                     None => {
-                        let data = serde_json::to_string(&snapshot).unwrap_or_default();
-                        message(&mut text, Some(snapshot.changed), Some("snapshot"), &data);
+                        say(&mut text, Some(snapshot.changed), Some("snapshot"), &snapshot);
                         self.at = At::Following;
                     }
                 }
@@ -82,8 +81,5 @@ impl Source for InboxSource {
 
 fn told(out: &mut String, id: Option<u64>, item: &inbox::InboxItem) {
     let event = if item.state == InboxState::Open { "opened" } else { "closed" };
-    match serde_json::to_string(&InboxItem::from(item.clone())) {
-        Ok(data) => message(out, id, Some(event), &data),
-        Err(err) => tracing::error!(error = %err, "an item could not be written"),
-    }
+    say(out, id, Some(event), &InboxItem::from(item.clone()));
 }

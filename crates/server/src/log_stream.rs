@@ -5,7 +5,7 @@ use overmind_engine::{Caller, EngineError};
 use tokio::sync::watch;
 
 use crate::cx::Cx;
-use crate::sse::{Look, Source, message};
+use crate::sse::{Look, Source, say};
 
 /// Events read at once.
 const PAGE: u32 = 128;
@@ -29,10 +29,7 @@ impl Source for LogSource {
         let mut text = String::with_capacity(events.len() * 512);
         for event in events {
             let number = event.global;
-            match serde_json::to_string(&Event::from(event)) {
-                Ok(json) => message(&mut text, Some(number), None, &json),
-                Err(err) => tracing::error!(error = %err, "an event could not be written"),
-            }
+            say(&mut text, Some(number), None, &Event::from(event));
         }
         Ok(Look::More(text))
     }

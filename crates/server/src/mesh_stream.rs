@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::cx::Cx;
-use crate::sse::{Look, Source, message};
+use crate::sse::{Look, Source, say};
 
 pub(crate) struct BoardSource {
     prefix: String,
@@ -20,7 +20,11 @@ impl BoardSource {
         Self { prefix, after }
     }
 
-    async fn told(cx: &Cx, by: &Caller, event: &LogEvent) -> Result<Option<String>, EngineError> {
+    async fn told(
+        cx: &Cx,
+        by: &Caller,
+        event: &LogEvent,
+    ) -> Result<Option<BlackboardChange>, EngineError> {
         let payload = event.value();
         let text = |name: &str| payload.get(name).and_then(Value::as_str).map(str::to_owned);
         let Some(key) = text("key") else { return Ok(None) };
@@ -31,15 +35,14 @@ impl BoardSource {
             Err(EngineError::Forbidden { .. }) => return Ok(None),
             Err(err) => return Err(err),
         };
-        let change = BlackboardChange {
+        Ok(Some(BlackboardChange {
             key,
             version: payload.get("version").and_then(Value::as_u64).unwrap_or(0),
             change: event.kind.trim_start_matches("blackboard.").to_owned(),
             by: text("by"),
             at: event.ts,
             entry,
-        };
-        Ok(serde_json::to_string(&change).ok())
+        }))
     }
 }
 
@@ -51,8 +54,8 @@ impl Source for BoardSource {
         }
         let mut out = String::new();
         for event in &events {
-            if let Some(data) = Self::told(cx, by, event).await? {
-                message(&mut out, Some(event.seq), None, &data);
+            if let Some(change) = Self::told(cx, by, event).await? {
+                say(&mut out, Some(event.seq), None, &change);
             }
         }
         self.after = upto;

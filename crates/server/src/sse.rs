@@ -20,6 +20,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use overmind_engine::{Caller, EngineError};
+use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::cx::Cx;
@@ -95,9 +96,8 @@ impl<S: Source> Stream<S> {
                 Err(err) => {
                     self.ended = true;
                     let fault = Fault::from(err);
-                    let problem = serde_json::to_string(fault.problem()).unwrap_or_default();
                     let mut text = String::new();
-                    message(&mut text, None::<u64>, Some("error"), &problem);
+                    say(&mut text, None::<u64>, Some("error"), fault.problem());
                     return Some(text.into());
                 }
             }
@@ -194,9 +194,22 @@ pub(crate) fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
     digits.then(|| text.parse().ok()).flatten()
 }
 
+/// Appends a message whose data is `what` as JSON. What cannot be written is left out, and logged.
+pub(crate) fn say(
+    out: &mut String,
+    id: Option<impl Display>,
+    event: Option<&str>,
+    what: &impl Serialize,
+) {
+    match serde_json::to_string(what) {
+        Ok(data) => message(out, id, event, &data),
+        Err(err) => tracing::error!(error = %err, "a message of a stream could not be written"),
+    }
+}
+
 /// One message. A payload of the log is shown as it was hashed, and might hold line breaks
 /// between its tokens: each line gets its own `data:`, as the format wants.
-pub(crate) fn message(out: &mut String, id: Option<impl Display>, event: Option<&str>, json: &str) {
+fn message(out: &mut String, id: Option<impl Display>, event: Option<&str>, json: &str) {
     // Writing to a String cannot fail.
     if let Some(id) = id {
         let _ = writeln!(out, "id: {id}");

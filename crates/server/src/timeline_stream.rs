@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::convert;
 use crate::cx::Cx;
-use crate::sse::{Look, Source, message, number};
+use crate::sse::{Look, Source, number, say};
 
 /// Items read at once. A page is the most that one stream holds in memory.
 const PAGE: u32 = 128;
@@ -49,10 +49,7 @@ impl TimelineSource {
             let (seq, part) = item.place;
             self.after = item.place;
             let entry = convert::timeline(item, self.agent);
-            match serde_json::to_string(&entry) {
-                Ok(json) => message(&mut text, Some(format_args!("{seq}.{part}")), None, &json),
-                Err(err) => tracing::error!(error = %err, "a timeline item could not be written"),
-            }
+            say(&mut text, Some(format_args!("{seq}.{part}")), None, &entry);
         }
         text
     }
@@ -66,9 +63,8 @@ impl Source for TimelineSource {
         let mut text = self.write(page.items);
         if over {
             let done = Done { run_id: self.run, status: RunStatus::from(page.status) };
-            let done = serde_json::to_string(&done).unwrap_or_default();
             let (seq, _) = self.after;
-            message(&mut text, Some(format_args!("{seq}.{DONE}")), Some("done"), &done);
+            say(&mut text, Some(format_args!("{seq}.{DONE}")), Some("done"), &done);
             return Ok(Look::Last(text));
         }
         if !self.follow && (nothing_new || !page.more) {

@@ -138,7 +138,6 @@ fn runs_agents_and_the_parts_of_the_program_are_resources_that_nobody_applies() 
     refused.says("agent is only shown here").says("overmind agent");
     home.run(&["delete", "pod", "one"]).fails(5).says("overmind run|stop|kill|done");
     home.run(&["label", "session", "one", "a=b"]).fails(5).says("only shown");
-    home.run(&["get", "agents", "-w"]).fails(5).says("cannot be watched");
     home.run(&["get", "session", "nobody"]).fails(3).says("there is no session/nobody");
     home.run(&["explain", "session"]).ok().shows("session");
     home.run(&["api-resources"]).ok().shows("pods").shows("Session");

@@ -229,6 +229,35 @@ fn a_watch_shows_what_is_there_and_then_each_change() {
 }
 
 #[test]
+fn a_watch_of_agents_shows_those_that_are_added_changed_and_removed() {
+    let home = Home::up();
+    home.agent("first", &[]);
+    let mut command = home.command(&["get", "agents", "-w", "-o", "json"]);
+    let mut watch = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let mut next = || serde_json::from_str::<serde_json::Value>(&lines.next().unwrap().unwrap());
+    let mut named = |name: &str| loop {
+        let one = next().unwrap();
+        // Agents that the server itself makes are there, too.
+        if one["metadata"]["name"] == name || one["deleted"]["name"] == name {
+            return one;
+        }
+    };
+    let first = named("first");
+    home.agent("second", &[]);
+    assert_eq!(named("second")["kind"], "Agent");
+    home.run(&["agent", "disable", "first"]).ok();
+    assert_ne!(named("first"), first);
+    let waiting = home.command(&["wait", "--for", "delete", "agent/second", "--timeout", "1m"]);
+    let waiting = { waiting }.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    home.run(&["agent", "rm", "second"]).ok();
+    assert_eq!(named("second")["deleted"]["kind"], "Agent");
+    assert!(waiting.wait_with_output().unwrap().status.success());
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+}
+
+#[test]
 fn deletions_take_what_is_owned_and_finalizers_hold() {
     let home = Home::up();
     let family = || {

@@ -35,8 +35,11 @@ use crate::sse::{self, number, resume_after};
 
 mod sessions;
 mod shown;
+mod shown_stream;
 mod stream;
 
+use self::shown::Wish;
+use self::shown_stream::ShownSource;
 use self::stream::RecordSource;
 
 /// Mistakes that an answer lists. Further ones are counted.
@@ -368,8 +371,16 @@ pub(crate) async fn resource_watch(
         return Ok(sse::Stream::new(cx, proof, source).into_response());
     }
     if info.changed_by.is_some() {
-        let text = format!("{} cannot be watched", info.plural);
-        return Err(Fault::new(ProblemKind::Conflict, text).with_hint("list them again"));
+        if after.is_some() {
+            let text = format!("changes of {} are not kept", info.plural);
+            let hint = "watch again without a resource version";
+            return Err(Fault::new(ProblemKind::Gone, text).with_hint(hint));
+        }
+        let none = Selector::default();
+        let one = Wish { selector: &none, owner: None, after: None, limit: 1 };
+        shown::list(&cx, &caller, info, one).await?;
+        let source = ShownSource::new(info, selector);
+        return Ok(sse::Stream::new(cx, proof, source).into_response());
     }
     match after {
         // A refusal is told by the status, not in the stream.

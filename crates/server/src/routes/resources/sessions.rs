@@ -10,9 +10,8 @@ use overmind_engine::{Caller, EngineError, RecordFilter};
 use tokio::sync::watch;
 
 use super::shown::{gone, sessions};
-use super::stream::say;
 use crate::cx::Cx;
-use crate::sse::{Look, Source};
+use crate::sse::{Look, Source, say};
 
 /// Sessions read at once.
 const PAGE: u32 = 100;
@@ -59,13 +58,13 @@ impl Source for SessionSource {
                 let rows = cx.engine.session_list(by, query, page).await?;
                 let last = rows.last().map(|row| row.id);
                 for one in sessions(cx, rows).await? {
-                    say(&mut text, None, "put", &one);
+                    say(&mut text, None::<u64>, Some("put"), &one);
                 }
                 self.at = match last {
                     Some(last) => At::Snapshot(Some(last), Some(number)),
                     None => {
                         let snapshot = ResourceSnapshot { resource_version: number.to_string() };
-                        say(&mut text, Some(number), "snapshot", &snapshot);
+                        say(&mut text, Some(number), Some("snapshot"), &snapshot);
                         At::Following(number)
                     }
                 };
@@ -80,10 +79,10 @@ impl Source for SessionSource {
                 let mut rows = changes.rows;
                 rows.retain(|row| self.selector.matches(&row.labels));
                 for one in sessions(cx, rows).await? {
-                    say(&mut text, None, "put", &one);
+                    say(&mut text, None::<u64>, Some("put"), &one);
                 }
                 for id in changes.gone {
-                    say(&mut text, None, "deleted", &gone(&SESSION, id, at));
+                    say(&mut text, None::<u64>, Some("deleted"), &gone(&SESSION, id, at));
                 }
                 self.at = At::Following(at);
                 // Only now is it true that everything up to here was told.

@@ -5,11 +5,10 @@ use overmind_core::ids::RecordId;
 use overmind_core::record::rows::RecordNews;
 use overmind_core::record::{KindInfo, Name, RecordKey, Selector};
 use overmind_engine::{Caller, EngineError, RecordError, RecordFilter};
-use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::cx::Cx;
-use crate::sse::{Look, Source, message};
+use crate::sse::{Look, Source, say};
 
 /// Records read at once.
 const PAGE: u32 = 100;
@@ -41,7 +40,7 @@ impl RecordSource {
             uid: id.to_string(),
             resource_version: number.to_string(),
         };
-        say(out, Some(number), "deleted", &gone);
+        say(out, Some(number), Some("deleted"), &gone);
     }
 }
 
@@ -60,13 +59,13 @@ impl Source for RecordSource {
                 let number = first.unwrap_or(page.at);
                 let last = page.records.last().map(|record| record.key.name.clone());
                 for record in page.records {
-                    say(&mut text, None, "put", &Resource::of(record));
+                    say(&mut text, None::<u64>, Some("put"), &Resource::of(record));
                 }
                 match last.filter(|_| page.more) {
                     Some(last) => self.at = At::Snapshot(Some(last), Some(number)),
                     None => {
                         let snapshot = ResourceSnapshot { resource_version: number.to_string() };
-                        say(&mut text, Some(number), "snapshot", &snapshot);
+                        say(&mut text, Some(number), Some("snapshot"), &snapshot);
                         self.at = At::Following(number);
                     }
                 }
@@ -80,7 +79,7 @@ impl Source for RecordSource {
                     Err(err) => {
                         // Only a client that reads very slowly comes here; a new one is told at once.
                         let problem = super::fault(err, |_| None);
-                        say(&mut text, None, "error", problem.problem());
+                        say(&mut text, None::<u64>, Some("error"), problem.problem());
                         return Ok(Look::Last(text));
                     }
                 };
@@ -91,7 +90,7 @@ impl Source for RecordSource {
                     let number = news.changed();
                     match news {
                         RecordNews::Put(record) if self.selector.matches(&record.labels) => {
-                            say(&mut text, Some(number), "put", &Resource::of(*record));
+                            say(&mut text, Some(number), Some("put"), &Resource::of(*record));
                         }
                         RecordNews::Put(record) => {
                             Self::gone(&mut text, number, record.id, &record.key);
@@ -113,12 +112,5 @@ impl Source for RecordSource {
 
     fn watch(&self, cx: &Cx) -> watch::Receiver<u64> {
         cx.engine.record_watch()
-    }
-}
-
-pub(super) fn say(out: &mut String, id: Option<u64>, event: &str, what: &impl Serialize) {
-    match serde_json::to_string(what) {
-        Ok(data) => message(out, id, Some(event), &data),
-        Err(err) => tracing::error!(error = %err, "a resource could not be written"),
     }
 }
