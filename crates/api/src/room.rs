@@ -94,7 +94,7 @@ impl From<RoomWish> for core::RoomWish {
                 RoomEnd::Keep => core::RoomEnd::Keep,
                 RoomEnd::Discard => core::RoomEnd::Discard,
             },
-            reach: None,
+            reach: core::RoomReach::default(),
         }
     }
 }

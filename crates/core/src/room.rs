@@ -52,20 +52,24 @@ pub struct RoomWish {
     pub carry_changes: bool,
     /// What happens to the worktree when the session ends.
     pub end: RoomEnd,
-    /// The repositories that its project may use; `None` allows any. It is not part of a request:
-    /// the engine sets it for sessions of callers who are not admins.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reach: Option<RoomReach>,
+    /// The repositories that its project may use. It is not part of a request: the engine sets it.
+    /// Records of sessions without it allow any repository.
+    #[serde(default = "RoomReach::unrecorded")]
+    pub reach: RoomReach,
 }
 
 /// The repositories that a project may use. The author of a project chooses its repository with a
 /// `.git` file, and the places of its objects with a list of alternates. The server opens both with
 /// its own rights.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoomReach {
     /// None: the project is a run's own directory, and runs wrote everything in it.
+    #[default]
     Nothing,
+    /// Any repository that contains the project, and those elsewhere that name the project as one
+    /// of their working trees.
+    Any,
     /// The repositories in these directories, whose paths contain no links.
     Within {
         /// At most 100 directories; the first one contains the project.
@@ -73,6 +77,13 @@ pub enum RoomReach {
         /// Also allows the repository that contains the first directory.
         above: bool,
     },
+}
+
+impl RoomReach {
+    /// The reach of a session whose record has none.
+    fn unrecorded() -> Self {
+        Self::Any
+    }
 }
 
 /// What happens to a worktree at the end.
@@ -397,11 +408,8 @@ pub trait Rooms: Send + Sync + fmt::Debug {
 
     /// Returns a project's orders, and whether they may be run. Reads the project's file as it is
     /// now.
-    fn trust_of(
-        &self,
-        project: PathBuf,
-        reach: Option<RoomReach>,
-    ) -> Fut<'_, Result<RoomTrust, RoomError>>;
+    fn trust_of(&self, project: PathBuf, reach: RoomReach)
+    -> Fut<'_, Result<RoomTrust, RoomError>>;
 
     /// Called once, before anything else, with the sessions whose environments are still needed.
     /// Their complete environments are resumed, with services running again; incomplete ones are

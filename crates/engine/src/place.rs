@@ -32,8 +32,8 @@ pub(crate) struct Place {
     pub(crate) workspace: String,
     /// Whether somebody said so: only of that a room is made.
     pub(crate) project: bool,
-    /// The repositories that it may use; `None`: any.
-    pub(crate) reach: Option<RoomReach>,
+    /// The repositories that it may use.
+    pub(crate) reach: RoomReach,
 }
 
 impl Engine {
@@ -77,21 +77,23 @@ impl Engine {
         &self,
         by: &Caller,
         parent: &SessionRow,
-    ) -> Result<Option<RoomReach>, EngineError> {
+    ) -> Result<RoomReach, EngineError> {
         let room = self.spec_of(parent.id).await?.room;
         let is_child = by.child_of == Some(parent.id);
         match room {
             // The parent writes to its worktree and not to its project, so the child may use the same.
             Some(room) if is_child && parent.has_worktree() => Ok(room.reach),
             // An admin's run gets no more than the run of somebody else that it is started beside.
-            Some(RoomWish { reach: Some(reach), .. }) if !is_child && by.is_admin() => {
-                Ok(Some(reach))
+            Some(RoomWish { reach, .. })
+                if !is_child && by.is_admin() && reach != RoomReach::Any =>
+            {
+                Ok(reach)
             }
             Some(_) | None => self.reach(by, &parent.workspace, true).await,
         }
     }
 
-    /// The repositories that a run in this workspace may use; `None`: any.
+    /// The repositories that a run in this workspace may use.
     ///
     /// Runs of other callers may write to a declared Project, now or later, so it bounds all callers,
     /// also admins. They also write to the server's own workspace, which bounds everybody but an admin
@@ -101,22 +103,22 @@ impl Engine {
         by: &Caller,
         workspace: &str,
         is_named: bool,
-    ) -> Result<Option<RoomReach>, EngineError> {
+    ) -> Result<RoomReach, EngineError> {
         let (home, place) = (resolved(&self.cortex.config.workspace), Path::new(workspace));
         let mut roots = self.projects_of(by, place).await?;
         let is_shared = roots.first().is_some_and(|root| place.starts_with(root));
         let is_person = matches!(by.rights, Rights::Role(_)) && by.child_of.is_none();
         if by.is_admin() && is_person && is_named && !is_shared {
-            return Ok(None);
+            return Ok(RoomReach::Any);
         }
         let is_a_runs = |beneath: &Path| {
             let first = beneath.iter().next().and_then(|first| first.to_str());
             first.is_some_and(|first| first.parse::<SessionId>().is_ok())
         };
         let above = match place.strip_prefix(&home) {
-            Ok(beneath) if is_a_runs(beneath) => return Ok(Some(RoomReach::Nothing)),
+            Ok(beneath) if is_a_runs(beneath) => return Ok(RoomReach::Nothing),
             Ok(_) => false,
-            Err(_) if (by.is_admin() || by.on_host) && !is_shared => return Ok(None),
+            Err(_) if (by.is_admin() || by.on_host) && !is_shared => return Ok(RoomReach::Any),
             Err(_) => true,
         };
         match above {
@@ -126,7 +128,7 @@ impl Engine {
             true => {}
         }
         roots.truncate(ROOTS);
-        Ok(Some(RoomReach::Within { roots, above }))
+        Ok(RoomReach::Within { roots, above })
     }
 
     /// The directory that a session is started for, without links: what is judged is what is used

@@ -244,8 +244,8 @@ struct Repeat {
     /// Whether its own part is judged.
     gated: bool,
     files: Option<Files>,
-    /// Which repositories its project may lead to, where whoever forks may not use all of the host.
-    reach: Option<RoomReach>,
+    /// Which repositories its project may use, by the rights of whoever forks.
+    reach: RoomReach,
     toolset: Option<Arc<Toolset>>,
     session: Option<Session>,
     /// How it stood before the end that it has come to, while that is not known to have gone on.
@@ -277,7 +277,7 @@ impl Repeat {
             now,
             gated,
             files,
-            reach: None,
+            reach: RoomReach::default(),
             toolset,
             session,
             before_end: None,
@@ -345,7 +345,7 @@ impl Repeat {
             (room.base, room.carry_changes) = (Some(saved.commit.clone()), false);
         }
         if let Some(room) = &mut room
-            && self.reach.is_some()
+            && self.reach != RoomReach::Any
         {
             room.reach.clone_from(&self.reach);
         }

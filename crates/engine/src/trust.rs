@@ -10,7 +10,7 @@ use overmind_core::record::kinds::project::{self, PROJECT};
 use overmind_core::record::rows::RecordQuery;
 use overmind_core::record::{Kind, Name, Record};
 use overmind_core::room::trust::{MAX_TRUSTED, RoomTrust, TrustGiven, TrustedProjects};
-use overmind_core::room::{RoomWhen, RoomWish, Rooms};
+use overmind_core::room::{RoomReach, RoomWhen, RoomWish, Rooms};
 use overmind_core::row::Role;
 use overmind_core::store::{Change, Commit, NewEvent, Store, StoreError, StreamId};
 use serde_json::json;
@@ -135,7 +135,7 @@ impl Engine {
         if let Some(why) = self.cortex.config.off_limits.refusal(project) {
             return Err(EngineError::invalid("project", why));
         }
-        Ok(self.rooms()?.trust_of(project.to_owned(), None).await?)
+        Ok(self.rooms()?.trust_of(project.to_owned(), RoomReach::Any).await?)
     }
 
     /// Confirms what a project's file orders: `hash` is that of the content that somebody has read.

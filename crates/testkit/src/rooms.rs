@@ -141,7 +141,7 @@ impl Rooms for FakeRooms {
     fn trust_of(
         &self,
         project: PathBuf,
-        _reach: Option<RoomReach>,
+        _reach: RoomReach,
     ) -> Fut<'_, Result<RoomTrust, RoomError>> {
         let wishes = self.wishes();
         let (orders, given) = (wishes.orders.clone(), wishes.trusted.get(&project).cloned());

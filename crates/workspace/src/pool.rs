@@ -114,7 +114,7 @@ impl Trees {
     pub fn fill(
         &self,
         project: &Path,
-        reach: Option<&RoomReach>,
+        reach: &RoomReach,
         options: &Options,
         size: PoolSize,
     ) -> Result<Filled, TreeError> {

@@ -94,7 +94,7 @@ impl Pools {
                 let (maker, options, at) = (core.maker.clone(), options.clone(), top.clone());
                 let reach = reach.clone();
                 let filled = tokio::task::spawn_blocking(move || {
-                    maker.trees().fill(&at, reach.as_ref(), &options, size)
+                    maker.trees().fill(&at, &reach, &options, size)
                 })
                 .await;
                 match filled {

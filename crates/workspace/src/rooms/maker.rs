@@ -552,6 +552,7 @@ impl Maker {
             | TreeError::Unsound { .. }
             | TreeError::Led { .. }
             | TreeError::Beyond { .. }
+            | TreeError::NotOurs { .. }
             | TreeError::OffLimits { .. }
             | TreeError::Git(GitError::Failed { .. } | GitError::TooMuch { .. }) => true,
             TreeError::Git(

@@ -270,7 +270,7 @@ impl LocalRooms {
         // A project without a repository stays one for this session: whoever may write there later could
         // name any repository.
         if order.before.as_ref().is_some_and(|before| had_no_repository(before)) {
-            order.wish.reach = Some(RoomReach::Nothing);
+            order.wish.reach = RoomReach::Nothing;
         }
         let _waits = self.pools.waits();
         let _gate = self.gate.read().await;
@@ -287,8 +287,7 @@ impl LocalRooms {
             undone.map_err(|err| say::of_teardown(&err))?;
         }
         let (at, reach) = (order.project.clone(), order.wish.reach.clone());
-        let looked =
-            tokio::task::spawn_blocking(move || project::ground(&at, reach.as_ref())).await;
+        let looked = tokio::task::spawn_blocking(move || project::ground(&at, &reach)).await;
         let ground = looked.map_err(|err| say::failed(err.to_string()))??;
         match (order.wish.when, ground) {
             (RoomWhen::Never, _) => return Ok(in_place(&order.project, Vec::new())),
@@ -308,7 +307,7 @@ impl LocalRooms {
         let (maker, at, user) = (core.maker.clone(), order.clone(), self.options.user);
         let trusted = self.trusted.clone();
         let planned = tokio::task::spawn_blocking(move || {
-            let (reach, base) = (at.wish.reach.as_ref(), at.wish.base.as_deref());
+            let (reach, base) = (&at.wish.reach, at.wish.base.as_deref());
             let found = project::read(maker.trees(), &at.project, reach, base)?;
             let was = at.before.as_ref().and_then(|before| before.origin.as_ref());
             project::same(&found, was)?;
@@ -629,7 +628,7 @@ impl Rooms for LocalRooms {
     fn trust_of(
         &self,
         project: PathBuf,
-        reach: Option<RoomReach>,
+        reach: RoomReach,
     ) -> Fut<'_, Result<RoomTrust, RoomError>> {
         Box::pin(self.look_at(project, reach))
     }

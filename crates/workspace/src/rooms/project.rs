@@ -30,8 +30,8 @@ pub(super) struct Project {
     pub(super) hash: Option<String>,
     /// What of the file could not be followed.
     pub(super) warnings: Vec<String>,
-    /// Which repositories it may lead to; `None`: any.
-    pub(super) reach: Option<RoomReach>,
+    /// Which repositories it may lead to.
+    pub(super) reach: RoomReach,
     /// The shared git directory of its repository, if it lies in one.
     repository: Option<PathBuf>,
     /// What is the server's own.
@@ -39,7 +39,7 @@ pub(super) struct Project {
 }
 
 /// Where the order's project lies. Blocks, for a moment.
-pub(super) fn ground(project: &Path, reach: Option<&RoomReach>) -> Result<Ground, RoomError> {
+pub(super) fn ground(project: &Path, reach: &RoomReach) -> Result<Ground, RoomError> {
     if !project.is_dir() {
         let text = format!("{} is not a directory", project.display());
         return Err(RoomError::new(RoomErrorKind::Project, text));
@@ -62,7 +62,7 @@ pub fn project_top(dir: &Path) -> Option<PathBuf> {
 pub(super) fn read(
     trees: &Trees,
     project: &Path,
-    reach: Option<&RoomReach>,
+    reach: &RoomReach,
     base: Option<&str>,
 ) -> Result<Project, RoomError> {
     let source = trees.source_of(project, reach).map_err(|err| say::of_tree(&err))?;
@@ -90,7 +90,7 @@ pub(super) fn read(
         None => return read_directory(project, trees.own()),
     };
     let found = of_file(top, config, trees.own())?;
-    Ok(Project { reach: reach.cloned(), repository, ..found })
+    Ok(Project { reach: reach.clone(), repository, ..found })
 }
 
 /// That a project lies in the repository that the session's worktree was made from before, if that is
@@ -136,7 +136,7 @@ fn of_file(
                 .to_owned(),
         );
     }
-    Ok(Project { top, config, hash, warnings, reach: None, repository: None, own })
+    Ok(Project { top, config, hash, warnings, reach: RoomReach::Nothing, repository: None, own })
 }
 
 /// All mistakes of a file, one a line.

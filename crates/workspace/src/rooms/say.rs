@@ -58,6 +58,7 @@ pub(super) fn of_tree(err: &TreeError) -> RoomError {
         | TreeError::Unsound { .. }
         | TreeError::Led { .. }
         | TreeError::Beyond { .. }
+        | TreeError::NotOurs { .. }
         | TreeError::OffLimits { .. }
         | TreeError::NoSuchBase { .. }
         | TreeError::NoSuchBranch { .. }

@@ -50,25 +50,21 @@ impl LocalRooms {
     pub(super) async fn look_at(
         &self,
         project: PathBuf,
-        reach: Option<RoomReach>,
+        reach: RoomReach,
     ) -> Result<RoomTrust, RoomError> {
         let (trusted, own) = (self.trusted.clone(), Own::of(&self.options.off_limits));
         let (at, bounds) = (project.clone(), reach.clone());
-        let looked =
-            tokio::task::spawn_blocking(move || match project::ground(&at, bounds.as_ref())? {
-                // Without a room nothing is opened or made.
-                Ground::Directory => {
-                    Ok(Some(trusted.of(&project::read_directory(&at, own)?, false)))
-                }
-                Ground::Repository => Ok(None),
-            });
+        let looked = tokio::task::spawn_blocking(move || match project::ground(&at, &bounds)? {
+            // Without a room nothing is opened or made.
+            Ground::Directory => Ok(Some(trusted.of(&project::read_directory(&at, own)?, false))),
+            Ground::Repository => Ok(None),
+        });
         if let Some(found) = looked.await.map_err(|err| say::failed(err.to_string()))?? {
             return Ok(found);
         }
         let (core, trusted) = (self.core().await?, self.trusted.clone());
         let looked = tokio::task::spawn_blocking(move || {
-            Ok(trusted
-                .of(&project::read(core.maker.trees(), &project, reach.as_ref(), None)?, true))
+            Ok(trusted.of(&project::read(core.maker.trees(), &project, &reach, None)?, true))
         });
         looked.await.map_err(|err| say::failed(err.to_string()))?
     }

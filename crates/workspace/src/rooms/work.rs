@@ -38,7 +38,7 @@ pub(super) struct About {
     about: String,
     agent: String,
     project: PathBuf,
-    reach: Option<RoomReach>,
+    reach: RoomReach,
     branch: Option<String>,
     base: Option<String>,
     pub(super) worktree: PathBuf,
@@ -48,7 +48,7 @@ pub(super) struct About {
 impl About {
     fn left<'a>(&'a self, branch: &'a str, commit: &'a str) -> Left<'a> {
         let (project, base) = (self.project.as_path(), self.base.as_deref());
-        Left { project, reach: self.reach.as_ref(), branch, commit, base, keep_branch: false }
+        Left { project, reach: &self.reach, branch, commit, base, keep_branch: false }
     }
 
     fn whose(&self) -> Whose {
@@ -247,7 +247,7 @@ impl LocalRooms {
                 let (maker, at) = (core.maker.clone(), about.clone());
                 blocking(move || {
                     let into = how(&at, Some(&branch), "", 0);
-                    maker.trees().check_target(&at.project, at.reach.as_ref(), &into)
+                    maker.trees().check_target(&at.project, &at.reach, &into)
                 })
                 .await?;
                 Ok(nothing_to_do(&about))

@@ -39,6 +39,13 @@ pub enum TreeError {
         project.display(), path.display(), path.display()
     )]
     Beyond { project: PathBuf, path: PathBuf },
+    #[error(
+        "{0} leads to the repository {1}, which does not name {0} as a working tree. If it is one: \
+         `git -C {0} {2}`",
+        dir.display(), repository.display(),
+        if *is_linked { "worktree repair".to_owned() } else { format!("config core.worktree {}", dir.display()) }
+    )]
+    NotOurs { dir: PathBuf, repository: PathBuf, is_linked: bool },
     #[error("the repository that {} lies in begins at {}: {why}", project.display(), top.display())]
     OffLimits { project: PathBuf, top: PathBuf, why: String },
     #[error("{base:?} names no commit in {}", repo.display())]

@@ -25,8 +25,8 @@ use crate::copy;
 pub struct Left<'a> {
     /// Any directory of its project.
     pub project: &'a Path,
-    /// Which repositories the project may lead to; `None`: any.
-    pub reach: Option<&'a RoomReach>,
+    /// Which repositories the project may lead to.
+    pub reach: &'a RoomReach,
     /// Its branch in the primary, without `refs/heads/`.
     pub branch: &'a str,
     /// The commit that its work ended at.
@@ -111,7 +111,7 @@ impl Trees {
     pub fn check_target(
         &self,
         project: &Path,
-        reach: Option<&RoomReach>,
+        reach: &RoomReach,
         into: &MergeInto<'_>,
     ) -> Result<(), TreeError> {
         match self.primary_of(project, reach)? {
@@ -238,11 +238,7 @@ impl Trees {
 
     /// The repository that work of a project's sessions goes to: of a session within a session, the
     /// other's.
-    fn primary_of(
-        &self,
-        project: &Path,
-        reach: Option<&RoomReach>,
-    ) -> Result<Option<Source>, TreeError> {
+    fn primary_of(&self, project: &Path, reach: &RoomReach) -> Result<Option<Source>, TreeError> {
         let project = source::unlinked(project)?;
         if project.starts_with(self.root()) {
             let listed = self.list()?;

@@ -13,18 +13,18 @@ pub struct Request {
     /// The session's name, any text: its branch and its directory are called after it.
     pub name: String,
     pub options: Options,
-    /// Which repositories the project may lead to; `None`: any.
-    pub reach: Option<RoomReach>,
+    /// Which repositories the project may lead to.
+    pub reach: RoomReach,
 }
 
 impl Request {
-    /// A tree of the default kind.
+    /// A tree of the default kind, which may use any repository.
     pub fn new(project: impl Into<PathBuf>, name: impl Into<String>) -> Self {
         Self {
             project: project.into(),
             name: name.into(),
             options: Options::default(),
-            reach: None,
+            reach: RoomReach::Any,
         }
     }
 }

@@ -222,7 +222,7 @@ impl Trees {
         if let Some(plan) = self.plan_within(project, &name, options)? {
             return Ok(plan);
         }
-        let found = source::find_within(project, reach.as_ref())?;
+        let found = source::find_within(project, reach)?;
         let Some((mut source, subdir)) = found else {
             return self.plan_copy(project, &name, options);
         };
@@ -382,7 +382,7 @@ impl Trees {
     pub(crate) fn source_of(
         &self,
         project: &Path,
-        reach: Option<&RoomReach>,
+        reach: &RoomReach,
     ) -> Result<Option<Source>, TreeError> {
         let found = source::find_within(&source::unlinked(project)?, reach)?;
         let Some((mut source, _)) = found else { return Ok(None) };

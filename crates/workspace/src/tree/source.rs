@@ -122,6 +122,29 @@ impl Source {
         }
     }
 
+    /// Refuses a repository elsewhere that does not name `dir` as one of its working trees. Everybody who
+    /// may write to `dir` can lead git to any repository from there, but cannot write to that repository.
+    fn is_of(&self, dir: &Path) -> Result<(), TreeError> {
+        let is_linked = self.git_dir != self.common;
+        let names = match is_linked {
+            false if self.git_dir.starts_with(dir) => return Ok(()),
+            false => worktrees_of(&self.git_dir)?,
+            true if self.git_dir.parent() == Some(&self.common.join("worktrees")) => {
+                let file = self.git_dir.join("gitdir");
+                let text = read_small(&file, SMALL).at("reading", &file)?.unwrap_or_default();
+                let named = crate::git::path_of(text.trim_ascii_end());
+                named.parent().map(Path::to_owned).into_iter().collect()
+            }
+            true => Vec::new(),
+        };
+        let mut named = names.iter().filter_map(|name| self.git_dir.join(name).canonicalize().ok());
+        if named.any(|named| named == dir) {
+            return Ok(());
+        }
+        let (dir, repository) = (dir.to_owned(), repository_of(&self.common));
+        Err(TreeError::NotOurs { dir, repository, is_linked })
+    }
+
     pub(crate) fn objects(&self) -> PathBuf {
         self.common.join("objects")
     }
@@ -172,6 +195,19 @@ impl Source {
     }
 }
 
+/// What a repository that is kept apart from its working tree names as that tree, as it is written.
+fn worktrees_of(git_dir: &Path) -> Result<Vec<PathBuf>, TreeError> {
+    let mut all = Vec::new();
+    for file in ["config", "config.worktree"] {
+        let settings = list(&Git::default(), &git_dir.join(file), &[])?;
+        let named = settings.into_iter().filter(|setting| {
+            setting.section == "core" && setting.sub.is_none() && setting.key == "worktree"
+        });
+        all.extend(named.map(|setting| PathBuf::from(setting.value)));
+    }
+    Ok(all)
+}
+
 /// The directory to declare for a part of a repository: its checkout, if it has one.
 fn repository_of(part: &Path) -> PathBuf {
     let git_dir = part.ancestors().find(|above| above.ends_with(".git"));
@@ -191,18 +227,18 @@ pub(crate) fn unlinked(project: &Path) -> Result<PathBuf, TreeError> {
 /// Finds the repository that a path lies in, as git would, and the path's place within its tree.
 /// `None`: it lies in none.
 pub(crate) fn find(path: &Path) -> Result<Option<(Source, PathBuf)>, TreeError> {
-    find_within(path, None)
+    find_within(path, &RoomReach::Any)
 }
 
 /// The same for a caller who may use what it reaches: a project that leads to anything else is refused.
 pub(crate) fn find_within(
     path: &Path,
-    reach: Option<&RoomReach>,
+    reach: &RoomReach,
 ) -> Result<Option<(Source, PathBuf)>, TreeError> {
     let bounds = match reach {
-        None => None,
-        Some(RoomReach::Nothing) => return Ok(None),
-        Some(RoomReach::Within { roots, above }) => Some((roots.as_slice(), *above)),
+        RoomReach::Any => None,
+        RoomReach::Nothing => return Ok(None),
+        RoomReach::Within { roots, above } => Some((roots.as_slice(), *above)),
     };
     let path = match bounds {
         None => std::fs::canonicalize(path).at("finding the project", path)?,
@@ -245,8 +281,9 @@ pub(crate) fn find_within(
         };
         let top = top.map(Path::to_owned);
         let mut source = Source { top, git_dir, common, within: None };
-        if let Some((roots, above)) = bounds {
-            source.bound(&path, roots, above)?;
+        match bounds {
+            Some((roots, above)) => source.bound(&path, roots, above)?,
+            None => source.is_of(dir)?,
         }
         source.check(&Own::default())?;
         return Ok(Some((source, subdir.to_owned())));

@@ -3,6 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use overmind_core::room::RoomReach;
 use overmind_workspace::pool::PoolSize;
 use overmind_workspace::tree::{MergeInto, Merged, Options, Request, TreeError};
 
@@ -152,7 +153,12 @@ fn nothing_that_a_session_or_a_repository_names_is_ever_run_by_us() {
 
     world
         .trees
-        .fill(&world.repo, None, &Options::default(), PoolSize { trees: 1, bytes: 1 << 30 })
+        .fill(
+            &world.repo,
+            &RoomReach::Any,
+            &Options::default(),
+            PoolSize { trees: 1, bytes: 1 << 30 },
+        )
         .unwrap();
     let made = world.prepare("hostile");
     write(&made.path, "a.txt", "changed by the session\n");
@@ -187,7 +193,12 @@ fn nothing_that_a_session_or_a_repository_names_is_ever_run_by_us() {
     world.trees.remove(&made.intent).unwrap();
     world
         .trees
-        .fill(&world.repo, None, &Options::default(), PoolSize { trees: 1, bytes: 1 << 30 })
+        .fill(
+            &world.repo,
+            &RoomReach::Any,
+            &Options::default(),
+            PoolSize { trees: 1, bytes: 1 << 30 },
+        )
         .unwrap();
     world.trees.sweep(i64::MAX).unwrap();
     assert!(!mark.exists(), "something ran");

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use overmind_core::room::RoomReach;
 use overmind_workspace::Trees;
 use overmind_workspace::git::Git;
 use overmind_workspace::pool::{Filled, PoolSize};
@@ -13,7 +14,7 @@ use crate::tree_repo::{World, commit, difference, git, read, try_git, users_part
 const TWO: PoolSize = PoolSize { trees: 2, bytes: 1 << 30 };
 
 fn fill(world: &World, size: PoolSize) -> Filled {
-    world.trees.fill(&world.repo, None, &Options::default(), size).unwrap()
+    world.trees.fill(&world.repo, &RoomReach::Any, &Options::default(), size).unwrap()
 }
 
 #[test]
@@ -129,7 +130,7 @@ fn what_a_crash_leaves_in_the_pool_is_whole_or_removed() {
     assert!(!half.exists());
     assert_eq!(trees.prepare(&Request::new(&repo, "s")).unwrap().taken, Taken::Ready);
     assert_eq!(trees.prepare(&Request::new(&repo, "t")).unwrap().taken, Taken::CheckedOut);
-    let filled = trees.fill(&repo, None, &Options::default(), TWO).unwrap();
+    let filled = trees.fill(&repo, &RoomReach::Any, &Options::default(), TWO).unwrap();
     assert_eq!((filled.removed, filled.made), (1, 2));
 }
 

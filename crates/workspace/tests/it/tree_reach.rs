@@ -19,7 +19,7 @@ fn theirs(world: &World) -> PathBuf {
 }
 
 fn prepare(world: &World, at: &Path, reach: RoomReach) -> Result<Prepared, TreeError> {
-    let request = Request { reach: Some(reach), ..Request::new(at, "run") };
+    let request = Request { reach, ..Request::new(at, "run") };
     world.trees.prepare(&request)
 }
 
@@ -60,11 +60,54 @@ fn a_project_that_leads_to_a_repository_elsewhere_is_refused() {
         let found = prepare(&world, &project, within(&[root], true));
         let Err(TreeError::Beyond { path, .. }) = &found else { panic!("{how}: {found:?}") };
         assert!(path.starts_with(&world.repo), "{how}: {}", path.display());
-        // Who may use the other one as well may lead to it, as everybody with all of the host may.
+        // Callers who may use the other one as well may lead to it.
         let both = within(&[root, &world.repo], true);
         assert!(prepare(&world, &project, both).is_ok(), "{how}");
-        assert!(world.trees.prepare(&Request::new(&project, "run")).is_ok(), "{how}");
+        // An admin may use any repository, but a run may have written what leads to this one.
+        let found = world.trees.prepare(&Request::new(&project, "run"));
+        match how {
+            "objects" | "objects of objects" => assert!(found.is_ok(), "{how}: {found:?}"),
+            _ => assert!(matches!(found, Err(TreeError::NotOurs { .. })), "{how}: {found:?}"),
+        }
     }
+}
+
+#[test]
+fn a_repository_elsewhere_is_used_by_an_admin_once_it_names_the_directory() {
+    let world = World::new();
+    let at = |name: &str| world.dir.path().join(name);
+    let found = |dir: &Path| world.trees.prepare(&Request::new(dir, "run"));
+    let refused = |dir: &Path, way: &str| match found(dir) {
+        Err(err @ TreeError::NotOurs { .. }) => assert!(err.to_string().contains(way), "{err}"),
+        other => panic!("{other:?}"),
+    };
+    let repair = |dir: &Path, way: &[&str]| git(dir, way);
+    // A linked worktree, before and after it is moved.
+    let linked = at("linked one");
+    git(&world.repo, &["worktree", "add", "-q", "-b", "linked", linked.to_str().unwrap()]);
+    assert_eq!(read(&found(&linked).unwrap().path.join("a.txt")), "one\n");
+    let moved = at("moved");
+    std::fs::rename(&linked, &moved).unwrap();
+    refused(&moved, "worktree repair");
+    repair(&moved, &["worktree", "repair"]);
+    assert!(found(&moved).is_ok());
+    // A copy of it is another directory.
+    std::fs::create_dir(at("copy")).unwrap();
+    std::fs::copy(moved.join(".git"), at("copy/.git")).unwrap();
+    refused(&at("copy"), "worktree repair");
+    // A git directory that is kept apart.
+    let apart = at("apart");
+    std::fs::create_dir(&apart).unwrap();
+    git(&apart, &["init", "-q", "-b", "main", "--separate-git-dir", at("git").to_str().unwrap()]);
+    write(&apart, "apart.txt", "apart");
+    commit(&apart, "apart");
+    refused(&apart, "core.worktree");
+    repair(&apart, &["config", "core.worktree", apart.to_str().unwrap()]);
+    assert_eq!(read(&found(&apart).unwrap().path.join("apart.txt")), "apart");
+    // A submodule names its directory by itself.
+    let file = ["-c", "protocol.file.allow=always", "submodule", "add", "-q"];
+    git(&world.repo, &[&file[..], &[apart.to_str().unwrap(), "lib"]].concat());
+    assert_eq!(read(&found(&world.repo.join("lib")).unwrap().path.join("apart.txt")), "apart");
 }
 
 /// Git follows lists of any length.
@@ -172,7 +215,7 @@ fn a_project_that_is_exchanged_for_a_link_meanwhile_gives_nothing_of_what_that_l
                 0 => within(&[root], true),
                 _ => RoomReach::Nothing,
             };
-            let mut request = Request { reach: Some(reach), ..Request::new(&project, "run") };
+            let mut request = Request { reach, ..Request::new(&project, "run") };
             request.options.carry_changes = true;
             match world.trees.prepare(&request) {
                 Ok(prepared) => {
