@@ -1,4 +1,4 @@
-//! Names that every provider accepts for names that are ours.
+//! Gives our names of tools and calls a form that every provider accepts.
 //!
 //! Providers take `[A-Za-z0-9_-]{1,64}` for tool names and for ids of calls. A tool of an MCP
 //! server may be called `mcp.files.read`; a fork may bring ids that another provider made.
@@ -12,18 +12,19 @@ pub(crate) const MAX_CHAT_ID: usize = 40;
 /// A two-way map between real names and the ones on the wire.
 #[derive(Debug, Default)]
 pub(crate) struct Aliases {
-    /// Only names that had to change stand here.
+    /// Holds only the names that had to change.
     wire: HashMap<String, String>,
     real: HashMap<String, String>,
 }
 
 impl Aliases {
-    /// Gives each of `names` a wire name of its own; a name that is valid already keeps itself.
+    /// Gives each of `names` a unique wire name; a name that is already valid is kept.
     pub(crate) fn of<'a>(names: impl Iterator<Item = &'a str>) -> Self {
         Self::within(MAX_LEN, names)
     }
 
-    /// As [`of`](Self::of), with wire names of at most so many bytes, of which there are some.
+    /// Does what [`of`](Self::of) does, with wire names of at most `most` bytes, which is at least
+    /// 1.
     pub(crate) fn within<'a>(most: usize, names: impl Iterator<Item = &'a str>) -> Self {
         let mut seen = HashSet::new();
         let names: Vec<&str> = names.filter(|name| seen.insert(*name)).collect();
@@ -48,12 +49,13 @@ impl Aliases {
         aliases
     }
 
-    /// The wire name of `real`; a name that was not given to [`of`](Self::of) stays itself.
+    /// The wire name of `real`; a name that was not given to [`of`](Self::of) is returned
+    /// unchanged.
     pub(crate) fn wire<'a>(&'a self, real: &'a str) -> &'a str {
         self.wire.get(real).map_or(real, String::as_str)
     }
 
-    /// The real name of `wire`; what a model made up stays itself.
+    /// The real name of `wire`; a name that the model made up is returned unchanged.
     pub(crate) fn real<'a>(&'a self, wire: &'a str) -> &'a str {
         self.real.get(wire).map_or(wire, String::as_str)
     }
@@ -67,7 +69,7 @@ fn is_valid(most: usize, name: &str) -> bool {
     (1..=most).contains(&name.len()) && name.chars().all(is_plain)
 }
 
-/// ASCII only, so that it may be cut at any byte.
+/// The result is ASCII only, so that it may be cut at any byte.
 fn sanitise(most: usize, name: &str) -> String {
     let plain: String =
         name.chars().take(most).map(|c| if is_plain(c) { c } else { '_' }).collect();

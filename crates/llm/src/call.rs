@@ -21,7 +21,7 @@ use crate::{prices, retry, sse};
 
 /// Most bytes of one reply, streamed or whole.
 const MAX_REPLY: usize = 64 * 1024 * 1024;
-/// Most bytes of an error's body that are read; 4 KiB of them are kept.
+/// Most bytes of an error's body that are read; at most 4 KiB of them are kept.
 const MAX_ERROR: usize = 64 * 1024;
 
 /// Makes the call, with all its attempts, within the request's `total_timeout`.
@@ -137,7 +137,7 @@ fn seed(call: &Call<'_>) -> u64 {
     hasher.finish()
 }
 
-/// What of `body` the provider will not have, when a refusal says so.
+/// The part of `body` that the provider refuses, if its answer names one.
 fn refused_parameter(
     call: &Call<'_>,
     failure: &ModelFailure,
@@ -191,7 +191,7 @@ fn refused_parameter(
         .map(|(_, what, _)| what)
 }
 
-/// Tells the provider of the call's span, where there is one.
+/// Adds the headers of the call's trace, if the call is traced.
 fn traced(call: &Call<'_>, mut headers: HeaderMap) -> HeaderMap {
     let parent = call.request.traceparent.map(|parent| HeaderValue::from_str(&parent.to_string()));
     if let Some(Ok(parent)) = parent {
@@ -200,7 +200,7 @@ fn traced(call: &Call<'_>, mut headers: HeaderMap) -> HeaderMap {
     headers
 }
 
-/// One attempt.
+/// Makes one attempt.
 async fn once(
     gateway: &Gateway,
     call: &Call<'_>,
@@ -330,7 +330,8 @@ async fn stream(
             return Ok(());
         }
     }
-    // A torn event at the end is not nonsense but a cut, which the decoder finds by itself.
+    // An incomplete event at the end means that the stream was cut, which the decoder detects
+    // itself.
     if let Ok(Some(event)) = parser.finish()
         && decoder.event(&event, &mut heard).is_ok()
     {
@@ -358,7 +359,7 @@ async fn whole(
     Ok(())
 }
 
-/// The body of a refusal, as far as it comes; what it says matters more than that it is whole.
+/// Reads the body of a refusal. If the body is cut off, the part that arrived is returned.
 async fn error_body(mut response: reqwest::Response, idle: Duration) -> String {
     let mut body = Vec::new();
     while body.len() < MAX_ERROR
@@ -412,7 +413,7 @@ fn headers(call: &Call<'_>) -> Result<HeaderMap, &'static str> {
     Ok(headers)
 }
 
-/// The draft with names, ids, arguments and price made ours.
+/// Turns the draft into our reply: real tool names, unique ids, parsed arguments and the price.
 fn reply(gateway: &Gateway, call: &Call<'_>, draft: Draft) -> ModelReply {
     let mut taken: HashSet<String> = call
         .request
@@ -436,7 +437,7 @@ fn reply(gateway: &Gateway, call: &Call<'_>, draft: Draft) -> ModelReply {
     let calls = calls.collect();
     let model = if draft.model.is_empty() { call.model.to_owned() } else { draft.model };
     let provider = &call.provider.name;
-    // The name that was asked for decides: what answers may be called by an inner name.
+    // The requested name decides, because the model in the answer may have an internal name.
     let price = prices::price(&gateway.config.prices, provider, call.model)
         .or_else(|| prices::price(&gateway.config.prices, provider, &model));
     ModelReply {
@@ -452,7 +453,7 @@ fn reply(gateway: &Gateway, call: &Call<'_>, draft: Draft) -> ModelReply {
     }
 }
 
-/// Some servers give no ids, or the same ones in every reply.
+/// Makes an id unique: some servers give no ids, or the same ones in every reply.
 fn unique(id: String, n_messages: usize, taken: &mut HashSet<String>) -> String {
     let stem = if id.is_empty() { format!("call_{n_messages}") } else { id };
     let mut id = stem.clone();
@@ -464,7 +465,7 @@ fn unique(id: String, n_messages: usize, taken: &mut HashSet<String>) -> String 
     id
 }
 
-/// An object when the text is one; no text is no arguments; anything else stays text.
+/// Parses arguments: an object if the text is one or is empty; any other text stays text.
 fn args(text: String) -> Value {
     if text.trim().is_empty() {
         return Value::Object(Map::new());

@@ -1,4 +1,5 @@
-//! `scripted:` models: what they say stands in a cassette, a JSON file or a value in memory.
+//! `scripted:` models: their replies come from a cassette, which is a JSON file or a value in
+//! memory.
 //!
 //! ```json
 //! {
@@ -13,10 +14,10 @@
 //! }
 //! ```
 //!
-//! The turn is chosen by the number of assistant messages in the request and by nothing else, so
-//! a session goes on with the right turn after a restart, and a replay says the same. For the
-//! same reason a turn with `fail` fails each time. Unknown keys are errors. Without `usage`, words
-//! are counted as tokens.
+//! Only the number of assistant messages in the request chooses the turn. So a session continues
+//! with the right turn after a restart, and a replay gets the same replies. For the same reason a
+//! turn with `fail` fails each time. Unknown keys are errors. Without `usage`, each word counts as
+//! a token.
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -40,7 +41,7 @@ pub(crate) const MAX_BYTES: u64 = 4 * 1024 * 1024;
 /// Longest `delay_ms`.
 const MAX_DELAY_MS: u64 = 600_000;
 
-/// What a scripted model says, turn by turn.
+/// A scripted model's replies, turn by turn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cassette {
     name: String,
@@ -66,11 +67,11 @@ pub struct Turn {
 #[serde(deny_unknown_fields)]
 pub struct ScriptedCall {
     pub name: String,
-    /// An object, or text that stands for arguments that do not parse.
+    /// An object, or a text for arguments that do not parse.
     pub args: Value,
 }
 
-/// The tokens that a turn claims to cost.
+/// The tokens that a turn reports as used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScriptedUsage {
@@ -81,7 +82,7 @@ pub struct ScriptedUsage {
     pub reasoning_tokens: u32,
 }
 
-/// The failure that a turn ends in.
+/// The failure that ends a turn.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScriptedFailure {
@@ -95,7 +96,7 @@ pub struct ScriptedFailure {
     pub transient: bool,
 }
 
-/// What must be true of the request, or the call fails with code `cassette`.
+/// Conditions on the request; if one is not met, the call fails with code `cassette`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Expect {
@@ -117,7 +118,7 @@ pub enum CassetteError {
     #[error("cassette {from}: turn {turn} is not of the right shape")]
     Turn {
         from: String,
-        /// From 1.
+        /// Counted from 1.
         turn: usize,
         #[source]
         source: serde_json::Error,
@@ -144,7 +145,7 @@ struct File {
 }
 
 impl Cassette {
-    /// A cassette made by a program.
+    /// Makes a cassette from turns that a program built.
     pub fn new(name: &str, turns: Vec<Turn>) -> Self {
         Self { name: name.to_owned(), turns }
     }
@@ -153,7 +154,7 @@ impl Cassette {
     ///
     /// # Errors
     ///
-    /// [`CassetteError`] says which turn is wrong, and what about it.
+    /// [`CassetteError`] names the turn that is wrong and the reason.
     pub fn parse(from: &str, json: &[u8]) -> Result<Self, CassetteError> {
         let from = || from.to_owned();
         let file: File = serde_json::from_slice(json)
@@ -202,7 +203,7 @@ impl Turn {
     }
 }
 
-/// Whether `scripted:name` can be found, without I/O: files are looked at when they are played.
+/// Checks, without I/O, whether `scripted:name` can be found; files are read only when played.
 pub(crate) fn check(config: &Config, name: &str) -> Result<(), ModelFailure> {
     match config.cassettes.get(name) {
         Some(_) => Ok(()),
@@ -394,7 +395,7 @@ impl ScriptedUsage {
     }
 }
 
-/// Words with the white space that follows them: together they are the text again.
+/// Splits a text into words, each with the white space after it; joined, they are the text again.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split_inclusive(char::is_whitespace)
 }

@@ -1,4 +1,4 @@
-//! Which providers there are, where they live, and what they are given.
+//! The configuration of providers: their URLs, keys, formats and limits.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,12 +14,12 @@ use crate::cassette::Cassette;
 use crate::prices::Price;
 use crate::retry::Retry;
 
-/// A text that never prints itself. Cloning shares it.
+/// A text that `Debug` never shows. Clones share it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Arc<str>);
 
 impl Secret {
-    /// White space around it is dropped: keys are pasted. `None` when nothing is left.
+    /// Drops white space around the text, because keys are pasted. `None` if nothing is left.
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim();
         (!text.is_empty()).then(|| Self(text.into()))
@@ -48,7 +48,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// As it stands after the provider's name in `ModelReply::provider`: `openai/responses`.
+    /// The name as it follows the provider's in `ModelReply::provider`: `openai/responses`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::OpenAiResponses => "responses",
@@ -58,10 +58,10 @@ impl Format {
     }
 }
 
-/// The key of a provider, as it holds now.
+/// The key of a provider at this moment.
 #[derive(Debug)]
 pub(crate) enum Now<'a> {
-    /// Its own, if it has one.
+    /// The provider's own key, if it has one.
     Own(Option<&'a Secret>),
     LookedUp(Secret),
 }
@@ -78,76 +78,78 @@ impl Now<'_> {
 /// What a provider does with model names that none of its patterns match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// It has its own models and no others.
+    /// The provider refuses all other names.
     Refuse,
-    /// It takes names that no provider claims.
+    /// The provider takes names that no provider claims.
     TakeUnclaimed,
-    /// It takes names of providers that have no key, too: a server that can serve anything.
+    /// The provider also takes names whose own provider has no key: it can serve any model.
     TakeAll,
 }
 
-/// One provider: a base URL, and all that belongs to it.
+/// One provider: a base URL and everything that belongs to it.
 #[derive(Clone, Debug)]
 pub struct Provider {
-    /// Unique; stands before the colon in `provider:model`.
+    /// Unique; the part before the colon in `provider:model`.
     pub name: String,
-    /// The format for models that name none.
+    /// The format for models whose name selects none.
     pub format: Format,
-    /// All formats that it speaks.
+    /// All formats that the provider speaks.
     pub speaks: Vec<Format>,
     /// For example `https://api.openai.com/v1`. `/v1` is added where the path is empty. The key
     /// and the headers go to this URL and nowhere else.
     pub base_url: String,
-    /// A whole URL for one format, in place of the base URL and the format's path.
+    /// Whole URLs for single formats, used in place of the base URL and the format's path.
     pub endpoints: BTreeMap<Format, String>,
     pub key: Option<Secret>,
-    /// Name of a secret of [`Config::secrets`]: while there is one, it is the key.
+    /// The name of a secret of [`Config::secrets`]. While that secret exists, it is the key.
     pub secret: Option<String>,
-    /// What to set, in words, when the key is missing; `None` when no key is needed.
+    /// Tells the user what to set if the key is missing; `None` when no key is needed.
     pub key_hint: Option<String>,
-    /// Sent with each request. Values are treated as secrets.
+    /// Headers sent with each request. Their values are treated as secrets.
     pub headers: Vec<(String, Secret)>,
-    /// Names of its models; one that ends in `*` is a beginning. ASCII case does not matter.
+    /// Names of the provider's models; a name that ends in `*` is a prefix. ASCII case does not
+    /// matter.
     pub models: Vec<String>,
     pub rest: Rest,
     /// Replaces the request's `idle_timeout`.
     pub idle_timeout: Option<Duration>,
     /// Replaces `idle_timeout` for reasoning models, which may be silent for long.
     pub reasoning_idle_timeout: Option<Duration>,
-    /// For reasoning models, when the request names none.
+    /// The effort for reasoning models when the request names none.
     pub reasoning_effort: Option<String>,
     /// `enabled` or `disabled`: the `thinking` switch of DeepSeek; not sent when absent.
     pub thinking: Option<String>,
-    /// Calls of others that are passed on at once; `None` takes [`RelayLimits`]'.
+    /// Most relayed calls at once; `None` takes the limit of [`RelayLimits`].
     pub max_concurrent: Option<usize>,
-    /// Calls of others that are passed on in a minute; `None` is unlimited.
+    /// Most relayed calls in a minute; `None` is unlimited.
     pub max_per_minute: Option<u32>,
 }
 
-/// Bounds of the calls that are passed on for others; see [`overmind_core::relay`].
+/// Limits of the calls that are relayed for other programs; see [`overmind_core::relay`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RelayLimits {
-    /// Calls at once, for each provider that has no bound of its own.
+    /// Most calls at once, for each provider that has no limit of its own.
     pub max_concurrent: usize,
-    /// Calls that wait for a place, for each provider; one more is told to come again.
+    /// Most calls that wait for a free slot, for each provider; further calls are refused and may
+    /// retry later.
     pub max_queued: usize,
-    /// How long one waits.
+    /// The longest wait for a free slot.
     pub queue_wait: Duration,
     /// Longest silence in a stream.
     pub idle: Duration,
-    /// Longest wait for the head of an answer.
+    /// The longest wait for the head of an answer.
     pub head: Duration,
-    /// Longest time of a call.
+    /// The longest duration of a call.
     pub total: Duration,
-    /// Attempts at one provider, the first one included.
+    /// Most attempts at one provider, the first one included.
     pub attempts: u32,
-    /// How long a model that failed is passed over where there is another choice, when it does
-    /// not say so itself.
+    /// How long a model that failed is skipped if there is another choice and its provider names no
+    /// time.
     pub cool_down: Duration,
-    /// The same at most.
+    /// The upper bound of the time for which a model is skipped.
     pub max_cool_down: Duration,
-    /// Bytes of each request and of each answer that are kept with the record of a call; 0, as
-    /// usual, is none.
+    /// Bytes of each request and answer that are stored with the record of a call. The default 0
+    /// stores none.
     pub capture: usize,
 }
 
@@ -169,7 +171,7 @@ impl Default for RelayLimits {
 }
 
 impl Provider {
-    /// A provider without models of its own; the fields are public to be filled in.
+    /// Makes a provider without models. The fields are public, so that callers can fill them in.
     pub fn new(name: &str, format: Format, base_url: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -192,8 +194,8 @@ impl Provider {
         }
     }
 
-    /// OpenAI, by the Responses API unless a model is named `openai-chat:…`. Without any other
-    /// server configured it also gets names that no provider claims.
+    /// OpenAI, called through the Responses API unless a model is named `openai-chat:…`. If no
+    /// other server is configured, it also gets names that no provider claims.
     pub fn openai(key: Option<Secret>) -> Self {
         Self {
             speaks: vec![Format::OpenAiResponses, Format::OpenAiChat],
@@ -235,8 +237,8 @@ impl Provider {
         }
     }
 
-    /// Any server that speaks one of the formats: Ollama, vLLM, llama-server, a proxy. Named
-    /// `custom`; gets every model whose own provider has no key.
+    /// A provider for any server that speaks one of the formats: Ollama, vLLM, llama-server, a
+    /// proxy. It is named `custom` and gets every model whose own provider has no key.
     pub fn custom(base_url: &str, key: Option<Secret>) -> Self {
         Self {
             speaks: vec![Format::OpenAiChat, Format::OpenAiResponses, Format::AnthropicMessages],
@@ -251,8 +253,8 @@ impl Provider {
     ///
     /// # Errors
     ///
-    /// Says what is wrong with the configured URL. The URL itself is left out of the text when
-    /// it holds a password.
+    /// Describes the error in the configured URL. The text omits the URL itself if it contains a
+    /// password.
     pub(crate) fn url(&self, format: Format) -> Result<reqwest::Url, String> {
         if let Some(whole) = self.endpoints.get(&format) {
             return sound(whole);
@@ -267,11 +269,11 @@ impl Provider {
         }
     }
 
-    /// The same for what others ask.
+    /// The URL of the endpoint for relayed calls.
     ///
     /// # Errors
     ///
-    /// As for [`url`](Self::url).
+    /// Fails as [`url`](Self::url) does.
     pub(crate) fn endpoint_url(&self, endpoint: Endpoint) -> Result<reqwest::Url, String> {
         match endpoint {
             Endpoint::Chat => self.url(Format::OpenAiChat),
@@ -288,9 +290,9 @@ impl Provider {
         }
     }
 
-    /// The URL of another endpoint where whole URLs are configured: beside them, on the same server,
-    /// or nowhere. Whoever names one URL of a provider does not want requests and the key to go to
-    /// the provider's own. `None` where none is configured.
+    /// The URL of another endpoint if whole URLs are configured: `path` next to one of them, on the
+    /// same server, on which all must agree. A user who sets one URL wants no request or key sent to the
+    /// provider's default server. `None` if no whole URL is configured.
     fn beside(&self, path: &str) -> Option<Result<reqwest::Url, String>> {
         let mut bases = self.endpoints.iter().map(|(format, whole)| {
             let url = sound(whole)?;
@@ -351,7 +353,7 @@ impl Provider {
     }
 }
 
-/// What ends the URL of a format's endpoint.
+/// The end of the URL path of a format's endpoint.
 fn path_of(format: Format) -> &'static str {
     match format {
         Format::OpenAiResponses => "responses",
@@ -364,7 +366,7 @@ fn hint(variable: &str) -> String {
     format!("set {variable}, or `overmind vault set {}`", variable.to_ascii_lowercase())
 }
 
-/// A URL that a key may be sent to.
+/// Parses a URL and checks that a key may be sent to it.
 fn sound(text: &str) -> Result<reqwest::Url, String> {
     let url: reqwest::Url =
         text.trim().parse().map_err(|err| format!("its URL is not a URL: {err}"))?;
@@ -384,35 +386,36 @@ fn patterns(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// Everything a [`Gateway`](crate::Gateway) knows. The default has the three standard providers
-/// without keys, so that a missing key is named; it can run cassettes at most.
+/// The configuration of a [`Gateway`](crate::Gateway). By default it has the three standard
+/// providers without keys, so that errors can name a missing key; then only cassettes can run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Earlier ones win where several would take a model.
+    /// The providers. If several would take a model, the earliest is used.
     pub providers: Vec<Provider>,
     /// Cassettes in memory, by the name after `scripted:`.
     pub cassettes: BTreeMap<String, Cassette>,
-    /// Where `scripted:NAME` finds `NAME.json`.
+    /// The directory in which `scripted:NAME` finds `NAME.json`.
     pub cassette_dir: Option<PathBuf>,
-    /// Whether `scripted:` may name any file of the host by its path. Off by default: a model's
-    /// name comes from whoever may write an agent, and errors quote what stands in the file.
+    /// Whether `scripted:` may name any file of the host by its path. It is off by default, because
+    /// anyone who may edit an agent chooses its model's name, and errors quote the file's content.
     pub any_cassette_path: bool,
-    /// Prices by model name, before the catalogue's.
+    /// Prices by model name; they take precedence over the catalogue.
     pub prices: BTreeMap<String, Price>,
-    /// Names of ours for models, for calls that are passed on: the models to ask, first choice
-    /// first. What stands there is no such name again.
+    /// Our own names for models of relayed calls, each with the models to try, first choice first.
+    /// An entry of such a list is never an alias itself.
     pub aliases: BTreeMap<String, Vec<String>>,
     pub relay: RelayLimits,
-    /// The tape that calls of others are written to.
+    /// The tape to which relayed calls are recorded.
     pub record: Option<PathBuf>,
-    /// The tape that answers all calls of others; no provider is asked then.
+    /// The tape that answers all relayed calls; no provider is then called.
     pub replay: Option<PathBuf>,
-    /// Day and source of those.
+    /// Date and source of the prices in `prices`.
     pub prices_from: (String, String),
     pub retry: Retry,
     /// Longest wait for a TCP and TLS connection.
     pub connect_timeout: Duration,
-    /// Where keys are looked up at each call, before those of the providers themselves.
+    /// The store in which keys are looked up at each call; it takes precedence over the providers'
+    /// own keys.
     pub secrets: Option<Arc<dyn Secrets>>,
 }
 
@@ -440,19 +443,19 @@ impl Default for Config {
     }
 }
 
-/// A variable whose value cannot be used.
+/// The error for a variable whose value cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{variable} is `{value}`: {problem}")]
 pub struct ConfigError {
     pub variable: &'static str,
-    /// Never a key: only timeouts and switches are checked here.
+    /// The value. It is never a key: only timeouts and switches are checked here.
     pub value: String,
     pub problem: &'static str,
 }
 
 impl Config {
-    /// The configuration that a set of variables describes. `var` looks one up; the names are
-    /// those of the environment, and an empty value counts as unset.
+    /// Reads the configuration from variables. `var` looks one up by its environment name; an empty
+    /// value counts as unset.
     ///
     /// | variable | meaning |
     /// |---|---|
@@ -532,8 +535,8 @@ impl Config {
         })
     }
 
-    /// The providers as they can be called now: those whose key is to be looked up have one that
-    /// only says so.
+    /// The providers that can be called now. A provider whose key must be looked up gets a
+    /// placeholder key.
     pub(crate) fn providers_now(&self) -> Cow<'_, [Provider]> {
         let Some(secrets) = &self.secrets else { return Cow::Borrowed(&self.providers) };
         let there =
@@ -550,7 +553,7 @@ impl Config {
         Cow::Owned(all)
     }
 
-    /// The providers as if each had a key: who would be asked for a model, if nothing was missing.
+    /// The providers as if each had a key: shows which one would be called if no key was missing.
     pub(crate) fn providers_keyed(&self) -> Vec<Provider> {
         let mut all = self.providers.clone();
         for provider in &mut all {
@@ -560,7 +563,7 @@ impl Config {
         all
     }
 
-    /// The provider with the key that holds now, and that key if it was looked up.
+    /// The provider with its current key, and that key if it was looked up.
     pub(crate) fn with_key_now(&self, provider: &Provider) -> (Provider, Option<Secret>) {
         let mut provider = provider.clone();
         let own = self.providers.iter().find(|own| own.name == provider.name);
@@ -576,7 +579,7 @@ impl Config {
         }
     }
 
-    /// The key that holds now of one of [`providers`](Self::providers).
+    /// The current key of one of [`providers`](Self::providers).
     pub(crate) fn key_now<'a>(&self, provider: &'a Provider) -> Now<'a> {
         let looked_up = self.secrets.as_ref().zip(provider.secret.as_deref());
         let found = looked_up.and_then(|(secrets, name)| {
@@ -591,8 +594,8 @@ impl Config {
         found.map_or(Now::Own(provider.key.as_ref()), Now::LookedUp)
     }
 
-    /// Adds or replaces the provider that [`Provider::custom`] describes and puts it first:
-    /// what `--base-url` means.
+    /// Adds or replaces the provider that [`Provider::custom`] describes and puts it first. The
+    /// option `--base-url` does this.
     #[must_use]
     pub fn with_base_url(mut self, base_url: &str, key: Option<Secret>) -> Self {
         self.providers.retain(|provider| provider.name != "custom");
@@ -600,7 +603,7 @@ impl Config {
         self
     }
 
-    /// Adds a cassette that `scripted:NAME` plays, by the cassette's own name.
+    /// Adds a cassette, which `scripted:NAME` plays by its own name.
     #[must_use]
     pub fn with_cassette(mut self, cassette: Cassette) -> Self {
         self.cassettes.insert(cassette.name().to_owned(), cassette);

@@ -1,10 +1,10 @@
-//! A conversation in the one order that every provider accepts.
+//! Puts a conversation into the one order that every provider accepts.
 //!
 //! The session's messages may come from a fork of another provider's conversation, or from a
-//! session that died between a call and its result. Providers refuse such histories, so here:
-//! every call is followed by exactly its results, in the order of the calls (a missing one says
-//! so); a result without a call becomes user text; neighbours of one role become one message; and
-//! there is always something from the user to answer.
+//! session that ended between a call and its result. Providers refuse such histories. So every call
+//! is followed by exactly its results, in the order of the calls, with a text in place of a missing
+//! result. A result without a call becomes user text, adjacent messages of one role become one, and
+//! the user's side always has something to answer.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use overmind_core::model::{Message, ModelCall};
 use serde_json::Value;
 
-/// The result of a call, or its stand-in.
+/// The result of a call, or the text that replaces a lost one.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CallResult<'a> {
     pub(crate) call_id: &'a str,
@@ -24,17 +24,17 @@ pub(crate) struct CallResult<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Part<'a> {
     User(Cow<'a, str>),
-    /// Never without both text and calls.
+    /// At least one of text and calls is present.
     Assistant {
         text: Cow<'a, str>,
         calls: &'a [ModelCall],
         state: Option<&'a Value>,
     },
-    /// One for each call of the assistant's message before it, in the same order.
+    /// One result for each call of the assistant message before it, in the same order.
     Results(Vec<CallResult<'a>>),
 }
 
-/// What stands for the result of a call whose result was lost.
+/// Replaces the result of a call if that result was lost.
 const LOST: &str = "There is no result of this call: it was interrupted before it was recorded.";
 
 /// Puts `messages` in order.
@@ -91,7 +91,7 @@ fn push_assistant<'a>(
             before.to_mut().push_str(text);
         }
         *none = calls;
-        // The older reasoning belongs to a message that is no longer one of its own.
+        // The older reasoning belongs to a message that was merged into this one.
         *old = state;
         return;
     }

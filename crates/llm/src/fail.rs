@@ -1,4 +1,4 @@
-//! Failures: from what a provider or a socket says to a [`ModelFailure`] and whether to retry.
+//! Turns errors of providers and sockets into a [`ModelFailure`], and decides whether to retry.
 
 use std::error::Error;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::config::Secret;
 
 /// Most bytes of a provider's error body that are kept.
 const MAX_BODY: usize = 4096;
-/// Most characters of the provider's own message within ours.
+/// Most characters of the provider's message that are quoted in ours.
 const MAX_QUOTE: usize = 300;
 
 pub(crate) const UNCONFIGURED: &str = "model_unconfigured";
@@ -30,14 +30,14 @@ pub(crate) fn failure(code: &str, transient: bool, message: String) -> ModelFail
     ModelFailure { code: code.to_owned(), message, status: None, body: None, transient }
 }
 
-/// What a failure is about; every message begins with it.
+/// The subject of a failure; every message begins with it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct About<'a> {
     pub(crate) provider: &'a str,
-    /// Host and port, never the whole URL.
+    /// Host and port. The whole URL is never shown.
     pub(crate) host: &'a str,
     pub(crate) model: &'a str,
-    /// How to mend a refused key.
+    /// How to fix a refused key.
     pub(crate) key_hint: &'a str,
 }
 
@@ -45,13 +45,13 @@ pub(crate) struct About<'a> {
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) failure: ModelFailure,
-    /// Whether the same request may be sent again at once or later.
+    /// Whether the same request may be sent again, at once or later.
     pub(crate) retry: bool,
-    /// What the provider asked to wait.
+    /// The wait that the provider asked for.
     pub(crate) wait: Option<Duration>,
 }
 
-/// What a provider says in the body of an error, or in an error event of a stream.
+/// The provider's message in the body of an error, or in an error event of a stream.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Said {
     pub(crate) message: String,
@@ -62,7 +62,7 @@ pub(crate) struct Said {
 }
 
 impl Said {
-    /// Understands the error shapes of all formats; falls back to the text itself.
+    /// Parses the error shapes of all formats; otherwise takes the text itself.
     pub(crate) fn of(body: &str) -> Self {
         let Ok(value) = serde_json::from_str::<Value>(body) else {
             return Self { message: body.trim().to_owned(), ..Self::default() };
@@ -120,7 +120,7 @@ impl Said {
     }
 }
 
-/// The failure of a reply with an error status. `body` is as the provider sent it.
+/// The failure for a reply with an error status. `body` is unchanged from the provider.
 pub(crate) fn of_status(
     about: About<'_>,
     status: u16,
@@ -165,7 +165,7 @@ pub(crate) fn of_status(
     }
 }
 
-/// The failure of an error that came as an event within a stream.
+/// The failure for an error that came as an event in a stream.
 pub(crate) fn of_event(about: About<'_>, said: &Said, raw: String) -> Fault {
     let kind = said.kind.as_str();
     let has = |words: &[&str]| words.iter().any(|word| kind.contains(word));
@@ -182,8 +182,8 @@ pub(crate) fn of_event(about: About<'_>, said: &Said, raw: String) -> Fault {
     } else if has(&["invalid_request", "invalid_prompt", "bad_request"]) {
         (BAD_REQUEST, false, "the provider does not accept this request")
     } else {
-        // `overloaded_error`, `api_error`, `server_error`, `timeout_error`, and what is not known:
-        // the request was accepted, so the fault is on the other side.
+        // This covers `overloaded_error`, `api_error`, `server_error`, `timeout_error` and unknown
+        // kinds. The request was accepted, so the fault is the provider's.
         (OVERLOADED, true, "try again later")
     };
     Fault {
@@ -199,7 +199,7 @@ pub(crate) fn of_event(about: About<'_>, said: &Said, raw: String) -> Fault {
     }
 }
 
-/// The failure of a connection that was not made or was lost.
+/// The failure for a connection that could not be made or was lost.
 pub(crate) fn of_network(about: About<'_>, doing: &str, why: &str) -> Fault {
     let hint = "check the network and the base URL";
     Fault {
@@ -209,21 +209,21 @@ pub(crate) fn of_network(about: About<'_>, doing: &str, why: &str) -> Fault {
     }
 }
 
-/// The failure of a connection that broke after the request was sent: the provider may have done the work,
-/// and bill it.
+/// The failure for a connection that broke after the request was sent. The provider may have done
+/// the work and may bill it.
 pub(crate) fn of_loss(about: About<'_>, doing: &str, why: &str) -> Fault {
     let mut fault = of_network(about, doing, why);
     LOST.clone_into(&mut fault.failure.code);
     fault
 }
 
-/// The failure of a provider that is configured with something that cannot be sent.
+/// The failure for a provider whose configuration contains something that cannot be sent.
 pub(crate) fn of_config(about: About<'_>, why: &str) -> Fault {
     let text = message(about, "cannot be asked", why, about.key_hint);
     Fault { failure: failure(UNCONFIGURED, false, text), retry: false, wait: None }
 }
 
-/// The failure of silence.
+/// The failure for a provider that sent nothing for `idle`.
 pub(crate) fn of_silence(about: About<'_>, idle: Duration) -> Fault {
     let what = format!("sent nothing for {} s", idle.as_secs_f64());
     let hint = "the provider is slow or gone: raise the idle timeout or try again";
@@ -234,7 +234,7 @@ pub(crate) fn of_silence(about: About<'_>, idle: Duration) -> Fault {
     }
 }
 
-/// The failure of a reply that is not in the format that it should be in.
+/// The failure for a reply that is not in the expected format.
 pub(crate) fn of_nonsense(about: About<'_>, why: &str, body: Option<String>) -> Fault {
     let hint = "check that the base URL belongs to an API of this format";
     let mut failure = failure(
@@ -260,7 +260,7 @@ fn message(about: About<'_>, what: &str, why: &str, hint: &str) -> String {
     text
 }
 
-/// An error with all its causes on one line, each once.
+/// Joins an error and all its causes on one line, each once.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -275,7 +275,7 @@ pub(crate) fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Why no connection was made, for people: what each library says of itself is left out.
+/// Explains for people why no connection was made, without the prefixes that libraries add.
 pub(crate) fn unconnected(error: &dyn Error) -> String {
     let mut text = chain(error);
     for layer in ["error sending request: ", "client error (Connect): ", "tcp connect error: "] {
@@ -286,7 +286,7 @@ pub(crate) fn unconnected(error: &dyn Error) -> String {
     {
         text.truncate(words.len());
     }
-    // The errors of the system begin with a capital; names such as TLS do, too, and keep it.
+    // System errors begin with a capital, which is lowered; names such as TLS keep theirs.
     let mut letters = text.chars();
     match (letters.next(), letters.next()) {
         (Some(first), Some(second)) if second.is_lowercase() => {
@@ -296,7 +296,7 @@ pub(crate) fn unconnected(error: &dyn Error) -> String {
     }
 }
 
-/// Takes every key out of a failure's texts, then cuts the body to 4 KiB.
+/// Removes every key from a failure's texts, then cuts the body to 4 KiB.
 pub(crate) fn redact(mut failure: ModelFailure, secrets: &[Secret]) -> ModelFailure {
     failure.message = redacted(&failure.message, secrets);
     failure.body = failure.body.map(|body| cut(redacted(&body, secrets)));
@@ -306,8 +306,8 @@ pub(crate) fn redact(mut failure: ModelFailure, secrets: &[Secret]) -> ModelFail
 fn redacted(text: &str, secrets: &[Secret]) -> String {
     let mut text = text.to_owned();
     for secret in secrets {
-        // A key of a few letters is no key (local servers take anything), and replacing it would
-        // make nonsense of the text.
+        // A secret of a few characters is no real key (local servers accept anything), and
+        // replacing it would garble the text.
         if secret.expose().len() >= 6 && text.contains(secret.expose()) {
             text = text.replace(secret.expose(), "[redacted]");
         }

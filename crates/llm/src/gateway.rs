@@ -1,4 +1,4 @@
-//! All configured models behind one door.
+//! The gateway to all configured models.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -17,26 +17,27 @@ use crate::tapes::Tapes;
 use crate::wire::{Call, Omit};
 use crate::{call, cassette, prices};
 
-/// Most pairs of provider and model whose refusals are remembered.
+/// Most pairs of provider and model for which refused parameters are remembered.
 const MAX_LEARNED: usize = 256;
-/// Most keys that were looked up and are kept out of texts: rotated ones too, for calls under way.
+/// Most looked-up keys that are remembered for redaction, including rotated ones that calls still
+/// use.
 const MAX_LOOKED_UP: usize = 64;
 
-/// Sends model calls to where their names say. Cheap to make: the HTTP client, with its TLS
-/// roots and its connections, is made by the first real call.
+/// Sends each model call to the provider that the model's name selects. A `Gateway` is cheap to
+/// make: the first real call makes the HTTP client, with its TLS roots and its connections.
 pub struct Gateway {
     pub(crate) config: Config,
     client: OnceLock<Result<reqwest::Client, String>>,
-    /// The same for calls that are passed on.
+    /// The HTTP client for relayed calls.
     upstream: OnceLock<Upstream>,
-    /// Where each provider is asked for what, in the order of the providers and of
-    /// [`Endpoint::ALL`], once somebody has asked.
+    /// The URL of each provider's endpoints, in the order of the providers and of
+    /// [`Endpoint::ALL`]. Each is computed at its first use.
     targets: Vec<[OnceLock<Result<Uri, String>>; Endpoint::ALL.len()]>,
-    /// Every key and secret header value, to keep them out of texts.
+    /// Every key and secret header value; they are redacted in texts.
     secrets: Vec<Secret>,
-    /// The same of those that were looked up, the newest last.
+    /// The looked-up keys, newest last; they are redacted, too.
     looked_up: Mutex<Vec<Secret>>,
-    /// What a provider has refused for a model once; it is left out from then on.
+    /// Parameters that a provider has refused for a model; later requests omit them.
     learned: Mutex<HashMap<(String, Format, String), BTreeSet<Omit>>>,
     pub(crate) tapes: Tapes,
     pub(crate) lanes: Lanes,
@@ -44,13 +45,13 @@ pub struct Gateway {
     pub(crate) player: Option<Player>,
 }
 
-/// A provider without a key.
+/// A provider that has no key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unkeyed {
     pub provider: String,
     /// The secret of the vault that would be its key.
     pub secret: Option<String>,
-    /// What gives it one, in words.
+    /// Tells the user how to give it a key.
     pub what_to_do: String,
 }
 
@@ -77,14 +78,14 @@ impl Gateway {
         }
     }
 
-    /// Host and port of a provider, if there is one of that name.
+    /// Host and port of the provider of that name, if there is one.
     pub fn address(&self, provider: &str) -> Option<(String, u16)> {
         let provider = self.config.providers.iter().find(|known| known.name == provider)?;
         let url = provider.url(provider.format).ok()?;
         Some((url.host_str()?.to_owned(), url.port_or_known_default()?))
     }
 
-    /// Names of the providers that have a key now, their own or one of the vault.
+    /// Names of the providers that have a key now, of their own or from the vault.
     pub fn keyed(&self) -> Vec<String> {
         let now = self.config.providers_now();
         let has = now.iter().filter(|provider| provider.key.is_some());
@@ -107,7 +108,8 @@ impl Gateway {
             .collect()
     }
 
-    /// The provider that is asked for a model when these have a key, too. `None` when nobody is.
+    /// The provider that would be called for a model if those in `keyed` also had a key. `None` if
+    /// there is none.
     pub fn provider_with(&self, model: &str, keyed: &BTreeSet<String>) -> Option<String> {
         let mut providers = self.config.providers_keyed();
         for provider in self.config.providers_now().iter() {
@@ -124,11 +126,11 @@ impl Gateway {
         }
     }
 
-    /// The HTTP client. No redirects: what a provider is sent goes to its own host. No proxy:
-    /// the environment does not decide who sees the traffic.
+    /// The HTTP client. It follows no redirects, so a request goes to its provider's host only. It
+    /// uses no proxy, so the environment does not decide who sees the traffic.
     pub(crate) fn client(&self) -> Result<&reqwest::Client, &str> {
         let made = self.client.get_or_init(|| {
-            // The binary has done this already; tests and other programs may not have.
+            // The server's binary has done this already; tests and other programs may not have.
             let _ = rustls::crypto::ring::default_provider().install_default();
             reqwest::Client::builder()
                 .redirect(reqwest::redirect::Policy::none())
@@ -144,16 +146,16 @@ impl Gateway {
         made.as_ref().map_err(String::as_str)
     }
 
-    /// The same for calls that are passed on.
+    /// The HTTP client for relayed calls.
     pub(crate) fn upstream(&self) -> &Upstream {
         self.upstream.get_or_init(|| Upstream::new(self.config.connect_timeout))
     }
 
-    /// Where a provider is asked.
+    /// The URL of a provider's endpoint.
     ///
     /// # Errors
     ///
-    /// What is wrong with its URL, as [`Provider::url`](crate::Provider) says it.
+    /// Describes the error in its URL, as [`Provider::url`](crate::Provider) does.
     pub(crate) fn target(&self, provider: &str, endpoint: Endpoint) -> Result<&Uri, &str> {
         let at = self.config.providers.iter().position(|known| known.name == provider);
         let place = Endpoint::ALL.iter().position(|known| *known == endpoint);
@@ -167,7 +169,7 @@ impl Gateway {
         target.as_ref().map_err(String::as_str)
     }
 
-    /// The same with what stood after the `?` of a call.
+    /// The URL of a provider's endpoint with the query of a call.
     pub(crate) fn addressed(
         &self,
         provider: &str,
@@ -184,7 +186,7 @@ impl Gateway {
         Uri::from_parts(parts).map_err(|err| format!("the call's query cannot be sent: {err}"))
     }
 
-    /// What must stand in no text.
+    /// The secrets that are redacted in every text.
     pub(crate) fn secrets(&self) -> Vec<Secret> {
         let looked_up = self.looked_up.lock().unwrap_or_else(PoisonError::into_inner);
         [self.secrets.as_slice(), &looked_up].concat()
@@ -211,7 +213,7 @@ impl Gateway {
         }
     }
 
-    /// Whether a model's chat stream may be asked for its figures.
+    /// Whether a chat stream of the model may be asked to report its usage.
     pub(crate) fn takes_stream_options(&self, hop: &Hop) -> bool {
         let key = (hop.provider.clone(), Format::OpenAiChat, hop.model.clone());
         let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
@@ -299,7 +301,7 @@ impl Models for Gateway {
 }
 
 impl Gateway {
-    /// The quote of who would be asked among `providers`; `None` when nobody would be.
+    /// The quote of the provider that would be called among `providers`; `None` if there is none.
     fn quoted(&self, providers: &[Provider], model: &str) -> Option<Quote> {
         Some(match route(providers, model).ok()? {
             // An answer from a file costs nothing.
@@ -319,8 +321,8 @@ impl Gateway {
 
 impl Prices for Gateway {
     fn quote(&self, model: &str) -> Quote {
-        // Where a key is missing, the call fails before anything is sent and says so: what the model would
-        // cost is known all the same, and is not what is wrong.
+        // If a key is missing, the call fails before anything is sent, and that error names the
+        // key. The price of the model is known anyway.
         self.quoted(&self.config.providers_now(), model)
             .or_else(|| self.quoted(&self.config.providers_keyed(), model))
             .unwrap_or_else(|| Quote {

@@ -6,12 +6,12 @@
 //! neutral conversation becomes a request body) → `call` (send, stream, retry) → `wire` again
 //! (events become deltas and one reply) → [`prices`].
 //!
-//! What this crate refuses to do:
-//! * read the environment or a clock: everything comes in through [`Config`] (only the age of a
-//!   cassette's file is looked at);
-//! * send a key anywhere but to the base URL of its own provider: redirects are not followed, no
-//!   proxy is used, and neither errors nor logs nor `Debug` ever show a key;
-//! * run tools or judge arguments: a call to a tool that does not exist is handed on as it came.
+//! This crate refuses to:
+//! * read the environment or a clock: [`Config`] passes everything in (only the age of a cassette's
+//!   file is checked);
+//! * send a key anywhere but to the base URL of its own provider: it follows no redirects, uses no
+//!   proxy, and shows no key in errors, logs or `Debug`;
+//! * run tools or judge arguments: a call of an unknown tool is passed on unchanged.
 //!
 //! Limits, on purpose: text in and out only (no images, no audio, no provider-side tools); no
 //! conversation state at the provider (`store: false`); `<think>` tags that some small local

@@ -1,11 +1,11 @@
-//! What a call cost, in millionths of a US dollar.
+//! The price of a call, in millionths of a US dollar.
 //!
 //! The catalogue holds the list prices of well-known models as of [`AS_OF`], read from the public
-//! price pages of OpenAI, Anthropic and DeepSeek. It knows the standard service tier only: no
+//! price pages of OpenAI, Anthropic and DeepSeek. It covers the standard service tier only: no
 //! batch, flex or priority prices, no regional surcharge, no contract. DeepSeek has cheaper hours;
-//! the dearer ones stand here, so that a budget errs on the safe side. A model that is not in it
-//! has no price rather than a guessed one; [`Config::prices`](crate::Config::prices) adds models
-//! and replaces prices.
+//! the catalogue has the higher prices, so that a budget errs on the safe side. A model that is
+//! missing here has no price rather than a guessed one; [`Config::prices`](crate::Config::prices)
+//! adds models and replaces prices.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use overmind_core::budget::PriceRow;
 /// The day on which the catalogue was read.
 pub const AS_OF: &str = "2026-11-21";
 
-/// Dollars per million tokens, as price pages write them, in thousandths: 0.3 dollars are 300.
+/// Converts prices from thousandths of a dollar per million tokens: 0.3 dollars are 300.
 const fn usd(input: u64, cached_input: u64, cache_write: u64, output: u64) -> Price {
     Price {
         input: input * 1000,
@@ -35,7 +35,7 @@ const fn long(mut price: Price, above: u64, input_percent: u64, output_percent: 
     price
 }
 
-/// Provider, model, price. Dated names and `-latest` of a model have its price too.
+/// Rows of provider, model and price. Dated names and `-latest` of a model have the same price.
 const CATALOGUE: &[(&str, &str, Price)] = &[
     ("openai", "gpt-6.2-astra", long(usd(8000, 400, 10_000, 40_000), 272_000, 200, 150)),
     ("openai", "gpt-6.2-sol", long(usd(2000, 100, 2500, 10_000), 272_000, 200, 150)),
@@ -89,8 +89,8 @@ const CATALOGUE: &[(&str, &str, Price)] = &[
     ("deepseek", "deepseek-v4-pro", usd(1320, 44, 1320, 3960)),
 ];
 
-/// The price of `model` at `provider` (a [`Provider::name`](crate::Provider::name)). A price of
-/// the user's own in `own` comes first and holds at every provider.
+/// The price of `model` at `provider` (a [`Provider::name`](crate::Provider::name)). A user's price
+/// in `own` takes precedence and applies to every provider.
 pub fn price(own: &BTreeMap<String, Price>, provider: &str, model: &str) -> Option<Price> {
     if let Some(price) = own.get(model) {
         return Some(*price);
@@ -101,21 +101,21 @@ pub fn price(own: &BTreeMap<String, Price>, provider: &str, model: &str) -> Opti
         .map(|(_, _, price)| *price)
 }
 
-/// The models of a provider that stand in the catalogue.
+/// The models of a provider that are in the catalogue.
 pub(crate) fn of_provider(provider: &str) -> impl Iterator<Item = &'static str> {
     let of = CATALOGUE.iter().filter(move |(by, _, _)| *by == provider);
     of.map(|(_, name, _)| *name)
 }
 
-/// Where the catalogue's prices were read.
+/// The pages from which the catalogue's prices were read.
 pub const SOURCES: &[(&str, &str)] = &[
     ("openai", "https://openai.com/api/pricing"),
     ("anthropic", "https://www.anthropic.com/pricing"),
     ("deepseek", "https://api-docs.deepseek.com/quick_start/pricing"),
 ];
 
-/// All prices, the user's own first, each with its day and its source; `from` has those of the
-/// user's own.
+/// All prices, the user's own first, each with its date and its source. `from` holds the date and
+/// source of the user's own.
 pub fn table(own: &BTreeMap<String, Price>, from: &(String, String)) -> Vec<PriceRow> {
     let own = own.iter().map(|(model, price)| PriceRow {
         provider: "*".to_owned(),
