@@ -1,4 +1,4 @@
-//! When to try again, and after how long.
+//! Decides when to try again, and after how long.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
@@ -8,10 +8,10 @@ use std::time::Duration;
 pub struct Retry {
     /// Attempts of one call, the first one included; at least 1.
     pub max_attempts: u32,
-    /// Wait before the second attempt, when the provider names none; doubles each time.
+    /// Wait before the second attempt if the provider names none. It doubles with each attempt.
     pub base: Duration,
-    /// Longest wait of our own choosing. What a provider asks for in `Retry-After` may be
-    /// longer, up to what is left of the call's `total_timeout`.
+    /// Longest wait that we choose. A wait that a provider asks for in `Retry-After` may be longer,
+    /// up to what is left of the call's `total_timeout`.
     pub cap: Duration,
 }
 

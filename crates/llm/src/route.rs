@@ -1,12 +1,13 @@
-//! From a model's name to the provider, the wire format and the name on the wire.
+//! Finds the provider, the wire format and the name on the wire from a model's name.
 //!
 //! 1. `scripted:NAME` is a cassette.
-//! 2. `PROVIDER:NAME` is that provider, by its usual format. `PROVIDER/NAME` too, when the
-//!    provider has its key; otherwise the slash is part of the name, as proxies write it.
+//! 2. `PROVIDER:NAME` selects that provider, with its usual format. `PROVIDER/NAME` does the same
+//!    if the provider has its key; otherwise the slash is part of the name, as proxies write it.
 //! 3. `openai-responses:NAME`, `openai-chat:NAME` and `anthropic-messages:NAME` force the format;
 //!    the provider is found as below among those that speak it.
-//! 4. The provider that claims the name, if it has its key; else a [`Rest::TakeAll`] server; else
-//!    the claim stands and the missing key is named; else a [`Rest::TakeUnclaimed`] provider.
+//! 4. The provider that claims the name is called if it has its key; else a [`Rest::TakeAll`]
+//!    server; else the call fails and names the missing key. A name that no provider claims goes
+//!    to a [`Rest::TakeUnclaimed`] provider.
 //!
 //! A colon after anything else belongs to the name: `qwen3:8b`.
 
@@ -15,14 +16,14 @@ use overmind_core::model::ModelFailure;
 use crate::config::{Format, Provider, Rest};
 use crate::fail::{UNCONFIGURED, UNKNOWN, failure};
 
-/// Where a call goes.
+/// The target of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Route<'a> {
     Cassette { name: &'a str },
     Http { provider: &'a Provider, format: Format, model: &'a str },
 }
 
-/// Finds the route of `model`. Without I/O.
+/// Finds the route of `model`, without I/O.
 pub(crate) fn route<'a>(
     providers: &'a [Provider],
     model: &'a str,
@@ -30,10 +31,11 @@ pub(crate) fn route<'a>(
     routed(providers, model, &|provider, format| provider.url(format).map(drop))
 }
 
-/// Whether a provider has a URL that can be asked in a format, and what is wrong with it.
+/// Checks whether a provider has a valid URL for a format; the error describes what is wrong with
+/// it.
 pub(crate) type Sound<'a> = &'a dyn Fn(&Provider, Format) -> Result<(), String>;
 
-/// The same for whoever has looked at the URLs before.
+/// Finds the route of `model` with a check of URLs that the caller passes in.
 pub(crate) fn routed<'a>(
     providers: &'a [Provider],
     model: &'a str,
@@ -116,8 +118,8 @@ pub(crate) fn format_named(head: &str) -> Option<Format> {
     })
 }
 
-/// Whether a model thinks before it answers, judged by its name: then it is silent for longer,
-/// takes an effort, and refuses a temperature.
+/// Whether a model thinks before it answers, judged by its name. Such a model is silent for longer,
+/// accepts an effort and refuses a temperature.
 pub(crate) fn is_reasoning(model: &str) -> bool {
     let model = model.to_ascii_lowercase();
     let name = model.rsplit('/').next().unwrap_or(&model);

@@ -1,12 +1,12 @@
-//! An incremental parser of `text/event-stream`, fed with whatever pieces the socket gives.
+//! An incremental parser of `text/event-stream`; the pieces may have any size.
 //!
-//! Follows the WHATWG rules: lines end in LF, CR or CRLF; `:` begins a comment (what providers
-//! send as a ping); several `data` lines are joined by LF; an empty line ends an event. Pieces
-//! may be cut anywhere, within a CRLF or within a UTF-8 sequence too. Invalid UTF-8 becomes
-//! U+FFFD, as the rules say.
+//! It follows the WHATWG rules: lines end in LF, CR or CRLF; `:` begins a comment (providers send
+//! pings this way); several `data` lines are joined by LF; an empty line ends an event. Pieces may
+//! be cut anywhere, also within a CRLF or a UTF-8 sequence. Invalid UTF-8 becomes U+FFFD, as the
+//! rules require.
 //!
-//! Two deviations: an event without data is dropped whatever its name (as browsers do), and at
-//! the end of the stream [`Parser::finish`] hands out an event that lacks only its empty line,
+//! There are two deviations. An event without data is dropped whatever its name, as in browsers. At
+//! the end of the stream [`Parser::finish`] returns an event that lacks only its empty line,
 //! because some servers end that way.
 
 /// Longest accepted line, and longest accepted event, in bytes.
@@ -21,19 +21,19 @@ pub struct Event {
     pub data: String,
 }
 
-/// The stream holds a line or an event of more than [`MAX_EVENT_BYTES`].
+/// The error for a stream with a line or an event of more than [`MAX_EVENT_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an event of the stream is longer than {MAX_EVENT_BYTES} bytes")]
 pub struct TooLarge;
 
-/// State between two pieces of one stream.
+/// The state between two pieces of one stream.
 #[derive(Debug, Default)]
 pub struct Parser {
-    /// Bytes of a line whose end has not come yet.
+    /// The bytes of a line that is not complete yet.
     line: Vec<u8>,
-    /// The last byte was a CR: a LF that follows belongs to it.
+    /// Whether the last byte was a CR, so that a following LF belongs to it.
     after_cr: bool,
-    /// The first line may begin with a byte order mark.
+    /// Whether the first line is over; only that line may begin with a byte order mark.
     past_first_line: bool,
     name: String,
     data: String,
@@ -81,7 +81,7 @@ impl Parser {
         Ok(())
     }
 
-    /// Ends the stream. An event of which only the closing empty line is missing is handed out.
+    /// Ends the stream. Returns an event that lacks only the closing empty line.
     ///
     /// # Errors
     ///
@@ -129,15 +129,15 @@ impl Parser {
                 self.data.push_str(&String::from_utf8_lossy(value));
             }
             b"event" => self.name = String::from_utf8_lossy(value).into_owned(),
-            // `id` and `retry` serve a client that reconnects; a model call starts anew instead.
+            // `id` and `retry` are for clients that reconnect; a model call is made again instead.
             _ => {}
         }
         Ok(())
     }
 }
 
-/// Parses a whole stream given in pieces of `piece` bytes (at least 1). For tests and fuzzing:
-/// the result must not depend on `piece`.
+/// Parses a whole stream in pieces of `piece` bytes (at least 1). It is for tests and fuzzing: the
+/// result must not depend on `piece`.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! The body of an answer on its way: as it is, without the figures that only we asked for, or in
-//! another format.
+//! The body of a relayed answer: unchanged, without the usage that only we asked for, or translated
+//! to another format.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,29 +19,30 @@ use crate::fail;
 use crate::sse;
 use crate::translate::Stream;
 
-/// Most bytes that are held back to see a whole event.
+/// Most bytes that are buffered until an event is complete.
 const MAX_HELD: usize = 64 * 1024;
 
-/// Why a stream is none that came to its end, though its connection did.
+/// The error for a stream that ended before its last event although the connection was closed
+/// properly.
 const EARLY: &str = "it ended its answer too early";
 
-/// What is done to the bytes.
+/// How the bytes are changed.
 pub(crate) enum Shape {
     AsItIs,
     Swallow(Swallow),
     Translated { parser: sse::Parser, stream: Box<Stream> },
 }
 
-/// A body that comes from a provider's socket, or from what was read of it before.
+/// A body that is read from a provider's socket, or that was already read from it.
 pub(crate) struct Body {
-    /// `None` when all was read.
+    /// `None` when everything was read.
     pub(crate) response: Option<AnswerBody>,
     pub(crate) ready: VecDeque<Bytes>,
     pub(crate) shape: Shape,
     pub(crate) meter: Meter,
     pub(crate) idle: Duration,
     pub(crate) until: Instant,
-    /// The provider's name, for words.
+    /// The provider's name, for messages.
     pub(crate) provider: String,
     pub(crate) _place: Option<OwnedSemaphorePermit>,
 }
@@ -59,7 +60,7 @@ impl Body {
                 return Ok(Some(bytes));
             }
             let Some(response) = &mut self.response else {
-                // What was put into words for the caller has gone out before.
+                // The text for the caller has already been sent.
                 return match &self.shape {
                     Shape::Translated { stream, .. } => match stream.broken().map(str::to_owned) {
                         Some(why) => Err(self.cut(&why)),
@@ -74,7 +75,7 @@ impl Body {
                 Ok(Ok(Some(bytes))) => {
                     self.meter.feed(&bytes);
                     match &mut self.shape {
-                        // The common way: no copy.
+                        // The common case needs no copy.
                         Shape::AsItIs => return Ok(Some(bytes)),
                         Shape::Swallow(swallow) => {
                             self.ready.extend(swallow.push(bytes));
@@ -107,7 +108,7 @@ impl Body {
                         Shape::Translated { parser, stream } => {
                             let mut out = Vec::new();
                             if let Ok(Some(event)) = std::mem::take(parser).finish() {
-                                // Why not, if not, it knows itself.
+                                // If the stream is broken, `stream` itself knows why.
                                 let _ = stream.event(&event, &mut out);
                             }
                             stream.end(&mut out);
@@ -140,7 +141,7 @@ impl Body {
     }
 }
 
-/// Feeds a piece of a stream. Comments, which are signs of life, stay some.
+/// Feeds a piece of a stream. Comments, which are keep-alive pings, stay comments.
 fn translate(
     parser: &mut sse::Parser,
     stream: &mut Stream,
@@ -163,7 +164,8 @@ impl Pieces for Body {
         Box::pin(async move {
             let came = self.pull().await;
             if came.is_err() {
-                // An error drops what the HTTP server has not written yet: it writes while this waits.
+                // An error discards what the HTTP server has not written yet. This yield lets it
+                // write first.
                 tokio::task::yield_now().await;
             }
             came
@@ -175,8 +177,8 @@ impl Pieces for Body {
     }
 }
 
-/// Takes the figures out of a chat stream that its caller did not ask for: the one event without
-/// choices. An event is passed on when it is whole, which is how providers send them.
+/// Removes the usage from a chat stream whose caller did not ask for it. The usage is the one event
+/// without choices. An event is passed on when it is complete; providers send events that way.
 #[derive(Debug, Default)]
 pub(crate) struct Swallow {
     held: Vec<u8>,
@@ -189,7 +191,7 @@ struct Chunk {
 }
 
 impl Swallow {
-    /// What may be passed on of `bytes` and what was held back.
+    /// The part of `bytes` and of the buffer that may be passed on.
     fn push(&mut self, bytes: Bytes) -> Option<Bytes> {
         if self.held.is_empty() && bytes.ends_with(b"\n\n") && !may_hold_figures(&bytes) {
             return Some(bytes);
@@ -222,7 +224,7 @@ fn may_hold_figures(bytes: &[u8]) -> bool {
         || memmem::find(bytes, b"\"choices\": []").is_some()
 }
 
-/// The length of the first event, with the empty line that ends it.
+/// The length of the first event, including the empty line that ends it.
 fn event_end(bytes: &[u8]) -> Option<usize> {
     let mut line = 0;
     for end in memchr::memchr_iter(b'\n', bytes) {

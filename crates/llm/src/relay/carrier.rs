@@ -1,6 +1,6 @@
-//! What a connection to a provider goes over: TCP, or TLS over it.
+//! The transport of a connection to a provider: TCP, or TLS over TCP.
 //!
-//! TLS is a kilobyte of keys and counters. Plain connections do not keep a place for it.
+//! TLS needs a kilobyte for keys and counters. Plain connections do not reserve that memory.
 
 use std::io;
 use std::pin::Pin;

@@ -1,5 +1,5 @@
-//! An answer as one JSON document, followed byte by byte as it passes: no tree, and no more kept than
-//! the few values that are wanted.
+//! Reads an answer that is one JSON document, byte by byte as it passes. It builds no tree and
+//! keeps only the few values that are needed.
 
 use memchr::memchr2;
 use overmind_core::json;
@@ -9,32 +9,33 @@ use serde_json::Value;
 
 use super::scan::{is_call, response_end, usage_of};
 
-/// Longest value that is kept: figures are short.
+/// Longest value that is kept; token counts are short.
 const MAX_VALUE: usize = 16 * 1024;
-/// How deep the fields of a choice, or of an item of the output, lie.
+/// The depth at which the fields of a choice, or of an output item, are found.
 const IN_LIST: u32 = 3;
 
-/// Follows a JSON document and keeps some values at its top, and one of each choice.
+/// Follows a JSON document and keeps some top-level values and one value of each choice.
 #[derive(Debug)]
 pub(crate) struct Document {
     endpoint: Endpoint,
     depth: u32,
     in_string: bool,
     escaped: bool,
-    /// Where names are read, and one may come; else a value is due.
+    /// Whether the next string may be a name; otherwise a value comes next.
     name_next: bool,
-    /// The text of the name that is being read, or was read last.
+    /// The text of the name that is being read or was read last.
     name: Vec<u8>,
     reading_name: bool,
-    /// Within the list of choices, or of items.
+    /// Whether the position is inside the list of choices or items.
     in_list: bool,
-    /// The value that is being kept, and how deep its name lies.
+    /// The value that is being kept, and the depth of its name.
     keeping: Option<(Wanted, u32)>,
     value: Vec<u8>,
     usage: Option<Value>,
     model: Option<String>,
     ending: Ending,
-    /// Of Responses: its status, why it is not whole, whether it asks for a call.
+    /// For the Responses format: the status, why the answer is incomplete, whether it contains a
+    /// call.
     status: Option<String>,
     why: Option<String>,
     calls: bool,
@@ -46,11 +47,11 @@ enum Wanted {
     Model,
     Id,
     Error,
-    /// Why it stopped.
+    /// The reason why the answer stopped.
     Finish,
     Status,
     Incomplete,
-    /// What kind of item it is.
+    /// The type of an output item.
     Item,
 }
 
@@ -79,7 +80,7 @@ impl Document {
     pub(super) fn feed(&mut self, bytes: &[u8]) {
         let mut at = 0;
         while at < bytes.len() {
-            // Within texts that nobody wants, from quote to quote.
+            // Inside texts that are not needed, skip from quote to quote.
             if self.in_string && !self.escaped && !self.reading_name && self.keeping.is_none() {
                 match memchr2(b'"', b'\\', &bytes[at..]) {
                     None => return,
@@ -91,7 +92,7 @@ impl Document {
         }
     }
 
-    /// Whether names at this depth are read.
+    /// Whether names at the current depth are read.
     fn names_here(&self) -> bool {
         self.depth == 1 || (self.depth == IN_LIST && self.in_list)
     }

@@ -1,4 +1,4 @@
-//! What a provider can take: calls at once, calls a minute, and rest after failures.
+//! Limits of each provider: calls at once, calls per minute, and pauses after failures.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,26 +9,26 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::{Provider, RelayLimits};
 
-/// Most pairs of provider and model whose rest is remembered.
+/// Most pairs of provider and model whose pause is remembered.
 const MAX_RESTING: usize = 1024;
 
-/// One for each provider.
+/// The limits of one provider.
 #[derive(Debug)]
 struct Lane {
     calls: Arc<Semaphore>,
-    /// Places in the queue for those.
+    /// The slots of the queue of waiting calls.
     queue: Arc<Semaphore>,
-    /// Calls that may begin at once, and when that was so.
+    /// The number of calls that may begin at once, and the time of that count.
     bucket: Option<Mutex<(f64, Instant)>>,
     per_minute: f64,
 }
 
-/// All of them.
+/// The limits of all providers.
 #[derive(Debug)]
 pub(crate) struct Lanes {
     limits: RelayLimits,
     lanes: HashMap<String, Lane>,
-    /// Until when a model of a provider is passed over where there is another choice.
+    /// The time until which a provider's model is skipped if there is another choice.
     resting: Mutex<HashMap<(String, String), Instant>>,
 }
 
@@ -48,12 +48,12 @@ impl Lanes {
         Self { limits, lanes: lanes.collect(), resting: Mutex::default() }
     }
 
-    /// A place among the calls of a provider, which is given back when it is dropped.
+    /// Takes a slot for a call to a provider; dropping it frees the slot.
     ///
     /// # Errors
     ///
-    /// [`Refusal`] when there is none: at once when the queue is full or the minute's calls are
-    /// used up, and after `queue_wait`.
+    /// [`Refusal`] if no slot is free: at once if the queue is full or the calls of the minute are
+    /// used up, otherwise after `queue_wait`.
     pub(crate) async fn enter(
         &self,
         provider: &str,
@@ -78,7 +78,7 @@ impl Lanes {
         }
     }
 
-    /// Lets a model rest after a failure.
+    /// Starts a model's pause after a failure.
     pub(crate) fn rest(&self, provider: &str, model: &str, asked: Option<Duration>) {
         let wait = asked.unwrap_or(self.limits.cool_down).min(self.limits.max_cool_down);
         let now = Instant::now();
@@ -102,7 +102,7 @@ impl Lanes {
 }
 
 impl Lane {
-    /// Takes one of the minute's calls.
+    /// Counts one call against the limit per minute.
     fn count(&self, provider: &str) -> Result<(), Refusal> {
         let Some(bucket) = &self.bucket else { return Ok(()) };
         let mut bucket = bucket.lock().unwrap_or_else(PoisonError::into_inner);

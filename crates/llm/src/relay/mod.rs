@@ -1,8 +1,9 @@
-//! Calls of others, passed on: [`overmind_core::relay::Upstreams`] over the same providers, keys and
-//! connections as our own calls.
+//! Relays calls of other programs: implements [`overmind_core::relay::Upstreams`] with the same
+//! providers and keys as our own calls.
 //!
-//! Start at [`Gateway::open`](Upstreams::open): it asks one hop after the other, with the retries that
-//! can help, until one has answered. From then on the caller has its bytes as they come.
+//! Start at [`Gateway::open`](Upstreams::open). It tries one hop after the other, with the retries
+//! that can help, until one answers. From then on the caller gets the answer's bytes as they
+//! arrive.
 
 mod body;
 mod carrier;
@@ -42,33 +43,33 @@ use crate::translate::{self, Back, Stream};
 use crate::wire::anthropic;
 use crate::{fail, prices, retry, sse};
 
-/// The provider of a hop that is a cassette.
+/// The provider name of a hop that is a cassette.
 const SCRIPTED: &str = "scripted";
-/// The provider of every hop while a tape is played.
+/// The provider name of every hop while a tape is played.
 const TAPE: &str = "tape";
 /// Most bytes of an error that are read before it is passed on.
 const MAX_ERROR: usize = 1 << 20;
 /// Most bytes of an answer that is translated.
 pub(crate) const MAX_TRANSLATED: usize = 64 << 20;
-/// Waits that are asked for and longer than this are the caller's.
+/// If a provider asks for a longer wait, the caller must wait and retry itself.
 const MAX_WAIT: Duration = Duration::from_secs(2);
 
-/// What header of an answer names the tools that its provider was not told of.
+/// The header of an answer that names the tools that its provider did not get.
 const LEFT_OUT: HeaderName = HeaderName::from_static("x-overmind-tools-left-out");
 
-/// What was done to a request.
+/// How a request was changed.
 enum Put {
     AsItIs,
-    /// It is asked for its figures.
+    /// The request asks for usage.
     WithUsage,
     Translated(Box<Back>),
 }
 
 /// Why one attempt has no answer to pass on.
 enum Miss {
-    /// We are not to ask, or nobody answered.
+    /// The call is not allowed, or nobody answered.
     Refused { refusal: Refusal, again: bool },
-    /// It answered with an error that another attempt or hop may not have.
+    /// The provider answered with an error that another attempt or hop may avoid.
     Failed { answer: Answer, again: bool, wait: Option<Duration> },
 }
 
@@ -182,7 +183,7 @@ impl Upstreams for Gateway {
     }
 }
 
-/// An answer of a tape.
+/// Takes an answer from a tape.
 fn played(player: &Player, call: &Call) -> Result<Answer, Refusal> {
     let (status, headers, bytes, meter) = player.play(call)?;
     let body = Body {
@@ -202,7 +203,7 @@ fn ready(provider: &Provider) -> bool {
     provider.key.is_some() || provider.key_hint.is_none()
 }
 
-/// What is asked of a provider that speaks `format`.
+/// The endpoint of a provider that speaks `format`.
 fn endpoint_of(format: Format) -> Endpoint {
     match format {
         Format::OpenAiResponses => Endpoint::Responses,
@@ -211,7 +212,7 @@ fn endpoint_of(format: Format) -> Endpoint {
     }
 }
 
-/// What a provider speaks that is asked this.
+/// The format of an endpoint.
 pub(crate) fn format_of(endpoint: Endpoint) -> Format {
     match endpoint {
         Endpoint::Responses => Format::OpenAiResponses,
@@ -221,7 +222,7 @@ pub(crate) fn format_of(endpoint: Endpoint) -> Format {
 }
 
 impl Gateway {
-    /// Where a name that is no alias leads.
+    /// The hop for a name that is no alias.
     fn hop(&self, endpoint: Endpoint, name: &str) -> Result<Hop, Refusal> {
         let providers = self.config.providers_now();
         let sound = |provider: &Provider, format| {
@@ -273,7 +274,7 @@ impl Gateway {
         let all: Vec<(usize, &Hop)> = hops.iter().enumerate().collect();
         let mut order: Vec<(usize, &Hop)> = all.iter().filter(awake).copied().collect();
         if order.is_empty() {
-            // All of them rest: whoever has one choice only, or none better, asks all the same.
+            // All of them are paused. They are tried anyway, because there is no better choice.
             order = all;
         }
         let mut last: Option<Result<Answer, Refusal>> = None;
@@ -312,7 +313,7 @@ impl Gateway {
                             others,
                             "a call could not be passed on"
                         );
-                        // An answer says more than our own words about another hop.
+                        // A provider's answer is more useful than our own error about another hop.
                         if result.is_ok() || !matches!(last, Some(Ok(_))) {
                             last = Some(result);
                         }
@@ -326,7 +327,7 @@ impl Gateway {
         })
     }
 
-    /// One attempt at one hop.
+    /// Makes one attempt at one hop.
     async fn once(
         &self,
         call: &Call,
@@ -380,8 +381,8 @@ impl Gateway {
         let response = match tokio::time::timeout(self.config.relay.head.min(left), sending).await {
             Ok(Ok(response)) => response,
             Ok(Err(err)) => {
-                // A connection that broke later than this: nothing was said, but something may have
-                // been done and billed. Only what never arrived is sent again.
+                // The connection broke later: there is no answer, but the work may have been done
+                // and billed. Only a request that never arrived is sent again.
                 let again = err.is_connect;
                 if !again && !err.is_sent_back {
                     call.sent.lose(at);
@@ -433,7 +434,7 @@ impl Gateway {
         self.passed(call, at, hop, response, body, put).await
     }
 
-    /// An answer that is none of the errors.
+    /// Passes on an answer that is no error.
     async fn passed(
         &self,
         call: &Call,
@@ -449,7 +450,7 @@ impl Gateway {
             kind.is_some_and(|kind| kind.to_ascii_lowercase().starts_with(b"text/event-stream"));
         let packed = response.headers().get(http::header::CONTENT_ENCODING);
         let packed = packed.is_some_and(|e| !e.as_bytes().eq_ignore_ascii_case(b"identity"));
-        // A stream is as long as it gets: one that broke off is told by its connection.
+        // The length of a stream is unknown; a broken stream is recognized by its connection.
         let mut headers = head::response(response.headers(), !translated && (packed || !is_stream));
         let status = response.status().as_u16();
         if packed {
@@ -492,7 +493,7 @@ impl Gateway {
             body.response = Some(response.into_body());
             return Ok(Answer { hop: at, status, headers, body: Box::new(body) });
         }
-        // It answered, so it bills: what it said is for nobody.
+        // The provider answered, so it bills the call, although the answer cannot be used.
         let no = |why: String| {
             call.sent.lose(at);
             let text = format!("provider {}: {why}", hop.provider);
@@ -508,7 +509,7 @@ impl Gateway {
         Ok(Answer { hop: at, status, headers, body: Box::new(body) })
     }
 
-    /// An error of a provider: small, and read whole, since keys are looked for in it.
+    /// Reads an error of a provider completely, since keys are searched in it; errors are small.
     async fn failed(
         &self,
         call: &Call,
@@ -549,13 +550,13 @@ impl Gateway {
         body.ready.push_back(bytes);
         let again = matches!(status, 408 | 500 | 502..=504 | 529) && may_again;
         let answer = Answer { hop: at, status, headers, body: Box::new(body) };
-        // What is wrong with the request is wrong everywhere.
+        // A wrong request is wrong at every provider.
         let elsewhere = matches!(status, 401..=403 | 408 | 409 | 425 | 429 | 500..);
         if elsewhere { Err(Miss::Failed { answer, again, wait }) } else { Ok(answer) }
     }
 }
 
-/// All of a body.
+/// Reads a whole body.
 async fn collect(mut body: AnswerBody, idle: Duration, most: usize) -> Result<Bytes, String> {
     let mut all: Vec<u8> = Vec::new();
     loop {
@@ -575,7 +576,7 @@ async fn collect(mut body: AnswerBody, idle: Duration, most: usize) -> Result<By
     }
 }
 
-/// Some providers quote the key that they refuse.
+/// Removes keys from a body: some providers quote the key that they refuse.
 fn without_keys(bytes: Bytes, secrets: &[Secret]) -> Bytes {
     let mut out = bytes;
     for secret in secrets {
@@ -596,7 +597,7 @@ fn without_keys(bytes: Bytes, secrets: &[Secret]) -> Bytes {
     out
 }
 
-/// The head of what is sent: the caller's own, and the key in its place.
+/// The request headers: the caller's own, with the provider's key in place of the caller's.
 fn headers(
     call: &Call,
     hop: &Hop,

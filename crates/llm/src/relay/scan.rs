@@ -1,7 +1,7 @@
-//! Figures of an answer, read as it passes.
+//! Reads usage and end of an answer as it passes.
 //!
-//! An answer as one JSON document is followed byte by byte, without a tree and without keeping more
-//! than the few values that are wanted: see [`Document`]. A stream is followed line by line.
+//! An answer that is one JSON document is followed byte by byte, without a tree, and only a few
+//! values are kept: see [`Document`]. A stream is followed line by line.
 
 use std::borrow::Cow;
 
@@ -18,18 +18,18 @@ use super::document::Document;
 use super::format_of;
 use crate::wire::usage;
 
-/// Longest line of a stream that is read; figures come on short ones, but for the last one of
-/// Responses, which holds the whole answer.
+/// Longest line of a stream that is read. Usage comes on short lines, except in the last event of
+/// Responses, which contains the whole answer.
 const MAX_LINE: usize = 16 << 20;
-/// Longest event that is looked through for an error when it is none that we know.
+/// Longest unknown event that is searched for an error.
 const MAX_ERROR: usize = 64 << 10;
 
-/// Reads what passes.
+/// Reads the bytes of an answer as they pass.
 #[derive(Debug)]
 pub(crate) enum Meter {
     Stream(Lines),
     Whole(Document),
-    /// Nothing is read: packed bytes, or an error, of which all is known.
+    /// Nothing is read: the body is compressed, or it is an error, about which everything is known.
     Blind(Box<Ending>),
 }
 
@@ -49,7 +49,8 @@ impl Meter {
         }
     }
 
-    /// Whether a stream has come to its last event. All else has no such thing.
+    /// Whether a stream has come to its last event. Answers that are not streams have no such
+    /// event.
     pub(crate) fn is_over(&self) -> bool {
         match self {
             Self::Stream(lines) => lines.is_over,
@@ -66,12 +67,12 @@ impl Meter {
     }
 }
 
-/// The figures in a provider's `usage`; `None` when they are none.
+/// The counts in a provider's `usage`; `None` if there are none.
 pub(super) fn usage_of(endpoint: Endpoint, usage: &Value) -> Option<Usage> {
     usage::usage_of(format_of(endpoint), usage)
 }
 
-/// What is wanted of an event, of whatever format.
+/// The fields that are needed of an event of any format.
 #[derive(Deserialize)]
 struct Seen<'a> {
     #[serde(borrow, default, rename = "type")]
@@ -88,7 +89,7 @@ struct Seen<'a> {
     delta: Option<&'a RawValue>,
     #[serde(borrow, default)]
     choices: Option<Vec<Choice<'a>>>,
-    // What only says more is taken as it is: an odd value here is not to cost the figures.
+    // Optional values are taken as they are: an odd value here must not cost the usage.
     #[serde(borrow, default)]
     id: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -111,7 +112,7 @@ struct Inner<'a> {
     output: Option<&'a RawValue>,
 }
 
-/// An item of an answer of Responses.
+/// An output item of a Responses answer.
 #[derive(Deserialize)]
 struct Item<'a> {
     #[serde(borrow, default, rename = "type")]
@@ -135,7 +136,7 @@ struct Choice<'a> {
     index: Option<&'a RawValue>,
 }
 
-/// Why an answer of Responses ended: `how` is the last word of its event or its status.
+/// Why a Responses answer ended. `how` is the last word of its event's name or its status.
 pub(super) fn response_end(how: &str, why: Option<&str>, calls: bool) -> &'static str {
     match (how, why) {
         ("completed", _) if calls => "tool_calls",
@@ -148,7 +149,7 @@ pub(super) fn response_end(how: &str, why: Option<&str>, calls: bool) -> &'stati
     }
 }
 
-/// Whether an item of Responses asks the caller to do something.
+/// Whether an item of Responses is a call for the caller.
 pub(super) fn is_call(kind: &str) -> bool {
     matches!(kind, "function_call" | "custom_tool_call" | "local_shell_call" | "computer_call")
 }
@@ -161,20 +162,20 @@ fn text_of(raw: &RawValue) -> Option<Cow<'_, str>> {
 #[derive(Debug)]
 pub(crate) struct Lines {
     endpoint: Endpoint,
-    /// The beginning of a line whose end has not come.
+    /// The beginning of a line that is not complete yet.
     partial: Vec<u8>,
-    /// That line is too long: the rest of it is passed over.
+    /// Whether the line is too long and its rest is skipped.
     skipping: bool,
-    /// Its last event has come, or one that says as much.
+    /// Whether the last event has come, or one that means the same.
     is_over: bool,
-    /// The choices of a chat that were begun.
+    /// The number of choices of a chat that have begun.
     choices: usize,
     tally: Tally,
 }
 
 impl Lines {
     fn new(endpoint: Endpoint) -> Self {
-        // Other answers are not known as streams.
+        // Answers of these endpoints are never streams.
         let is_over = matches!(endpoint, Endpoint::Embeddings | Endpoint::CountTokens);
         let tally = Tally::default();
         Self { endpoint, partial: Vec::new(), skipping: false, is_over, choices: 0, tally }
@@ -185,7 +186,7 @@ impl Lines {
         if tally.is_final
             && let Some(usage) = tally.usage.as_mut().filter(|usage| usage.output_tokens == 0)
         {
-            // What was said was not for nothing.
+            // The output that was already sent is counted.
             usage.output_tokens = tally.said_bytes.div_ceil(3);
         }
         tally
@@ -208,7 +209,7 @@ impl Lines {
         }
         if self.skipping || self.partial.len() + bytes.len() > MAX_LINE {
             self.skipping = true;
-            // So long is the last one of Responses alone.
+            // Only the last event of Responses is so long.
             self.is_over = true;
             self.partial = Vec::new();
         } else {
@@ -230,7 +231,7 @@ impl Lines {
             read = serde_json::from_slice(&mended);
         }
         let Ok(seen) = read else {
-            // Whatever it is, it was sent, and something may be billed for it.
+            // The provider sent these bytes, whatever they are, and may bill them.
             self.tally.said_bytes += u64::try_from(data.len()).unwrap_or(0);
             if data.len() <= MAX_ERROR && self.tally.ending.error.is_none() {
                 self.tally.ending.error = CallError::read(data);
@@ -264,8 +265,8 @@ impl Lines {
         };
     }
 
-    /// Whether nothing needs to follow an event. Some servers of chat leave out `[DONE]`: there the
-    /// reasons to stop say as much.
+    /// Whether the answer is complete with this event. Some chat servers omit `[DONE]`; then the
+    /// reasons to stop show the end.
     fn is_last(&self, seen: &Seen<'_>) -> bool {
         let kind = seen.kind.as_deref().unwrap_or_default();
         let failed = kind == "error" || seen.error.is_some_and(|error| error.get() != "null");
@@ -288,7 +289,7 @@ impl Lines {
             }
     }
 
-    /// What the event says of the answer's end. Most say nothing.
+    /// Takes from an event what it shows about the answer's end. Most events show nothing.
     fn ending(&mut self, seen: &Seen<'_>, inner: Option<&Inner<'_>>) {
         let ending = &mut self.tally.ending;
         if ending.id.is_none() {
@@ -306,7 +307,7 @@ impl Lines {
                 continue;
             };
             if at < MAX_CHOICES {
-                // One that is not there yet ends later, or never.
+                // A choice that has not begun ends later, or never.
                 ending.finish.resize(ending.finish.len().max(at + 1), Cow::Borrowed(""));
                 ending.finish[at] = why;
             }
@@ -335,7 +336,7 @@ impl Lines {
 }
 
 impl Seen<'_> {
-    /// Bytes of text, reasoning and arguments.
+    /// The number of bytes of text, reasoning and arguments.
     fn said(&self) -> u64 {
         let of_choices = self.choices.iter().flatten().filter_map(|choice| choice.delta);
         let all = of_choices.chain(self.delta).map(|raw| {

@@ -1,7 +1,8 @@
-//! Cassettes for programs of others: what `scripted:NAME` says, in the format that was asked for.
+//! Cassettes for relayed calls: plays `scripted:NAME` in the format of the caller.
 //!
-//! The turn is chosen as for our own sessions, by the number of the assistant's messages, so a
-//! program that keeps one conversation runs offline and for nothing, and says the same each time.
+//! The turn is chosen as for our own sessions, by the number of assistant messages. So a program
+//! that continues one conversation runs offline and free of charge, and gets the same answers each
+//! time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -81,7 +82,7 @@ pub(super) async fn answer(
     Ok(Answer { hop: at, status: 200, headers, body: Box::new(body) })
 }
 
-/// As much of a conversation as a cassette looks at.
+/// The part of a conversation that a cassette uses.
 fn messages(chat: &Value) -> Vec<Message> {
     let text = |content: &Value| match content {
         Value::String(text) => text.clone(),
@@ -170,7 +171,7 @@ fn streamed(call: &Call, reply: &ModelReply, back: Back) -> Result<Vec<u8>, Refu
     let delta = |delta: Value, finish: Value| json!([{"index": 0, "delta": delta, "finish_reason": finish}]);
     let mut chunks =
         vec![chunk(delta(json!({"role": "assistant", "content": ""}), Value::Null), Value::Null)];
-    // In several pieces, as real ones come.
+    // The arguments come in several pieces, as those of real providers do.
     let letters: Vec<char> = reply.text.chars().collect();
     for piece in letters.chunks(24) {
         let piece: String = piece.iter().collect();

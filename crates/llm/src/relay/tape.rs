@@ -1,10 +1,10 @@
-//! Tapes: calls that were passed on once and are answered from a file from then on.
+//! Tapes: relayed calls are recorded once and answered from a file from then on.
 //!
-//! One line of JSON for each call: what was asked (the endpoint, the model, a digest of the body)
-//! and the whole answer as its caller got it. A call is answered by the line of the same body, or
-//! else by the next line of the same endpoint and model that was not played yet: programs put times
-//! and ids into what they ask, and ask in the same order all the same. What was asked itself is not
-//! kept, and keys never are.
+//! The file has one JSON line for each call: the endpoint, the model, a digest of the body, and the
+//! whole answer as the caller got it. A call is answered by the line with the same body. If there
+//! is none, it is answered by the next unplayed line of the same endpoint and model, because
+//! programs put times and ids into their requests but send them in the same order. Requests and
+//! keys are never stored.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ const MAX_ANSWER: usize = 16 << 20;
 /// Largest tape.
 const MAX_TAPE: u64 = 256 << 20;
 
-/// One line.
+/// One line of a tape.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Line {
     endpoint: String,
@@ -49,11 +49,11 @@ impl Line {
     }
 }
 
-/// A tape that is written.
+/// Records a tape.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     path: PathBuf,
-    /// Lines are written whole.
+    /// Held while a line is written, so that lines are written whole.
     writing: Mutex<()>,
 }
 
@@ -62,7 +62,7 @@ impl Recorder {
         Self { path: path.to_owned(), writing: Mutex::default() }
     }
 
-    /// The answer, which is written down when it has ended.
+    /// Passes the answer on and records it when it has ended.
     pub(crate) fn listen(self: &Arc<Self>, call: &Call, answer: Answer) -> Answer {
         let Answer { hop, status, headers, body } = answer;
         let line = Line::of(call, status, &headers);
@@ -87,7 +87,7 @@ impl Recorder {
 struct Recorded {
     inner: Box<dyn Pieces>,
     heard: Vec<u8>,
-    /// `None` once it is written, or is not to be.
+    /// `None` once the line is written, or if it is not to be written.
     line: Option<Line>,
     recorder: Arc<Recorder>,
 }
@@ -119,7 +119,7 @@ impl Pieces for Recorded {
 
 impl Drop for Recorded {
     fn drop(&mut self) {
-        // Whoever has all of an answer does not ask for its end.
+        // A caller that has the whole answer does not ask for its end.
         if let Some(mut line) = self.line.take()
             && (self.inner.tally().is_final || line.status >= 400)
         {
@@ -129,12 +129,12 @@ impl Drop for Recorded {
     }
 }
 
-/// A tape that is played.
+/// Plays a tape.
 #[derive(Debug)]
 pub(crate) struct Player {
     path: PathBuf,
     lines: OnceLock<Result<Vec<Line>, String>>,
-    /// By line, whether it was played.
+    /// For each line, whether it was played.
     played: Mutex<Vec<bool>>,
 }
 
@@ -143,11 +143,11 @@ impl Player {
         Self { path: path.to_owned(), lines: OnceLock::new(), played: Mutex::default() }
     }
 
-    /// The answer of the tape.
+    /// The answer that the tape has for a call.
     ///
     /// # Errors
     ///
-    /// [`Refusal`] when the tape cannot be read or has no answer.
+    /// [`Refusal`] if the tape cannot be read or has no answer.
     pub(crate) fn play(&self, call: &Call) -> Result<(u16, HeaderMap, Bytes, Meter), Refusal> {
         let at = self.path.display();
         let lines = self.lines.get_or_init(|| read(&self.path)).as_ref().map_err(|why| {

@@ -1,10 +1,10 @@
-//! The connections by which calls of others are passed on: hyper's client and its pool, and nothing around
-//! them.
+//! The connections for relayed calls: hyper's client and its pool, with no layers around them.
 //!
-//! Our own calls go through `reqwest`, whose layers a call that is passed on may not have (redirections,
-//! decompression, cookies) or has elsewhere (time limits, retries); they would cost each call more
-//! than all that is decided about it. What both have in common stands in
-//! [`Gateway::client`](crate::Gateway): no proxy, no redirection, the same limits of a connection.
+//! Our own calls go through `reqwest`. Relayed calls must not have some of its layers
+//! (redirections, decompression, cookies) and get others elsewhere (time limits, retries). These
+//! layers would cost each call more than all our own decisions about it. The shared settings are
+//! explained at [`Gateway::client`](crate::Gateway): no proxy, no redirection, the same connection
+//! limits.
 
 use std::future::Future;
 use std::io;
@@ -28,16 +28,16 @@ use tower::Service;
 
 use super::carrier::Carrier;
 
-/// How long a connection may wait for its next call.
+/// How long an idle connection may wait for its next call.
 pub(crate) const POOL_IDLE: Duration = Duration::from_secs(60);
-/// Connections to one provider that may wait so.
+/// Most idle connections to one provider.
 pub(crate) const POOL_SIZE: usize = 256;
-/// A peer that is silent for so long is asked whether it is there, and so often.
+/// The time of silence after which a peer is pinged, and the interval of the pings.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_RETRIES: u32 = 3;
-/// How long what was sent may stay unacknowledged.
+/// How long sent data may stay unacknowledged.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
-/// How often a call is sent again that a provider has sent back untouched, by the rules of HTTP/2.
+/// How many times a call is sent again if the provider returned it unprocessed, as HTTP/2 allows.
 const SENT_BACK: u32 = 2;
 
 const AGENT: HeaderValue =
@@ -45,30 +45,31 @@ const AGENT: HeaderValue =
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Calls that one connection of HTTP/2 carries at once before another one is begun. Providers take 100 or
-/// 128, and let further ones wait.
+/// Calls that one HTTP/2 connection carries before another is opened. Providers allow 100 or 128
+/// and let further calls wait.
 const STREAMS: usize = 64;
-/// Connections of HTTP/2 to one provider. With all of them full the emptiest takes more.
+/// Most HTTP/2 connections to one provider. If all are full, the one with the fewest calls takes
+/// more.
 const LANES: usize = 32;
 
-/// Asks providers over HTTP/1.1 and, where TLS agrees on it, HTTP/2. Clones share their connections.
+/// Calls providers over HTTP/1.1 or, if TLS negotiates it, HTTP/2. Clones share their connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Upstream(Arc<[Arc<Lane>]>);
 
-/// A client with connections of its own: of HTTP/2 it has one to each provider.
+/// A client with its own connections; over HTTP/2 it has one connection to each provider.
 #[derive(Debug)]
 struct Lane {
     client: Client<Connector, Full<Bytes>>,
-    /// Under way over TLS, whoever the provider is.
+    /// The calls under way over TLS, to any provider.
     calls: AtomicUsize,
 }
 
-/// A call's place in a lane, until its answer is let go of.
+/// A call's slot in a lane, held until its answer is dropped.
 #[derive(Debug)]
 struct Place(Arc<Lane>);
 
 impl Place {
-    /// In the first lane that has room: few connections are better than many.
+    /// Takes a slot in the first lane that has room: few connections are better than many.
     fn take(lanes: &[Arc<Lane>]) -> Self {
         let calls = |lane: &&Arc<Lane>| lane.calls.load(Ordering::Relaxed);
         let room = lanes.iter().find(|lane| calls(lane) < STREAMS);
@@ -94,15 +95,15 @@ pub(crate) struct AnswerBody {
 /// Why there is no answer.
 #[derive(Debug)]
 pub(crate) struct Unasked {
-    /// There was no connection: nothing can have been sent.
+    /// There was no connection, so nothing was sent.
     pub(crate) is_connect: bool,
-    /// The provider said that it has done nothing of it.
+    /// The provider reported that it did not process the call.
     pub(crate) is_sent_back: bool,
     pub(crate) err: BoxError,
 }
 
 impl Upstream {
-    /// `connect`: the longest that a connection may take, with its TLS.
+    /// `connect` is the longest time that a connection may take to open, including TLS.
     pub(crate) fn new(connect: Duration) -> Self {
         let mut http = HttpConnector::new();
         http.enforce_http(false);
@@ -125,15 +126,15 @@ impl Upstream {
         Self((0..LANES).map(lane).collect())
     }
 
-    /// Sends a call; answers with the head of what the provider says.
+    /// Sends a call and returns the head of the provider's answer.
     ///
     /// # Errors
     ///
-    /// [`Unasked`].
+    /// [`Unasked`] tells whether the call can have reached the provider.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future ends the call, and its connection where that has no other.
+    /// Dropping the future ends the call, and also its connection if that carries no other call.
     pub(crate) async fn post(
         &self,
         to: &Uri,
@@ -142,7 +143,7 @@ impl Upstream {
     ) -> Result<Response<AnswerBody>, Unasked> {
         headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
         headers.entry(USER_AGENT).or_insert(AGENT);
-        // Only HTTP/2 says that it has not touched a call, and we speak it over TLS alone.
+        // Only HTTP/2 reports that a call was not processed, and we use HTTP/2 over TLS only.
         let may_be_h2 = to.scheme() == Some(&Scheme::HTTPS);
         let mut again = may_be_h2.then(|| (headers.clone(), SENT_BACK));
         let place = may_be_h2.then(|| Place::take(&self.0));
@@ -170,15 +171,15 @@ impl Upstream {
     }
 }
 
-/// The next bytes of a body; `None` at its end. What follows the body is left out.
+/// The next bytes of a body; `None` at its end. Trailers are dropped.
 ///
 /// # Errors
 ///
-/// The connection was lost, or what came is no HTTP.
+/// Fails if the connection was lost or the data is not valid HTTP.
 ///
 /// # Cancel safety
 ///
-/// A future that is dropped loses nothing.
+/// Dropping the future loses no data.
 pub(crate) async fn chunk(answer: &mut AnswerBody) -> Result<Option<Bytes>, hyper::Error> {
     loop {
         match answer.body.frame().await {
@@ -193,8 +194,8 @@ pub(crate) async fn chunk(answer: &mut AnswerBody) -> Result<Option<Bytes>, hype
     }
 }
 
-/// Whether the provider says that it has not begun with a call: it closes the connection, or
-/// refuses the one stream.
+/// Whether the provider reports that it did not begin a call: it closes the connection, or refuses
+/// the one stream.
 fn is_sent_back(err: &(dyn std::error::Error + 'static)) -> bool {
     let mut next = Some(err);
     while let Some(err) = next {
@@ -208,11 +209,11 @@ fn is_sent_back(err: &(dyn std::error::Error + 'static)) -> bool {
     false
 }
 
-/// Makes connections, with TLS where the address says so.
+/// Opens connections, with TLS if the address asks for it.
 #[derive(Clone, Debug)]
 struct Connector {
     http: HttpConnector,
-    /// Made when the first address needs it: it holds the machine's certificates.
+    /// Made when the first address needs it, because it holds the machine's certificates.
     tls: Arc<OnceLock<Result<Arc<rustls::ClientConfig>, String>>>,
     limit: Duration,
 }
@@ -248,7 +249,7 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// What a connection with TLS trusts: the machine's certificates.
+/// The TLS configuration, which trusts the machine's certificates.
 fn trusting() -> Result<Arc<rustls::ClientConfig>, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = rustls_platform_verifier::Verifier::new(Arc::clone(&provider))
