@@ -1,6 +1,6 @@
-//! Cassette files that were read before and have not changed since.
+//! Caches cassette files that have not changed since they were read.
 //!
-//! A scripted session asks for one turn at a time, and reading the whole file for each made a
+//! A scripted session needs one turn at a time. Reading the whole file for each turn would make a
 //! session's cost grow with the square of its length.
 
 use std::collections::VecDeque;
@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use crate::cassette::{Cassette, CassetteError, MAX_BYTES};
 
-/// Most files that are kept. The one that was used longest ago makes room.
+/// Most files that are cached. The least recently used one is evicted.
 const MAX_KEPT: usize = 8;
-/// A file younger than this may be written again without a change of its times, which the kernel
-/// keeps in steps of some milliseconds. It is read each time.
+/// A file younger than this is read each time: it may change again without a change of its times,
+/// which the kernel keeps in steps of some milliseconds.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// What tells one state of a file from another.
+/// Identifies one state of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     dev: u64,
@@ -48,7 +48,7 @@ struct Kept {
     cassette: Arc<Cassette>,
 }
 
-/// At most [`MAX_KEPT`] cassettes of at most 4 MiB of JSON each.
+/// A cache of at most [`MAX_KEPT`] cassettes of at most 4 MiB of JSON each.
 #[derive(Debug, Default)]
 pub(crate) struct Tapes {
     kept: Mutex<VecDeque<Kept>>,
@@ -57,12 +57,12 @@ pub(crate) struct Tapes {
 impl Tapes {
     /// The cassette at `path` as it is now.
     ///
-    /// Asks the file for its times at each call, on the caller's thread: that takes microseconds.
-    /// A file that must be read is read on the blocking pool.
+    /// Each call reads the file's times on the caller's thread, which takes microseconds. If the
+    /// file must be read, that happens on the blocking pool.
     ///
     /// # Errors
     ///
-    /// [`CassetteError`]; a failure is not kept.
+    /// Fails with [`CassetteError`]; failures are not cached.
     pub(crate) async fn get(&self, path: PathBuf) -> Result<Arc<Cassette>, CassetteError> {
         let now = std::fs::metadata(&path).map(|file| Stamp::of(&file)).ok();
         if let Some(cassette) = now.and_then(|stamp| self.find(&path, stamp)) {
@@ -100,12 +100,12 @@ impl Tapes {
     }
 }
 
-/// Reads a file; with the stamp that it may be kept under.
+/// Reads a file. The stamp is `None` if the file must not be cached.
 fn read(path: &Path) -> Result<(Cassette, Option<Stamp>), CassetteError> {
     let from = || path.display().to_string();
     let wrong = |source| CassetteError::Read { from: from(), source };
     let file = File::open(path).map_err(wrong)?;
-    // Taken before the first byte: a write that comes after it changes the times.
+    // The times are taken before the first byte is read, so a later write changes them.
     let known = file.metadata().map_err(wrong)?;
     let age = known.modified().ok().and_then(|at| at.elapsed().ok());
     let mut json = Vec::new();

@@ -1,10 +1,10 @@
-//! A request of Anthropic Messages as a chat request.
+//! Translates a request of Anthropic Messages to a chat request.
 
 use serde_json::{Map, Value, json};
 
 use super::{Done, Untranslatable, list, nothing, text};
 
-/// OpenAI takes no more.
+/// Most stop texts that OpenAI accepts.
 const MAX_STOPS: usize = 4;
 
 pub(super) fn request(fields: &Map<String, Value>) -> Done<Map<String, Value>> {
@@ -18,7 +18,8 @@ pub(super) fn request(fields: &Map<String, Value>) -> Done<Map<String, Value>> {
             continue;
         }
         match name.as_str() {
-            // Wishes: how to think, what to keep, whom to bill it to. The answer is one without.
+            // These fields are preferences (how to think, what to keep, whom to bill) and do not
+            // change what is asked.
             "model" | "messages" | "metadata" | "service_tier" | "thinking"
             | "context_management" | "cache_control" => {}
             "system" => {
@@ -27,12 +28,12 @@ pub(super) fn request(fields: &Map<String, Value>) -> Done<Map<String, Value>> {
                 }
             }
             "max_tokens" => {
-                // Servers that are not OpenAI's know the old name, and OpenAI's own the new one.
+                // Only OpenAI's models know the new name; other servers know the old one.
                 let new = reasons || model.starts_with("gpt-") || model.starts_with("chatgpt-");
                 let name = if new { "max_completion_tokens" } else { "max_tokens" };
                 out.insert(name.to_owned(), value.clone());
             }
-            // Models that reason refuse another one than their own.
+            // Reasoning models refuse every other temperature.
             "temperature" if reasons && value.as_f64() == Some(1.0) => {}
             "temperature" | "top_p" => {
                 out.insert(name.clone(), value.clone());
@@ -119,7 +120,7 @@ fn output_config(config: &Value, reasons: bool, out: &mut Map<String, Value>) ->
     Ok(())
 }
 
-/// The system's words as one text.
+/// The system prompt as one text.
 fn system(value: &Value) -> Done<Option<String>> {
     let said = match value {
         Value::String(said) => said.clone(),
@@ -144,7 +145,8 @@ fn tool(at: &str, tool: &Value) -> Done<Value> {
     Ok(json!({"type": "function", "function": function}))
 }
 
-/// Results of tools come first, each a message, as they must follow the calls; then the rest.
+/// Adds a user message. Tool results come first, as one message each, because they must directly
+/// follow their calls.
 fn user(at: &str, content: &Value, out: &mut Vec<Value>) -> Done<()> {
     if let Value::String(said) = content {
         out.push(json!({"role": "user", "content": said}));
@@ -168,7 +170,8 @@ fn user(at: &str, content: &Value, out: &mut Vec<Value>) -> Done<()> {
                     match one["text"].as_str() {
                         Some(one) if said.is_empty() => said.push_str(one),
                         Some(one) => said.extend(["\n", one]),
-                        // A tool's message has no place for an image: it follows.
+                        // A tool message cannot hold an image, so the image follows in a user
+                        // message.
                         None => rest.push(part(&at, one)?),
                     }
                 }
@@ -228,7 +231,7 @@ fn assistant(at: &str, content: &Value) -> Done<Value> {
             Some("text") => {
                 said.push_str(text(&format!("{at}.content[{n}].text"), &block["text"])?)
             }
-            // Signed for their own provider, and worth nothing to another.
+            // Thinking is signed for its own provider and useless to another.
             Some("thinking" | "redacted_thinking") => {}
             Some("tool_use") => calls.push(json!({
                 "id": block["id"], "type": "function",

@@ -1,12 +1,13 @@
-//! One provider's format put into another's, for programs that speak the one while their model
-//! speaks the other. Pure: values in, values out.
+//! Translates between the formats of providers, for programs that speak one format while their
+//! model speaks another. The functions are pure: values in, values out.
 //!
-//! Requests have chat in the middle: Messages ↔ chat, and Responses → chat, so Responses → Messages
-//! goes over both. Answers are read by the readers of our own calls (`wire`) and written
-//! in the format that was asked for. Text, system, tools and their choice, results, images, stop reasons, streams and figures
-//! are put over. A field that has no counterpart and would change what the call means is refused
-//! and named; wishes without an effect on the answer's meaning (caching, ids of users, service
-//! tiers, summaries of thoughts) are left out, and so are thoughts, which no other provider takes.
+//! Chat is the format in between: Messages ↔ chat and Responses → chat exist, so Responses →
+//! Messages takes both steps. Answers are read with the decoders of our own calls (`wire`) and
+//! written in the format of the caller. Translated are text, system prompts, tools and their
+//! choice, results, images, stop reasons, streams and usage. A field that has no counterpart and
+//! would change the meaning of the call is refused by name. Preferences that do not change the
+//! answer's meaning (caching, user ids, service tiers, summaries of thoughts) are dropped, and so
+//! are thoughts, which no other provider accepts.
 
 mod from_messages;
 mod reply;
@@ -33,7 +34,7 @@ use crate::wire::{Broken, Decoder};
      model whose provider speaks this API"
 )]
 pub struct Untranslatable {
-    /// Where it stands: `messages[2].content[0].type`.
+    /// The path of the field: `messages[2].content[0].type`.
     pub field: String,
     pub why: String,
 }
@@ -52,18 +53,18 @@ pub fn is_known(from: Endpoint, to: Endpoint) -> bool {
     from == to || matches!((from, to), (Chat | Responses, Messages) | (Messages | Responses, Chat))
 }
 
-/// What an answer is put back with.
+/// The state that is needed to translate the answer back.
 #[derive(Clone, Debug, Default)]
 pub struct Back {
-    /// When it was asked for, in seconds since 1970.
+    /// The time of the request, in seconds since 1970.
     pub created: i64,
-    /// The tools that are called something else there.
+    /// The tools that have another name in the provider's format.
     pub names: Names,
-    /// The texts that the caller wants to end at.
+    /// The caller's stop texts.
     stops: Vec<String>,
 }
 
-/// The body for `to`, with `model` as its model, and what its answer is put back with.
+/// Translates the body for `to`, with `model` as its model, and returns the state for its answer.
 ///
 /// # Errors
 ///
@@ -108,8 +109,8 @@ fn request_value(
     }
 }
 
-/// Gives calls ids that the provider takes: another one may have made them. A call and its result
-/// keep one id, and the same id becomes the same one in each request of a conversation that grows.
+/// Replaces ids of calls that the provider would refuse, such as another provider's. A call and its
+/// result keep one id, and an id is replaced by the same one in each request of a conversation.
 fn acceptable_ids(to: Endpoint, body: &mut Map<String, Value>) {
     let Some(messages) = body.get_mut("messages").and_then(Value::as_array_mut) else { return };
     let mut places: Vec<&mut Value> = Vec::new();
@@ -142,11 +143,11 @@ fn acceptable_ids(to: Endpoint, body: &mut Map<String, Value>) {
     }
 }
 
-/// The body of an answer that did not stream, as `asked` has it.
+/// Translates the body of an answer that did not stream, to the format `asked`.
 ///
 /// # Errors
 ///
-/// What is not understood of it, in words.
+/// Describes the part of the answer that is not understood.
 pub fn reply(
     asked: Endpoint,
     answered: Endpoint,
@@ -175,7 +176,7 @@ pub fn reply(
     Ok(made.to_string().into_bytes())
 }
 
-/// An error's body in the other dialect, with the provider's own words.
+/// Translates an error's body to the other dialect, with the provider's own message.
 pub fn error(dialect: Dialect, status: u16, body: &[u8]) -> Vec<u8> {
     let value: Value = outside::read(body).unwrap_or(Value::Null);
     let error = value.get("error").unwrap_or(&value);
@@ -208,8 +209,7 @@ pub fn error(dialect: Dialect, status: u16, body: &[u8]) -> Vec<u8> {
     .into_bytes()
 }
 
-/// What is asked of a field that must not be there, or must be one of the values that mean
-/// nothing.
+/// Checks a field that must be absent or have one of the values that have no effect.
 fn nothing(field: &str, value: &Value, idle: &[Value]) -> Done<()> {
     let empty = match value {
         Value::Null => true,

@@ -1,4 +1,4 @@
-//! Answers that did not stream, and what streams share with them.
+//! Translates answers that did not stream; streams share some of the functions.
 
 use overmind_core::json as outside;
 use overmind_core::model::StopReason;
@@ -8,7 +8,7 @@ use super::Back;
 use crate::wire::usage::Told;
 use crate::wire::{Draft, WireCall};
 
-/// Anthropic's reason to stop, and the text of the caller's that it stopped at.
+/// The stop reason of Anthropic, and the caller's stop text that was reached.
 pub(super) fn stop_of<'a>(draft: &Draft, back: &'a Back) -> (&'static str, Option<&'a str>) {
     let said = draft.stopped.as_deref();
     let stopped = back.stops.iter().map(String::as_str).find(|stop| Some(*stop) == said);
@@ -21,7 +21,7 @@ pub(super) fn stop_of<'a>(draft: &Draft, back: &'a Back) -> (&'static str, Optio
     }
 }
 
-/// Chat's reason to stop.
+/// The finish reason of chat.
 pub(super) fn finish_of(stop: StopReason) -> &'static str {
     match stop {
         StopReason::End => "stop",
@@ -67,17 +67,17 @@ pub(super) fn usage_to_responses(told: Told) -> Value {
     })
 }
 
-/// An id, or null where the provider gave none.
+/// The id, or null if the provider gave none.
 pub(super) fn id_of(id: &str) -> Value {
     if id.is_empty() { Value::Null } else { id.into() }
 }
 
-/// The id of a call; some servers give none.
+/// The id of a call; it is made from `n` if the server gave none.
 pub(super) fn call_id(n: usize, id: &str) -> String {
     if id.is_empty() { format!("call_{n}") } else { id.to_owned() }
 }
 
-/// Arguments as OpenAI's APIs have them: those of a call without any are an empty object.
+/// Arguments in the form of OpenAI's APIs: a call without arguments has an empty object.
 pub(super) fn args_of(args: &str) -> &str {
     if args.trim().is_empty() { "{}" } else { args }
 }
@@ -107,8 +107,8 @@ pub(super) fn chat(draft: &Draft, back: &Back) -> Value {
     })
 }
 
-/// What a call's arguments are to Anthropic. What the model wrote that is no object is handed on in
-/// one: the tool will say so.
+/// The input of a call in Anthropic's format. If the model wrote something else than an object, the
+/// text is wrapped in one, and the tool reports the error.
 fn input_of(call: &WireCall) -> Value {
     match outside::read(args_of(&call.args).as_bytes()) {
         Ok(object @ Value::Object(_)) => object,
@@ -157,7 +157,7 @@ pub(super) fn message_item(id: &str, said: &str) -> Value {
     })
 }
 
-/// A response without its output. `stop`: `None` while it is under way.
+/// A Responses object without its output. `stop` is `None` while the response is under way.
 pub(super) fn response(id: &str, model: &str, stop: Option<StopReason>, back: &Back) -> Value {
     let (status, why) = match stop {
         None => ("in_progress", Value::Null),

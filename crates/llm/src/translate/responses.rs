@@ -1,4 +1,4 @@
-//! A request of OpenAI Responses as a chat request.
+//! Translates a request of OpenAI Responses to a chat request.
 
 use serde_json::{Map, Value, json};
 
@@ -17,7 +17,7 @@ pub(super) fn request(fields: &Map<String, Value>) -> Done<(Map<String, Value>, 
             continue;
         }
         match name.as_str() {
-            // Wishes, and what only the provider's own keeping needs.
+            // These fields are preferences, or concern only what the provider stores.
             "input"
             | "include"
             | "store"
@@ -29,7 +29,7 @@ pub(super) fn request(fields: &Map<String, Value>) -> Done<(Map<String, Value>, 
             | "safety_identifier"
             | "truncation"
             | "stream_options" => {}
-            // Nothing to choose from is no choice.
+            // Without tools there is nothing to choose.
             "tool_choice" | "parallel_tool_calls"
                 if tools.is_empty() && !names.left_out().is_empty() => {}
             "model" | "temperature" | "top_p" | "parallel_tool_calls" | "user" => {
@@ -86,8 +86,8 @@ pub(super) fn request(fields: &Map<String, Value>) -> Done<(Map<String, Value>, 
     Ok((out, names))
 }
 
-/// Words of the system, and of users, that follow each other are one message: many models are
-/// given no others.
+/// Joins adjacent messages of the system or of the user into one, because many models never saw
+/// them separate.
 fn joined(messages: Vec<Value>) -> Vec<Value> {
     let mut out: Vec<Value> = Vec::with_capacity(messages.len());
     for message in messages {
@@ -114,7 +114,7 @@ fn joined(messages: Vec<Value>) -> Vec<Value> {
     out
 }
 
-/// What chat calls the tool that `value` names.
+/// The chat name of the tool that `value` names.
 fn called(at: &str, value: &Value, names: &Names) -> Done<String> {
     let name = text(&format!("{at}.name"), &value["name"])?;
     Ok(names.there(value["namespace"].as_str(), name))
@@ -136,7 +136,7 @@ fn format(text: &Value, out: &mut Map<String, Value>) -> Done<()> {
     Ok(())
 }
 
-/// Adds what an item says to the messages. Calls belong to the assistant's message before them.
+/// Adds an item to the messages. Calls are added to the assistant message before them.
 fn put(at: &str, item: &Value, names: &Names, messages: &mut Vec<Value>) -> Done<()> {
     match item["type"].as_str() {
         None | Some("message") => {
@@ -193,7 +193,7 @@ fn put(at: &str, item: &Value, names: &Names, messages: &mut Vec<Value>) -> Done
                 messages.push(json!({"role": "user", "content": images}));
             }
         }
-        // Sealed for their own provider, or done by it.
+        // These items are encrypted for their own provider, or were executed by it.
         Some("reasoning") => {}
         Some(kind) if is_trace_of_hosted(kind) => {}
         Some(kind) => {
@@ -204,7 +204,7 @@ fn put(at: &str, item: &Value, names: &Names, messages: &mut Vec<Value>) -> Done
     Ok(())
 }
 
-/// A text when it is texts alone, else parts.
+/// One text if there is nothing but text, otherwise a list of parts.
 fn content(at: &str, content: &Value, images: bool) -> Done<Value> {
     let at = format!("{at}.content");
     let all = match content {

@@ -1,5 +1,5 @@
-//! Streams put over: the reader of our own calls makes pieces of what a provider sends, and those
-//! become events of the format that was asked for.
+//! Translates streams: the decoder of our own calls turns the provider's stream into pieces, which
+//! are written as events of the caller's format.
 
 use overmind_core::relay::{Dialect, Endpoint};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::relay::{MAX_TRANSLATED, format_of};
 use crate::sse::Event;
 use crate::wire::{Broken, Decoder, Draft, Heard, WireCall};
 
-/// One stream under way.
+/// The translation of one stream.
 #[derive(Debug)]
 pub struct Stream {
     /// `None` once the stream is over.
@@ -22,7 +22,7 @@ pub struct Stream {
     to: To,
     model: String,
     has_begun: bool,
-    /// Bytes of all events: their texts are kept to the end.
+    /// The bytes of all events so far, since their texts are kept until the end.
     taken: usize,
     broken: Option<String>,
 }
@@ -35,7 +35,8 @@ enum To {
 }
 
 impl Stream {
-    /// `model`: as the caller named it. `include_usage`: whether a chat stream tells its figures.
+    /// `model` is the name that the caller gave. `include_usage` tells whether a chat stream
+    /// reports its usage.
     pub fn new(
         asked: Endpoint,
         answered: Endpoint,
@@ -59,11 +60,12 @@ impl Stream {
         Self { from, to, model: model.to_owned(), has_begun: false, taken: 0, broken: None }
     }
 
-    /// Takes an event and appends what follows from it.
+    /// Takes an event and appends the resulting events.
     ///
     /// # Errors
     ///
-    /// What is not understood of it, in words. The stream is over; what was appended says so.
+    /// Describes the event that is not understood. The stream is then over, and the appended events
+    /// say so.
     pub fn event(&mut self, event: &Event, out: &mut Vec<u8>) -> Result<(), String> {
         let Some(from) = &mut self.from else { return Ok(()) };
         self.taken += event.data.len();
@@ -95,8 +97,8 @@ impl Stream {
         }
     }
 
-    /// The end of the connection; whether the stream had come to its own before. If not, what was
-    /// appended says so.
+    /// Handles the end of the connection. Returns whether the stream was complete; if not, the
+    /// appended events report the error.
     pub fn end(&mut self, out: &mut Vec<u8>) -> bool {
         match &self.from {
             None => self.broken.is_none(),
@@ -108,7 +110,7 @@ impl Stream {
         }
     }
 
-    /// Why the stream is none that came to its end.
+    /// Why the stream is incomplete.
     pub(crate) fn broken(&self) -> Option<&str> {
         self.broken.as_deref()
     }
@@ -162,7 +164,7 @@ impl Stream {
         Ok(())
     }
 
-    /// The stream is over before its end.
+    /// Ends the stream before its end.
     fn breaks(&mut self, why: String, out: &mut Vec<u8>) -> String {
         let message = format!("the provider's answer broke off: {why}");
         self.failed(&json!({"error": {"type": "api_error", "message": message}}), out);
@@ -170,7 +172,8 @@ impl Stream {
         why
     }
 
-    /// An error in the middle, in the words of the one and the shape of the other.
+    /// Writes an error in the middle of a stream, with the provider's message in the caller's
+    /// format.
     fn failed(&mut self, value: &Value, out: &mut Vec<u8>) {
         self.from = None;
         let status = match value["error"]["type"].as_str() {
@@ -199,7 +202,7 @@ impl Stream {
     }
 }
 
-/// Why a stream is none that came to its end, though its connection did.
+/// The error for a stream that ended early although the connection was closed properly.
 const EARLY: &str = "it ended its answer too early";
 
 fn is_ping(event: &Event) -> bool {
@@ -214,14 +217,14 @@ fn named(name: &str, value: &Value, out: &mut Vec<u8>) {
     out.extend_from_slice(format!("event: {name}\ndata: {value}\n\n").as_bytes());
 }
 
-/// Writes chunks of chat.
+/// Writes a chat stream.
 #[derive(Debug, Default)]
 struct ToChat {
     id: Value,
     model: String,
     created: i64,
     include_usage: bool,
-    /// Of each call that has begun, whether it had arguments.
+    /// For each call that has begun, whether it had arguments.
     calls: Vec<bool>,
 }
 
@@ -286,7 +289,7 @@ impl ToChat {
 #[derive(Debug, Default)]
 struct ToMessages {
     back: Back,
-    /// Blocks that were begun so far.
+    /// The number of blocks that have begun so far.
     blocks: u64,
     open: Option<Block>,
 }
@@ -331,7 +334,7 @@ impl ToMessages {
         named("content_block_delta", &event, out);
     }
 
-    /// Whether it has a place: blocks come one after the other.
+    /// Writes a piece. Returns whether that is possible now: blocks come one after the other.
     fn piece(&mut self, piece: Heard, out: &mut Vec<u8>) -> bool {
         match piece {
             Heard::Text(said) => {
@@ -376,7 +379,7 @@ struct ToResponses {
     model: String,
     back: Back,
     sequence: u64,
-    /// Finished items.
+    /// The finished items.
     items: Vec<Value>,
     open: Option<Item>,
 }
@@ -471,7 +474,7 @@ impl ToResponses {
         self.items.push(item);
     }
 
-    /// Whether it has a place: items come one after the other.
+    /// Writes a piece. Returns whether that is possible now: items come one after the other.
     fn piece(&mut self, piece: Heard, out: &mut Vec<u8>) -> bool {
         match piece {
             Heard::Text(said) => {
@@ -500,7 +503,8 @@ impl ToResponses {
                     return false;
                 };
                 call.args.push_str(&text);
-                // A text is told when it is whole: pieces of JSON are no pieces of it.
+                // The input of a custom tool is sent when it is complete: pieces of its JSON are no
+                // pieces of the text.
                 if !self.back.names.is_custom(&call.name) {
                     let n = self.items.len();
                     let event =

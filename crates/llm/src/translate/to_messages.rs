@@ -1,11 +1,11 @@
-//! A chat request as a request of Anthropic Messages.
+//! Translates a chat request to a request of Anthropic Messages.
 
 use serde_json::{Map, Value, json};
 
 use super::{Done, Untranslatable, list, nothing, object, text};
 use crate::wire::anthropic::BLANK;
 
-/// What a call gets that names no limit: Anthropic wants one.
+/// The limit for a call that names none; Anthropic requires one.
 const MAX_TOKENS: u64 = 8192;
 
 pub(super) fn request(chat: &Map<String, Value>) -> Done<Map<String, Value>> {
@@ -94,7 +94,7 @@ pub(super) fn request(chat: &Map<String, Value>) -> Done<Map<String, Value>> {
     Ok(out)
 }
 
-/// `output_config`, made where it is missing.
+/// The field `output_config`, created if it is missing.
 fn config(out: &mut Map<String, Value>) -> &mut Value {
     out.entry("output_config").or_insert_with(|| json!({}))
 }
@@ -146,7 +146,7 @@ fn tool_choice(choice: &Value) -> Done<Value> {
     }
 }
 
-/// The system's words, and the messages; those of one side that follow each other are one.
+/// The system prompt and the messages; adjacent messages of one role become one.
 fn conversation(messages: &Value) -> Done<(Vec<Value>, Vec<Value>)> {
     let mut system = Vec::new();
     let mut out: Vec<(&str, Vec<Value>)> = Vec::new();
@@ -161,7 +161,8 @@ fn conversation(messages: &Value) -> Done<(Vec<Value>, Vec<Value>)> {
             Some("user") => {
                 let mut blocks = parts(&at, content, true)?;
                 if blocks.is_empty() {
-                    // It stands between two answers, or is all that was asked.
+                    // The blank text separates two answers, or is the whole request, so it cannot
+                    // be dropped.
                     blocks.push(json!({"type": "text", "text": BLANK}));
                 }
                 ("user", blocks)
@@ -223,13 +224,13 @@ fn assistant(at: &str, message: &Value) -> Done<Vec<Value>> {
     Ok(blocks)
 }
 
-/// Whether it is a text that says nothing, which Anthropic refuses.
+/// Whether a part is a blank text, which Anthropic refuses.
 fn is_blank(part: &Value) -> bool {
     let said = part["text"].as_str().or(part["refusal"].as_str());
     said.is_some_and(|said| said.trim().is_empty())
 }
 
-/// The blocks of a content, without blank texts. `images`: whether they may stand here.
+/// The blocks of a content, without blank texts. `images` tells whether images are allowed here.
 fn parts(at: &str, content: &Value, images: bool) -> Done<Vec<Value>> {
     let at = format!("{at}.content");
     let all = match content {

@@ -1,6 +1,6 @@
-//! Tools of Responses under the names that chat has for them. A tool of a namespace and one that
-//! takes free text become functions, and are what they were again in the answer. What the provider
-//! itself would do (a search, a container) is left out: nobody else can do it.
+//! Translates tools of Responses to chat tools. A tool of a namespace and a tool that takes free
+//! text become functions; calls in the answer get the original form again. Tools that the provider
+//! runs itself (search, containers) are left out, because nobody else can run them.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::{Done, Untranslatable, list, object};
 
-/// Longest name of a function that all providers take.
+/// Longest function name that all providers accept.
 const MAX_NAME: usize = 64;
-/// Tools that OpenAI runs on its own machines, or that only it can search in.
+/// Tools that OpenAI runs on its own machines, or whose data only OpenAI can search.
 const HOSTED: [&str; 8] = [
     "web_search",
     "web_search_2025_08_26",
@@ -22,12 +22,12 @@ const HOSTED: [&str; 8] = [
     "tool_search",
 ];
 
-/// Whether a tool of this type is the provider's own.
+/// Whether the provider itself runs tools of this type.
 fn is_hosted(kind: &str) -> bool {
     HOSTED.contains(&kind) || kind.starts_with("web_search_preview_")
 }
 
-/// What such tools have left in a conversation: for their provider alone.
+/// Whether an item was left in a conversation by such a tool; only its own provider can use it.
 pub(super) fn is_trace_of_hosted(kind: &str) -> bool {
     matches!(
         kind,
@@ -49,16 +49,16 @@ pub(super) fn is_trace_of_hosted(kind: &str) -> bool {
 struct Tool {
     namespace: Option<String>,
     name: String,
-    /// It takes a text, and not an object.
+    /// Whether it takes a text instead of an object.
     is_custom: bool,
 }
 
-/// The tools of one request that are called something else in chat.
+/// The tools of one request that have another name in chat.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
-    /// By their names there.
+    /// The tools by their names in chat.
     there: BTreeMap<String, Tool>,
-    /// The types of those that were left out.
+    /// The types of the tools that were left out.
     left_out: Vec<String>,
 }
 
@@ -68,7 +68,7 @@ impl Names {
         &self.left_out
     }
 
-    /// The tools as chat has them.
+    /// Translates the list of tools to chat tools.
     pub(super) fn read(at: &str, tools: &Value) -> Done<(Vec<Value>, Self)> {
         let mut names = Self::default();
         let tools = list(at, tools)?;
@@ -89,7 +89,7 @@ impl Names {
         Ok((out, names))
     }
 
-    /// `plain`: the names that are taken.
+    /// Translates one tool. `plain` holds the names that are already taken.
     fn tool(
         &mut self,
         at: &str,
@@ -140,7 +140,7 @@ impl Names {
         Ok(Some(json!({"type": "function", "function": function})))
     }
 
-    /// What chat calls a tool of the caller's, which may be one of an earlier request.
+    /// The chat name of a tool of the caller, which may come from an earlier request.
     pub(super) fn there(&self, namespace: Option<&str>, name: &str) -> String {
         let mut known = self.there.iter();
         let known =
@@ -148,12 +148,12 @@ impl Names {
         known.map_or_else(|| there(namespace, name), |(there, _)| there.clone())
     }
 
-    /// Whether what chat calls this takes a text.
+    /// Whether the tool with this chat name takes a text.
     pub(super) fn is_custom(&self, there: &str) -> bool {
         self.there.get(there).is_some_and(|tool| tool.is_custom)
     }
 
-    /// A call that chat made, as an item of the caller's.
+    /// Translates a call of chat to an item for the caller.
     pub(super) fn item(
         &self,
         n: usize,
@@ -185,18 +185,18 @@ impl Names {
     }
 }
 
-/// The text that a function which stands for a custom tool was given.
+/// The text in the arguments of a function that replaces a custom tool.
 pub(super) fn input_of(args: &str) -> String {
     let input = overmind_core::json::read::<Value>(args.as_bytes()).unwrap_or_default();
     input["input"].as_str().unwrap_or(args).to_owned()
 }
 
-/// The arguments that say the same.
+/// The arguments that carry the text `input`.
 pub(super) fn args_of(input: &Value) -> String {
     json!({"input": input.as_str().unwrap_or_default()}).to_string()
 }
 
-/// What a custom tool is for, and the grammar of its text, which only its own provider enforces.
+/// The description of a custom tool with the grammar of its text, which only OpenAI enforces.
 fn described(tool: &Value) -> String {
     let mut said = tool["description"].as_str().unwrap_or_default().to_owned();
     let format = &tool["format"];
@@ -207,7 +207,7 @@ fn described(tool: &Value) -> String {
     said
 }
 
-/// The usual name of a tool there: the same in each request, whatever else is in it.
+/// The usual chat name of a tool. It is the same in each request, whatever else that contains.
 fn there(namespace: Option<&str>, name: &str) -> String {
     let Some(namespace) = namespace else { return name.to_owned() };
     let between = if namespace.ends_with("__") { "" } else { "__" };
@@ -220,7 +220,7 @@ fn there(namespace: Option<&str>, name: &str) -> String {
     told_apart(&clean, Some(namespace), name)
 }
 
-/// A name that no other tool has.
+/// A chat name that no other tool has.
 fn told_apart(there: &str, namespace: Option<&str>, name: &str) -> String {
     let both = format!("{}\0{name}", namespace.unwrap_or_default());
     let hash = blake3::hash(both.as_bytes()).to_hex();

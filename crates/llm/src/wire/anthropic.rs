@@ -1,8 +1,8 @@
 //! Anthropic Messages: content blocks, signed thinking, prompt caching.
 //!
-//! Speaks version 2023-06-01, which the API and everyone who imitates it understand. Thinking is
-//! asked for in the way of the model's generation, told by its name: a token budget up to the
-//! 4.5 models, adaptive with an effort after that.
+//! It speaks version 2023-06-01, which the API and all imitations understand. How thinking is
+//! requested depends on the model's generation, which its name shows: a token budget up to the 4.5
+//! models, adaptive thinking with an effort after that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,32 +17,32 @@ use crate::config::Format;
 use crate::conversation::Part;
 
 pub(crate) const VERSION: &str = "2023-06-01";
-/// What stands for words that were none: the API refuses blank text.
+/// Replaces blank text, which the API refuses.
 pub(crate) const BLANK: &str = "(empty)";
 const FORMAT: Format = Format::AnthropicMessages;
 
-/// Output limit when the request names none; the API insists on one. Thinking counts towards it.
+/// Output limit if the request names none, because the API requires one. It includes thinking.
 const MAX_TOKENS: u32 = 8192;
 const MAX_TOKENS_THINKING: u32 = 32_000;
 
-/// How thinking is asked for.
+/// How thinking is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Thinking {
     Off,
-    /// `thinking.type: enabled` with so many tokens.
+    /// Sends `thinking.type: enabled` with a budget of so many tokens.
     Budget(u32),
     /// The model decides; the effort goes into `output_config`.
     Adaptive,
 }
 
-/// Generation of a Claude model by its name, major and minor: `claude-opus-4-5` is (4, 5), and
-/// so is nothing else: `None` for other models.
+/// The generation of a Claude model, major and minor, from its name: `claude-opus-4-5` is (4, 5).
+/// `None` for other models.
 pub(super) fn generation(model: &str) -> Option<(u32, u32)> {
     let name = model.rsplit('/').next().unwrap_or(model).to_ascii_lowercase();
     let mut words = name.strip_prefix("claude-")?.split(['-', '.']).peekable();
-    // A date is no version.
+    // A date is not a version.
     let number = |word: &str| word.parse::<u32>().ok().filter(|n| *n < 1000);
-    // The family stands first, but stood last until 3.7: `claude-3-7-sonnet`.
+    // The family comes first, but came last until 3.7: `claude-3-7-sonnet`.
     words.next_if(|word| number(word).is_none());
     let major = words.next().and_then(number)?;
     Some((major, words.next().and_then(number).unwrap_or(0)))
@@ -51,14 +51,14 @@ pub(super) fn generation(model: &str) -> Option<(u32, u32)> {
 fn thinking(call: &Call<'_>, omit: &BTreeSet<Omit>) -> Thinking {
     let effort = call.effort(omit);
     match generation(call.model) {
-        // These think whether asked or not; asking makes the thinking visible.
+        // These models always think; the request makes the thinking visible.
         Some((5.., _)) => Thinking::Adaptive,
         Some((4, 6..)) if effort.is_some() => Thinking::Adaptive,
         Some((4, 6..)) => Thinking::Off,
         Some(_) | None => match effort {
             None | Some("none" | "minimal") => Thinking::Off,
-            // Signed thinking must begin a message with calls; one that came from elsewhere has
-            // none, and then this turn must do without.
+            // A message with calls must begin with signed thinking. One from another provider has
+            // none, so this turn must do without thinking.
             Some(_) if last_calls_lack_thinking(call, omit) => Thinking::Off,
             Some("low") => Thinking::Budget(2048),
             Some("medium") => Thinking::Budget(8192),
@@ -77,7 +77,7 @@ fn last_calls_lack_thinking(call: &Call<'_>, omit: &BTreeSet<Omit>) -> bool {
     last.unwrap_or(false)
 }
 
-/// The request.
+/// The request body.
 pub(super) fn body(call: &Call<'_>, omit: &BTreeSet<Omit>) -> Map<String, Value> {
     let thinking = thinking(call, omit);
     let mut body = Map::new();
@@ -90,7 +90,7 @@ pub(super) fn body(call: &Call<'_>, omit: &BTreeSet<Omit>) -> Map<String, Value>
     body.insert("max_tokens".into(), limit.into());
     body.insert("stream".into(), true.into());
     if !call.request.system.is_empty() {
-        // Tools stand before the system prompt in the cached prefix: one mark covers both.
+        // In the cached prefix, tools come before the system prompt, so one cache mark covers both.
         body.insert(
             "system".into(),
             json!([{ "type": "text", "text": call.request.system, "cache_control": { "type": "ephemeral" } }]),
@@ -106,7 +106,7 @@ pub(super) fn body(call: &Call<'_>, omit: &BTreeSet<Omit>) -> Map<String, Value>
             })
         });
         body.insert("tools".into(), tools.collect());
-        // A model that thinks may not be forced to call.
+        // A model that thinks may not be forced to call a tool.
         let forced = call.must_call(omit) && thinking == Thinking::Off;
         let choice = if forced { "any" } else { "auto" };
         body.insert("tool_choice".into(), json!({ "type": choice }));
@@ -130,7 +130,7 @@ pub(super) fn body(call: &Call<'_>, omit: &BTreeSet<Omit>) -> Map<String, Value>
             }
             body.insert("thinking".into(), Value::Object(fields));
             if let Some(effort) = call.effort(omit) {
-                // The API has no lower one.
+                // The API has no lower effort.
                 let effort = if matches!(effort, "none" | "minimal") { "low" } else { effort };
                 body.insert("output_config".into(), json!({ "effort": effort }));
             }
@@ -139,7 +139,8 @@ pub(super) fn body(call: &Call<'_>, omit: &BTreeSet<Omit>) -> Map<String, Value>
     body
 }
 
-/// Roles alternate, the user begins and ends, and results stand first in the user's message.
+/// Builds the messages: roles alternate, the user begins and ends, and results come first in a user
+/// message.
 fn messages(call: &Call<'_>, omit: &BTreeSet<Omit>) -> Vec<Value> {
     let mut messages: Vec<(&str, Vec<Value>)> = Vec::new();
     for part in &call.parts {
@@ -160,7 +161,8 @@ fn messages(call: &Call<'_>, omit: &BTreeSet<Omit>) -> Vec<Value> {
                         "name": call.names.wire(&made.name),
                         "input": match &made.args {
                             object @ Value::Object(_) => object.clone(),
-                            // Only an object is accepted; the model may still see what it wrote.
+                            // The API accepts only an object; this one still shows the model what
+                            // it wrote.
                             other => json!({ "unparsed": other }),
                         },
                     })),
@@ -189,11 +191,11 @@ fn messages(call: &Call<'_>, omit: &BTreeSet<Omit>) -> Vec<Value> {
         }
     }
     if messages.last().is_some_and(|(role, _)| *role == "assistant") {
-        // An answer cannot be continued; it can be asked for more.
+        // The API cannot continue an answer, but the user can ask for more.
         messages.push(("user", vec![text_block("Continue.")]));
     }
     if let Some(block) = messages.last_mut().and_then(|(_, blocks)| blocks.last_mut()) {
-        // The next request repeats everything up to here.
+        // The next request repeats everything up to this mark.
         block["cache_control"] = json!({ "type": "ephemeral" });
     }
     messages
@@ -207,7 +209,7 @@ fn text_block(text: &str) -> Value {
     json!({ "type": "text", "text": text })
 }
 
-/// One content block on its way in.
+/// One content block that is being received.
 #[derive(Debug)]
 enum Open {
     Text(String),
@@ -217,22 +219,22 @@ enum Open {
     },
     Redacted(Value),
     Call {
-        /// The calls before it.
+        /// The number of calls before it.
         n: usize,
         id: String,
         name: String,
         input: Value,
         json: String,
     },
-    /// A kind that is not ours, such as a tool that the provider runs.
+    /// A block of a kind that we ignore, such as a tool that the provider runs.
     Other,
 }
 
-/// A reply on its way in.
+/// A reply that is being received.
 #[derive(Debug, Default)]
 pub(crate) struct Reply {
     id: String,
-    /// By index, which is also their order.
+    /// The blocks by index, which is also their order.
     blocks: BTreeMap<u64, Open>,
     calls: usize,
     usage: Told,
@@ -266,7 +268,7 @@ impl Reply {
                 };
                 grow(block, delta, out);
             }
-            // Some bring all of a call's input with its beginning.
+            // Some servers send the whole input of a call with its start.
             "content_block_stop" => {
                 if let Some(Open::Call { n, input: input @ Value::Object(_), json, .. }) =
                     self.blocks.get_mut(&index(event)?)
@@ -281,7 +283,7 @@ impl Reply {
                 self.stopped(&event["delta"]);
             }
             "message_stop" => self.finished = true,
-            // Pings, and events that are not known yet.
+            // Pings and unknown events are ignored.
             _ => {}
         }
         Ok(())
@@ -372,7 +374,7 @@ impl Reply {
                         draft.reasoning.push_str("\n\n");
                     }
                     draft.reasoning.push_str(&text);
-                    // Without a signature the API would refuse it; imitators send none.
+                    // The API would refuse thinking without a signature; imitations send none.
                     if !signature.is_empty() {
                         let raw =
                             json!({ "type": "thinking", "thinking": text, "signature": signature });
@@ -430,7 +432,7 @@ fn grow(block: &mut Open, delta: &Value, out: &mut Vec<Heard>) {
                 out.push(Heard::Args { n: *n, text: piece.to_owned() });
             }
         }
-        // Citations, and kinds that are not known yet.
+        // Citations and unknown kinds are ignored.
         _ => {}
     }
 }

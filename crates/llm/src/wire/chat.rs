@@ -1,6 +1,5 @@
-//! OpenAI Chat Completions, and the dialects of those who speak it: DeepSeek's
-//! `reasoning_content`, the `reasoning` of others, missing indexes and ids, whole calls in one
-//! chunk, no `[DONE]`.
+//! OpenAI Chat Completions and its dialects: DeepSeek's `reasoning_content`, the `reasoning` of
+//! others, missing indexes and ids, whole calls in one chunk, no `[DONE]`.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +12,7 @@ use super::{Broken, Call, Draft, Heard, Omit, Piece, Pieces, args_text, schema};
 use crate::config::{Format, Rest};
 use crate::conversation::Part;
 
-/// The request.
+/// The request body.
 pub(super) fn body(call: &Call<'_>, omit: &BTreeSet<Omit>) -> Map<String, Value> {
     let mut messages = Vec::new();
     if !call.request.system.is_empty() {
@@ -27,7 +26,8 @@ pub(super) fn body(call: &Call<'_>, omit: &BTreeSet<Omit>) -> Map<String, Value>
                 message.insert("role".into(), "assistant".into());
                 let content = if text.is_empty() { Value::Null } else { text.as_ref().into() };
                 message.insert("content".into(), content);
-                // `{"reasoning_content": "…"}`, under the name by which it came.
+                // The reasoning goes back as `{"reasoning_content": "…"}`, under the name it came
+                // with.
                 if let Some(pieces) = call.pieces(*state, omit) {
                     for piece in pieces.0 {
                         if let Piece::Raw(Value::Object(fields)) = piece {
@@ -82,7 +82,7 @@ pub(super) fn body(call: &Call<'_>, omit: &BTreeSet<Omit>) -> Map<String, Value>
         body.insert("tool_choice".into(), choice.into());
     }
     if let Some(limit) = call.request.max_output_tokens {
-        // OpenAI renamed it; most others know the old name only.
+        // OpenAI renamed this field; most others know only the old name.
         let new_name =
             (call.provider.rest == Rest::TakeUnclaimed) != omit.contains(&Omit::MaxTokensName);
         let name = if new_name { "max_completion_tokens" } else { "max_tokens" };
@@ -100,13 +100,13 @@ pub(super) fn body(call: &Call<'_>, omit: &BTreeSet<Omit>) -> Map<String, Value>
     body
 }
 
-/// A reply on its way in.
+/// A reply that is being received.
 #[derive(Debug, Default)]
 pub(crate) struct Reply {
     id: String,
     text: String,
     reasoning: String,
-    /// The field that carried the reasoning.
+    /// The name of the field that carried the reasoning.
     reasoning_field: &'static str,
     calls: Vec<Open>,
     usage: Told,
@@ -117,13 +117,13 @@ pub(crate) struct Reply {
     done: bool,
 }
 
-/// A call on its way in.
+/// A call that is being received.
 #[derive(Debug, Default)]
 struct Open {
-    /// The index under which its pieces come, if the server counts.
+    /// The index of its pieces, if the server sends one.
     index: Option<u64>,
     call: WireCall,
-    /// Its beginning has been told.
+    /// Whether its beginning was reported.
     is_told: bool,
 }
 
@@ -142,7 +142,7 @@ impl Reply {
                 str_of(chunk, path).clone_into(known);
             }
         }
-        // Only one choice was asked for; a second one is not ours.
+        // Only one choice was requested; further ones are ignored.
         for choice in choices.into_iter().flatten().take(1) {
             if let Some(delta) = choice.get("delta").or_else(|| choice.get("message")) {
                 self.delta(delta, out);
@@ -153,7 +153,7 @@ impl Reply {
                     "content_filter" => StopReason::Refusal,
                     _ => StopReason::End,
                 });
-                // OpenAI's API does not tell it; servers of open models (vLLM, SGLang) do.
+                // OpenAI's API does not send reasoning; servers of open models (vLLM, SGLang) do.
                 let mut said =
                     ["/stop_reason", "/matched_stop"].map(|at| owned(choice, at)).into_iter();
                 let said = said.find(|said| !said.is_empty());
@@ -170,7 +170,7 @@ impl Reply {
                 self.reasoning_field = field;
                 self.reasoning.push_str(piece);
                 out.push(Heard::Reasoning(piece.to_owned()));
-                // A server that sends both sends the same twice.
+                // A server that sends both fields sends the same text twice.
                 break;
             }
         }
@@ -199,8 +199,8 @@ impl Reply {
         let index = piece.get("index").and_then(Value::as_u64);
         let id = str_of(piece, "/id");
         let name = str_of(piece, "/function/name");
-        // A piece goes on with a call when it has its index, or no index and no id of its own.
-        // Some servers give every call the index 0, each with another id: a new call then.
+        // A piece continues a call if it has the call's index, or neither an index nor an id. Some
+        // servers give every call the index 0 but different ids; such a piece begins a new call.
         let at = self.calls.iter().rposition(|Open { index: i, call, .. }| {
             *i == index && (id.is_empty() || call.id.is_empty() || call.id == id)
         });
@@ -221,7 +221,7 @@ impl Reply {
         }
         let text = match piece.pointer("/function/arguments") {
             Some(Value::String(text)) => text.clone(),
-            // Some servers send the object itself.
+            // Some servers send the object itself instead of its text.
             Some(object @ Value::Object(_)) => object.to_string(),
             _ => String::new(),
         };

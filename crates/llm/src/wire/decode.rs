@@ -1,5 +1,5 @@
-//! The decoder's door: events in, pieces and one draft out. Our own calls and the translation of
-//! others' read by it.
+//! The decoder: it takes events and returns pieces and one draft. Our own calls and the translation
+//! of relayed calls use it.
 
 use overmind_core::json;
 use overmind_core::model::StopReason;
@@ -12,13 +12,13 @@ use crate::config::Format;
 use crate::fail::Said;
 use crate::sse::Event;
 
-/// A tool call as it stands on the wire.
+/// A tool call as it appears on the wire.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct WireCall {
     pub(crate) id: String,
-    /// Still an alias.
+    /// The name on the wire, which may be an alias.
     pub(crate) name: String,
-    /// JSON text, whole or not.
+    /// JSON text, which may be incomplete.
     pub(crate) args: String,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct WireCall {
 pub(crate) enum Heard {
     Text(String),
     Reasoning(String),
-    /// The call `n` has begun; its name is still an alias.
+    /// The call `n` has begun; its name may still be an alias.
     Call {
         n: usize,
         id: String,
@@ -40,26 +40,26 @@ pub(crate) enum Heard {
     },
 }
 
-/// A whole reply, before ids, names, arguments and price are made ours.
+/// A whole reply, before names, ids, arguments and price are converted.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Draft {
-    /// The provider's own id of it.
+    /// The provider's own id of the reply.
     pub(crate) id: String,
     pub(crate) text: String,
     pub(crate) reasoning: String,
     pub(crate) calls: Vec<WireCall>,
     pub(crate) usage: Told,
     pub(crate) stop: StopReason,
-    /// The text of the caller's that it ended at, where the provider tells it.
+    /// The caller's stop text that was reached, if the provider reports it.
     pub(crate) stopped: Option<String>,
     pub(crate) model: String,
     pub(crate) pieces: Pieces,
 }
 
-/// Why a stream gives no reply.
+/// Why a stream yields no reply.
 #[derive(Clone, Debug)]
 pub(crate) enum Broken {
-    /// The provider says so, in an event.
+    /// The provider reported an error in an event.
     Said { said: Said, raw: String },
     /// The stream is not of this format.
     Nonsense(String),
@@ -67,7 +67,7 @@ pub(crate) enum Broken {
     Cut,
 }
 
-/// One reply on its way in.
+/// One reply that is being received.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     reply: Reply,
@@ -132,7 +132,7 @@ impl Decoder {
         }
     }
 
-    /// Takes what waited for another event.
+    /// Takes events that were held back for a following one.
     fn rest(&mut self, out: &mut Vec<Heard>) -> Result<(), Broken> {
         match self.halves.rest() {
             Some(value) => self.value(&value, out),
@@ -140,7 +140,7 @@ impl Decoder {
         }
     }
 
-    /// Takes a reply that came in one piece, from a server that does not stream.
+    /// Takes a reply in one piece, from a server that does not stream.
     pub(crate) fn whole(&mut self, body: &[u8], out: &mut Vec<Heard>) -> Result<(), Broken> {
         let value: Value = json::read(body).map_err(|err| {
             let body = String::from_utf8_lossy(body);
@@ -164,7 +164,7 @@ impl Decoder {
         }
     }
 
-    /// The provider has said that nothing more comes.
+    /// Whether the provider has marked the end of the reply.
     pub(crate) fn is_finished(&self) -> bool {
         match &self.reply {
             Reply::Responses(reply) => reply.is_finished(),
@@ -173,8 +173,8 @@ impl Decoder {
         }
     }
 
-    /// The connection may end here: some servers of chat leave out `[DONE]`, and there the reason to
-    /// stop says as much.
+    /// Whether the connection may end here. Some chat servers omit `[DONE]`; there the stop reason
+    /// marks the end.
     pub(crate) fn may_end(&self) -> bool {
         match &self.reply {
             Reply::Chat(reply) => reply.is_finished() || reply.has_stopped(),
@@ -182,12 +182,12 @@ impl Decoder {
         }
     }
 
-    /// Something was understood of it.
+    /// Whether any part of the reply was understood.
     pub(crate) fn has_begun(&self) -> bool {
         self.has_begun
     }
 
-    /// The id of the reply and the model's name, as far as they are known.
+    /// The reply's id and the model's name, as far as they are known.
     pub(crate) fn head(&self) -> (&str, &str) {
         match &self.reply {
             Reply::Responses(reply) => reply.head(),
@@ -196,11 +196,11 @@ impl Decoder {
         }
     }
 
-    /// The reply.
+    /// Returns the reply.
     ///
     /// # Errors
     ///
-    /// [`Broken::Cut`] when the provider has not said why it stopped: the rest is missing.
+    /// [`Broken::Cut`] if the provider gave no stop reason, because then the rest is missing.
     pub(crate) fn finish(mut self, out: &mut Vec<Heard>) -> Result<Draft, Broken> {
         self.rest(out)?;
         match self.reply {
@@ -215,7 +215,7 @@ fn is_error(value: &Value) -> bool {
     value.get("error").is_some_and(|error| !error.is_null())
 }
 
-/// The beginning of a text, for a message.
+/// The beginning of a text, for an error message.
 fn quote(text: &str) -> String {
     text.chars().take(120).collect()
 }

@@ -1,27 +1,28 @@
-//! Characters that a stream has cut in two.
+//! Joins characters that a stream has cut in two.
 //!
-//! A server that cuts its text by UTF-16 puts the first half of a character at the end of one event
-//! and the second at the beginning of the next. An event that ends so waits for the next one.
+//! A server that cuts text by UTF-16 units puts the first half of a character at the end of one
+//! event and the second half at the start of the next. Such an event is held until the next one
+//! comes.
 
 use overmind_core::json::{self, ESCAPE};
 use serde_json::Value;
 
-/// What is known between two events of one stream.
+/// The state between two events of one stream.
 #[derive(Debug, Default)]
 pub(crate) struct Halves {
-    /// An event that waits, and where in it the half stands.
+    /// The held event, and the position of the half character in it.
     held: Option<(Vec<u8>, usize)>,
 }
 
 impl Halves {
-    /// Appends the events that can be told now.
+    /// Appends the events that are complete.
     ///
     /// # Errors
     ///
-    /// This one is no JSON.
+    /// Fails if `text` is not JSON.
     pub(crate) fn read(&mut self, text: &[u8], out: &mut Vec<Value>) -> serde_json::Result<()> {
         if let Ok(value) = serde_json::from_slice::<Value>(text) {
-            // A sign of life says nothing, and stands between two pieces of a text.
+            // A ping carries no text and may come between two pieces of a text.
             if value["type"] != "ping" {
                 out.extend(self.rest());
             }
@@ -43,14 +44,14 @@ impl Halves {
         let halves = json::halves(&text);
         let ends = |at: usize| text[at + ESCAPE..].starts_with(b"\"");
         match halves.iter().rfind(|half| half.is_first && ends(half.at)) {
-            // One with a whole response is the last, or begins no text.
+            // An event with a whole response is the last one, or begins no text.
             Some(half) if value.get("response").is_none() => self.held = Some((text, half.at)),
             Some(_) | None => out.push(value),
         }
         Ok(())
     }
 
-    /// The event that waits, when no other comes.
+    /// Returns the held event if no other event comes.
     pub(crate) fn rest(&mut self) -> Option<Value> {
         json::read(&self.held.take()?.0).ok()
     }
