@@ -1,8 +1,8 @@
-//! The wire formats: a request becomes a body, a stream of events becomes deltas and one reply.
+//! The wire formats: turn a request into a body, and a stream of events into deltas and one reply.
 //!
-//! One module per format, each with `body` (request) and a decoder (reply). What all share is
-//! here: [`Call`], the decoder's door [`Decoder`], and [`Pieces`], the memory of what a provider
-//! wants to see again.
+//! There is one module per format, each with `body` (request) and a decoder (reply). They share
+//! [`Call`], the decoder [`Decoder`], and [`Pieces`], which keeps what a provider needs to get
+//! back.
 
 pub(crate) mod anthropic;
 pub(crate) mod chat;
@@ -24,31 +24,31 @@ use crate::conversation::{self, Part};
 pub(crate) use decode::{Broken, Decoder, Draft, Heard, WireCall};
 pub(crate) use pieces::{Piece, Pieces};
 
-/// Something that is left out of a request because the provider has refused it.
+/// A part of a request that is omitted because the provider has refused it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Omit {
     Temperature,
     Effort,
     /// The readable summary of the reasoning.
     Summary,
-    /// `stream_options` of chat: costs the usage figures.
+    /// The `stream_options` of chat; without them there are no usage counts.
     StreamOptions,
-    /// `include: [reasoning.encrypted_content]` of Responses.
+    /// The value `reasoning.encrypted_content` of `include`, in Responses.
     Include,
-    /// `tool_choice: required`: the model may then answer in text.
+    /// The value `required` of `tool_choice`; without it the model may answer in text.
     ToolChoice,
-    /// The usual name of the chat format's output limit; the other one is sent.
+    /// The usual name of chat's output limit; the other name is sent instead.
     MaxTokensName,
-    /// What earlier replies carried for the provider.
+    /// The provider's state from earlier replies.
     State,
 }
 
-/// One call, as the formats need it.
+/// One call, with what the formats need.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) provider: &'a Provider,
     pub(crate) format: Format,
-    /// The name on the wire.
+    /// The model's name on the wire.
     pub(crate) model: &'a str,
     pub(crate) request: &'a ModelRequest,
     pub(crate) parts: Vec<Part<'a>>,
@@ -84,7 +84,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The request's body.
+    /// The request body.
     pub(crate) fn body(&self, omit: &BTreeSet<Omit>) -> Map<String, Value> {
         match self.format {
             Format::OpenAiResponses => responses::body(self, omit),
@@ -93,7 +93,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The effort to ask for, if any.
+    /// The effort to request, if any.
     fn effort(&self, omit: &BTreeSet<Omit>) -> Option<&str> {
         if omit.contains(&Omit::Effort) {
             return None;
@@ -102,7 +102,7 @@ impl<'a> Call<'a> {
         self.request.reasoning_effort.as_deref().or(default)
     }
 
-    /// 0 unless the request says otherwise; a reasoning model gets none.
+    /// The temperature: 0 unless the request sets it. A reasoning model gets none.
     fn temperature(&self, omit: &BTreeSet<Omit>) -> Option<f64> {
         let dropped = self.reasoning || omit.contains(&Omit::Temperature);
         (!dropped).then(|| self.request.temperature.unwrap_or(0.0))
@@ -114,12 +114,12 @@ impl<'a> Call<'a> {
             && !omit.contains(&Omit::ToolChoice)
     }
 
-    /// The tag under which this provider's state is kept, and recognised.
+    /// The tag that marks the provider's stored state as its own.
     fn state_tag(&self) -> pieces::Tag<'_> {
         pieces::Tag { format: self.format, provider: &self.provider.name, model: self.model }
     }
 
-    /// What an earlier reply left for this provider, if it is this provider's.
+    /// The pieces of an earlier reply, if this provider made it.
     fn pieces(&self, state: Option<&Value>, omit: &BTreeSet<Omit>) -> Option<Pieces> {
         if omit.contains(&Omit::State) {
             return None;
@@ -127,13 +127,13 @@ impl<'a> Call<'a> {
         Pieces::from_state(state?, &self.state_tag())
     }
 
-    /// The state to keep with the reply.
+    /// The state to store with the reply.
     pub(crate) fn state(&self, pieces: Pieces) -> Option<Value> {
         pieces.into_state(&self.state_tag())
     }
 }
 
-/// Makes deltas of pieces, with the names that the caller knows.
+/// Turns pieces into deltas, with the real tool names.
 #[derive(Debug)]
 pub(crate) struct Deltas<'a> {
     names: &'a Aliases,
@@ -163,7 +163,7 @@ impl<'a> Deltas<'a> {
     }
 }
 
-/// Arguments as text, the way the OpenAI formats carry them.
+/// Arguments as text, as the OpenAI formats carry them.
 fn args_text(args: &Value) -> String {
     match args {
         // Text that did not parse goes back as the model wrote it.
@@ -174,7 +174,7 @@ fn args_text(args: &Value) -> String {
     }
 }
 
-/// A tool's schema; providers insist on `type: object` at its top.
+/// A tool's schema; providers require `type: object` at its top.
 fn schema(schema: &Value) -> Value {
     let mut schema = match schema {
         Value::Object(map) => map.clone(),

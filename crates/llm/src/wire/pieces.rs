@@ -1,16 +1,16 @@
-//! What a provider wants to see again: signed thinking, encrypted reasoning, reasoning text.
+//! State that a provider needs to get back: signed thinking, encrypted reasoning, reasoning text.
 //!
-//! A reply's text and calls stand in the session's message; only what the provider alone
-//! understands is kept beside it, with the order in which everything came. The whole is tagged
-//! with where it came from, and is used again nowhere else: thinking is bound to the model that
-//! made it, encrypted reasoning to the account.
+//! The session's message holds a reply's text and calls. Only data that the provider alone
+//! understands is stored beside it, with the order of all blocks. A tag names the origin, and the
+//! state is sent back only there: thinking is bound to the model that made it, encrypted reasoning
+//! to the account.
 
 use overmind_core::model::ModelCall;
 use serde_json::{Value, json};
 
 use crate::config::Format;
 
-/// Whose state it is.
+/// The origin of stored state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tag<'a> {
     pub(crate) format: Format,
@@ -21,9 +21,9 @@ pub(crate) struct Tag<'a> {
 /// One block of a reply, in the order of the reply.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Piece {
-    /// Only the provider knows what it means.
+    /// Data that only the provider understands.
     Raw(Value),
-    /// So many bytes of the reply's text.
+    /// The next bytes of the reply's text, as many as given.
     Text(usize),
     /// The next of the reply's calls.
     Call,
@@ -50,7 +50,7 @@ impl Pieces {
         }
     }
 
-    /// `None` when there is nothing that text and calls alone do not say.
+    /// `None` if text and calls alone say everything.
     pub(crate) fn into_state(self, tag: &Tag<'_>) -> Option<Value> {
         if !self.0.iter().any(|piece| matches!(piece, Piece::Raw(_))) {
             return None;
@@ -70,10 +70,11 @@ impl Pieces {
         }))
     }
 
-    /// `None` for another provider's or model's state, and for what is no state at all.
+    /// `None` for the state of another provider or model, and for invalid state.
     pub(crate) fn from_state(state: &Value, tag: &Tag<'_>) -> Option<Self> {
         let is = |key: &str, want: &str| state.get(key).and_then(Value::as_str) == Some(want);
-        // Reasoning text of the chat format is plain text that any model of the provider reads.
+        // Reasoning text of the chat format is plain text, which any model of the provider can
+        // read.
         let any_model = tag.format == Format::OpenAiChat;
         if !is("format", tag.format.as_str())
             || !is("provider", tag.provider)
@@ -94,8 +95,8 @@ impl Pieces {
         Some(Self(pieces.collect::<Option<_>>()?))
     }
 
-    /// Puts the reply together again. When text or calls are not what they were, the order is
-    /// lost and the usual one is taken: what only the provider knows, the text, the calls.
+    /// Puts the reply together again. If text or calls have changed, the stored order is useless
+    /// and the usual one is used: provider data, text, calls.
     pub(crate) fn blocks<'a>(&'a self, text: &'a str, calls: &'a [ModelCall]) -> Vec<Block<'a>> {
         self.exact(text, calls).unwrap_or_else(|| {
             let raws = self.0.iter().filter_map(|piece| match piece {
@@ -125,7 +126,7 @@ impl Pieces {
     }
 }
 
-/// A message without state.
+/// The blocks of a message without state.
 pub(crate) fn plain<'a>(text: &'a str, calls: &'a [ModelCall]) -> impl Iterator<Item = Block<'a>> {
     let text = Some(text).filter(|text| !text.is_empty()).map(Block::Text);
     text.into_iter().chain(calls.iter().map(Block::Call))

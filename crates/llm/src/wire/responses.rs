@@ -1,4 +1,4 @@
-//! OpenAI Responses without state at the provider: `store: false`, and the encrypted reasoning
+//! OpenAI Responses without state at the provider: `store` is `false`, and the encrypted reasoning
 //! goes back with the conversation.
 
 use std::collections::{BTreeSet, HashMap};
@@ -14,7 +14,7 @@ use crate::config::Format;
 use crate::conversation::Part;
 use crate::fail::Said;
 
-/// The request.
+/// The request body.
 pub(super) fn body(call: &Call<'_>, omit: &BTreeSet<Omit>) -> Map<String, Value> {
     let mut input = Vec::new();
     for part in &call.parts {
@@ -69,7 +69,7 @@ pub(super) fn body(call: &Call<'_>, omit: &BTreeSet<Omit>) -> Map<String, Value>
                 "name": call.names.wire(&tool.name),
                 "description": tool.description,
                 "parameters": schema(&tool.schema),
-                // The default here is strict, which would rewrite schemas with optional fields.
+                // The API's default is strict, which would rewrite schemas with optional fields.
                 "strict": false,
             })
         });
@@ -99,16 +99,16 @@ pub(super) fn body(call: &Call<'_>, omit: &BTreeSet<Omit>) -> Map<String, Value>
     body
 }
 
-/// A reply on its way in.
+/// A reply that is being received.
 #[derive(Debug, Default)]
 pub(crate) struct Reply {
     id: String,
-    /// What has been handed out as pieces, to find out whether an item brings more.
+    /// The text that was already returned as pieces, to find out whether an item adds more.
     text: String,
     reasoning: String,
     /// The numbers of calls that have begun, by item id.
     begun: HashMap<String, usize>,
-    /// Calls (by item id) of whose arguments a piece has been handed out.
+    /// The calls (by item id) of which some arguments were already returned.
     streamed: BTreeSet<String>,
     items: Vec<Value>,
     usage: Told,
@@ -154,16 +154,16 @@ impl Reply {
                     raw: event.to_string(),
                 });
             }
-            // Beginnings, ends and annotations of what comes in other events too.
+            // These events repeat what other events contain.
             _ => {}
         }
         Ok(())
     }
 
-    /// The number of a call, which may begin with this.
+    /// The number of a call, which begins here if it is new.
     fn begin(&mut self, id: &str, item: &Value, out: &mut Vec<Heard>) -> usize {
         let n = self.begun.len();
-        // One without an id is none of the others.
+        // A call without an id never matches an earlier one.
         let key = if id.is_empty() { format!("call {n}") } else { id.to_owned() };
         *self.begun.entry(key).or_insert_with(|| {
             out.push(Heard::Call { n, id: owned(item, "/call_id"), name: owned(item, "/name") });
@@ -185,7 +185,7 @@ impl Reply {
         }
     }
 
-    /// Takes a whole item; hands out of it what no delta brought.
+    /// Takes a whole item and returns the parts that no delta contained.
     fn item(&mut self, item: Value, out: &mut Vec<Heard>) {
         match str_of(&item, "/type") {
             "message" => {
@@ -273,8 +273,8 @@ impl Reply {
                     });
                     draft.pieces.0.push(Piece::Call);
                 }
-                // Without its encrypted content the provider could not read it: nothing is
-                // stored there.
+                // Reasoning without its encrypted content is useless to the provider, which stores
+                // nothing.
                 "reasoning" if !str_of(&item, "/encrypted_content").is_empty() => {
                     draft.pieces.0.push(Piece::Raw(item_to_send(item)));
                 }
@@ -282,7 +282,7 @@ impl Reply {
             }
         }
         if draft.text.is_empty() && draft.calls.is_empty() && !self.text.is_empty() {
-            // A server that streams deltas and never an item.
+            // This server streams deltas but never sends an item.
             draft.pieces.push_text(self.text.len());
             draft.text = self.text;
         }
@@ -293,7 +293,7 @@ impl Reply {
     }
 }
 
-/// The item without what only output may have.
+/// Removes the fields that are allowed only in output.
 fn item_to_send(item: Value) -> Value {
     let mut item = item;
     if let Some(fields) = item.as_object_mut() {

@@ -1,4 +1,4 @@
-//! Tokens that a provider says it has counted: the one reader of `usage`.
+//! Reads the token counts that a provider reports: the only reader of `usage`.
 
 use overmind_core::json;
 use overmind_core::model::Usage;
@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use crate::config::Format;
 
-/// More than anybody can have used; no sum of such counts overflows.
+/// A bound above any real count, so that sums cannot overflow.
 const MOST: u64 = 1 << 40;
 
-/// The figures in a provider's `usage`. `None` when they are none: it is no object, the tokens of
-/// input or output are no counts (`-5`, `12.5`, `"many"`), or nothing was counted at all.
+/// The counts in a provider's `usage`. `None` if it is no object, if the input or output tokens are
+/// no counts (`-5`, `12.5`, `"many"`), or if nothing was counted.
 pub(crate) fn usage_of(format: Format, usage: &Value) -> Option<Usage> {
     usage.as_object()?;
-    // Missing is nothing, here and there only; anything else must be a count.
+    // A missing value is 0 at some paths only; every other value must be a count.
     let counted = |path: &str| match usage.pointer(path) {
         None | Some(Value::Null) => Some(0),
         Some(value) => json::count(value).map(|count| count.min(MOST)),
@@ -24,7 +24,7 @@ pub(crate) fn usage_of(format: Format, usage: &Value) -> Option<Usage> {
         Format::OpenAiChat => Usage {
             input_tokens: counted("/prompt_tokens")?,
             output_tokens: counted("/completion_tokens")?,
-            // DeepSeek counts its cache hits beside the details.
+            // DeepSeek reports cache hits outside of the details.
             cached_input_tokens: detail("/prompt_tokens_details/cached_tokens")
                 .max(detail("/prompt_cache_hit_tokens")),
             cache_write_tokens: detail("/prompt_tokens_details/cache_write_tokens"),
@@ -41,7 +41,7 @@ pub(crate) fn usage_of(format: Format, usage: &Value) -> Option<Usage> {
             let read = detail("/cache_read_input_tokens");
             let written = detail("/cache_creation_input_tokens");
             Usage {
-                // Theirs leaves the cached ones out; ours counts them all.
+                // Anthropic's count excludes cached tokens; ours includes them.
                 input_tokens: counted("/input_tokens")? + read + written,
                 output_tokens: counted("/output_tokens")?,
                 cached_input_tokens: read,
@@ -53,7 +53,7 @@ pub(crate) fn usage_of(format: Format, usage: &Value) -> Option<Usage> {
     (usage.input_tokens + usage.output_tokens > 0).then_some(usage)
 }
 
-/// Figures that are told twice: Anthropic tells the input at the beginning, and may or may not repeat
+/// Merges usage that is reported twice: Anthropic reports the input at the beginning and may repeat
 /// it at the end. Counts only grow.
 pub(crate) fn later(before: Option<Usage>, told: Usage) -> Usage {
     let before = before.unwrap_or_default();
@@ -66,11 +66,11 @@ pub(crate) fn later(before: Option<Usage>, told: Usage) -> Usage {
     }
 }
 
-/// What one reply's reader has been told.
+/// The usage that one reply's reader has collected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) usage: Option<Usage>,
-    /// Those were the last ones.
+    /// Whether these counts are final.
     pub(crate) is_final: bool,
 }
 
@@ -82,8 +82,8 @@ impl Told {
         }
     }
 
-    /// What the reply is settled by: the figures, or where they are missing or none, an estimate
-    /// from what was sent and the bytes that were said.
+    /// The usage to bill: the reported counts or, if they are missing, an estimate from what was
+    /// sent and the bytes that were received.
     pub(crate) fn settled(self, prompt: impl Fn() -> u64, said_bytes: u64) -> Usage {
         let said = |usage: &Usage| usage.output_tokens > 0 || said_bytes == 0;
         let is_final = self.is_final && self.usage.as_ref().is_some_and(said);
