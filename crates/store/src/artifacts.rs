@@ -1,10 +1,11 @@
-//! Artifacts: their rows in the database, their bytes in files beside it.
+//! Artifacts: their rows are in the database, their bytes in files beside it.
 //!
-//! `<database>.artifacts/<session>/<file>`, directories 0700 and files 0600. No name of a caller
-//! becomes a path: both parts are ids. A file is written whole under another name, synced, renamed
-//! and its directory synced before the commit that tells of it, so no row is without its bytes. Bytes
-//! without a row, which a crash between the two leaves, or between a commit and the removal of what
-//! it replaced, are swept away after the next start; what is held for a commit to come is left alone.
+//! Files are at `<database>.artifacts/<session>/<file>`, with mode 0700 for directories and 0600
+//! for files. A caller's name never becomes a path: both parts are ids. A file is written under a
+//! temporary name, synced and renamed, and its directory is synced, before the commit that names
+//! it. So no row lacks its bytes. A crash can leave bytes without a row: between write and commit,
+//! or between a commit and the removal of the replaced file. These are removed after the next
+//! start, except files that are reserved for a coming commit.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -32,20 +33,20 @@ use crate::schema::open_reader;
 use crate::sqlite::Shared;
 use crate::writer::apply::taken;
 
-/// What is not whole yet is called so.
+/// The suffix of files that are not complete yet.
 const PART: &str = ".part";
 /// Most bytes of one read.
 const MAX_READ: usize = 1 << 20;
-/// Times that a directory is made anew which a sweep has just removed.
+/// How often making a directory is retried if a sweep has just removed it.
 const TRIES: usize = 3;
 
 type Place = (SessionId, EffectId);
 
-/// Lets go of bytes that no row names, beside all that begins. Nobody waits for it.
+/// Starts a thread that removes files that no row names. Nobody waits for it.
 ///
 /// # Errors
 ///
-/// When no thread can be started.
+/// Fails if no thread can be started.
 pub(crate) fn sweep(artifacts: &Arc<Files>, shared: &Arc<Shared>) -> io::Result<()> {
     if !artifacts.are_there() {
         return Ok(());
@@ -61,7 +62,7 @@ pub(crate) fn sweep(artifacts: &Arc<Files>, shared: &Arc<Shared>) -> io::Result<
     Ok(())
 }
 
-/// The files of one store.
+/// The artifact files of one store.
 #[derive(Debug)]
 pub(crate) struct Files {
     root: PathBuf,
@@ -70,28 +71,28 @@ pub(crate) struct Files {
 
 #[derive(Debug, Default)]
 struct Held {
-    /// How often each place is held for a commit to come.
+    /// How many coming commits have reserved each place.
     places: HashMap<Place, usize>,
-    /// Copies under way: what their rows name is not removed meanwhile.
+    /// The number of copies under way. Files that their rows name are not removed meanwhile.
     copies: usize,
-    /// Something was not removed because of one.
+    /// Whether a file was not removed because of a copy.
     left: bool,
 }
 
 impl Held {
-    /// Whether a place must be left alone.
+    /// Whether a place must not be removed.
     fn keeps(&mut self, place: Place) -> bool {
         self.left |= self.copies > 0;
         self.copies > 0 || self.places.contains_key(&place)
     }
 }
 
-/// Where the artifacts of the database at `path` lie.
+/// The directory of the artifacts of the database at `path`.
 pub(crate) fn root_of(path: &Path) -> PathBuf {
     beside(path, ".artifacts")
 }
 
-/// Runs work on files in a thread that may wait for a disk.
+/// Runs file work on a thread that may wait for a disk.
 pub(crate) async fn blocking<T: Send + 'static>(
     attempt: &'static str,
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
@@ -118,7 +119,7 @@ impl Files {
         self.dir(session).join(file.to_string())
     }
 
-    /// Nothing sweeps this place away until the hold is dropped.
+    /// Reserves a place: it is not swept until the returned value is dropped.
     pub(crate) fn hold(self: &Arc<Self>, place: Place) -> ArtifactHold {
         *self.held().places.entry(place).or_default() += 1;
         let files = Arc::clone(self);
@@ -133,7 +134,7 @@ impl Files {
         })
     }
 
-    /// Writes one file, durably, in place of what is there. Blocks.
+    /// Writes one file durably and replaces the old one. Blocks.
     pub(crate) fn write(&self, place: Place, content: &[u8]) -> Result<(), StoreError> {
         let path = self.path(place);
         let mut tried = 1;
@@ -165,7 +166,7 @@ impl Files {
         Ok(())
     }
 
-    /// Opens one file for reading; `None` when it is not there. Blocks.
+    /// Opens one file for reading; `None` if it does not exist. Blocks.
     pub(crate) fn open(&self, place: Place) -> Result<Option<Arc<Content>>, StoreError> {
         let path = self.path(place);
         let explain = |err: io::Error| explain_io(&err, &path, "opening an artifact");
@@ -178,13 +179,14 @@ impl Files {
         Ok(Some(Arc::new(Content { file: Arc::new(file), bytes, path })))
     }
 
-    /// Removes a file unless it is held, or a row names it as `named` says. Blocks.
+    /// Removes a file unless it is reserved or, as `named` reports, a row names it. Blocks.
     pub(crate) fn drop_unless(
         &self,
         place: Place,
         named: impl FnOnce() -> Outcome<bool>,
     ) -> Outcome<()> {
-        // Kept over the look and the removal: whoever holds it from now on writes it anew.
+        // The lock is kept during the check and the removal: a later reservation writes the file
+        // again.
         let mut held = self.held();
         if held.keeps(place) || named()? {
             return Ok(());
@@ -196,7 +198,7 @@ impl Files {
         Ok(())
     }
 
-    /// Removes all files of a session that is gone. Blocks.
+    /// Removes all files of a session that was deleted. Blocks.
     pub(crate) fn drop_all(&self, session: SessionId) {
         {
             let mut held = self.held();
@@ -205,19 +207,19 @@ impl Files {
                 return;
             }
         }
-        // A copy that begins now does not name it any more.
+        // A copy that begins now no longer names it.
         let dir = self.dir(session);
         if let Err(err) = gone(fs::remove_dir_all(&dir)) {
             tracing::warn!(path = %dir.display(), error = %err, "artifacts could not be removed");
         }
     }
 
-    /// Whether there is anything to look at.
+    /// Whether there are any artifact files.
     pub(crate) fn are_there(&self) -> bool {
         self.root.is_dir()
     }
 
-    /// Removes what no row names, until `stop` says so. Blocks.
+    /// Removes files that no row names, until `stop` returns true. Blocks.
     pub(crate) fn sweep(
         &self,
         database: &Path,
@@ -229,7 +231,7 @@ impl Files {
         let mut swept = 0;
         for entry in fs::read_dir(&self.root).map_err(io)? {
             let entry = entry.map_err(io)?;
-            // What is called otherwise is not ours.
+            // Other names are not ours.
             let session = entry.file_name().to_str().and_then(|name| name.parse().ok());
             let Some(session) = session else { continue };
             let files = match fs::read_dir(entry.path()) {
@@ -249,7 +251,7 @@ impl Files {
                 if part.is_none() && is_named()? {
                     continue;
                 }
-                // A part whose file stands with its row is swept alone.
+                // If the complete file has its row, only the temporary part is swept.
                 let mut held = self.held();
                 if held.keeps((session, id)) || (part.is_none() && is_named()?) {
                     continue;
@@ -262,14 +264,14 @@ impl Files {
                     }
                 }
             }
-            // Fails where something is left.
+            // This fails if files are left, as intended.
             let _ = fs::remove_dir(entry.path());
         }
         Ok(swept)
     }
 }
 
-/// Files stay while one of these lives.
+/// Files are not removed while such a value exists.
 struct Copying<'a>(&'a Files);
 
 impl Drop for Copying<'_> {
@@ -279,8 +281,8 @@ impl Drop for Copying<'_> {
 }
 
 impl Files {
-    /// Does `work`, which copies the database; until it is done no file goes. What should have gone
-    /// meanwhile goes then. Blocks.
+    /// Runs `work`, which copies the database. No file is removed until it is done; removals that
+    /// were delayed follow then. Blocks.
     pub(crate) fn while_copying<T>(&self, database: &Path, work: impl FnOnce() -> T) -> T {
         self.held().copies += 1;
         let copying = Copying(self);
@@ -296,8 +298,8 @@ impl Files {
         done
     }
 
-    /// Copies the files that rows of `conn` name to a new directory `to`; answers their bytes. Makes
-    /// none when there are no rows.
+    /// Copies the files that rows of `conn` name to a new directory `to` and returns their bytes.
+    /// Makes no directory if there are no rows.
     pub(crate) fn copy_named(
         &self,
         conn: &Connection,
@@ -333,7 +335,7 @@ pub(crate) fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
     for session in sessions {
         let session = session?;
         let dir = session.file_name().to_string_lossy().into_owned();
-        // Nothing else than what a backup has.
+        // Copies only what a backup contains.
         if dir.parse::<SessionId>().is_err() {
             continue;
         }
@@ -348,11 +350,11 @@ pub(crate) fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
     copy.finish().map(|_| ())
 }
 
-/// A directory of artifacts that grows.
+/// A copy of the artifacts directory that is being filled.
 struct Copy<'a> {
     to: &'a Path,
     bytes: u64,
-    /// The last directory in it that something was put into.
+    /// The last directory in it that got a file.
     at: Option<PathBuf>,
 }
 
@@ -366,7 +368,7 @@ impl Copy<'_> {
         }
         let to = dir.join(name);
         self.at = Some(dir);
-        // A file is never written again under its name: two names of it are as good as two files.
+        // A file is never rewritten under its name, so a hard link is as good as a copy.
         match fs::hard_link(from, &to) {
             Ok(()) => {}
             Err(err) if err.kind() == io::ErrorKind::NotFound => {
@@ -392,7 +394,7 @@ impl Copy<'_> {
     }
 }
 
-/// What is not there need not be removed.
+/// Accepts that a file to remove does not exist.
 fn gone(done: io::Result<()>) -> io::Result<()> {
     match done {
         Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -400,7 +402,7 @@ fn gone(done: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Makes a directory, durably, unless it is there.
+/// Makes a directory durably, unless it exists.
 fn make_dir(dir: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(dir) {
         Ok(()) => sync_dir(parent(dir)),

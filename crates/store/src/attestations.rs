@@ -1,7 +1,8 @@
-//! Records of what sandboxes were measured to give: read back, and their signatures looked at.
+//! Reads attestation records, which hold what was measured in a sandbox, and checks their
+//! signatures.
 //!
-//! The record stands once under its digest; a session's row and its `sandbox.attested` event name
-//! it. The event is in the hash chain; row and record are not, so both are compared here.
+//! A record is stored once under its digest; a session's row and its `sandbox.attested` event name
+//! it. The event is in the hash chain, while row and record are not, so both are compared with it.
 
 use std::collections::HashMap;
 
@@ -17,14 +18,14 @@ use crate::key::{fingerprint, verify_attestation};
 use crate::read::rows::Cells;
 use crate::writer::log::name_of;
 
-/// Sessions that name a wrong record are listed up to this many; the first ones say enough.
+/// Most sessions with a wrong record that are listed; the first ones show the problem.
 const MAX_WRONG: usize = 100;
 
-/// The record that stands under `digest`.
+/// The record that is stored under `digest`.
 ///
 /// # Errors
 ///
-/// [`Fault::Row`] when it is no record at all.
+/// [`Fault::Row`] if the stored data is no record.
 pub(crate) fn fetch(
     conn: &Connection,
     digest: &str,
@@ -42,7 +43,7 @@ fn kept(digest: &str, record: &str, trusted: &[[u8; 32]]) -> Outcome<Kept> {
         at: format!("attestation {digest}"),
         why: format!("it is not a record: {err}"),
     })?;
-    // The name that it stands under counts, not the one that it gives itself.
+    // The digest that it is stored under counts, not the one in the record.
     let seal = if attested.digest == digest { seal(&attested, trusted) } else { Seal::Broken };
     Ok(Kept { attested, seal })
 }
@@ -57,12 +58,12 @@ fn seal(attested: &Attested, trusted: &[[u8; 32]]) -> Seal {
     )
 }
 
-/// Looks at every record and at every session that names one. Answers how many records there
-/// are, and which are wrong and why.
+/// Checks every record and every session that names one. Returns the number of records, and which
+/// are wrong and why.
 ///
 /// # Errors
 ///
-/// When the tables cannot be read.
+/// Fails if the tables cannot be read.
 pub(crate) fn wrong(
     conn: &Connection,
     trusted: &[[u8; 32]],
@@ -106,8 +107,8 @@ pub(crate) fn wrong(
             let why = match (known.get(&gist.digest), said.get(&of)) {
                 (None, _) => "names it, and it is not there",
                 (Some(Some(record)), _) if *record != gist => "says something else than it",
-                // As it says, or a record that was found wrong above. An event cannot be taken out
-                // without breaking the chain, which is looked at elsewhere.
+                // The row agrees, or the record was already found wrong above. An event cannot be
+                // removed without breaking the chain, which is checked elsewhere.
                 (Some(Some(_) | None), None) => continue,
                 (Some(Some(_) | None), Some(Some(said))) if *said == gist => continue,
                 (Some(Some(_) | None), Some(_)) => "names it, and its log names another",
@@ -119,10 +120,11 @@ pub(crate) fn wrong(
     Ok((count, wrong))
 }
 
-/// Whose sandbox it is: a program of the session's room, or the session's own commands.
+/// The owner of a sandbox: a program of the session's environment, or `None` for the session's own
+/// commands.
 type Of = Option<String>;
 
-/// What a session's row names. `None`: it cannot be read.
+/// The attestations that a session's row names. `None` if the row cannot be read.
 fn named(own: Option<&str>, room: Option<&str>) -> Option<Vec<(Of, AttestationRef)>> {
     let mut all = Vec::new();
     if let Some(own) = own {
@@ -135,8 +137,8 @@ fn named(own: Option<&str>, room: Option<&str>) -> Option<Vec<(Of, AttestationRe
     Some(all)
 }
 
-/// What the last event about each in the session's log, which is chained, says. `None`: nothing that
-/// can be read.
+/// The attestations in the last event about each sandbox in the session's log, which is
+/// hash-chained. `None` if no event can be read.
 fn logged(conn: &Connection, session: SessionId) -> Outcome<HashMap<Of, Option<AttestationRef>>> {
     let mut find = conn.prepare_cached(
         "SELECT e.payload FROM streams s CROSS JOIN events e ON e.stream = s.n
@@ -165,8 +167,8 @@ fn logged(conn: &Connection, session: SessionId) -> Outcome<HashMap<Of, Option<A
     Ok(said)
 }
 
-/// Why a seal is a finding. A record that nobody signed is none by itself: if a signature was
-/// taken off, the sessions that name the record say another signer.
+/// Why a signature is a finding. A record without a signature is not one by itself: if a signature
+/// was removed, the sessions that name the record name another signer.
 fn blame(seal: Seal) -> Option<String> {
     match seal {
         Seal::Holds | Seal::Unsigned => None,

@@ -1,19 +1,18 @@
-//! Reads the whole log and says what does not fit.
+//! Reads the whole log and reports inconsistencies.
 //!
-//! One pass over the events in their global order checks each hash, each stream's numbers and
-//! the global numbers; then come the heads, the index, and the checkpoints with their
-//! signatures. Everything is read in one snapshot, so commits may go on meanwhile; the
-//! write-ahead log cannot start over until the audit ends, and grows for as long.
+//! One pass over the events in their global order checks each hash, the numbers of each stream and
+//! the global numbers. Then it checks the heads, the index, and the checkpoints with their
+//! signatures. Everything is read in one snapshot, so commits may continue meanwhile; the
+//! write-ahead log cannot be reset until the audit ends, and grows for that time.
 //!
-//! Memory is bounded: of each stream only the last event is kept, and only for streams seen
-//! lately; what others ended with is read again from the file. The records of retention go to
-//! temporary tables.
+//! Memory is bounded: only the last event of recently seen streams is kept; for other streams it is
+//! read again from the file. The records of retention go to temporary tables.
 //!
-//! A changed byte is found in whatever it hits: a value (the event's hash is wrong), a number
-//! (a gap), the index (it lists something else), the file's structure (a page cannot be read;
-//! then the pass ends there and says so). What it cannot see: the global order *between*
-//! streams is complete but not signed. The log's end is compared with what was promised, see
-//! [`crate::witness`], and with the checkpoints.
+//! A changed byte is found wherever it is: in a value (the event's hash is wrong), a number (there
+//! is a gap), the index (it lists something else) or the file's structure (a page cannot be read;
+//! then the pass ends there and reports it). The audit cannot detect one thing: the global order
+//! *between* streams is complete but not signed. The end of the log is compared with what was
+//! promised, see [`crate::witness`], and with the checkpoints.
 
 use std::path::Path;
 
@@ -31,26 +30,26 @@ use crate::writer::checkpoint::Digest;
 use crate::writer::log::{name_of, stream_of};
 use crate::writer::prune::{PRUNED, Record};
 
-/// Findings that are listed; the first ones say what is wrong.
+/// Most findings that are listed; the first ones show what is wrong.
 const MAX_FINDINGS: usize = 100;
 /// Streams whose last event is remembered.
 const REMEMBERED: usize = 32_768;
-/// Rows between two looks at whether the store is being closed.
+/// Rows between two checks whether the store is being closed.
 const STOP_EVERY: u64 = 4_096;
 
-/// Audits the store at `path`. `trusted` are the public keys whose checkpoints count, the own
-/// one first; `witness` is the key of what was promised; `stop` says that the store is being closed.
+/// Audits the store at `path`. `trusted` are the public keys whose checkpoints count, the own one
+/// first; `witness` is the key of the promises; `stop` reports that the store is being closed.
 ///
 /// # Errors
 ///
-/// Only when the audit itself cannot go on; damage is a finding.
+/// Fails only if the audit itself cannot continue; damage is a finding.
 pub(crate) fn audit(
     path: &Path,
     trusted: &[[u8; 32]],
     witness: &[u8; 32],
     stop: &dyn Fn() -> bool,
 ) -> Result<AuditReport, StoreError> {
-    // Before the snapshot: what is promised by now is in it.
+    // Read before the snapshot, so everything that is promised by now is in it.
     let promises = witness::read(path, witness).map_err(|err| {
         explain_io(&err, &witness::file_of(path), "reading what was acknowledged")
     })?;
@@ -65,7 +64,7 @@ pub(crate) fn audit(
 
 fn open_audit(path: &Path) -> Outcome<Connection> {
     let conn = open_reader(path)?;
-    // The file is opened for reading only; the temporary tables are to be written.
+    // The file is opened read-only, but the temporary tables must be writable.
     conn.execute_batch(
         "PRAGMA query_only = OFF;
          PRAGMA cache_size = -16384;
@@ -86,17 +85,17 @@ struct Audit<'a> {
     last_signed: u64,
 }
 
-/// The last event of a stream, as far as the pass has come.
+/// The last event of a stream that the pass has read so far.
 struct Seen {
     stream: StreamId,
     seq: u64,
     hash: [u8; 32],
-    /// What the hash should have been, when it was wrong: if the *hash* is what was changed,
-    /// the next event follows this one, and is not to blame.
+    /// The correct hash, if the stored one was wrong. If only the *hash* was changed, the next
+    /// event continues from this value and is not at fault.
     should_be: Option<[u8; 32]>,
 }
 
-/// Order-independent sum of what a set of rows contains.
+/// An order-independent sum over the contents of a set of rows.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Sum(u64, u64);
 
@@ -117,7 +116,7 @@ fn mix(value: u64) -> u64 {
 
 impl Audit<'_> {
     fn run(&mut self, promises: &[Promise]) -> Outcome<()> {
-        // One snapshot for all that follows.
+        // One snapshot serves all following reads.
         self.conn.execute_batch("BEGIN")?;
         self.last_signed = self
             .conn
@@ -142,7 +141,7 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// Damage in one part of the file must not hide the others.
+    /// Runs one part, so that damage in one part of the file does not hide the others.
     fn part(&mut self, at: &str, work: impl FnOnce(&mut Self) -> Outcome<()>) -> Outcome<()> {
         match work(self) {
             Ok(()) => Ok(()),
@@ -171,7 +170,8 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// Puts what retention explains into temporary tables, sorted by what asks for it.
+    /// Puts the removals that retention recorded into temporary tables, sorted for their later
+    /// lookups.
     fn records(&mut self) -> Outcome<()> {
         let mut find =
             self.conn.prepare("SELECT seq, payload FROM events WHERE stream = 1 AND kind = ?1")?;
@@ -205,7 +205,7 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// The pass over all events. Answers the sum of the places that the table's rows name.
+    /// Checks all events. Returns the sum of the places that the table's rows name.
     fn events(&mut self) -> Outcome<Sum> {
         let conn = self.conn;
         let mut all = conn.prepare(
@@ -280,7 +280,7 @@ impl Audit<'_> {
         let stream = before.stream;
         if seq != before.seq + 1 {
             let expected = before.seq + 1;
-            // Without the event before it, its hash says nothing.
+            // Its hash cannot be checked without the event before it.
             *before = Seen { stream, seq, hash, should_be: None };
             self.find(AuditFinding::Gap { stream: stream.to_string(), expected, found: seq });
             return Ok(());
@@ -305,7 +305,7 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// What stands before `seq` in stream `n`; `None` when there is no such stream.
+    /// The event before `seq` in stream `n`; `None` if there is no such stream.
     fn before(&self, n: i64, seq: u64) -> Outcome<Option<Seen>> {
         let name: Option<Vec<u8>> = self
             .conn
@@ -341,7 +341,7 @@ impl Audit<'_> {
             let (n, recorded, hash) = (cells.int(0)?, cells.u64(2)?, cells.hash(3)?);
             let stream = stream_of(cells.blob(1)?)?;
             self.go_on(self.report.streams)?;
-            // The system stream is there from the start; it counts once something is in it.
+            // The system stream always exists; it counts once it has an event.
             if n != 1 || recorded > 0 {
                 self.report.streams += 1;
             }
@@ -362,7 +362,7 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// The index must list exactly the places that the table's rows name.
+    /// Checks that the index lists exactly the places that the table's rows name.
     fn index(&mut self, in_table: Sum) -> Outcome<()> {
         let mut all = self.conn.prepare(
             "SELECT stream, seq, global FROM events INDEXED BY events_by_stream
@@ -389,7 +389,7 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// The log must have what was acknowledged.
+    /// Checks that the log contains what was acknowledged.
     fn promises(&mut self, promises: &[Promise]) -> Outcome<()> {
         let mut end = self.conn.prepare("SELECT head_seq FROM streams WHERE name = ?1")?;
         for promise in witness::newest(promises) {
@@ -459,7 +459,7 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// Compares the heads that a checkpoint vouches for with the log; answers their digest.
+    /// Compares the heads that a checkpoint signed with the log and returns their digest.
     fn signed_heads(&mut self, number: u64, mut digest: Digest) -> Outcome<[u8; 32]> {
         let mut heads = self.conn.prepare_cached(
             "SELECT stream, seq, hash FROM checkpoint_heads WHERE checkpoint = ?1 ORDER BY stream",
@@ -480,7 +480,7 @@ impl Audit<'_> {
         Ok(digest.finish())
     }
 
-    /// Whether the log has this event with this hash, or retention says that it had.
+    /// Whether the log has this event with this hash, or retention recorded that it had.
     fn has(&self, name: &[u8], seq: u64, hash: &[u8; 32]) -> Outcome<bool> {
         let stored: Option<Vec<u8>> = self
             .conn
@@ -506,18 +506,19 @@ impl Audit<'_> {
     }
 }
 
-/// The runs of global numbers that retention explains, in ascending order.
+/// The runs of global numbers that retention removed, in ascending order.
 struct Explained<'s> {
     rows: Rows<'s>,
-    /// First and end (not included) of the run looked at; `None` after the last.
+    /// First number and end (exclusive) of the current run; `None` after the last one.
     run: Option<(u64, u64)>,
 }
 
 impl Explained<'_> {
-    /// The first number of `from..to` that nothing explains. Called with ascending ranges.
+    /// The first number of `from..to` that no record explains. Must be called with ascending
+    /// ranges.
     fn missing(&mut self, mut from: u64, to: u64) -> Outcome<Option<u64>> {
         if from > to {
-            // The order went backwards: no record explains that.
+            // The order went backwards, which no record explains.
             return Ok(Some(from));
         }
         while from < to {

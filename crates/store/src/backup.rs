@@ -1,10 +1,9 @@
-//! Copies of a store, out and back.
+//! Backs up and restores a store.
 //!
-//! A backup is the database file, consistent as of one moment, and beside it the bytes of the
-//! artifacts that it names, in `<backup>.artifacts`, if there are any. It does not contain the
-//! key that signs checkpoints: on another machine the audit reports the old checkpoints as
-//! signed by an unknown key, unless the key file is brought along or its public half is named in
-//! [`crate::Options::trusted_keys`].
+//! A backup is the database file, consistent as of one moment. If that names artifacts, their bytes
+//! are beside it in `<backup>.artifacts`. A backup does not contain the key that signs checkpoints:
+//! on another machine the audit reports the old checkpoints as signed by an unknown key, unless the
+//! key file is copied too or its public half is named in [`crate::Options::trusted_keys`].
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -22,12 +21,12 @@ use crate::files::{Header, Lock, check_owner, prepare_dir, read_header, sync_dir
 use crate::options::{beside, parent};
 use crate::schema::{inspect, open_reader};
 
-/// Pages copied between two looks at whether the store is being closed: 4 MB.
+/// Pages copied between two checks whether the store is being closed: 4 MB.
 const PAGES_PER_STEP: i32 = 1_024;
 
-/// Writes a consistent copy of `from` to `to`, which must not exist, and answers its bytes.
+/// Writes a consistent copy of `from` to `to`, which must not exist, and returns its size in bytes.
 ///
-/// The copy appears under its name only when it is whole and on disk.
+/// The copy gets its name only when it is complete and on disk.
 pub(crate) fn backup(
     from: &Path,
     to: &Path,
@@ -55,7 +54,7 @@ pub(crate) fn backup(
             .metadata()
             .map_err(|err| explain_io(&err, &part.path, "measuring the backup"))?
             .len();
-    // First: a backup that has its name is whole.
+    // The artifacts come first: a backup that has its name is complete.
     beside_it
         .publish(&artifacts)
         .map_err(|err| explain_io(&err, &artifacts, "naming the backup"))?;
@@ -70,7 +69,7 @@ pub(crate) fn backup(
     }
 }
 
-/// A file beside its later place, removed unless it is published.
+/// A temporary file beside its final place, removed unless it is published.
 #[derive(Debug)]
 struct PartFile {
     path: PathBuf,
@@ -94,14 +93,14 @@ impl PartFile {
         fs::File::open(&self.path)?.sync_all()
     }
 
-    /// Gives the file its name; fails when something has that name.
+    /// Gives the file its final name; fails if that name exists.
     fn publish_new(mut self, to: &Path) -> io::Result<()> {
         self.sync()?;
         let flags = rustix::fs::RenameFlags::NOREPLACE;
         let here = rustix::fs::CWD;
         match rustix::fs::renameat_with(here, &self.path, here, to, flags) {
             Ok(()) => {}
-            // Some file systems have no such rename; a link also refuses to replace.
+            // Some file systems lack this rename; a hard link also refuses to replace a file.
             Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
                 fs::hard_link(&self.path, to)?;
                 fs::remove_file(&self.path)?;
@@ -112,7 +111,7 @@ impl PartFile {
         sync_dir(parent(to))
     }
 
-    /// Gives the file its name, whatever has it now.
+    /// Gives the file its final name and replaces an existing file.
     fn publish_over(mut self, to: &Path) -> io::Result<()> {
         self.sync()?;
         fs::rename(&self.path, to)?;
@@ -130,7 +129,7 @@ impl Drop for PartFile {
     }
 }
 
-/// A directory beside its later place, removed unless it is published.
+/// A temporary directory beside its final place, removed unless it is published.
 #[derive(Debug)]
 struct PartDir(PathBuf);
 
@@ -141,7 +140,7 @@ impl PartDir {
         Self(path)
     }
 
-    /// Gives it its name, if anything was put into it.
+    /// Gives the directory its final name, if it contains anything.
     fn publish(self, to: &Path) -> io::Result<()> {
         match fs::rename(&self.0, to) {
             Ok(()) => sync_dir(parent(to)),
@@ -157,8 +156,8 @@ impl Drop for PartDir {
     }
 }
 
-/// Copies page by page, and lets `more` read what else belongs to the same moment. The read transaction stays open all the while: without it, every
-/// commit that comes between two steps would make SQLite begin again.
+/// Copies page by page, and lets `more` read other data of the same moment. The read transaction
+/// stays open meanwhile: without it, every commit between two steps would make SQLite start again.
 fn copy<T>(
     from: &Path,
     to: &Path,
@@ -172,7 +171,7 @@ fn copy<T>(
             to,
             OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
         )?;
-        // The copy counts only when it is whole, and then it is synced once.
+        // Only the complete copy counts, so it is synced once at the end.
         target.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")?;
         let backup = Backup::new(&source, &mut target)?;
         loop {
@@ -182,7 +181,8 @@ fn copy<T>(
             match backup.step(PAGES_PER_STEP)? {
                 StepResult::Done => return more(&source),
                 StepResult::More => {}
-                // Nobody else has these files open; wait for the next time slice.
+                // No other process has these files open, so waiting for the next time slice is
+                // enough.
                 _ => std::thread::yield_now(),
             }
         }
@@ -190,26 +190,26 @@ fn copy<T>(
     run().map_err(|fault| fault.explain(to, "writing the copy"))
 }
 
-/// Whether [`restore`] may replace a store that is there.
+/// Whether [`restore`] may replace an existing store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replace {
-    /// Refuse when there is one.
+    /// Refuse if there is one.
     Never,
-    /// Keep the old one aside and answer where.
+    /// Rename the old one and return its new path.
     KeepAside,
 }
 
-/// Makes the backup `from` the store at `to`, and answers where the old store was put.
+/// Makes the backup `from` the store at `to`, and returns the new path of the old store.
 ///
-/// The backup is checked first: its schema, its pages and its indexes. The old files stay
-/// beside the new ones, as `<name>.old-<n>`. A store that a process has open is never replaced,
-/// whatever `replace` says: that process would go on writing into the file put aside.
+/// The backup's schema, pages and indexes are checked first. The old files stay beside the new
+/// ones, as `<name>.old-<n>`. A store that a process has open is never replaced, whatever `replace`
+/// is: that process would continue to write into the renamed file.
 ///
 /// # Errors
 ///
-/// [`StoreError::Locked`] when a process has `to` open, [`StoreError::Conflict`] when a store
-/// is there and may not be replaced, [`StoreError::TooNew`] and [`StoreError::Corrupt`] about
-/// the backup. Nothing has changed then.
+/// [`StoreError::Locked`] if a process has `to` open, [`StoreError::Conflict`] if a store exists
+/// and may not be replaced, [`StoreError::TooNew`] and [`StoreError::Corrupt`] if the backup is
+/// unusable. Nothing has changed then.
 pub fn restore(from: &Path, to: &Path, replace: Replace) -> Result<Option<PathBuf>, StoreError> {
     if from.symlink_metadata().is_err() {
         return Err(StoreError::NotFound { what: format!("the backup {}", from.display()) });
@@ -237,7 +237,7 @@ pub fn restore(from: &Path, to: &Path, replace: Replace) -> Result<Option<PathBu
     let beside_it = PartDir::new(to);
     artifacts::copy_all(&kept, &beside_it.0)
         .map_err(|err| explain_io(&err, &kept, "copying the backup's artifacts"))?;
-    // Also where the database alone is gone: a log of another one must not be taken for this one's.
+    // Done even if only the database is missing: the new store must not use another store's log.
     let aside = put_aside(to).map_err(|err| explain_io(&err, to, "putting the old store aside"))?;
     beside_it
         .publish(&artifacts)
@@ -259,12 +259,11 @@ fn check_pages(path: &Path) -> Result<(), StoreError> {
     Err(StoreError::Corrupt { path: path.to_owned(), detail: found })
 }
 
-/// The ends of their names. The log first: a database without its log would be a different state.
-/// Last what says that there was one: a restore that is cut off before its end is noticed.
+/// The suffixes of a store's files. The log is first, because a database without its log has
+/// another state. The witness is last, because it reveals an unfinished restore.
 const FILES: [&str; 5] = ["-wal", "-shm", ".artifacts", "", ".witness"];
 
-/// Renames what is there of a store: the database and the files beside it, which belong to it by
-/// their names.
+/// Renames the existing files of a store: the database and the files that are named after it.
 fn put_aside(path: &Path) -> io::Result<Option<PathBuf>> {
     let aside = (1_u32..)
         .map(|n| beside(path, &format!(".old-{n}")))

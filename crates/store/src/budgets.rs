@@ -1,7 +1,8 @@
-//! Budgets at rest: limits, windows, open reservations, calls, and daily sums of what they cost.
+//! The tables of budgets: limits, windows, open reservations, calls, and daily sums of their cost.
 //!
-//! A window is one row that is added to; a call adds to the daily sums of its colony, agent,
-//! model and session, or of its caller where it has no session, once for all calls of a commit. Nothing here reads all calls.
+//! A window is one row that is added to. A call is added to the daily sums of its colony, agent,
+//! model and session, or of its caller if it has no session, once for all calls of a commit. No
+//! function here reads all calls.
 
 use std::collections::HashMap;
 
@@ -23,7 +24,7 @@ use crate::read::rows::{Cells, blob, int, opt_blob};
 use crate::redact::Redactor;
 use crate::writer::apply::taken;
 
-/// A [`BudgetChange`] with its JSON written.
+/// A [`BudgetChange`] whose JSON is already written.
 #[derive(Debug)]
 pub(crate) enum Write {
     LimitPut { id: LimitId, body: String },
@@ -36,7 +37,7 @@ pub(crate) enum Write {
     SpendAdd(Box<Spent>),
 }
 
-/// What calls add to one daily sum.
+/// The amounts that calls add to one daily sum.
 #[derive(Debug)]
 pub(crate) struct Spent {
     dim: &'static str,
@@ -49,11 +50,12 @@ pub(crate) struct Spent {
     usage: Usage,
 }
 
-/// What the calls of one commit add to the daily sums: one row for each sum, however many calls.
+/// The amounts that the calls of one commit add to the daily sums: one row for each sum, however
+/// many calls there are.
 #[derive(Debug, Default)]
 pub(crate) struct Sums(HashMap<(i32, Of), Spent>);
 
-/// What a daily sum is of.
+/// The subject of a daily sum.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Of {
     Colony(ColonyId),
@@ -64,7 +66,7 @@ enum Of {
 }
 
 impl Of {
-    /// Its two columns.
+    /// The values of its two columns.
     fn named(&self) -> (&'static str, String) {
         match self {
             Self::Colony(id) => ("colony", id.to_string()),
@@ -77,11 +79,11 @@ impl Of {
 }
 
 impl Sums {
-    /// Notes a call that is inserted.
+    /// Adds a call that is inserted.
     pub(crate) fn note(&mut self, write: &Write) {
         let Write::CallInsert(call) = write else { return };
         let day = period::day_of(call.started_at);
-        // Of a call in a session's name it is the session that says whose it is.
+        // For a call of a session, the session determines the owner.
         let key = call.session.is_none().then(|| Of::Key(call.caller.clone()));
         let all = [
             Of::Colony(call.colony),
@@ -114,7 +116,7 @@ impl Sums {
     }
 }
 
-/// Masks secrets; answers about how many bytes the change holds.
+/// Masks secrets; also returns about how many bytes the change has.
 pub(crate) fn prepare(change: BudgetChange, redactor: &Redactor) -> (Write, usize) {
     fn body(plain: Result<Value, serde_json::Error>, redactor: &Redactor) -> String {
         let mut value = plain.expect("plain data has a JSON form");
@@ -133,7 +135,7 @@ pub(crate) fn prepare(change: BudgetChange, redactor: &Redactor) -> (Write, usiz
             (Write::WindowsDelete { scope, period }, 0)
         }
         BudgetChange::ReservationPut(mut reservation) => {
-            // The texts in it; all else are ids and numbers.
+            // Only these are texts; all other fields are ids and numbers.
             let ask = &mut reservation.ask;
             for text in [&mut ask.caller, &mut ask.provider, &mut ask.model] {
                 redactor.text(text);
@@ -159,7 +161,7 @@ pub(crate) fn prepare(change: BudgetChange, redactor: &Redactor) -> (Write, usiz
     }
 }
 
-/// Applies a change in the transaction under way.
+/// Applies a change in the current transaction.
 pub(crate) fn apply(conn: &Connection, change: &Write) -> Outcome<()> {
     match change {
         Write::LimitPut { id, body } => {
@@ -223,7 +225,7 @@ fn window_move(conn: &Connection, moved: &Windowed) -> Outcome<()> {
     Ok(())
 }
 
-/// Small enough that no sum of two leaves SQLite's integers.
+/// Caps an amount so that the sum of two fits SQLite's integers.
 fn capped(amount: u64) -> i64 {
     int(amount.min(CAP))
 }
@@ -392,7 +394,7 @@ fn sum_of(
     Ok(all)
 }
 
-/// Sessions that exist for a record, or for one that it owns, and all that they started.
+/// The sessions that exist for a record or for one that it owns, and all that they started.
 fn owned(conn: &Connection, record: RecordId) -> Outcome<Vec<SessionId>> {
     many(
         conn,
@@ -410,7 +412,7 @@ fn owned(conn: &Connection, record: RecordId) -> Outcome<Vec<SessionId>> {
     )
 }
 
-/// A session and all that it started, and those again.
+/// A session and all its descendants.
 fn family(conn: &Connection, session: SessionId) -> Outcome<Vec<SessionId>> {
     many(
         conn,
@@ -452,7 +454,7 @@ pub(crate) fn costs(conn: &Connection, query: CostQuery) -> Outcome<Vec<CostRow>
     })
 }
 
-/// A row of sums, from its second column on.
+/// A row of sums, read from its second column on.
 fn cost(cells: &Cells<'_>, key: String) -> Outcome<CostRow> {
     Ok(CostRow {
         key,
@@ -466,7 +468,7 @@ fn cost(cells: &Cells<'_>, key: String) -> Outcome<CostRow> {
 
 pub(crate) fn session_costs(conn: &Connection, ids: &[SessionId]) -> Outcome<Vec<CostRow>> {
     let ids: Vec<String> = ids.iter().map(SessionId::to_string).collect();
-    // A look at the key for each: no session has more than some days.
+    // Each row needs a key lookup; a session has only a few days.
     let sql = "SELECT spend.key, sum(microusd), sum(calls), sum(unpriced), sum(input_tokens),
          sum(output_tokens), sum(cached_input_tokens), sum(cache_write_tokens),
          sum(reasoning_tokens), sum(at_most)

@@ -1,4 +1,4 @@
-//! From the driver's errors to the port's: one place that knows SQLite's codes.
+//! Converts the driver's errors to the port's. Only this module knows SQLite's error codes.
 
 use std::io;
 use std::path::Path;
@@ -8,16 +8,16 @@ use overmind_core::store::StoreError;
 use rusqlite::ErrorCode;
 use rusqlite::ffi;
 
-/// What can go wrong inside, before the file's path is added.
+/// An internal error, before the file's path is added.
 #[derive(Debug)]
 pub(crate) enum Fault {
     Sql(rusqlite::Error),
-    /// A stored value cannot be what it should be.
+    /// A stored value is invalid.
     Row {
         at: String,
         why: String,
     },
-    /// Already in the port's words.
+    /// The error is already the port's.
     Refused(StoreError),
 }
 
@@ -35,14 +35,14 @@ impl From<StoreError> for Fault {
     }
 }
 
-/// How far a fault reaches.
+/// How much an error affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// One commit is at fault; the others of its group are not touched.
+    /// Only this commit failed; the others of its group are not affected.
     Commit,
-    /// The transaction is lost, with every commit in it. The store goes on.
+    /// The transaction is lost, with every commit in it. The store continues.
     Group,
-    /// What the disk holds is no longer known. The writer must end.
+    /// The state of the disk is unknown. The writer must end.
     Store,
 }
 
@@ -51,7 +51,7 @@ impl Fault {
         Self::Refused(StoreError::Conflict { what, guard: None })
     }
 
-    /// The conflict that it is, if it is one, of the guard at this place.
+    /// Sets the index of the guard in the error, if it is a conflict.
     pub(crate) fn of_guard(mut self, at: u32) -> Self {
         if let Self::Refused(StoreError::Conflict { guard, .. }) = &mut self {
             *guard = Some(at);
@@ -68,12 +68,12 @@ impl Fault {
             Self::Refused(_) => Reach::Commit,
             Self::Row { .. } => Reach::Commit,
             Self::Sql(rusqlite::Error::SqliteFailure(err, _)) => reach_of(*err),
-            // The rest are mistakes in binding or reading one statement's values.
+            // All others are mistakes in binding or reading one statement's values.
             Self::Sql(_) => Reach::Commit,
         }
     }
 
-    /// A uniqueness rule said no.
+    /// Whether a uniqueness rule was violated.
     pub(crate) fn is_taken(&self) -> bool {
         matches!(
             self.extended(),
@@ -81,12 +81,12 @@ impl Fault {
         )
     }
 
-    /// A reference points at nothing.
+    /// Whether a reference has no target.
     pub(crate) fn is_dangling(&self) -> bool {
         self.extended() == Some(ffi::SQLITE_CONSTRAINT_FOREIGNKEY)
     }
 
-    /// A process was killed in a transaction; only a connection that may write can undo it.
+    /// Whether a killed process left a transaction; only a writable connection can undo it.
     pub(crate) fn is_hot_journal(&self) -> bool {
         self.extended() == Some(ffi::SQLITE_READONLY_ROLLBACK)
     }
@@ -98,7 +98,7 @@ impl Fault {
         }
     }
 
-    /// In the port's words. `attempt` says what was being done: "reading the session".
+    /// Converts to the port's error. `attempt` names the operation: "reading the session".
     pub(crate) fn explain(self, path: &Path, attempt: &str) -> StoreError {
         match self {
             Self::Refused(err) => err,
@@ -112,8 +112,8 @@ impl Fault {
 
 fn reach_of(err: ffi::Error) -> Reach {
     match err.extended_code {
-        // After a failed fsync the kernel may have dropped the pages and forgotten the error:
-        // nothing later may count on what was written before.
+        // After a failed fsync the kernel may have dropped the pages and cleared the error, so
+        // nothing written before can be relied on.
         ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC => return Reach::Store,
         _ => {}
     }
@@ -132,7 +132,7 @@ fn explain_sql(err: &rusqlite::Error, path: &Path, attempt: &str) -> StoreError 
     let detail = format!("{attempt}: {err}");
     match err {
         rusqlite::Error::SqliteFailure(code, _) => match (code.code, code.extended_code) {
-            // The shared-memory file could not grow: a full disk by another name.
+            // The shared-memory file could not grow, which also means that the disk is full.
             (ErrorCode::DiskFull, _) | (_, ffi::SQLITE_IOERR_SHMSIZE) => {
                 StoreError::Full { path, detail }
             }
@@ -161,7 +161,7 @@ fn explain_sql(err: &rusqlite::Error, path: &Path, attempt: &str) -> StoreError 
     }
 }
 
-/// An error of the file system in the port's words.
+/// Converts an error of the file system to the port's.
 pub(crate) fn explain_io(err: &io::Error, path: &Path, attempt: &str) -> StoreError {
     let path = path.to_owned();
     let detail = format!("{attempt}: {err}");
@@ -182,7 +182,7 @@ pub(crate) fn explain_io(err: &io::Error, path: &Path, attempt: &str) -> StoreEr
     }
 }
 
-/// The store was closed in the regular way.
+/// The error for a store that was closed normally.
 pub(crate) fn closed() -> StoreError {
     StoreError::Closed { detail: "it was asked to close".into() }
 }

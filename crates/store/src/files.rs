@@ -1,4 +1,4 @@
-//! The files of a store: who owns them, who holds them, and what is looked at before SQLite is.
+//! The files of a store: their owner, the lock, and checks before SQLite opens them.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -13,11 +13,11 @@ use rustix::process::{Pid, test_kill_process};
 use crate::error::explain_io;
 use crate::options::{beside, parent};
 
-/// Makes the directory of `path` (0700) when only its last part is missing.
+/// Makes the directory of `path` (0700) if only its last part is missing.
 ///
 /// # Errors
 ///
-/// Also when more than the last part is missing: a mistyped path must not grow a tree.
+/// Fails also if more than the last part is missing, so that a mistyped path creates no tree.
 pub(crate) fn prepare_dir(path: &Path) -> Result<(), StoreError> {
     let dir = parent(path);
     match DirBuilder::new().mode(0o700).create(dir) {
@@ -45,8 +45,8 @@ pub(crate) fn prepare_dir(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// A database file that exists must belong to who runs this process: otherwise the files that
-/// SQLite makes beside it would lock its owner out.
+/// Checks that an existing database file belongs to the user of this process: otherwise the files
+/// that SQLite makes beside it would lock its owner out.
 pub(crate) fn check_owner(path: &Path) -> Result<(), StoreError> {
     let owner = match path.metadata() {
         Ok(found) => found.uid(),
@@ -63,8 +63,8 @@ pub(crate) fn check_owner(path: &Path) -> Result<(), StoreError> {
     })
 }
 
-/// Creates an empty database file with mode 0600, which SQLite then gives to the files beside
-/// it; does nothing when there is one.
+/// Creates an empty database file with mode 0600, which SQLite then applies to the files beside it.
+/// Does nothing if there is one.
 pub(crate) fn ensure_file(path: &Path) -> Result<(), StoreError> {
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
         // Its name is durable with the first commit: SQLite syncs the directory for the log.
@@ -74,15 +74,15 @@ pub(crate) fn ensure_file(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// What the first bytes of a file say.
+/// The result of reading the first bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Header {
-    /// No file, or an empty one: a store may be made here.
+    /// There is no file or an empty one, so a store may be made here.
     Fresh,
     Sqlite,
 }
 
-/// Looks at the file without SQLite, which would answer only at the first query.
+/// Reads the header without SQLite, which would report an error only at the first query.
 pub(crate) fn read_header(path: &Path) -> Result<Header, StoreError> {
     let mut file = match File::open(path) {
         Ok(file) => file,
@@ -106,18 +106,18 @@ pub(crate) fn read_header(path: &Path) -> Result<Header, StoreError> {
     })
 }
 
-/// How long a lock of nobody alive is waited for.
+/// How long to wait for a lock whose holder is dead.
 const LAST_BREATH: Duration = Duration::from_secs(2);
 
-/// Held for as long as a process owns a store. The kernel lets go of it when the process ends,
-/// however it ends; the file stays, since removing it would race with the next owner.
+/// The lock that a process holds while it owns a store. The kernel releases it however the process
+/// ends. The file is never removed, because that would race with the next owner.
 #[derive(Debug)]
 pub(crate) struct Lock(#[expect(dead_code, reason = "held, not read")] File);
 
 impl Lock {
     /// # Errors
     ///
-    /// [`StoreError::Locked`] naming the process that holds the store.
+    /// [`StoreError::Locked`] names the process that holds the store.
     pub(crate) fn take(path: &Path) -> Result<Self, StoreError> {
         let lock = beside(path, ".lock");
         let mut file = OpenOptions::new()
@@ -134,8 +134,8 @@ impl Lock {
                 Ok(()) => break,
                 Err(TryLockError::WouldBlock) => {
                     let holder = noted(&mut file);
-                    // A child that a killed process was just starting holds a copy of the lock
-                    // until it executes its own program.
+                    // A killed process may have been starting a child. The child holds a copy of
+                    // the lock until it executes its own program.
                     if !holder.is_some_and(is_alive) && began.elapsed() < LAST_BREATH {
                         std::thread::sleep(Duration::from_millis(2));
                         continue;
@@ -159,7 +159,7 @@ impl Lock {
             file.rewind()?;
             write!(file, "{}", std::process::id())
         };
-        // The lock holds without its note; only the message of the next one would be poorer.
+        // The lock works without the note; only another process's error message would say less.
         if let Err(err) = note() {
             tracing::debug!(error = %err, "the lock file does not name this process");
         }
@@ -167,7 +167,7 @@ impl Lock {
     }
 }
 
-/// The process that the lock file names. What stands there may be garbage.
+/// The process that the lock file names; its content may be garbage.
 fn noted(file: &mut File) -> Option<Pid> {
     let mut holder = String::new();
     file.rewind().ok()?;
@@ -176,7 +176,7 @@ fn noted(file: &mut File) -> Option<Pid> {
 }
 
 fn is_alive(pid: Pid) -> bool {
-    // Refused means that it is somebody else's process, and alive.
+    // "Refused" means that the process belongs to another user and is alive.
     test_kill_process(pid) != Err(Errno::SRCH)
 }
 
@@ -185,16 +185,16 @@ pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Which file is at a path now.
+/// Identifies the file that is at a path now.
 pub(crate) fn id_of(path: &Path) -> Option<(u64, u64)> {
     path.metadata().ok().map(|found| (found.dev(), found.ino()))
 }
 
-/// Free space below which the disk counts as full: about what the next commits take.
+/// The free space below which the disk counts as full: about what the next commits need.
 const LITTLE: u64 = 4 << 20;
 
-/// What is wrong with the files of an open store: its write-ahead log, which was `log` at the start, is
-/// another one or gone, or the disk is full.
+/// Describes a problem with the files of an open store: the write-ahead log, which was `log` at the
+/// start, was replaced or removed, or the disk is full.
 pub(crate) fn trouble(path: &Path, log: Option<(u64, u64)>) -> Option<String> {
     let place = beside(path, "-wal");
     if id_of(&place) != log {
@@ -207,10 +207,10 @@ pub(crate) fn trouble(path: &Path, log: Option<(u64, u64)>) -> Option<String> {
     no_room(path)
 }
 
-/// What is wrong with the disk that `path` is on.
+/// Describes a problem with the disk of `path`.
 fn no_room(path: &Path) -> Option<String> {
     let found = rustix::fs::statvfs(parent(path)).ok()?;
-    // Root may use what is kept for it.
+    // Root may use the reserved space.
     let root = rustix::process::geteuid().is_root();
     let blocks = if root { found.f_bfree } else { found.f_bavail };
     let free = blocks.saturating_mul(found.f_frsize);
