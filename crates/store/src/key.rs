@@ -16,7 +16,8 @@ use crate::options::{beside, parent};
 pub(crate) struct SigningKey {
     pair: Ed25519KeyPair,
     public: [u8; 32],
-    /// For what only this store checks, and often: a signature takes a hundred times as long.
+    /// A derived key for checks that only this store makes, and often: a signature takes a hundred
+    /// times as long.
     witness: [u8; 32],
 }
 
@@ -27,12 +28,12 @@ impl std::fmt::Debug for SigningKey {
 }
 
 impl SigningKey {
-    /// Reads the key at `path`, or makes one there when there is none.
+    /// Reads the key at `path`, or makes one if there is none.
     ///
     /// # Errors
     ///
-    /// When others than its owner can read the file, when it is no key, or when it can be
-    /// neither read nor made.
+    /// Fails if other users can read the file, if it is no key, or if it can neither be read nor
+    /// made.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         match File::open(path) {
             Ok(file) => Self::read(file, path),
@@ -73,7 +74,7 @@ impl SigningKey {
         Some(Self { pair, public, witness })
     }
 
-    /// Written whole beside its place and then renamed, so that a crash leaves no half a key.
+    /// Writes the key to a temporary file and renames it, so that a crash leaves no partial key.
     fn make(path: &Path) -> Result<Self, StoreError> {
         let document =
             Ed25519KeyPair::generate_pkcs8(&ring::rand::SystemRandom::new()).map_err(|_| {
@@ -110,8 +111,8 @@ impl SigningKey {
         &self.witness
     }
 
-    /// Signs the digest of an attestation. What is signed is not the digest alone, so that
-    /// whoever may ask for this cannot get a checkpoint signed.
+    /// Signs the digest of an attestation. A prefix is signed with it, so that a caller cannot get
+    /// a checkpoint signed this way.
     pub(crate) fn sign_attestation(&self, digest: &[u8; 32]) -> Vec<u8> {
         self.pair.sign(&attestation_message(digest)).as_ref().to_vec()
     }

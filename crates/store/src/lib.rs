@@ -5,16 +5,16 @@
 //! queued ([`redact`], called from `prepare`); `audit` checks what is at rest; [`restore`]
 //! brings a backup back.
 //!
-//! What is acknowledged is on disk: every group ends with an fsync (`synchronous = FULL`). What
-//! is refused left no trace. The store belongs to one process at a time, by a lock file. A store
-//! that lost what was acknowledged is not opened without a word: see [`OnLoss`].
+//! An acknowledged commit is on disk: every group ends with an fsync (`synchronous = FULL`). A
+//! refused commit leaves no trace. A lock file gives the store to one process at a time. A store
+//! that lost acknowledged data is not opened silently: see [`OnLoss`].
 //!
-//! No business rule lives here: the store knows what a session row is, not when it may change.
-//! Guards and uniqueness are the only reasons for which it refuses a commit that fits the disk.
+//! The store contains no business rules: it knows what a session row is, not when it may change.
+//! Guards and uniqueness are the only reasons to refuse a commit that fits on the disk.
 //!
-//! Limits: lists answer at most 1,000 rows and 10,000 events at once, whatever was asked for;
-//! counters beyond 2⁶³−1 are written as that; the file does not shrink after retention, its
-//! space is used again.
+//! Limits: lists return at most 1,000 rows and 10,000 events at once, whatever limit was requested;
+//! counters beyond 2⁶³−1 are stored as that; the file does not shrink after retention, but its
+//! space is reused.
 
 mod artifacts;
 mod attestations;

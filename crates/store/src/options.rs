@@ -1,42 +1,42 @@
-//! How a store is opened.
+//! The options for opening a store.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use overmind_core::time::Timestamp;
 
-/// What becomes of a store that has less than was acknowledged: its write-ahead log was damaged or
-/// removed, or an older file stands in its place.
+/// What happens if a store has less data than was acknowledged, because its write-ahead log was
+/// damaged or removed, or an older file replaced it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnLoss {
-    /// It is not opened, and stays as it is: [`overmind_core::store::StoreError::Lost`].
+    /// The store is not opened or changed: [`overmind_core::store::StoreError::Lost`].
     Refuse,
-    /// It is opened, to be read and audited; all commits are refused.
+    /// The store is opened for reading and auditing; all commits are refused.
     ReadOnly,
-    /// It goes on from what is there, after an event of kind `store.loss_accepted` that says what
-    /// is gone.
+    /// The store continues with the data it has, after an event of kind `store.loss_accepted` that
+    /// describes the loss.
     Accept { now: Timestamp },
 }
 
 /// How [`crate::Sqlite::open`] opens a store. [`Options::new`] gives the usual values.
 #[derive(Clone)]
 pub struct Options {
-    /// The database file. Its directory is made (0700) when only that last part is missing.
+    /// The database file. Its directory is made (0700) if only that last part is missing.
     pub path: PathBuf,
-    /// Secrets to mask wherever they would be written; see [`crate::redact`].
+    /// Secrets to mask in everything that is written; see [`crate::redact`].
     pub secrets: Vec<String>,
-    /// The private key that signs checkpoints, made (0600) at the first open. `None`:
+    /// The private key that signs checkpoints, made (0600) at the first open. `None` means
     /// `checkpoint.key` beside the database.
     pub key_path: Option<PathBuf>,
-    /// Public keys whose checkpoints `audit` accepts besides the own key's: those of machines
-    /// that this store was restored from.
+    /// Further public keys whose checkpoints `audit` accepts: those of machines from which this
+    /// store was restored.
     pub trusted_keys: Vec<[u8; 32]>,
-    /// Connections that read, each with a thread of its own, 1..=64.
+    /// The number of reading connections, each with its own thread: 1 to 64.
     pub readers: usize,
-    /// A checkpoint is signed when this many events stand after the last one; at least 1.
+    /// A checkpoint is signed once this many events follow the last one; at least 1.
     pub checkpoint_every: u64,
-    /// Largest size of the database file; beyond it commits fail as if the disk were full.
-    /// The write-ahead log beside it is not counted.
+    /// Largest size of the database file in bytes; beyond it commits fail as if the disk were full.
+    /// The write-ahead log is not counted.
     pub max_bytes: Option<u64>,
     pub on_loss: OnLoss,
 }
@@ -55,12 +55,12 @@ impl Options {
         }
     }
 
-    /// Adds a secret to mask. See [`crate::Sqlite::learn_secret`] for those that come later.
+    /// Adds a secret to mask. [`crate::Sqlite::learn_secret`] adds further ones later.
     pub fn add_secret(&mut self, secret: impl Into<String>) {
         self.secrets.push(secret.into());
     }
 
-    /// Where the signing key lies.
+    /// The path of the signing key.
     pub fn key_file(&self) -> PathBuf {
         match &self.key_path {
             Some(path) => path.clone(),
@@ -84,7 +84,7 @@ impl fmt::Debug for Options {
     }
 }
 
-/// The directory that holds `path`; `.` for a bare name.
+/// The directory of `path`; `.` for a bare name.
 pub(crate) fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

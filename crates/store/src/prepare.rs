@@ -1,7 +1,7 @@
-//! What a caller does before its commit is queued: mask secrets, write JSON, count bytes.
+//! The work on a commit before it is queued: mask secrets, write JSON, count bytes.
 //!
-//! It happens on the caller's thread, so that the writer, of which there is one, only hashes
-//! and binds. Everything that is written passes through [`prepare`]: it is the one choke point.
+//! It happens on the caller's thread, so that the single writer only hashes and binds values.
+//! Everything that is written passes through [`prepare`].
 
 use overmind_core::agent::Agent;
 use overmind_core::artifact::{Artifact, ArtifactName};
@@ -23,13 +23,13 @@ use crate::records;
 use crate::redact::Redactor;
 use crate::vault::{self, VaultWrite};
 
-/// A commit with nothing left to do but to be written.
+/// A commit that is ready to be written.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) guards: Vec<Guard>,
     pub(crate) events: Vec<Event>,
     pub(crate) changes: Vec<Write>,
-    /// About how much memory it holds.
+    /// About how many bytes of memory it uses.
     pub(crate) bytes: usize,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Event {
     pub(crate) payload: String,
 }
 
-/// A [`Change`] with its JSON written.
+/// A [`Change`] whose JSON is already written.
 #[derive(Debug)]
 pub(crate) enum Write {
     AgentPut {
@@ -55,12 +55,12 @@ pub(crate) enum Write {
         input: String,
         output: Option<String>,
     },
-    /// The details are in `details`, as they are written; the item's own are empty.
+    /// `details` holds the details as JSON; the field in the item is empty.
     InboxPut {
         item: Box<InboxItem>,
         details: String,
     },
-    /// The embedding is in `vector`, as it is written; the item's own is empty.
+    /// `vector` holds the embedding as bytes; the field in the item is empty.
     MemoryInsert {
         item: Box<MemoryItem>,
         metadata: String,
@@ -101,7 +101,7 @@ pub(crate) enum Write {
     Vault(VaultWrite),
     Record(records::Write),
     Budget(Box<crate::budgets::Write>),
-    /// The value is in `value`, as it is written; the entry's own is empty.
+    /// `value` holds the value as JSON; the field in the entry is empty.
     BoardPut {
         entry: Box<BoardEntry>,
         value: String,
@@ -110,7 +110,7 @@ pub(crate) enum Write {
         colony: ColonyId,
         key: Key,
     },
-    /// The payload is in `payload`, as it is written; the letter's own is empty.
+    /// `payload` holds the payload as JSON; the field in the message is empty.
     LetterInsert {
         letter: Box<Letter>,
         payload: String,
@@ -150,7 +150,8 @@ pub(crate) struct Session {
     pub(crate) room: Option<String>,
 }
 
-/// The name under which an answer is remembered. Lengths keep `("a", "bc")` from `("ab", "c")`.
+/// The key under which an answer is remembered. Lengths are hashed too, so `("a", "bc")` and
+/// `("ab", "c")` differ.
 pub(crate) fn idempotency_id(scope: &str, key: &str) -> [u8; 32] {
     let mut hash = blake3::Hasher::new();
     hash.update(&(scope.len() as u64).to_be_bytes()).update(scope.as_bytes());
@@ -160,10 +161,10 @@ pub(crate) fn idempotency_id(scope: &str, key: &str) -> [u8; 32] {
 
 /// # Errors
 ///
-/// [`StoreError::Other`] when an agent cannot be written as JSON, when a name holds a secret, and
-/// when records have more or fewer changes than events.
+/// [`StoreError::Other`] if an agent cannot be written as JSON, if a name contains a secret, or if
+/// records have more or fewer changes than events.
 pub(crate) fn prepare(commit: Commit, redactor: &Redactor) -> Result<Prepared, StoreError> {
-    // Fixed parts of rows and events; a guess is enough for a bound.
+    // Rows and events have a fixed part; an estimate is enough for a bound.
     let mut bytes = 64 * commit.guards.len();
     let mut events = Vec::with_capacity(commit.events.len());
     for event in commit.events {
@@ -199,7 +200,7 @@ pub(crate) fn prepare_event(event: NewEvent, redactor: &Redactor) -> Event {
     Event { stream, kind, ts, payload: json_text(&payload) }
 }
 
-/// A value as JSON; quicker than its `Display`, which goes through a formatter piece by piece.
+/// Writes a value as JSON. It is faster than `Display`, which uses a formatter for each piece.
 pub(crate) fn json_text(value: &Value) -> String {
     serde_json::to_string(value).expect("a value is JSON")
 }
@@ -269,8 +270,8 @@ fn prepare_change(change: Change, redactor: &Redactor) -> Result<(Write, usize),
         Change::AttestationPut(attested) => {
             let digest = attested.digest.clone();
             let at = attested.attestation.at;
-            // A record in which something is masked is not the one that was signed, and whoever
-            // verifies it is told so; the secret matters more.
+            // A record with a mask in it is no longer the one that was signed, and verification
+            // reports that. Hiding the secret is more important.
             let mut record = serde_json::to_value(&*attested).map_err(|err| StoreError::Other {
                 attempt: format!("writing attestation {digest} as JSON"),
                 detail: err.to_string(),
@@ -331,7 +332,7 @@ fn prepare_change(change: Change, redactor: &Redactor) -> Result<(Write, usize),
             let mut name = artifact.name.to_string();
             redactor.text(&mut name);
             if name != artifact.name.as_str() {
-                // Masked it would be another name, and the event would tell of a third.
+                // A masked name would be another name, and the event would differ from both.
                 return Err(StoreError::Other {
                     attempt: "keeping an artifact".into(),
                     detail: "its name holds a secret".into(),

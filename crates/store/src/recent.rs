@@ -1,11 +1,11 @@
-//! A bounded map that keeps what was used lately.
+//! A bounded map that keeps recently used entries.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Two generations: what is used moves to the young one; when that is full it becomes the old
-/// one, and what nobody used since is dropped. Holds at most twice `half` entries, and unlike a
-/// linked list it needs neither links nor `unsafe`.
+/// It has two generations. A used entry moves to the young one. When that is full, it becomes the
+/// old one, and entries that were not used since are dropped. The map holds at most twice `half`
+/// entries and, unlike a linked list, needs neither links nor `unsafe`.
 #[derive(Debug)]
 pub(crate) struct Recent<K, V> {
     young: HashMap<K, V>,

@@ -1,4 +1,4 @@
-//! What can be asked about the inbox.
+//! Queries of the inbox.
 
 use overmind_core::ids::{ColonyId, InboxId, SessionId};
 use overmind_core::inbox::{InboxCounts, InboxCursor, InboxFilter, InboxItem, InboxKind};
@@ -58,7 +58,7 @@ pub(crate) fn changes(
     after: u64,
     limit: u32,
 ) -> Outcome<Vec<InboxItem>> {
-    // The number that the page ends with; what shares it comes along.
+    // The number at which the page ends; all rows with that number are included.
     let last = one(
         conn,
         "SELECT max(changed) FROM
@@ -76,7 +76,7 @@ pub(crate) fn changes(
 }
 
 pub(crate) fn counts(conn: &Connection, colony: ColonyId) -> Outcome<(InboxCounts, u64)> {
-    // Both of one moment: every read of the pool is one transaction.
+    // Both are read at one moment: every read of the pool is one transaction.
     let found = many(
         conn,
         "SELECT kind, count(*) FROM inbox WHERE state = 'open' AND colony = ?1 GROUP BY kind",

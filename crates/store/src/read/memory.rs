@@ -1,8 +1,8 @@
-//! Finding memory items: by id, newest first, by vector. By words: [`super::words`].
+//! Finds memory items by id, by date and by vector. [`super::words`] searches by words.
 //!
-//! A search by vector is exact. Where the vectors fit [`crate::vectors`], their bounds say in
-//! which order the file is looked at and when to stop; where they do not, all vectors of the
-//! collection are read, one by one, and memory stays flat.
+//! A search by vector is exact. If the vectors fit into [`crate::vectors`], their bounds determine
+//! the order in which the file is read and when to stop. Otherwise all vectors of the collection
+//! are read one by one, with constant memory.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -19,7 +19,7 @@ use super::rows::{self, Cells, blob, floats, int};
 use crate::error::Outcome;
 use crate::vectors::{Bound, Key, Vectors, length};
 
-/// Vectors that are looked at before the rest of the bounds is put in order.
+/// The number of vectors that are checked before the remaining bounds are sorted.
 const FIRST_LOOK: usize = 512;
 
 const FROM: &str = "FROM memory_items m JOIN collections c ON c.n = m.collection
@@ -38,7 +38,7 @@ pub(crate) fn by_key(conn: &Connection, key: EffectId) -> Outcome<Option<MemoryI
     one(conn, &sql, [blob(key.as_u128())], rows::memory)
 }
 
-/// Judges single items by what a search may find.
+/// The filter of a search for single items.
 pub(super) struct Wanted<'a> {
     collection: i64,
     now: Timestamp,
@@ -58,12 +58,12 @@ impl<'a> Wanted<'a> {
         Self { collection, now: scope.now, history: scope.history, filter: &scope.filter, sql }
     }
 
-    /// The item with the row number `n`, if it is wanted.
+    /// The item with the row number `n`, if it passes the filter.
     pub(super) fn item(&self, conn: &Connection, n: i64) -> Outcome<Option<MemoryItem>> {
         let with = params![n, self.collection, self.now.as_micros(), self.history];
         let found = one(conn, &self.sql, with, |row| {
             if !self.filter.is_empty() {
-                // Before the text is read, which may be long.
+                // The metadata is checked before the text is read, which may be long.
                 let metadata = Cells::new(row, "memory_items").json(rows::MEMORY_METADATA)?;
                 if !self.filter.holds(&metadata) {
                     return Ok(None);
@@ -74,7 +74,7 @@ impl<'a> Wanted<'a> {
         Ok(found.flatten())
     }
 
-    /// The cosine of the item with the row number `n`, if it is wanted.
+    /// The cosine of the item with the row number `n`, if it passes the filter.
     fn cosine(&self, conn: &Connection, n: i64, query: &[f32]) -> Outcome<Option<f32>> {
         let sql = "SELECT v.vector, m.metadata FROM memory_vectors v
                JOIN memory_items m ON m.n = v.item
@@ -188,7 +188,7 @@ struct Near {
 }
 
 impl Ord for Near {
-    /// The greatest is the one to drop first: the farthest, of equals the oldest.
+    /// The greatest is dropped first: the farthest and, of equals, the oldest.
     fn cmp(&self, other: &Self) -> Ordering {
         other.cosine.total_cmp(&self.cosine).then(other.n.cmp(&self.n))
     }
@@ -208,7 +208,7 @@ impl PartialEq for Near {
 
 impl Eq for Near {}
 
-/// The best so far.
+/// The best items so far.
 struct Best {
     limit: usize,
     heap: BinaryHeap<Near>,
@@ -222,13 +222,13 @@ impl Best {
         }
     }
 
-    /// Whether an item with at most this cosine can still get in.
+    /// Whether an item whose cosine is at most `most` can still be among the best.
     fn admits(&self, most: f32) -> bool {
         self.heap.len() < self.limit || self.heap.peek().is_some_and(|worst| most >= worst.cosine)
     }
 }
 
-/// Items nearest to `vector` by cosine, best first.
+/// The items nearest to `vector` by cosine, best first.
 pub(crate) fn nearest(
     conn: &Connection,
     vectors: &Vectors,
@@ -241,7 +241,7 @@ pub(crate) fn nearest(
     let Some(collection) = number(conn, scope.colony, name)? else { return Ok(Vec::new()) };
     let long = length(vector.iter().copied());
     if long == 0.0 || !long.is_finite() {
-        // Without a direction nothing is near.
+        // A vector without a direction is near to nothing.
         return Ok(Vec::new());
     }
     let query: Vec<f32> = vector.iter().map(|part| part / long).collect();
@@ -254,7 +254,7 @@ pub(crate) fn nearest(
         None => one_by_one(conn, &wanted, &key, &query, &mut best)?,
     }
     let mut matches = Vec::with_capacity(best.heap.len());
-    // Ascending in this order means the best first.
+    // Ascending order means best first here.
     for near in best.heap.into_sorted_vec() {
         if let Some(item) = wanted.item(conn, near.n)? {
             matches.push(MemoryMatch { item, bm25: f64::from(near.cosine) });
@@ -263,7 +263,7 @@ pub(crate) fn nearest(
     Ok(matches)
 }
 
-/// Looks at vectors from the highest bound down, until no bound can change the answer.
+/// Checks vectors from the highest bound down, until no bound can change the result.
 fn by_bounds(
     conn: &Connection,
     wanted: &Wanted<'_>,
@@ -274,7 +274,7 @@ fn by_bounds(
     let mut rest = &mut bounds[..];
     let mut look = FIRST_LOOK.max(2 * best.limit);
     while !rest.is_empty() {
-        // Putting all in order would cost more than looking at those that matter.
+        // Sorting all bounds would cost more than checking those that matter.
         let high_first = |a: &Bound, b: &Bound| b.most.total_cmp(&a.most);
         let part = if look < rest.len() {
             rest.select_nth_unstable_by(look, high_first);
@@ -324,7 +324,7 @@ fn one_by_one(
     Ok(())
 }
 
-/// With a query of unit length; `None` for a vector without a direction.
+/// The cosine with a query of unit length; `None` for a vector without a direction.
 fn cosine(query: &[f32], stored: &[u8]) -> Option<f32> {
     let (mut dot, mut square) = (0.0_f32, 0.0_f32);
     for (ours, theirs) in query.iter().zip(floats(stored)) {

@@ -1,4 +1,4 @@
-//! What can be asked about the mesh: each answer is one range of an index.
+//! Queries of the mesh; each result is one range of an index.
 
 use overmind_core::ids::{AgentId, ColonyId, EffectId, LetterId, SessionId, SubscriptionId};
 use overmind_core::mesh::{
@@ -13,10 +13,11 @@ use super::queries::{MAX_PAGE, bounded, many, one};
 use super::rows::{Cells, blob, int};
 use crate::error::Outcome;
 
-/// Bytes of values after which a page ends.
+/// A page ends once its values have this many bytes.
 const PAGE_BYTES: usize = 4 << 20;
 
-/// Reads rows until there are no more, or until what the cell at `at` holds of them grows large.
+/// Reads rows until there are no more, or until their values in the cell at `at` exceed the page
+/// size.
 fn within<T>(
     conn: &Connection,
     sql: &str,
@@ -69,7 +70,7 @@ pub(crate) fn board_fetch(
     one(conn, &sql, params![blob(colony.as_u128()), key.as_str()], board)
 }
 
-/// The highest version of what was deleted in the key's bucket.
+/// The highest version of the deleted entries in the key's bucket.
 pub(crate) fn board_past(conn: &Connection, colony: ColonyId, key: &Key) -> Outcome<u64> {
     let sql = "SELECT version FROM board_past WHERE colony = ?1 AND bucket = ?2";
     let with = params![blob(colony.as_u128()), key.bucket()];
@@ -83,8 +84,8 @@ pub(crate) fn board_list(
     after: Option<&str>,
     limit: u32,
 ) -> Outcome<Vec<BoardEntry>> {
-    // A range of the index and no LIKE: nothing in a prefix is a wildcard. The last code point of
-    // Unicode, which no key has, stands above all that begins with the prefix.
+    // An index range is used instead of LIKE, so a prefix has no wildcards. The last code point of
+    // Unicode, which no key contains, sorts after everything that begins with the prefix.
     let end = format!("{prefix}\u{10FFFF}");
     let sql = format!(
         "SELECT {BOARD} FROM board

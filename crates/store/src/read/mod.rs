@@ -1,7 +1,7 @@
-//! Reading: connections of their own, in threads of their own.
+//! Reading, with separate connections on separate threads.
 //!
-//! In write-ahead mode a reader sees the last durable commit and never waits for the writer,
-//! nor the writer for it. Every answer is bounded by its caller's limit and by this module's.
+//! In write-ahead mode a reader sees the last durable commit, and reader and writer never wait for
+//! each other. Every result is limited by its caller and by this module.
 
 pub(crate) mod inbox;
 pub(crate) mod memory;

@@ -1,8 +1,8 @@
-//! A few threads that read, each with its connection.
+//! A pool of a few reading threads, each with its own connection.
 //!
-//! Threads of our own and not the runtime's blocking pool: their number is what bounds the
-//! memory and the file handles of reading, and a slow query cannot take threads that others
-//! count on. A connection is opened at its first use, so that starting up does not wait for it.
+//! These are separate threads instead of the runtime's blocking pool: their number limits the
+//! memory and file handles of reads, and a slow query cannot take threads from other work. A
+//! connection is opened at its first use, so that starting does not wait for it.
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,14 +19,14 @@ use crate::sys;
 
 type Job = Box<dyn FnOnce(Result<&mut Connection, StoreError>) + Send>;
 
-/// Reads that may wait for a thread; further callers wait for a place.
+/// Most reads that wait for a thread; further callers wait until one of these begins.
 const QUEUE: usize = 256;
 
 #[derive(Debug)]
 pub(crate) struct Pool {
     path: PathBuf,
     jobs: Mutex<Option<mpsc::Sender<Job>>>,
-    /// Yields nothing, ever, and ends when the last thread has ended.
+    /// Never yields a value; it ends when the last thread has ended.
     ended: tokio::sync::Mutex<mpsc::Receiver<Infallible>>,
 }
 
@@ -46,11 +46,12 @@ impl Pool {
         Ok(Self { path: path.to_owned(), jobs: Mutex::new(Some(jobs)), ended })
     }
 
-    /// Runs `read` on some connection, in a transaction: it sees one state of the file.
+    /// Runs `read` on a connection in a transaction, so that it sees one state of the file.
     ///
     /// # Cancel safety
     ///
-    /// Safe: a read that nobody waits for is skipped, or its answer dropped.
+    /// Safe: if the caller is dropped, a queued read is skipped and a running one's result is
+    /// dropped.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         attempt: &'static str,
@@ -77,14 +78,14 @@ impl Pool {
         })?
     }
 
-    /// Lets the reads that were accepted finish, then ends the threads.
+    /// Lets accepted reads finish, then ends the threads.
     pub(crate) async fn close(&self) {
         self.shut();
         let mut ended = self.ended.lock().await;
         while ended.recv().await.is_some() {}
     }
 
-    /// Accepts no more reads; the threads end when those that were accepted are done.
+    /// Accepts no more reads; the threads end when the accepted ones are done.
     pub(crate) fn shut(&self) {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
@@ -109,8 +110,8 @@ fn open(path: &Path) -> Outcome<Connection> {
 fn serve(path: &Path, queue: &Mutex<mpsc::Receiver<Job>>) {
     let mut conn: Option<Connection> = None;
     loop {
-        // One thread waits in the queue, the others for the lock: whoever gets a job lets the
-        // next one wait, and works outside the lock.
+        // One thread waits for a job and the others wait for the lock. The thread that gets a job
+        // releases the lock before it works.
         let job = queue.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
         let Some(job) = job else { return };
         let opened = match &mut conn {

@@ -1,9 +1,9 @@
-//! What can be asked about sessions, agents, steps, events, keys and settings.
+//! Queries of sessions, agents, steps, events, keys and settings.
 //!
-//! Each answer comes from one index range that is about as long as the answer, with two
-//! exceptions: kinds of events are not indexed (that would cost every commit a write), so
-//! looking for a rare kind reads the events in between; and of several filters on sessions one
-//! chooses the range and the others are checked row by row.
+//! Each result comes from one index range of about its own length, with two exceptions. Kinds of
+//! events are not indexed, because that would cost every commit a write, so a search for a rare
+//! kind reads the events in between. If sessions are filtered by several values, one selects the
+//! range and the others are checked row by row.
 
 use std::fmt::Write as _;
 
@@ -23,12 +23,12 @@ use crate::error::Outcome;
 use crate::prepare::idempotency_id;
 use crate::writer::log::name_of;
 
-/// Most rows in one page of anything but events.
+/// Most rows in one page, except for events.
 pub(crate) const MAX_PAGE: u32 = 1_000;
 /// Most events in one answer.
 const MAX_EVENTS: u32 = 10_000;
 
-/// At least one row, at most `most`.
+/// Limits a page size to at least one row and at most `most`.
 pub(crate) fn bounded(limit: u32, most: u32) -> i64 {
     i64::from(limit.clamp(1, most))
 }
@@ -62,10 +62,10 @@ pub(crate) fn many<T>(
     Ok(all)
 }
 
-/// Ids end here: what stands after none of them in a descending list.
+/// Sorts after all ids: the start of a descending list without a previous page.
 const BEYOND: [u8; 17] = [0xff; 17];
 
-/// The end of a page in a list by id, newest first.
+/// The upper end of a page in a list by id, newest first.
 fn below(after: Option<u128>) -> Vec<u8> {
     match after {
         Some(id) => blob(id).to_vec(),
@@ -157,7 +157,8 @@ pub(crate) fn session_list(
                 with.push(Sql::Text(name.clone()));
             }
             Some(NameFilter::Begins(name)) => {
-                // Names are ASCII: what begins so sorts before the same with DEL at its end.
+                // Names are ASCII, so all names with this prefix sort before the prefix followed by
+                // DEL.
                 sql.push_str(" AND name >= ? AND name < ?");
                 with.push(Sql::Text(name.clone()));
                 with.push(Sql::Text(format!("{name}\u{7f}")));
@@ -182,8 +183,8 @@ pub(crate) fn session_list(
     let sql = match filter.statuses[..] {
         [] => part(rows::SESSION, None),
         [status] => part(rows::SESSION, Some(status)),
-        // The newest of each, of which the newest: with one `IN` either all sessions of these
-        // statuses would be sorted, or all that have another one passed over.
+        // Takes the newest of each status and then the newest of these. A single `IN` would either
+        // sort all sessions with these statuses or skip all others.
         ref several => {
             let parts: Vec<_> = several
                 .iter()
@@ -200,7 +201,7 @@ pub(crate) fn session_list(
     many(conn, &sql, params_from_iter(with), rows::session)
 }
 
-/// Sessions that meet a requirement of a selector.
+/// Restricts a query to sessions that meet a requirement of a selector.
 fn labelled(requirement: &Requirement, sql: &mut String, with: &mut Vec<Sql>) {
     let (has, values) = match &requirement.test {
         Test::In(values) => ("IN", Some(values)),
@@ -254,7 +255,8 @@ pub(crate) fn step_fetch(conn: &Connection, id: StepId) -> Outcome<Option<StepRo
 }
 
 pub(crate) fn events(conn: &Connection, query: &EventQuery) -> Outcome<Vec<LogEvent>> {
-    // CROSS JOIN keeps the order of the tables as written: the log outside, by its own order.
+    // CROSS JOIN keeps the order of the tables as written: the outer loop is over the log, in its
+    // own order.
     let (from, order) = match query.stream {
         Some(_) => (
             "FROM streams s CROSS JOIN events e ON e.stream = s.n
@@ -339,7 +341,7 @@ pub(crate) fn idempotency_fetch(
     })
 }
 
-/// Everything but what only the file system knows.
+/// All statistics except those that need the file system.
 pub(crate) fn stats(conn: &Connection) -> Outcome<StoreStats> {
     let count = |sql: &str| -> Outcome<u64> {
         let found = one(conn, sql, [], |row| Cells::new(row, "counts").u64(0))?;
@@ -358,7 +360,7 @@ pub(crate) fn stats(conn: &Connection) -> Outcome<StoreStats> {
         })
         .collect();
     Ok(StoreStats {
-        // Global numbers have no gaps but those that retention made, so nothing is counted.
+        // Only retention makes gaps in the global numbers, so nothing needs to be counted.
         events: count(
             "SELECT coalesce((SELECT max(global) FROM events), 0) - events FROM retention",
         )?,

@@ -1,5 +1,5 @@
-//! Rows of the file as values of the port, and back. A value that does not fit is damage, and
-//! the error says where.
+//! Converts rows of the file to values of the port, and back. An invalid value is damage, and the
+//! error names its place.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use serde_json::Value;
 use crate::error::{Fault, Outcome};
 use crate::writer::log::stream_of;
 
-/// Counters beyond SQLite's range are written as its largest number.
+/// Converts a counter; values beyond SQLite's range are stored as its largest number.
 pub(crate) fn int(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
@@ -67,7 +67,7 @@ fn damaged(at: &str, why: String) -> Fault {
     Fault::Row { at: at.to_owned(), why }
 }
 
-/// The cells of one row, read by place.
+/// The cells of one row, read by index.
 pub(crate) struct Cells<'r> {
     row: &'r Row<'r>,
     table: &'static str,
@@ -91,7 +91,7 @@ impl<'r> Cells<'r> {
         Ok(matches!(self.cell(at)?, ValueRef::Null))
     }
 
-    /// `None` for NULL; otherwise what `read` reads.
+    /// `None` for NULL; otherwise the result of `read`.
     pub(crate) fn opt<T>(
         &self,
         at: usize,
@@ -139,7 +139,7 @@ impl<'r> Cells<'r> {
         Ok(self.str(at)?.to_owned())
     }
 
-    /// What `parse` makes of a text that is to be `wanted`.
+    /// Parses a text; the error names `wanted`, the expected type.
     pub(crate) fn parsed<T>(
         &self,
         at: usize,
@@ -255,7 +255,7 @@ pub(crate) fn step(row: &Row<'_>) -> Outcome<StepRow> {
     })
 }
 
-/// Of `agents`; with `agent` for `id` of `agent_versions`.
+/// The columns of `agents`; for `agent_versions`, `id` is `agent`.
 pub(crate) const AGENT: &str = "id, colony, status, version, created_at, updated_at, spec, author";
 pub(crate) const AGENT_VERSION: &str =
     "agent, colony, status, version, created_at, updated_at, spec, author";
@@ -279,7 +279,7 @@ pub(crate) fn agent(row: &Row<'_>) -> Outcome<Agent> {
     })
 }
 
-/// Joined as `e` with `streams` as `s`.
+/// The columns of an event, joined as `e` with `streams` as `s`.
 pub(crate) const EVENT: &str = "e.global, s.name, e.seq, e.ts, e.hash, e.kind, e.payload";
 
 pub(crate) fn event(row: &Row<'_>) -> Outcome<LogEvent> {
@@ -323,11 +323,12 @@ pub(crate) fn inbox(row: &Row<'_>) -> Outcome<InboxItem> {
     })
 }
 
-/// Joined as `m` with `collections` as `c` and, where there is one, `memory_vectors` as `v`.
+/// The columns of a memory item, joined as `m` with `collections` as `c` and, if there is one,
+/// `memory_vectors` as `v`.
 pub(crate) const MEMORY: &str = "m.id, m.colony, c.name, m.embedding_model, m.created_at, \
     m.source, m.metadata, m.text, v.vector, m.expires_at, m.supersedes, m.superseded_by, \
     m.author, m.trust, m.source_event";
-/// The place of the metadata among them.
+/// The index of the metadata among these columns.
 pub(crate) const MEMORY_METADATA: usize = 6;
 
 pub(crate) fn memory(row: &Row<'_>) -> Outcome<MemoryItem> {
@@ -356,7 +357,7 @@ pub(crate) fn memory(row: &Row<'_>) -> Outcome<MemoryItem> {
     })
 }
 
-/// The numbers of a stored vector; a torn last one is left out.
+/// The components of a stored vector; an incomplete last one is dropped.
 pub(crate) fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> {
     bytes.as_chunks::<4>().0.iter().map(|part| f32::from_le_bytes(*part))
 }

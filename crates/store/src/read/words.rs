@@ -1,22 +1,22 @@
-//! Finding memory items by their words, with FTS5 and BM25.
+//! Finds memory items by their words, with FTS5 and BM25.
 //!
-//! The inverse document frequency counts the items of all collections, not only the one that is
-//! searched.
+//! The inverse document frequency counts the items of all collections, not only those of the
+//! searched one.
 //!
 //! # What keeps a search short
 //!
-//! A word such as `the` stands in nearly all items, and scoring them all would take a hundred
-//! times as long as the rest. Nothing is left out for it; the answer is that of scoring all:
+//! Nearly all items contain a word such as `the`, and scoring them all would take a hundred times
+//! as long as the rest. The search avoids that and still returns the result of scoring all items:
 //!
-//! * Words are taken from the rarest to the most common for as long as the items that hold them
-//!   are no more than [`MOST_ROWS`] together; the rarest is always taken. Items that hold any of
-//!   these are scored, by all words. What an item can score that holds none of them is known
-//!   (`sys::MOST`). Where that is more than the worst of the answer, as many words more are taken
-//!   as need be, and the search is done a second time.
-//! * A word in more than half of a large store weighs nothing in BM25. Items that hold no other
-//!   word of the search come last, newest first, without a score of their own.
-//! * The collection's own mark in the index is asked for only where the collection is a small
-//!   part of the store. In a large one its list would be longer than those of the words, and the
+//! * Words are taken from the rarest to the most common, while the items that contain them are at
+//!   most [`MOST_ROWS`] together; the rarest is always taken. Items that contain any of these are
+//!   scored by all words. The maximum score of items that contain none of them is known
+//!   (`sys::MOST`). If it exceeds the worst score of the result, as many further words as needed
+//!   are taken, and the search is repeated.
+//! * A word in more than half of a large store has no weight in BM25. Items that contain no other
+//!   word of the search come last, newest first, without a score.
+//! * The index has a mark for each collection. It is used only if the collection is a small part of
+//!   the store. In a large collection its list would be longer than those of the words, so the
 //!   collection is checked item by item instead.
 
 use std::collections::{HashMap, HashSet};
@@ -32,22 +32,24 @@ use crate::error::Outcome;
 use crate::sys;
 use crate::writer::memory::scope;
 
-/// Different terms of one search that count; the rest is ignored.
+/// Most different terms of one search that are used; the rest is ignored.
 const MAX_TERMS: usize = 256;
-/// Bytes of one term that count.
+/// Most bytes of one term that are used.
 const MAX_TERM_BYTES: usize = 1_024;
-/// Items that a search begins with, about: the sum over its words of the items that hold each.
+/// About how many items a search begins with: the sum, over its words, of the items that contain
+/// each.
 const MOST_ROWS: i64 = 5_000;
-/// A word in more items than this is worth remembering as common.
+/// A word in more items than this is cached as common.
 const COMMON: i64 = 1_000;
-/// Common words that are remembered.
+/// Most common words that are cached.
 const REMEMBERED: usize = 4_096;
-/// The weight of a word that more than half of all items hold.
+/// The weight of a word that more than half of all items contain.
 const LEAST_WEIGHT: f64 = 1e-6;
-/// A collection that is a smaller part of the store than one in so many is asked for by its mark.
+/// A collection's mark is used if the collection is less than one in so many of the store.
 const SMALL_PART: i64 = 4;
 
-/// How many items hold each common word, as last counted: counting reads the word's whole list.
+/// A cache of how many items contain each common word, because counting reads the word's whole
+/// list.
 #[derive(Debug)]
 pub(crate) struct CommonWords {
     held: Mutex<Counts>,
@@ -63,17 +65,17 @@ impl Default for CommonWords {
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// Items in the store when counting began.
+    /// The number of items in the store when counting began.
     items: i64,
     words: HashMap<String, i64>,
 }
 
 impl CommonWords {
-    /// How many items hold `term`, about.
+    /// About how many items contain `term`.
     fn count(&self, conn: &Connection, term: &str, items: i64) -> Outcome<i64> {
         {
             let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-            // A store that has grown or shrunk by an eighth is counted again.
+            // The words are counted again if the store has grown or shrunk by an eighth.
             if (held.items - items).abs() > items / 8 || held.words.len() > REMEMBERED {
                 *held = Counts { items, words: HashMap::new() };
             }
@@ -85,7 +87,7 @@ impl CommonWords {
         let sql = "SELECT doc FROM memory_vocab WHERE term = ?1";
         let count = match one(conn, sql, [term], number)? {
             Some(count) => count,
-            // A word with accents stands there without them, and a term of several words not.
+            // The index holds words without accents, and no terms of several words.
             None => {
                 let sql = "SELECT count(*) FROM memory_words WHERE memory_words MATCH ?1";
                 one(conn, sql, [format!("text : {}", quote(term))], number)?.unwrap_or(0)
@@ -98,7 +100,7 @@ impl CommonWords {
         Ok(count)
     }
 
-    /// The terms that stand anywhere, the rarest first.
+    /// The terms that occur in the index, the rarest first.
     fn weigh(&self, conn: &Connection, terms: &[String], items: i64) -> Outcome<Vec<Word>> {
         let mut known: Vec<Word> = Vec::new();
         for term in terms {
@@ -120,32 +122,32 @@ impl CommonWords {
 #[derive(Clone, Debug, PartialEq)]
 struct Word {
     term: String,
-    /// Items that hold it, about.
+    /// About how many items contain it.
     count: i64,
     /// Its inverse document frequency.
     weight: f64,
 }
 
 impl Word {
-    /// Whether it says nothing of the items that hold it, and they are many.
+    /// Whether many items contain it, so that it does not affect their order.
     fn idle(&self) -> bool {
         self.weight <= LEAST_WEIGHT && self.count > MOST_ROWS
     }
 }
 
-/// The inverse document frequency as FTS5's `bm25()` has it.
+/// The inverse document frequency, as FTS5's `bm25()` computes it.
 fn weight(count: i64, items: i64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^53")]
     let (with, without) = (count as f64, (items - count).max(0) as f64);
     ((without + 0.5) / (with + 0.5)).ln().max(LEAST_WEIGHT)
 }
 
-/// Most that the words can score together.
+/// The maximum score that the words can reach together.
 fn most(words: &[Word]) -> f64 {
     words.iter().map(|word| word.weight * sys::MOST).sum()
 }
 
-/// How many of the words to begin with, so that at most so many items hold them.
+/// How many of the words to begin with, so that at most `most_rows` items contain them.
 fn enough(words: &[Word], most_rows: i64) -> usize {
     let mut rows = 0;
     let common = |word: &&Word| {
@@ -155,7 +157,7 @@ fn enough(words: &[Word], most_rows: i64) -> usize {
     words.iter().take_while(common).count().max(1)
 }
 
-/// Items that contain any of `terms`, best first.
+/// The items that contain any of `terms`, best first.
 pub(crate) fn matching(
     conn: &Connection,
     common: &CommonWords,
@@ -197,7 +199,7 @@ pub(crate) fn matching(
     Ok(found.matches)
 }
 
-/// What has been found, and its row numbers.
+/// The items found so far, and their row numbers.
 #[derive(Debug, Default)]
 struct Found {
     matches: Vec<MemoryMatch>,
@@ -213,13 +215,13 @@ impl Found {
 struct Search<'a> {
     conn: &'a Connection,
     wanted: Wanted<'a>,
-    /// The collection, where its mark in the index helps.
+    /// The collection, if its mark in the index is worth using.
     mark: Option<i64>,
     limit: usize,
 }
 
 impl Search<'_> {
-    /// The best of the items that hold any of the first `begin` words, scored by all words.
+    /// The best of the items that contain any of the first `begin` words, scored by all words.
     fn ranked(&self, words: &[Word], begin: usize) -> Outcome<Found> {
         let all = any(words);
         let (expression, twice) = if begin < words.len() {
@@ -228,12 +230,12 @@ impl Search<'_> {
             (all, 0)
         };
         let expression = self.within(&expression);
-        // Words that are there twice, and the mark, count once and not at all.
+        // Repeated words count once, and the mark does not count.
         let silent = twice + usize::from(self.mark.is_some());
         let weights = || std::iter::repeat_n(0.0, silent).chain(words.iter().map(|w| w.weight));
-        // First the best row numbers, then their items, one by one until there are enough:
-        // reading the items of all matches to drop most of them would cost more than the search.
-        // A short sorted list is cheaper to make than the whole one, and nearly always enough.
+        // First the best row numbers are found, then their items are read one by one until there
+        // are enough: reading the items of all matches and dropping most would cost more than the
+        // search. A short sorted list is cheaper than the whole one, and is nearly always enough.
         let short = u32::try_from(self.limit * 2 + 16).unwrap_or(u32::MAX);
         for keep in [Some(short), None] {
             let mut find = self.conn.prepare_cached(
@@ -263,7 +265,7 @@ impl Search<'_> {
         Ok(Found::default())
     }
 
-    /// Adds the newest of the items that hold any of these words, until there are enough.
+    /// Adds the newest of the items that contain any of these words, until there are enough.
     fn newest(&self, words: &[Word], found: &mut Found) -> Outcome<()> {
         let mut find = self.conn.prepare_cached(
             "SELECT rowid FROM memory_words WHERE memory_words MATCH ?1 ORDER BY rowid DESC",
@@ -281,7 +283,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// The search in FTS5's language, in the collection alone where its mark helps.
+    /// The search as an FTS5 expression, limited to the collection if its mark is used.
     fn within(&self, expression: &str) -> String {
         match self.mark {
             Some(collection) => format!("scope : \"{}\" AND ({expression})", scope(collection)),
@@ -290,13 +292,13 @@ impl Search<'_> {
     }
 }
 
-/// Any of the words, each inside quotes, in FTS5's language.
+/// An FTS5 expression for any of the words, each quoted.
 fn any(words: &[Word]) -> String {
     let quoted: Vec<String> = words.iter().map(|word| quote(&word.term)).collect();
     format!("text : ({})", quoted.join(" OR "))
 }
 
-/// A term as an FTS5 string: quotes doubled.
+/// A term as an FTS5 string, with its quotes doubled.
 fn quote(term: &str) -> String {
     format!("\"{}\"", term.replace('"', "\"\""))
 }

@@ -1,4 +1,4 @@
-//! Rows of records: what is written of them, what is found, and the port.
+//! The tables of records: writing, queries, and the port's implementation.
 
 mod read;
 mod write;

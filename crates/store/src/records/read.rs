@@ -1,4 +1,4 @@
-//! What can be asked about records.
+//! Queries of records.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::error::Outcome;
 use crate::read::queries::{MAX_PAGE, bounded, many, one};
 use crate::read::rows::{Cells, blob, int};
 
-/// Bytes of specs and statuses after which a page ends.
+/// A page ends once its specs and statuses have this many bytes.
 const PAGE_BYTES: usize = 4 << 20;
 
 const RECORD: &str = "id, kind, colony, name, version, generation, changed, owner, \
@@ -63,7 +63,7 @@ fn record(row: &Row<'_>) -> Outcome<Record> {
     })
 }
 
-/// Kind, colony and name, which stand in this order.
+/// Reads kind, colony and name, which are adjacent in this order.
 fn key(cells: &Cells<'_>, at: usize) -> Outcome<RecordKey> {
     Ok(RecordKey {
         kind: cells.parsed(at, "a kind", |text| Kind::parse(text).ok())?,
@@ -72,7 +72,7 @@ fn key(cells: &Cells<'_>, at: usize) -> Outcome<RecordKey> {
     })
 }
 
-/// At most `limit` records, fewer when they are large, and whether there are more.
+/// At most `limit` records, fewer if they are large, and whether there are more.
 fn page(
     conn: &Connection,
     sql: &str,
@@ -111,7 +111,7 @@ fn text(text: &str) -> Sql {
     Sql::Text(text.to_owned())
 }
 
-/// A statement that grows, with what is bound to it.
+/// A growing SQL statement with its bound values.
 #[derive(Default)]
 struct Where {
     sql: String,
@@ -125,7 +125,7 @@ impl Where {
         self.with.extend(with);
     }
 
-    /// Records that have (or have not) a term, with one of some values where there are any.
+    /// Restricts to records that have (or lack) a term, with one of some values if any are given.
     fn and_term<'a>(
         &mut self,
         kind: Option<&Kind>,
@@ -172,7 +172,7 @@ fn listed(query: &RecordQuery, limit: i64) -> Where {
         of.and("colony = ?", [bytes(colony.as_u128())]);
     }
     if !query.prefix.is_empty() {
-        // Names are ASCII: what begins so sorts before the same with DEL at its end.
+        // Names are ASCII, so all names with this prefix sort before the prefix followed by DEL.
         let end = format!("{}\u{7f}", query.prefix);
         of.and("name >= ? AND name < ?", [text(&query.prefix), Sql::Text(end)]);
     }
@@ -197,7 +197,7 @@ fn listed(query: &RecordQuery, limit: i64) -> Where {
     }
     if let Some(RecordKey { kind: after, colony, name }) = &query.after {
         let colony_is = bytes(colony.as_u128());
-        // As narrow as it can be said, so that it is where the range of the index begins.
+        // The condition is as narrow as possible, so that the range of the index begins there.
         match (kind == Some(after), query.colony == Some(*colony)) {
             (true, true) => of.and("name > ?", [text(name.as_str())]),
             (true, false) => of.and("(colony, name) > (?, ?)", [colony_is, text(name.as_str())]),
@@ -221,12 +221,12 @@ fn head(conn: &Connection) -> Outcome<u64> {
     Ok(one(conn, sql, [], |row| Cells::new(row, "records").u64(0))?.unwrap_or(0))
 }
 
-/// What was found after a number.
+/// The result of reading changes after a number.
 pub(super) enum Found {
     Changes(RecordChanges),
-    /// The number is before this one, up to which deletions have been forgotten.
+    /// The number is before this one, up to which deletions were forgotten.
     Beyond(u64),
-    /// The number is behind this one, the newest of the log.
+    /// The number is greater than this one, the newest of the log.
     Ahead(u64),
 }
 
@@ -274,7 +274,7 @@ pub(super) fn changes(conn: &Connection, query: &ChangesQuery) -> Outcome<Found>
             changed: cells.u64(5)?,
         })
     })?;
-    // Where the records end early, what lies behind is not known whole.
+    // If the list of records is cut, later changes are not complete.
     let cut = records.last().filter(|_| more_records).map(|record| record.changed);
     let mut news: Vec<_> =
         records.into_iter().map(|record| RecordNews::Put(Box::new(record))).collect();
@@ -314,7 +314,7 @@ pub(super) fn expired(
     Ok(page(conn, &sql, params_from_iter(with), limit)?.0)
 }
 
-/// The whole statement for records for which the time in `column` has come.
+/// The whole statement for records whose time in `column` has come.
 fn by_time(
     column: &str,
     kind: Option<&Kind>,

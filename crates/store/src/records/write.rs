@@ -1,4 +1,4 @@
-//! What changes of records do to their tables.
+//! Applies changes of records to their tables.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,8 @@ use crate::read::rows::{blob, int, opt_blob, opt_time};
 use crate::redact::Redactor;
 use crate::writer::apply::taken;
 
-/// A [`RecordChange`] with its JSON written. What is in a text here is empty in the record.
+/// A [`RecordChange`] whose JSON is already written. Fields that are texts here are empty in the
+/// record.
 #[derive(Debug)]
 pub(crate) enum Write {
     Put { record: Box<Record>, texts: Texts, spec: String, annotations: String, finalizers: String },
@@ -32,8 +33,9 @@ pub(crate) struct Texts {
     status: String,
 }
 
-/// Masks by the rule of events, so that a row says what its event says. Names, labels and finalizers
-/// are compared and used again: one with a secret in it is refused and not changed.
+/// Masks secrets by the rule for events, so that a row equals its event. Names, labels and
+/// finalizers are compared and used again, so one that contains a secret is refused instead of
+/// masked.
 pub(crate) fn prepare(
     change: RecordChange,
     redactor: &Redactor,
@@ -75,7 +77,7 @@ fn refuse_secrets(record: &Record, redactor: &Redactor) -> Result<(), StoreError
     let what = if holds(record.key.name.as_str()) {
         "its name".to_owned()
     } else if let Some((key, _)) = labels {
-        // A key that is no secret by itself is told.
+        // The message names a key that is no secret itself.
         if holds(key) { "a label key".to_owned() } else { format!("its label `{key}`") }
     } else if record.annotations.keys().any(|key| holds(key)) {
         "an annotation key".to_owned()
@@ -90,7 +92,7 @@ fn refuse_secrets(record: &Record, redactor: &Redactor) -> Result<(), StoreError
     })
 }
 
-/// The terms as pairs, as they are written.
+/// The terms as pairs of JSON text, with secrets masked.
 fn terms_text(terms: &mut Terms, redactor: &Redactor) -> String {
     let pairs = std::mem::take(terms).into_iter().map(|mut term| {
         redactor.text(&mut term.value);
@@ -99,7 +101,7 @@ fn terms_text(terms: &mut Terms, redactor: &Redactor) -> String {
     json_text(&pairs.collect())
 }
 
-/// Refuses unless the record stands at exactly this version; `None`: unless it is not there.
+/// Refuses unless the record has exactly this version, or with `None` unless it does not exist.
 pub(crate) fn stands_at(conn: &Connection, key: &RecordKey, version: Option<u64>) -> Outcome<()> {
     let found: Option<i64> = conn
         .prepare_cached(
@@ -270,7 +272,7 @@ fn delete(
     Ok(())
 }
 
-/// What is in `record_terms` about a record: term and value.
+/// The rows of a record in `record_terms`: term and value.
 type Entries = BTreeSet<(String, String)>;
 
 fn entries_of(conn: &Connection, id: RecordId) -> Outcome<Entries> {
@@ -296,7 +298,7 @@ fn entries(labels: &str, terms: &str) -> Outcome<Entries> {
         .collect())
 }
 
-/// What the term of a kind is called in `record_terms`, beside the keys of labels.
+/// The name of a kind's term in `record_terms`, which also holds the keys of labels.
 pub(super) fn term(name: &str) -> String {
     format!(":{name}")
 }
