@@ -1,21 +1,21 @@
 //! Masks secrets in everything that is about to be written.
 //!
-//! Two kinds of things are masked: secrets that the store was told about, wherever they stand,
-//! and texts that have the shape of a well-known credential. Each becomes `[redacted:KIND]`.
-//! Keys of objects are kept, numbers are not texts, and a mask is never looked into again. In records
-//! of our own, fields with a fixed meaning keep it: see `redact/record.rs`.
+//! Two kinds of texts are masked: secrets that the store knows, wherever they appear, and texts
+//! that have the form of a well-known credential. Each becomes `[redacted:KIND]`. Keys of objects
+//! and numbers are kept, and a mask is never searched again. In our own records, fields with a
+//! fixed meaning keep it: see `redact/record.rs`.
 //!
-//! A secret that the store was told about is also masked in hexadecimal, percent-encoding and
-//! Base64 ([`overmind_core::encoded`]), and where a text was cut in the middle of it: when at
-//! least half of it stands at an end of the text.
+//! A known secret is also masked in hexadecimal, percent-encoding and Base64
+//! ([`overmind_core::encoded`]). It is also masked where a text was cut in the middle of it, if at
+//! least half of it is at an end of the text.
 //!
-//! What it cannot see: a secret without a known shape that nobody told it about, and a secret
-//! that was encoded twice, encoded with line ends in it, split over two strings elsewhere than in
-//! its middle, or written as the key of an object.
+//! The redactor cannot detect a secret of unknown form that it was not given. It also misses a
+//! secret that was encoded twice, encoded with line ends in it, split over two strings elsewhere
+//! than in its middle, or written as the key of an object.
 //!
-//! Masking runs until it finds nothing more, so a second run changes nothing. It ends because
-//! every round shortens the text outside masks. The usual text costs one search by a compiled
-//! automaton and no allocation.
+//! Masking repeats until it finds nothing more, so a second run changes nothing. It ends because
+//! every round shortens the text outside of masks. A text without secrets costs one search by a
+//! compiled automaton and no allocation.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -28,13 +28,13 @@ use serde_json::Value;
 
 mod record;
 
-/// Known secrets shorter than this many bytes are not masked: they would hide ordinary words.
+/// Known secrets of fewer bytes are not masked, because that would hide ordinary words.
 pub const MIN_SECRET_BYTES: usize = 8;
 
-/// No shape and no secret is shorter: `://:x@`.
+/// No pattern and no secret is shorter: `://:x@`.
 const SHORTEST: usize = 6;
 
-/// What each branch of [`PATTERN`] begins with, and the kind of secret that it finds.
+/// The beginning of each branch of [`PATTERN`], and the kind of secret that it finds.
 const KINDS: [(&str, &str); 42] = [
     ("sk-ant-ovm-", "placeholder"),
     ("sk-ovm-", "placeholder"),
@@ -86,16 +86,15 @@ const AWS_SECRET: &str = "aws-secret-key";
 const AZURE: &str = "azure-key";
 const URL_PASSWORD: &str = "url-password";
 const TELEGRAM: &str = "telegram-token";
-/// Characters of an AWS secret key.
+/// The number of characters of an AWS secret key.
 const AWS_SECRET_CHARS: usize = 40;
 
-/// Every branch begins with a literal, which is what the automaton searches for; a branch that
-/// began with a class would make every text slow. There are no groups: finding what a group
-/// holds is many times slower than finding where the match ends, and the kind is known from how
-/// the match begins.
+/// Every branch begins with a literal, for which the automaton searches; a branch that began with a
+/// class would make every text slow. There are no groups: finding a group is many times slower than
+/// finding the end of a match, and the beginning of the match determines the kind.
 static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
     let (pem_begin, pem_end) = (PEM_BEGIN_SHAPE, PEM_END_SHAPE);
-    // What stands inside a PEM block, real or written as a JSON string.
+    // The content of a PEM block, raw or written as a JSON string.
     let pem_body = r"[A-Za-z0-9+/=:,.\\\-\x20\t\r\n]";
     let words = [
         "sk-ant-[A-Za-z0-9_-]{16,}",
@@ -125,7 +124,7 @@ static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
         "AccountKey=[A-Za-z0-9+/]{60,}={0,2}",
         r"(?:Basic|basic)[\x20\t]+[A-Za-z0-9+/]{8,}={0,2}",
     ];
-    // Ours before those of others that begin alike. A run's token has parts with dots between them.
+    // Our prefixes come before others that begin alike. A run's token has parts separated by dots.
     let minted = MINTED.iter().map(|Minted { prefix, .. }| {
         format!(r"{prefix}[A-Za-z0-9_-]{{{LEAST_TAIL},}}(?:\.[A-Za-z0-9_-]+)*")
     });
@@ -133,12 +132,12 @@ static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
         .chain(words.into_iter().map(str::to_owned))
         .map(|word| format!(r"(?-u:\b){word}"))
         .collect();
-    // No word begins before these two. A user and a password before a host; a bot's number and key.
-    // Not counted: each count of these classes costs the automaton thousands of states.
+    // No word may precede these two: user and password before a host, and a bot's number and key.
+    // There are no counts: each count of these classes costs the automaton thousands of states.
     branches.push(r#"://[^\s/?#@:"'<>\\]*:[^\s/?#@"'<>\\]+@"#.to_owned());
     branches.push(r":AA[A-Za-z0-9_-]{33}(?-u:\b)".to_owned());
     branches.push(format!("{pem_begin}{pem_body}*?{pem_end}"));
-    // Cut off before its end: what looks like a body goes with it.
+    // For a block that was cut before its end, the text that looks like its body is included.
     branches.push(format!("{pem_begin}{pem_body}*"));
     Regex::new(&branches.join("|")).expect("the pattern is a constant")
 });
@@ -150,17 +149,18 @@ static PEM_BEGIN: LazyLock<Regex> =
 static PEM_END: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(PEM_END_SHAPE).expect("the pattern is a constant"));
 
-/// The masks that we write, and no other text in brackets: a secret may look like one.
+/// Matches the masks that we write and no other text in brackets, because a secret may look like
+/// one.
 static MASK: LazyLock<Regex> = LazyLock::new(|| {
     let kinds: Vec<&str> = KINDS.iter().map(|(_, kind)| *kind).chain([KNOWN]).collect();
     Regex::new(&format!(r"\[redacted:(?:{})\]", kinds.join("|")))
         .expect("the pattern is a constant")
 });
 
-/// The kind of a secret that the store was told about.
+/// The kind of a secret that the store was given.
 const KNOWN: &str = "secret";
 
-/// Masks secrets. Cheap to share, and it learns while others use it.
+/// Masks secrets. It is cheap to share, and learns secrets while others use it.
 #[derive(Debug, Default)]
 pub struct Redactor {
     known: RwLock<Known>,
@@ -168,40 +168,40 @@ pub struct Redactor {
 
 #[derive(Default)]
 struct Known {
-    /// As they are and in every form that is looked for.
+    /// The secrets in plain and in every encoded form.
     secrets: BTreeSet<String>,
     pattern: Option<Arc<Search>>,
 }
 
-/// What finds the known secrets.
+/// The search for the known secrets.
 struct Search {
     whole: Regex,
-    /// The secrets as they are, for texts that were cut inside one.
+    /// The plain secrets, for texts that were cut inside of one.
     plain: Vec<String>,
 }
 
 impl std::fmt::Debug for Known {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Their number only.
+        // Shows only their number.
         f.debug_struct("Known").field("secrets", &self.secrets.len()).finish()
     }
 }
 
 impl Redactor {
-    /// Knows `secrets` from the start.
+    /// Makes a redactor that knows `secrets` from the start.
     pub fn new(secrets: &[String]) -> Self {
         let this = Self::default();
         this.learn_all(&secrets.iter().map(String::as_str).collect::<Vec<_>>());
         this
     }
 
-    /// Masks `secret` from now on. `false` when it cannot be: it is shorter than
+    /// Masks `secret` from now on. Returns `false` if it cannot be masked: it is shorter than
     /// [`MIN_SECRET_BYTES`], or part of a mask itself.
     pub fn learn(&self, secret: &str) -> bool {
         self.learn_all(&[secret])
     }
 
-    /// The same of many at once: the pattern is made once. `false` when one of them cannot be
+    /// Learns several secrets but builds the pattern once. Returns `false` if one of them cannot be
     /// masked; the others are.
     pub fn learn_all(&self, secrets: &[&str]) -> bool {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
@@ -222,7 +222,7 @@ impl Redactor {
         if new.is_empty() {
             return all;
         }
-        // The longest first, so that one that contains another hides it whole.
+        // The longest come first, so that a secret that contains another is masked completely.
         let mut longest: Vec<&String> = known.secrets.iter().collect();
         longest.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
         let texts: Vec<String> = longest.into_iter().map(|text| regex::escape(text)).collect();
@@ -243,26 +243,26 @@ impl Redactor {
         }
     }
 
-    /// Masks in every string inside `value`; keys of objects are kept.
+    /// Masks secrets in every string inside of `value`; keys of objects are kept.
     pub fn value(&self, value: &mut Value) {
         let known = self.pattern();
         redact_value(known.as_deref(), value);
     }
 
-    /// Masks in a record of ours: all but its fields of a fixed meaning.
+    /// Masks secrets in one of our records, except in its fields of a fixed meaning.
     pub fn record(&self, value: &mut Value) {
         record::redact_record(self.pattern().as_deref(), value);
     }
 
-    /// Masks in `text`; answers whether anything was masked.
+    /// Masks secrets in `text` and returns whether anything was masked.
     pub fn text(&self, text: &mut String) -> bool {
         redact_text(self.pattern().as_deref(), text)
     }
 
     /// See [`Store::settled`](overmind_core::store::Store::settled).
     ///
-    /// Secrets with line ends in them are the ones that matter: private keys, which are held back
-    /// from their first line until the last has come, and secrets that were told.
+    /// It matters for secrets with line ends: private keys, which are held back from their first
+    /// line until the last has come, and known secrets.
     pub fn settled(&self, text: &str) -> usize {
         let text = &text[..text.rfind(['\n', '\r']).map_or(0, |at| at + 1)];
         let mut end = text.len();
@@ -280,7 +280,7 @@ impl Redactor {
             if !secret.contains(['\n', '\r']) {
                 continue;
             }
-            // The longest beginning of it that the text ends with.
+            // The longest beginning of the secret with which the text ends.
             let begun = (1..secret.len())
                 .rev()
                 .find(|n| secret.get(..*n).is_some_and(|begun| text.ends_with(begun)));
@@ -289,7 +289,7 @@ impl Redactor {
         text[..end].rfind(['\n', '\r']).map_or(0, |at| at + 1)
     }
 
-    /// Masks in the text, if there is one.
+    /// Masks secrets in the text, if there is one.
     pub(crate) fn option(&self, text: &mut Option<String>) {
         if let Some(text) = text {
             self.text(text);
@@ -320,13 +320,13 @@ fn redact_value(known: Option<&Search>, value: &mut Value) {
 
 fn redact_text(known: Option<&Search>, text: &mut String) -> bool {
     let mut changed = false;
-    // Each round masks at least one byte of what is outside masks, so this ends.
+    // Each round masks at least one byte outside of masks, so this ends.
     loop {
         while let Some(masked) = round(known, text) {
             *text = masked;
             changed = true;
         }
-        // After the whole ones, or a rest of one could take a part of another.
+        // This comes after whole secrets, because the rest of one could take a part of another.
         if !known.is_some_and(|known| ends(known, text)) {
             return changed;
         }
@@ -334,8 +334,8 @@ fn redact_text(known: Option<&Search>, text: &mut String) -> bool {
     }
 }
 
-/// Masks what a cut left of a known secret at the two ends of a text, if it is half of it or more.
-/// Less could be an ordinary word.
+/// Masks the rest of a known secret at either end of a cut text, if it is at least half of the
+/// secret. Less could be an ordinary word.
 fn ends(known: &Search, text: &mut String) -> bool {
     let mut changed = false;
     for secret in &known.plain {
@@ -343,7 +343,7 @@ fn ends(known: &Search, text: &mut String) -> bool {
         if !may_be_cut(secret.as_bytes(), text.as_bytes(), least) {
             continue;
         }
-        // The whole of it is found like any other.
+        // A whole secret is found by the normal search.
         let parts = || (least..secret.len()).rev();
         let head = parts()
             .find(|n| secret.get(..*n).is_some_and(|head| text.ends_with(head)))
@@ -364,8 +364,9 @@ fn ends(known: &Search, text: &mut String) -> bool {
     changed
 }
 
-/// Whether a text may begin or end with `least` bytes or more of a secret, but not the whole: then what
-/// such a part has in any case stands near that end. Most texts are short, and end here.
+/// A quick check whether a text may begin or end with `least` bytes or more of a secret, but not
+/// all of it: whether the bytes that such a part always has are near that end. Most texts are short
+/// and fail this check.
 fn may_be_cut(secret: &[u8], text: &[u8], least: usize) -> bool {
     if text.len() < least || secret.len() <= least {
         return false;
@@ -375,7 +376,7 @@ fn may_be_cut(secret: &[u8], text: &[u8], least: usize) -> bool {
         || memmem::find(&text[..most], &secret[secret.len() - least..]).is_some()
 }
 
-/// One pass over the parts between masks; `None` when there is nothing to mask.
+/// Makes one pass over the parts between masks; `None` if there is nothing to mask.
 fn round(known: Option<&Search>, text: &str) -> Option<String> {
     if text.len() < SHORTEST {
         return None;
@@ -395,12 +396,12 @@ fn round(known: Option<&Search>, text: &str) -> Option<String> {
     changed.then_some(out)
 }
 
-/// Appends one part without masks to `out`, masked by the known secrets, or else by shape.
+/// Appends one part without masks to `out`, with known secrets masked or, if it has none, patterns.
 fn part(known: Option<&Search>, text: &str, out: &mut String) -> bool {
     if let Some(known) = known
         && known.whole.is_match(text)
     {
-        // The shapes are looked for in the next round, around the masks that this one makes.
+        // The next round searches for patterns around the masks made here.
         out.push_str(&known.whole.replace_all(text, mask(KNOWN)));
         return true;
     }
@@ -416,7 +417,7 @@ fn part(known: Option<&Search>, text: &str, out: &mut String) -> bool {
             from = end;
             end
         } else {
-            // What only looked like one kind may hold another.
+            // A match that only looked like one kind may contain another.
             match kind {
                 BASIC | BEARER | AWS_SECRET | TELEGRAM => start,
                 URL_PASSWORD => found.start() + "://".len(),
@@ -428,7 +429,7 @@ fn part(known: Option<&Search>, text: &str, out: &mut String) -> bool {
     out[before..] != *text
 }
 
-/// The kind of a match, and the part of it to mask.
+/// The kind of a match, and the range of it to mask.
 fn secret_of(found: &str) -> (&'static str, Range<usize>) {
     let kind = KINDS
         .iter()
@@ -441,7 +442,7 @@ fn secret_of(found: &str) -> (&'static str, Range<usize>) {
         AWS_SECRET => (kind, end - AWS_SECRET_CHARS..end),
         AZURE => (kind, "AccountKey=".len()..end),
         TELEGRAM => (kind, 1..end),
-        // From the colon after the user to the `@`.
+        // The range from the colon after the user to the `@`.
         URL_PASSWORD => {
             let user = "://".len();
             let colon = found[user..].find(':').map_or(user, |at| user + at + 1);
@@ -451,18 +452,19 @@ fn secret_of(found: &str) -> (&'static str, Range<usize>) {
     }
 }
 
-/// Tells keys from words: `sk-folding-cube-container` and `Bearer responsibilities` are words.
+/// Distinguishes keys from words: `sk-folding-cube-container` and `Bearer responsibilities` are
+/// words.
 fn plausible(kind: &str, secret: &str, before: &str, after: &str) -> bool {
     match kind {
         "openai-key" | BEARER | "api-key" | "admin-token" | "session-token" => {
             let longest = secret.split(['-', '_', '.', '/']).map(str::len).max().unwrap_or(0);
             longest >= 24 || secret.bytes().any(|byte| byte.is_ascii_digit())
         }
-        // `user:password` in Base64, and not the beginning of a sentence.
+        // It is `user:password` in Base64, and not the beginning of a sentence.
         BASIC => overmind_core::encoded::base64_decode(secret).is_some_and(|plain| {
             plain.contains(&b':') && plain.iter().all(|b| (32..127).contains(b))
         }),
-        // `docker://name:tag@sha256:…` is an image, `$` and the like begin a place to fill in.
+        // `docker://name:tag@sha256:…` is an image, and characters such as `$` begin a placeholder.
         URL_PASSWORD => {
             !after.starts_with("@sha256:") && !secret.starts_with(['$', '<', '{', '%', '*'])
         }

@@ -1,4 +1,4 @@
-//! The schema: forward-only migrations, one file each, and the connections to it.
+//! The schema: forward-only migrations, one file each, and the connections to the database.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use rusqlite::{Connection, OpenFlags};
 use crate::error::{Fault, Outcome};
 use crate::files::{Header, read_header};
 
-/// In order; the version of a file is how many of them it has seen. Files that were released
-/// are never edited: a change is a new file.
+/// The migrations in order; a file's version is the number of migrations it has had. Released
+/// migrations are never edited: a change is a new migration.
 const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0001_initial.sql"),
     include_str!("../migrations/0002_memory.sql"),
@@ -37,18 +37,18 @@ const MIGRATIONS: &[&str] = &[
 /// Marks a SQLite file as ours, so that another program's database is never migrated.
 pub(crate) const APPLICATION_ID: i32 = 0x4f56_4d44;
 
-/// The schema that this program writes.
+/// The schema version that this program writes.
 pub(crate) fn known_version() -> u32 {
     u32::try_from(MIGRATIONS.len()).expect("there are few migrations")
 }
 
-/// Looks at a file without changing what it says: whether it may be opened for writing. A
-/// process killed before its first commit leaves a rollback journal beside the file; that one is
-/// undone here, for until then nobody can read the file.
+/// Checks, without changing data, whether a file may be opened for writing. If a process was killed
+/// before its first commit, a rollback journal is beside the file. It is applied here, because
+/// until then nobody can read the file.
 ///
 /// # Errors
 ///
-/// [`StoreError::TooNew`], and [`StoreError::Other`] for another program's database.
+/// [`StoreError::TooNew`] for a newer schema, [`StoreError::Other`] for another program's database.
 pub(crate) fn inspect(path: &Path) -> Result<(), StoreError> {
     match read_header(path)? {
         Header::Fresh => return Ok(()),
@@ -80,7 +80,7 @@ pub(crate) fn inspect(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Brings the file to this program's schema, each step in a transaction of its own.
+/// Migrates the file to this program's schema, each step in its own transaction.
 pub(crate) fn migrate(conn: &mut Connection) -> Outcome<()> {
     let found: u32 = conn.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     for (version, sql) in (1_u32..).zip(MIGRATIONS).filter(|(version, _)| *version > found) {
@@ -93,7 +93,7 @@ pub(crate) fn migrate(conn: &mut Connection) -> Outcome<()> {
     Ok(())
 }
 
-/// The connection that writes. Only one exists, next to the one that copies the write-ahead
+/// Opens the connection that writes. There is only one, besides the one that copies the write-ahead
 /// log back (see [`crate::wal`]).
 pub(crate) fn open_writer(path: &Path, max_bytes: Option<u64>) -> Outcome<Connection> {
     let conn = Connection::open_with_flags(
@@ -111,11 +111,10 @@ pub(crate) fn open_writer(path: &Path, max_bytes: Option<u64>) -> Outcome<Connec
             ),
         }));
     }
-    // FULL: one fsync at every commit, before it is answered.
-    // No automatic checkpoints: they would run inside a commit. See `wal`.
-    // The log file keeps its size: overwriting is cheaper than growing.
-    // What is written is the newest of each table and index: 4 MiB hold all of that, and more
-    // would be filled with pages that nobody comes back to.
+    // FULL means one fsync at every commit, before it is answered. Automatic checkpoints are off,
+    // because they would run inside of a commit; see `wal`. The log file keeps its size, because
+    // overwriting is cheaper than growing. Writes go to the newest pages of each table and index: 4
+    // MiB of cache hold these, and more would only hold pages that are not used again.
     conn.execute_batch(
         "PRAGMA synchronous = FULL;
          PRAGMA foreign_keys = ON;
@@ -134,15 +133,14 @@ pub(crate) fn open_writer(path: &Path, max_bytes: Option<u64>) -> Outcome<Connec
     Ok(conn)
 }
 
-/// From here on `conn` commits and does nothing larger, so what it may have to undo is kept in
-/// memory: no more than the pages of one commit, which would otherwise be written into a file that
-/// nobody ever reads.
+/// Keeps the rollback journal of `conn` in memory. From here on it only makes commits, so the
+/// journal has at most the pages of one commit and need not be written to a file that nobody reads.
 pub(crate) fn undo_in_memory(conn: &Connection) -> Outcome<()> {
     Ok(conn.execute_batch("PRAGMA temp_store = MEMORY;")?)
 }
 
-/// A connection that SQLite lets undo what a crash left half done, which it does at the first
-/// read. It changes nothing else.
+/// Opens a connection that lets SQLite undo an unfinished transaction after a crash, which happens
+/// at the first read. It changes nothing else.
 fn open_to_undo(path: &Path) -> Outcome<Connection> {
     let conn = Connection::open_with_flags(
         path,

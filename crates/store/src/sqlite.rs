@@ -1,4 +1,4 @@
-//! The store itself: opens the parts, and passes each call of the port to the right one.
+//! The store itself: opens the parts and passes each call of the port to the right one.
 
 mod removal;
 
@@ -48,18 +48,18 @@ use crate::writer::log::Log;
 use crate::writer::{CommitJob, Job, Reply, Writer};
 use crate::{artifacts, attestations, audit, backup, budgets, schema, wal};
 
-/// Commits that may be queued; further callers wait.
+/// Most commits that are queued; further callers wait.
 const QUEUE: usize = 1_024;
-/// Memory that queued commits may hold, in [`ROOM_UNIT`]s: 64 MB. One larger commit takes all.
+/// Memory for queued commits, in [`ROOM_UNIT`]s: 64 MB. A larger commit takes all of it.
 const ROOM: u32 = 64 << 10;
 const ROOM_UNIT: usize = 1 << 10;
 
-/// What the threads of one store share.
+/// The state that the threads of one store share.
 #[derive(Default)]
 pub(crate) struct Shared {
     path: PathBuf,
     closed: AtomicBool,
-    /// The write-ahead log that is written.
+    /// Identifies the write-ahead log that is written.
     log: Option<(u64, u64)>,
     lock: Mutex<Option<Lock>>,
     listener: RwLock<Option<Arc<CommitListener>>>,
@@ -80,7 +80,7 @@ impl Shared {
         self.listener.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Lets another process have the store.
+    /// Releases the store for another process.
     pub(crate) fn release(&self) {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
@@ -104,7 +104,8 @@ pub struct Sqlite {
     key: Arc<SigningKey>,
     /// Public keys whose checkpoints count, the own one first.
     trusted: Arc<[[u8; 32]]>,
-    /// One backup or audit at a time: each keeps the write-ahead log from starting over.
+    /// Permits one backup or audit at a time, because each keeps the write-ahead log from being
+    /// reset.
     long_reads: Semaphore,
     vectors: Arc<Vectors>,
     common_words: Arc<CommonWords>,
@@ -112,17 +113,17 @@ pub struct Sqlite {
 }
 
 impl Sqlite {
-    /// Opens the store, making it when there is none, and takes it for this process.
+    /// Opens the store for this process, and makes it if there is none.
     ///
-    /// Reads and writes files and blocks for as long: some milliseconds, more when a crash
-    /// left a long write-ahead log.
+    /// Blocks while it reads and writes files: some milliseconds, or longer if a crash left a long
+    /// write-ahead log.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Locked`] names the process that has it open, [`StoreError::TooNew`] leaves
-    /// a newer program's file as it is, so does [`StoreError::Lost`] with one that has less than
-    /// was acknowledged (see [`OnLoss`]), [`StoreError::ReadOnly`] is about owners, modes and mounts,
-    /// [`StoreError::Corrupt`] about files that are no store.
+    /// [`StoreError::Locked`] names the process that has the store open. [`StoreError::TooNew`] is
+    /// returned for a newer program's file, which is not changed, and [`StoreError::Lost`] for a
+    /// store with less than was acknowledged (see [`OnLoss`]). [`StoreError::ReadOnly`] reports
+    /// wrong owners, modes and mounts, [`StoreError::Corrupt`] files that are no store.
     pub fn open(options: Options) -> Result<Self, StoreError> {
         let path = options.path.clone();
         overmind_core::store::backup_target(&path)
@@ -136,7 +137,7 @@ impl Sqlite {
         let with_witness =
             |err: std::io::Error| explain_io(&err, &witness_file, "keeping what was acknowledged");
         let promises = witness::read(&path, key.witness()).map_err(with_witness)?;
-        // Before anything is written: what is left of a damaged log may still be of use.
+        // This comes before any write, because the rest of a damaged log may still be useful.
         let loss = witness::missing(&path, &promises)?;
         let lost = |loss: &Loss| StoreError::Lost { path: path.clone(), detail: loss.detail() };
         match (&loss, options.on_loss) {
@@ -178,7 +179,8 @@ impl Sqlite {
                 writer.witness = Some(witness.map_err(with_witness)?);
             }
             (Some(loss), OnLoss::Accept { now }) => {
-                // The event first: a kill before the new witness has it asked for once more.
+                // The event comes first: after a kill before the new witness is written, the user
+                // is asked again.
                 writer.accept(loss, now)?;
                 let mut witness =
                     Witness::open(&path, *key.witness(), &[]).map_err(with_witness)?;
@@ -211,19 +213,19 @@ impl Sqlite {
         })
     }
 
-    /// Masks `secret` in everything written from now on. `false` when it cannot be masked: see
-    /// [`Redactor::learn`].
+    /// Masks `secret` in everything that is written from now on. Returns `false` if it cannot be
+    /// masked: see [`Redactor::learn`].
     #[must_use = "a secret that cannot be masked must be kept out in another way"]
     pub fn learn_secret(&self, secret: &str) -> bool {
         self.redactor.learn(secret)
     }
 
-    /// The same of many at once; `false` when one of them cannot be masked.
+    /// Learns several secrets; returns `false` if one of them cannot be masked.
     pub(crate) fn learn_secrets(&self, secrets: &[&str]) -> bool {
         self.redactor.learn_all(secrets)
     }
 
-    /// The public key that signs checkpoints here, for another store's
+    /// The public key that signs checkpoints here; another store lists it in
     /// [`Options::trusted_keys`].
     pub fn public_key(&self) -> [u8; 32] {
         self.trusted.first().copied().unwrap_or_default()
@@ -234,8 +236,8 @@ impl Sqlite {
         fingerprint(&self.public_key())
     }
 
-    /// Signs what sandboxes are measured to give, with the key that signs checkpoints. It can
-    /// sign nothing else.
+    /// Returns a signer for attestations of sandboxes. It uses the key that signs checkpoints, but
+    /// can sign nothing else.
     pub fn notary(&self) -> Notary {
         let key = Arc::clone(&self.key);
         let sign = move |digest: &[u8; 32]| key.sign_attestation(digest);
@@ -252,7 +254,7 @@ impl Sqlite {
         }
         let done = self.readers.run(attempt, read).await;
         done.map_err(|err| match trouble(&self.shared.path, self.shared.log) {
-            // A connection that is opened only now finds another log than the writer has.
+            // A connection that is opened now would find another log than the writer uses.
             Some(detail) => StoreError::Closed { detail },
             None => err,
         })
@@ -268,7 +270,7 @@ impl Sqlite {
         })?
     }
 
-    /// Runs `work`, which reads for long, in a thread of its own.
+    /// Runs `work`, which reads for a long time, on its own thread.
     async fn read_long<T: Send + 'static>(
         &self,
         name: &str,
@@ -297,12 +299,12 @@ impl Drop for Sqlite {
         self.readers.shut();
         self.queue = None;
         if let Some(writer) = self.writer.take() {
-            // The last handle may be dropped by a listener, on the writer's own thread.
+            // A listener may drop the last handle, on the writer's own thread.
             if writer.thread().id() != std::thread::current().id() && writer.join().is_err() {
                 tracing::error!("the store's writer panicked");
             }
         }
-        // When the writer panicked it could not.
+        // If the writer panicked, it could not release the lock.
         self.shared.release();
     }
 }

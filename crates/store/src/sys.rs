@@ -1,10 +1,10 @@
 //! The only module of this crate that may use `unsafe`; everything it exports is safe to call.
 //!
 //! It adds one function to FTS5: [`RANK`], BM25 with weights that the caller has counted. FTS5's
-//! own `bm25()` reads the whole list of every word of every search, once more, to learn how many
-//! rows hold it, and looks up the length of every row that matches. Both are most of its time:
-//! on 100,000 items it takes thirty times as long as the search. Here the weights come along,
-//! and the length of a row is looked up only where the row can still be among the best.
+//! own `bm25()` reads the whole list of every word of every search again, to count the rows that
+//! contain it, and looks up the length of every matching row. These two steps take most of its
+//! time: on 100,000 items thirty times as long as the search. Here the caller passes the weights,
+//! and the length of a row is looked up only if the row can still be among the best.
 
 #![allow(unsafe_code)]
 
@@ -15,31 +15,31 @@ use std::ptr;
 
 use rusqlite::{Connection, ffi};
 
-/// `memory_rank(memory_words, parameters)`: the row's score, higher is better; 0 for a row that
-/// cannot be among the best `keep`. The parameters are [`parameters`].
+/// Called as `memory_rank(memory_words, parameters)`. Returns the row's score, higher is better, or
+/// 0 for a row that cannot be among the best `keep`. [`parameters`] makes the parameters.
 pub(crate) const RANK: &CStr = c"memory_rank";
 
-/// The usual constants of BM25, and FTS5's.
+/// The usual constants of BM25, which FTS5 also uses.
 const SATURATION: f64 = 1.2;
 const LENGTH: f64 = 0.75;
-/// What a word counts at most, as often as it may stand in a row, in units of its weight.
+/// The maximum contribution of a word, however often it is in a row, in units of its weight.
 pub(crate) const MOST: f64 = SATURATION + 1.0;
-/// The column of the text.
+/// The index of the text's column.
 const TEXT: c_int = 1;
 
-/// How rows are to be scored: `keep` is how many of the best are wanted (`None`: all), and there
-/// is one weight for every phrase of the search, in its order; 0 leaves a phrase out.
+/// The parameters for scoring rows: `keep` is how many of the best are needed (`None`: all). There
+/// is one weight for every phrase of the search, in its order; 0 ignores a phrase.
 pub(crate) fn parameters(keep: Option<u32>, weights: impl Iterator<Item = f64>) -> Vec<u8> {
     let mut bytes = u64::from(keep.unwrap_or(0)).to_ne_bytes().to_vec();
     bytes.extend(weights.flat_map(f64::to_ne_bytes));
     bytes
 }
 
-/// Makes [`RANK`] known to a connection.
+/// Registers [`RANK`] on a connection.
 ///
 /// # Errors
 ///
-/// SQLite's, when it has no FTS5 or no memory.
+/// Returns SQLite's error if it has no FTS5 or no memory.
 pub(crate) fn register(conn: &Connection) -> rusqlite::Result<()> {
     // SAFETY: the handle is used while `conn` is borrowed, and is not closed here.
     let db = unsafe { conn.handle() };
@@ -77,14 +77,14 @@ fn check(code: c_int) -> rusqlite::Result<()> {
     Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), Some("adding memory_rank".into())))
 }
 
-/// What one search carries from row to row.
+/// The state that one search keeps between rows.
 struct Ranking {
-    /// How many of the best are wanted; 0 for all.
+    /// How many of the best are needed; 0 for all.
     keep: usize,
     weights: Vec<f64>,
-    /// Words of a text in the middle.
+    /// The average number of words in a text.
     average: f64,
-    /// The best so far, the worst of them on top.
+    /// The best scores so far, the worst of them on top.
     best: BinaryHeap<Reverse<Score>>,
 }
 
@@ -114,7 +114,7 @@ impl Ranking {
         Some(Self { keep, weights, average, best: BinaryHeap::new() })
     }
 
-    /// What a text of `length` words scores in which each phrase stands so often.
+    /// The score of a text of `length` words that contains each phrase `often` times.
     fn score(&self, often: impl Iterator<Item = u32>, length: f64) -> f64 {
         let norm = SATURATION * (1.0 - LENGTH + LENGTH * length / self.average);
         let often = often.map(f64::from);
@@ -142,7 +142,7 @@ impl Ranking {
 ///
 /// # Safety
 ///
-/// Only FTS5 may call it, with what it documents for its auxiliary functions.
+/// Only FTS5 may call it, with the arguments that it documents for auxiliary functions.
 unsafe extern "C" fn rank(
     api: *const ffi::Fts5ExtensionApi,
     row: *mut ffi::Fts5Context,
@@ -161,7 +161,7 @@ unsafe extern "C" fn rank(
 
 /// # Safety
 ///
-/// As for [`rank`].
+/// The caller must meet the contract of [`rank`].
 unsafe fn scored(
     api: *const ffi::Fts5ExtensionApi,
     row: *mut ffi::Fts5Context,
@@ -197,7 +197,7 @@ unsafe fn scored(
             words = words.saturating_add(*often);
         }
     }
-    // A shorter text scores more, and it has at least these words.
+    // A shorter text scores higher, and this text has at least these words.
     if !ranking.admits(ranking.score(often.iter().copied(), f64::from(words))) {
         return Ok(0.0);
     }
@@ -213,7 +213,7 @@ unsafe fn scored(
 ///
 /// # Safety
 ///
-/// As for [`rank`].
+/// The caller must meet the contract of [`rank`].
 unsafe fn begin<'a>(
     api: &ffi::Fts5ExtensionApi,
     row: *mut ffi::Fts5Context,
@@ -256,17 +256,17 @@ unsafe fn begin<'a>(
 
 /// # Safety
 ///
-/// FTS5 calls it once for what [`begin`] gave it.
+/// FTS5 calls it once, with the value that [`begin`] passed to it.
 unsafe extern "C" fn forget(kept: *mut c_void) {
     // SAFETY: it came out of a box of this type.
     drop(unsafe { Box::from_raw(kept.cast::<Ranking>()) });
 }
 
-/// How often a phrase stands in the row.
+/// Counts how often a phrase occurs in the row.
 ///
 /// # Safety
 ///
-/// As for [`rank`], and there must be such a phrase.
+/// The caller must meet the contract of [`rank`], and the phrase must exist.
 unsafe fn occurrences(
     api: &ffi::Fts5ExtensionApi,
     row: *mut ffi::Fts5Context,

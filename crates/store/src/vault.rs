@@ -1,4 +1,4 @@
-//! Rows of the vault. Secrets come here encrypted and leave so.
+//! The tables of the vault. Secrets are encrypted when they come here and when they leave.
 
 use overmind_core::Fut;
 use overmind_core::store::StoreError;
@@ -15,14 +15,14 @@ use crate::read::rows::{Cells, int};
 use crate::redact::Redactor;
 use crate::sqlite::Sqlite;
 
-/// A [`VaultChange`] as it is written.
+/// A [`VaultChange`] that is ready to be written.
 #[derive(Debug)]
 pub(crate) enum VaultWrite {
     Same(VaultChange),
     ServicePut { name: String, service: String },
 }
 
-/// Secrets are encrypted by now; what people wrote is masked.
+/// Masks texts that people wrote. Secrets are already encrypted.
 pub(crate) fn prepare(change: VaultChange, redactor: &Redactor) -> (VaultWrite, usize) {
     match change {
         VaultChange::SecretPut { ref row, .. } => {
@@ -88,7 +88,7 @@ impl VaultRows for Sqlite {
     }
 }
 
-/// Inserts a version, or replaces it; of the older ones the newest `keep` stay.
+/// Inserts or replaces a version; of the older ones the newest `keep` remain.
 fn secret_put(conn: &Connection, row: &SecretRow, keep: u32) -> Outcome<()> {
     let SecretRow { name, version, sealed, created_at, created_by } = row;
     conn.prepare_cached(

@@ -1,16 +1,16 @@
-//! The vectors of memory, small enough to be looked at one by one.
+//! A compact in-memory copy of the vectors of memory, for fast exact search.
 //!
-//! A table holds the vectors of one collection, model and size at one byte a component, a
-//! quarter of what the file holds, and reads them in one pass. The answer is exact all the same:
-//! with every vector stands how far its bytes are from it, so that each cosine is known between
-//! two bounds; the caller looks the vectors up in the file in the order of their upper bounds
-//! and stops when no bound is above what it has (`read::nearest`).
+//! A table holds the vectors of one collection, model and size with one byte for each component, a
+//! quarter of their size in the file, and is read in one pass. The result is still exact: each
+//! vector is stored with the error of its bytes, so that each cosine is known between two bounds.
+//! The caller reads vectors from the file in the order of their upper bounds and stops when no
+//! bound exceeds its results (`read::nearest`).
 //!
-//! A table is made at the first search that needs it and follows the file from then on: a search
-//! reads what was written since the last one (`memory_vectors.rev`), inside its own transaction.
-//! Nothing is kept when memory is not searched by vector, and never more than [`MAX_BYTES`]: the
-//! table that was not used for longest goes first, and what does not fit even alone is searched
-//! in the file.
+//! A table is made at the first search that needs it and then follows the file: a search reads the
+//! changes since the last one (`memory_vectors.rev`) inside of its own transaction. Nothing is
+//! stored if memory is not searched by vector, and never more than [`MAX_BYTES`]: the least
+//! recently used table is dropped first, and a table that does not fit alone is searched in the
+//! file.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,14 +22,14 @@ use crate::read::rows::{Cells, floats, unsigned};
 
 /// Most bytes of all tables together: 166,000 vectors of 1,536 dimensions, or 900,000 of 256.
 pub(crate) const MAX_BYTES: usize = 256 << 20;
-/// Beside its components, a vector takes about this many bytes.
+/// About how many bytes a vector takes besides its components.
 const ROW_BYTES: usize = 40;
 /// Components that are summed before the sum is widened: 256 · 127 · 32,767 fits an `i32`.
 const BLOCK: usize = 256;
-/// What rounding of single precision may add to a bound.
+/// The error that single-precision rounding may add to a bound.
 const ROUNDING: f32 = 1e-5;
 
-/// Whose vectors.
+/// The collection, model and size of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     pub(crate) collection: i64,
@@ -45,7 +45,7 @@ pub(crate) struct Vectors {
 
 #[derive(Debug, Default)]
 struct Tables {
-    /// With the number of their last use.
+    /// The tables with the number of their last use.
     held: HashMap<Key, (u64, Arc<Mutex<Table>>)>,
     uses: u64,
 }
@@ -54,19 +54,19 @@ struct Tables {
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     dims: usize,
-    /// The last change that is in it.
+    /// The last change that the table contains.
     rev: i64,
     items: Vec<i64>,
-    /// `dims` for each item.
+    /// `dims` components for each item.
     parts: Vec<i8>,
-    /// What one step of a component is worth.
+    /// The value of one step of a component, for each item.
     steps: Vec<f32>,
-    /// How far the vector of unit length lies from what its bytes say.
+    /// The distance of each unit vector from the value of its bytes.
     slack: Vec<f32>,
     places: HashMap<i64, u32>,
 }
 
-/// An item and the most that its cosine can be.
+/// An item and the upper bound of its cosine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
     pub(crate) most: f32,
@@ -74,8 +74,8 @@ pub(crate) struct Bound {
 }
 
 impl Vectors {
-    /// The bounds of all items of a table against `query`, in no order; `None` when the table
-    /// is too large to be held.
+    /// The bounds of all items of a table against `query`, unordered; `None` if the table is too
+    /// large for memory.
     pub(crate) fn bounds(
         &self,
         conn: &Connection,
@@ -91,7 +91,7 @@ impl Vectors {
             return Ok(None);
         }
         let table = self.table(key);
-        // A panic while it was being changed may have left it half changed.
+        // A panic during a change may have left the table incomplete.
         let mut held = table.lock().unwrap_or_else(|broken| {
             let mut held = broken.into_inner();
             *held = Table::default();
@@ -117,11 +117,11 @@ impl Vectors {
         Arc::clone(table)
     }
 
-    /// Lets tables go until the rest fits, those that were not used for longest first.
+    /// Drops the least recently used tables until the rest fits.
     fn make_room(&self, keep: &Key) {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            // A table that is being read right now counts nothing; it is looked at next time.
+            // A table that is being read is not counted now; it is checked next time.
             let bytes: usize = tables
                 .held
                 .values()
@@ -146,7 +146,7 @@ impl Table {
         self.parts.capacity() + self.items.len() * ROW_BYTES
     }
 
-    /// Reads what was written since the last time.
+    /// Reads the changes since the last time.
     fn follow(&mut self, conn: &Connection, key: &Key) -> Outcome<()> {
         let (rev, floor): (i64, i64) = conn
             .prepare_cached("SELECT rev, floor FROM memory_state")?
@@ -165,7 +165,7 @@ impl Table {
                 self.remove(Cells::new(row, "memory_vectors_gone").int(0)?);
             }
         }
-        // What came again after it went is among these.
+        // Items that were removed and added again are among these.
         let mut find = conn.prepare_cached(
             "SELECT item, vector FROM memory_vectors
              WHERE collection = ?1 AND model = ?2 AND dims = ?3 AND rev > ?4",
@@ -194,7 +194,7 @@ impl Table {
         }
     }
 
-    /// Adds a vector, or leaves it out when it has no direction.
+    /// Adds a vector, or skips it if it has no direction.
     fn put(&mut self, item: i64, stored: &[u8]) {
         self.remove(item);
         let length = length(floats(stored));
@@ -245,7 +245,7 @@ impl Table {
     }
 }
 
-/// Written so that the compiler makes it one multiply-and-add for eight components.
+/// Written so that the compiler makes one multiply-and-add for eight components.
 fn dot(a: &[i8], b: &[i16]) -> i64 {
     a.chunks(BLOCK)
         .zip(b.chunks(BLOCK))

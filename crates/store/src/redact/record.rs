@@ -1,16 +1,18 @@
-//! What of our own records is masked: what people and programs say, not what the records mean.
+//! Selects the fields of our own records that are masked: texts of people and programs, but not
+//! fields with a fixed meaning.
 //!
-//! Events and rows have fields of a fixed meaning: ids, kinds, states, hashes, directories. They are
-//! read again, compared and signed; a mask in one would make it another. They are named here: of
-//! secrets that the store was told about nothing is masked in them, only what has the shape of a
-//! credential, which none of them has. Everything else is masked. Below a field that holds what somebody said ([`SAID`]) there are no
-//! such fields: the arguments of a tool may be called `id`, and are masked.
+//! Events and rows have fields with a fixed meaning: ids, kinds, states, hashes, directories. They
+//! are read again, compared and signed, so a mask would change what they refer to. These fields are
+//! listed here. Known secrets are not masked in them, only texts that have the form of a
+//! credential, which none of them has. All other fields are masked. Below a field with a user's or
+//! program's text ([`SAID`]) there are no fixed fields: an argument of a tool may be called `id`,
+//! and is masked.
 
 use serde_json::Value;
 
 use super::{Search, redact_text, redact_value};
 
-/// Fields whose text means what it says.
+/// Fields whose text has a fixed meaning.
 const FIXED: [&str; 69] = [
     "id",
     "ids",
@@ -82,9 +84,9 @@ const FIXED: [&str; 69] = [
     "workspace",
     "worktree",
 ];
-/// Endings of such fields.
+/// Suffixes of such fields.
 const FIXED_ENDS: [&str; 5] = ["_id", "_ids", "_at", "_hash", "_name"];
-/// Fields that hold what somebody said, however deep.
+/// Fields that hold texts of users and programs, at any depth.
 const SAID: [&str; 27] = [
     "annotations",
     "answer",
@@ -115,7 +117,7 @@ const SAID: [&str; 27] = [
     "value",
 ];
 
-/// Masks in a record of ours; see the module.
+/// Masks secrets in one of our records; see the module.
 pub(super) fn redact_record(known: Option<&Search>, value: &mut Value) {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
@@ -141,7 +143,7 @@ fn is_fixed(name: &str) -> bool {
     FIXED.contains(&name) || FIXED_ENDS.iter().any(|end| name.ends_with(end))
 }
 
-/// A text, or a list of texts.
+/// Whether a field is a text, or a list of texts.
 fn is_plain(field: &Value) -> bool {
     match field {
         Value::String(_) => true,

@@ -1,4 +1,4 @@
-//! Removing sessions with all that is theirs: by retention, or one by name.
+//! Removes sessions with all their data: by retention, or a single one.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ impl Sqlite {
     ) -> Result<Pruned, StoreError> {
         let mut all = Pruned::default();
         loop {
-            // Batch by batch through the queue, so that commits go on between them.
+            // Each batch goes through the queue, so that commits continue between them.
             let (part, more, sessions) =
                 self.ask(move |reply| Job::Prune { before, now, reply }).await?;
             self.drop_artifacts(sessions).await?;
@@ -43,7 +43,7 @@ impl Sqlite {
         Ok(removed)
     }
 
-    /// Removes the bytes of artifacts that no row names any more.
+    /// Removes the artifact bytes that no row names any more.
     async fn drop_artifacts(&self, sessions: Vec<SessionId>) -> Result<(), StoreError> {
         let files = Arc::clone(&self.artifacts);
         artifacts::blocking("removing artifacts", move || {
