@@ -1,14 +1,13 @@
-//! Copies the write-ahead log back into the database without holding commits up.
+//! Copies the write-ahead log back into the database without delaying commits.
 //!
-//! SQLite would do it inside a commit, which then takes as long as writing and syncing
-//! thousands of pages. Here a thread of its own copies what it can while commits go on; when
-//! only a small rest is left, the writer copies that between two groups and lets the log start
-//! over. That takes two or three fsyncs, so while many wait for their commits it is put off
-//! until the log has [`FORCED_FRAMES`]. A log that grew beyond [`HARD_FRAMES`] makes the writer
-//! wait for the copying.
+//! SQLite would do this inside of a commit, which then takes as long as writing and syncing
+//! thousands of pages. Here a separate thread copies what it can while commits continue. When only
+//! a small rest is left, the writer copies that between two groups and resets the log. The reset
+//! takes two or three fsyncs, so while many commits wait it is delayed until the log has
+//! [`FORCED_FRAMES`]. If the log grows beyond [`HARD_FRAMES`], the writer waits for the copying.
 //!
-//! A reader that stays in one transaction for long (a backup, an audit) keeps the log from
-//! starting over, so it grows for as long as that takes; nothing else waits for it.
+//! A reader with a long transaction (a backup, an audit) keeps the log from being reset, so the log
+//! grows meanwhile; nothing else waits for the reader.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -23,31 +22,31 @@ use rusqlite::config::DbConfig;
 use crate::error::{Fault, Outcome, Reach};
 use crate::schema::open_writer;
 
-/// Pages in the log from which on it is copied back when there is little to do: 16 MB.
+/// The log's size in pages at which it is copied back if there is little load: 16 MB.
 const SOFT_FRAMES: i64 = 4_096;
-/// The same under load: 32 MB. Busy pages are then copied once instead of many times; more
-/// would make the disk stand still for longer when the copy is synced.
+/// The size at which it is copied back under load: 32 MB. Busy pages are then copied once instead
+/// of many times; a larger size would block the disk for longer when the copy is synced.
 const BUSY_FRAMES: i64 = 8_192;
-/// Pages in the log from which on it starts over even under load: 128 MB.
+/// The log's size in pages at which it is reset even under load: 128 MB.
 const FORCED_FRAMES: i64 = 32_768;
-/// Pages in the log from which on commits wait for the copying: 256 MB.
+/// The log's size in pages at which commits wait for the copying: 256 MB.
 const HARD_FRAMES: i64 = 65_536;
-/// The copying ends when so few pages are left: the writer copies them in a few milliseconds.
+/// The thread stops when so few pages are left: the writer copies them in a few milliseconds.
 const REST_FRAMES: i64 = 256;
-/// Rounds of copying: each is shorter than the one before, unless the disk cannot keep up.
+/// Most rounds of copying: each is shorter than the one before, unless the disk cannot keep up.
 const MAX_ROUNDS: u32 = 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Nothing to do.
+    /// There is nothing to do.
     Idle,
-    /// The thread is at work.
+    /// The thread is copying.
     Copying,
-    /// The thread is done; the writer is to finish.
+    /// The thread is done, and the writer must finish.
     Copied,
 }
 
-/// How many wait for commits.
+/// How many commits are waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
     Light,
@@ -58,7 +57,7 @@ pub(crate) enum Load {
 struct Shared {
     phase: Mutex<Phase>,
     changed: Condvar,
-    /// What a sync said that failed: the database file may lack pages that it was given.
+    /// The error of a failed sync: the database file may lack pages that were written.
     broken: OnceLock<String>,
 }
 
@@ -72,9 +71,9 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Runs a checkpoint of SQLite's; answers the pages in the log, those of them that are
-    /// copied, and whether something kept it from finishing. Most failures do no harm: the log
-    /// stays as it is and is copied later.
+    /// Runs one of SQLite's checkpoints. Returns the pages in the log, how many of them are copied,
+    /// and whether something kept it from finishing. Most failures are harmless: the log stays and
+    /// is copied later.
     fn checkpoint(&self, conn: &Connection, mode: Mode) -> Option<(i64, i64, Busy)> {
         match checkpoint(conn, mode) {
             Ok(done) => Some(done),
@@ -86,7 +85,7 @@ impl Shared {
         }
     }
 
-    /// After a failed sync of the database the log must stay: see [`Reach::Store`].
+    /// Records a failed sync of the database, after which the log must stay: see [`Reach::Store`].
     fn note(&self, fault: &Fault) {
         if fault.reach() == Reach::Store {
             let _ = self.broken.set(format!("{fault:?}"));
@@ -94,13 +93,14 @@ impl Shared {
     }
 }
 
-/// The writer's end of it.
+/// The part that the writer holds.
 #[derive(Debug)]
 pub(crate) struct Wal {
     shared: Arc<Shared>,
     wake: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    /// Pages at which the next round begins; further off after a round that a reader spoiled.
+    /// The log's size in pages at which the next round begins; larger after a round that a reader
+    /// blocked.
     next_at: i64,
 }
 
@@ -135,7 +135,7 @@ impl Wal {
                 {
                     self.shared.set(Phase::Copying);
                     if wake.send(()).is_err() {
-                        // The thread is gone; the writer does all of it.
+                        // The thread has ended, so the writer copies everything.
                         self.shared.set(Phase::Copied);
                     }
                 }
@@ -164,10 +164,10 @@ impl Wal {
         }
     }
 
-    /// Copies the rest and lets the log start over, if no reader needs it.
+    /// Copies the rest and resets the log, if no reader needs it.
     fn finish(&mut self, conn: &Connection) {
         failpoint::point("store.wal_restart");
-        // Readers leave within microseconds, or stay for long: waiting more is no use.
+        // Readers end within microseconds, or run for long: waiting longer does not help.
         let _ = conn.busy_timeout(Duration::from_millis(5));
         let done = self.shared.checkpoint(conn, Mode::Restart);
         let _ = conn.busy_timeout(Duration::from_secs(1));
@@ -186,8 +186,8 @@ impl Wal {
         };
     }
 
-    /// What a sync said that failed. Nothing may be committed any more: the log still has what
-    /// the database may have lost, and must not start over.
+    /// The error of a failed sync. No commit may follow: the log still has what the database may
+    /// have lost, and must not be reset.
     pub(crate) fn broken(&self) -> Option<&str> {
         self.shared.broken.get().map(String::as_str)
     }
@@ -197,7 +197,7 @@ impl Wal {
         self.shared.note(fault);
     }
 
-    /// Ends the thread, then empties the log into the database, unless that is `broken`.
+    /// Ends the thread, then copies the log into the database and empties it, unless `broken`.
     pub(crate) fn stop(&mut self, conn: &Connection, broken: bool) {
         self.wake = None;
         if let Some(thread) = self.thread.take()
@@ -213,7 +213,7 @@ impl Wal {
     }
 }
 
-/// Lets `conn` close without copying the log back: it stays as it is.
+/// Lets `conn` close without copying the log back, which stays as it is.
 pub(crate) fn keep(conn: &Connection) {
     if let Err(err) = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true) {
         tracing::warn!(error = %err, "the log may be copied back at closing");
@@ -226,16 +226,16 @@ enum Busy {
     No,
 }
 
-/// SQLite's ways to copy the log back.
+/// SQLite's modes of copying the log back.
 #[derive(Clone, Copy, Debug)]
 enum Mode {
-    /// Only counts.
+    /// Counts only.
     Noop,
-    /// Copies what nobody needs, and waits for nobody.
+    /// Copies pages that no reader needs, and waits for nobody.
     Passive,
-    /// Copies all and lets the next commit write the log from its start.
+    /// Copies everything and lets the next commit write the log from its start.
     Restart,
-    /// Copies all and empties the file.
+    /// Copies everything and empties the file.
     Truncate,
 }
 

@@ -1,21 +1,21 @@
-//! What was acknowledged, kept outside of the database: a small file beside it in which each
-//! group of commits leaves the heads of the streams that it moved, before anyone is answered.
+//! The witness: a record, outside of the database, of what was acknowledged. Each group of commits
+//! writes the heads of its changed streams to a small file before any caller is answered.
 //!
-//! SQLite takes a damaged or removed write-ahead log for its end: the commits behind the damage
-//! are gone, and what is left is a sound, older state. The chains cannot tell, for they end
-//! where the log does. The witness can: [`missing`] compares it with the database at the start,
-//! and the audit at any time.
+//! SQLite takes the start of damage in a write-ahead log, or a removed log, for the log's end:
+//! later commits are lost, and a consistent older state is left. The hash chains cannot show that,
+//! because they end where the log ends. The witness can: [`missing`] compares it with the database
+//! at the start, and the audit at any time.
 //!
-//! The file is a ring of [`SLOTS`] slots of 128 bytes, each a promise of its own, authenticated
-//! with a key that is derived of the one that signs checkpoints. It is written by one system
-//! call after each group's fsync and is never waited for: a kill of the process loses nothing of
-//! it, and when the machine itself ends, it is up to [`SYNC_EVERY`] behind. A promise is written
-//! only after what it promises is on disk, so it is never ahead of the database.
+//! The file is a ring of [`SLOTS`] slots of 128 bytes. Each slot is one promise, authenticated with
+//! a key that is derived from the one that signs checkpoints. One system call writes it after each
+//! group's fsync, without waiting for the disk. A killed process loses nothing of it; if the
+//! machine itself fails, it is up to [`SYNC_EVERY`] behind. A promise is written only after its
+//! data is on disk, so it is never ahead of the database.
 //!
-//! What it does not show: the loss of what came after its last sync together with a part of the
-//! log that a power cut destroyed; changes without an event of their own, when they are the last
-//! ones; and whoever may write all files of the directory can bring all of them back together.
-//! Without the file, or with one of another key, nothing is missed; it begins anew.
+//! The witness does not show three things: the loss of data after its last sync, together with a
+//! part of the log that a power cut destroyed; changes without an event of their own, if they are
+//! the last ones; and a user who may write all files of the directory and restores all of them
+//! together. If the file is missing or has another key, no loss is detected, and it starts again.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -38,14 +38,14 @@ use crate::read::rows;
 use crate::schema::open_reader;
 use crate::writer::log::{Head, name_of, stream_of};
 
-/// Promises that are kept: those of the newest 16 MB of the write-ahead log and more.
+/// Promises that are kept: at least those of the newest 16 MB of the write-ahead log.
 const SLOTS: u64 = 4_096;
 const SLOT: usize = 128;
 /// How long a promise may wait for the disk.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
-/// Streams whose heads are compared at the start; the audit compares all.
+/// Most streams whose heads are compared at the start; the audit compares all.
 const LOOKED_AT: usize = 64;
-/// Streams that a message names.
+/// Most streams that a message names.
 const NAMED: usize = 5;
 
 const MAC: usize = 32;
@@ -54,7 +54,7 @@ const NAME: usize = 96;
 /// One stream's head, acknowledged when the log ended at `global`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Promise {
-    /// Counts promises; says where in the ring it stands.
+    /// The number of the promise, which determines its slot in the ring.
     serial: u64,
     pub(crate) global: u64,
     ts: Timestamp,
@@ -79,16 +79,16 @@ impl Promise {
         mac.copy_from_slice(blake3::keyed_hash(key, said).as_bytes());
     }
 
-    /// `None` for what is empty, torn, damaged, of another key or in another's place.
+    /// `None` for a slot that is empty, incomplete, damaged, of another key or in the wrong place.
     fn read(key: &[u8; 32], at: u64, slot: &[u8]) -> Option<Self> {
         let (mac, said) = slot.split_at(MAC);
-        // Most of a young file: not worth a hash.
+        // Most slots of a new file are empty and need no hash.
         if mac.iter().all(|byte| *byte == 0) {
             return None;
         }
         let number = |at: usize| said[at..at + 8].try_into().map(u64::from_be_bytes).ok();
         let mac: [u8; MAC] = mac.try_into().ok()?;
-        // Compared in constant time, by the type.
+        // The type compares in constant time.
         if blake3::keyed_hash(key, said) != mac || number(0)? % SLOTS != at {
             return None;
         }
@@ -104,12 +104,12 @@ impl Promise {
     }
 }
 
-/// Where the witness of the database at `path` lies.
+/// The path of the witness of the database at `path`.
 pub(crate) fn file_of(path: &Path) -> PathBuf {
     beside(path, ".witness")
 }
 
-/// What the witness of the database at `path` promises, in the order in which it was promised.
+/// The promises in the witness of the database at `path`, in the order in which they were made.
 pub(crate) fn read(path: &Path, key: &[u8; 32]) -> io::Result<Vec<Promise>> {
     let mut bytes = Vec::new();
     match File::open(file_of(path)) {
@@ -130,26 +130,26 @@ pub(crate) fn newest(promises: &[Promise]) -> Vec<Promise> {
     promises.iter().rev().filter(|promise| seen.insert(promise.stream)).copied().collect()
 }
 
-/// What was acknowledged and is not there.
+/// Acknowledged data that is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Loss {
-    /// Events of all streams.
+    /// The number of missing events in all streams.
     pub(crate) events: u64,
-    /// Where the log ends.
+    /// The global number at which the log ends.
     found: u64,
-    /// When the first of them was acknowledged, as far as the witness reaches back.
+    /// When the first of them was acknowledged, as far back as the witness goes.
     pub(crate) since: Timestamp,
     /// Each stream with the event at which it ended, and the one at which it ends now.
     pub(crate) streams: Vec<(StreamId, u64, u64)>,
 }
 
 impl Loss {
-    /// Whether nothing is left.
+    /// Whether the whole log is missing.
     pub(crate) fn is_whole(&self) -> bool {
         self.found == 0
     }
 
-    /// In words: how much, since when, of what.
+    /// A message that tells how much is missing, since when, and of which streams.
     pub(crate) fn detail(&self) -> String {
         let mut text = format!(
             "{} acknowledged event{} since {} {} gone",
@@ -169,7 +169,7 @@ impl Loss {
     }
 }
 
-/// Compares what was promised with where the log of the database at `path` ends. Writes nothing.
+/// Compares the promises with the end of the log of the database at `path`. Writes nothing.
 pub(crate) fn missing(path: &Path, promises: &[Promise]) -> Result<Option<Loss>, StoreError> {
     let (Some(first), Some(last)) = (promises.first(), promises.last()) else { return Ok(None) };
     let compare = || -> Outcome<Option<Loss>> {
@@ -190,7 +190,7 @@ pub(crate) fn missing(path: &Path, promises: &[Promise]) -> Result<Option<Loss>,
     }
 }
 
-/// Nothing is there.
+/// The loss if the whole log is missing.
 fn all(promises: &[Promise], first: &Promise, last: &Promise) -> Loss {
     let streams = newest(promises).iter().map(|promise| (promise.stream, promise.seq, 0)).collect();
     Loss { events: last.global, found: 0, since: first.ts, streams }
@@ -210,7 +210,7 @@ fn behind(conn: &Connection, promises: &[Promise], last: Promise) -> Outcome<Opt
             head.query_row([name_of(promise.stream).as_slice()], |row| row.get(0)).optional()?;
         let at = match at {
             Some(at) => rows::unsigned(at, "streams.head_seq")?,
-            // Retention removes streams, and says so in a log that is whole.
+            // Retention removes streams and records that in a log that is complete.
             None if events == 0 => continue,
             None => 0,
         };
@@ -226,7 +226,7 @@ fn behind(conn: &Connection, promises: &[Promise], last: Promise) -> Outcome<Opt
     Ok(Some(Loss { events, found, since, streams }))
 }
 
-/// The writer's end of it.
+/// The part that the writer holds.
 #[derive(Debug)]
 pub(crate) struct Witness {
     path: PathBuf,
@@ -235,23 +235,23 @@ pub(crate) struct Witness {
     /// The number of the next promise.
     next: u64,
     buffer: Vec<u8>,
-    /// Something was written that the disk may not have yet.
+    /// Whether a promise was written that may not be on disk yet.
     unsynced: Arc<AtomicBool>,
     wake: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    /// It was said that it cannot be written.
+    /// Whether a failure to write it was already reported.
     failing: bool,
 }
 
 impl Witness {
-    /// Goes on after `promises`, which were read from it; makes the file when there is none.
+    /// Continues after `promises`, which were read from the file; makes the file if there is none.
     pub(crate) fn open(path: &Path, key: [u8; 32], promises: &[Promise]) -> io::Result<Self> {
         let path = file_of(path);
         let mut how = OpenOptions::new();
         how.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = Arc::new(how.open(&path)?);
         let bytes = SLOTS * SLOT as u64;
-        // Room for all of it at once: a full disk must not keep promises from being written.
+        // Allocates the whole file at once: a full disk must not prevent promises.
         let whole = rustix::fs::FallocateFlags::empty();
         if rustix::fs::fallocate(&file, whole, 0, bytes).is_err() {
             file.set_len(bytes)?;
@@ -281,7 +281,8 @@ impl Witness {
         self.file.sync_data()
     }
 
-    /// Promises heads that are on disk. The log ends at `global`, and its last event is of `ts`.
+    /// Writes promises for heads that are on disk. The log ends at `global`; `ts` is the time of
+    /// its last event.
     pub(crate) fn promise<'h>(
         &mut self,
         heads: impl Iterator<Item = (&'h StreamId, &'h Head)>,
@@ -302,7 +303,7 @@ impl Witness {
             return;
         }
         if let Err(err) = self.write(first) {
-            // An older promise is a true one: the commit stands.
+            // The commit is done; the older promise in the file is still true.
             if !std::mem::replace(&mut self.failing, true) {
                 tracing::warn!(error = %err, path = %self.path.display(), "the witness of what was acknowledged cannot be written");
             }
@@ -342,10 +343,10 @@ impl Drop for Witness {
     }
 }
 
-/// Syncs some time after a promise was written; once for all that were written meanwhile.
+/// Syncs the file some time after a promise was written, once for all promises of that time.
 fn sync_when_woken(file: &File, woken: &Receiver<()>, unsynced: &AtomicBool) {
     while woken.recv().is_ok() {
-        // Nothing comes until it was synced: this only waits, or ends early with the store.
+        // No wake-up comes before the sync: this only waits, or ends early with the store.
         let closing = woken.recv_timeout(SYNC_EVERY) == Err(RecvTimeoutError::Disconnected);
         unsynced.store(false, Ordering::Release);
         if let Err(err) = file.sync_data() {

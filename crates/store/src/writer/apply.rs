@@ -1,4 +1,4 @@
-//! One commit inside the group's transaction: guards, events, changes.
+//! Applies one commit inside of the group's transaction: guards, events, changes.
 
 use overmind_core::conflict::{Conflict, ConflictKind, Stands};
 use overmind_core::ids::SessionId;
@@ -15,9 +15,9 @@ use crate::prepare::{Prepared, Session, Write, json_text};
 use crate::read::rows::{agent_status_text, blob, int, opt_blob, opt_time};
 use crate::{artifacts, records, vault};
 
-/// Applies `commit`. When it fails with [`Reach::Commit`] the transaction stands as before.
+/// Applies `commit`. If it fails with [`Reach::Commit`], the transaction is as it was before.
 pub(super) fn apply(conn: &Connection, log: &mut Log, commit: &Prepared) -> Outcome<Committed> {
-    // Guards only read, and most refusals come from them: no savepoint is needed yet.
+    // Guards only read and cause most refusals, so no savepoint is needed yet.
     for (at, guard) in (0..).zip(&commit.guards) {
         check(conn, guard).map_err(|fault| fault.of_guard(at))?;
     }
@@ -60,7 +60,7 @@ fn write(conn: &Connection, log: &mut Log, commit: &Prepared) -> Outcome<Committ
     Ok(Committed { global: log.global(), places })
 }
 
-/// Whether a session stands at this epoch, and has ended or not.
+/// Whether a session has this epoch, and has ended or not as `ended` says.
 fn stands(conn: &Connection, session: SessionId, epoch: u32, ended: bool) -> Outcome<()> {
     let found: Option<(u32, bool)> = conn
         .prepare_cached(
@@ -142,7 +142,8 @@ fn check(conn: &Connection, guard: &Guard) -> Outcome<()> {
     }
 }
 
-/// `global` is the number of the commit's last event, and of a record's change that of its own.
+/// `global` is the number of the commit's last event or, for a change of a record, of the change's
+/// own event.
 fn apply_change(conn: &Connection, change: &Write, global: u64) -> Outcome<()> {
     match change {
         Write::AgentPut { agent, spec } => {
@@ -291,7 +292,7 @@ fn apply_change(conn: &Connection, change: &Write, global: u64) -> Outcome<()> {
     }
 }
 
-/// Names what already exists when a uniqueness rule refused it.
+/// Names the existing item if a uniqueness rule refused the change.
 pub(crate) fn taken(fault: Fault, kind: ConflictKind, name: impl FnOnce() -> String) -> Fault {
     if fault.is_taken() { Fault::conflict(Conflict::taken(kind, name())) } else { fault }
 }
@@ -360,9 +361,8 @@ fn insert_session(conn: &Connection, session: &Session) -> Outcome<()> {
     Ok(())
 }
 
-/// Assignments of an update; the name, the parent, the owner and the labels
-/// never change. The indexed columns are left out: SQLite rewrites the index entries of
-/// every assigned column, changed or not.
+/// The assignments of an update. Name, parent, owner and labels never change. The indexed columns
+/// are omitted, because SQLite rewrites the index entries of every assigned column, changed or not.
 macro_rules! assign_session {
     () => {
         "agent_version = ?2, hive = ?3, epoch = ?4, step_limit = ?5, created_at = ?6,
@@ -417,7 +417,7 @@ fn update_session(conn: &Connection, session: &Session) -> Outcome<()> {
             session.room
         ])?)
     };
-    // Most updates change no indexed column: status, end, colony and agent stay.
+    // Most updates change no indexed column: status, end, colony and agent are equal.
     let same = run(concat!(
         "UPDATE sessions SET ",
         assign_session!(),
@@ -435,7 +435,7 @@ fn update_session(conn: &Connection, session: &Session) -> Outcome<()> {
 }
 
 fn put_step(conn: &Connection, row: &StepRow, input: &str, output: Option<&str>) -> Outcome<()> {
-    // Session and place of a step never change, so they are compared and not assigned.
+    // A step's session and place never change, so they are compared and not assigned.
     let changed = conn
         .prepare_cached(
             "INSERT INTO steps

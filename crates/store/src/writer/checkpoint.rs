@@ -8,16 +8,16 @@
 //!        for each head, by name: len(name) ‖ name ‖ seq ‖ hash)
 //! ```
 //!
-//! with integers as 8 bytes big-endian, `prev` the digest before it (zeros for the first), and
-//! a name that is the session's 16 bytes or empty for the system stream. The digest is signed
-//! with Ed25519.
+//! Integers are 8 bytes big-endian, `prev` is the digest of the checkpoint before (zeros for the
+//! first), and a name is the session's 16 bytes, or empty for the system stream. The digest is
+//! signed with Ed25519.
 //!
-//! Since each event's hash covers all events before it in its stream, a signed head vouches for
-//! the whole stream up to it: whoever rewrites or cuts off a stream must forge a signature.
-//! What it cannot show: whoever may write the file can replace what no checkpoint has signed
-//! yet, since the hashes themselves need no key, and can cut the log off at a checkpoint
-//! together with everything after it. Only a copy of the newest checkpoint kept elsewhere (a
-//! backup) shows that. And whoever can read the key can sign anything.
+//! Each event's hash covers all events before it in its stream, so a signed head proves the whole
+//! stream up to it: to rewrite or cut a stream, an attacker must forge a signature. There are
+//! limits. A user who may write the file can replace everything that no checkpoint has signed yet,
+//! since the hashes need no key, and can cut the log off at a checkpoint with everything after it.
+//! Only a copy of the newest checkpoint in another place (a backup) reveals that. A user who can
+//! read the key can sign anything.
 
 use overmind_core::store::StreamId;
 use overmind_core::time::Timestamp;
@@ -59,7 +59,7 @@ impl Digest {
     }
 }
 
-/// Signs what is not signed yet, in the transaction under way; `None` when there is nothing.
+/// Signs what is not signed yet, in the current transaction; `None` if there is nothing.
 pub(super) fn sign(
     conn: &Connection,
     log: &mut Log,

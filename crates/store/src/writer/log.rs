@@ -1,9 +1,9 @@
-//! The log's ends, in memory: the head of each stream, the last global number, and what no
-//! checkpoint has signed yet.
+//! The end of the log, in memory: the head of each stream, the last global number, and the changes
+//! that no checkpoint has signed yet.
 //!
-//! The values here always equal what is durable, plus what the transaction under way adds.
-//! That addition is kept in two layers above the cache, one for the commit being applied and
-//! one for its group, so that either can be dropped without a trace: [`Log::drop_commit`] and
+//! The values always equal the durable state plus the changes of the current transaction. These
+//! changes are held in two layers above the cache, one for the current commit and one for its
+//! group, so that either can be dropped without a trace: [`Log::drop_commit`] and
 //! [`Log::drop_group`].
 
 use std::collections::HashMap;
@@ -18,11 +18,11 @@ use crate::prepare::Event;
 use crate::read::rows::{self, Cells};
 use crate::recent::Recent;
 
-/// Heads that are remembered; others are read from the file when they are needed.
+/// Most heads that are cached; others are read from the file when needed.
 const REMEMBERED: usize = 16_384;
 
-/// More streams than this since the last checkpoint make the next one due early: signing is
-/// work inside a commit, and it grows with their number.
+/// If more streams than this changed since the last checkpoint, the next one is due early: signing
+/// is work inside of a commit and grows with their number.
 const MAX_UNSIGNED_STREAMS: usize = 2_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ pub(crate) struct Signed {
     pub(crate) digest: [u8; 32],
 }
 
-/// What a failed transaction falls back to.
+/// The state to which a failed transaction returns.
 #[derive(Clone, Copy, Debug)]
 struct Ends {
     global: u64,
@@ -107,17 +107,17 @@ impl Log {
         Ok(())
     }
 
-    /// The last global number, the transaction under way included.
+    /// The last global number, including the current transaction.
     pub(crate) fn global(&self) -> u64 {
         self.now.global
     }
 
-    /// Time of the newest event; 1970 when there is none.
+    /// Time of the newest event; 1970 if there is none.
     pub(crate) fn last_ts(&self) -> Timestamp {
         self.now.ts
     }
 
-    /// Appends an event and answers its place in its stream.
+    /// Appends an event and returns its place in its stream.
     pub(crate) fn append(&mut self, conn: &Connection, event: &Event) -> Outcome<u64> {
         let before = self.head(conn, event.stream)?;
         let seq = before.seq + 1;
@@ -147,7 +147,7 @@ impl Log {
         Ok(seq)
     }
 
-    /// The stream's head; a stream that does not exist yet gets its number here.
+    /// The stream's head; a new stream gets its number here.
     fn head(&mut self, conn: &Connection, stream: StreamId) -> Outcome<Head> {
         if let Some((_, head)) = self.commit.iter().find(|(known, _)| *known == stream) {
             return Ok(*head);
@@ -182,7 +182,7 @@ impl Log {
         self.at_commit = self.now;
     }
 
-    /// The commit's changes become the group's.
+    /// Merges the commit's changes into the group's.
     pub(crate) fn keep_commit(&mut self) {
         self.group.extend(self.commit.drain(..));
     }
@@ -192,7 +192,8 @@ impl Log {
         self.now = self.at_commit;
     }
 
-    /// Writes the heads that the group moved. One row for each stream, however many events.
+    /// Writes the heads that the group changed, one row for each stream, however many events it
+    /// has.
     pub(crate) fn write_heads(&self, conn: &Connection) -> Outcome<()> {
         if self.group.is_empty() {
             return Ok(());
@@ -213,12 +214,12 @@ impl Log {
         Ok(())
     }
 
-    /// The heads that the group moved.
+    /// The heads that the group changed.
     pub(crate) fn moved(&self) -> impl Iterator<Item = (&StreamId, &Head)> {
         self.group.iter()
     }
 
-    /// The transaction is durable.
+    /// Merges the group's changes into the cache: the transaction is durable.
     pub(crate) fn keep_group(&mut self) {
         debug_assert!(self.commit.is_empty());
         let signed = self.signed_in_group.take();
@@ -234,7 +235,7 @@ impl Log {
         }
     }
 
-    /// The transaction never happened.
+    /// Drops the group's changes: the transaction failed.
     pub(crate) fn drop_group(&mut self) {
         self.commit.clear();
         self.group.clear();
@@ -249,7 +250,7 @@ impl Log {
                 || self.unsigned.len() + self.group.len() > MAX_UNSIGNED_STREAMS)
     }
 
-    /// The heads that a checkpoint now would sign, in the order in which they are signed.
+    /// The heads that a checkpoint would sign now, in the order in which they are signed.
     pub(crate) fn unsigned_heads(&self) -> Vec<(StreamId, Head)> {
         let mut heads: HashMap<StreamId, Head> = self.unsigned.clone();
         heads.extend(self.group.iter().map(|(stream, head)| (*stream, *head)));
@@ -262,7 +263,7 @@ impl Log {
         self.signed_in_group = Some(signed);
     }
 
-    /// Forgets streams that retention removed in a transaction that is durable now.
+    /// Forgets streams that retention has removed in a durable transaction.
     pub(crate) fn forget(&mut self, streams: &[StreamId]) {
         for stream in streams {
             self.heads.remove(stream);
@@ -284,7 +285,7 @@ fn load_signed(conn: &Connection) -> Outcome<Signed> {
     }
 }
 
-/// A stream's name in the file: a session's id, or nothing for the system stream.
+/// A stream's name in the file: a session's id, or empty for the system stream.
 pub(crate) fn name_of(stream: StreamId) -> Name {
     match stream {
         StreamId::System => Name { bytes: [0; 16], len: 0 },
@@ -294,7 +295,7 @@ pub(crate) fn name_of(stream: StreamId) -> Name {
     }
 }
 
-/// The names of the streams of the mesh and of records: one byte, which is no id.
+/// The names of the streams of the mesh and of records are one byte, which is no id.
 const MESH: u8 = b'm';
 const RECORDS: u8 = b'r';
 
@@ -302,8 +303,8 @@ fn one_byte(name: u8) -> [u8; 16] {
     (u128::from(name) << 120).to_be_bytes()
 }
 
-/// Sorts like the blob it is: the system stream first, then sessions by id and the other two among
-/// them.
+/// Sorts as the blob does: the system stream first, then sessions by id with the other two streams
+/// among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
     bytes: [u8; 16],

@@ -1,5 +1,5 @@
-//! Changes of memory: items, their words, their vectors, and the numbers that let an index
-//! follow the vectors.
+//! Applies changes of memory: items, words, vectors, and the numbers by which an index follows the
+//! vectors.
 
 use overmind_core::conflict::{Conflict, ConflictKind, Stands};
 use overmind_core::ids::{ColonyId, MemoryId};
@@ -10,9 +10,9 @@ use super::apply::taken;
 use crate::error::{Fault, Outcome};
 use crate::read::rows::{blob, int, opt_blob, opt_time};
 
-/// So many vectors that went are remembered; an index that stands further back reads anew.
+/// How many removed vectors are remembered; an index that is further behind is read again.
 const GONE_KEPT: i64 = 100_000;
-/// How often, in changes, older ones are forgotten.
+/// After how many changes older ones are forgotten.
 const GONE_SWEEP: i64 = 1_024;
 
 pub(super) fn insert(
@@ -55,7 +55,7 @@ pub(super) fn insert(
     put_vector(conn, n, collection, &item.embedding_model, vector)
 }
 
-/// Makes `old` history.
+/// Marks `old` as replaced.
 fn supersede(conn: &Connection, old: MemoryId, new: MemoryId, collection: i64) -> Outcome<()> {
     let changed = conn
         .prepare_cached(
@@ -113,7 +113,7 @@ fn put_vector(
     Ok(())
 }
 
-/// Removes the vector and leaves its trace.
+/// Removes the vector and records its removal.
 fn drop_vector(conn: &Connection, item: i64) -> Outcome<()> {
     let gone =
         conn.prepare_cached("DELETE FROM memory_vectors WHERE item = ?1")?.execute([item])?;
@@ -145,7 +145,7 @@ fn count(conn: &Connection, collection: i64, by: i64) -> Outcome<()> {
     Ok(())
 }
 
-/// The word that stands for a collection in the full-text index.
+/// The word that represents a collection in the full-text index.
 pub(crate) fn scope(collection: i64) -> String {
     format!("c{collection}")
 }

@@ -1,4 +1,4 @@
-//! What the mesh's changes do to its tables.
+//! Applies changes of the mesh to its tables.
 
 use overmind_core::conflict::{Conflict, ConflictKind, Stands};
 use overmind_core::ids::{AgentId, ColonyId, LetterId, SubscriptionId};

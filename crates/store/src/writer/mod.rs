@@ -1,13 +1,13 @@
 //! The one writer: a thread that turns a queue of commits into few transactions.
 //!
-//! Whatever is queued when a transaction begins goes into it, and what arrives while it is being
-//! filled joins it, up to [`GROUP_COMMITS`] and [`GROUP_BYTES`]. Each commit stands in a
-//! savepoint, so a refused one leaves the others alone. Then one `COMMIT` with one fsync, and
-//! only then every caller is answered: also the refused ones, since what refused them may have
-//! been another commit of the same group. When the `COMMIT` fails, all of them fail.
+//! All commits that are queued when a transaction begins join it, and so do commits that arrive
+//! while it is being filled, up to [`GROUP_COMMITS`] and [`GROUP_BYTES`]. Each commit has its own
+//! savepoint, so a refused one does not affect the others. Then follow one `COMMIT` with one fsync
+//! and the answers to all callers. Refused commits are answered then, too, because the cause may be
+//! another commit of the same group. If the `COMMIT` fails, all of them fail.
 //!
-//! There is no delay in it: a lone writer waits for one fsync, and while the disk is busy with
-//! one group the next one gathers by itself.
+//! There is no added delay: a single commit waits for one fsync, and while the disk is busy with
+//! one group, the next group forms by itself.
 
 pub(crate) mod apply;
 pub(crate) mod checkpoint;
@@ -36,15 +36,15 @@ use crate::witness::{Loss, Witness};
 
 /// Most commits in one transaction.
 const GROUP_COMMITS: usize = 512;
-/// A transaction takes no further commit when it holds this many bytes.
+/// A transaction accepts no further commit once it has this many bytes.
 const GROUP_BYTES: usize = 8 << 20;
 
-/// The event that says that acknowledged events are gone.
+/// The event that records the loss of acknowledged events.
 const LOST: &str = "store.loss_accepted";
-/// Streams that it names.
+/// Most streams that the event names.
 const MAX_LOST_STREAMS: usize = 1_000;
 
-/// So many commits in one transaction mean that many wait.
+/// If one transaction has this many commits, many callers are waiting.
 const HEAVY: usize = 8;
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
@@ -56,13 +56,14 @@ pub(crate) enum Job {
         now: Timestamp,
         reply: Reply<Option<u64>>,
     },
-    /// One batch of retention; the answer says whether there may be more, and which sessions went.
+    /// Runs one batch of retention; the answer tells whether there may be more, and which sessions
+    /// were removed.
     Prune {
         before: Timestamp,
         now: Timestamp,
         reply: Reply<(Pruned, bool, Vec<SessionId>)>,
     },
-    /// One session, if it has ended.
+    /// Removes one session, if it has ended.
     Remove {
         session: SessionId,
         now: Timestamp,
@@ -95,7 +96,7 @@ pub(crate) struct Writer {
     pub(crate) broken: Option<StoreError>,
 }
 
-/// One answer that waits for the transaction's end.
+/// An answer that is sent after the transaction's end.
 type Answer = (Reply<Committed>, Result<Committed, StoreError>);
 
 impl Writer {
@@ -125,7 +126,7 @@ impl Writer {
                     self.wal.between_groups(&self.conn, Load::Light);
                 }
                 Job::Close { reply } => {
-                    // What was queued before this is done; what comes later is refused.
+                    // Queued jobs are finished; later ones are refused.
                     self.queue.close();
                     match closing {
                         None => closing = Some(reply),
@@ -140,7 +141,7 @@ impl Writer {
             tracing::warn!(error = %err, "closing without a last checkpoint");
         }
         self.wal.stop(&self.conn, self.broken.is_some());
-        // Before the lock is released: the next owner has a witness of its own.
+        // This comes before the lock is released, because the next owner opens the witness itself.
         self.witness = None;
         let Self { conn, shared, .. } = self;
         if let Err((_, err)) = conn.close() {
@@ -152,8 +153,8 @@ impl Writer {
         }
     }
 
-    /// One transaction: `first` and what joins it. Answers the job that ended it, if one did,
-    /// and how many waited.
+    /// Runs one transaction: `first` and the commits that join it. Returns the job that ended it,
+    /// if one did, and how many waited.
     fn group(&mut self, first: CommitJob) -> (Option<Job>, Load) {
         let mut answers: Vec<Answer> = Vec::new();
         let mut rooms: Vec<OwnedSemaphorePermit> = Vec::new();
@@ -231,7 +232,7 @@ impl Writer {
         }
     }
 
-    /// Makes the transaction durable, or undoes it whole.
+    /// Makes the transaction durable, or undoes it completely.
     fn end(&mut self) -> Result<(), StoreError> {
         match self.seal() {
             Ok(()) => {
@@ -249,7 +250,7 @@ impl Writer {
     fn seal(&mut self) -> Outcome<()> {
         self.log.write_heads(&self.conn)?;
         if self.log.is_due(self.checkpoint_every) {
-            // In the same transaction: it costs no fsync of its own.
+            // The checkpoint is in the same transaction and needs no fsync of its own.
             let ts = self.log.last_ts();
             checkpoint::sign(&self.conn, &mut self.log, &self.key, ts)?;
         }
@@ -258,7 +259,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Says in the log that what is gone is known to be.
+    /// Records in the log that the loss was accepted.
     pub(crate) fn accept(&mut self, loss: &Loss, now: Timestamp) -> Result<(), StoreError> {
         let streams: Vec<_> = loss.streams.iter().take(MAX_LOST_STREAMS).collect();
         let payload = serde_json::json!({
@@ -283,7 +284,7 @@ impl Writer {
         self.log.drop_group();
         let reach = fault.reach();
         let err = self.explain(fault, attempt);
-        // SQLite has already rolled back after some errors.
+        // After some errors SQLite has already rolled back.
         let undone = self.conn.is_autocommit() || self.conn.execute_batch("ROLLBACK").is_ok();
         if reach == Reach::Store || !undone {
             self.end_for_good(&err.to_string());
@@ -293,8 +294,8 @@ impl Writer {
         err
     }
 
-    /// Refuses everything from now on. What was acknowledged is in the write-ahead log, which
-    /// is left as it is for the next start.
+    /// Refuses everything from now on. Acknowledged commits are in the write-ahead log, which is
+    /// kept for the next start.
     fn end_for_good(&mut self, why: &str) {
         tracing::error!(error = why, "the store accepts no more commits");
         let detail = format!(
@@ -304,7 +305,7 @@ impl Writer {
         self.broken = Some(StoreError::Closed { detail });
     }
 
-    /// Runs `work` in a transaction of its own.
+    /// Runs `work` in its own transaction.
     fn alone<T>(
         &mut self,
         attempt: &str,
@@ -349,13 +350,13 @@ impl Writer {
         Ok((batch.pruned.sessions > 0).then_some(batch.pruned))
     }
 
-    /// Tells the listener about a durable commit.
+    /// Notifies the listener of a durable commit.
     fn tell(&self, places: &[(StreamId, u64)]) {
         if places.is_empty() {
             return;
         }
         let Some(listener) = self.shared.listener() else { return };
-        // The writer must outlive a listener's mistake: it is the only one.
+        // The only writer must survive a panic of a listener.
         if catch_unwind(AssertUnwindSafe(|| listener(places))).is_err() {
             tracing::error!("the listener for commits panicked");
         }
@@ -366,10 +367,10 @@ impl Writer {
     }
 }
 
-/// Answers every caller: with its own result, or all of them with `failure`.
+/// Answers every caller: with its own result or, if there is one, with `failure`.
 fn answer_all(answers: Vec<Answer>, failure: Option<&StoreError>) {
     for (reply, result) in answers {
-        // A caller that no longer waits is no concern of ours.
+        // The caller may no longer wait.
         let _ = reply.send(match failure {
             Some(err) => Err(err.clone()),
             None => result,

@@ -7,12 +7,12 @@
 //!  "globals": [[100, 3], [140, 9]]}
 //! ```
 //!
-//! `globals` are the runs of global numbers that went with it, as first and length; a stream of
-//! very many runs has more events with the same `stream` and only `globals`. They let `audit`
-//! tell a number that retention removed from one that someone else did.
+//! `globals` are the runs of global numbers that were removed with the stream, as first number and
+//! length. A stream of very many runs has more events, with the same `stream` and only `globals`.
+//! They let `audit` distinguish numbers that retention removed from other missing numbers.
 //!
-//! A batch is one transaction, and commits go on between batches. A session is removed whole,
-//! so one of very many events holds the writer up for as long as deleting them takes.
+//! A batch is one transaction, and commits continue between batches. A session is removed as a
+//! whole, so one with very many events blocks the writer until they are deleted.
 
 use std::collections::HashMap;
 
@@ -30,25 +30,25 @@ use crate::read::rows::{Cells, blob, int};
 
 pub(crate) const PRUNED: &str = "retention.pruned";
 
-/// A batch ends when it has removed this many events, or looked at [`SESSIONS_PER_BATCH`].
+/// A batch ends once it has removed this many events, or checked [`SESSIONS_PER_BATCH`].
 const EVENTS_PER_BATCH: u64 = 2_000;
 const SESSIONS_PER_BATCH: i64 = 50;
 const KEYS_PER_BATCH: i64 = 2_000;
-/// Runs of global numbers in one record.
+/// Most runs of global numbers in one record.
 const RUNS_PER_RECORD: usize = 2_000;
 
-/// What one batch did.
+/// The result of one batch.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub(crate) pruned: Pruned,
     pub(crate) streams: Vec<StreamId>,
     pub(crate) sessions: Vec<SessionId>,
     pub(crate) places: Vec<(StreamId, u64)>,
-    /// There may be more to remove.
+    /// Whether there may be more to remove.
     pub(crate) more: bool,
 }
 
-/// Removes one batch in the transaction under way.
+/// Removes one batch in the current transaction.
 pub(super) fn batch(
     conn: &Connection,
     log: &mut Log,
@@ -79,7 +79,7 @@ pub(super) fn batch(
     Ok(batch)
 }
 
-/// Removes one session in the transaction under way, if it has ended; else the batch is empty.
+/// Removes one session in the current transaction, if it has ended; otherwise the batch is empty.
 pub(super) fn one(
     conn: &Connection,
     log: &mut Log,
@@ -101,15 +101,15 @@ pub(super) fn one(
     Ok(batch)
 }
 
-/// Counts the events that went, for `audit`.
+/// Counts the removed events, for `audit`.
 fn count(conn: &Connection, batch: &Batch) -> Outcome<()> {
     conn.prepare_cached("UPDATE retention SET events = events + ?1")?
         .execute([int(batch.pruned.events)])?;
     Ok(())
 }
 
-/// Removes records of measurements that no session names any more. A fresh one may be named in a
-/// moment. Sessions are only looked through when there is an old one.
+/// Removes attestation records that no session names any more. Recent ones are kept, because a
+/// session may be about to name them. Sessions are searched only if there is an old record.
 fn forget_attestations(conn: &Connection, before: Timestamp) -> Outcome<()> {
     conn.prepare_cached(
         "DELETE FROM attestations WHERE at < ?1
@@ -156,7 +156,7 @@ fn remove(
         .execute([blob(session.as_u128())])?;
     conn.prepare_cached("DELETE FROM artifacts WHERE session = ?1")?
         .execute([blob(session.as_u128())])?;
-    // Few sessions have labels: their rows are looked for by what the session says of itself.
+    // Few sessions have labels, so their rows are found by the labels that the session has.
     conn.prepare_cached(
         "DELETE FROM session_labels WHERE session = ?1 AND (label, value) IN
            (SELECT one.key, one.value FROM sessions, json_each(sessions.labels) AS one
@@ -200,7 +200,7 @@ fn remove(
     Ok(())
 }
 
-/// The global numbers of a stream as runs of first and length. Answered from the index alone.
+/// The global numbers of a stream as runs of first number and length. Only the index is read.
 fn runs(conn: &Connection, n: i64) -> Outcome<Vec<(u64, u64)>> {
     let mut find =
         conn.prepare_cached("SELECT global FROM events WHERE stream = ?1 ORDER BY seq")?;
@@ -216,7 +216,7 @@ fn runs(conn: &Connection, n: i64) -> Outcome<Vec<(u64, u64)>> {
     Ok(runs)
 }
 
-/// What a record says, as `audit` reads it.
+/// The content of a record, as `audit` reads it.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) stream: StreamId,
