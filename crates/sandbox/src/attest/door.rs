@@ -1,10 +1,10 @@
-//! Whether the door of the mesh leads where it is to lead, and nowhere else.
+//! Checks that the mesh proxy of a sandbox leads to its target and nowhere else.
 //!
-//! While the probe runs, the driver stands at the end of the door in place of the server, at a
-//! socket that nobody else knows of. It answers with the secret and with what it was told. So the
-//! probe, which says things that could move a door that listens, sees whether each came there as it
-//! was said. It also stands at the end of each port that is let out, at one of the host's that nobody
-//! else knows of, and says there which one it was asked at.
+//! While the probe runs, the driver replaces the server behind the proxy: it listens on a socket
+//! that nobody else knows of, and answers with the secret and the bytes that it received. The probe
+//! sends texts that could redirect a real proxy, and sees whether each arrived unchanged. The
+//! driver also listens behind each forwarded port, on a random port of the host's loopback, and its
+//! answer names the port.
 
 use std::future::Future;
 use std::io::{self, Read as _, Write as _};
@@ -23,11 +23,11 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use super::facts::Facts;
 use super::questions::Questions;
 
-/// What is said at once at the door.
+/// Most bytes that the probe sends on one connection.
 const MOST: u64 = 4096;
 
-/// What listens in the network of a sandbox whose network is the mesh, and from which these ports are
-/// let out; with or without a door.
+/// The listeners that are expected in the network of a sandbox whose network is the mesh and which
+/// has these forwarded ports, with or without a proxy.
 pub(super) fn expected_listeners(door: bool, reaches: &[u16]) -> Vec<String> {
     let door = door.then_some(&DOOR_PORT).into_iter();
     let tcp = door.chain(reaches).map(|port| format!("tcp 127.0.0.1:{port}"));
@@ -36,8 +36,8 @@ pub(super) fn expected_listeners(door: bool, reaches: &[u16]) -> Vec<String> {
     all
 }
 
-/// What the probe says, each on a connection of its own: a plain word, and what would move a proxy
-/// of one kind or another to another place. `port` is one of the host's.
+/// The texts that the probe sends, each on its own connection: a plain word, and texts that would
+/// redirect one kind of proxy or another. `port` is a port of the host.
 fn words(questions: &Questions) -> Vec<Vec<u8>> {
     let port = questions.tcp_port;
     let socks: Vec<u8> = [&[4, 1][..], &port.to_be_bytes(), &[127, 0, 0, 1, 0]].concat();
@@ -51,10 +51,10 @@ fn words(questions: &Questions) -> Vec<Vec<u8>> {
     ]
 }
 
-/// How many [`words`] there are.
+/// The number of [`words`].
 pub(super) const WORDS: usize = 5;
 
-/// The probe's side.
+/// Runs the checks inside of the sandbox.
 pub(super) fn look(questions: &Questions, facts: &mut Facts) {
     if !questions.way {
         return;
@@ -77,13 +77,13 @@ pub(super) fn look(questions: &Questions, facts: &mut Facts) {
     }
 }
 
-/// What is answered at the end of the door, or of this port that is let out.
+/// The answer to a connection through the proxy, or through this forwarded port.
 fn answer(questions: &Questions, at: Option<u16>, words: &[u8]) -> Vec<u8> {
     let at = at.map(|port| format!(" at {port} ")).unwrap_or_default();
     [questions.secret.as_bytes(), at.as_bytes(), words].concat()
 }
 
-/// Says something at this port, and hears to the end.
+/// Sends a text to this port and reads the whole answer.
 fn say(port: u16, words: &[u8]) -> io::Result<Vec<u8>> {
     let at = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut stream = TcpStream::connect_timeout(&at, Duration::from_millis(500))?;
@@ -95,16 +95,16 @@ fn say(port: u16, words: &[u8]) -> io::Result<Vec<u8>> {
     Ok(heard)
 }
 
-/// What listens in this network namespace: sockets of TCP, and bound ones of UDP.
+/// The listeners of this network namespace: listening TCP sockets, and bound UDP sockets.
 fn listeners() -> io::Result<Vec<String>> {
-    /// `TCP_LISTEN`, and the state of a socket of UDP that is not connected.
+    /// `TCP_LISTEN`, and the state of a UDP socket that is not connected.
     const STATES: [(&str, &str); 2] = [("tcp", "0A"), ("udp", "07")];
     let mut found = Vec::new();
     for (kind, state) in STATES {
         for version in ["", "6"] {
             let table = match std::fs::read_to_string(format!("/proc/self/net/{kind}{version}")) {
                 Ok(table) => table,
-                // A kernel without IPv6.
+                // The kernel has no IPv6.
                 Err(err) if version == "6" && err.kind() == io::ErrorKind::NotFound => continue,
                 Err(err) => return Err(err),
             };
@@ -119,7 +119,8 @@ fn listeners() -> io::Result<Vec<String>> {
     Ok(found)
 }
 
-/// As the kernel writes it: words of the machine's own order in hexadecimal digits.
+/// Parses an address as the kernel writes it: words in the machine's byte order, in hexadecimal
+/// digits.
 fn address(text: &str) -> String {
     let parse = || {
         let (ip, port) = text.split_once(':')?;
@@ -141,13 +142,13 @@ fn address(text: &str) -> String {
     parse().unwrap_or_else(|| text.to_owned())
 }
 
-/// The driver's side: who stands at the end of the door, and of each port that is let out. Dropped,
-/// the sockets are gone.
+/// The driver's side: the listeners behind the proxy and behind each forwarded port. Dropping it
+/// closes and removes the sockets.
 #[derive(Debug)]
 pub(crate) struct DoorTrap {
     listener: tokio::net::UnixListener,
     path: PathBuf,
-    /// In the order of the questions' ports.
+    /// The listeners, in the order of the ports in the questions.
     ends: Vec<tokio::net::TcpListener>,
     questions: Questions,
 }
@@ -155,10 +156,11 @@ pub(crate) struct DoorTrap {
 impl DoorTrap {
     /// # Errors
     ///
-    /// When there is no place for a socket.
+    /// Fails if a socket cannot be made.
     pub(crate) fn set(questions: &Questions) -> io::Result<Self> {
         let path = questions.trap_file.with_extension("sock");
-        // By the directory's number: a path may be too long for the address of a socket.
+        // The path goes through the directory's descriptor: a full path may be too long for a
+        // socket's address.
         let (directory, name) = (path.parent(), path.file_name());
         let directory = rustix::fs::open(
             directory.unwrap_or(Path::new("/")),
@@ -183,16 +185,16 @@ impl DoorTrap {
         &self.path
     }
 
-    /// Ports of the host's loopback, in the order of the questions'.
+    /// The listening ports of the host's loopback, in the order of the ports in the questions.
     ///
     /// # Errors
     ///
-    /// What asking the kernel gives.
+    /// Fails if the kernel cannot report a port.
     pub(crate) fn ends(&self) -> io::Result<Vec<u16>> {
         self.ends.iter().map(|end| Ok(end.local_addr()?.port())).collect()
     }
 
-    /// Answers at the end of the door for as long as `probe` takes.
+    /// Answers connections for as long as `probe` takes.
     pub(crate) async fn attend<T>(&self, probe: impl Future<Output = T>) -> T {
         let mut probe = pin!(probe);
         loop {
@@ -215,13 +217,13 @@ impl DoorTrap {
         });
         match select(pin!(self.listener.accept()), at_a_port).await {
             Either::Left((Ok((stream, _)), _)) => self.say(stream, None).await,
-            // It is told by what the probe does not hear.
+            // The failure shows in the answer that the probe does not get.
             Either::Left((Err(_), _)) => std::future::pending().await,
             Either::Right(((stream, port), _)) => self.say(stream, Some(port)).await,
         }
     }
 
-    /// Hears one to the end, and answers.
+    /// Reads one connection to its end, and answers.
     async fn say(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin, at: Option<u16>) {
         let mut said = Vec::new();
         if (&mut stream).take(MOST).read_to_end(&mut said).await.is_ok() {

@@ -1,4 +1,4 @@
-//! What the probe found. Findings only: no judgement, nothing of a file's content.
+//! The findings of the probe. They contain no judgement and no file content.
 
 use std::collections::BTreeMap;
 
@@ -6,93 +6,94 @@ use serde::{Deserialize, Serialize};
 
 use super::MAX_ANSWER_BYTES;
 
-/// The answer of the probe. Lists hold what was found *open*; an empty one is good news.
+/// The answer of the probe. Lists hold what is *open* to the command, so empty lists are good.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
-    /// The nonce of the questions: this is no answer to others.
+    /// The nonce of the questions, which shows that this is their answer.
     pub nonce: String,
     pub uid: u32,
     pub gid: u32,
     pub groups: Vec<u32>,
-    /// Who user and group are one user namespace further out, as far as the kernel says.
+    /// The user's id in the parent user namespace, as far as the kernel shows it.
     pub uid_outside: Option<u32>,
     pub gid_outside: Option<u32>,
-    /// Inheritable, permitted, effective, bounding and ambient set, as `/proc` has them.
+    /// The inheritable, permitted, effective, bounding and ambient set, as in `/proc`.
     pub capabilities: BTreeMap<String, u64>,
     pub no_new_privileges: bool,
-    /// 0 off, 1 strict, 2 filter.
+    /// 0 is off, 1 strict, 2 filter.
     pub seccomp: u32,
-    /// Kind to identity, such as `net` to `net:[4026531840]`.
+    /// Maps each kind to its identity, such as `net` to `net:[4026531840]`.
     pub namespaces: BTreeMap<String, String>,
-    /// Names this boot of this kernel; empty where `/proc` does not say.
+    /// Identifies this boot of this kernel; empty if `/proc` does not show it.
     pub boot_id: String,
     pub interfaces: Vec<String>,
-    /// Documentation addresses that there is a route to.
+    /// Documentation addresses to which there is a route.
     pub routes: Vec<String>,
-    /// Metadata addresses that there is a route to.
+    /// Metadata addresses to which there is a route.
     pub metadata_routes: Vec<String>,
     /// The traps on the host's loopback and abstract socket that answered.
     pub host_services: Vec<String>,
-    /// Where the network is the mesh: what listens in it, such as `tcp 127.0.0.1:80`.
+    /// If the network is the mesh: its listeners, such as `tcp 127.0.0.1:80`.
     pub listeners: Vec<String>,
-    /// Words that came through the door to where it leads as they were said, and were answered; and
-    /// those that did not.
+    /// How many texts passed the proxy unchanged and were answered; `door_lost` counts the others.
     pub door_kept: usize,
     pub door_lost: usize,
-    /// The same of ports that are let out, all together.
+    /// The same count for all forwarded ports together.
     pub reaches_kept: usize,
     pub reaches_lost: usize,
     pub sockets: Vec<String>,
     pub visible_processes: u32,
     pub daemon_visible: bool,
     pub homes: Vec<String>,
-    /// Paths through which the trap's file could be read.
+    /// Paths through which the trap's file was readable.
     pub trap_file_at: Vec<String>,
-    /// Files of the server that could be read or written, and by which path.
+    /// Files of the server that were readable or writable, with the path used.
     pub server_files: Vec<String>,
-    /// What stands beside something hidden was to be seen: the workspace is the one that was meant.
+    /// Whether the file beside a hidden one was visible, which shows that the workspace was the
+    /// right one.
     pub beside_hidden: bool,
     /// Names of the variables, sorted.
     pub variables: Vec<String>,
-    /// Where the trap's variable was found.
+    /// The places where the trap's variable was found.
     pub trap_variable_in: Vec<String>,
-    /// Places outside the writable ones where a file could be made or opened for writing.
+    /// Places outside of the writable ones where a file could be created or opened for writing.
     pub writable: Vec<String>,
-    /// Descriptors besides the standard streams, with what they lead to.
+    /// Descriptors besides the standard streams, with their targets.
     pub descriptors: Vec<String>,
     pub proc_escapes: Vec<String>,
     pub devices: Vec<String>,
-    /// How tracing process 1 and the daemon ended.
+    /// The results of tracing process 1 and the daemon.
     pub traces: Vec<Refused>,
-    /// How calls ended that no command needs.
+    /// The results of system calls that no command needs.
     pub calls: Vec<Refused>,
     pub key_rings: Vec<Refused>,
     pub mounts: u32,
-    /// Mount points outside the writable ones that are not read-only, whoever may write there.
+    /// Mount points outside of the writable ones that are not read-only, whatever their
+    /// permissions.
     pub mounts_writable: Vec<String>,
-    /// Mount points where a set-user-id bit would count, but for no-new-privileges.
+    /// Mount points on which a set-user-id bit would have an effect, but for no-new-privileges.
     pub mounts_with_suid: Vec<String>,
-    /// The kernel's version of Landlock; 0 without.
+    /// The kernel's version of Landlock; 0 if it has none.
     pub landlock_abi: i32,
-    /// How making a block device without a number ended: only Landlock refuses it with `EACCES`.
+    /// The result of making a block device with number 0: only Landlock refuses it with `EACCES`.
     pub landlock_effect: i32,
-    /// Of a virtual machine: what its first process found, outside of any sandbox in there.
+    /// For a virtual machine: the findings of its first process, outside of any sandbox in it.
     pub machine: Option<MachineFacts>,
-    /// What the probe could not look at, and why.
+    /// Checks that the probe could not make, and why.
     pub unknown: Vec<String>,
 }
 
-/// What a virtual machine was given by its emulator, found by its root.
+/// What the emulator gave to a virtual machine, as seen by its root.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineFacts {
     pub interfaces: Vec<String>,
-    /// Devices on its buses, and disks, beyond those that every machine here has.
+    /// Devices on its buses, and disks, besides those that every such machine has.
     pub devices: Vec<String>,
-    /// Shared directories in which root of the guest could make a file.
+    /// Shared directories in which root of the guest could create a file.
     pub writable: Vec<String>,
 }
 
-/// One try: its name, and the error number that it ended with; 0 is success.
+/// One attempt: its name and the resulting error number; 0 is success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
     pub what: String,
@@ -100,11 +101,11 @@ pub struct Refused {
 }
 
 impl Facts {
-    /// Reads what the probe wrote to standard output.
+    /// Parses the probe's standard output.
     ///
     /// # Errors
     ///
-    /// When it is no answer, too long a one, or an answer to other questions.
+    /// Fails if it is no answer, is too long, or answers other questions.
     pub fn parse(stdout: &[u8], nonce: &str) -> Result<Self, String> {
         if stdout.len() >= MAX_ANSWER_BYTES {
             return Err("the probe's answer is too long to be one".to_owned());

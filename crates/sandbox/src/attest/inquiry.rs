@@ -1,4 +1,4 @@
-//! One measurement from its traps to its record: what is the same for all drivers.
+//! One measurement, from its traps to its record: the part that all drivers share.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -15,32 +15,32 @@ use super::keeper::now;
 use super::questions::Traps;
 use super::{ARGUMENT, MAX_ANSWER_BYTES};
 
-/// A directory for the probe to start in: one that is certainly there and holds no secret.
+/// The directory in which the probe starts: one that certainly exists and holds no secret.
 const WORKSPACE: &str = "/usr";
 
-/// How long the probe may take. A healthy machine needs some milliseconds.
+/// The time limit of the probe. A healthy machine needs some milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A measurement under way. Dropped, its traps are gone.
+/// A measurement under way. Dropping it removes its traps.
 #[derive(Debug)]
 pub(crate) struct Inquiry {
     level: SandboxLevel,
     begun: Instant,
     pub(crate) traps: Traps,
     pub(crate) request: SandboxRequest,
-    /// Devices that the driver gives on purpose.
+    /// Devices that the driver gives to commands deliberately.
     devices: Vec<String>,
-    /// Of commands that live.
+    /// The network, if the sandbox is for long-running commands.
     living: Option<Network>,
     called: bool,
 }
 
 impl Inquiry {
-    /// Sets the traps. `private` and `sockets` are as in [`Traps::set`].
+    /// Sets the traps. [`Traps::set`] explains `private` and `sockets`.
     ///
     /// # Errors
     ///
-    /// When the traps cannot be set.
+    /// Fails if the traps cannot be set.
     pub(crate) fn begin(
         level: SandboxLevel,
         private: &[PathBuf],
@@ -66,31 +66,31 @@ impl Inquiry {
         Ok(Self { level, begun, traps, request, devices, living, called }.asked())
     }
 
-    /// Changes what is asked, and tells the probe.
+    /// Changes the questions.
     pub(crate) fn with(mut self, change: impl FnOnce(Traps) -> Traps) -> Self {
         self.traps = change(self.traps);
         self.asked()
     }
 
-    /// Shows a directory in which something is hidden, instead of the usual one.
+    /// Shows a directory that contains a hidden file, instead of the usual one.
     ///
     /// # Errors
     ///
-    /// When it cannot be made.
+    /// Fails if the directory cannot be made.
     pub(crate) fn hiding(mut self, at_workspace: bool) -> Result<Self, SandboxError> {
         let failed = |err: std::io::Error| failed(self.level, &format!("the traps: {err}"));
         self.request.workspace = self.traps.hide(at_workspace).map_err(failed)?;
         Ok(self.asked())
     }
 
-    /// Accepts these devices, and still no other.
+    /// Accepts these devices and no others.
     pub(crate) fn accepting(mut self, devices: &[PathBuf]) -> Self {
         self.devices = devices.iter().map(|path| path.display().to_string()).collect();
         self
     }
 
-    /// What is measured is for commands that live, or that are called in a room, which have this
-    /// network.
+    /// Declares the sandbox as one for long-running commands, or for tool calls in an environment,
+    /// with this network.
     pub(crate) fn of_the_living(mut self, network: Network, called: bool) -> Self {
         (self.living, self.called) = (Some(network), called);
         self
@@ -101,11 +101,11 @@ impl Inquiry {
         self
     }
 
-    /// Judges what the probe answered.
+    /// Judges the probe's answer.
     ///
     /// # Errors
     ///
-    /// When it did not answer, or not this.
+    /// Fails if the probe gave no answer, or a wrong one.
     pub(crate) fn conclude(
         self,
         result: &SandboxResult,
@@ -121,7 +121,7 @@ impl Inquiry {
         let nonce = &self.traps.questions().nonce;
         let mut facts = Facts::parse(result.stdout.text.as_bytes(), nonce)
             .map_err(|why| failed(self.level, &why))?;
-        // Only the driver may speak for the machine.
+        // Only the driver may report findings about the machine.
         facts.machine = machine;
         let subject = Subject {
             door: self.traps.questions().door,

@@ -1,5 +1,5 @@
-//! What each level promises, and whether the facts keep it. Pure but for two questions about
-//! the host that the probe's answers are compared with.
+//! The guarantees of each level, and the check of the facts against them. It is pure except for two
+//! questions about the host, with which the probe's answers are compared.
 
 use std::time::Duration;
 
@@ -13,23 +13,25 @@ use super::facts::{Facts, Refused};
 use super::probe::{NAMESPACES, boot_id, own_namespaces};
 use super::words::{listed, measured};
 
-/// Which sandbox was measured, and how.
+/// The sandbox that was measured, and how.
 #[derive(Clone, Debug)]
 pub struct Subject {
     pub level: SandboxLevel,
-    /// Names of the variables that the probe was given, sorted.
+    /// The sorted names of the variables that the probe was given.
     pub variables: Vec<String>,
-    /// Devices with state that are given on purpose: these are accepted, and no other.
+    /// Devices with state that are given deliberately; no others are accepted.
     pub devices: Vec<String>,
-    /// Of commands that live: which network they have. The host's is shared on purpose.
+    /// The network, if the sandbox is for long-running commands. Sharing the host's network is
+    /// deliberate.
     pub living: Option<Network>,
-    /// These live no longer than their call.
+    /// Whether the commands end with their tool call.
     pub called: bool,
-    /// With the mesh for a network: whether there is a door to the server.
+    /// If the network is the mesh: whether there is a proxy to the server.
     pub door: bool,
-    /// Whether a directory was shown in which something is hidden.
+    /// Whether a directory with a hidden file was shown.
     pub hides: bool,
-    /// Ports of the host's loopback that are let out on purpose, to services of the command's own.
+    /// Ports of the host's loopback that are forwarded deliberately, to services of the same
+    /// environment.
     pub reaches: Vec<u16>,
     pub at: Timestamp,
     pub took: Duration,
@@ -43,12 +45,12 @@ impl Subject {
         self.living == Some(Network::Host)
     }
 
-    /// Whether something is carried between its network and the host's.
+    /// Whether connections are forwarded between its network and the host's.
     fn has_way(&self) -> bool {
         self.living == Some(Network::Mesh)
     }
 
-    /// Two sandboxes of one level are told apart by it.
+    /// A name that distinguishes several sandboxes of one level.
     fn driver(&self) -> String {
         let level = self.level.as_str();
         let whose = if self.called { "of a call in a room" } else { "of a command that lives" };
@@ -60,26 +62,27 @@ impl Subject {
     }
 }
 
-/// What a level promises beyond the promises that all levels but `none` share.
+/// The guarantees of a level besides those that all levels but `none` share.
 struct Promise {
-    /// Namespaces that must not be the daemon's own.
+    /// Namespaces that must differ from the daemon's.
     namespaces: &'static [&'static str],
-    /// Another kernel than the daemon's: then its namespaces, devices and `/proc` are its own
-    /// as well, and what can be done to them stays inside.
+    /// Whether the kernel differs from the daemon's. Then its namespaces, devices and `/proc` are
+    /// its own as well, and changes to them stay inside.
     own_kernel: bool,
-    /// Most processes that may be seen: those of the sandbox itself.
+    /// Most processes that may be visible: those of the sandbox itself.
     processes: u32,
-    /// Calls that must be refused.
+    /// System calls that must be refused.
     calls: &'static [&'static str],
-    /// No variable but the given ones.
+    /// Whether there may be no variables except the given ones.
     exact_environment: bool,
-    /// Process 1 inside holds something that the command has not got.
+    /// Whether process 1 inside has privileges that the command lacks.
     guarded_process_one: bool,
-    /// Every mount has `nosuid`, besides no-new-privileges.
+    /// Whether every mount must have `nosuid`, besides no-new-privileges.
     nosuid_everywhere: bool,
-    /// Mounts that need not be read-only besides the writable places. None of them is the host's.
+    /// Mounts that need not be read-only although they are no writable places. None of them belongs
+    /// to the host.
     open_mounts: &'static [&'static str],
-    /// Being user 0 inside is none of the host's business if it is somebody else outside.
+    /// User 0 inside is allowed if it is mapped to another user outside.
     mapped_root: bool,
     landlock: bool,
 }
@@ -106,8 +109,8 @@ const NAMESPACE_CALLS: &[&str] = &[
     "socket alg",
 ];
 
-/// What the engine's own filter has refused in every version that counts. Newer ones refuse
-/// more (`io_uring`), and tracing within the container is allowed.
+/// System calls that the engine's own filter refuses in every supported version. Newer versions
+/// refuse more (`io_uring`); tracing within the container is allowed.
 const DOCKER_CALLS: &[&str] = &[
     "unshare",
     "setns",
@@ -122,7 +125,7 @@ const DOCKER_CALLS: &[&str] = &[
     "socket packet",
 ];
 
-/// `None`: nothing is promised.
+/// The guarantees of a level; `None` if it has none.
 fn promise(level: SandboxLevel) -> Option<Promise> {
     match level {
         SandboxLevel::None => None,
@@ -139,8 +142,8 @@ fn promise(level: SandboxLevel) -> Option<Promise> {
             landlock: true,
         }),
         SandboxLevel::Docker => Some(Promise {
-            // The user namespace is the host's unless the engine is told otherwise, and on
-            // machines with cgroup v1 so is the cgroup namespace.
+            // By default the engine shares the host's user namespace and, on machines with cgroup
+            // v1, also its cgroup namespace.
             namespaces: &["mnt", "pid", "net", "ipc", "uts"],
             own_kernel: false,
             processes: 3,
@@ -148,13 +151,12 @@ fn promise(level: SandboxLevel) -> Option<Promise> {
             exact_environment: false,
             guarded_process_one: false,
             nosuid_everywhere: false,
-            // The engine mounts them anew for each container, and closes parts of `/proc` one by
-            // one.
+            // The engine mounts these for each container, and protects parts of `/proc` one by one.
             open_mounts: &["/proc", "/dev", "/dev/pts", "/sys/fs/cgroup"],
             mapped_root: true,
             landlock: false,
         }),
-        // The probe runs in the namespace sandbox that stands in the guest.
+        // The probe runs in the namespace sandbox inside of the guest.
         SandboxLevel::Microvm => Some(Promise {
             namespaces: NAMESPACES,
             own_kernel: true,
@@ -170,7 +172,7 @@ fn promise(level: SandboxLevel) -> Option<Promise> {
     }
 }
 
-/// Compares what was found with what the level promises.
+/// Compares the findings with the guarantees of the level.
 pub fn judge(subject: Subject, facts: &Facts) -> Attestation {
     let checks: Vec<Check> = match promise(subject.level) {
         None => CheckName::ALL.iter().map(|name| unpromised(*name, facts)).collect(),
@@ -209,7 +211,7 @@ fn unpromised(name: CheckName, facts: &Facts) -> Check {
     Check { name, expected, measured: measured(name, facts), pass: true }
 }
 
-/// What is promised in words, and whether it was found.
+/// Describes each guarantee and whether it was met.
 fn expected(
     name: CheckName,
     promise: &Promise,
@@ -246,7 +248,7 @@ fn expected(
             ("the host's network, as its agent asks".to_owned(), true)
         }
         CheckName::Network => {
-            // No list at all would be no proof.
+            // An empty list would prove nothing.
             let alone = |found: &[String]| {
                 found.iter().any(|name| name == "lo") && found.iter().all(|name| is_idle(name))
             };
@@ -299,7 +301,7 @@ fn expected(
             let host = own_namespaces();
             let own = |kind: &&str| match (facts.namespaces.get(*kind), host.get(*kind)) {
                 (Some(inside), Some(outside)) => inside != outside,
-                // A kernel without the kind could not have made it either.
+                // A kernel without this kind of namespace could not have made it either.
                 (None, _) | (_, None) => false,
             };
             let shared = |kind: &&&str| **kind == "net" && subject.shares_network();
@@ -342,7 +344,7 @@ fn expected(
             let refused = |name: &&str| {
                 facts.calls.iter().any(|one| one.what == **name && is_refusal(one.errno))
             };
-            // Whoever has a network may ask for its addresses.
+            // A command with a network may ask for its addresses.
             let let_in = |name: &&&str| {
                 **name == "socket netlink" && (subject.shares_network() || subject.has_way())
             };
@@ -365,7 +367,7 @@ fn expected(
         }
         CheckName::Devices => {
             let pass = match &facts.machine {
-                // Its own kernel's are its own; what counts is what the emulator gave it.
+                // Its own kernel's devices are its own; only the devices from the emulator count.
                 Some(found) => found.devices.is_empty(),
                 None => {
                     let given = |found: &String| subject.devices.contains(found);
@@ -390,7 +392,7 @@ fn expected(
     }
 }
 
-/// Devices that a kernel makes in every new network, and that lead nowhere until set up.
+/// Devices that a kernel makes in every new network, and that are useless until configured.
 fn is_idle(name: &str) -> bool {
     const IDLE: &[&str] = &[
         "lo", "tunl0", "gre0", "gretap0", "erspan0", "sit0", "ip6tnl0", "ip6gre0", "ip_vti0",
@@ -399,7 +401,7 @@ fn is_idle(name: &str) -> bool {
     IDLE.contains(&name)
 }
 
-/// A call was turned away as such, and not for its arguments.
+/// Whether a system call itself was refused, instead of its arguments.
 pub(super) fn is_refusal(errno: i32) -> bool {
     [libc::EPERM, libc::EACCES, libc::ENOSYS, libc::EAFNOSUPPORT].contains(&errno)
 }

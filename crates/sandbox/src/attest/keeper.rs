@@ -1,4 +1,4 @@
-//! One attestation for each driver and configuration, made when it is first needed.
+//! Caches one attestation for each driver and configuration, made when first needed.
 
 use std::sync::Arc;
 
@@ -9,24 +9,24 @@ use tokio::sync::Mutex;
 
 use super::refusal::refuse_unless_kept;
 
-/// Holds the newest attestation of one driver. Refusals are not kept: what a person mends takes
-/// effect with the next command.
+/// The newest attestation of one driver. Refusals are not cached, so when a person fixes the cause,
+/// the next command runs.
 #[derive(Debug, Default)]
 pub struct Keeper {
     kept: Mutex<Option<(String, Arc<Attested>)>>,
 }
 
 impl Keeper {
-    /// The attestation for `config`, made by `measure` unless there is one. Calls that come
-    /// while one is measured wait for it.
+    /// The attestation for `config`; `measure` makes it if there is none. Concurrent calls wait for
+    /// one measurement.
     ///
     /// # Errors
     ///
-    /// What `measure` answers, or the refusal when less was found than is promised.
+    /// The error of `measure`, or the refusal if a guarantee is not met.
     ///
     /// # Cancel safety
     ///
-    /// Dropped, nothing is kept, and the next call measures.
+    /// If dropped, nothing is cached, and the next call measures.
     pub async fn get(
         &self,
         config: &str,
@@ -48,8 +48,8 @@ impl Keeper {
     }
 }
 
-/// The running kernel and its boot, as a part of every configuration: a measurement does not
-/// outlive either.
+/// Identifies the running kernel and its boot. It is a part of every configuration, because a
+/// measurement is valid for them only.
 pub fn this_kernel() -> String {
     let uname = rustix::system::uname();
     format!(
@@ -60,7 +60,7 @@ pub fn this_kernel() -> String {
     )
 }
 
-/// Now. A record says when it was made, and nothing is decided by it.
+/// The current time, which a record contains; no decision uses it.
 #[expect(clippy::disallowed_methods, reason = "a time to be shown; drivers have no clock")]
 pub fn now() -> Timestamp {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

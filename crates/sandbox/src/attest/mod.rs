@@ -1,22 +1,22 @@
-//! Measuring a sandbox from inside: the questions, the probe that answers them, the verdict.
+//! Measures a sandbox from inside: the questions, the probe that answers them, the verdict.
 //!
-//! A driver does four things, and this module has the pieces:
+//! A driver does four things, and this module has the parts:
 //!
-//! 1. [`Traps::set`] lays out, on the host, what a good sandbox hides: a file beside other
-//!    sessions' files, a variable, a listener on the loopback and one on an abstract socket;
-//! 2. it runs the probe as it would run any command, with [`Traps::questions`] as standard
-//!    input. The probe is the daemon's own program with [`ARGUMENT`]; where the image has not
-//!    got what that needs, [`Program::find`] names the few files to show inside, and the argv
-//!    that works in any image;
-//! 3. [`Facts::parse`] reads what it wrote;
-//! 4. [`judge()`] compares with what the level promises and makes the record;
-//!    [`refuse_unless_kept`] turns a broken promise into the refusal.
+//! 1. [`Traps::set`] creates things on the host that a good sandbox hides: a file beside other
+//!    sessions' files, a variable, a listener on the loopback and one on an abstract socket.
+//! 2. The driver runs the probe as it would run any command, with [`Traps::questions`] as standard
+//!    input. The probe is the daemon's own program with [`ARGUMENT`]. If the image lacks files that
+//!    it needs, [`Program::find`] names the few files to show inside, and the argv that works in
+//!    any image.
+//! 3. [`Facts::parse`] reads the probe's output.
+//! 4. [`judge()`] compares it with the guarantees of the level and makes the record;
+//!    [`refuse_unless_kept`] returns the refusal if a guarantee is broken.
 //!
-//! The probe reports and does not judge: which findings are acceptable is the host's to say. It
-//! sends no packet to anyone (a route is looked up, not used) and leaves nothing behind.
+//! The probe reports and does not judge; the host decides which findings are acceptable. The probe
+//! sends no packet (a route is looked up but not used) and leaves nothing behind.
 //!
-//! What it cannot find: holes that it does not look for. It proves the presence of each layer by
-//! one effect, not the absence of all bugs in the kernel below.
+//! The probe cannot find holes that it does not look for. It proves that each layer is present by
+//! one effect, not that the kernel below has no bugs.
 
 mod door;
 mod facts;
@@ -41,9 +41,9 @@ pub(crate) use inquiry::{Inquiry, failed};
 pub(crate) use probe::become_probe;
 pub(crate) use questions::homes;
 
-/// The first argument that turns the program into the probe. It then reads questions from
-/// standard input, writes [`Facts`] as JSON to standard output and ends.
+/// The first argument that makes this program the probe. The probe reads questions from standard
+/// input, writes [`Facts`] as JSON to standard output and ends.
 pub const ARGUMENT: &str = "__sandbox-probe";
 
-/// The longest answer that is read. Real ones have some kilobytes.
+/// The longest accepted answer. Real ones have some kilobytes.
 pub const MAX_ANSWER_BYTES: usize = 256 << 10;

@@ -1,4 +1,4 @@
-//! The program inside. One thread, no packet sent, nothing left behind.
+//! The program that runs inside. It has one thread, sends no packet and leaves nothing behind.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -15,7 +15,7 @@ use super::program::{LIST_FILES, own_files};
 use super::questions::{Questions, started_in};
 use crate::sys;
 
-/// Longer lists say no more than that all is open.
+/// Most entries of a list; longer ones would only repeat that everything is open.
 const MAX_FINDINGS: usize = 40;
 
 /// Becomes the probe and never returns. `arguments` are those after [`super::ARGUMENT`].
@@ -37,7 +37,7 @@ pub(crate) fn become_probe(mut arguments: impl Iterator<Item = std::ffi::OsStrin
 }
 
 fn answer() -> io::Result<Vec<u8>> {
-    // First of all, before anything here opens a descriptor.
+    // This comes first, before this code opens a descriptor.
     let descriptors = descriptors();
     let mut text = Vec::new();
     io::stdin().take(1 << 20).read_to_end(&mut text)?;
@@ -116,7 +116,7 @@ fn identity(facts: &mut Facts) {
     }
 }
 
-/// Who `id` is one user namespace further out.
+/// The id that corresponds to `id` in the parent user namespace.
 fn outside(map: &str, id: u32) -> Option<u32> {
     let text = std::fs::read_to_string(map).ok()?;
     text.lines().find_map(|line| {
@@ -128,10 +128,11 @@ fn outside(map: &str, id: u32) -> Option<u32> {
     })
 }
 
-/// The kinds whose sharing matters. Time is left out: its offset shows nothing of the host.
+/// The kinds of namespaces that must not be shared. Time is omitted, because its offset reveals
+/// nothing.
 pub(super) const NAMESPACES: &[&str] = &["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"];
 
-/// Identities by kind, as far as the kernel has the kind.
+/// The identity of each kind of namespace that the kernel has.
 pub(super) fn own_namespaces() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for kind in NAMESPACES {
@@ -142,7 +143,7 @@ pub(super) fn own_namespaces() -> BTreeMap<String, String> {
     found
 }
 
-/// Names this boot of the running kernel.
+/// Identifies this boot of the running kernel.
 pub(super) fn boot_id() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     text.trim().to_owned()
@@ -161,7 +162,7 @@ fn network(questions: &Questions, facts: &mut Facts) {
         }
         Err(err) => facts.unknown.push(format!("/proc/self/net/dev: {err}")),
     }
-    // Of the ranges for documentation: nobody has them.
+    // These are documentation addresses, which no host has.
     let anywhere = ["198.51.100.1", "203.0.113.1", "2001:db8::1"];
     let metadata = ["169.254.169.254", "169.254.170.2", "fd00:ec2::254"];
     facts.routes = routed(&anywhere);
@@ -177,7 +178,7 @@ fn network(questions: &Questions, facts: &mut Facts) {
     }
 }
 
-/// Those that there is a route to. A datagram socket that is connected looks up its route and
+/// The addresses to which there is a route. Connecting a datagram socket looks up its route and
 /// sends nothing.
 fn routed(addresses: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
@@ -199,7 +200,7 @@ fn processes(questions: &Questions, facts: &mut Facts) {
     facts.daemon_visible =
         stat.is_ok_and(|stat| started_in(&stat) == Some(questions.daemon.started));
     if facts.daemon_visible {
-        // Where the host is in plain sight its processes are left alone.
+        // If the host's processes are visible, none of them is traced.
         facts.traces.push(Refused { what: "the daemon".to_owned(), errno: 0 });
         return;
     }
@@ -215,7 +216,7 @@ fn pids() -> Vec<u32> {
 
 fn files(questions: &Questions, facts: &mut Facts) {
     for home in &questions.homes {
-        // Another kernel numbers everything anew: there the name alone counts.
+        // Another kernel has other inode numbers, so there only the path counts.
         let there = std::fs::metadata(&home.path).is_ok_and(|meta| {
             questions.by_name || (meta.dev(), meta.ino()) == (home.device, home.inode)
         });
@@ -244,8 +245,8 @@ fn files(questions: &Questions, facts: &mut Facts) {
     writable(questions, facts);
 }
 
-/// Tries the server's files by their own paths, from here and from every process's root and
-/// directory; and what is hidden in what is shown.
+/// Tries to open the server's files by their own paths, and through the root and working directory
+/// of every process. Also tries files that are hidden in a shown directory.
 fn own(questions: &Questions, facts: &mut Facts) {
     let roots: Vec<PathBuf> = ["root", "cwd"]
         .iter()
@@ -273,7 +274,7 @@ fn own(questions: &Questions, facts: &mut Facts) {
     }
 }
 
-/// Looks at every mount, and at where programs commonly write.
+/// Checks every mount, and the places where programs commonly write.
 fn writable(questions: &Questions, facts: &mut Facts) {
     let mountinfo = match std::fs::read_to_string("/proc/self/mountinfo") {
         Ok(text) => text,
@@ -308,7 +309,7 @@ fn writable(questions: &Questions, facts: &mut Facts) {
     }
 }
 
-/// The null device, which engines mount over what they hide: it takes everything and keeps none.
+/// Whether it is the null device, which engines mount over hidden files; it stores nothing.
 fn is_null(place: &Path) -> bool {
     let null = rustix::fs::makedev(1, 3);
     std::fs::metadata(place)
@@ -322,17 +323,17 @@ struct Mount {
     read_only: bool,
 }
 
-/// One line of mountinfo: the mount's own options, not its file system's.
+/// Parses one line of mountinfo. The options are the mount's own, not its file system's.
 fn mount_of(line: &str) -> Option<Mount> {
     let mut fields = line.split(' ');
-    // The kernel writes a space as \040; other escapes do not occur in places that matter.
+    // The kernel writes a space as \040; other escapes do not occur in the relevant paths.
     let place = PathBuf::from(fields.nth(4)?.replace("\\040", " "));
     let options: Vec<&str> = fields.next()?.split(',').collect();
     let (nosuid, read_only) = (options.contains(&"nosuid"), options.contains(&"ro"));
     Some(Mount { place, nosuid, read_only })
 }
 
-/// Makes a file in the directory and removes it, or opens the file without changing it.
+/// Creates and removes a file in a directory, or opens a file for writing without changing it.
 fn can_write(place: &Path, questions: &Questions) -> bool {
     if questions.only_look {
         return rustix::fs::access(place, rustix::fs::Access::WRITE_OK).is_ok();
@@ -366,7 +367,7 @@ fn environment(questions: &Questions, facts: &mut Facts) {
     }
 }
 
-/// Files that act on the machine: none may open for writing.
+/// Files that control the machine: none may be writable.
 const ACT: &[&str] = &[
     "/proc/sysrq-trigger",
     "/proc/sys/kernel/core_pattern",
@@ -391,7 +392,7 @@ const ACT: &[&str] = &[
     "/sys/fs/cgroup/memory/cgroup.procs",
 ];
 
-/// Files that show the machine: none may have content.
+/// Files that reveal the machine: none may have content.
 const SHOW: &[&str] = &[
     "/proc/kcore",
     "/proc/keys",
@@ -417,7 +418,7 @@ fn machine(facts: &mut Facts) {
             facts.proc_escapes.push(format!("readable {path}"));
         }
     }
-    // Addresses of the kernel; without the right they are all zeroes.
+    // Addresses of the kernel, which are all zero without the privilege.
     let symbols = first_bytes("/proc/kallsyms").unwrap_or_default();
     let address = symbols.split(|byte| *byte == b' ').next().unwrap_or_default();
     if address.iter().any(|byte| *byte != b'0') {
@@ -438,7 +439,7 @@ fn first_bytes(path: &str) -> Option<Vec<u8>> {
 fn devices(directory: &Path, depth: u32, facts: &mut Facts) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
-        // The entry's own kind would be that of what a mount covers.
+        // The type in the directory entry would be that of the file below a mount.
         let Ok(meta) = std::fs::metadata(entry.path()) else { continue };
         let kind = meta.file_type();
         let name = entry.file_name();
@@ -446,7 +447,7 @@ fn devices(directory: &Path, depth: u32, facts: &mut Facts) {
         if harmless || !(kind.is_block_device() || kind.is_char_device()) {
             continue;
         }
-        // Opening a tape or a watchdog acts; asking for the right does not.
+        // Opening a tape or a watchdog has effects; checking access has none.
         let flags = rustix::fs::Access::READ_OK;
         if rustix::fs::access(entry.path(), flags).is_ok() {
             facts.devices.push(entry.path().display().to_string());
@@ -466,7 +467,7 @@ fn calls(facts: &mut Facts) {
     }
 }
 
-/// What is open besides the standard streams. The one that lists them is not told.
+/// The open descriptors besides the standard streams, without the one that lists them.
 fn descriptors() -> io::Result<Vec<String>> {
     let own = File::open("/proc/self/fd")?;
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! The probe's program, and how to run it where there is no libc of the host.
+//! The probe's program, and how to run it without the host's libc.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::ARGUMENT;
 
-/// What must be shown inside, read-only, for the probe to run in any image.
+/// The files that must be shown inside, read-only, so that the probe runs in any image.
 ///
-/// A dynamically linked program needs its loader and libraries. They are shown beside it, and
-/// the loader is started by name: so it runs in an image with another libc, or with none.
+/// A dynamically linked program needs its loader and libraries. They are shown beside it, and the
+/// loader is started directly, so the probe runs in an image with another libc or with none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
     pub files: Vec<ProgramFile>,
-    /// As seen inside.
+    /// The argv with paths inside.
     pub argv: Vec<String>,
 }
 
@@ -25,18 +25,18 @@ pub struct ProgramFile {
     pub inside: String,
 }
 
-/// After [`ARGUMENT`]: name the own files and end.
+/// After [`ARGUMENT`], this makes the program list its own files and end.
 pub(super) const LIST_FILES: &str = "files";
 
 impl Program {
-    /// Where the files are shown.
+    /// The directory inside in which the files are shown.
     pub const DIRECTORY: &str = "/overmind-probe";
 
-    /// Asks `init_program` for its files by starting it once.
+    /// Starts `init_program` once to ask it for its files.
     ///
     /// # Errors
     ///
-    /// When it cannot be started, is not a program that calls
+    /// Fails if the program cannot be started, does not call
     /// [`main_if_requested`](crate::init::main_if_requested), or was removed since its start.
     pub async fn find(init_program: &Path) -> io::Result<Self> {
         let output = tokio::process::Command::new(init_program)
@@ -55,7 +55,7 @@ impl Program {
         Self::of(&files)
     }
 
-    /// `files` begin with the program itself.
+    /// The first of `files` is the program itself.
     fn of(files: &[PathBuf]) -> io::Result<Self> {
         let inside = |path: &Path| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -86,7 +86,7 @@ impl Program {
     }
 }
 
-/// The program of this process and all that the loader mapped with it.
+/// The program of this process and all files that the loader mapped for it.
 pub(super) fn own_files() -> io::Result<Vec<PathBuf>> {
     let program = std::fs::read_link("/proc/self/exe")?;
     let mut files = vec![program];
