@@ -1,13 +1,14 @@
-//! Commands that a built-in agent calls in a session's room: run to their end in the sandbox that a
-//! command that lives would have there.
+//! Runs commands of a built-in agent's tool calls inside of a session's environment: to their end,
+//! in the same kind of sandbox that a long-running command would have there.
 //!
-//! Such a command sees its workspace at the host's path, because a worktree names what it borrows of
-//! its project by paths of the host, and reaches the services of its room. What it shares with any
-//! other call is everything else: its bounds, its output while it comes, a home in `/tmp` that is
-//! forgotten, a workspace that is writable only as far as the call asks, and that all of it ends when
-//! the call does. `/workspace` leads to its directory, for whoever knows that one by this name.
+//! Such a command sees its workspace at the host's path, because a worktree refers to its project
+//! by host paths, and it reaches the services of its environment. In all else it is like any other
+//! tool call: it has the same limits, its output is passed on as it comes, its home is in `/tmp`
+//! and is dropped, its workspace is writable only as far as the call asks, and everything ends with
+//! the call. `/workspace` is a link to its directory, for programs that know it by this name.
 //!
-//! No init waits for it: what it shows is of one project, and what it reaches of one session.
+//! No pre-started init is kept for it, because its mounts belong to one project and its network to
+//! one session.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use overmind_core::sandbox::{
 use crate::enclosure::Enclosures;
 use crate::request::bad_config;
 
-/// The sandbox of one session's room.
+/// The sandbox of one session's environment.
 #[derive(Debug)]
 pub(crate) struct Called {
     by: Arc<Enclosures>,

@@ -1,8 +1,8 @@
-//! Bounded capture of what a command writes: everything is read, only the first part is kept.
+//! Captures the output of a command with a limit: everything is read, only the first part is kept.
 
 use overmind_core::sandbox::Captured;
 
-/// Collects one stream. Memory stays within the limit, whatever arrives.
+/// Collects one stream. Its memory stays within the limit, whatever arrives.
 #[derive(Debug)]
 pub(crate) struct Capture {
     kept: Vec<u8>,
@@ -22,8 +22,8 @@ impl Capture {
         self.kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
-    /// Text of what was kept. Bytes that are no UTF-8 become U+FFFD, which is three bytes long,
-    /// so binary output may keep less than the limit.
+    /// The kept bytes as text. Invalid UTF-8 becomes U+FFFD, which takes three bytes, so less than
+    /// the limit may be kept of binary output.
     pub(crate) fn finish(self) -> Captured {
         let dropped = self.total > self.kept.len() as u64;
         let mut kept = self.kept.as_slice();
@@ -37,12 +37,12 @@ impl Capture {
     }
 }
 
-/// Cuts off the beginning of a character whose rest was dropped.
+/// Cuts off the first bytes of a character whose rest was dropped.
 fn without_torn_character(bytes: &[u8]) -> &[u8] {
     match bytes.utf8_chunks().last() {
         Some(last) => {
             let torn = last.invalid();
-            // `error_len` would be `None`: the bytes are a valid beginning that just ends.
+            // `error_len` is `None` if the bytes are a valid beginning of a character.
             let begun = std::str::from_utf8(torn).is_err_and(|err| err.error_len().is_none());
             if begun { &bytes[..bytes.len() - torn.len()] } else { bytes }
         }

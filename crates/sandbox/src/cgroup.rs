@@ -1,18 +1,18 @@
-//! Bounds for a whole tree of processes: a cgroup for each command, where the daemon may make
-//! one.
+//! Limits a whole tree of processes with a cgroup for each command, if the daemon may make one.
 //!
-//! Version 1 (one hierarchy for each controller) and version 2 (one for all). The daemon makes
-//! the group below its own and hands the init a descriptor through which the process that becomes
-//! the command puts itself in before it does. So a command never runs outside, and the init's own
-//! processes are not counted. The group of an init that waits is bounded when its order comes.
+//! Both versions are supported: version 1 (one hierarchy for each controller) and version 2 (one
+//! for all). The daemon makes the group below its own and passes the init a descriptor. Through it,
+//! the process that becomes the command joins the group first. So a command never runs outside of
+//! its group, and the init's own processes are not counted. A waiting init's group gets its limits
+//! together with its command.
 //!
-//! With version 2 a group that has processes of its own gives its children no controllers, so
-//! the daemon must be in a leaf (systemd: `Delegate=yes` and `DelegateSubgroup=daemon`); the
-//! commands' groups are then made beside that leaf.
+//! In version 2 a group with processes of its own cannot enable controllers for its children. So
+//! the daemon must be in a leaf (systemd: `Delegate=yes` and `DelegateSubgroup=daemon`), and the
+//! commands' groups are made beside that leaf.
 //!
-//! A group is removed when its command has ended; that of a dropped call as soon as its tree is
-//! gone, by a thread that lives as long as there is something to remove. What a killed daemon
-//! left is removed when the next one is made.
+//! A group is removed when its command has ended. If a call was dropped, a thread removes its group
+//! as soon as its processes have ended. Groups that a killed daemon left are removed when the next
+//! daemon makes its own.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use overmind_core::sandbox::SandboxLimits;
 
-/// What is bounded by a group.
+/// A resource that a group limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Controller {
     Memory,
@@ -51,7 +51,7 @@ enum Version {
     V2,
 }
 
-/// A directory in which groups can be made, and what they bound.
+/// A directory in which groups can be made, and the resources that they limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Base {
     version: Version,
@@ -59,26 +59,26 @@ struct Base {
     controllers: Vec<Controller>,
 }
 
-/// Where this daemon makes groups, found once.
+/// The places where this daemon makes groups, found once.
 #[derive(Debug)]
 pub(crate) struct Cgroups {
     bases: Vec<Base>,
-    /// What cannot be bounded by a group, and why.
+    /// The resources that no group can limit, and why.
     missing: Vec<(Controller, String)>,
-    /// Tells the groups of this daemon from those of others, dead ones too.
+    /// Distinguishes the groups of this daemon from those of other daemons, also ended ones.
     name: String,
     reaper: Arc<Reaper>,
 }
 
-/// Of the next group; shared by all drivers of this process.
+/// The number of the next group; shared by all drivers of this process.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 const PREFIX: &str = "overmind-";
-/// Of a processor's time, in microseconds.
+/// The scheduling period of a processor, in microseconds.
 const PERIOD: u64 = 100_000;
 
 impl Cgroups {
-    /// Looks at the running system. Costs some file operations, once.
+    /// Examines the running system. This costs some file operations, once.
     pub(crate) fn discover() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let candidates = candidates(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
@@ -87,7 +87,7 @@ impl Cgroups {
         Self::of(candidates, format!("{PREFIX}{pid}-{start}"))
     }
 
-    /// Keeps the candidates in which a group can really be made and bounded.
+    /// Keeps the candidates in which a group can really be made and limited.
     fn of(candidates: Vec<Base>, name: String) -> Self {
         let mut this =
             Self { bases: Vec::new(), missing: Vec::new(), name, reaper: Arc::default() };
@@ -122,12 +122,12 @@ impl Cgroups {
         opened.map(drop)
     }
 
-    /// Makes the groups for one command; without limits they bound nothing until
+    /// Makes the groups for one command; without `limits` they limit nothing until
     /// [`Group::bound`].
     ///
     /// # Errors
     ///
-    /// When a directory that could be made at the start can no longer be.
+    /// Fails if a directory that could be made at the start can no longer be made.
     pub(crate) fn make(&self, limits: Option<&SandboxLimits>) -> io::Result<Group> {
         let mut group = Group {
             directories: Vec::with_capacity(self.bases.len()),
@@ -157,7 +157,7 @@ impl Cgroups {
         }
     }
 
-    /// By what a controller is enforced, or why it is not.
+    /// The mechanism that enforces a controller, or the reason why there is none.
     pub(crate) fn enforced(&self, controller: Controller) -> Result<&'static str, &str> {
         if let Some(base) = self.bases.iter().find(|base| base.controllers.contains(&controller)) {
             return Ok(match base.version {
@@ -179,14 +179,14 @@ fn named(err: &io::Error, path: &Path) -> io::Error {
     io::Error::new(err.kind(), format!("{}: {err}", path.display()))
 }
 
-/// Writes the bounds into a group's files.
+/// Writes the limits to a group's files.
 fn bound(base: &Base, directory: &Path, limits: &SandboxLimits) -> io::Result<()> {
     let write = |file: &str, value: String| {
         let path = directory.join(file);
         std::fs::write(&path, value).map_err(|err| named(&err, &path))
     };
-    // Kernels are built without swap accounting, or without some younger file; what such a file
-    // bounds is bounded by the others already.
+    // Some kernels lack swap accounting or a newer file; the other files already limit that
+    // resource.
     let write_if_there = |file: &str, value: &str| {
         let path = directory.join(file);
         match std::fs::OpenOptions::new().write(true).truncate(true).open(&path) {
@@ -200,7 +200,7 @@ fn bound(base: &Base, directory: &Path, limits: &SandboxLimits) -> io::Result<()
         match (base.version, controller) {
             (Version::V1, Controller::Memory) => {
                 write("memory.limit_in_bytes", memory.to_string())?;
-                // Memory and swap together, so none on top.
+                // This is memory and swap together, so there is no swap on top.
                 write_if_there("memory.memsw.limit_in_bytes", &memory.to_string())?;
             }
             (Version::V2, Controller::Memory) => {
@@ -223,7 +223,7 @@ fn bound(base: &Base, directory: &Path, limits: &SandboxLimits) -> io::Result<()
     Ok(())
 }
 
-/// Microseconds in each period. The kernel takes nothing below a millisecond.
+/// Microseconds in each period. The kernel accepts no less than a millisecond.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -239,12 +239,12 @@ fn open_procs(directory: &Path) -> io::Result<OwnedFd> {
     opened.map(Into::into).map_err(|err| named(&err, &path))
 }
 
-/// Puts this process into the group. For the init.
+/// Puts this process into the group. The init calls it.
 pub(crate) fn join(procs: &OwnedFd) -> io::Result<()> {
     File::from(procs.try_clone()?).write_all(b"0")
 }
 
-/// Where groups could be made, by what the kernel says about this process.
+/// The places where groups could be made, from the kernel's data about this process.
 fn candidates(own: &str, mountinfo: &str) -> Vec<Base> {
     let mut found: Vec<Base> = Vec::new();
     for mount in mountinfo.lines().filter_map(CgroupMount::parse) {
@@ -268,13 +268,13 @@ fn candidates(own: &str, mountinfo: &str) -> Vec<Base> {
     found
 }
 
-/// A line of mountinfo that is about cgroups.
+/// A line of mountinfo for a cgroup hierarchy.
 struct CgroupMount {
     version: Version,
-    /// Which part of the hierarchy is mounted.
+    /// The part of the hierarchy that is mounted.
     root: String,
     point: PathBuf,
-    /// Of version 1.
+    /// The controllers, for version 1.
     controllers: Vec<Controller>,
 }
 
@@ -295,7 +295,7 @@ impl CgroupMount {
         Some(Self { version, root, point, controllers })
     }
 
-    /// The path in a line of `/proc/self/cgroup`, if the line is about this hierarchy.
+    /// The path in a line of `/proc/self/cgroup`, if the line belongs to this hierarchy.
     fn own_path<'a>(&self, line: &'a str) -> Option<&'a str> {
         let mut fields = line.splitn(3, ':');
         let (number, names, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -309,15 +309,15 @@ impl CgroupMount {
         mine.then_some(path)
     }
 
-    /// Where that path is mounted, if it is.
+    /// The place where that path is mounted, if it is.
     fn directory(&self, path: &str) -> Option<PathBuf> {
         let below = Path::new(path).strip_prefix(&self.root).ok()?;
         Some(if below.as_os_str().is_empty() { self.point.clone() } else { self.point.join(below) })
     }
 }
 
-/// With version 2: below the daemon's own group if that is the root, else beside it, for a
-/// group with processes of its own gives its children nothing.
+/// The directory for new groups in version 2: below the daemon's own group if that is the root,
+/// otherwise beside it, because a group with processes cannot enable controllers for its children.
 fn beside_or_below(own: &Path, root: &Path) -> PathBuf {
     match own.parent() {
         Some(parent) if own != root => parent.to_owned(),
@@ -325,7 +325,7 @@ fn beside_or_below(own: &Path, root: &Path) -> PathBuf {
     }
 }
 
-/// Hands the controllers on to children of `directory`; those that could be.
+/// Enables controllers for children of `directory`, and returns those that could be enabled.
 fn enable(directory: &Path) -> Vec<Controller> {
     let read = |file: &str| std::fs::read_to_string(directory.join(file)).unwrap_or_default();
     let offered = read("cgroup.controllers");
@@ -346,8 +346,7 @@ fn enable(directory: &Path) -> Vec<Controller> {
         .collect()
 }
 
-/// Removes groups of daemons that are no more. A group with processes stays: it cannot be
-/// removed.
+/// Removes groups of ended daemons. A group with processes stays, because it cannot be removed.
 fn sweep(directory: &Path) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
@@ -364,35 +363,35 @@ fn sweep(directory: &Path) {
     }
 }
 
-/// When a process started, in ticks since the boot; `None` if there is none with that number.
+/// The start time of a process, in ticks since the boot; `None` if there is no such process.
 fn started(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
-/// The groups of one command. Dropped, they are removed as soon as they are empty.
+/// The groups of one command. After a drop they are removed as soon as they are empty.
 #[derive(Debug)]
 pub(crate) struct Group {
     directories: Vec<PathBuf>,
-    /// Of each directory.
+    /// The bases in which the groups were made.
     bases: Vec<Base>,
     procs: Vec<OwnedFd>,
     reaper: Arc<Reaper>,
 }
 
 impl Group {
-    /// Sets the bounds of groups that were made without.
+    /// Sets the limits of groups that were made without.
     ///
     /// # Errors
     ///
-    /// When one cannot be set; then no command may run in it.
+    /// Fails if a limit cannot be set; then no command may run in the group.
     pub(crate) fn bound(&self, limits: &SandboxLimits) -> io::Result<()> {
         let mut all = self.bases.iter().zip(&self.directories);
         all.try_for_each(|(base, directory)| bound(base, directory, limits))
     }
 
-    /// For the init: who writes `0` to each is in.
+    /// Descriptors for the init: a process that writes `0` to each joins the groups.
     pub(crate) fn procs(&self) -> &[OwnedFd] {
         &self.procs
     }
@@ -415,11 +414,11 @@ struct Reaper {
 #[derive(Debug, Default)]
 struct Pending {
     directories: Vec<PathBuf>,
-    /// A thread is at it.
+    /// Whether its thread is running.
     running: bool,
 }
 
-/// A tree that has not ended by then waits for something that will not come.
+/// If the processes have not ended after this time, they are not expected to end.
 const GIVE_UP: Duration = Duration::from_secs(120);
 
 impl Reaper {

@@ -1,4 +1,4 @@
-//! From "operation not permitted" to what a person can do about it.
+//! Turns errors such as "operation not permitted" into instructions for the user.
 
 use std::io;
 use std::path::Path;
@@ -7,10 +7,10 @@ use overmind_core::sandbox::{SandboxError, SandboxLevel};
 
 use crate::init::spec::Step;
 
-/// The code of all that makes the `namespace` level impossible on a machine.
+/// The code of every reason that makes the `namespace` level impossible on a machine.
 pub(crate) const NAMESPACE_UNAVAILABLE: &str = "namespace_unavailable";
 
-/// The settings that commonly forbid user namespaces; `None` where the kernel has no such one.
+/// The settings that commonly forbid user namespaces; `None` if the kernel has no such setting.
 #[derive(Debug, Default)]
 pub(crate) struct Machine {
     max_user_namespaces: Option<u64>,
@@ -33,7 +33,7 @@ impl Machine {
     }
 }
 
-/// What a refused step of the set-up means.
+/// Explains a refused step of the set-up.
 pub(crate) fn refused(
     step: Step,
     detail: &str,
@@ -142,7 +142,7 @@ fn explain(step: Step, errno: i32, machine: &Machine) -> Option<(&'static str, &
     }
 }
 
-/// The init's program itself could not be started.
+/// The error if the init's program itself could not be started.
 pub(crate) fn init_not_started(program: &Path, err: &io::Error) -> SandboxError {
     SandboxError::Unavailable {
         code: NAMESPACE_UNAVAILABLE.to_owned(),

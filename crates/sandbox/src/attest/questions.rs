@@ -1,4 +1,4 @@
-//! The host's side: what to look for, and the traps that make looking meaningful.
+//! The host's side: the questions for the probe, and the traps that make them meaningful.
 
 use std::io;
 use std::net::TcpListener;
@@ -9,38 +9,38 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// What the probe is asked. It goes to it as JSON on standard input.
+/// The questions for the probe, sent as JSON on its standard input.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Questions {
     pub nonce: String,
-    /// A file of the host, with the trap's secret in it.
+    /// A file on the host that contains the trap's secret.
     pub(crate) trap_file: PathBuf,
-    /// What the file and the variable contain. The probe compares and never repeats it.
+    /// The content of the file and the variable. The probe compares it and never prints it.
     pub(crate) secret: String,
     pub(crate) homes: Vec<Place>,
     pub(crate) daemon: Process,
     pub(crate) tcp_port: u16,
     pub(crate) abstract_name: String,
     pub(crate) sockets: Vec<PathBuf>,
-    /// Where writing is allowed, as the probe sees it.
+    /// The writable places, as paths inside.
     pub(crate) writable: Vec<PathBuf>,
     /// Files of the server.
     pub(crate) own: Vec<Place>,
     /// A file with the secret in a directory that is shown, and one beside it that is hidden.
     pub(crate) hidden: Option<(PathBuf, PathBuf)>,
-    /// A home is one that has its name, whatever it is.
+    /// Whether homes are recognized by their path only.
     pub(crate) by_name: bool,
-    /// Something is carried between its network and the host's.
+    /// Whether connections are forwarded between its network and the host's.
     pub(crate) way: bool,
-    /// There is a door to the server, and somebody at its end.
+    /// Whether there is a proxy to the server, with a listener behind it.
     pub(crate) door: bool,
-    /// Ports that are let out, with somebody at the end of each.
+    /// The forwarded ports, each with a listener behind it.
     pub(crate) reaches: Vec<u16>,
-    /// Nothing stands between the probe and the host: rights are asked for, and no file is made.
+    /// Whether the probe runs on the host itself: then it checks permissions and creates no file.
     pub(crate) only_look: bool,
 }
 
-/// A directory by what it is, for inside the same name may be another one.
+/// A directory by its identity, because the same path may be another directory inside.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Place {
     pub(crate) path: PathBuf,
@@ -48,28 +48,28 @@ pub(crate) struct Place {
     pub(crate) inode: u64,
 }
 
-/// A process by what it is, for inside the same number may be another one.
+/// A process by its identity, because the same number may be another process inside.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    /// In ticks since the boot.
+    /// The start time in ticks since the boot.
     pub(crate) started: u64,
 }
 
-/// What lies on the host while a probe runs, for it not to find. Dropped, all of it is gone.
+/// Things on the host that the probe must not find. Dropping it removes all of them.
 #[derive(Debug)]
 pub struct Traps {
     questions: Questions,
-    /// What is shown while something in it is hidden.
+    /// The directory that is shown while a file in it is hidden.
     shown: Option<PathBuf>,
     _tcp: TcpListener,
     _abstract: UnixListener,
 }
 
-/// The variable that the driver puts where the daemon's own variables are.
+/// The variable that the driver adds to the daemon's own variables.
 pub const TRAP_VARIABLE: &str = "OVERMIND_PROBE_TRAP";
 
-/// Sockets through which a machine is governed.
+/// Sockets that control a machine.
 const SOCKETS: &[&str] = &[
     "/var/run/docker.sock",
     "/run/docker.sock",
@@ -81,16 +81,16 @@ const SOCKETS: &[&str] = &[
     "/run/libvirt/libvirt-sock",
 ];
 
-/// What a directory has that is shown for a trial, and the one in it that is hidden.
+/// The visible file of a directory that is shown for a test, and the hidden file in it.
 const SEEN: &str = "seen";
 const KEPT: &str = "kept";
 const SECRET: &str = "secret";
 
-/// More files of the server than this are not looked for one by one.
+/// Most files of the server that are checked one by one.
 const MAX_OWN: usize = 128;
-/// More homes than this are not looked for one by one.
+/// Most homes that are checked one by one.
 const MAX_HOMES: usize = 32;
-/// What the name of a trap file begins with; the daemon's process number follows.
+/// The prefix of a trap file's name; the daemon's process number follows.
 const PREFIX: &str = "overmind-probe-";
 
 /// Removes the trap files of daemons that were killed while they measured.
@@ -104,7 +104,7 @@ fn clear_away_the_deads() {
             .and_then(|(pid, _)| rustix::process::Pid::from_raw(pid.parse().ok()?));
         let gone = |pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH);
         if owner.is_some_and(gone) {
-            // Somebody else's is not ours to remove, and does no harm.
+            // A file of another user is not removed and does no harm.
             let path = entry.path();
             let _ = std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir_all(&path));
         }
@@ -112,18 +112,20 @@ fn clear_away_the_deads() {
 }
 
 impl Traps {
-    /// Sets the traps. `private` are directories of the host that no sandbox may show (the
-    /// daemon's data), besides the homes; `sockets` are further sockets; `writable` are the
-    /// places where a command may write, as it sees them.
+    /// Sets the traps. `private` are directories of the host that no sandbox may show (the daemon's
+    /// data), besides the homes; `sockets` are further sockets; `writable` are the places where a
+    /// command may write, as paths inside.
     ///
     /// # Errors
     ///
-    /// When the traps cannot be laid out: no room in the temporary directory, no descriptor left.
+    /// Fails if the traps cannot be created: the temporary directory is full, or no descriptor is
+    /// left.
     pub fn set(private: &[PathBuf], sockets: &[PathBuf], writable: &[PathBuf]) -> io::Result<Self> {
         clear_away_the_deads();
         let nonce = random_hex()?;
         let secret = random_hex()?;
-        // As other sessions' workspaces may: outside of this one's, readable by the same user.
+        // Like the workspaces of other sessions, it is outside of this one's and readable by the
+        // same user.
         let trap_file =
             std::env::temp_dir().join(format!("{PREFIX}{}-{nonce}", std::process::id()));
         let tcp = TcpListener::bind(("127.0.0.1", 0))?;
@@ -147,7 +149,8 @@ impl Traps {
             nonce,
             secret,
         };
-        // Whoever probes as another user must be able to read it, else hiding it proves nothing.
+        // A probe that runs as another user must be able to read it, otherwise hiding it proves
+        // nothing.
         let mut file = std::fs::OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -158,7 +161,7 @@ impl Traps {
         Ok(traps)
     }
 
-    /// Leaves out homes that lie in directories which the operator has chosen to show.
+    /// Removes homes that are in directories which the operator has chosen to show.
     #[must_use]
     pub fn except(mut self, shown: &[PathBuf]) -> Self {
         let homes = &mut self.questions.homes;
@@ -166,15 +169,15 @@ impl Traps {
         self
     }
 
-    /// Further files of the server, which lie elsewhere.
+    /// Adds files of the server that are in other places.
     #[must_use]
     pub(crate) fn and_files(mut self, files: &[PathBuf]) -> Self {
         self.questions.own.extend(files.iter().filter_map(|path| place(path, false)));
         self
     }
 
-    /// Makes a directory to be shown, at `/workspace` or as it is called here, in which
-    /// [`Traps::kept`] is to be hidden. Answers where it is.
+    /// Makes a directory to be shown, at `/workspace` or at its own path, in which [`Traps::kept`]
+    /// must be hidden. Returns its path.
     pub(crate) fn hide(&mut self, at_workspace: bool) -> io::Result<PathBuf> {
         let Questions { trap_file, secret, hidden, .. } = &mut self.questions;
         let shown = trap_file.with_added_extension("shown");
@@ -193,19 +196,20 @@ impl Traps {
         Ok(shown)
     }
 
-    /// What is to be hidden of what [`Traps::hide`] made.
+    /// The file that must be hidden in the directory of [`Traps::hide`].
     pub(crate) fn kept(&self) -> Option<PathBuf> {
         Some(self.shown.as_ref()?.join(KEPT))
     }
 
-    /// For a probe under another kernel, where files of the host have other numbers.
+    /// Prepares a probe under another kernel, where the host's files have other inode numbers.
     #[must_use]
     pub(crate) fn by_name(mut self) -> Self {
         self.questions.by_name = true;
         self
     }
 
-    /// For a probe that finds these ports let out, and a door to the server, if it is to.
+    /// Prepares a probe for a sandbox with these forwarded ports and, if `door`, a proxy to the
+    /// server.
     #[must_use]
     pub(crate) fn at_the_way(mut self, door: bool, reaches: Vec<u16>) -> Self {
         self.questions.way = true;
@@ -214,7 +218,7 @@ impl Traps {
         self
     }
 
-    /// For a probe that runs on the host itself.
+    /// Prepares a probe that runs on the host itself.
     #[must_use]
     pub(crate) fn only_look(mut self) -> Self {
         self.questions.only_look = true;
@@ -225,8 +229,8 @@ impl Traps {
         &self.questions
     }
 
-    /// A variable that the daemon has and the command must not: the driver sets it on whatever
-    /// it starts on the host.
+    /// A variable that the daemon has and the command must not have. The driver sets it on every
+    /// process that it starts on the host.
     pub fn variable(&self) -> (&'static str, &str) {
         (TRAP_VARIABLE, &self.questions.secret)
     }
@@ -244,13 +248,13 @@ impl Drop for Traps {
                 "the trap of a sandbox probe stays behind");
         }
         if let Some(shown) = &self.shown {
-            // What stays is removed by the next that measures.
+            // The next measurement removes files that remain.
             let _ = std::fs::remove_dir_all(shown);
         }
     }
 }
 
-/// The homes of people and of root, and the private directories.
+/// The homes of users and of root, and the private directories.
 pub(crate) fn homes(private: &[PathBuf]) -> Vec<Place> {
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let people = passwd.lines().filter_map(home_of_a_person).map(PathBuf::from);
@@ -265,7 +269,7 @@ pub(crate) fn homes(private: &[PathBuf]) -> Vec<Place> {
     found
 }
 
-/// Files that lie in the private directories themselves.
+/// The files directly in the private directories.
 fn own(private: &[PathBuf]) -> Vec<Place> {
     let entries = private.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten();
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -279,7 +283,7 @@ fn place(path: &Path, directory: bool) -> Option<Place> {
     plain.then(|| Place { path: path.to_owned(), device: meta.dev(), inode: meta.ino() })
 }
 
-/// The home in a line of `passwd`, unless it is a service's, which is often a system directory.
+/// The home in a line of `passwd`, except a service's, which is often a system directory.
 fn home_of_a_person(line: &str) -> Option<&str> {
     let mut fields = line.split(':');
     let uid: u32 = fields.nth(2)?.parse().ok()?;
@@ -295,7 +299,7 @@ fn this_process() -> io::Result<Process> {
     Ok(Process { pid: std::process::id(), started })
 }
 
-/// The time of start in a process's `stat`; see `init::unconfined` for the parentheses.
+/// The start time in a process's `stat`; `init::unconfined` explains the parentheses.
 pub(super) fn started_in(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(19)?.parse().ok()

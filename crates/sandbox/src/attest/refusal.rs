@@ -1,16 +1,16 @@
-//! The refusal when less was found than a level promises, and what to do about it.
+//! The refusal if a sandbox does not meet the guarantees of its level, with instructions.
 
 use overmind_core::attest::{Attestation, Check, CheckName};
 use overmind_core::sandbox::SandboxError;
 
-/// The code of a refusal because of what was measured.
+/// The code of a refusal because of a measurement.
 pub const NOT_ATTESTED: &str = "sandbox_not_attested";
 
-/// Turns a broken promise into the refusal that `run` and `attest` answer.
+/// Turns a broken guarantee into the refusal that `run` and `attest` return.
 ///
 /// # Errors
 ///
-/// [`SandboxError::Unavailable`], naming each failed check with what was expected and found.
+/// [`SandboxError::Unavailable`] names each failed check with the expected and the found state.
 pub fn refuse_unless_kept(attestation: &Attestation) -> Result<(), SandboxError> {
     let failed: Vec<&Check> = attestation.failed().collect();
     let Some(first) = failed.first() else { return Ok(()) };
@@ -31,7 +31,7 @@ pub fn refuse_unless_kept(attestation: &Attestation) -> Result<(), SandboxError>
     })
 }
 
-/// What a person can look at when a check fails.
+/// Tells the user what to check after a failure.
 pub fn remedy(name: CheckName) -> &'static str {
     match name {
         CheckName::Homes | CheckName::OtherSessions => {

@@ -1,4 +1,4 @@
-//! What was found, in words for people.
+//! Describes the findings in words for people.
 
 use overmind_core::attest::CheckName;
 
@@ -6,7 +6,7 @@ use super::facts::{Facts, Refused};
 use super::judge::is_refusal;
 use super::probe::{boot_id, own_namespaces};
 
-/// What was found, in words.
+/// Describes the findings of one check.
 pub(super) fn measured(name: CheckName, facts: &Facts) -> String {
     match name {
         CheckName::Homes => listed(&facts.homes),

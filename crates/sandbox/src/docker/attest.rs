@@ -1,11 +1,12 @@
-//! The probe in a container.
+//! Measures a container with the probe.
 //!
-//! The container is the one that a command would get, and besides shows the files that the probe
-//! needs, read-only, below [`Program::DIRECTORY`]: so it runs in any image, also in one without a
-//! libc. What the engine's own configuration adds to every container, it adds to this one.
+//! The container is the same as for a command, and also shows the files that the probe needs,
+//! read-only, below [`Program::DIRECTORY`]. So the probe runs in any image, also in one without a
+//! libc. Things that the engine's configuration adds to every container are present in this one,
+//! too.
 //!
-//! What it does not prove: that an image that is exchanged under the same name later has the
-//! same variables, and nothing about the workspace, which is another for each command.
+//! It does not prove that a later image of the same name has the same variables, and it proves
+//! nothing about the workspace, which differs for each command.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -26,10 +27,10 @@ use crate::docker::place::Place;
 use crate::docker::plan::{Plan, bind};
 use crate::docker::removal::Removal;
 
-/// Where a command may write besides what its request names.
+/// Writable places besides those that the request names.
 const WRITABLE: &[&str] = &["/tmp", "/dev/shm", "/dev/mqueue"];
 
-/// What is wrong with a container that a test makes.
+/// A defect of a container, made by a test.
 #[cfg(feature = "mutations")]
 #[derive(Clone, Debug)]
 pub enum Mutation {
@@ -41,18 +42,18 @@ pub enum Mutation {
     Root,
     Capability,
     NewPrivileges,
-    /// Without the filter for system calls.
+    /// The container has no filter for system calls.
     Unconfined,
     WritableRoot,
     Device(PathBuf),
-    /// Shows this path of the host inside, at the same place.
+    /// The container shows this path of the host at the same path inside.
     Shows(PathBuf),
-    /// The daemon's variables are passed on.
+    /// The container gets the daemon's variables.
     Variable,
 }
 
 impl Docker {
-    /// A driver whose containers lack one layer, for the test that it is then refused.
+    /// A driver whose containers lack one layer, to test that it is refused.
     #[cfg(feature = "mutations")]
     pub fn broken(options: super::Options, mutation: Mutation) -> Self {
         Self { mutation: Some(mutation), ..Self::new(options) }
@@ -65,8 +66,8 @@ impl Docker {
         self.attestations.get(&config, notary, self.measure(config.clone())).await
     }
 
-    /// Names what is measured. An engine that was started anew may be configured anew: it has
-    /// made its socket, or the file with its process number, again.
+    /// Identifies the measured configuration. A restarted engine may have a new configuration: it
+    /// has created its socket, or the file with its process number, again.
     fn config(&self) -> String {
         let stamp = |path: &Path| {
             let found = std::fs::metadata(path).ok()?;
@@ -214,7 +215,7 @@ impl Docker {
     }
 }
 
-/// Which limits of a request are enforced, and by what.
+/// The limits of a request that are enforced, with the mechanism of each.
 fn bounds() -> Vec<Bound> {
     let by = |limit: &str, text: &str| Bound {
         limit: limit.to_owned(),

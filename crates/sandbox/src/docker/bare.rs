@@ -1,4 +1,4 @@
-//! What the engine takes by itself, to compare the driver with.
+//! Runs a container without the driver's work around it, to measure the cost of the engine alone.
 
 use std::time::{Duration, Instant};
 
@@ -12,17 +12,17 @@ use super::{Docker, exit_of};
 
 impl Docker {
     /// Makes the container that [`run`](overmind_core::sandbox::Sandbox::run) would make for the
-    /// request, starts it, waits for its end and removes it, and says how long that took.
+    /// request, starts it, waits for its end and removes it. Returns how long that took.
     ///
-    /// Nothing is attached, so the command's input and output are lost. For benchmarks.
+    /// Nothing is attached, so the command's input and output are lost. It is for benchmarks.
     ///
     /// # Errors
     ///
-    /// As `run`.
+    /// The same as for `run`.
     ///
     /// # Cancel safety
     ///
-    /// As `run`.
+    /// The same as for `run`.
     pub async fn bare(&self, request: &SandboxRequest) -> Result<Duration, SandboxError> {
         let Place { workspace, writable, working_dir, user, .. } =
             Place::resolve(request, self.options.user)?;

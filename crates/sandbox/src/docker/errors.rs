@@ -1,4 +1,4 @@
-//! What the engine's refusals mean to the caller.
+//! Explains the engine's errors to the caller.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use overmind_core::sandbox::{Exit, SandboxError, SandboxLevel};
 use crate::docker::{Options, chain};
 use crate::request::bad_config;
 
-/// Clients of the API know this code and the reasons below; they keep their names although the
+/// Clients of the API know this code and the reasons below, so they keep their names although the
 /// driver needs no `docker` program.
 const DOCKER_UNAVAILABLE: &str = "docker_unavailable";
 
@@ -32,7 +32,7 @@ impl Reason {
     }
 }
 
-/// The engine cannot be used; `why` goes into the remedy, since the message is fixed.
+/// The error for an unusable engine. `why` goes into the remedy, because the message is fixed.
 pub(crate) fn unavailable(reason: Reason, socket: &Path, why: &str) -> SandboxError {
     SandboxError::Unavailable {
         code: DOCKER_UNAVAILABLE.to_owned(),
@@ -46,7 +46,7 @@ pub(crate) fn unavailable(reason: Reason, socket: &Path, why: &str) -> SandboxEr
     }
 }
 
-/// An error from before the command ran.
+/// Converts an error from before the command ran.
 pub(crate) fn before_start(err: Error, options: &Options) -> SandboxError {
     match err {
         Error::DockerResponseServerError { status_code: 404, message }
@@ -62,7 +62,7 @@ pub(crate) fn before_start(err: Error, options: &Options) -> SandboxError {
                 ),
             }
         }
-        // The engine understood, and will not: a bound out of its range, a path it cannot mount.
+        // The engine refused the request: a limit is out of range, or a path cannot be mounted.
         Error::DockerResponseServerError { status_code: 400, message } => {
             bad_config(format!("the engine refuses the container: {message}"))
         }
@@ -77,15 +77,15 @@ pub(crate) fn before_start(err: Error, options: &Options) -> SandboxError {
     }
 }
 
-/// The end of a container that was started; `None` when the engine must be asked again.
+/// How a started container ended; `None` if the engine must be asked again.
 pub(crate) fn after_start(answer: Option<Result<ContainerWaitResponse, Error>>) -> Option<Exit> {
     match answer {
         Some(Ok(ended)) => Some(Exit::Code(exit_code(ended.status_code))),
-        // How the client library reports an exit code that is not 0.
+        // The client library reports a nonzero exit code in this way.
         Some(Err(Error::DockerContainerWaitError { code, .. })) => {
             Some(Exit::Code(exit_code(code)))
         }
-        // Somebody removed it, which kills it.
+        // Somebody removed the container, which kills it.
         Some(Err(Error::DockerResponseServerError { status_code: 404, .. })) => {
             Some(Exit::Signal(libc::SIGKILL))
         }

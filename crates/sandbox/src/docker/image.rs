@@ -1,13 +1,13 @@
-//! Images for the `docker` driver, made without a registry.
+//! Builds images for the `docker` driver without a registry.
 //!
-//! [`build`] puts together a root file system from what this machine has and imports it through
-//! the engine's API. Two kinds:
+//! [`build`] assembles a root file system from files of this machine and imports it through the
+//! engine's API. There are two kinds:
 //!
-//! * [`From::Busybox`]: one static program, some 2 MB: a shell and the usual small tools;
+//! * [`From::Busybox`]: one static program of some 2 MB, with a shell and the usual small tools;
 //! * [`From::Host`]: the files of some Debian packages as they are installed here (a full shell,
-//!   Python, git) and of all that they depend on, some 150 MB.
+//!   Python, git) and of all packages that they depend on, some 150 MB.
 //!
-//! The image bears a hash of what it was made from, so a second build of the same changes
+//! The image has a label with a hash of its sources, so building the same image again changes
 //! nothing. Its id (`sha256:…`) can be given as the driver's image and counts as pinned.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -24,10 +24,10 @@ use tokio::io::AsyncReadExt;
 use crate::docker::chain;
 use crate::docker::tar::Tar;
 
-/// On images that were made here; the value is a hash of what they were made from.
+/// The label of images that were built here; its value is a hash of their sources.
 const LABEL: &str = "overmind.sandbox.image";
 
-/// What the image is made from.
+/// The source of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum From {
     Busybox,
@@ -42,7 +42,7 @@ impl From {
         }
     }
 
-    /// The name that an image of this kind gets unless one is given.
+    /// The default name of an image of this kind.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Busybox => "overmind-sandbox:busybox",
@@ -60,7 +60,7 @@ pub struct Image {
     pub bytes: u64,
 }
 
-/// Why there is no image: what was attempted, on what, why, and what to do.
+/// The error: what was attempted, on what, the cause, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageError(String);
 
@@ -78,17 +78,17 @@ fn engine(socket: &Path) -> impl Fn(bollard::errors::Error) -> ImageError + '_ {
 
 async fn client(socket: &Path) -> Result<Client, ImageError> {
     let text = socket.to_string_lossy();
-    // An import of many files takes the engine some time.
+    // Importing many files takes the engine some time.
     let client =
         Client::connect_with_unix(&text, 600, API_DEFAULT_VERSION).map_err(engine(socket))?;
     client.negotiate_version().await.map_err(engine(socket))
 }
 
-/// The images that were made here.
+/// The images that were built here.
 ///
 /// # Errors
 ///
-/// [`ImageError`] without an engine at `socket`.
+/// [`ImageError`] if there is no engine at `socket`.
 pub async fn list(socket: &Path) -> Result<Vec<Image>, ImageError> {
     let client = client(socket).await?;
     let filters = HashMap::from([("label", vec![LABEL])]);
@@ -105,12 +105,12 @@ fn named(summary: &ImageSummary) -> Vec<Image> {
     summary.repo_tags.iter().map(one).collect()
 }
 
-/// Makes the image `name` (`repository:tag`), unless the engine has it and it was made from the
-/// same. The engine's own limits hold; a host's image takes it some seconds.
+/// Builds the image `name` (`repository:tag`), unless the engine has it from the same sources. The
+/// engine's own limits apply; a host's image takes it some seconds.
 ///
 /// # Errors
 ///
-/// [`ImageError`] names the package or tool that is missing, or what the engine answered.
+/// [`ImageError`] names the missing package or tool, or the engine's answer.
 pub async fn build(socket: &Path, from: From, name: &str) -> Result<Image, ImageError> {
     let Some((repository, tag)) = name.rsplit_once(':').filter(|(_, tag)| !tag.contains('/'))
     else {
@@ -173,7 +173,7 @@ struct Content {
 enum Files {
     /// A whole archive.
     Bytes(Vec<u8>),
-    /// What to put into one, without the leading slash.
+    /// Paths to put into an archive, without the leading slash.
     Paths(BTreeSet<PathBuf>),
 }
 
@@ -221,7 +221,7 @@ fn hash(parts: &[&[u8]]) -> String {
     hasher.finalize().to_hex()[..32].to_owned()
 }
 
-/// What an agent's commands are used to find. Those that are not installed here are left out.
+/// Packages that an agent's commands usually need. Those that are not installed here are skipped.
 const PACKAGES: &[&str] = &[
     "base-files",
     "bash",
@@ -256,10 +256,10 @@ const PACKAGES: &[&str] = &[
     "zip",
 ];
 
-/// Made by packages when they are installed, and listed by none.
+/// Files that packages generate at installation; no package lists them.
 const GENERATED: &[&str] = &["etc/ld.so.cache", "etc/ssl/certs"];
 
-/// Never taken, whatever package they belong to.
+/// Paths that are never taken, whatever package owns them.
 const LEFT_OUT: &[&str] = &[
     "etc/shadow",
     "etc/gshadow",
@@ -297,7 +297,7 @@ fn host_files() -> Result<Content, ImageError> {
             take(path, &mut paths);
         }
     }
-    // Directories that are links on this machine, and must be in the image.
+    // Directories that are links on this machine; the image must contain them.
     for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32"] {
         if Path::new("/").join(name).symlink_metadata().is_ok_and(|found| found.is_symlink()) {
             paths.insert(PathBuf::from(name));
@@ -317,7 +317,7 @@ fn host_files() -> Result<Content, ImageError> {
 
 #[derive(Debug)]
 struct Package {
-    /// With the architecture where dpkg wants it.
+    /// The package's name, with the architecture if dpkg requires it.
     qualified: String,
     version: String,
     needs: Vec<String>,
@@ -346,7 +346,7 @@ fn parse_installed(text: &str) -> BTreeMap<String, Package> {
         if !status.starts_with("ii") {
             continue;
         }
-        // `a (>= 1) | b:any, c`: any of the ways that is installed will do.
+        // In `a (>= 1) | b:any, c`, any installed alternative is accepted.
         let needs = needs
             .split([',', '|'])
             .filter_map(|one| one.split_whitespace().next())
@@ -371,7 +371,7 @@ fn closure(installed: &BTreeMap<String, Package>) -> BTreeMap<&str, &Package> {
     taken
 }
 
-/// Takes a path under the name that it really has, for `/bin/sh` may be `/usr/bin/sh`.
+/// Adds a path under its real name, because `/bin/sh` may be `/usr/bin/sh`.
 fn take(path: &Path, paths: &mut BTreeSet<PathBuf>) {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return };
     let Ok(parent) = parent.canonicalize() else { return };
@@ -391,7 +391,7 @@ fn take_all(path: &Path, paths: &mut BTreeSet<PathBuf>) {
     }
 }
 
-/// Programs whose name leads through `/etc/alternatives` to one that is taken.
+/// Adds programs whose name leads through `/etc/alternatives` to one that is included.
 fn alternatives(paths: &mut BTreeSet<PathBuf>) {
     let Ok(entries) = std::fs::read_dir("/usr/bin") else { return };
     for link in entries.filter_map(Result::ok).map(|entry| entry.path()) {
@@ -408,10 +408,10 @@ fn alternatives(paths: &mut BTreeSet<PathBuf>) {
     }
 }
 
-/// GNU tar, because it keeps links, holes and long names as they are.
+/// Runs GNU tar, which keeps links, holes and long names.
 async fn tar_of(paths: &BTreeSet<PathBuf>) -> Result<Vec<u8>, ImageError> {
     let mut list = Vec::new();
-    // What stands in front must not come twice.
+    // The entries of the front archive must not be repeated.
     let front = ["etc", "etc/passwd", "etc/group"].map(Path::new);
     for path in paths.iter().filter(|path| !front.contains(&path.as_path())) {
         list.extend_from_slice(path.as_os_str().as_bytes());
@@ -422,7 +422,7 @@ async fn tar_of(paths: &BTreeSet<PathBuf>) -> Result<Vec<u8>, ImageError> {
     let mut child = tokio::process::Command::new("tar")
         .args(["--create", "--directory=/", "--no-recursion", "--null", "--files-from=-"])
         .args(["--owner=0", "--group=0", "--numeric-owner", "--ignore-failed-read"])
-        // A machine's own mode bits for set-user-id mean nothing in the sandbox.
+        // The machine's set-user-id bits have no use in the sandbox.
         .arg("--mode=ug-s")
         .stdin(Stdio::from(names))
         .stdout(Stdio::piped())
@@ -437,7 +437,7 @@ async fn tar_of(paths: &BTreeSet<PathBuf>) -> Result<Vec<u8>, ImageError> {
     if !status.success() {
         return Err(ImageError(format!("tar ended with {status}")));
     }
-    // Mount points that no package brings, in an archive of their own in front.
+    // Mount points that no package contains are in a separate archive at the front.
     let mut front = Tar::default();
     for directory in ["etc", "proc", "dev", "sys", "root", "workspace", "var"] {
         front.directory(directory, 0o755);
@@ -450,7 +450,7 @@ async fn tar_of(paths: &BTreeSet<PathBuf>) -> Result<Vec<u8>, ImageError> {
     Ok(whole)
 }
 
-/// A file in memory, at its beginning.
+/// A file in memory, positioned at its beginning.
 fn tempfile_of(content: &[u8]) -> std::io::Result<std::fs::File> {
     use std::io::{Seek, Write};
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
