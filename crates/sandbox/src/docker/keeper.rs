@@ -1,11 +1,12 @@
-//! Removes a daemon's containers when the daemon is gone.
+//! Removes a daemon's containers when the daemon has ended.
 //!
-//! The engine keeps a container running whoever asked for it. So beside a daemon that has
-//! started one stands a second process: the daemon's own program again, in a session of its own,
-//! with one end of a pipe. It waits for the pipe's end, which comes when the daemon has ended,
-//! however it did; then it removes what bears the labels of this start of the daemon, and ends.
+//! The engine keeps a container running even if the process that started it has ended. So each
+//! daemon that has started a container gets a cleanup process: the daemon's own program again, in
+//! its own session, with one end of a pipe. It waits for the pipe to close, which happens however
+//! the daemon ends. Then it removes all containers with the labels of this start of the daemon, and
+//! ends.
 //!
-//! It holds no secret and no descriptor but the pipe, and acts on nothing else.
+//! It has no secrets and no descriptors but the pipe, and changes nothing else.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -23,21 +24,22 @@ use crate::docker::plan::{LABEL_INSTANCE, LABEL_OWNER};
 use crate::docker::removal::remove;
 use crate::sys;
 
-/// The first argument that makes the program a keeper; socket, owner and instance follow.
+/// The first argument that makes the program the cleanup process; socket, owner and instance
+/// follow.
 pub(crate) const ARGUMENT: &str = "__docker-keeper";
 
-/// The daemon's side: holds the pipe.
+/// The daemon's side, which holds the pipe.
 #[derive(Debug, Default)]
 pub(crate) struct Keeper(Mutex<Option<Child>>);
 
 impl Keeper {
-    /// Starts the keeper unless it runs; starts another when somebody has ended it.
+    /// Starts the cleanup process unless it runs, also if somebody has ended it.
     ///
     /// # Errors
     ///
-    /// When the program cannot be started.
+    /// Fails if the program cannot be started.
     pub(crate) fn ensure(&self, options: &Options) -> std::io::Result<()> {
-        // Nothing panics while it is held, and a child is as good after a panic elsewhere.
+        // No code panics while it holds the lock, and the child is valid after a panic elsewhere.
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(child) = kept.as_mut()
             && child.try_wait()?.is_none()
@@ -54,7 +56,7 @@ impl Keeper {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // Its pipe is dropped with it, and that is what it waits for.
+            // Dropping the handle closes the pipe, which ends the process.
             .kill_on_drop(false)
             .spawn()?;
         *kept = Some(child);
@@ -62,14 +64,14 @@ impl Keeper {
     }
 }
 
-/// How often it looks, and for how long there must be nothing: the engine may still be making a
-/// container that a daemon asked for in its last moment.
+/// The interval of its checks, and how long no container must be found: the engine may still be
+/// making one that the daemon requested in its last moment.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
 const QUIET: Duration = Duration::from_secs(3);
-/// When it gives up on an engine that does not answer; the next start of the daemon sweeps.
+/// After this time it stops waiting for an engine that does not answer; the next daemon cleans up.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Never returns.
+/// Becomes the cleanup process and never returns.
 pub(crate) fn become_keeper(arguments: impl Iterator<Item = OsString>) -> ! {
     let code = match arguments.map(OsString::into_string).collect::<Result<Vec<_>, _>>() {
         Ok(words) => match words.as_slice() {
@@ -82,13 +84,13 @@ pub(crate) fn become_keeper(arguments: impl Iterator<Item = OsString>) -> ! {
 }
 
 fn keep(socket: &str, owner: &str, instance: &str) -> i32 {
-    // Away from the daemon's terminal and process group: what ends those must not end this. It
-    // fails only for a leader of a group, which nobody makes it.
+    // Leaves the daemon's terminal and process group, so that it is not ended with them. This fails
+    // only for the leader of a group, which this process never is.
     let _ = rustix::process::setsid();
     if sys::close_inherited().is_err() {
         return 1;
     }
-    // Nothing is ever written: this returns when the last holder of the other end is gone.
+    // Nothing is ever written: this returns when the last holder of the other end has ended.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
@@ -112,7 +114,7 @@ async fn sweep(socket: &str, owner: &str, instance: &str) -> i32 {
     1
 }
 
-/// Removes what is there, and says how many there were.
+/// Removes the existing containers, and returns how many there were.
 async fn look(socket: &str, owner: &str, instance: &str) -> Result<usize, bollard::errors::Error> {
     let client = Client::connect_with_unix(socket, 30, API_DEFAULT_VERSION)?;
     let client = client.negotiate_version().await?;
@@ -123,7 +125,7 @@ async fn look(socket: &str, owner: &str, instance: &str) -> Result<usize, bollar
         .build();
     let found = client.list_containers(Some(options)).await?;
     for id in found.iter().filter_map(|container| container.id.as_deref()) {
-        // Another attempt follows, for as long as it is listed.
+        // While a container is listed, another attempt follows.
         let _ = remove(&client, id).await;
     }
     Ok(found.len())

@@ -1,34 +1,35 @@
 //! The `docker` driver: one hardened container per command, over the engine's socket.
 //!
-//! [`Docker::new`] is the entry point; [`Docker::sweep`] belongs into the daemon's start and
-//! [`Docker::settled`] into its end. A container has no network, a read-only root, no
-//! capabilities, no-new-privileges, bounds on memory (without swap), processor time, processes,
-//! files and `/tmp`, a user that is not root, and the workspace at `/workspace`, read-only but
-//! for the directory that the request names.
+//! [`Docker::new`] is the entry point. Call [`Docker::sweep`] at the daemon's start and
+//! [`Docker::settled`] at its end. A container has no network, a read-only root, no capabilities,
+//! no-new-privileges, limits on memory (without swap), processor time, processes, files and `/tmp`,
+//! and a user that is not root. The workspace is at `/workspace`, read-only except for the
+//! directory that the request names.
 //!
-//! What is different from the other drivers:
+//! Differences to the other drivers:
 //!
-//! * a **signal** shows as exit code 128 + n, as the engine reports it, and a **missing program**
+//! * a **signal** is reported as exit code 128 + n, as the engine does, and a **missing program**
 //!   as 127 with the init's message on the error stream;
-//! * the **environment** is the request's, and what the engine adds: PATH and HOME unless given,
-//!   HOSTNAME, and the image's own variables;
-//! * the **user** is [`Options::user`], else the daemon's own, else (the daemon is root) the
-//!   workspace's owner, else 65534. What a command writes belongs to that user. A directory
-//!   that it could not use is refused before anything starts;
-//! * images are **never downloaded** here: that is minutes of network in the middle of a command;
-//! * file systems mounted *inside* the workspace are not shown (the engine would leave them
-//!   writable);
+//! * the **environment** contains the request's variables and those that the engine adds: PATH and
+//!   HOME unless given, HOSTNAME, and the image's own variables;
+//! * the **user** is [`Options::user`], else the daemon's own, else (if the daemon is root) the
+//!   workspace's owner, else 65534. Files that a command writes belong to that user. If it could
+//!   not use a directory, the request is refused before anything starts;
+//! * images are **never downloaded** here, because that can take minutes in the middle of a
+//!   command;
+//! * file systems that are mounted *inside* of the workspace are not shown, because the engine
+//!   would leave them writable;
 //! * the engine must see the same file system as the daemon;
-//! * containers of a daemon that was **killed** are removed by a keeper: a process beside the
-//!   daemon that does nothing but wait for its end. Were the keeper killed at the same moment,
-//!   they would run on, within their bounds, until the next start sweeps them.
+//! * containers of a **killed** daemon are removed by a cleanup process, which only waits for the
+//!   daemon's end. If both are killed at the same moment, the containers run on, within their
+//!   limits, until the next start of the daemon removes them.
 //!
-//! Before the first command, and again when the engine was started anew, the image or the options
-//! are others, a probe runs in such a container and looks for the host ([`crate::attest`]): what
-//! an engine's settings add to every container is found, and then no command runs.
+//! Before the first command, and again if the engine was restarted or the image or the options
+//! changed, a probe runs in such a container and looks for the host ([`crate::attest`]). If an
+//! engine's settings open a container to the host, the probe finds that, and no command runs.
 //!
-//! Whoever may talk to the engine's socket is root on its machine. The driver never gives the
-//! socket, or any path but the workspace, to a container.
+//! A process that may use the engine's socket is effectively root on its machine. The driver never
+//! shows a container the socket, or any path but the workspace.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -81,30 +82,30 @@ pub use attest::Mutation;
 pub(crate) use keeper::{ARGUMENT as KEEPER_ARGUMENT, become_keeper};
 pub(crate) use waiter::{ARGUMENT as WAITER_ARGUMENT, become_waiter};
 
-/// How the driver reaches its engine and what it runs.
+/// The connection to the engine, and the properties of its containers.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The engine's unix socket.
     pub socket: PathBuf,
     pub image: String,
-    /// Refuses an [`image`](Self::image) that is not named by its digest (`…@sha256:…`) or id
-    /// (`sha256:…`).
+    /// Whether to refuse an [`image`](Self::image) that is not named by its digest (`…@sha256:…`)
+    /// or id (`sha256:…`).
     pub enforce_pinned_image: bool,
-    /// As whom commands run; see the module for the default. For a rootless engine give 0:0,
-    /// which is the daemon's own user there.
+    /// The user that runs commands; the module describes the default. For a rootless engine use
+    /// 0:0, which is the daemon's own user there.
     pub user: Option<RunAs>,
-    /// Runs the engine's init as process 1, so that signals and orphans are as usual.
+    /// Runs the engine's init as process 1, so that signals and orphans work as usual.
     pub init: bool,
-    /// Whose containers these are: the same after a restart of the daemon on the same data,
-    /// different for every other daemon that uses the engine.
+    /// Identifies the owner of the containers: the same after a restart of the daemon on the same
+    /// data, different for every other daemon that uses the engine.
     pub owner: String,
-    /// The program that becomes the keeper; see [`crate::Options::init_program`].
+    /// The program of the cleanup process; see [`crate::Options::init_program`].
     pub init_program: PathBuf,
-    /// How many containers wait for a command at most, each for at most a minute after a call of
-    /// the same configuration (so of the same workspace). 0: each call makes its own. Only with
-    /// [`init`](Self::init), which tells ends as usual whoever is process 2.
+    /// Most containers that wait for a command, each for at most a minute after a call with the
+    /// same configuration (and so the same workspace). With 0, each call makes its own. It has an
+    /// effect only with [`init`](Self::init), which reports ends as usual whatever process 2 is.
     pub waiting: usize,
-    /// This start of the owner; never used twice. Letters, digits, `_`, `.` and `-`.
+    /// Identifies this start of the owner and is never reused. Letters, digits, `_`, `.` and `-`.
     pub instance: String,
     /// See [`crate::Options::private`].
     pub private: Vec<PathBuf>,
@@ -140,7 +141,7 @@ impl Default for Options {
     }
 }
 
-/// The driver. It connects when it is first used, and stays usable when the engine restarts.
+/// The driver. It connects at its first use, and stays usable when the engine restarts.
 #[derive(Debug)]
 pub struct Docker {
     options: Options,
@@ -152,15 +153,15 @@ pub struct Docker {
     #[cfg(feature = "mutations")]
     mutation: Option<Mutation>,
     pool: Pool,
-    /// What shows the waiter in a container; found once.
+    /// The program and files of the waiter in a container; found once.
     waiter: OnceCell<Program>,
 }
 
-/// How long the engine may take to say that it is there.
+/// The time limit for the engine's answer to a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long it may take to begin an answer.
+/// The time limit for the beginning of an answer.
 const ANSWER_TIMEOUT_S: u64 = 120;
-/// How long output may still come when the container has ended or was killed.
+/// How long output is still read after the container has ended or was killed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Docker {
@@ -179,12 +180,12 @@ impl Docker {
         }
     }
 
-    /// Removes containers that an earlier start of the same owner left behind, running or not,
-    /// and returns how many. Call it before the first command.
+    /// Removes containers that an earlier start of the same owner left behind, running or not, and
+    /// returns their number. Call it before the first command.
     ///
     /// # Errors
     ///
-    /// [`SandboxError::Unavailable`] without an engine: then there is nothing to sweep with.
+    /// [`SandboxError::Unavailable`] if there is no engine, without which nothing can be removed.
     pub async fn sweep(&self) -> Result<usize, SandboxError> {
         let client = self.client().await?;
         let label = format!("{LABEL_OWNER}={}", self.options.owner);
@@ -211,13 +212,13 @@ impl Docker {
         Ok(swept)
     }
 
-    /// What is kept between calls ([`Options::waiting`]).
+    /// What the driver keeps between calls ([`Options::waiting`]).
     pub fn warmth(&self) -> Warmth {
         self.pool.warmth()
     }
 
-    /// Ends the containers that wait, keeps no new ones, and waits until they and those of
-    /// dropped calls are removed.
+    /// Ends the waiting containers, keeps no new ones, and waits until they and those of dropped
+    /// calls are removed.
     pub async fn settled(&self) {
         self.pool.close();
         self.outstanding.none_left().await;
@@ -225,8 +226,8 @@ impl Docker {
 
     /// A connected client that speaks the engine's version.
     ///
-    /// The engine is asked each time: it answers in a millisecond, and a call that would fail
-    /// halfway is told apart from one that never began.
+    /// The engine is asked each time. It answers in a millisecond, and so an unreachable engine is
+    /// distinguished from a failure in the middle of a call.
     async fn client(&self) -> Result<Client, SandboxError> {
         let socket = &self.options.socket;
         if !socket.exists() {
@@ -258,7 +259,7 @@ impl Docker {
 
     fn check_image_name(&self) -> Result<(), SandboxError> {
         let image = &self.options.image;
-        // An image's own id is a digest too: that is how one built here is pinned.
+        // An image's own id is a digest too, and pins an image that was built here.
         let pinned = image.contains("@sha256:") || image.starts_with("sha256:");
         if self.options.enforce_pinned_image && !pinned {
             return Err(SandboxError::BadConfig {
@@ -305,7 +306,7 @@ impl Docker {
         };
 
         let started = Instant::now();
-        // Before there is anything to keep.
+        // The cleanup process starts before there is a container.
         self.keeper.ensure(&self.options).map_err(|err| SandboxError::Failed {
             level: SandboxLevel::Docker.as_str(),
             message: format!(
@@ -313,7 +314,7 @@ impl Docker {
                 self.options.init_program.display()
             ),
         })?;
-        // Until the command has begun.
+        // The mounts are held open until the command has begun.
         let mounts = plan.mounts();
         let mounts = mounts.iter().filter_map(|mount| {
             Some((Path::new(mount.source.as_deref()?), Path::new(mount.target.as_deref()?)))
@@ -352,7 +353,7 @@ impl Docker {
         format!("overmind-{}-{next}", self.options.instance)
     }
 
-    /// The container of this command, with a waiter in it.
+    /// Returns the container of this command with a waiter in it.
     async fn with_waiter(&self, client: &Client, plan: &Plan<'_>) -> Result<Key, SandboxError> {
         let program = &self.options.init_program;
         let found = self.waiter.get_or_try_init(|| Program::find(program)).await;
@@ -365,7 +366,7 @@ impl Docker {
             .ok_or_else(|| bad_config("a directory that a container is shown is gone"))
     }
 
-    /// Runs in a container that waits.
+    /// Runs the command in a waiting container.
     async fn run_in(
         &self,
         client: &Client,
@@ -395,12 +396,12 @@ impl Docker {
         ran.stderr.push(&errors);
         let attached = AttachContainerResults { output, input };
         ran.follow(client, removal.name(), request, attached).await;
-        // In every case, and before the answer: nothing of it is left when this returns.
+        // This happens in every case and before the answer: no container remains when this returns.
         removal.now().await;
         Ok(ran)
     }
 
-    /// Runs in a container of its own.
+    /// Runs the command in a new container of its own.
     async fn run_new(
         &self,
         client: &Client,
@@ -424,7 +425,8 @@ impl Docker {
         self.run_in(client, warm, held, request, sink).await
     }
 
-    /// Runs what a container was made for, without a waiter: only what is the driver's own.
+    /// Runs the command for which a container was made, without a waiter: only for the driver's own
+    /// commands.
     async fn run_created(
         &self,
         client: &Client,
@@ -432,7 +434,7 @@ impl Docker {
         request: &SandboxRequest,
         sink: Option<&OutputSink>,
     ) -> Result<Ran, SandboxError> {
-        // Attached before the start, so that the first byte is not missed.
+        // Attaching comes before the start, so that the first byte is not missed.
         let options = AttachContainerOptionsBuilder::default()
             .stream(true)
             .stdin(!request.stdin.is_empty())
@@ -460,14 +462,14 @@ struct Ran {
     stderr: Side,
 }
 
-/// One stream of a command: what is kept of it, and who hears all of it.
+/// One stream of a command: the kept part, and the sink that gets all of it.
 struct Side {
     stream: OutputStream,
     kept: Capture,
     sink: Option<OutputSink>,
 }
 
-/// Longest piece that a sink is given, in bytes.
+/// Longest piece that is passed to a sink, in bytes.
 const PIECE: usize = 64 << 10;
 
 impl Side {
@@ -494,7 +496,7 @@ impl Ran {
         Self { exit: Exit::TimedOut, stdout, stderr }
     }
 
-    /// Feeds a command that runs, and collects its output and its end.
+    /// Feeds a running command, and collects its output and exit.
     async fn follow(
         &mut self,
         client: &Client,
@@ -504,7 +506,7 @@ impl Ran {
     ) {
         let mut feed = std::pin::pin!(async {
             let given = attached.input.write_all(&request.stdin).await;
-            // A command that ends without reading is no failure.
+            // It is no failure if a command ends without reading its input.
             if given.is_ok() && !request.stdin.is_empty() {
                 let _ = attached.input.shutdown().await;
             }
@@ -526,7 +528,7 @@ impl Ran {
         };
         match end {
             Ok(exit) => self.exit = exit,
-            // Killed here and not only by the removal, so that the output comes to an end.
+            // The container is killed here, before its removal, so that its output ends.
             Err(_elapsed) => {
                 if let Err(err) = client.kill_container(name, None).await {
                     tracing::debug!(container = name, error = %err, "not killed, to be removed");
@@ -540,13 +542,13 @@ impl Ran {
     }
 }
 
-/// Takes output until it ends. Cancel safe: what came is in the captures.
+/// Reads output until it ends. Cancel safe: what was read is in the captures.
 async fn pump(
     output: &mut (impl futures_util::Stream<Item = Result<LogOutput, bollard::errors::Error>> + Unpin),
     stdout: &mut Side,
     stderr: &mut Side,
 ) {
-    // An error ends it as well: the container's own end is learnt elsewhere.
+    // An error ends the loop too; the container's exit is found elsewhere.
     while let Some(Ok(piece)) = output.next().await {
         match piece {
             LogOutput::StdOut { message } | LogOutput::Console { message } => stdout.push(&message),
@@ -556,8 +558,8 @@ async fn pump(
     }
 }
 
-/// Waits for the end, over restarts of the engine if need be: the command has begun, so the only
-/// honest answers left are how it ended or that its time ran out.
+/// Waits for the exit, if necessary over restarts of the engine: the command has begun, so the
+/// answer must be its exit or a timeout.
 #[expect(clippy::disallowed_methods, reason = "waits for an engine, which has no other clock")]
 async fn exit_of(client: &Client, name: &str) -> Exit {
     loop {
@@ -570,7 +572,7 @@ async fn exit_of(client: &Client, name: &str) -> Exit {
     }
 }
 
-/// An error and its sources, once each: the client's own text says only where it failed.
+/// Joins an error and its sources, each once: the client's own text tells only where it failed.
 fn chain(err: &dyn std::error::Error) -> String {
     let mut text = err.to_string();
     let mut next = err.source();
@@ -601,7 +603,7 @@ impl Sandbox for Docker {
         Box::pin(self.run_request(request, Some(sink)))
     }
 
-    /// Whether the engine answers and has the image.
+    /// Checks whether the engine answers and has the image.
     fn check(&self) -> Fut<'_, Result<(), SandboxError>> {
         Box::pin(async {
             self.check_image_name()?;

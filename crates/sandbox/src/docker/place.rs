@@ -1,9 +1,10 @@
-//! Where a container's directories lie on the host, and as whom it runs.
+//! Finds a container's directories on the host, and its user.
 //!
-//! The engine takes paths, not descriptors, and follows links. They are resolved here without following
-//! any, but whoever may write there could exchange a directory before the engine looks. So each is held open
-//! ([`Held`]), and in the container, before the command, the [waiter](super::waiter) compares what was mounted
-//! with what is held.
+//! The engine accepts paths instead of descriptors, and follows links. The paths are resolved here
+//! without following any link, but another process with write access could replace a directory
+//! before the engine uses it. So each directory is held open ([`Held`]), and the
+//! [waiter](super::waiter) in the container compares the mounts with the held directories before
+//! the command starts.
 
 use std::fs::Metadata;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -21,11 +22,11 @@ use crate::init::spec::Stop;
 use crate::repository;
 use crate::request::bad_config;
 
-/// The user of containers when nothing says otherwise: nobody's.
+/// The default user of containers: nobody.
 const NOBODY: RunAs = RunAs { uid: 65534, gid: 65534 };
 
 pub(crate) struct Place {
-    /// The workspace.
+    /// The workspace, opened.
     pub(crate) opened: OwnedFd,
     pub(crate) workspace: String,
     pub(crate) writable: Option<(String, String)>,
@@ -63,24 +64,25 @@ impl Place {
     }
 }
 
-/// What is mounted in a container, by what it is.
+/// The identity of a file or directory that is mounted in a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Seen {
-    /// Inside.
+    /// The path inside.
     pub(crate) path: PathBuf,
     device: u64,
     inode: u64,
 }
 
 impl Seen {
-    /// Whether that is what is there.
+    /// Whether the path still has that identity.
     pub(crate) fn is_there(&self) -> bool {
         std::fs::metadata(&self.path)
             .is_ok_and(|found| (found.dev(), found.ino()) == (self.device, self.inode))
     }
 }
 
-/// All that a container is to be shown of the host, open: while it is, no other can become the same.
+/// All directories and files that a container shows of the host, held open, so that no other can
+/// get their identity.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) seen: Vec<Seen>,
@@ -88,7 +90,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// `mounts` are paths of the host, and where they are inside. `opened` is the workspace.
+    /// Opens `mounts`, which are host paths with their paths inside. `opened` is the workspace.
     pub(crate) fn hold<'a>(
         opened: &OwnedFd,
         workspace: &Path,
@@ -118,8 +120,9 @@ impl Held {
     }
 }
 
-/// What of a person's repository lies over itself within a writable directory of the workspace: on the
-/// host, inside, and whether it is read-only. What lies elsewhere is not writable as it is.
+/// The parts of a user's repository within a writable directory of the workspace that are mounted
+/// over themselves: path on the host, path inside, and whether it is read-only. Other parts are not
+/// writable anyway.
 pub(crate) fn fixed_in(
     hidden: Hidden<'_>,
     workspace: &Path,
@@ -133,8 +136,8 @@ pub(crate) fn fixed_in(
         .collect()
 }
 
-/// The caller; for a caller that is root the owner of the workspace, and nobody rather than
-/// root.
+/// The default user: the caller or, if the caller is root, the owner of the workspace, and nobody
+/// instead of root.
 fn default_user(workspace: &Path) -> RunAs {
     let uid = rustix::process::geteuid().as_raw();
     if uid != 0 {
@@ -152,10 +155,10 @@ const READ: u32 = 4;
 const WRITE: u32 = 2;
 const ENTER: u32 = 1;
 
-/// Refuses early what would only fail inside, with a text that nobody could explain.
+/// Checks permissions early: a failure inside would give a message that nobody could explain.
 fn may(user: RunAs, directory: &Path, wanted: u32, what: &str) -> Result<(), SandboxError> {
     let Ok(found) = std::fs::metadata(directory) else { return Ok(()) };
-    // With an access control list the mode says little; then the container will tell.
+    // With an access control list the mode shows little; then an error appears in the container.
     let mut no_room: [u8; 0] = [];
     let listed = rustix::fs::getxattr(directory, "system.posix_acl_access", &mut no_room).is_ok();
     if listed || allows(&found, user, wanted) {
@@ -175,7 +178,7 @@ fn may(user: RunAs, directory: &Path, wanted: u32, what: &str) -> Result<(), San
 
 fn allows(found: &Metadata, user: RunAs, wanted: u32) -> bool {
     let granted = if user.uid == 0 {
-        // In a rootless engine root is the caller, and the engine knows what it may.
+        // In a rootless engine root is the caller, and the engine checks permissions itself.
         READ | WRITE | ENTER
     } else if found.uid() == user.uid {
         found.mode() >> 6
@@ -187,7 +190,7 @@ fn allows(found: &Metadata, user: RunAs, wanted: u32) -> bool {
     granted & wanted == wanted
 }
 
-/// The path of what was opened, whatever it was called in the request.
+/// The real path of an opened directory, whatever the request called it.
 fn real_path(opened: &OwnedFd) -> Result<PathBuf, SandboxError> {
     let link = format!("/proc/self/fd/{}", opened.as_raw_fd());
     std::fs::read_link(link).map_err(|err| bad_config(format!("cannot read a path back: {err}")))
@@ -197,7 +200,7 @@ fn inside(root: &Path, host: &Path) -> Result<String, SandboxError> {
     let below = host
         .strip_prefix(root)
         .map_err(|_| bad_config(format!("{} has left the workspace", host.display())))?;
-    // Joining nothing would leave a slash at the end.
+    // Joining an empty path would leave a slash at the end.
     let below = if below.as_os_str().is_empty() { None } else { Some(below) };
     text(&below.map_or_else(|| PathBuf::from("/workspace"), |b| Path::new("/workspace").join(b)))
 }

@@ -1,5 +1,5 @@
-//! What is asked of the engine for one command, and how a person would ask for the same.
-//! Pure: no socket, no file system.
+//! Builds the engine's request for one command, and an equivalent command line for people. It is
+//! pure: it uses no socket and no file system.
 
 use std::collections::HashMap;
 
@@ -13,28 +13,29 @@ use crate::RunAs;
 use crate::attest::Program;
 use crate::docker::{Options, waiter};
 
-/// On every container of this program.
+/// The label of every container of this program.
 pub(crate) const LABEL_MANAGED: &str = "overmind.managed";
-/// Whose it is: stays the same when the daemon starts again on the same data.
+/// The owner's label, which stays the same when the daemon restarts on the same data.
 pub(crate) const LABEL_OWNER: &str = "overmind.owner";
-/// Which start of the owner made it.
+/// The label for the start of the owner that made the container.
 pub(crate) const LABEL_INSTANCE: &str = "overmind.instance";
 
-/// The request with its paths as the engine must be given them.
+/// The request with its paths as the engine needs them.
 pub(crate) struct Plan<'a> {
     pub(crate) options: &'a Options,
     pub(crate) request: &'a SandboxRequest,
-    /// Absolute on the host, links resolved.
+    /// An absolute path on the host, with links resolved.
     pub(crate) workspace: String,
-    /// The writable directory on the host, and its place inside.
+    /// The writable directory on the host, and its path inside.
     pub(crate) writable: Option<(String, String)>,
-    /// Inside.
+    /// The path inside.
     pub(crate) working_dir: String,
     pub(crate) user: RunAs,
-    /// Places inside where nothing is shown in place of a secret, and whether it is a directory.
+    /// Paths inside at which an empty file or directory replaces a secret, and whether it is a
+    /// directory.
     pub(crate) secrets: Vec<(String, bool)>,
-    /// What of a person's repository lies over itself: on the host, inside, and whether it is
-    /// read-only.
+    /// The parts of a user's repository that are mounted over themselves: path on the host, path
+    /// inside, and whether it is read-only.
     pub(crate) fixed: Vec<(String, String, bool)>,
 }
 
@@ -50,7 +51,7 @@ impl Plan<'_> {
         ];
         ContainerCreateBody {
             image: Some(options.image.clone()),
-            // The image's own entry point must not stand before the command.
+            // The image's own entry point must not precede the command.
             entrypoint: Some(request.argv.clone()),
             cmd: Some(Vec::new()),
             env: Some(request.env.iter().map(|(key, value)| format!("{key}={value}")).collect()),
@@ -75,7 +76,7 @@ impl Plan<'_> {
                 init: Some(options.init),
                 nano_cpus: Some(nano_cpus(limits.cpus)),
                 memory: Some(bytes(limits.memory_bytes)),
-                // Memory and swap together: no swap on top.
+                // This is memory and swap together, so there is no swap on top.
                 memory_swap: Some(bytes(limits.memory_bytes)),
                 pids_limit: Some(i64::from(limits.pids)),
                 ulimits: Some(ulimits(limits)),
@@ -83,13 +84,13 @@ impl Plan<'_> {
                 ipc_mode: Some("private".to_owned()),
                 tmpfs: Some(HashMap::from([("/tmp".to_owned(), self.tmpfs())])),
                 mounts: Some(self.mounts()),
-                // Output goes to whoever is attached, and not to the engine's disk as well.
+                // Output goes to the attached client, and is not also stored by the engine.
                 log_config: Some(HostConfigLogConfig {
                     typ: Some("none".to_owned()),
                     config: None,
                 }),
-                // Not `auto_remove`: the engine could remove the container, and the exit code
-                // with it, before it was asked for. The driver removes it in every case.
+                // `auto_remove` is off: the engine could remove the container, with its exit code,
+                // before the driver asks for it. The driver always removes the container itself.
                 auto_remove: Some(false),
                 ..HostConfig::default()
             }),
@@ -97,12 +98,12 @@ impl Plan<'_> {
         }
     }
 
-    /// The same container with the waiter instead of the command, and nothing of the request but
-    /// its place and its bounds.
+    /// The same container with the waiter instead of the command. Of the request it uses only the
+    /// directories and the limits.
     pub(crate) fn waiting(&self, waiter: &Program) -> ContainerCreateBody {
         let mut body = self.container();
         let mut argv = waiter.argv.clone();
-        // Named last there: what the program is to become.
+        // The last argument there is the program to become.
         argv.pop();
         argv.push(waiter::ARGUMENT.to_owned());
         body.entrypoint = Some(argv);
@@ -120,8 +121,8 @@ impl Plan<'_> {
         format!("{}:{}", self.user.uid, self.user.gid)
     }
 
-    /// It belongs to the user: the engine gives it the mode that `/tmp` has in the image,
-    /// whatever is asked for.
+    /// The mount belongs to the user; the engine gives it the mode of `/tmp` in the image, whatever
+    /// mode is requested.
     fn tmpfs(&self) -> String {
         let RunAs { uid, gid } = self.user;
         let size = self.request.limits.tmp_bytes;
@@ -148,7 +149,8 @@ impl Plan<'_> {
         mounts
     }
 
-    /// A line that a person could paste, but for the command and the variables' values.
+    /// A command line that a person could paste, except for the command and the values of
+    /// variables.
     pub(crate) fn shown(&self) -> String {
         let limits = &self.request.limits;
         let mut words: Vec<String> =
@@ -199,7 +201,7 @@ impl Plan<'_> {
     }
 }
 
-/// Without what is mounted inside the source: the engine would leave that writable.
+/// A mount without the mounts inside of its source, because the engine would leave those writable.
 pub(super) fn bind(host: &str, inside: &str, read_only: bool) -> Mount {
     Mount {
         typ: Some(MountType::BIND),
@@ -227,18 +229,18 @@ fn ulimits(limits: &SandboxLimits) -> Vec<ResourcesUlimits> {
     ]
 }
 
-/// The engine counts in signed numbers; what does not fit is as good as unbounded.
+/// The engine uses signed numbers; a number that does not fit is effectively unlimited.
 fn bytes(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// The engine takes billionths of a processor. A float-to-integer cast saturates.
+/// The engine counts billionths of a processor. A float-to-integer cast saturates.
 #[expect(clippy::cast_possible_truncation, reason = "saturates; checked to be finite and above 0")]
 fn nano_cpus(cpus: f64) -> i64 {
     ((cpus * 1e9).round() as i64).max(1)
 }
 
-/// As a POSIX shell needs it.
+/// Quotes a word for a POSIX shell.
 fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./-_".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

@@ -1,4 +1,4 @@
-//! Containers end with the call that made them, also when the call is dropped.
+//! Removes containers with the call that made them, also if the call is dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use bollard::query_parameters::RemoveContainerOptionsBuilder;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-/// How many removals run after their call is gone.
+/// Counts the removals that run after their call has ended.
 #[derive(Debug)]
 pub(crate) struct Outstanding(watch::Sender<usize>);
 
@@ -18,19 +18,19 @@ impl Outstanding {
         Arc::new(Self(watch::Sender::new(0)))
     }
 
-    /// Counts something that may still make a container, for as long as the answer lives.
+    /// Counts work that may still make a container, until the returned value is dropped.
     pub(crate) fn count(self: &Arc<Self>) -> Counted {
         self.0.send_modify(|count| *count += 1);
         Counted(Arc::clone(self))
     }
 
     pub(crate) async fn none_left(&self) {
-        // The sender is `self`, so waiting can only end with the count.
+        // The sender is `self`, so waiting ends only when the count is 0.
         let _ = self.0.subscribe().wait_for(|count| *count == 0).await;
     }
 }
 
-/// One of [`Outstanding`].
+/// One unit of the count of [`Outstanding`].
 pub(crate) struct Counted(Arc<Outstanding>);
 
 impl Drop for Counted {
@@ -39,7 +39,7 @@ impl Drop for Counted {
     }
 }
 
-/// Removes one container, at the latest when it is dropped.
+/// Removes one container, at the latest when this is dropped.
 pub(crate) struct Removal {
     client: Client,
     name: String,
@@ -47,12 +47,13 @@ pub(crate) struct Removal {
     armed: bool,
 }
 
-/// A container that the engine was asked for may appear after the asking was cut off.
+/// A requested container may appear after the request was cut off, so removal is tried several
+/// times.
 const ATTEMPTS: u32 = 10;
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(300);
 
 impl Removal {
-    /// Make it before the engine is asked for the container.
+    /// Call it before the engine is asked for the container.
     pub(crate) fn armed(client: Client, name: String, outstanding: Arc<Outstanding>) -> Self {
         Self { client, name, outstanding, armed: true }
     }
@@ -61,14 +62,14 @@ impl Removal {
         &self.name
     }
 
-    /// The engine refused the container, so there is none.
+    /// Cancels the removal: the engine refused to make the container.
     pub(crate) fn disarm(mut self) {
         self.armed = false;
     }
 
-    /// Kills what runs in the container and removes it; returns when both is done.
+    /// Kills the processes in the container and removes it; returns when both are done.
     ///
-    /// When the engine does not, it is tried again after this returns.
+    /// If the engine fails, removal is tried again after this returns.
     pub(crate) async fn now(mut self) {
         match remove(&self.client, &self.name).await {
             Ok(()) => self.armed = false,
@@ -85,12 +86,14 @@ impl Drop for Removal {
             return;
         }
         let Ok(runtime) = Handle::try_current() else {
-            // The runtime is gone, and with it this start of the daemon: the next one sweeps.
+            // The runtime has ended, and this start of the daemon with it: the next start cleans
+            // up.
             return;
         };
         let (client, name) = (self.client.clone(), std::mem::take(&mut self.name));
         let counted = self.outstanding.count();
-        // A task of its own, because a destructor cannot wait; counted, so that the daemon can.
+        // Removal is a separate task because a destructor cannot wait; it is counted so that the
+        // daemon can.
         runtime.spawn(async move {
             if let Err(err) = persist(&client, &name).await {
                 tracing::warn!(container = name, error = %err, "container not removed");
@@ -111,13 +114,13 @@ async fn persist(client: &Client, name: &str) -> Result<(), Error> {
         tokio::time::sleep(BETWEEN_ATTEMPTS).await;
     }
     match result {
-        // It has not appeared, or another attempt was first.
+        // The container has not appeared, or another attempt was first.
         Err(Error::DockerResponseServerError { status_code: 404, .. }) => Ok(()),
         other => other,
     }
 }
 
-/// Kills and removes; waits until both is done.
+/// Kills and removes a container, and waits until both are done.
 pub(crate) async fn remove(client: &Client, name: &str) -> Result<(), Error> {
     let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
     client.remove_container(name, Some(options)).await

@@ -1,5 +1,5 @@
-//! As much of the ustar format as a small image needs. No times and no owners: the same content
-//! gives the same bytes.
+//! The part of the ustar format that a small image needs. It stores no times and no owners, so the
+//! same content gives the same bytes.
 
 #[derive(Debug, Default)]
 pub(crate) struct Tar(Vec<u8>);
@@ -40,7 +40,7 @@ impl Tar {
         self.0.resize(self.0.len().next_multiple_of(512), 0);
     }
 
-    /// For another archive to follow.
+    /// The archive without its end mark, so that another archive can follow.
     pub(crate) fn without_end(self) -> Vec<u8> {
         self.0
     }

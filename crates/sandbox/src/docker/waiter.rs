@@ -1,13 +1,13 @@
-//! The process inside a container that waits for its command, and becomes it.
+//! The process inside of a container that waits for its command and then becomes it.
 //!
-//! It is the daemon's own program, shown read-only in the container ([`crate::attest::Program`])
-//! and started with the container's user, bounds and filter already in force: it holds no
-//! privilege that the command will not have, and no descriptor but the standard streams.
+//! It is the daemon's own program, shown read-only in the container ([`crate::attest::Program`]).
+//! It is started with the container's user, limits and filter already in force, so it has no
+//! privilege that the command will not have, and only the standard streams as descriptors.
 //!
-//! It says [`READY`], reads one [`Order`] from standard input, makes sure that what is mounted is what the
-//! order names, says [`BEGUN`], and calls `execve`.
-//! What follows the order on standard input is the command's. At the end of standard input before
-//! an order it ends: that is what happens when the daemon goes away.
+//! It writes [`READY`], reads one [`Order`] from standard input, checks that the mounts are those
+//! of the order, writes [`BEGUN`], and calls `execve`. The rest of standard input belongs to the
+//! command. If standard input ends before an order, which happens when the daemon ends, the waiter
+//! ends too.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -26,35 +26,35 @@ use crate::sys::{self, CStrings};
 /// The first argument that makes the program a waiter.
 pub(crate) const ARGUMENT: &str = "__docker-waiter";
 
-/// The first that comes from standard output: the container is complete.
+/// The first output: the container is complete.
 pub(crate) const READY: &[u8] = b"overmind: waiting for a command\n";
-/// The next: from here on the streams are the command's.
+/// The next output: from here on the streams belong to the command.
 pub(crate) const BEGUN: &[u8] = b"overmind: begun\n";
-/// Instead of that one: what was mounted is not what was judged.
+/// The alternative output: the mounts differ from those that were checked.
 pub(crate) const EXCHANGED: &[u8] = b"overmind: exchanged\n";
 
-/// What is searched for a program without a `PATH`, as the C library does.
+/// The search path without a `PATH`, as in the C library.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
-/// An order is arguments and variables, which the kernel bounds to less.
+/// An order contains arguments and variables, which the kernel limits to less.
 const MAX_ORDER_BYTES: u64 = 32 << 20;
 
-/// What the container's command is.
+/// A command for a container.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Order {
     pub(crate) argv: Vec<String>,
-    /// On top of what the engine and the image give.
+    /// Variables in addition to those of the engine and the image.
     pub(crate) env: Vec<(String, String)>,
-    /// What the engine was to mount, and where. If it is anything else the command does not begin.
+    /// The mounts that the engine was asked for. If any differs, the command is not started.
     pub(crate) mounts: Vec<Seen>,
-    /// Written before the command begins.
+    /// Files that are written before the command starts.
     #[serde(default)]
     pub(crate) home: Vec<HomeFile>,
-    /// Whether the rest of standard input is the command's; else it gets none.
+    /// Whether the rest of standard input belongs to the command; otherwise it gets none.
     pub(crate) stdin: bool,
 }
 
 impl Order {
-    /// As [`read`] takes it.
+    /// Serializes the order for [`read`].
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let text = serde_json::to_vec(self).expect("an order is plain data");
         let length = u64::try_from(text.len()).expect("memory is counted in 64 bits");
@@ -62,7 +62,7 @@ impl Order {
     }
 }
 
-/// Never returns.
+/// Becomes the waiter and never returns.
 pub(crate) fn become_waiter() -> ! {
     let code = match wait() {
         Ok(None) => 0,
@@ -78,16 +78,16 @@ pub(crate) fn become_waiter() -> ! {
     sys::exit_now(code)
 }
 
-/// Why the command did not start, in the words and with the code of the engine's own init.
+/// Why the command did not start, with the text and code of the engine's own init.
 struct Failure {
     message: String,
     code: i32,
 }
 
-/// Returns without a failure when no order came.
+/// Waits for an order. Returns without a failure if none came.
 fn wait() -> io::Result<Option<Failure>> {
     say(READY)?;
-    // Not through the buffer of `Stdin`: what follows the order belongs to the command.
+    // The buffer of `Stdin` is not used, because the bytes after the order belong to the command.
     let mut input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let Some(order) = read(&mut input)? else { return Ok(None) };
     if let Some(other) = order.mounts.iter().find(|mount| !mount.is_there()) {
@@ -105,7 +105,7 @@ fn wait() -> io::Result<Option<Failure>> {
     Ok(Some(exec(order)))
 }
 
-/// Puts files into the home, which is empty: it came to be with the container.
+/// Writes files to the home, which is empty because it was made with the container.
 fn furnish(home: &Path, files: &[HomeFile]) -> io::Result<()> {
     for HomeFile { path, content } in files {
         let path = home.join(path);
@@ -124,7 +124,7 @@ fn say(what: &[u8]) -> io::Result<()> {
     out.write_all(what)
 }
 
-/// `None` when the input ends before an order is whole.
+/// Reads an order; `None` if the input ends before the order is complete.
 fn read(input: &mut impl Read) -> io::Result<Option<Order>> {
     let mut length = [0; 8];
     if let Err(err) = input.read_exact(&mut length) {
@@ -142,7 +142,7 @@ fn read(input: &mut impl Read) -> io::Result<Option<Order>> {
     Ok(Some(serde_json::from_slice(&text)?))
 }
 
-/// As the C library's `execvp`. Returns only when nothing could be started.
+/// Works as the C library's `execvp`. Returns only if nothing could be started.
 fn exec(order: Order) -> Failure {
     let name = order.argv.first().cloned().unwrap_or_default();
     let mut env: BTreeMap<String, String> = std::env::vars_os()
@@ -169,7 +169,7 @@ fn exec(order: Order) -> Failure {
         match err.raw_os_error() {
             Some(libc::ENOENT | libc::ENOTDIR) => {}
             Some(libc::EACCES) => reason = err,
-            // A script without a first line that says whose it is.
+            // It is a script without an interpreter line.
             Some(libc::ENOEXEC) => {
                 let script = ["/bin/sh".to_owned(), place].into_iter();
                 let words = script.chain(order.argv.iter().skip(1).cloned());
