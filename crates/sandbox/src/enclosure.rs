@@ -1,21 +1,22 @@
-//! Enclosures of commands that live: what to start in place of one, at the level `namespace`.
+//! Sandboxes of long-running commands: what to start instead of such a command, at the level
+//! `namespace`.
 //!
-//! The sandbox is that of called commands, built by the same steps ([`crate::init`]); see
-//! [`overmind_core::enclosure`] for why nothing is started here. What differs:
+//! The sandbox is built by the same steps as that of tool calls ([`crate::init`]);
+//! [`overmind_core::enclosure`] explains why nothing is started here. The differences:
 //!
-//! * the workspace lies at the host's path and is writable; so does what was granted;
-//! * a home, which is a directory beneath the driver's own and outlives a life. Where commands run
-//!   as another user it is in memory, and gone with the life;
-//! * the network is what the plan says: the host's, where programs may also ask for its addresses;
-//!   one of its own with a door to the server (for those that may reach it), and ways to services of
-//!   the session's own; or nothing;
+//! * the workspace is at the host's path and writable, and so are granted paths;
+//! * the home is a directory below the driver's own and outlives the process. If commands run as
+//!   another user, the home is in memory and lost with the process;
+//! * the network is as planned: the host's, where programs may also ask for its addresses; or a
+//!   separate one with a proxy to the server (for commands that may reach it) and forwarded ports
+//!   to the session's own services; or none;
 //! * terminals can be made;
-//! * bounds are those that the kernel keeps by itself, and wide: [`LIMITS`].
+//! * the limits are those that the kernel enforces by itself, and they are wide: [`LIMITS`].
 //!
-//! Commands that are called in a room are run in such a sandbox as well ([`crate::called`]).
+//! Tool calls in an environment use such a sandbox as well ([`crate::called`]).
 //!
-//! Each set of granted paths, with each network and each set of services that it reaches, is a sandbox
-//! of its own and measured as one.
+//! Each set of granted paths, with each network and each set of reachable services, is a sandbox of
+//! its own and is measured as one.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -44,7 +45,7 @@ use crate::request::bad_config;
 use crate::way::{self, Follow, is_of_the_system};
 use crate::{attest, hidden, installed, repository};
 
-/// Bounds of a command that lives. What it uses in memory and processor time is not bounded.
+/// Limits of a long-running command. Its memory and processor time are not limited.
 const LIMITS: Limits = Limits {
     memory_bytes: u64::MAX,
     pids: 4096,
@@ -53,27 +54,27 @@ const LIMITS: Limits = Limits {
     open_files: 65_536,
 };
 
-/// More sets of grants than this are not remembered as measured.
+/// Most sets of grants that are remembered as measured.
 const MEASURED: usize = 256;
 
-/// What no path that is shown may lie in: it is the sandbox's own, or the machine itself.
+/// No shown path may be below these: they belong to the sandbox or to the machine itself.
 const NEVER: &[&str] = &["/proc", "/sys", "/dev"];
 
-/// What is different from one command to the next.
+/// The properties that differ between commands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Granted {
     read: Vec<PathBuf>,
     write: Vec<PathBuf>,
-    /// Of those that are read.
+    /// The read-only paths that are borrowed from a repository.
     borrowed: Vec<PathBuf>,
-    /// Where those that have a link on the way lead.
+    /// The targets of paths that lead through a link.
     leads: Vec<(PathBuf, PathBuf)>,
     network: Network,
-    /// Sorted. Only with the mesh.
+    /// Reachable ports, sorted. Used only if the network is the mesh.
     reaches: Vec<u16>,
-    /// Whether it reaches the server.
+    /// Whether the command reaches the server.
     server: bool,
-    /// Whether it ends with its call.
+    /// Whether the command ends with its tool call.
     called: bool,
 }
 
@@ -84,7 +85,7 @@ pub struct Enclosures {
     homes: PathBuf,
     sockets: Vec<PathBuf>,
     door: Option<PathBuf>,
-    /// Of commands that are called.
+    /// The groups for tool calls.
     cgroups: Arc<OnceLock<Arc<Cgroups>>>,
     #[cfg(feature = "mutations")]
     mutation: Option<crate::Mutation>,
@@ -92,10 +93,10 @@ pub struct Enclosures {
 }
 
 impl Enclosures {
-    /// `homes` is a directory that this driver alone uses; it is made when it is first needed.
-    /// `sockets` are shown to every command that has the host's network, such as that of the
-    /// daemon's own API. `door` is the one that a command with the mesh for a network reaches, and
-    /// all that it reaches; it may be made anew, as long as its directory stays.
+    /// `homes` is a directory that only this driver uses; it is made when first needed. `sockets`
+    /// are shown to every command with the host's network, such as the socket of the daemon's own
+    /// API. `door` is the socket that a command with the mesh network reaches, and the only one. It
+    /// may be created again, as long as its directory stays.
     pub fn new(
         options: Options,
         homes: PathBuf,
@@ -114,7 +115,7 @@ impl Enclosures {
         }
     }
 
-    /// Enclosures that lack something, for the test that they are then refused.
+    /// A driver whose sandboxes lack something, to test that they are refused.
     #[cfg(feature = "mutations")]
     #[must_use]
     pub fn broken(self, mutation: crate::Mutation) -> Self {
@@ -186,7 +187,7 @@ impl Enclosures {
         })
     }
 
-    /// What runs commands that are called in the sandbox of this plan, and its workspace.
+    /// Returns the sandbox that runs tool calls for this plan, and its workspace.
     pub(crate) fn called(
         &self,
         plan: &EnclosePlan,
@@ -196,14 +197,14 @@ impl Enclosures {
         Ok((self.measuring(&granted), workspace))
     }
 
-    /// The driver of the very sandbox that these grants make.
+    /// The driver for the exact sandbox of these grants.
     fn measuring(&self, granted: &Granted) -> Arc<Namespace> {
         let mut measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(driver) = measured.get(granted) {
             return Arc::clone(driver);
         }
         if measured.len() >= MEASURED {
-            // Ports are of one session, and no other comes again for the same ones.
+            // Ports belong to one session, and no other session has the same ones.
             measured.retain(|granted, _| granted.reaches.is_empty());
         }
         if measured.len() >= MEASURED {
@@ -233,7 +234,8 @@ impl Enclosures {
         driver
     }
 
-    /// The session's directory, to which no link may lead, and where the command starts.
+    /// The session's directory, whose path may contain no link, and the working directory of the
+    /// command.
     fn workspace(&self, plan: &EnclosePlan) -> Result<(PathBuf, PathBuf), SandboxError> {
         let workspace = way::resolve(&plan.workspace, Follow::Never)?;
         if let Some(private) = self.private().find(|private| private.starts_with(&workspace)) {
@@ -260,7 +262,7 @@ impl Enclosures {
         Ok((workspace, really(&plan.cwd)?))
     }
 
-    /// What of the plan's grants, and of what its program needs, is shown beyond the system.
+    /// The paths of the plan's grants and of its program that are shown besides the system.
     fn granted(&self, plan: &EnclosePlan, needed: &[PathBuf]) -> Result<Granted, SandboxError> {
         let commands_are_root = match self.options.run_as {
             Some(user) => user.uid == 0,
@@ -269,7 +271,7 @@ impl Enclosures {
         let hosts = Follow::Hosts { commands_are_root };
         let mut leads = Vec::new();
         let mut may_be_shown = |path: &PathBuf, follow: Follow| {
-            // What a repository named is opened in its own way.
+            // A path that a repository named is opened in a special way.
             let found = match plan.borrowed.contains(path) {
                 true => really(path)?,
                 false => way::resolve(path, follow)?,
@@ -296,7 +298,7 @@ impl Enclosures {
                     private.display()
                 )));
             }
-            // Its way may lead through a link of the root, which is there inside as well.
+            // The path may lead through a link of the root, which exists inside as well.
             if is_of_the_system(path) {
                 return Ok(found);
             }
@@ -329,7 +331,7 @@ impl Enclosures {
             read.push(found);
             read.sort();
         }
-        // It is shown already.
+        // The system is shown already.
         read.retain(|path| !is_of_the_system(path));
         let reaches = match plan.network {
             Network::Mesh => reached(&plan.reaches)?,
@@ -353,8 +355,8 @@ impl Enclosures {
         self.options.private.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()))
     }
 
-    /// Says what to do about a program that is on the host and not inside. Whether it can be
-    /// started is seen when it is.
+    /// Explains how to fix it if a program is on the host but not visible inside. Whether it can be
+    /// executed shows when it is started.
     fn find_program(
         &self,
         plan: &EnclosePlan,
@@ -370,7 +372,7 @@ impl Enclosures {
             true => vec![PathBuf::from(name)],
             false => path.split(':').map(|dir| Path::new(dir).join(name)).collect(),
         };
-        // Relative to where it starts: that is the session's own.
+        // A relative place is below the working directory, which belongs to the session.
         if places.iter().any(|place| place.is_relative()) {
             return Ok(());
         }
@@ -403,9 +405,9 @@ impl Enclosures {
         }))
     }
 
-    /// The session's home; `None`: in memory.
+    /// The session's home; `None` if it is in memory.
     fn home(&self, session: SessionId) -> Result<Option<PathBuf>, SandboxError> {
-        // Another user could not come to where the daemon keeps it.
+        // Another user could not enter the daemon's directory.
         if self.options.run_as.is_some() {
             return Ok(None);
         }
@@ -442,7 +444,8 @@ impl Enclose for Enclosures {
     fn ended(&self, session: SessionId) -> Fut<'_, ()> {
         let home = self.homes.join(session.to_string());
         Box::pin(async move {
-            // Most have none. To look takes a microsecond; to have a thread look, fifty.
+            // Most sessions have none. The check takes a microsecond; using another thread would
+            // take fifty.
             if home.symlink_metadata().is_err_and(|err| err.kind() == io::ErrorKind::NotFound) {
                 return;
             }
@@ -462,7 +465,7 @@ impl Enclose for Enclosures {
     }
 }
 
-/// Removes a home, whatever a command made of it.
+/// Removes a home, whatever files and modes a command left in it.
 fn remove(home: &Path) {
     let gone = |done: &io::Result<()>| match done {
         Ok(()) => true,
@@ -471,7 +474,7 @@ fn remove(home: &Path) {
     if gone(&std::fs::remove_dir_all(home)) {
         return;
     }
-    // Directories that their owner may not enter (a cache of modules, say) are in the way.
+    // Directories without access for their owner (a cache of modules, for example) block removal.
     open_up(home);
     let again = std::fs::remove_dir_all(home);
     if !gone(&again) {
@@ -484,7 +487,7 @@ fn open_up(directory: &Path) {
     let _ = std::fs::set_permissions(directory, open);
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
-        // Of the entry itself: a link is not followed.
+        // This is the entry's own type; a link is not followed.
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             open_up(&entry.path());
         }
@@ -496,7 +499,7 @@ fn really(path: &Path) -> Result<PathBuf, SandboxError> {
         .map_err(|err| bad_config(format!("a sandbox cannot show {}: {err}", path.display())))
 }
 
-/// Ports that are let out, each once.
+/// The forwarded ports, without duplicates.
 fn reached(ports: &[u16]) -> Result<Vec<u16>, SandboxError> {
     let mut ports = ports.to_vec();
     ports.sort_unstable();
@@ -527,8 +530,8 @@ fn never(path: &Path) -> Result<(), SandboxError> {
     }
 }
 
-/// Whether a variable tells the loader what to load into a program. What it names may lie in the
-/// workspace, and so be the command's own: the launcher, which is outside, is not to load it.
+/// Whether a variable makes the loader load a file into a program. The file may be in the workspace
+/// and so be the command's own; the launcher, which is outside of the sandbox, must not load it.
 fn is_for_the_loader(name: &str) -> bool {
     name.starts_with("LD_") || name == "GLIBC_TUNABLES"
 }

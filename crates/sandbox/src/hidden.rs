@@ -1,10 +1,10 @@
-//! What of the server's own no sandbox may show, whatever it is asked to show.
+//! Hides the server's own files from every sandbox, whatever it is asked to show.
 //!
-//! A directory that a session is given may hold the server's data directory, or a file of its
-//! configuration, by any name: through a link, a bind mount, a project that an admin keeps beside
-//! them. [`masks`] finds every place at which they appear in what a sandbox is to show, and the
-//! init lays something empty over each after it has mounted all else. What would show only a part
-//! of the data directory is refused, but for the rooms that the server makes in there.
+//! A directory that a session gets may contain the server's data directory, or a file of its
+//! configuration, under any name: through a link, a bind mount, or a project beside them. [`masks`]
+//! finds every path at which they appear in the shown directories, and the init mounts something
+//! empty over each after all other mounts. A request to show only a part of the data directory is
+//! refused, except for the environments that the server makes in it.
 //!
 //! Mounts are read from `/proc/self/mountinfo` at each start, because they change.
 
@@ -20,25 +20,26 @@ use crate::init::root::SYSTEM;
 use crate::init::spec::Kind;
 use crate::request::bad_config;
 
-/// The server's own, as a driver is told.
+/// The server's own files, as configured in a driver.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hidden<'a> {
     /// Directories, such as the server's data.
     pub(crate) private: &'a [PathBuf],
-    /// Files that lie elsewhere.
+    /// Files in other places.
     pub(crate) files: &'a [PathBuf],
-    /// Directories in the private ones: what lies in them may be shown, each piece by itself.
+    /// Directories in the private ones whose entries may be shown, each by itself.
     pub(crate) rooms: &'a [PathBuf],
-    /// Says what is a secret of a repository.
+    /// Decides which files of a repository are secret.
     pub(crate) off_limits: &'a OffLimits,
 }
 
-/// Where the init lays something empty, relative to its root ([`Spec::masks`](crate::init::spec::Spec::masks)). `own`
-/// may be shown though it is private: what the driver itself brings along.
+/// The paths, relative to its root, over which the init mounts something empty
+/// ([`Spec::masks`](crate::init::spec::Spec::masks)). `own` may be shown although it is private,
+/// because the driver itself needs it.
 ///
 /// # Errors
 ///
-/// When something would be shown that lies in a private directory.
+/// Fails if a path that is shown is in a private directory.
 pub(crate) fn masks(
     hidden: Hidden<'_>,
     own: &[PathBuf],
@@ -60,12 +61,12 @@ pub(crate) fn masks(
     hidden.in_all(&shown)
 }
 
-/// Where the init lays a note over a secret of the workspace's repository, relative to its root. One
-/// that was granted by its own path is shown.
+/// The paths, relative to its root, at which the init covers a secret of the workspace's repository
+/// with a note. A secret that was granted by its own path is shown.
 ///
 /// # Errors
 ///
-/// When it cannot be told what is one.
+/// Fails if the secrets cannot be determined.
 pub(crate) fn secrets(
     hidden: Hidden<'_>,
     kind: &Kind,
@@ -84,8 +85,8 @@ pub(crate) fn secrets(
     Ok(withheld.into_iter().map(|path| inside.join(path)).collect())
 }
 
-/// What of a workspace is withheld, relative to it. What is not there can be shown to nobody; the
-/// init says so.
+/// The secrets of a workspace, relative to it. A missing workspace has none; the init reports that
+/// it is missing.
 pub(crate) fn withheld_of(
     hidden: Hidden<'_>,
     workspace: &Path,
@@ -98,11 +99,12 @@ pub(crate) fn withheld_of(
     })
 }
 
-/// That a directory shows nothing of the server's own: for a driver that cannot hide a part of it.
+/// Checks that a directory contains no file of the server: for a driver that cannot hide a part of
+/// it.
 ///
 /// # Errors
 ///
-/// When it does.
+/// Fails if it contains one.
 pub(crate) fn refuse_any(hidden: Hidden<'_>, shown: &Path) -> Result<(), SandboxError> {
     let masks = hidden.in_all(&[(shown.to_owned(), PathBuf::new())])?;
     match masks.first() {
@@ -117,7 +119,8 @@ pub(crate) fn refuse_any(hidden: Hidden<'_>, shown: &Path) -> Result<(), Sandbox
 }
 
 impl Hidden<'_> {
-    /// A file of the server's with a second name could be shown by that one, wherever it is.
+    /// Refuses files of the server that have a second hard link, because that could be shown
+    /// anywhere.
     fn refuse_links(self) -> Result<(), SandboxError> {
         let entries = self.private.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten();
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -135,7 +138,8 @@ impl Hidden<'_> {
         }
     }
 
-    /// Where the server's own lies in what is shown, given as on the host and as inside.
+    /// The paths of the server's own files in the shown directories, given as paths on the host and
+    /// inside.
     fn in_all(&self, shown: &[(PathBuf, PathBuf)]) -> Result<Vec<PathBuf>, SandboxError> {
         self.refuse_links()?;
         let mounts = Mounts::read();
@@ -147,11 +151,11 @@ impl Hidden<'_> {
         hidden.extend(places(self.files));
         let mut masks = Vec::new();
         for (host, inside) in shown {
-            // What is not there cannot be shown; the init says so.
+            // A missing directory cannot be shown; the init reports it.
             let Ok(real) = host.canonicalize() else { continue };
             for place in &hidden {
                 if let Ok(rest) = place.strip_prefix(&real) {
-                    // Joining nothing would leave a slash at the end.
+                    // Joining an empty path would leave a slash at the end.
                     let rest = Some(rest).filter(|rest| !rest.as_os_str().is_empty());
                     masks.push(rest.map_or_else(|| inside.clone(), |rest| inside.join(rest)));
                 }
@@ -173,8 +177,8 @@ impl Hidden<'_> {
     }
 }
 
-/// Every path by which a file or directory can be reached here, itself included: one more for each
-/// bind mount that shows it, or a part of it.
+/// Every path by which a file or directory can be reached here, including its own: one more for
+/// each bind mount that shows it or a part of it.
 pub fn appearances(path: &Path) -> Vec<PathBuf> {
     Mounts::read().places(path)
 }
@@ -183,7 +187,7 @@ pub fn appearances(path: &Path) -> Vec<PathBuf> {
 struct Mount {
     /// The file system, as `major:minor`.
     device: String,
-    /// What of it is mounted.
+    /// The part of the file system that is mounted.
     root: PathBuf,
     place: PathBuf,
 }
@@ -202,7 +206,7 @@ impl Mounts {
         let mut places = vec![real.clone()];
         let id = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
         let known = id(&real);
-        // Of several at one place the last one lies on top.
+        // Of several mounts at one path, the last one is visible.
         let around = self.0.iter().filter(|mount| real.starts_with(&mount.place));
         let Some(own) = around.max_by_key(|mount| mount.place.components().count()) else {
             return places;
@@ -211,7 +215,7 @@ impl Mounts {
         let in_file_system = join(&own.root, rest);
         for mount in self.0.iter().filter(|mount| mount.device == own.device) {
             let place = if let Ok(rest) = in_file_system.strip_prefix(&mount.root) {
-                // Unless something else is mounted over it.
+                // Another mount may cover the path.
                 Some(join(&mount.place, rest)).filter(|place| id(place) == known)
             } else {
                 mount.root.starts_with(&in_file_system).then(|| mount.place.clone())
@@ -224,12 +228,12 @@ impl Mounts {
     }
 }
 
-/// Joining nothing leaves no slash at the end.
+/// Joins paths without a slash at the end if the second is empty.
 fn join(base: &Path, rest: &Path) -> PathBuf {
     if rest.as_os_str().is_empty() { base.to_owned() } else { base.join(rest) }
 }
 
-/// One line of mountinfo.
+/// Parses one line of mountinfo.
 fn mount_of(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ').skip(2);
     let device = String::from_utf8(fields.next()?.to_vec()).ok()?;
@@ -237,7 +241,7 @@ fn mount_of(line: &[u8]) -> Option<Mount> {
     Some(Mount { device, root, place })
 }
 
-/// The kernel writes white space and backslashes as three octal digits.
+/// Decodes white space and backslashes, which the kernel writes as three octal digits.
 fn unescaped(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,13 +1,13 @@
-//! Containers that wait for their command.
+//! Keeps containers that wait for their command.
 //!
-//! Making and starting a container is most of what a command costs at this level. So after a
-//! call the driver makes the next container of the very same configuration (image, user, mounts,
-//! bounds, flags, working directory; all but the command, its variables and its input) and keeps
-//! it, with a [waiter](super::waiter) inside. A container serves one call and no second one.
+//! Making and starting a container is most of a command's cost at this level. So after a call the
+//! driver makes the next container with the same configuration (image, user, mounts, limits, flags,
+//! working directory; everything but the command, its variables and its input), with a
+//! [waiter](super::waiter) inside. A container serves only one call.
 //!
-//! What is kept is bounded ([`Options::waiting`]), ends [`IDLE`] after it was made, bears the
-//! labels that the sweep and the keeper look for, and is let go of when the image's name or a
-//! mounted path has come to mean something else.
+//! The number of waiting containers is limited ([`Options::waiting`]), and each ends [`IDLE`] after
+//! it was made. They have the labels by which the sweep and the cleanup process find them. A
+//! container is dropped if the image's name or a mounted path now refers to something else.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -29,29 +29,29 @@ use crate::Warmth;
 use crate::docker::removal::{Outstanding, Removal};
 use crate::docker::waiter::{BEGUN, EXCHANGED, Order, READY};
 
-/// How long a container waits at most.
+/// The longest time that a container waits.
 const IDLE: Duration = Duration::from_secs(60);
-/// How long one may take until it waits. An engine under load takes seconds.
+/// The time limit until a container waits. An engine under load takes seconds.
 pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long it may take to begin its command.
+/// The time limit for starting the command.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) type Output = Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>;
 pub(crate) type Input = Pin<Box<dyn AsyncWrite + Send>>;
 
-/// What a container must be, to be as good as one that is made for the call.
+/// The properties that a waiting container must share with the one that the call needs.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Key {
-    /// What the engine is asked for.
+    /// The request to the engine.
     pub(crate) body: ContainerCreateBody,
-    /// What the image's name means.
+    /// The image to which the name refers.
     pub(crate) image: String,
-    /// The mounted directories: a path may come to mean another one.
+    /// The identities of the mounted directories, because a path may come to refer to another one.
     sources: Vec<(u64, u64)>,
 }
 
 impl Key {
-    /// `None` when a directory cannot be looked at, which the engine will say better.
+    /// `None` if a directory cannot be examined; the engine gives the better error.
     pub(crate) fn new(body: ContainerCreateBody, image: String) -> Option<Self> {
         let mounts = body.host_config.as_ref()?.mounts.iter().flatten();
         let sources = mounts
@@ -64,11 +64,11 @@ impl Key {
     }
 }
 
-/// Why a container does not wait.
+/// Why no waiting container could be made.
 #[derive(Debug)]
 pub(crate) enum NotMade {
     Engine(Error),
-    /// It runs, and is no waiter.
+    /// The container runs, but its process is no waiter.
     Silent(String),
 }
 
@@ -81,27 +81,27 @@ impl fmt::Display for NotMade {
     }
 }
 
-/// Why a command has not begun, and never will.
+/// Why a command was not started and will not be.
 #[derive(Debug)]
 pub(crate) enum NotBegun {
-    /// The engine has mounted something else than what is held.
+    /// The engine has mounted something other than the held directories.
     Exchanged,
     Failed(String),
 }
 
-/// A container that waits, or one whose command has begun.
+/// A container that waits, or one whose command has started.
 pub(crate) struct Warm {
     pub(crate) removal: Removal,
     pub(crate) output: Output,
     pub(crate) input: Input,
-    /// Of the output, read and not yet the command's or already its.
+    /// Output that was read but not yet assigned to the command.
     pub(crate) left_over: Vec<u8>,
-    /// The same of the error stream, which the engine may hand over before what was said first.
+    /// The same for the error stream, which the engine may deliver before earlier output.
     pub(crate) errors: Vec<u8>,
 }
 
 impl Warm {
-    /// Makes one and returns when it waits. Dropped at any moment, nothing of it stays.
+    /// Makes a container and returns when it waits. If dropped at any moment, it is removed.
     pub(crate) async fn make(
         client: &Client,
         removal: Removal,
@@ -129,11 +129,11 @@ impl Warm {
         Ok(warm)
     }
 
-    /// Gives the command; returns when it has begun.
+    /// Sends the command; returns when it has started.
     ///
     /// # Errors
     ///
-    /// The command has not begun and never will: the container is gone when this returns one.
+    /// The command was not started and never will be: the container is removed when this returns.
     pub(crate) async fn begin(mut self, order: &Order) -> Result<Self, NotBegun> {
         let begun = async {
             self.input.write_all(&order.to_bytes()).await.map_err(|err| err.to_string())?;
@@ -151,7 +151,7 @@ impl Warm {
         }
     }
 
-    /// Reads `words` from standard output.
+    /// Reads the text `words` from standard output.
     async fn hears(&mut self, words: &[u8]) -> Result<(), String> {
         while self.left_over.len() < words.len() {
             match self.output.next().await {
@@ -172,13 +172,13 @@ impl Warm {
         Ok(())
     }
 
-    /// Whether it is silent, as one that waits is. What it says instead is lost.
+    /// Whether it is silent, as a waiting one is. Any output is lost.
     fn waits(&mut self) -> bool {
         self.output.next().now_or_never().is_none()
     }
 }
 
-/// The containers of one driver that wait, the longest first.
+/// The waiting containers of one driver, the oldest first.
 #[derive(Clone, Default)]
 pub(crate) struct Pool(Arc<Mutex<Inner>>);
 
@@ -186,9 +186,9 @@ pub(crate) struct Pool(Arc<Mutex<Inner>>);
 struct Inner {
     waiting: VecDeque<Kept>,
     served: u64,
-    /// What is being made.
+    /// The containers that are being made.
     coming: Vec<Key>,
-    /// A task ends them when they have waited long.
+    /// Whether a task is running that ends containers after their time.
     watched: bool,
     closed: bool,
 }
@@ -197,7 +197,7 @@ struct Kept {
     key: Key,
     warm: Warm,
     since: Instant,
-    /// Its connection belongs to this runtime's reactor.
+    /// The runtime to whose reactor its connection belongs.
     runtime: Id,
 }
 
@@ -209,11 +209,11 @@ impl std::fmt::Debug for Pool {
 
 impl Pool {
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        // Nothing panics while it is held, and a list is as good after a panic elsewhere.
+        // No code panics while it holds the lock, and a list is valid after a panic elsewhere.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One that waits and is what `key` says.
+    /// Takes a waiting container that matches `key`.
     pub(crate) fn take(&self, key: &Key) -> Option<Warm> {
         let runtime = Handle::current().id();
         loop {
@@ -230,7 +230,8 @@ impl Pool {
         }
     }
 
-    /// Makes one more of `key`, unless one waits or comes, after the caller has gone on.
+    /// Starts making one more container for `key`, unless one waits or is being made. The caller
+    /// does not wait.
     pub(crate) fn refill(
         &self,
         client: &Client,
@@ -256,7 +257,7 @@ impl Pool {
             pool.lock().coming.retain(|coming| *coming != key);
             match made {
                 Ok(Ok(warm)) => pool.keep(key, warm, most),
-                // The next call makes its own, and says what is wrong.
+                // The next call makes its own container and reports the error.
                 Ok(Err(why)) => tracing::debug!(%why, "no container waits"),
                 Err(_elapsed) => tracing::debug!("a container that shall wait came too late"),
             }
@@ -285,7 +286,7 @@ impl Pool {
         Warmth { waiting: inner.waiting.len(), served: inner.served }
     }
 
-    /// Ends what waits and keeps nothing any more. The removal is counted as outstanding.
+    /// Ends the waiting containers and keeps no new ones. The removals are counted as outstanding.
     pub(crate) fn close(&self) {
         let waiting = {
             let mut inner = self.lock();

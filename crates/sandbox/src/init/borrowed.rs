@@ -1,4 +1,5 @@
-//! Directories that a sandbox shows because a repository names them: its objects, and what it shares.
+//! Opens directories that a sandbox shows because a repository names them: its shared objects, for
+//! example.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -10,8 +11,9 @@ use rustix::io::Errno;
 use crate::init::opened::{PLAIN, open_host};
 use crate::init::spec::Stop;
 
-/// What a repository named, as it lies there now. Through a link only a directory of objects is shown:
-/// the link may be the repository's, and lead to the host's sockets and settings.
+/// Opens a path that a repository named, as it is now. Through a link only a directory of objects
+/// is shown, because the link may come from the repository and lead to sockets and settings of the
+/// host.
 pub(crate) fn open(path: &Path) -> Result<OwnedFd, Stop> {
     if let Ok(opened) = open_host(path, PLAIN) {
         return Ok(opened);

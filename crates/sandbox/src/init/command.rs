@@ -13,29 +13,29 @@ use crate::init::mutation::{Layer, skips};
 use crate::init::spec::{Doing, Limits, Report, Spec, Step, Stop};
 use crate::sys::{self, CStrings, Fork};
 
-/// A command, ready to be started: all that can fail on the request's account has been done.
+/// A command that is ready to start: every step that the request can make fail is done.
 pub(crate) struct Prepared<'a> {
-    /// Where the program may be, in the order of the search.
+    /// The paths at which the program may be, in search order.
     candidates: Vec<CString>,
-    /// Started instead, whatever `candidates` says.
+    /// The program to start, regardless of `candidates`.
     program: Option<&'a OwnedFd>,
     argv: CStrings,
     env: CStrings,
-    /// For messages.
+    /// The program's name, for messages.
     name: String,
     searched: Option<String>,
     stdin: OwnedFd,
-    /// Its standard input is a terminal that becomes its own.
+    /// Whether its standard input is a terminal, which becomes its controlling terminal.
     terminal: bool,
 }
 
-/// What the command's process gives up before it becomes the command.
+/// The restrictions that the process applies to itself before it becomes the command.
 pub(crate) struct Confinement {
     pub(crate) filters: [BpfProgram; 2],
     pub(crate) rules: Rules,
 }
 
-/// Where programs are looked for when the request's environment has no `PATH`.
+/// The search path for programs if the request's environment has no `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 impl<'a> Prepared<'a> {
@@ -79,10 +79,10 @@ impl<'a> Prepared<'a> {
     ///
     /// # Errors
     ///
-    /// [`Stop::BadConfig`] when there is no such program; [`Stop::Refused`] when the machine
-    /// refuses a step. No process is left then.
+    /// [`Stop::BadConfig`] if there is no such program; [`Stop::Refused`] if the machine refuses a
+    /// step. No process remains then.
     pub(crate) fn start(self, cwd: &OwnedFd, limits: &Limits) -> Result<Pid, Stop> {
-        // Closed by a successful `execve`; carries the reason otherwise.
+        // A successful `execve` closes this pipe; otherwise it carries the reason.
         let (failed, fail) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).doing(Step::Start, "")?;
         match sys::fork().doing(Step::Start, "")? {
@@ -101,7 +101,7 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    /// Runs in the child; returns only the reason why the command does not run.
+    /// Runs in the child; returns only with the reason why the command does not run.
     pub(crate) fn become_command(
         &self,
         cwd: &OwnedFd,
@@ -127,7 +127,7 @@ impl<'a> Prepared<'a> {
         sys::replace_standard_stream(self.stdin.as_fd(), 0).doing(Step::Start, "stdin")?;
         rustix::process::fchdir(cwd).doing(Step::Start, "chdir")?;
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-        // The error's pipe among them: only a successful `execve` closes it.
+        // This includes the error's pipe, which a successful `execve` closes.
         sys::close_all_on_exec().doing(Step::Start, "close_range")?;
         if skips(Layer::CloseOnExec) {
             let flags = rustix::fs::OFlags::RDONLY;
@@ -139,11 +139,11 @@ impl<'a> Prepared<'a> {
         if let Some(confinement) = confinement {
             confine(confinement)?;
         }
-        // From here on the filter holds: `execve`, `write` and `exit_group` is all that is used.
+        // From here on the filter is active; only `execve`, `write` and `exit_group` are used.
         Err(self.exec())
     }
 
-    /// Tries each place in turn, as a shell does.
+    /// Tries each path in turn, as a shell does.
     fn exec(&self) -> Stop {
         if let Some(program) = self.program {
             let err = sys::exec_file(program.as_fd(), &self.argv, &self.env);
@@ -174,7 +174,7 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// What the process that should have become the command wrote instead.
+/// Parses the message of a process that could not become the command.
 pub(crate) fn failure(text: &[u8]) -> Stop {
     match serde_json::from_slice(text) {
         Ok(Report::BadConfig(message)) => Stop::BadConfig(message),
@@ -187,19 +187,21 @@ pub(crate) fn failure(text: &[u8]) -> Stop {
     }
 }
 
-/// Bounds what the command may take. A bound above the one that already holds keeps the latter.
+/// Sets the limits of the command. If a lower limit is already in force, it is kept.
 fn apply(limits: &Limits, confined: bool) -> Result<(), Stop> {
     let mut bounds = vec![
         (Resource::Core, 0),
         (Resource::Fsize, limits.file_bytes),
         (Resource::Nofile, u64::from(limits.open_files)),
-        // Not RLIMIT_AS: it counts address space, of which runtimes with a garbage collector
-        // reserve a hundred times of what they use. This counts private writable pages.
+        // RLIMIT_AS is not used, because it counts address space, of which runtimes with a garbage
+        // collector reserve a hundred times of what they use. RLIMIT_DATA counts private writable
+        // pages.
         (Resource::Data, limits.memory_bytes),
     ];
     if confined {
-        // Counted within the sandbox's own user namespace, where init and launcher count too.
-        // Outside of one it would count all of the user's processes on the machine.
+        // This is counted within the sandbox's user namespace, which also contains init and
+        // launcher. Outside of such a namespace it would count all processes of the user on the
+        // machine.
         bounds.push((Resource::Nproc, u64::from(limits.pids) + 2));
     }
     for (resource, wanted) in bounds {
@@ -210,7 +212,7 @@ fn apply(limits: &Limits, confined: bool) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Gives up everything, in the order in which each step still may.
+/// Applies all restrictions, in an order in which each is still permitted.
 fn confine(confinement: Confinement) -> Result<(), Stop> {
     if !skips(Layer::Capabilities) {
         drop_privileges()?;
@@ -231,7 +233,7 @@ fn confine(confinement: Confinement) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Leaves no capability, and no way to get one back.
+/// Drops all capabilities and every way to regain them.
 fn drop_privileges() -> Result<(), Stop> {
     let step = Step::Privileges;
     for bit in 0..u64::BITS {
@@ -239,7 +241,7 @@ fn drop_privileges() -> Result<(), Stop> {
             1 << bit,
         )) {
             Ok(()) => {}
-            // The first number that this kernel does not know.
+            // This is the first number that the kernel does not know.
             Err(rustix::io::Errno::INVAL) => break,
             Err(err) => return Err(err).doing(step, "bounding set"),
         }

@@ -1,13 +1,14 @@
 //! `namespace`: the launcher, and the sandbox's process 1.
 //!
-//! Three processes stand in a row. The *launcher* is the daemon's child and stays outside the
-//! process namespace; it only waits, and its end tells the daemon that nothing is left inside.
-//! *Process 1* builds the sandbox, starts the command and watches. When it ends, for whatever
-//! reason, the kernel kills every process of the namespace before the launcher's wait returns:
-//! daemons that forked twice, other sessions, all. The *command* is process 1's child.
+//! There are three processes in a row. The *launcher* is the daemon's child and stays outside of
+//! the process namespace; it only waits, and its end tells the daemon that no process is left
+//! inside. *Process 1* builds the sandbox, starts the command and watches it. When it ends, for
+//! whatever reason, the kernel kills every process of the namespace before the launcher's wait
+//! returns, including daemons that forked twice and other sessions. The *command* is process 1's
+//! child.
 //!
-//! Process 1 keeps capabilities over the sandbox's namespaces (none over the host's). The
-//! command cannot reach it: it is not dumpable, so neither its memory nor its descriptors open
+//! Process 1 keeps capabilities over the sandbox's namespaces (none over the host's). The command
+//! cannot attack it: process 1 is not dumpable, so its memory and descriptors cannot be opened
 //! through `/proc`, and the kernel drops signals sent to it from inside.
 
 use std::io;
@@ -29,17 +30,17 @@ use crate::init::{self, Order, report};
 use crate::kernel;
 use crate::sys::{self, Fork};
 
-/// The user and the group that the command sees itself as. Outside they are the caller's.
+/// The user and group id of the command inside. Outside they are the caller's.
 pub(crate) const INSIDE_ID: u32 = 1000;
 
-/// The launcher.
+/// Runs the launcher.
 pub(crate) fn run(ground: &Ground, program: Program, cgroups: Vec<OwnedFd>) -> Result<(), Stop> {
     let user = rustix::process::geteuid().as_raw();
     let group = rustix::process::getegid().as_raw();
     if user == 0 {
-        // A daemon that runs as root may be in groups such as `docker` or `disk`. In a user
-        // namespace they could no longer be left. A container may forbid it: then it has none
-        // that count there.
+        // A daemon that runs as root may be in groups such as `docker` or `disk`, which could not
+        // be left inside of a user namespace. A container may forbid leaving them; then it has no
+        // groups that matter.
         let _ = rustix::thread::set_thread_groups(&[]);
     }
     let inside = match program {
@@ -76,10 +77,10 @@ pub(crate) fn run(ground: &Ground, program: Program, cgroups: Vec<OwnedFd>) -> R
     }
 }
 
-/// The door of a sandbox whose network is the mesh, in that network.
+/// Opens the mesh proxy of a sandbox whose network is the mesh, inside of that network.
 pub(super) fn open(way: Option<Way>) -> Result<Option<Door>, Stop> {
     let Some(way) = way else { return Ok(None) };
-    // Where a test leaves the namespace out it would be the host's.
+    // If a test omits the namespace, this would be the host's network.
     if skips(Layer::NetworkNamespace) {
         return Ok(None);
     }
@@ -88,7 +89,7 @@ pub(super) fn open(way: Option<Way>) -> Result<Option<Door>, Stop> {
 }
 
 pub(super) fn namespaces(network: Network) -> UnshareFlags {
-    // These two are what all others stand on, and what keeps the host's mounts out of reach.
+    // All others depend on these two, which also protect the host's mounts.
     let mut all = UnshareFlags::NEWUSER | UnshareFlags::NEWNS;
     for (flag, layer) in [
         (UnshareFlags::NEWPID, Layer::ProcessNamespace),
@@ -105,17 +106,17 @@ pub(super) fn namespaces(network: Network) -> UnshareFlags {
     all
 }
 
-/// This program, as a descriptor: where its file lies is out of sight later.
+/// Opens this program as a descriptor, because its file is not visible later.
 fn own_program() -> Result<OwnedFd, Stop> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     rustix::fs::open("/proc/self/exe", flags, Mode::empty()).doing(Step::Start, "the own program")
 }
 
-/// One user and one group, and no way to be any other.
+/// Maps one user and one group, so that the process cannot become any other.
 pub(super) fn map_to_caller(user: u32, group: u32) -> io::Result<()> {
     let inside = if skips(Layer::PlainUser) { 0 } else { INSIDE_ID };
     std::fs::write("/proc/self/uid_map", format!("{inside} {user} 1"))?;
-    // The kernel demands it of callers without privilege, and it is wanted of all.
+    // The kernel requires it of callers without privileges, and it is applied to all callers.
     std::fs::write("/proc/self/setgroups", "deny")?;
     std::fs::write("/proc/self/gid_map", format!("{INSIDE_ID} {group} 1"))
 }
@@ -135,17 +136,18 @@ fn process_one(
     program: Option<&OwnedFd>,
     cgroups: Vec<OwnedFd>,
 ) -> Result<(), Stop> {
-    // Should the launcher be killed alone. The control socket covers the daemon's end.
+    // This covers the case that only the launcher is killed; the control socket covers the daemon's
+    // end.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .doing(Step::Start, "parent death signal")?;
 
     let (seat, site) = stand(ground, program, cgroups)?;
     let signals = sys::child_signals().doing(Step::Start, "signalfd")?;
 
-    // Here a kept init waits. Nothing of the agent's runs, and nothing of any session is known.
+    // A pre-started init waits here. It runs no code of the agent and knows nothing of any session.
     let Some(Order { spec, text, stdin }) = init::order(ground)? else { return Ok(()) };
     site.finish(&spec)?;
-    // After all that needs /proc/self, which belongs to nobody from here on.
+    // This comes after all uses of /proc/self, which no user can open from here on.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .doing(Step::Privileges, "dumpable")?;
     let command = seat.order(&text, &stdin)?;
@@ -158,13 +160,13 @@ fn process_one(
     Ok(())
 }
 
-/// Builds all that needs no order: the process for the command, the root, the names.
+/// Builds everything that is independent of the order: the command's process, the root, the names.
 pub(super) fn stand(
     ground: &Ground,
     program: Option<&OwnedFd>,
     cgroups: Vec<OwnedFd>,
 ) -> Result<(Seat, root::Prepared), Stop> {
-    // First, so that what is slow in there goes on meanwhile.
+    // This comes first, so that its slow steps run in parallel.
     let seat = Seat::start(cgroups, program, ground.kind.network())?;
     let site = root::prepare(&ground.kind)?;
     if !skips(Layer::UtsNamespace) {
@@ -176,8 +178,8 @@ pub(super) fn stand(
     Ok((seat, site))
 }
 
-/// A loopback of its own and nothing else: programs may talk to themselves (test suites that
-/// serve on 127.0.0.1), and to nobody.
+/// Sets up a loopback and nothing else: programs may connect to themselves (test suites that serve
+/// on 127.0.0.1), but to nobody else.
 fn network() -> Result<(), Stop> {
     let socket = rustix::net::socket_with(
         AddressFamily::INET,
@@ -189,20 +191,20 @@ fn network() -> Result<(), Stop> {
     sys::loopback_up(socket.as_fd()).doing(Step::Network, "lo")
 }
 
-/// Bounds the number of processes by the process namespace's own `pid_max`, which holds for
-/// root as well (root is exempt from RLIMIT_NPROC).
+/// Limits the number of processes by the process namespace's own `pid_max`, which also applies to
+/// root (root is exempt from RLIMIT_NPROC).
 ///
-/// The command's own number was given out before.
+/// The command's own process number was assigned before.
 ///
-/// Only for kernels where `pid_max` belongs to the namespace. On older ones it is the machine's,
-/// and a root caller would change it for everybody.
+/// Use it only on kernels where `pid_max` belongs to the namespace. On older ones it belongs to the
+/// machine, and a root caller would change it for everybody.
 pub(crate) fn bound_processes(proc: &OwnedFd, pids: u32) -> io::Result<()> {
     if !kernel::has_namespaced_pid_max() {
         return Ok(());
     }
-    // Numbers below RESERVED are never given out again once the counter has passed them, and
-    // `pid_max` must be above. So start the counter there: as many numbers remain as wanted.
-    // Where the counter cannot be set, up to RESERVED processes more are possible.
+    // Numbers below RESERVED are never assigned again once the counter has passed them, and
+    // `pid_max` must be above. So the counter starts there, and as many numbers remain as wanted.
+    // If the counter cannot be set, up to RESERVED more processes are possible.
     const RESERVED: u32 = 300;
     let _ = write_below(proc, "sys/kernel/ns_last_pid", RESERVED);
     write_below(proc, "sys/kernel/pid_max", RESERVED.saturating_add(pids.max(2) - 1))
