@@ -1,24 +1,28 @@
-//! The door of a sandbox whose only network is the mesh: what answers inside, and where it leads.
+//! The proxy of a sandbox whose only network is the mesh: its listeners inside, and where they
+//! lead.
 //!
-//! For one that is not to reach the server there is no door, and all the rest of this.
+//! A sandbox that must not reach the server has no listener for it, but everything else.
 //!
-//! The launcher stands outside of the process namespace and within the network namespace. So it
-//! listens there, on [`DOOR_PORT`] of the loopback, and for each connection opens the server's unix
-//! socket anew: whatever server is there then. It says whose door this is, copies bytes both ways and
-//! reads none of them, so nothing that is said inside changes where they go, or from whom they are. The socket's directory was opened before the
-//! namespaces were made, and nobody inside can reach the launcher.
+//! The launcher is outside of the process namespace and inside of the network namespace. It listens
+//! there on [`DOOR_PORT`] of the loopback, and for each connection opens the server's unix socket
+//! again, so it reaches the current server. It first sends which sandbox the connection comes from,
+//! then copies bytes both ways and reads none of them. So no text from inside can change their
+//! target or their sender. The socket's directory was opened before the namespaces were made, and
+//! no process inside can reach the launcher.
 //!
-//! The other way it lets in: what connects to a port of the session's own on the host's loopback is
-//! carried to the same port inside. The host's listeners were bound before there was a network of
-//! its own, and lead to no other port. And it lets out: what connects inside to a port on which a
-//! service of the session's room listens is carried there, see [`super::outward`].
+//! The proxy also forwards incoming connections: a connection to a port of the session on the
+//! host's loopback goes to the same port inside. These host listeners were bound before the network
+//! namespace existed, and lead to no other port. And it forwards outgoing connections: a connection
+//! inside to a port of a service in the session's environment goes to that service, see
+//! [`super::outward`].
 //!
-//! Beside it stands what names are asked of, on port 53: it knows none and says so at once, where
-//! programs that heed no `nsswitch.conf` would wait for an answer.
+//! A DNS server beside it listens on port 53. It answers at once that a name does not exist,
+//! because programs that ignore `nsswitch.conf` would otherwise wait for an answer.
 //!
-//! One thread and one `poll`. What is not taken is held, up to [`PIECE`] bytes for each direction,
-//! and no more is read meanwhile. What goes to the server, what is let in and what is let out are
-//! counted each by itself, so none of them keeps another waiting. It ends with the launcher.
+//! There is one thread with one `poll`. For each direction of a connection, up to [`PIECE`] unsent
+//! bytes are buffered, and no more is read meanwhile. Connections to the server, incoming and
+//! outgoing ones are counted separately, so none of these kinds delays another. The proxy ends with
+//! the launcher.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -39,41 +43,41 @@ use crate::init::mutation::{Layer, skips};
 use crate::init::outward::Sockets;
 use crate::init::spec::{Doing, Kind, Step, Stop};
 
-/// Connections to the server at once, and as many that are let in. More wait in the kernel.
+/// Most connections to the server at once, and most incoming ones. More wait in the kernel.
 const MOST: usize = 128;
-/// Bytes that are read at once, and that are held at most for each direction.
+/// Most bytes of one read, and of the buffer of each direction.
 const PIECE: usize = 64 << 10;
-/// Pieces of one direction before others have their turn.
+/// Most reads of one direction before others have their turn.
 const TURNS: usize = 8;
-/// Connections at one port before others have their turn.
+/// Most connections accepted at one port before others have their turn.
 const ACCEPTED: usize = 16;
-/// For so long a connection waits for a server that is being started anew.
+/// How long a connection waits for a server that is being restarted.
 const PATIENCE: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(50);
-/// For so long the inside may go on to speak when the server has ended the connection.
+/// How long the inside may continue to send after the server has ended the connection.
 const LINGER: Duration = Duration::from_secs(10);
-/// For so long what a command said last is carried on after its end, and for so long when nobody takes
-/// any of it. Less than a call that was broken off is given to go.
+/// How long a command's last output is forwarded after its end, in total and while nobody accepts
+/// any of it. Both are less than the time that an aborted call gets to end.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 const UNHEARD: Duration = Duration::from_secs(1);
 
-/// Where the door leads: found before there are namespaces, and fixed from then on.
+/// The targets of the proxy, found before there are namespaces, and fixed from then on.
 #[derive(Debug)]
 pub(crate) struct Way {
-    /// To the server: the directory of its socket, and the name within it.
+    /// The directory of the server's socket, and the socket's name in it.
     server: Option<(OwnedFd, PathBuf)>,
-    /// Said first on each connection.
+    /// The line that is sent first on each connection.
     whose: Vec<u8>,
-    /// On the host's loopback: what is let in.
+    /// Listeners on the host's loopback for incoming connections.
     host: Vec<(TcpListener, u16)>,
-    /// Ports inside, and where on the host's loopback each leads.
+    /// Outgoing ports inside, with their targets on the host's loopback.
     out: Vec<(u16, SocketAddr)>,
-    /// Of the host's network: by these alone is anything let out.
+    /// Sockets of the host's network; outgoing connections use only these.
     sockets: Sockets,
 }
 
 impl Way {
-    /// `None`: for this kind nothing is carried.
+    /// Finds the targets; `None` if this kind of sandbox forwards nothing.
     pub(crate) fn find(kind: &Kind) -> Result<Option<Self>, Stop> {
         if !kind.has_way() {
             return Ok(None);
@@ -95,12 +99,13 @@ impl Way {
         Ok(Some(Self { server, whose, host, out, sockets }))
     }
 
-    /// Has this said on each connection before anything that comes from inside.
+    /// Sets the line that is sent on each connection before any bytes from inside.
     pub(crate) fn say_first(&mut self, whose: String) {
         self.whose = whose.into_bytes();
     }
 
-    /// Lets in what comes to these ports of the host's loopback; answers those that are taken.
+    /// Accepts incoming connections at these ports of the host's loopback; returns the ports that
+    /// are in use by others.
     pub(crate) fn let_in(&mut self, ports: &[u16]) -> Vec<u16> {
         let mut taken = Vec::new();
         for port in ports {
@@ -115,7 +120,7 @@ impl Way {
     }
 }
 
-/// The directory of the server's socket, and the socket's name.
+/// The directory of the server's socket, opened, and the socket's name.
 fn place_of(socket: &Path) -> Result<(OwnedFd, PathBuf), Stop> {
     let (Some(directory), Some(name)) = (socket.parent(), socket.file_name()) else {
         return Err(Stop::BadConfig(format!("{} is no socket", socket.display())));
@@ -126,19 +131,19 @@ fn place_of(socket: &Path) -> Result<(OwnedFd, PathBuf), Stop> {
     Ok((directory, name.into()))
 }
 
-/// What listens inside, and what came through it.
+/// The listeners inside, and the connections that they accepted.
 #[derive(Debug)]
 pub(crate) struct Door {
     names: UdpSocket,
-    /// Where the way to the server begins.
+    /// The directory in which the server's socket is.
     directory: Option<OwnedFd>,
-    /// What listens, inside and outside, and where what comes to it leads.
+    /// The listeners, inside and outside, with their targets.
     listeners: Vec<(TcpListener, To)>,
     carrier: Carrier,
 }
 
 impl Door {
-    /// Opens it, in a network whose loopback is up.
+    /// Opens the proxy in a network whose loopback is up.
     pub(crate) fn open(way: Way) -> Result<Self, Stop> {
         let at = |port: u16| (Ipv4Addr::LOCALHOST, port);
         let make = || -> io::Result<(UdpSocket, Vec<(TcpListener, To)>)> {
@@ -158,7 +163,7 @@ impl Door {
         Self::of(names, inside, way).doing(Step::Network, "the door")
     }
 
-    /// `inside` is what listens there, and where it leads.
+    /// `inside` are the listeners there, with their targets.
     fn of(names: UdpSocket, inside: Vec<(TcpListener, To)>, way: Way) -> io::Result<Self> {
         let Way { server, whose, host, out: _, sockets } = way;
         let host = host.into_iter().map(|(listener, port)| (listener, To::Inside(port)));
@@ -174,19 +179,18 @@ impl Door {
         Ok(Self { names, directory, listeners, carrier })
     }
 
-    /// Stands where the way to the server begins. After the last fork: no other process is to stand
-    /// there.
+    /// Changes to the directory of the server's socket. Call it after the last fork, because no
+    /// other process may have that working directory.
     pub(crate) fn stand(&self) -> Result<(), Stop> {
         let Some(directory) = &self.directory else { return Ok(()) };
         rustix::process::fchdir(directory).doing(Step::Network, "the door")
     }
 
-    /// Waits until one of `others` has something to be read, or has ended, and carries meanwhile;
-    /// answers which.
+    /// Forwards bytes until one of `others` is readable or closed; returns which.
     ///
     /// # Errors
     ///
-    /// What polling gives. What goes wrong with one connection ends that one alone.
+    /// Fails if polling fails. An error of one connection ends only that connection.
     pub(crate) fn wait<const N: usize>(
         &mut self,
         others: [BorrowedFd<'_>; N],
@@ -223,16 +227,17 @@ impl Door {
 }
 
 impl Door {
-    /// Carries on what was said inside and is not heard yet. For when nobody is left there: as on a
-    /// host, where the kernel still delivers what a program that has ended had sent.
+    /// Forwards the bytes from inside that are not delivered yet. It is for the time after the last
+    /// process inside has ended: a host's kernel would also deliver what an ended program had sent.
     ///
-    /// It ends when all is handed over, when who is there takes nothing for [`UNHEARD`], and in any
-    /// case after [`LAST_WORDS`]. How the command ended is known by then: nothing that goes wrong here
-    /// changes that.
+    /// It ends when everything is delivered, when the receiver accepts nothing for [`UNHEARD`], and
+    /// in any case after [`LAST_WORDS`]. The command's exit is already known, so no error here
+    /// changes it.
     pub(crate) fn finish(mut self) {
         let began = Instant::now();
         let (mut moved, mut heard) = (began, self.carrier.heard());
-        // Nobody comes in any more. Who came from inside and left again may wait still.
+        // No new connections are accepted. One that came from inside and was closed there may still
+        // wait.
         self.listeners.retain(|(_, to)| !matches!(to, To::Inside(_)));
         loop {
             let now = Instant::now();
@@ -265,15 +270,15 @@ impl Door {
     }
 }
 
-/// Rounded up, so that it is over when it is looked at.
+/// Rounded up, so that the time has passed at the next check.
 fn timespec(wait: Duration) -> Option<Timespec> {
     Timespec::try_from(wait + Duration::from_millis(1)).ok()
 }
 
-/// Carries connections to one socket, to ports inside and to ports of the host.
+/// Forwards connections to one socket, to ports inside and to ports of the host.
 #[derive(Debug)]
 struct Carrier {
-    /// Where the door leads, if there is one.
+    /// The server's socket, if the sandbox may reach it.
     server: Option<SocketAddrUnix>,
     whose: Vec<u8>,
     sockets: Sockets,
@@ -281,7 +286,7 @@ struct Carrier {
     scratch: Vec<u8>,
 }
 
-/// Where a connection leads: said by who accepted it.
+/// The target of a connection, which depends on the listener that accepted it.
 #[derive(Clone, Copy, Debug)]
 enum To {
     Server,
@@ -292,42 +297,43 @@ enum To {
 
 #[derive(Debug)]
 struct Connection {
-    /// Who came.
+    /// The accepted side.
     from: OwnedFd,
     to: To,
     since: Instant,
     other: Other,
     up: Pipe,
     down: Pipe,
-    /// When the other side had said all, and who came not yet.
+    /// The time at which the other side had sent everything while the accepted side had not.
     over: Option<Instant>,
 }
 
-/// The other side.
+/// The other side of a connection.
 #[derive(Debug)]
 enum Other {
-    /// Nobody is there yet: tried again then.
+    /// Nobody listens there yet; the next attempt is at this time.
     Away(Instant),
     Open(OwnedFd),
 }
 
-/// One direction.
+/// One direction of a connection.
 #[derive(Debug, Default)]
 struct Pipe {
-    /// Read, and not taken yet.
+    /// Bytes that were read but not sent yet.
     held: Vec<u8>,
-    /// Nothing more comes.
+    /// Whether nothing more comes.
     ended: bool,
-    /// And the other side knows.
+    /// Whether the other side was informed of that.
     told: bool,
-    /// The other side takes nothing more: what comes is dropped.
+    /// Whether the other side accepts nothing more, so that bytes are dropped.
     refused: bool,
-    /// Bytes that the other side's socket took.
+    /// The number of bytes that the other side's socket accepted.
     taken: u64,
 }
 
 impl Carrier {
-    /// Whether one more can be carried there. Each kind counts by itself.
+    /// Whether one more connection to this kind of target is allowed. Each kind is counted
+    /// separately.
     fn has_room(&self, to: To) -> bool {
         let of_kind = |kind: fn(&To) -> bool| self.open.iter().filter(|one| kind(&one.to)).count();
         match to {
@@ -337,15 +343,15 @@ impl Carrier {
         }
     }
 
-    /// Whether anybody came.
+    /// Accepts connections; returns whether there were any.
     fn accept(&mut self, listener: &TcpListener, to: To) -> bool {
-        // Bounded: those that end as soon as they have come take no room.
+        // The loop is bounded, because connections that end at once are not counted.
         for n in 0..ACCEPTED {
             if !self.has_room(to) {
                 return n > 0;
             }
             let Ok((from, _)) = listener.accept() else { return n > 0 };
-            // Small answers must not wait for more to come.
+            // Small answers must not wait for more bytes.
             if from.set_nonblocking(true).and_then(|()| from.set_nodelay(true)).is_ok() {
                 self.take(from.into(), to, Instant::now());
             }
@@ -364,7 +370,7 @@ impl Carrier {
         self.carry_some(self.open.len() - 1, now);
     }
 
-    /// How many bytes of those that are being carried have come from inside and were taken.
+    /// How many bytes from inside, on the current connections, were accepted by the other side.
     fn heard(&self) -> u64 {
         self.open.iter().map(|one| one.outward().taken).sum()
     }
@@ -378,7 +384,8 @@ impl Carrier {
         self.carry_some(0, now);
     }
 
-    /// Carries what there is of those from number `first`, and lets go of those that are over.
+    /// Forwards the available bytes of connections from number `first` on, and drops those that are
+    /// over.
     fn carry_some(&mut self, first: usize, now: Instant) {
         let Self { server, sockets, open, scratch, .. } = self;
         let mut n = 0;
@@ -394,7 +401,7 @@ impl Carrier {
         });
     }
 
-    /// What is waited for.
+    /// The events to wait for.
     fn interests<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         for one in &self.open {
             let Other::Open(other) = &one.other else { continue };
@@ -406,7 +413,7 @@ impl Carrier {
                 if !to.held.is_empty() {
                     wanted |= PollFlags::OUT;
                 }
-                // Else its end would be told again and again.
+                // Otherwise its end would be reported again and again.
                 if !wanted.is_empty() {
                     fds.push(PollFd::new(fd, wanted));
                 }
@@ -414,7 +421,7 @@ impl Carrier {
         }
     }
 
-    /// How long nothing is to be done, if nothing happens.
+    /// The time until the next action is due, if nothing happens.
     fn due(&self, now: Instant) -> Option<Timespec> {
         let next = self.open.iter().filter_map(|one| match (&one.other, one.over) {
             (Other::Away(again), _) => Some(*again),
@@ -427,7 +434,8 @@ impl Carrier {
 }
 
 impl Connection {
-    /// Does what can be done at once; whether anything is left.
+    /// Does everything that is possible without waiting; returns whether the connection still
+    /// exists.
     fn carry(
         &mut self,
         server: Option<&SocketAddrUnix>,
@@ -442,7 +450,7 @@ impl Connection {
             let dialled = match self.to {
                 To::Server => match server {
                     Some(server) => dial(AddressFamily::UNIX, server),
-                    // Without a door nothing is accepted at one.
+                    // Without a target no connection is accepted for it.
                     None => return false,
                 },
                 To::Inside(port) => {
@@ -464,7 +472,7 @@ impl Connection {
             }
         }
         let Other::Open(other) = &self.other else { return true };
-        // What the other side says is of no use to one who has left.
+        // The accepted side is closed, so bytes for it are useless.
         if self.down.pump(other, &self.from, scratch).is_err() {
             self.break_off();
             return false;
@@ -484,7 +492,7 @@ impl Connection {
 }
 
 impl Connection {
-    /// The direction that leads out.
+    /// The direction that leads out of the sandbox.
     fn outward(&self) -> &Pipe {
         match self.to {
             To::Server | To::Host(_) => &self.up,
@@ -492,14 +500,14 @@ impl Connection {
         }
     }
 
-    /// Whether no more comes from inside, and all of it was handed over or is refused.
+    /// Whether no more bytes come from inside, and all were delivered or refused.
     fn inside_said_all(&self) -> bool {
         let pipe = self.outward();
         pipe.told || pipe.refused
     }
 
-    /// Nobody listens at the other end, or it broke. Who came is not to take that for an end in good
-    /// order.
+    /// Resets the connection: the other end failed or nobody listens there, and the accepted side
+    /// must not take that for a regular end.
     fn break_off(&self) {
         match self.to {
             To::Server => {}
@@ -511,18 +519,19 @@ impl Connection {
 }
 
 impl Other {
-    /// Leaves nobody there.
+    /// Takes the connection out and leaves none in its place.
     fn taken(&mut self, now: Instant) -> Self {
         std::mem::replace(self, Self::Away(now))
     }
 }
 
 impl Pipe {
-    /// Carries what there is, until one side has to be waited for.
+    /// Forwards bytes until one side must be waited for.
     ///
     /// # Errors
     ///
-    /// The side that is read from broke. One that takes nothing more makes it `refused`.
+    /// Fails if the side that is read from fails. If the other side accepts nothing more, `refused`
+    /// is set.
     fn pump(&mut self, from: &OwnedFd, to: &OwnedFd, scratch: &mut [u8]) -> Result<(), Errno> {
         for _ in 0..TURNS {
             if !self.held.is_empty() {
@@ -586,13 +595,13 @@ fn dial(family: AddressFamily, to: &impl SocketAddrArg) -> Result<OwnedFd, Errno
 /// Begins to connect.
 pub(super) fn reach(other: &OwnedFd, to: &impl SocketAddrArg) -> Result<(), Errno> {
     match connect(other, to) {
-        // What is written waits until it is there; what is read says why it is not.
+        // Bytes wait until the connection exists; a read reports why it failed.
         Ok(()) | Err(Errno::INPROGRESS) => Ok(()),
         Err(err) => Err(err),
     }
 }
 
-/// Answers whoever asks for names. `localhost` and its like stand in `/etc/hosts`.
+/// Answers DNS questions. `localhost` and similar names are in `/etc/hosts`.
 fn names(socket: &UdpSocket) {
     let mut question = [0u8; 512];
     for _ in 0..TURNS {
@@ -603,7 +612,7 @@ fn names(socket: &UdpSocket) {
     }
 }
 
-/// The answer to a question of DNS: there is no such name. `None`: it is none.
+/// The answer to a DNS question: no such name. `None` if it is no question.
 fn no_such_name(question: &[u8]) -> Option<Vec<u8>> {
     const HEADER: usize = 12;
     const IS_ANSWER: u8 = 0x80;
@@ -612,7 +621,8 @@ fn no_such_name(question: &[u8]) -> Option<Vec<u8>> {
     if head[2] & IS_ANSWER != 0 || head[4..6] != [0, 1] {
         return None;
     }
-    // Labels, each after its length, up to the empty one; then type and class.
+    // The name consists of labels, each after its length, and an empty one; then type and class
+    // follow.
     let mut end = 0;
     loop {
         match *rest.get(end)? {
@@ -622,7 +632,7 @@ fn no_such_name(question: &[u8]) -> Option<Vec<u8>> {
         }
     }
     let asked = rest.get(..end + 5)?;
-    // What was asked stands in the answer; its kind and whether more may be asked are kept.
+    // The answer repeats the question; its opcode and the recursion flag are kept.
     let kept = head[2] & 0x79;
     let flags = [IS_ANSWER | kept, IS_ANSWER | NO_SUCH_NAME];
     Some([&head[..2], &flags, &[0, 1, 0, 0, 0, 0, 0, 0], asked].concat())

@@ -1,18 +1,17 @@
-//! A command that lives: in a terminal or behind pipes, kept by a keeper outside, for longer than
-//! the daemon.
+//! The launcher of a long-running command: the command has a terminal or pipes, a supervisor
+//! process outside, and runs on when the daemon restarts.
 //!
-//! The keeper (or, of a service, the daemon) starts this program in place of the command. It becomes
-//! the *launcher*, which stays outside of the process namespace as that of a called command does
-//! ([`super::confined`]) and has one task: it ends as the command ends, with its exit code or by its
-//! signal. *Process 1* builds
-//! the same sandbox by the same steps and becomes the command's parent; when it ends nothing of the
-//! namespace is left.
+//! The supervisor process (or the daemon, for a service) starts this program instead of the
+//! command. It becomes the *launcher*, which stays outside of the process namespace like that of a
+//! tool call ([`super::confined`]). Its one task is to end as the command ends, with its exit code
+//! or by its signal. *Process 1* builds the same sandbox by the same steps and becomes the
+//! command's parent. When it ends, no process of the namespace is left.
 //!
-//! No daemon is asked for anything: what to build stands in a variable ([`PLAN`]), which names no
-//! secret and does not reach the command, and the command itself in the arguments. The terminal
-//! belongs to one session of processes only, so the launcher lets go of it and the command, which
-//! leads a session of its own, takes it: keys, job control and sizes are between the two and the
-//! keeper. A signal that reaches the launcher is handed on to the command's group.
+//! The launcher asks no daemon for anything: a variable ([`PLAN`]) describes the sandbox; it
+//! contains no secret and is not passed to the command. The arguments are the command. A terminal
+//! belongs to only one session of processes, so the launcher gives it up, and the command, which
+//! leads its own session, takes it. Keys, job control and sizes are then handled between command
+//! and supervisor process. The launcher forwards signals to the command's process group.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -40,17 +39,18 @@ pub(crate) const ARGUMENT: &str = "__enclose";
 /// The variable that holds a [`Plan`] as JSON.
 pub(crate) const PLAN: &str = "OVERMIND_ENCLOSURE";
 
-/// As shells do: the command is not there; it cannot be started. And: the sandbox cannot be built.
+/// Exit codes, as in shells, for a missing command, a command that cannot be started, and a sandbox
+/// that cannot be built.
 const NOT_FOUND: i32 = 127;
 const NOT_BUILT: i32 = 125;
 
-/// What to build. Both ends are the same build of the same program.
+/// A description of the sandbox. Both ends are the same build of the same program.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub(crate) kind: Kind,
-    /// As on the host.
+    /// The workspace, as a path on the host.
     pub(crate) workspace: PathBuf,
-    /// Relative to it.
+    /// The working directory, relative to the workspace.
     pub(crate) cwd: PathBuf,
     pub(crate) private_home: Option<PathBuf>,
     /// See [`Spec::masks`].
@@ -61,20 +61,21 @@ pub(crate) struct Plan {
     pub(crate) fixed: Fixed,
     pub(crate) terminal: bool,
     pub(crate) limits: Limits,
-    /// Said first on each connection that goes through the door: whose it is.
+    /// The line that is sent first on each connection through the proxy; it identifies the sandbox.
     pub(crate) whose: String,
-    /// Of the host's loopback: what connects there is let in. With the mesh for a network.
+    /// Ports of the host's loopback whose connections are forwarded inside, if the network is the
+    /// mesh.
     pub(crate) ports: Vec<u16>,
-    /// It outlives who started it, and does not run when one of `ports` is taken: nobody but who
-    /// connects there would notice.
+    /// Whether the command runs on after its starter has ended. Then it is not started if one of
+    /// `ports` is in use, because only clients of that port would notice.
     pub(crate) detached: bool,
-    /// A control group of the host's to be joined.
+    /// A cgroup of the host to join.
     pub(crate) group: Option<PathBuf>,
-    /// Variables that the command is to have and this program is not: empty ones stand for them here.
+    /// Variables for the command that this program must not have itself; here they are empty.
     pub(crate) withheld: Vec<(String, String)>,
 }
 
-/// What of a [`Plan`] the launcher itself is to do.
+/// The parts of a [`Plan`] that the launcher itself handles.
 #[derive(Debug)]
 struct Task {
     whose: String,
@@ -92,7 +93,7 @@ pub(crate) fn become_launcher(command: impl Iterator<Item = OsString>) -> ! {
         Ok(Exit::TimedOut) => sys::exit_now(NOT_BUILT),
         Err(stop) => {
             let (code, text) = told(stop);
-            // It is the command's own output that nobody can write to then.
+            // If this fails, the command's own output cannot be written either.
             let _ = writeln!(io::stderr(), "overmind: {text}");
             sys::exit_now(code)
         }
@@ -125,14 +126,15 @@ fn run(command: Vec<OsString>) -> Result<Exit, Stop> {
     let keeper = rustix::process::getppid();
     let (ground, spec, Task { whose, ports, detached, group }) = order(command)?;
     if let Some(group) = group {
-        // By it others know what belongs together. Where it cannot be joined nothing is lost: all that
-        // is begun here ends with this process.
+        // Others find the processes of this command by the group. If it cannot be joined, nothing
+        // is lost: all processes that are started here end with this one.
         let _ = std::fs::write(group.join("cgroup.procs"), std::process::id().to_string());
     }
-    // Else this process, which keeps the old root's mounts, would keep that one busy for longest.
+    // Otherwise this process, which keeps the old root's mounts, would keep that directory busy
+    // longest.
     rustix::process::chdir("/").doing(Step::Start, "chdir /")?;
     if spec.terminal {
-        // The group in its foreground, which is ours, is told that it is gone.
+        // The foreground process group, which is ours, gets a signal that the terminal is gone.
         sys::ignore(libc::SIGHUP);
         sys::leave_terminal(io::stdin().as_fd()).doing(Step::Start, "its terminal")?;
     }
@@ -161,7 +163,7 @@ fn run(command: Vec<OsString>) -> Result<Exit, Stop> {
     map_to_caller(user, group).doing(Step::MapUser, "")?;
     let mut door = open(way)?;
     if !detached {
-        // To change one's user undoes what the keeper asked for: that we go with it.
+        // A change of user clears the parent-death signal that the supervisor process had set.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
             .doing(Step::Start, "parent death signal")?;
         if rustix::process::getppid() != keeper {
@@ -186,7 +188,7 @@ fn run(command: Vec<OsString>) -> Result<Exit, Stop> {
                 door.stand()?;
             }
             let reports = hand_on(&ours, &signals, door.as_mut()).doing(Step::Start, "waiting")?;
-            // Until then something of the namespace may be left.
+            // Before that, processes of the namespace may be left.
             wait_for(first).doing(Step::Start, "waiting for process 1")?;
             if let Some(door) = door {
                 door.finish();
@@ -203,7 +205,7 @@ fn run(command: Vec<OsString>) -> Result<Exit, Stop> {
     }
 }
 
-/// What to build, what to run in it, and what is to be done beside it.
+/// Reads what to build, what to run in it, and what the launcher does itself.
 fn order(command: Vec<OsString>) -> Result<(Ground, Spec, Task), Stop> {
     let text = |text: OsString| {
         String::from_utf8(text.into_vec())
@@ -248,8 +250,7 @@ fn order(command: Vec<OsString>) -> Result<(Ground, Spec, Task), Stop> {
     Ok((Ground::of(&spec), spec, task))
 }
 
-/// What of a person's or a program's signals the command gets to hear. The others do to the
-/// launcher what they do to any program.
+/// The signals that are forwarded to the command. The others affect the launcher like any program.
 const HANDED_ON: &[i32] = &[
     libc::SIGHUP,
     libc::SIGINT,
@@ -261,8 +262,8 @@ const HANDED_ON: &[i32] = &[
     libc::SIGCONT,
 ];
 
-/// Hands signals on to process 1 until it ends, and looks after the door; answers what process 1
-/// reported.
+/// Forwards signals to process 1 until it ends, and runs the proxy; returns the reports of process
+/// 1.
 fn hand_on(
     process_one: &OwnedFd,
     signals: &OwnedFd,
@@ -287,7 +288,7 @@ fn hand_on(
         if signalled {
             while let Ok(count @ 1..) = rustix::io::read(signals, &mut piece) {
                 for number in sys::signal_numbers(&piece[..count]) {
-                    // Process 1 has ended: nobody is left to hear it.
+                    // Process 1 has ended, so nobody receives the signal.
                     let _ =
                         rustix::net::send(process_one, &[number], rustix::net::SendFlags::NOSIGNAL);
                 }
@@ -310,7 +311,8 @@ fn hand_on(
     }
 }
 
-/// With the first report it is known whether there are words to be said about a failure.
+/// Closes the standard streams if the first report says that the command has started; before that,
+/// errors may have to be written.
 fn let_go_if_begun(reports: &[u8]) -> io::Result<()> {
     let begun = serde_json::to_vec(&Report::Started).expect("a report is plain data");
     if reports.starts_with(&begun) { let_go_of_streams() } else { Ok(()) }
@@ -338,7 +340,8 @@ fn process_one(ground: &Ground, spec: &Spec, launcher: &OwnedFd) -> Result<(), S
     Ok(())
 }
 
-/// The command has them; that it closes one must be seen at the other end.
+/// Replaces the standard streams by `/dev/null`: the command has them, and the other end must notice
+/// when the command closes one.
 fn let_go_of_streams() -> io::Result<()> {
     let nothing = std::fs::File::options().read(true).write(true).open("/dev/null")?;
     for number in 0..=2 {
@@ -347,8 +350,8 @@ fn let_go_of_streams() -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for the command's end, reaps whoever comes here, and tells the command what the launcher
-/// hands on. `None`: the launcher is gone.
+/// Waits for the command's end, reaps all orphans, and forwards the launcher's signals to the
+/// command. Returns `None` if the launcher has ended.
 fn look_after(command: Pid, signals: &OwnedFd, launcher: &OwnedFd) -> io::Result<Option<Report>> {
     let mut piece = [0u8; 1024];
     loop {
@@ -369,7 +372,7 @@ fn look_after(command: Pid, signals: &OwnedFd, launcher: &OwnedFd) -> io::Result
                 Ok(0) | Err(Errno::CONNRESET) => return Ok(None),
                 Ok(count) => {
                     for number in &piece[..count] {
-                        // A group that is gone is reaped with the next look.
+                        // A group that has ended is reaped in the next round.
                         let _ = sys::kill_group(command, i32::from(*number));
                     }
                 }
@@ -380,7 +383,7 @@ fn look_after(command: Pid, signals: &OwnedFd, launcher: &OwnedFd) -> io::Result
     }
 }
 
-/// Tells the launcher; one that is gone needs to know nothing.
+/// Reports to the launcher; an ended launcher needs no report.
 fn say(launcher: &OwnedFd, report: &Report) {
     let mut line = serde_json::to_vec(report).expect("a report is plain data");
     line.push(b'\n');
@@ -389,13 +392,14 @@ fn say(launcher: &OwnedFd, report: &Report) {
     }
 }
 
-/// Ends this process as the command was ended, so that the keeper is told the truth.
+/// Ends this process in the way the command ended, so that the supervisor process sees the right
+/// status.
 fn end_by(signal: i32) -> ! {
-    // The memory of this process is nobody's business.
+    // The memory of this process must not be dumped.
     let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     sys::reset_signals();
     sys::end_by(signal);
-    // A signal that ends nobody here: as a shell says it.
+    // The signal does not end this process; the exit code reports it as a shell does.
     sys::exit_now(128 + signal)
 }

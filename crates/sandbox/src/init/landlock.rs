@@ -1,13 +1,13 @@
-//! Landlock: the same promises about files once more, kept by another part of the kernel.
+//! Landlock enforces the same rules about files again, in another part of the kernel.
 //!
-//! Everything visible may be read and started; written only what is meant to be: `/tmp`,
-//! `/dev/shm`, the writable directory, the stateless devices, and the devices that the driver gives
-//! to this sandbox, and files that are its output. Device nodes can be made nowhere. On kernels that know it (Linux 6.12) signals and abstract sockets stay inside.
-//! Within the sandbox's own network nothing is forbidden.
+//! All visible files may be read and executed. Writable are only `/tmp`, `/dev/shm`, the writable
+//! directory, the stateless devices, the devices that the driver gives to this sandbox, and files
+//! that are its output. Device nodes can be made nowhere. On kernels that support it (Linux 6.12)
+//! signals and abstract sockets stay inside. Within the sandbox's own network nothing is forbidden.
 //!
-//! Rules hold for files by what they are, not by path, so they survive whatever is mounted.
-//! A kernel without Landlock, or with an older one, gets what it has; the attestation says
-//! which version, and whether the rules are in force.
+//! Rules apply to files by their identity and not by path, so they remain valid whatever is
+//! mounted. On a kernel without Landlock, or with an older version, the available rules are used;
+//! the attestation reports the version, and whether the rules are in force.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,19 +22,19 @@ use rustix::fs::{CWD, FileType, Mode, OFlags};
 use crate::init::root::{HOME_OF_THE_LIVING, TERMINAL, TERMINALS, workspace_inside};
 use crate::init::spec::{Doing, Kind, Spec, Step, Stop};
 
-/// The newest version whose rights are used; the crate leaves out what the kernel has not got.
+/// The newest version whose rights are used; the crate omits rights that the kernel lacks.
 const VERSION: ABI = ABI::V6;
 
-/// Devices that may be written: what is written is gone.
+/// Devices that may be written, because they drop the data.
 const SINKS: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
-/// Rules that are ready to be put in force.
+/// Rules that are ready to be enforced.
 #[derive(Debug)]
 pub(crate) struct Rules(RulesetCreated);
 
 impl Rules {
-    /// Opens what the rules are about; to be called inside the new root. `program` is a file
-    /// outside of it that may be started as well.
+    /// Opens the files of the rules; call it inside of the new root. `program` is a file outside of
+    /// it that may be executed as well.
     pub(crate) fn new(spec: &Spec, program: Option<&OwnedFd>) -> Result<Self, Stop> {
         let all = AccessFs::from_all(VERSION);
         let read = AccessFs::from_read(VERSION);
@@ -72,13 +72,13 @@ impl Rules {
             let found = rustix::fs::fstat(&opened).doing(Step::Privileges, path.display())?;
             let access = match FileType::from_raw_mode(found.st_mode) {
                 FileType::Directory => access,
-                // Most rights are about what is in a directory.
+                // Most rights apply to the contents of a directory.
                 _ => access & AccessFs::from_file(VERSION),
             };
             rules = rule(rules, opened.as_fd(), access)?;
         }
         for stream in [io::stdout().as_fd(), io::stderr().as_fd()] {
-            // A service's output is a file of the host's, which many programs open anew as
+            // A service's output is a file of the host, which many programs open again as
             // `/dev/stdout`. Pipes and terminals need no rule.
             let found = rustix::fs::fstat(stream).doing(Step::Privileges, "its output")?;
             if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile {
@@ -91,7 +91,7 @@ impl Rules {
         Ok(Self(rules))
     }
 
-    /// Puts the rules in force for this process and all it starts, for good.
+    /// Enforces the rules for this process and all its descendants, permanently.
     pub(crate) fn enforce(self) -> Result<(), Stop> {
         self.0.restrict_self().map(drop).map_err(|err| refused(&err))
     }

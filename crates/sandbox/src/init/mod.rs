@@ -1,25 +1,26 @@
-//! The program that stands between the daemon and a sandboxed command.
+//! The program between the daemon and a sandboxed command.
 //!
-//! Namespaces can only be entered safely by a process with one thread, and the daemon has many.
-//! So the daemon starts its own binary again with `ARGUMENT` as first argument; the binary's
-//! `main` calls [`main_if_requested`] before anything else, and this module takes over.
+//! Only a process with one thread can enter namespaces safely, and the daemon has many. So the
+//! daemon starts its own binary again with `ARGUMENT` as first argument; the binary's `main` calls
+//! [`main_if_requested`] before anything else, and this module takes over.
 //!
-//! It is told in two halves, over the unix socket that is standard input, each a sealed memory
-//! file: first the ground (`spec::Ground`), which is the same for every command of a driver, then
-//! the order (`spec::Spec`) with the command's own standard input. Between the two it may wait: a
-//! driver keeps inits that have got the ground already ([`crate::Options::waiting`]). The same
-//! socket carries the answers (`spec::Report`) back, and is the life line: when the daemon's end
-//! closes, by choice or because the daemon was killed, the init ends and takes every process below
-//! it along, also while it waits.
+//! Its instructions come in two parts over the unix socket that is standard input, each as a sealed
+//! memory file. The ground (`spec::Ground`) comes first and is the same for every command of a
+//! driver. Then comes the order (`spec::Spec`), with the command's own standard input. It may wait
+//! between the two: a driver keeps inits that already have the ground
+//! ([`crate::Options::waiting`]). The same socket carries the answers (`spec::Report`) back. When
+//! the daemon's end of it closes, deliberately or because the daemon was killed, the init ends with
+//! every process below it, also while it waits.
 //!
 //! `confined` builds the sandbox in this order, one function per step: namespaces, the command's
-//! own process and its cgroup (`seat`), root, network; with the order the workspace, then in the
-//! command's process limits, privileges, Landlock and filter.
-//! Further means of confinement become one more step there and one more field of the order.
-//! `unconfined` only watches over the tree. `enclosed` is for a command that lives, whose keeper and
-//! streams are not the daemon's: it is told all at once, and nobody waits for its answers. `door` is
-//! the way to the server where that is all the network there is, and `outward` the one to services of
-//! the same session. `reaper` is for a command that lives without a sandbox. [`crate::attest`] is how it is proven.
+//! own process and its cgroup (`seat`), root, network; with the order the workspace; then, in the
+//! command's process, limits, privileges, Landlock and filter. A further means of confinement is
+//! one more step there and one more field of the order. `unconfined` only watches the process tree.
+//! `enclosed` is for a long-running command, whose supervisor process and streams are not the
+//! daemon's: it gets all instructions at once, and nobody waits for its answers. `door` is the
+//! proxy to the server if that is the only network, and `outward` forwards connections to services
+//! of the same session. `reaper` is for a long-running command without a sandbox. [`crate::attest`]
+//! verifies the sandbox.
 
 use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -51,9 +52,9 @@ pub(crate) mod watch;
 /// The first argument that turns the program into a sandbox's init.
 pub const ARGUMENT: &str = "__sandbox-init";
 
-/// Becomes a sandbox's init or its probe, and never returns, if the program was started as one.
+/// If the program was started as a sandbox's init or probe, becomes that and never returns.
 ///
-/// Call it first thing in `main`, before any thread is started and before arguments are parsed.
+/// Call it first in `main`, before any thread is started and before arguments are parsed.
 pub fn main_if_requested() {
     let mut arguments = std::env::args_os().skip(1);
     let Some(first) = arguments.next() else { return };
@@ -103,18 +104,18 @@ fn run() -> Result<(), Stop> {
     }
 }
 
-/// More descriptors than this never come at once: the ground, and one group for each controller.
+/// Most descriptors of one message: the ground, and one group for each controller.
 pub(crate) const MAX_DESCRIPTORS: usize = 4;
 
 pub(crate) struct Order {
     pub(crate) spec: Spec,
-    /// The same, as it came.
+    /// The order's text, unparsed.
     pub(crate) text: OwnedFd,
     pub(crate) stdin: OwnedFd,
 }
 
-/// Takes the ground, and the groups that the command's process puts itself in; `None` when the
-/// daemon has gone away instead.
+/// Receives the ground, and the groups that the command's process joins; `None` if the daemon has
+/// ended instead.
 fn ground() -> io::Result<Option<(Ground, Vec<OwnedFd>)>> {
     let Some(received) = message(io::stdin())? else { return Ok(None) };
     let mut received = received.into_iter();
@@ -122,11 +123,11 @@ fn ground() -> io::Result<Option<(Ground, Vec<OwnedFd>)>> {
     Ok(Some((serde_json::from_slice(&read(text)?)?, received.collect())))
 }
 
-/// Waits for the order; `None` when the daemon has gone away, or needs no command of it.
+/// Waits for the order; `None` if the daemon has ended or needs no command of this init.
 ///
 /// # Errors
 ///
-/// Also when it is an order for another ground: what is built already would not be what it asks.
+/// Fails also if the order is for another ground, because the sandbox is already partly built.
 pub(crate) fn order(ground: &Ground) -> Result<Option<Order>, Stop> {
     let take = || -> io::Result<Option<Order>> {
         let Some(received) = message(io::stdin())? else { return Ok(None) };
@@ -149,7 +150,7 @@ pub(crate) fn read(file: OwnedFd) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Takes the descriptors of one message from a socket; `None` at its end.
+/// Receives the descriptors of one message from a socket; `None` at its end.
 pub(crate) fn message(socket: impl AsFd) -> io::Result<Option<Vec<OwnedFd>>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -172,11 +173,11 @@ pub(crate) fn message(socket: impl AsFd) -> io::Result<Option<Vec<OwnedFd>>> {
     Ok(Some(received.collect()))
 }
 
-/// Sends one answer to the daemon. If the daemon is gone, nobody needs it.
+/// Sends one report to the daemon. If the daemon has ended, nobody needs it.
 pub(crate) fn report(report: &Report) {
     let mut line = serde_json::to_vec(report).expect("a report is plain data");
     line.push(b'\n');
-    // Standard input is a socket here, which is as good for writing.
+    // Standard input is a socket here, which can be written too.
     if let Ok(socket) = io::stdin().as_fd().try_clone_to_owned() {
         let _ = std::fs::File::from(socket).write_all(&line);
     }
