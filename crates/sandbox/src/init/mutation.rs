@@ -1,8 +1,8 @@
-//! Layers that a test leaves out, to prove that the attestation notices.
+//! Lets a test omit layers, to prove that the attestation notices.
 //!
-//! Without the feature `mutations` (nothing but this crate's own tests turns it on) there is no
-//! field to ask for it and no code that would obey: [`skips`] is `false` at compile time. With
-//! the feature only a driver that was *made* broken asks; no request can.
+//! Without the feature `mutations` (only this crate's own tests enable it) there is no field that
+//! asks for it and no code that would obey: [`skips`] is `false` at compile time. With the feature
+//! only a driver that was *made* broken asks; no request can.
 
 #[cfg(feature = "mutations")]
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 #[cfg(feature = "mutations")]
 use serde::{Deserialize, Serialize};
 
-/// One layer of the sandbox, to be left out.
+/// A layer of the sandbox that can be omitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "mutations", derive(Serialize, Deserialize))]
 #[cfg_attr(not(feature = "mutations"), expect(unreachable_pub, reason = "tests name it"))]
@@ -21,58 +21,58 @@ pub enum Layer {
     IpcNamespace,
     UtsNamespace,
     CgroupNamespace,
-    /// Also shows the host's `/proc`: a fresh one cannot be mounted then.
+    /// Also shows the host's `/proc`, because a new one cannot be mounted then.
     ProcessNamespace,
-    /// The host's `/proc` instead of a fresh one.
+    /// Shows the host's `/proc` instead of a new one.
     FreshProc,
-    /// The host's root as it is.
+    /// Shows the host's root.
     OwnRoot,
-    /// The root's last step: read-only.
+    /// Omits the last step of the root, which makes it read-only.
     ReadOnlyRoot,
     ReadOnlyProc,
     NoSuidMounts,
-    /// The command is user 0 inside.
+    /// Runs the command as user 0 inside.
     PlainUser,
     Capabilities,
-    /// And with it what needs it: Landlock and the filters.
+    /// Also omits the layers that need it: Landlock and the filters.
     NoNewPrivileges,
     Landlock,
     /// Both filters.
     Filter,
-    /// Only what is refused by name or argument.
+    /// Omits only the refusals by name or argument.
     Refusals,
-    /// Only what is on no list.
+    /// Omits only the allow-list.
     AllowList,
-    /// A descriptor stays open.
+    /// Leaves a descriptor open.
     CloseOnExec,
-    /// The daemon's variables are passed on.
+    /// Passes the daemon's variables on.
     CleanEnvironment,
-    /// Another listener stands beside the door.
+    /// Adds a listener beside the proxy.
     OneDoor,
-    /// What is the server's own is shown where it lies in what is shown.
+    /// Shows the server's own files if they are in a shown directory.
     Masks,
 }
 
-/// What is wrong with a sandbox that a test makes.
+/// A defect of a sandbox, made by a test.
 #[cfg(feature = "mutations")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mutation {
     Without(Layer),
-    /// Shows this path of the host inside, at the same place.
+    /// Shows this path of the host at the same path inside.
     Shows(PathBuf),
-    /// The door of the mesh leads to this socket.
+    /// Makes the mesh proxy lead to this socket.
     LeadsTo(PathBuf),
-    /// Every port that is let out leads to this one of the host's.
+    /// Makes every outgoing port lead to this port of the host.
     LeadsOutTo(u16),
-    /// This port of the host's is let out as well.
+    /// Also forwards this port to the host.
     LetsOut(u16),
 }
 
 #[cfg(feature = "mutations")]
 static MUTATION: OnceLock<Mutation> = OnceLock::new();
 
-/// Takes over what the order says. The init is a process of its own for each command, so this
-/// holds for one sandbox.
+/// Applies the order's mutation. The init is a separate process for each command, so this affects
+/// one sandbox.
 #[cfg(feature = "mutations")]
 pub(crate) fn obey(mutation: Option<&Mutation>) {
     if let Some(mutation) = mutation {
@@ -80,7 +80,7 @@ pub(crate) fn obey(mutation: Option<&Mutation>) {
     }
 }
 
-/// Whether a test has this layer left out.
+/// Whether a test omits this layer.
 #[cfg(feature = "mutations")]
 pub(crate) fn skips(layer: Layer) -> bool {
     matches!(MUTATION.get(), Some(Mutation::Without(skipped)) if *skipped == layer)
@@ -91,7 +91,7 @@ pub(crate) const fn skips(_layer: Layer) -> bool {
     false
 }
 
-/// What a test has shown besides.
+/// The path that a test shows in addition.
 #[cfg(feature = "mutations")]
 pub(crate) fn shown() -> Option<&'static std::path::Path> {
     match MUTATION.get() {
@@ -106,7 +106,7 @@ pub(crate) fn shown() -> Option<&'static std::path::Path> {
     }
 }
 
-/// Where a test has the door lead.
+/// The socket to which a test makes the proxy lead.
 #[cfg(feature = "mutations")]
 pub(crate) fn door() -> Option<&'static std::path::Path> {
     match MUTATION.get() {
@@ -121,7 +121,7 @@ pub(crate) fn door() -> Option<&'static std::path::Path> {
     }
 }
 
-/// Where a test has ports lead that are let out, each with where it leads.
+/// The outgoing ports with their targets, as a test changes them.
 #[cfg(feature = "mutations")]
 pub(crate) fn ways_out(ways: impl Iterator<Item = (u16, u16)>) -> impl Iterator<Item = (u16, u16)> {
     let (all, more) = match MUTATION.get() {

@@ -1,5 +1,5 @@
-//! Opening what lies in the host's file system, for a sandbox to show or to work in: once, as a descriptor,
-//! and through no link that could have been put there since the path was judged.
+//! Opens files and directories of the host that a sandbox shows or works in: once, as a descriptor,
+//! and without following a link that could have been created since the path was checked.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -9,10 +9,10 @@ use rustix::io::Errno;
 
 use crate::init::spec::Stop;
 
-/// Through no link at all: one that is there now was put there since the path was judged.
+/// Follows no link at all: one that exists now was created after the path was checked.
 pub(crate) const PLAIN: ResolveFlags = ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_MAGICLINKS);
 
-/// What lies at a path of the host, to be shown.
+/// Opens a path of the host that will be shown.
 pub(crate) fn open_host(path: &Path, how: ResolveFlags) -> Result<OwnedFd, Stop> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     rustix::fs::openat2(CWD, path, flags, Mode::empty(), how).map_err(|err| {
@@ -24,8 +24,8 @@ pub(crate) fn open_host(path: &Path, how: ResolveFlags) -> Result<OwnedFd, Stop>
     })
 }
 
-/// Opens the workspace, which must be a directory that the caller may enter. Its path was judged
-/// without links: one that was put there since leads elsewhere.
+/// Opens the workspace, which must be a directory that the caller may enter. Its path was checked
+/// to be without links; one that was created since leads elsewhere.
 pub(crate) fn open_directory(path: &Path) -> Result<OwnedFd, Stop> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::openat2(CWD, path, flags, Mode::empty(), PLAIN).map_err(|err| {
@@ -39,8 +39,8 @@ pub(crate) fn open_directory(path: &Path) -> Result<OwnedFd, Stop> {
     })
 }
 
-/// Opens the directory that the command may write. No link on the way is followed: another
-/// command may have put one there.
+/// Opens the directory that the command may write. No link in the path is followed, because another
+/// command may have created it.
 pub(crate) fn open_writable(workspace: &OwnedFd, path: &Path) -> Result<OwnedFd, Stop> {
     let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     open_beneath(workspace, path, how).map_err(|err| {
@@ -51,7 +51,7 @@ pub(crate) fn open_writable(workspace: &OwnedFd, path: &Path) -> Result<OwnedFd,
     })
 }
 
-/// Opens the directory in which the command starts. Links are followed within the workspace.
+/// Opens the working directory of the command. Links are followed within the workspace.
 pub(crate) fn open_working_directory(workspace: &OwnedFd, path: &Path) -> Result<OwnedFd, Stop> {
     let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     open_beneath(workspace, path, how).map_err(|err| {

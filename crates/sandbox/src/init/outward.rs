@@ -1,13 +1,13 @@
-//! The way out of a sandbox whose network is the mesh: to the services of its own session.
+//! Outgoing connections of a sandbox whose network is the mesh: to the services of its own session.
 //!
-//! A socket belongs to the network that it was made in, wherever its process goes afterwards. So the
-//! launcher makes [`MOST`] of them before it leaves the host's network, and whatever is let out is
-//! let out by one of these. Nothing stands outside and takes orders: the launcher itself connects
-//! them, and only to the ports that were fixed at the start. No word from inside names one, for where
-//! a connection leads is said by where it was accepted.
+//! A socket belongs to the network in which it was made, wherever its process goes later. So the
+//! launcher makes [`MOST`] of them before it leaves the host's network, and every outgoing
+//! connection uses one of these. No process outside takes orders: the launcher itself connects
+//! them, and only to the ports that were fixed at the start. No text from inside selects a port,
+//! because the listener that accepts a connection determines its target.
 //!
-//! A socket that was used is taken back and used again. One whose other end has not taken everything
-//! yet rests first.
+//! A used socket is taken back and used again. If its peer has not accepted all bytes yet, it waits
+//! first.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -20,19 +20,19 @@ use serde::{Deserialize, Serialize};
 use crate::init::door::reach;
 use crate::sys;
 
-/// Connections to services at once. More wait in the kernel.
+/// Most connections to services at once. More wait in the kernel.
 pub(crate) const MOST: usize = 64;
-/// For so long what was sent last may be on its way.
+/// How long the last bytes may be in transit.
 const REST: Duration = Duration::from_secs(10);
-/// Between two looks at those that rest, when there is no other.
+/// The interval of checks of the waiting sockets, if no other is free.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// One port that is let out.
+/// One port for outgoing connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Reach {
-    /// Inside, on the loopback.
+    /// The port inside, on the loopback.
     pub(crate) port: u16,
-    /// On the host's loopback: the same one, but for a probe.
+    /// The port on the host's loopback: the same one, except for a probe.
     pub(crate) leads_to: u16,
 }
 
@@ -40,16 +40,16 @@ pub(crate) struct Reach {
 #[derive(Debug, Default)]
 pub(crate) struct Sockets {
     ready: Vec<OwnedFd>,
-    /// And since when.
+    /// Used sockets that wait, with the start of the wait.
     resting: Vec<(OwnedFd, Instant)>,
 }
 
 impl Sockets {
-    /// Makes them, in the network that this process is in.
+    /// Makes the sockets in the current network of this process.
     ///
     /// # Errors
     ///
-    /// What making a socket gives.
+    /// Fails if a socket cannot be made.
     pub(crate) fn of_this_network() -> Result<Self, Errno> {
         let make = |_| {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -69,7 +69,7 @@ impl Sockets {
     ///
     /// # Errors
     ///
-    /// Nobody listens there, or there is none left.
+    /// Fails if nobody listens there, or no socket is left.
     pub(crate) fn connected(&mut self, to: SocketAddr, now: Instant) -> Result<OwnedFd, Errno> {
         let socket = self.ready.pop().ok_or(Errno::MFILE)?;
         match reach(&socket, &to) {
@@ -81,8 +81,8 @@ impl Sockets {
         }
     }
 
-    /// Takes one back. `told`: its other end was told that nothing more comes, so what was sent is
-    /// to arrive; else that end learns that the connection broke.
+    /// Takes a socket back. With `told`, its peer was informed that nothing more comes, so the sent
+    /// bytes must arrive; otherwise the peer sees a broken connection.
     pub(crate) fn put(&mut self, socket: OwnedFd, told: bool, now: Instant) {
         match told && !is_over(&socket) {
             true => self.resting.push((socket, now)),
@@ -90,7 +90,7 @@ impl Sockets {
         }
     }
 
-    /// Looks at those that rest.
+    /// Checks the waiting sockets.
     pub(crate) fn look(&mut self, now: Instant) {
         let over = |(socket, since): &mut (OwnedFd, Instant)| {
             now.duration_since(*since) >= REST || is_over(socket)
@@ -101,24 +101,24 @@ impl Sockets {
         }
     }
 
-    /// When to look, if nothing happens: only when all are in use.
+    /// The time of the next check, if nothing happens: only if all are in use.
     pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
         (self.ready.is_empty() && !self.resting.is_empty()).then(|| now + LOOK)
     }
 
-    /// Ends whatever is left of its connection. One that cannot be used again is closed, and there
-    /// is one less.
+    /// Ends the rest of its connection. A socket that cannot be reused is closed, and there is one
+    /// less.
     fn renew(&mut self, socket: OwnedFd) {
-        // That it was broken off is told once, to us.
+        // The error of the abort is reported once, to us.
         if connect_unspec(&socket).is_ok() && sockopt::socket_error(&socket).is_ok() {
             self.ready.push(socket);
         }
     }
 }
 
-/// Whether nothing of its connection is left, on this side.
+/// Whether this side has nothing left of its connection.
 fn is_over(socket: &OwnedFd) -> bool {
-    /// `TCP_CLOSE` of the kernel.
+    /// The kernel's `TCP_CLOSE`.
     const CLOSE: u8 = 7;
     sys::tcp_state(socket.as_fd()).is_ok_and(|state| state == CLOSE)
 }

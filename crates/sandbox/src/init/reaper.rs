@@ -1,14 +1,13 @@
-//! A command without a sandbox, none of whose descendants is ever out of sight.
+//! Runs a command without a sandbox so that none of its descendants can escape.
 //!
-//! Two processes stand before the command. The outer one ends as the command does, so that whoever
-//! started it notices nothing. The inner one, the *reaper*, is the command's parent and the subreaper of
-//! all that the command starts: a process whose parent ends becomes the reaper's child, however often
-//! it forked, whatever session it made and whatever became of its environment. The reaper lives until it
-//! has no child left. So whoever ends descendants of the reaper until the reaper has ended by itself has
-//! ended all of them; that is how `workspace::services::tree` does it, in this life of the daemon or in a
-//! later one.
+//! There are two processes above the command. The outer one ends as the command does, so its parent
+//! sees no difference. The inner one, the *reaper*, is the command's parent and the subreaper of
+//! its descendants: a process whose parent ends becomes the reaper's child, however often it forked
+//! and whatever its session and environment are. The reaper runs until it has no child left. So
+//! ending descendants of the reaper until the reaper itself has ended means that all of them have
+//! ended. `workspace::services::tree` does that, in this process of the daemon or a later one.
 //!
-//! A command that is out to break things can kill its own reaper: at this level nothing forbids it.
+//! A malicious command can kill its own reaper: nothing forbids that at this level.
 
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
@@ -23,10 +22,10 @@ use rustix::process::{Pid, WaitOptions, getpgrp, getpid, setpgid, wait};
 
 use crate::sys::{self, Fork};
 
-/// What a shell ends with when it cannot start a command.
+/// The exit code of a shell that cannot start a command.
 const NOT_STARTED: i32 = 127;
 
-/// The words that start `argv` below a reaper, by the program that calls
+/// The arguments that start `argv` below a reaper, with a program that calls
 /// [`main_if_requested`](super::main_if_requested).
 pub(crate) fn words(program: String, argv: Vec<String>) -> Vec<String> {
     [program, REAPER.to_owned()].into_iter().chain(argv).collect()
@@ -38,7 +37,7 @@ pub(crate) fn become_reaper(command: impl Iterator<Item = OsString>) -> ! {
         Ok(Ended::Code(code)) => code,
         Ok(Ended::Signal(signal)) => {
             sys::end_by(signal);
-            // It was ignored here, or blocked.
+            // The signal was ignored or blocked here.
             128_i32.saturating_add(signal)
         }
         Err(err) => {
@@ -72,7 +71,8 @@ fn begin(command: Vec<OsString>) -> io::Result<Ended> {
         Fork::Parent(_) => {
             drop(say);
             let mut told = [0; 5];
-            // Without an answer the reaper was killed, or has said why there is no command.
+            // Without an answer, the reaper was killed or has already reported why there is no
+            // command.
             let heard = std::fs::File::from(hear).read_exact(&mut told);
             let [kind, a, b, c, d] = told;
             let number = i32::from_ne_bytes([a, b, c, d]);
@@ -86,8 +86,8 @@ fn begin(command: Vec<OsString>) -> io::Result<Ended> {
 }
 
 fn reap(command: Vec<OsString>, say: OwnedFd) -> io::Result<()> {
-    // The command is in the group of the outer process, as it would be without all this. The reaper is
-    // not: a command may well signal its own group.
+    // The command is in the process group of the outer process, as it would be without this module.
+    // The reaper is not, because a command may signal its own group.
     let group = getpgrp();
     setpgid(None, None)?;
     rustix::process::set_child_subreaper(Some(getpid()))?;
@@ -104,7 +104,7 @@ fn reap(command: Vec<OsString>, say: OwnedFd) -> io::Result<()> {
     }
     let nothing = std::fs::File::options().read(true).write(true).open("/dev/null")?;
     for stream in 0..=2 {
-        // Whoever reads what the command says is not to wait for the reaper.
+        // A reader of the command's output must not wait for the reaper.
         sys::replace_standard_stream(nothing.as_fd(), stream)?;
     }
     let mut say = Some(std::fs::File::from(say));

@@ -1,5 +1,5 @@
-//! The file system that a confined command sees: built from nothing, read-only but for `/tmp`,
-//! `/dev/shm` and the one directory that the request names.
+//! The file system that a confined command sees: built from nothing, and read-only except for
+//! `/tmp`, `/dev/shm` and the one directory that the request names.
 //!
 //! ```text
 //! /usr /bin /lib …   the host's programs and libraries, read-only
@@ -11,13 +11,14 @@
 //! /workspace         the workspace, read-only; the writable directory on top
 //! ```
 //!
-//! A command that lives ([`Living`]) sees its workspace at the host's path instead, all of it
-//! writable unless it is one that is called, and besides: what it was granted, at the host's paths; a home; `/dev/tty` and terminals
-//! of its own in `/dev/pts`; with the host's network also what names are looked up by.
+//! A long-running command ([`Living`]) sees its workspace at the host's path instead, all of it
+//! writable (for a tool call only the requested part). It also sees its granted paths at the host's
+//! paths; a home; `/dev/tty` and its own terminals in `/dev/pts`; and, with the host's network, the
+//! files for looking up host names.
 //!
-//! All mounts are made from descriptors, opened through no link, so what was judged is
-//! what gets mounted. Directories of the host that are not listed do not exist inside: no home,
-//! no `/root`, no `/var`, no `/run` and no socket in it, no data directory of the daemon.
+//! All mounts are made from descriptors that were opened without following links, so the mounted
+//! file is the checked one. Directories of the host that are not listed do not exist inside: no
+//! home, no `/root`, no `/var`, no `/run` with its sockets, no data directory of the daemon.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
@@ -41,13 +42,14 @@ use crate::init::opened::{PLAIN, open_directory, open_host, open_writable};
 use crate::init::spec::{Doing, Kind, Living, Spec, Step, Stop};
 use crate::sys::{self, Depth, MOUNT_NODEV, MOUNT_NOEXEC, MOUNT_NOSUID, MOUNT_RDONLY};
 
-/// Programs and libraries. Links stay links, as on systems where `/bin` is `/usr/bin`.
+/// Programs and libraries. Links are kept, for systems where `/bin` is `/usr/bin`.
 pub(crate) const SYSTEM: &[&str] =
     &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix/store"];
 
-/// What programs look up in `/etc` and a stranger may read. Not here on purpose: shadow, ssh,
-/// sudoers, private keys (of `ssl` and `pki` only the public parts), machine-id, resolv.conf
-/// (where there is a network there is one of its own), gitconfig and other tools' system files that may hold credentials.
+/// The files in `/etc` that programs use and any user may read. Deliberately missing are shadow,
+/// ssh, sudoers, private keys (of `ssl` and `pki` only the public parts are shown), machine-id,
+/// resolv.conf (a sandbox with a network gets its own), gitconfig, and system files of other tools
+/// that may contain credentials.
 const ETC: &[&str] = &[
     "alternatives",
     "bash.bashrc",
@@ -89,23 +91,24 @@ const ETC: &[&str] = &[
     "timezone",
 ];
 
-/// Files of `/proc` that say something about the host, not about the sandbox.
+/// Files of `/proc` that reveal data of the host instead of the sandbox.
 const MASKED: &[&str] = &["kcore", "keys", "key-users", "timer_list", "sched_debug", "kallsyms"];
 
 /// Devices that hold no state of the machine.
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom"];
 
-/// The home of a command that lives.
+/// The home of a long-running command.
 pub(crate) const HOME_OF_THE_LIVING: &str = "/home/sandbox";
 
-/// The controlling terminal, whichever that is, and where terminals of the sandbox's own appear.
+/// The controlling terminal, and the directory in which the sandbox's own terminals appear.
 pub(crate) const TERMINAL: &str = "/dev/tty";
 pub(crate) const TERMINALS: &str = "/dev/pts";
 
-/// By what names of hosts are looked up where the network is the host's.
+/// The files for looking up host names, shown if the network is the host's.
 const LOOKUP: &[&str] = &["hosts", "resolv.conf", "gai.conf"];
 
-/// What is read in place of a secret of the repository. A comment to most that read such a file.
+/// The text that replaces a secret of the repository. Most programs that read such a file treat it
+/// as a comment.
 const WITHHELD: &str = "# Withheld: this file is a secret of the repository. Who runs the agent grants \
                         it with `secrets` in the project's .overmind.yml.\n";
 const NOTE: &str = "note";
@@ -113,8 +116,8 @@ const NOTE: &str = "note";
 /// Bytes for the root's own directories and copied files.
 const ROOT_BYTES: u64 = 8 << 20;
 
-/// Changes when what [`prepare`] copies or shows is another file now: a link, a directory, or the
-/// content of a file of `/etc` that was copied.
+/// A value that changes if a file that [`prepare`] copies or shows was replaced: a link, a
+/// directory, or the content of a copied file of `/etc`.
 pub(crate) fn fingerprint(kind: &Kind) -> u64 {
     let (read_only, devices) = given(kind);
     let system = SYSTEM.iter().map(|name| Path::new("/").join(name));
@@ -125,7 +128,7 @@ pub(crate) fn fingerprint(kind: &Kind) -> u64 {
     for path in system.chain(etc).chain(given) {
         let found = rustix::fs::lstat(&path).ok().map(|found| {
             let directory = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
-            // What happens in a directory is seen through the mount.
+            // Changes within a directory are visible through the mount.
             let changed = if directory { (0, 0) } else { (found.st_ctime, found.st_ctime_nsec) };
             (found.st_dev, found.st_ino, found.st_mode, changed)
         });
@@ -134,20 +137,20 @@ pub(crate) fn fingerprint(kind: &Kind) -> u64 {
     hasher.finish()
 }
 
-/// A root that is complete but for what an order says: the workspace, and how much is allowed.
-/// This process still stands in the old one.
+/// A root that lacks only what the order determines: the workspace and the limits. This process is
+/// still in the old root.
 pub(crate) struct Site {
     root: OwnedFd,
-    /// `/proc`, still to be written; `None` where it is the host's.
+    /// `/proc`, which is still writable; `None` if it is the host's.
     proc: Option<OwnedFd>,
     /// The file system of `/tmp` and `/dev/shm`.
     temporary: OwnedFd,
 }
 
-/// Where a test leaves the root out there is no site.
+/// `None` if a test omits the root.
 pub(crate) struct Prepared(Option<Site>);
 
-/// The directories and the devices of the host that are shown on top of the usual ones.
+/// The directories and devices of the host that are shown in addition to the usual ones.
 fn given(kind: &Kind) -> (&[PathBuf], &[PathBuf]) {
     match kind {
         Kind::Namespace { read_only, devices, .. } => (read_only, devices),
@@ -155,7 +158,7 @@ fn given(kind: &Kind) -> (&[PathBuf], &[PathBuf]) {
     }
 }
 
-/// Builds all that needs no order.
+/// Builds everything that is independent of the order.
 pub(crate) fn prepare(kind: &Kind) -> Result<Prepared, Stop> {
     let (read_only, given_devices) = given(kind);
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
@@ -165,8 +168,8 @@ pub(crate) fn prepare(kind: &Kind) -> Result<Prepared, Stop> {
     }
 
     let root = tmpfs(&[("size", &ROOT_BYTES.to_string()), ("mode", "0755")])?;
-    // It must hang somewhere before mounts can hang below it; /proc exists on every system, and
-    // this covers it in this mount namespace only.
+    // It must be attached before other mounts can be attached below it. /proc exists on every
+    // system, and this covers it in this mount namespace only.
     let covered = open_path("/proc")?;
     let hosts_proc = match skips(Layer::FreshProc) || skips(Layer::ProcessNamespace) {
         true => Some(clone_tree(&covered, Path::new(""))?),
@@ -182,7 +185,7 @@ pub(crate) fn prepare(kind: &Kind) -> Result<Prepared, Stop> {
         terminals(&root)?;
     }
     let temporary = temporary(&root, living)?;
-    // After what would cover them: a data directory may lie in the host's /tmp.
+    // This comes after mounts that would cover them: a data directory may be in the host's /tmp.
     match living {
         None => {
             for extra in read_only {
@@ -202,8 +205,8 @@ pub(crate) fn prepare(kind: &Kind) -> Result<Prepared, Stop> {
 }
 
 impl Prepared {
-    /// Sets the order's bounds, shows its workspace, moves into the new root and lets go of the
-    /// old one: this process, and all that share its mounts and its root.
+    /// Sets the order's limits, shows its workspace, moves into the new root and detaches the old
+    /// one, for this process and all that share its mounts and its root.
     pub(crate) fn finish(self, spec: &Spec) -> Result<(), Stop> {
         let Some(Site { root, proc, temporary }) = self.0 else { return Ok(()) };
         bound_temporary(&temporary, spec.limits.tmp_bytes)?;
@@ -220,7 +223,7 @@ impl Prepared {
                 if let Some(home) = &spec.private_home {
                     show_as(&root, home, Path::new(&HOME_OF_THE_LIVING[1..]), WRITABLE)?;
                 }
-                // Last: it may lie in what was granted.
+                // This is last, because it may be inside of a granted path.
                 at_its_path(&root, spec)?;
             }
         }
@@ -240,7 +243,7 @@ impl Prepared {
     }
 }
 
-/// Where the command finds its workspace.
+/// The path of the workspace as the command sees it.
 pub(crate) fn workspace_inside(spec: &Spec) -> PathBuf {
     if skips(Layer::OwnRoot) || spec.kind.living().is_some() {
         spec.workspace.clone()
@@ -251,8 +254,8 @@ pub(crate) fn workspace_inside(spec: &Spec) -> PathBuf {
 
 fn enter(root: &OwnedFd) -> Result<(), Stop> {
     rustix::process::fchdir(root).doing(Step::PivotRoot, "chdir")?;
-    // New and old root on the same place: the old one then lies on top and can be let go of
-    // without a directory to put it in.
+    // New and old root are at the same path: the old one is then on top and can be detached, and
+    // needs no directory to hold it.
     rustix::process::pivot_root(".", ".").doing(Step::PivotRoot, "pivot_root")?;
     rustix::mount::unmount(".", UnmountFlags::DETACH).doing(Step::PivotRoot, "old root")?;
     rustix::process::chdir("/").doing(Step::PivotRoot, "chdir /")?;
@@ -286,7 +289,7 @@ fn etc(root: &OwnedFd, living: Option<&Living>) -> Result<(), Stop> {
             Err(_) => {}
             Ok(found) if found.is_symlink() => link_as_on_host(root, &host, &inside)?,
             Ok(found) if found.is_dir() => show(root, &host, &inside)?,
-            // A copy costs less than a mount. Unreadable ones are not for strangers.
+            // A copy costs less than a mount. Unreadable files are not for other users.
             Ok(found) if found.is_file() => {
                 if let Ok(content) = std::fs::read(&host) {
                     write_file(root, &inside, &content)?;
@@ -312,10 +315,11 @@ fn etc(root: &OwnedFd, living: Option<&Living>) -> Result<(), Stop> {
         write_file(root, Path::new(name), content.as_bytes())?;
     }
     if living.is_some_and(|living| living.network == Network::Mesh) {
-        // For programs that heed no `nsswitch.conf`.
+        // This is for programs that ignore `nsswitch.conf`.
         let text = b"nameserver 127.0.0.1\noptions timeout:1 attempts:1\n";
         write_file(root, Path::new("etc/resolv.conf"), text)?;
-        // The door and what is let out answer there alone, and not every program tries a second one.
+        // The proxy and the forwarded ports listen only on this address, and some programs do not
+        // try a second one.
         let text = b"127.0.0.1 localhost sandbox\n::1 ip6-localhost\n";
         write_file(root, Path::new("etc/hosts"), text)?;
     }
@@ -323,7 +327,7 @@ fn etc(root: &OwnedFd, living: Option<&Living>) -> Result<(), Stop> {
         let text = b"passwd: files\ngroup: files\nhosts: files dns\n";
         write_file(root, Path::new("etc/nsswitch.conf"), text)?;
         for name in LOOKUP {
-            // Through a link into `/run`, as many systems have it.
+            // The file may be a link into `/run`, as on many systems.
             if let Ok(content) = std::fs::read(Path::new("/etc").join(name)) {
                 write_file(root, &Path::new("etc").join(name), &content)?;
             }
@@ -332,9 +336,10 @@ fn etc(root: &OwnedFd, living: Option<&Living>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// The controlling terminal by its name, and a place for terminals that the command makes.
+/// Shows the controlling terminal by its name, and a directory for terminals that the command
+/// makes.
 fn terminals(root: &OwnedFd) -> Result<(), Stop> {
-    // A machine without one has no terminals to open by it.
+    // A machine without it has no terminals to open through it.
     if Path::new(TERMINAL).exists() {
         device(root, Path::new(TERMINAL))?;
     }
@@ -354,15 +359,15 @@ fn terminals(root: &OwnedFd) -> Result<(), Stop> {
     rustix::fs::symlinkat("pts/ptmx", root, "dev/ptmx").doing(Step::Mount, "dev/ptmx")
 }
 
-/// Attributes of what is shown of the host.
+/// The mount attributes of shown host paths.
 const WRITABLE: u64 = MOUNT_NOSUID | MOUNT_NODEV;
 const READ_ONLY: u64 = WRITABLE | MOUNT_RDONLY;
 
-/// What a command that lives was granted, the outer ones first.
+/// Mounts the granted paths of a long-running command, outer directories first.
 fn granted(root: &OwnedFd, read_only: &[PathBuf], living: &Living) -> Result<(), Stop> {
     let mut all: Vec<(&PathBuf, u64)> = read_only.iter().map(|path| (path, READ_ONLY)).collect();
     all.extend(living.writable.iter().map(|path| (path, WRITABLE)));
-    // Stable: of one that is in both lists the writable one lies on top.
+    // The sort is stable: of a path in both lists the writable one is on top.
     all.sort_by_key(|(path, _)| path.components().count());
     for (path, attributes) in all {
         let host = match living.borrowed.contains(path) {
@@ -382,7 +387,7 @@ fn beneath_root(path: &Path) -> &Path {
     path.strip_prefix("/").unwrap_or(path)
 }
 
-/// Shows a file or directory of the host, and all that is mounted in it.
+/// Shows a file or directory of the host, and everything that is mounted in it.
 fn show_as(root: &OwnedFd, host: &Path, inside: &Path, attributes: u64) -> Result<(), Stop> {
     let tree = open_host(host, ResolveFlags::empty())?;
     show_opened(root, &tree, inside, attributes)
@@ -397,7 +402,7 @@ fn show_opened(
     let found = rustix::fs::fstat(opened).doing(Step::Mount, inside.display())?;
     let place = open_beneath_root(root, inside);
     match (place, FileType::from_raw_mode(found.st_mode) == FileType::Directory) {
-        // It is there already, as a part of what else is shown.
+        // It exists already, as a part of something else that is shown.
         (Ok(_), _) => {}
         (Err(_), true) => make_directory(root, inside)?,
         (Err(_), false) => write_file(root, inside, b"")?,
@@ -428,8 +433,8 @@ fn devices(root: &OwnedFd) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A device that the driver names. It must lie in `/dev` and be a character device: what is
-/// checked is the very node that is mounted.
+/// Shows a device that the driver names. It must be in `/dev` and be a character device; the
+/// checked node is the mounted one.
 fn given_device(root: &OwnedFd, host: &Path) -> Result<(), Stop> {
     let refused = |why: &str| {
         Stop::BadConfig(format!("cannot give the device {} to a sandbox: {why}", host.display()))
@@ -456,32 +461,33 @@ fn device(root: &OwnedFd, host: &Path) -> Result<(), Stop> {
 fn mount_device(root: &OwnedFd, host: &Path, node: &OwnedFd) -> Result<(), Stop> {
     let inside = host.strip_prefix("/").unwrap_or(host);
     write_file(root, inside, b"")?;
-    // Read-only covers the node (its mode must not be changed: it is the host's), not what
-    // is written through it.
+    // Read-only applies to the node (its mode must not be changed, because it is the host's), not
+    // to what is written through it.
     put(root, node, Depth::This, MOUNT_RDONLY | MOUNT_NOSUID | MOUNT_NOEXEC, inside)
 }
 
-/// Bytes of `/tmp` and `/dev/shm` until the order says how many.
+/// The size of `/tmp` and `/dev/shm` in bytes until the order sets it.
 const TEMPORARY_BYTES: u64 = 1 << 20;
 
-/// A file's entry costs the kernel about a kilobyte, whatever is in the file.
+/// The number of inodes: a file's entry costs the kernel about a kilobyte, whatever the file
+/// contains.
 fn inodes(bytes: u64) -> u64 {
     (bytes / 1024).max(1024)
 }
 
-/// `/tmp` and `/dev/shm` share one file system, so that the bound holds for both together.
+/// Makes `/tmp` and `/dev/shm` on one file system, so that the limit applies to both together.
 fn temporary(root: &OwnedFd, living: Option<&Living>) -> Result<OwnedFd, Stop> {
     let both = tmpfs(&[
         ("size", &TEMPORARY_BYTES.to_string()),
         ("nr_inodes", &inodes(TEMPORARY_BYTES).to_string()),
         ("mode", "0755"),
     ])?;
-    // Before Linux 6.15 only what hangs somewhere can be cloned; the clone of its `tmp` covers it.
+    // Before Linux 6.15 only an attached mount can be cloned; the clone of its `tmp` covers it.
     make_directory(root, Path::new("tmp"))?;
     put(root, &both, Depth::This, MOUNT_NOSUID | MOUNT_NODEV, Path::new("tmp"))?;
     for (name, inside) in [("shm", "dev/shm"), ("tmp", "tmp")] {
         rustix::fs::mkdirat(&both, name, Mode::from_raw_mode(0o777)).doing(Step::Mount, name)?;
-        // The sticky bit does not pass through every umask.
+        // Some umasks remove the sticky bit.
         rustix::fs::chmodat(&both, name, Mode::from_raw_mode(0o1777), rustix::fs::AtFlags::empty())
             .doing(Step::Mount, name)?;
         make_directory(root, Path::new(inside))?;
@@ -501,7 +507,7 @@ fn temporary(root: &OwnedFd, living: Option<&Living>) -> Result<OwnedFd, Stop> {
     Ok(both)
 }
 
-/// Gives the file system of `/tmp` the size that the order asks for.
+/// Sets the size of the file system of `/tmp` to the order's.
 fn bound_temporary(both: &OwnedFd, bytes: u64) -> Result<(), Stop> {
     let change = || -> io::Result<()> {
         let flags = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH;
@@ -513,11 +519,11 @@ fn bound_temporary(both: &OwnedFd, bytes: u64) -> Result<(), Stop> {
     change().doing(Step::Mount, "the size of /tmp")
 }
 
-/// A fresh `/proc`, read-only as a whole: some of its files outside the processes' directories
-/// act on the machine, and ask only whether the writer is the host's root, which a caller that
-/// is root still is in there.
+/// Mounts a new `/proc`, read-only as a whole: some files outside of the processes' directories
+/// control the machine, and check only whether the writer is the host's root, which a root caller
+/// still is inside.
 ///
-/// Read-only it becomes with the order, which is written into it.
+/// It becomes read-only with the order, which must be written into it first.
 fn proc(root: &OwnedFd, hosts: Option<&OwnedFd>) -> Result<Option<OwnedFd>, Stop> {
     let step = Step::MountProc;
     make_directory(root, Path::new("proc"))?;
@@ -560,7 +566,7 @@ fn workspace(root: &OwnedFd, spec: &Spec) -> Result<(), Stop> {
     put(root, &tree, Depth::Recursive, harmless, &Path::new("workspace").join(path))
 }
 
-/// The workspace at the host's path, and what of it is writable.
+/// Shows the workspace at the host's path, and its writable parts.
 fn at_its_path(root: &OwnedFd, spec: &Spec) -> Result<(), Stop> {
     let inside = beneath_root(&spec.workspace);
     let all = |path: &Path| path.components().all(|part| part == Component::CurDir);
@@ -576,8 +582,8 @@ fn at_its_path(root: &OwnedFd, spec: &Spec) -> Result<(), Stop> {
     put(root, &tree, Depth::Recursive, WRITABLE, &inside.join(part))
 }
 
-/// Lays something empty over a file or directory of the server's own. It must be there: what was
-/// moved away a moment ago could be seen at its new place.
+/// Mounts something empty over a file or directory of the server. The path must exist: a file that
+/// was just moved could be seen at its new path.
 fn mask(root: &OwnedFd, inside: &Path) -> Result<(), Stop> {
     let place = open_beneath_root(root, inside).doing(Step::Mount, inside.display())?;
     let found = rustix::fs::fstat(&place).doing(Step::Mount, inside.display())?;
@@ -589,8 +595,8 @@ fn mask(root: &OwnedFd, inside: &Path) -> Result<(), Stop> {
     put(root, &nothing, Depth::This, set, inside)
 }
 
-/// Lays a note over each secret of the repository, and something empty over a directory of them: as
-/// with [`mask`], they must be there.
+/// Mounts a note over each secret of the repository, and something empty over a directory of
+/// secrets. As with [`mask`], the paths must exist.
 fn withhold(root: &OwnedFd, secrets: &[PathBuf]) -> Result<(), Stop> {
     if secrets.is_empty() {
         return Ok(());
@@ -610,7 +616,7 @@ fn withhold(root: &OwnedFd, secrets: &[PathBuf]) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Files of the command's own in `/tmp`, which is its home.
+/// Writes the command's own files to `/tmp`, which is its home.
 fn home(root: &OwnedFd, files: &[HomeFile]) -> Result<(), Stop> {
     let home = Path::new(HOME.trim_start_matches('/'));
     for HomeFile { path, content } in files {
@@ -623,7 +629,7 @@ fn home(root: &OwnedFd, files: &[HomeFile]) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A new file system in memory, not attached anywhere yet.
+/// Makes a new file system in memory that is not attached yet.
 fn tmpfs(options: &[(&str, &str)]) -> Result<OwnedFd, Stop> {
     let make = || -> io::Result<OwnedFd> {
         let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -637,14 +643,14 @@ fn tmpfs(options: &[(&str, &str)]) -> Result<OwnedFd, Stop> {
     make().doing(Step::Mount, "tmpfs")
 }
 
-/// Shows a directory of the host, and all that is mounted in it, read-only.
+/// Shows a directory of the host, and everything that is mounted in it, read-only.
 fn show(root: &OwnedFd, host: &Path, inside: &Path) -> Result<(), Stop> {
     make_directory(root, inside)?;
     let tree = clone_tree(CWD, host)?;
     put(root, &tree, Depth::Recursive, MOUNT_RDONLY | MOUNT_NOSUID | MOUNT_NODEV, inside)
 }
 
-/// As [`show`], for any kind of file, and on top of what is there already.
+/// Works as [`show`], for any kind of file, and on top of an existing one.
 #[cfg(feature = "mutations")]
 fn show_for_a_test(root: &OwnedFd, host: &Path) -> Result<(), Stop> {
     let inside = host.strip_prefix("/").unwrap_or(host);
@@ -657,9 +663,9 @@ fn show_for_a_test(root: &OwnedFd, host: &Path) -> Result<(), Stop> {
     put(root, &tree, Depth::Recursive, MOUNT_RDONLY | MOUNT_NOSUID, inside)
 }
 
-/// A copy of the mounts at `path` (of the directory itself if empty), not attached anywhere.
+/// Clones the mounts at `path` (of the directory itself if empty), not attached yet.
 ///
-/// Always with what is mounted below: the kernel lets nobody uncover what a mount of a more
+/// Mounts below are always included: the kernel lets nobody uncover what a mount of a more
 /// privileged namespace covers.
 pub(crate) fn clone_tree(base: impl AsFd, path: &Path) -> Result<OwnedFd, Stop> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
@@ -669,7 +675,8 @@ pub(crate) fn clone_tree(base: impl AsFd, path: &Path) -> Result<OwnedFd, Stop> 
     rustix::mount::open_tree(base, path, flags).doing(Step::Mount, path.display())
 }
 
-/// Sets the attributes of a detached tree, then attaches it: it is never seen without them.
+/// Sets the attributes of a detached tree and then attaches it, so that it is never visible without
+/// them.
 pub(crate) fn put(
     root: &OwnedFd,
     tree: &OwnedFd,
@@ -693,7 +700,7 @@ fn open_path(path: &str) -> Result<OwnedFd, Stop> {
     rustix::fs::openat(CWD, path, flags, Mode::empty()).doing(Step::Mount, path)
 }
 
-/// Makes a directory of the new root, and those above it.
+/// Makes a directory of the new root, with its parents.
 fn make_directory(root: &OwnedFd, inside: &Path) -> Result<(), Stop> {
     let mut so_far = PathBuf::new();
     for component in inside.components() {

@@ -1,11 +1,12 @@
-//! The process that becomes the command, started before there is one.
+//! The process that becomes the command, started before the command is known.
 //!
-//! Two of its steps are slow and need no order: moving into a cgroup, for which the kernel waits
-//! until every processor has passed through a quiet state, and compiling the filter. So process 1
-//! forks it first, and it does both while process 1 builds the root, and while an init waits.
+//! Two of its steps are slow and independent of the order: moving into a cgroup, for which the
+//! kernel waits until every processor has passed a quiet state, and compiling the filter. So
+//! process 1 forks it first, and it does both while process 1 builds the root, and while an init
+//! waits.
 //!
-//! It shares process 1's mounts and root, so it stands in the new root when process 1 has
-//! entered it; then it is given the order.
+//! It shares process 1's mounts and root, so it is in the new root when process 1 has entered that;
+//! then it gets the order.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -28,7 +29,7 @@ use crate::sys::{self, Fork};
 pub(crate) struct Seat {
     pid: Pid,
     orders: OwnedFd,
-    /// Closed by a successful `execve`; carries the reason otherwise.
+    /// A successful `execve` closes this pipe; otherwise it carries the reason.
     failed: OwnedFd,
 }
 
@@ -45,7 +46,7 @@ impl Seat {
                 .doing(Step::Start, "")?;
         match sys::fork().doing(Step::Start, "")? {
             Fork::Child => {
-                // Else the end of process 1 would not be seen.
+                // Otherwise the end of process 1 would not be noticed.
                 drop((failed, orders));
                 if let Err(stop) = sit(&theirs, cgroups, program, network) {
                     let text = serde_json::to_vec(&stop.into_report()).expect("plain data");
@@ -57,16 +58,16 @@ impl Seat {
         }
     }
 
-    /// Gives it the order, once process 1 stands in the new root; returns when the command's
-    /// program runs.
+    /// Sends it the order, once process 1 is in the new root; returns when the command's program
+    /// runs.
     ///
     /// # Errors
     ///
-    /// Why it does not, as [`Prepared::start`].
+    /// The reason why the command does not run, as for [`Prepared::start`].
     pub(crate) fn order(self, text: &OwnedFd, stdin: &OwnedFd) -> Result<Pid, Stop> {
-        // Process 1 has read it; both have one position.
+        // Process 1 has read it, and both share one position.
         rustix::fs::seek(text, rustix::fs::SeekFrom::Start(0)).doing(Step::Start, "the order")?;
-        // It may have ended; then it says why.
+        // The process may have ended; then it reports why.
         let sent = launch::send(&self.orders, &[text.as_fd(), stdin.as_fd()]);
         drop(self.orders);
         let mut reason = Vec::new();
@@ -79,7 +80,7 @@ impl Seat {
     }
 }
 
-/// Returns when there is no order, or the reason why the command does not run.
+/// Waits for the order. Returns if there is none, or with the reason why the command does not run.
 fn sit(
     orders: &OwnedFd,
     cgroups: Vec<OwnedFd>,
