@@ -1,8 +1,8 @@
-//! Programs that are installed on this machine, wherever that is, and what of it they need to run.
+//! Finds programs that are installed on this machine, and the files that they need to run.
 //!
-//! A sandbox shows the system, and no home. Package managers of languages install into homes: what is
-//! shown of one is the program's package alone, or its one file, and the interpreter that its first
-//! line names.
+//! A sandbox shows the system but no home, while package managers of languages install into homes.
+//! Of a home only the program's package or its single file is shown, and the interpreter that its
+//! first line names.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,35 +12,35 @@ use std::path::{Path, PathBuf};
 
 use crate::enclosure::is_program;
 
-/// Where packages of Node.js lie, beside those that they need.
+/// The directory in which packages of Node.js are, beside those that they need.
 const MODULES: &str = "node_modules";
-/// Longest first line that names an interpreter: the kernel's own bound.
+/// Longest first line that names an interpreter, which is the kernel's own limit.
 const FIRST_LINE: usize = 256;
 
-/// A program, and what is to be shown for it to run.
+/// A program, and the paths that must be shown so that it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installed {
-    /// Its file, behind all links.
+    /// The program's file, with all links resolved.
     pub program: PathBuf,
     pub needs: Vec<PathBuf>,
 }
 
-/// Finds a program by its name in a `PATH`. `None`: it is in none of its directories.
+/// Finds a program by its name in a `PATH`; `None` if no directory contains it.
 pub fn find(path: &str, name: &str) -> Option<Installed> {
     let (_, program) = look_up(path, name)?;
     let mut needs = vec![package(&program)];
     if let Some(interpreter) = interpreter(&program) {
         match interpreter.is_absolute() {
             true => needs.push(interpreter),
-            // It is looked for again inside, by the place where it was found here.
+            // Inside, it is searched again by the path at which it was found here.
             false => needs.extend(look_up(path, interpreter.to_str()?).map(|(place, _)| place)),
         }
     }
     Some(Installed { program, needs })
 }
 
-/// Where a name is in a `PATH`, and the file that it leads to. Relative directories are those of
-/// whoever looks, and count for nothing.
+/// Finds a name in a `PATH`, and the file that it leads to. Relative directories depend on the
+/// searching process and are ignored.
 fn look_up(path: &str, name: &str) -> Option<(PathBuf, PathBuf)> {
     let places = path.split(':').map(|dir| Path::new(dir).join(name));
     let mut found = places.filter(|place| place.is_absolute() && is_program(place));
@@ -50,13 +50,13 @@ fn look_up(path: &str, name: &str) -> Option<(PathBuf, PathBuf)> {
     })
 }
 
-/// What belongs to a program's file: the packages that it lies among, or nothing else.
+/// The paths that belong to a program's file: its packages, or nothing else.
 fn package(program: &Path) -> PathBuf {
     let packages = program.ancestors().filter(|path| path.file_name() == Some(MODULES.as_ref()));
     packages.last().unwrap_or(program).to_owned()
 }
 
-/// The interpreter that a script's first line names: a file, or a name to be looked for.
+/// The interpreter that a script's first line names: a path, or a name to search for.
 fn interpreter(program: &Path) -> Option<PathBuf> {
     let mut first = Vec::new();
     File::open(program).ok()?.take(FIRST_LINE as u64).read_to_end(&mut first).ok()?;

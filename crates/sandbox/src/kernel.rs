@@ -1,6 +1,6 @@
-//! What the running kernel can do, as far as it cannot be asked otherwise.
+//! Features of the running kernel that can only be derived from its version.
 
-/// Whether the process bound holds for root too; see `init::confined::bound_processes`.
+/// Whether the limit of processes also applies to root; see `init::confined::bound_processes`.
 pub(crate) fn has_namespaced_pid_max() -> bool {
     running().is_some_and(|version| version >= (6, 14))
 }

@@ -1,4 +1,4 @@
-//! The daemon's side of the init: start it, give it the order, collect the output and the end.
+//! The daemon's side of the init: starts it, sends the order, collects the output and the exit.
 //!
 //! Used by the `namespace` and the `none` driver; see [`crate::init`] for the other side.
 
@@ -26,8 +26,8 @@ use crate::cgroup::Group;
 use crate::init;
 use crate::init::spec::{Ground, Report, Spec, Step};
 
-/// A user and a group by number, for a daemon that runs as root and does not want its
-/// commands to.
+/// A user and a group by number, for a daemon that runs as root but runs its commands as another
+/// user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunAs {
     pub uid: u32,
@@ -38,14 +38,15 @@ pub(crate) struct Launch<'a> {
     pub(crate) program: &'a Path,
     pub(crate) run_as: Option<RunAs>,
     pub(crate) spec: &'a Spec,
-    /// What the init itself gets besides nothing: for a probe, which must not find it.
+    /// A variable for the init itself, which otherwise gets none: the trap that a probe must not
+    /// find.
     pub(crate) variable: Option<(&'a str, &'a str)>,
-    /// Groups that the command's process puts itself in. They outlive the call by themselves.
-    /// Of a new init; one that waits has its own.
+    /// Groups that the command's process joins; they outlive the call by themselves. Used for a new
+    /// init, because a waiting one has its own.
     pub(crate) group: Option<Group>,
     pub(crate) stdin: &'a [u8],
     pub(crate) output_bytes: usize,
-    /// Is told what comes, besides its being kept.
+    /// Gets the output as it comes, in addition to its capture.
     pub(crate) sink: Option<OutputSink>,
     pub(crate) timeout: Duration,
 }
@@ -67,47 +68,47 @@ pub(crate) enum Ended {
         detail: String,
         errno: i32,
     },
-    /// The init ended without a word before the command ran.
+    /// The init ended without a report before the command ran.
     Silent,
 }
 
-/// How long the rest of a killed tree may take to go. Only a process in an uninterruptible
-/// wait (a dead network file system) needs longer, and nothing can be done about that one.
+/// How long the rest of a killed tree may take to end. Only a process in an uninterruptible wait
+/// (on a dead network file system) needs longer, and nothing can be done about that.
 const KILL_GRACE: Duration = Duration::from_secs(5);
 
-/// Answers are short; an init that sends more than this is not ours.
+/// Reports are short; a process that sends more than this is not our init.
 const MAX_REPORT_BYTES: u64 = 256 << 10;
 
-/// Room for what the pipes still hold when all writers are dead.
+/// The memory for what the pipes still hold when all writers have ended.
 const MAX_REST_BYTES: usize = 4 << 20;
 
 /// Starts an init and runs it to its end.
 ///
 /// # Errors
 ///
-/// When the init cannot be started at all.
+/// Fails if the init cannot be started at all.
 ///
 /// # Cancel safety
 ///
-/// Dropped, it closes the control socket: the init ends and takes the whole tree along.
+/// Dropping the future closes the control socket: the init ends with the whole tree.
 pub(crate) async fn run(mut launch: Launch<'_>) -> io::Result<Outcome> {
     let started = Instant::now();
     let group = launch.group.take();
     let Launch { program, run_as, spec, variable, .. } = &launch;
     let init = Init::start(program, *run_as, &Ground::of(spec), *variable, group)?;
-    // One that is none may have ended already; what it did say decides, as always.
+    // A program that is no init may have ended already; its output decides, as always.
     let (ordered, _) = init.order(&launch)?;
     to_the_end(ordered, &launch, started).await
 }
 
-/// As [`run`], with an init that waits already; `None` when it does no longer, or ends before the
-/// command runs.
+/// Works as [`run`], with a waiting init; `None` if it no longer waits, or ends before the command
+/// runs.
 pub(crate) async fn run_in(init: Init, launch: &Launch<'_>) -> io::Result<Option<Outcome>> {
     let started = Instant::now();
     match init.order(launch) {
         Ok((ordered, true)) => {
             let outcome = to_the_end(ordered, launch, started).await?;
-            // Its order came too late. A new init runs the command, or says what is wrong.
+            // Its order came too late. A new init runs the command, or reports the error.
             Ok(Some(outcome).filter(|outcome| outcome.ended != Ended::Silent))
         }
         // It has ended meanwhile, without its order.
@@ -126,11 +127,11 @@ async fn to_the_end(
     let mut reports = Vec::new();
     let in_time = {
         let end = async {
-            // The socket ends when launcher and init have; what counts is that the child has,
-            // for then nothing is left of the tree.
+            // The socket ends when launcher and init have ended. The end of the child is what
+            // matters, because then no process of the tree is left.
             let mut limited = (&mut control).take(MAX_REPORT_BYTES);
-            // An init that is none may end without having read its order, which is an error here;
-            // what it did say decides, as always.
+            // A program that is no init may end without reading its order, which is an error here;
+            // its output decides, as always.
             let _ = limited.read_to_end(&mut reports).await;
             child.wait().await
         };
@@ -161,7 +162,7 @@ async fn to_the_end(
     })
 }
 
-/// What the answers mean. The command's own end counts even if the time ran out meanwhile.
+/// Interprets the reports. The command's own exit counts even if the time ran out meanwhile.
 pub(crate) fn judge(reports: &[u8], in_time: bool) -> Ended {
     let mut started = false;
     for line in reports.split(|byte| *byte == b'\n') {
@@ -178,7 +179,7 @@ pub(crate) fn judge(reports: &[u8], in_time: bool) -> Ended {
     }
     match (in_time, started) {
         (false, _) => Ended::Exit(Exit::TimedOut),
-        // The init was killed (by the kernel for want of memory, or by a person), and the
+        // The init was killed (by the kernel because memory ran out, or by a person), and the
         // command with it.
         (true, true) => Ended::Exit(Exit::Signal(libc::SIGKILL)),
         (true, false) => Ended::Silent,
@@ -195,7 +196,7 @@ struct Ordered {
 
 /// An init that has the ground and no order yet.
 ///
-/// Dropped, it ends: its socket closes.
+/// Dropping it ends the init, because its socket closes.
 #[derive(Debug)]
 pub(crate) struct Init {
     child: Child,
@@ -206,11 +207,11 @@ pub(crate) struct Init {
 }
 
 impl Init {
-    /// Starts one. It builds what the ground allows and then waits.
+    /// Starts an init. It builds what the ground allows and then waits.
     ///
     /// # Errors
     ///
-    /// When the program cannot be started. What a machine refuses it is told with the order.
+    /// Fails if the program cannot be started. An error of the set-up is reported after the order.
     pub(crate) fn start(
         program: &Path,
         run_as: Option<RunAs>,
@@ -226,18 +227,18 @@ impl Init {
         Ok(Self { child, control, stdout, stderr, group })
     }
 
-    /// Whether it waits, or is on the way there: it has neither ended nor complained.
+    /// Whether the init waits, or will soon: it has neither ended nor reported an error.
     pub(crate) fn waits(&self) -> bool {
         let mut asked = [PollFd::new(&self.control, PollFlags::IN)];
         matches!(poll(&mut asked, Some(&Timespec::default())), Ok(0))
     }
 
-    /// Sets the bounds of its group, which was made without.
+    /// Sets the limits of its group, which was made without.
     pub(crate) fn bound(&self, limits: &SandboxLimits) -> io::Result<()> {
         self.group.as_ref().map_or(Ok(()), |group| group.bound(limits))
     }
 
-    /// Also tells whether the order could be given.
+    /// Also returns whether the order could be sent.
     fn order(self, launch: &Launch<'_>) -> io::Result<(Ordered, bool)> {
         let Self { child, control, stdout, stderr, group } = self;
         let order = sealed(&serde_json::to_vec(launch.spec)?)?;
@@ -259,7 +260,7 @@ impl Init {
     }
 }
 
-/// Starts the init's program and gives it the ground.
+/// Starts the init's program and sends it the ground.
 pub(crate) fn spawn(
     program: &Path,
     run_as: Option<RunAs>,
@@ -287,11 +288,11 @@ pub(crate) fn spawn(
     if let Some(RunAs { uid, gid }) = run_as {
         command.uid(uid).gid(gid);
     }
-    // `command` holds the other ends; dropped here, only the init has them.
+    // `command` holds the other ends; after its drop only the init has them.
     Ok((command.spawn()?, ours))
 }
 
-/// A file in memory that nobody can change any more, positioned at its beginning.
+/// Makes a file in memory that nobody can change any more, positioned at its beginning.
 ///
 /// As the command's standard input it needs no writer that could block or be forgotten.
 pub(crate) fn sealed(content: &[u8]) -> io::Result<OwnedFd> {
@@ -325,7 +326,7 @@ struct Stream {
     open: bool,
 }
 
-/// There is no value of it: what returns it never returns.
+/// A type without values: a function that returns it never returns.
 enum Never {}
 
 impl Stream {
@@ -339,7 +340,7 @@ impl Stream {
         })
     }
 
-    /// Reads for as long as it is polled. Cancel safe: what was read is in the capture.
+    /// Reads while it is polled. Cancel safe: the read bytes are in the capture.
     async fn pump(&mut self) -> Never {
         while self.open {
             if self.pipe.readable().await.is_err() {
@@ -356,7 +357,7 @@ impl Stream {
         std::future::pending().await
     }
 
-    /// The first `count` bytes of the buffer have been read.
+    /// Records that the first `count` bytes of the buffer were read.
     fn take(&mut self, count: usize) {
         let piece = &self.buffer[..count];
         self.capture.push(piece);
@@ -365,10 +366,10 @@ impl Stream {
         }
     }
 
-    /// Takes what the pipe still holds. Its end is not awaited: a process outside that was
-    /// handed the writing end could hold it open for ever.
+    /// Reads what the pipe still holds, without waiting for its end: a process outside that got the
+    /// writing end could hold it open forever.
     ///
-    /// The descriptor is read directly: the runtime may not have seen yet that it is readable.
+    /// The descriptor is read directly, because the runtime may not know yet that it is readable.
     fn finish(mut self) -> Captured {
         let mut rest = 0;
         while self.open && rest < MAX_REST_BYTES {
@@ -379,7 +380,7 @@ impl Stream {
                     rest += count;
                 }
                 Err(rustix::io::Errno::INTR) => {}
-                // Empty, or broken: nothing more comes either way.
+                // The pipe is empty or broken; in both cases nothing more comes.
                 Err(_) => self.open = false,
             }
         }

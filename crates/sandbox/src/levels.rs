@@ -1,4 +1,5 @@
-//! What this machine can give, and why not more: for people, before an agent finds out.
+//! Reports which levels this machine supports, and why others are missing, before an agent needs
+//! one.
 //!
 //! [`Sandboxes::levels`](crate::Sandboxes::levels) asks each driver; [`report`] and [`text`] are
 //! pure.
@@ -10,28 +11,28 @@ use overmind_core::attest::Attested;
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
 use serde::Serialize;
 
-/// One level, given or not.
+/// One level, available or not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LevelReport {
     pub level: SandboxLevel,
-    /// Commands run at this level here and now.
+    /// Whether commands run at this level on this machine now.
     pub given: bool,
     pub why_not: Option<WhyNot>,
-    /// What was measured; none for a driver that is not.
+    /// The measurement; `None` for a driver that is not measured.
     pub attested: Option<Arc<Attested>>,
 }
 
-/// Why a level is not given, and what to do.
+/// Why a level is not available, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WhyNot {
-    /// For programs.
+    /// The reason, for programs.
     pub reason: String,
     pub message: String,
-    /// May be empty, when nobody knows.
+    /// The remedy, which may be empty if none is known.
     pub remedy: String,
 }
 
-/// What a driver's answer says about its level.
+/// Converts a driver's answer to a report about its level.
 pub fn report(
     level: SandboxLevel,
     answer: Result<Option<Arc<Attested>>, SandboxError>,
@@ -56,14 +57,14 @@ pub fn report(
     }
 }
 
-/// The strongest level that is given.
+/// The strongest available level.
 pub fn strongest(reports: &[LevelReport]) -> SandboxLevel {
     let given = reports.iter().filter(|report| report.given).map(|report| report.level);
     given.max().unwrap_or(SandboxLevel::None)
 }
 
-/// The reports for a terminal: a line for each level, and below it what is not bounded, or what
-/// to do.
+/// The reports for a terminal: a line for each level, and below it the resources that are not
+/// limited, or the remedy.
 pub fn text(reports: &[LevelReport]) -> String {
     let mut out = String::new();
     for report in reports {

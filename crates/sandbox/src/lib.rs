@@ -1,21 +1,21 @@
-//! Drivers for the port [`overmind_core::sandbox::Sandbox`]: run one command, apart from the
-//! host.
+//! Drivers for the port [`overmind_core::sandbox::Sandbox`], which run one command isolated from
+//! the host.
 //!
-//! Four levels, each a driver: [`Namespace`] (the default), [`Docker`], [`Microvm`] and
-//! [`Unconfined`] (`none`). [`Sandboxes`] holds one of each and is what the composition root makes. No driver
-//! ever answers with a weaker level than its own: what a machine cannot give is an error that
-//! says why and what to do.
+//! There are four levels, each a driver: [`Namespace`] (the default), [`Docker`], [`Microvm`] and
+//! [`Unconfined`] (`none`). [`Sandboxes`] holds one of each; the composition root makes it. No
+//! driver ever uses a weaker level than its own: if a machine does not support it, the error
+//! contains the reason and the remedy.
 //!
-//! The binary that makes one of these must call [`init::main_if_requested`] first thing in its
-//! `main`: all of them start the binary again.
+//! A binary that makes one of these must first call [`init::main_if_requested`] in its `main`,
+//! because all of them start the binary again.
 //!
-//! [`PipedLauncher`] starts what lives longer than one command and is talked to meanwhile (MCP
-//! servers), by the same init, at the levels `namespace` and `none`.
+//! [`PipedLauncher`] starts processes that live longer than one command and talk through pipes (MCP
+//! servers), with the same init, at the levels `namespace` and `none`.
 //!
-//! [`Enclosures`] answers what to start in place of a command that lives, in a terminal or behind
-//! pipes that are somebody else's: the same sandbox again, at the level `namespace`.
+//! [`Enclosures`] tells what to start instead of a long-running command whose terminal or pipes
+//! belong to another process: the same sandbox, at the level `namespace`.
 //!
-//! This crate does not decide who may use which level; that is policy, and lives above.
+//! This crate does not decide who may use which level; policy above it does.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ pub struct Sandboxes {
 }
 
 impl Sandboxes {
-    /// Makes all four. Nothing is started or connected yet.
+    /// Makes all four drivers, without starting or connecting anything yet.
     pub fn new(options: Options, docker: docker::Options, microvm: microvm::Options) -> Self {
         Self {
             namespace: Arc::new(Namespace::new(options.clone())),
@@ -87,11 +87,11 @@ impl Sandboxes {
         }
     }
 
-    /// The driver of a level by its name in configuration.
+    /// The driver of a level by its name in the configuration.
     ///
     /// # Errors
     ///
-    /// [`SandboxError::BadConfig`] with the code `unsupported_backend` for any other name.
+    /// [`SandboxError::BadConfig`] with the code `unsupported_backend` for an unknown name.
     pub fn by_name(&self, name: &str) -> Result<Arc<dyn Sandbox>, SandboxError> {
         let level = SandboxLevel::parse(name).ok_or_else(|| SandboxError::BadConfig {
             code: "unsupported_backend".to_owned(),
@@ -103,7 +103,8 @@ impl Sandboxes {
         Ok(self.get(level))
     }
 
-    /// What this machine can give, the strongest first. Runs the probes that were not run yet.
+    /// The levels that this machine supports, the strongest first. Runs probes that have not run
+    /// yet.
     pub async fn levels(&self) -> Vec<levels::LevelReport> {
         let mut reports = Vec::new();
         for level in [
@@ -114,7 +115,7 @@ impl Sandboxes {
         ] {
             let driver = self.get(level);
             let answer = match driver.attest().await {
-                // Not measured: then at least whether it could run.
+                // It is not measured, so at least check whether it could run.
                 Ok(None) => driver.check().await.map(|()| None),
                 answer => answer,
             };

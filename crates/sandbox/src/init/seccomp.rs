@@ -1,16 +1,16 @@
 //! The system call filter of the `namespace` sandbox.
 //!
-//! Two filters, both installed, the stricter answer wins:
+//! There are two filters, and the stricter answer applies:
 //!
-//! 1. an **allow-list**. What is not on it answers `ENOSYS`, as an older kernel would, so that
-//!    programs fall back (`clone3` to `clone`, `openat2` to `openat`); a call that a future
-//!    kernel adds is refused until someone has read what it does;
-//! 2. **refusals by name or argument**, which answer `EPERM`: what a person expects when the
-//!    thing is forbidden and not merely missing. Where both filters refuse, the kernel takes
-//!    the answer of the one installed last, which is this one.
+//! 1. an **allow-list**. Every other call returns `ENOSYS`, as on an older kernel, so that programs
+//!    use an alternative (`clone` for `clone3`, `openat` for `openat2`). A call that a future
+//!    kernel adds is refused until somebody has checked what it does;
+//! 2. **refusals by name or argument**, which return `EPERM`: the error that a person expects if
+//!    something is forbidden instead of missing. If both filters refuse, the kernel uses the answer
+//!    of the filter that was installed last, which is this one.
 //!
-//! Programs of another calling convention (32-bit on a 64-bit machine) are killed by the kernel
-//! with SIGSYS: their call numbers mean other things.
+//! The kernel kills programs with another calling convention (32-bit on a 64-bit machine) with
+//! SIGSYS, because their call numbers have other meanings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,9 +30,9 @@ pub(crate) fn programs(network: Network) -> Result<[BpfProgram; 2], BackendError
     Ok([allow_list(), refusals(network)?.try_into()?])
 }
 
-/// Written here and not compiled like the other: numbers in a row become two comparisons, so it is
-/// less than a third as long. The kernel checks and translates it for each command, which took it
-/// two thirds of a millisecond.
+/// The filter is written by hand, not compiled like the other one: consecutive numbers become two
+/// comparisons, so it is less than a third as long. The kernel checks and translates it for each
+/// command, which took two thirds of a millisecond.
 fn allow_list() -> BpfProgram {
     let numbers: BTreeSet<u32> = ALLOWED
         .iter()
@@ -55,7 +55,7 @@ fn allow_list() -> BpfProgram {
         kill,
         step(LOAD, OFFSET_OF_NUMBER, 0, 0),
     ];
-    // Ascending: what is not above a range and not in it is in none.
+    // The ranges are ascending, so a number between two ranges is in none.
     for (first, last) in ranges {
         program.push(step(IF_ABOVE, last, 3, 0));
         program.push(step(IF_AT_LEAST, first, 0, 1));
@@ -65,7 +65,7 @@ fn allow_list() -> BpfProgram {
     program
 }
 
-/// One instruction: `then` and `otherwise` are how many follow that are skipped.
+/// One instruction; `then` and `otherwise` are the numbers of following instructions to skip.
 fn step(code: u16, k: u32, then: u8, otherwise: u8) -> sock_filter {
     sock_filter { code, jt: then, jf: otherwise, k }
 }
@@ -75,7 +75,7 @@ const IF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
 const IF_ABOVE: u16 = 0x25; // BPF_JMP | BPF_JGT | BPF_K
 const IF_AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
 const RETURN: u16 = 0x06; // BPF_RET | BPF_K
-/// In `struct seccomp_data`.
+/// The offset in `struct seccomp_data`.
 const OFFSET_OF_NUMBER: u32 = 0;
 const OFFSET_OF_ARCH: u32 = 4;
 #[cfg(target_arch = "x86_64")]
@@ -90,7 +90,7 @@ fn refusals(network: Network) -> Result<SeccompFilter, BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         REFUSED.iter().map(|number| (*number, vec![])).collect();
 
-    // A new namespace gives every capability inside it back, and with that most of the kernel.
+    // A new namespace gives back every capability inside of it, and with that most of the kernel.
     let namespaces = [
         libc::CLONE_NEWUSER,
         libc::CLONE_NEWNS,
@@ -109,8 +109,8 @@ fn refusals(network: Network) -> Result<SeccompFilter, BackendError> {
             let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
             vec![none_of(0, families.map(i32::unsigned_abs))?]
         }
-        // Where there is a network programs ask for its addresses: by netlink, of the one protocol
-        // for that. To change anything there takes a capability that nobody has inside.
+        // With a network, programs ask for its addresses through one protocol of netlink. A change
+        // there needs a capability that no process inside has.
         Network::Host | Network::Mesh => {
             let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
             let other_protocols = rule(&[
@@ -122,17 +122,17 @@ fn refusals(network: Network) -> Result<SeccompFilter, BackendError> {
     };
     rules.insert(libc::SYS_socket, sockets);
 
-    // The execution domains that set no more than address layout; 0xffff_ffff only asks.
+    // The execution domains that only change the address layout; 0xffff_ffff only queries.
     let domains = [0, 0x8, 0x2_0000, 0x2_0008, 0x4_0000, 0xffff_ffff];
     rules.insert(libc::SYS_personality, vec![none_of(0, domains)?]);
 
-    // Pushing input into a terminal is a way out of a sandbox that shares one.
+    // Pushing input into a terminal is an escape from a sandbox that shares one.
     let pushes: Result<Vec<_>, _> =
         [TIOCSTI, TIOCLINUX].into_iter().map(|command| rule(&[is(1, command)?])).collect();
     rules.insert(libc::SYS_ioctl, pushes?);
 
-    // The command's files belong to the caller outside. A set-user-id program left in the
-    // workspace would therefore be the caller's, for anyone on the host to start.
+    // The command's files belong to the caller outside. A set-user-id program in the workspace
+    // would therefore be the caller's, and any user of the host could start it.
     for (number, mode_argument) in mode_calls() {
         rules.insert(number, set_id_rules(&[], mode_argument)?);
     }
@@ -147,10 +147,10 @@ fn refusals(network: Network) -> Result<SeccompFilter, BackendError> {
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541c;
 const O_CREAT: u32 = libc::O_CREAT.unsigned_abs();
-/// The bit of its own, without `O_DIRECTORY` that the C library's constant adds.
+/// The flag's own bit, without `O_DIRECTORY`, which the C library's constant includes.
 const O_TMPFILE: u32 = (libc::O_TMPFILE & !libc::O_DIRECTORY).unsigned_abs();
 
-/// Calls that set a mode, and the index of the argument.
+/// Calls that set a mode, with the index of that argument.
 fn mode_calls() -> Vec<(i64, u8)> {
     let mut calls = vec![
         (libc::SYS_fchmod, 1),
@@ -163,7 +163,7 @@ fn mode_calls() -> Vec<(i64, u8)> {
     calls
 }
 
-/// Calls that open, and the index of their flags; the mode follows.
+/// Calls that open files, with the index of their flags; the mode follows.
 fn open_calls() -> Vec<(i64, u8)> {
     let mut calls = vec![(libc::SYS_openat, 2)];
     #[cfg(target_arch = "x86_64")]
@@ -171,7 +171,7 @@ fn open_calls() -> Vec<(i64, u8)> {
     calls
 }
 
-/// One rule for set-user-id, one for set-group-id.
+/// Makes one rule for set-user-id and one for set-group-id.
 fn set_id_rules(
     also: &[SeccompCondition],
     mode_argument: u8,
@@ -220,7 +220,8 @@ macro_rules! calls {
     ($($name:ident)*) => { &[$(libc::$name),*] };
 }
 
-/// Refused by name. Most are not on the allow-list either; here they get the clearer answer.
+/// Calls that are refused by name. Most are not on the allow-list either; here they get the clearer
+/// error.
 const REFUSED: &[i64] = calls![
     // the mount family, and other roots
     SYS_mount SYS_umount2 SYS_pivot_root SYS_chroot SYS_open_tree SYS_move_mount SYS_fsopen
@@ -241,7 +242,7 @@ const REFUSED: &[i64] = calls![
     SYS_clock_settime SYS_clock_adjtime SYS_adjtimex SYS_sethostname SYS_setdomainname
 ];
 
-/// What shells, compilers, interpreters and version control use, on every architecture.
+/// Calls of shells, compilers, interpreters and version control, on every architecture.
 const ALLOWED: &[i64] = calls![
     // files
     SYS_read SYS_write SYS_readv SYS_writev SYS_pread64 SYS_pwrite64 SYS_preadv SYS_pwritev
@@ -296,7 +297,7 @@ const ALLOWED: &[i64] = calls![
     SYS_mq_timedreceive SYS_mq_notify SYS_mq_getsetattr
 ];
 
-/// The older forms that only x86-64 has.
+/// Older calls that only x86-64 has.
 #[cfg(target_arch = "x86_64")]
 const ALLOWED_HERE: &[i64] = calls![
     SYS_open SYS_creat SYS_stat SYS_lstat SYS_access SYS_pipe SYS_dup2 SYS_poll SYS_select

@@ -1,5 +1,5 @@
-//! What the daemon tells the init, and what the init answers. Both ends are the same build of
-//! the same program, so this format has no version and is never stored.
+//! The messages between daemon and init. Both ends are the same build of the same program, so this
+//! format has no version and is never stored.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::init::outward::Reach;
 use crate::repository::Fixed;
 
-/// What is the same for every command of a driver, and comes first: with it the sandbox is built
-/// as far as possible while there is no command yet. It names nothing of any session.
+/// The first message, which is the same for every command of a driver. With it the sandbox is built
+/// as far as possible while there is no command yet. It contains nothing of any session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ground {
     pub(crate) kind: Kind,
@@ -32,11 +32,10 @@ impl Ground {
     }
 }
 
-/// The order: everything else that the init needs; it reads no environment and no file of its
-/// own.
+/// The order: everything else that the init needs; it reads no environment and no files of its own.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Spec {
-    /// That of the [`Ground`].
+    /// The kind, equal to that of the [`Ground`].
     pub(crate) kind: Kind,
     pub(crate) argv: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
@@ -44,24 +43,24 @@ pub(crate) struct Spec {
     pub(crate) workspace: PathBuf,
     pub(crate) writable: Option<PathBuf>,
     pub(crate) cwd: PathBuf,
-    /// A directory of the host that is the home of a command that lives; without one its home is
-    /// in memory.
+    /// A directory of the host for the home of a long-running command; without it the home is in
+    /// memory.
     #[serde(default)]
     pub(crate) private_home: Option<PathBuf>,
-    /// What `/workspace` leads to where the workspace lies at the host's path.
+    /// The target of the link `/workspace` if the workspace is at the host's path.
     #[serde(default)]
     pub(crate) also_at: Option<PathBuf>,
-    /// Where something empty lies over what is the server's own, relative to the root inside; see
-    /// [`crate::hidden`].
+    /// The paths at which something empty covers the server's own files, relative to the root
+    /// inside; see [`crate::hidden`].
     #[serde(default)]
     pub(crate) masks: Vec<PathBuf>,
-    /// Where a note lies over a secret of the repository, relative to the root inside.
+    /// The paths at which a note covers a secret of the repository, relative to the root inside.
     #[serde(default)]
     pub(crate) secrets: Vec<PathBuf>,
-    /// What of a person's repository lies over itself.
+    /// The parts of a user's repository that are mounted over themselves.
     #[serde(default)]
     pub(crate) fixed: Fixed,
-    /// The standard streams are a terminal, to be the command's own.
+    /// Whether the standard streams are a terminal that becomes the command's own.
     #[serde(default)]
     pub(crate) terminal: bool,
     pub(crate) limits: Limits,
@@ -79,39 +78,40 @@ pub(crate) enum Kind {
         read_only: Vec<PathBuf>,
         devices: Vec<PathBuf>,
         program: Program,
-        /// For a command that lives.
+        /// The additions for a long-running command.
         living: Option<Living>,
     },
     /// No isolation; see [`super::unconfined`].
     Unconfined,
 }
 
-/// What a command that lives, or that is called in a room, has beyond others; see [`super::enclosed`].
-/// Its workspace lies at the same path as on the host, and of one that lives it is all writable.
+/// The additions for a long-running command, or for a tool call in an environment; see
+/// [`super::enclosed`]. The workspace is at the host's path; for a long-running command all of it
+/// is writable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Living {
     pub(crate) network: Network,
     /// Files and directories of the host, at the same path.
     pub(crate) writable: Vec<PathBuf>,
-    /// What of the read-only ones a repository named: see [`super::root`].
+    /// The read-only paths that a repository named: see [`super::root`].
     pub(crate) borrowed: Vec<PathBuf>,
-    /// Where those of the others lead that have a link on the way, without one: see [`crate::way`].
+    /// The targets, without links, of other paths that lead through a link: see [`crate::way`].
     pub(crate) leads: Box<[(PathBuf, PathBuf)]>,
-    /// Sockets of the host, at the same path; those that are not there are left out. With the
-    /// host's network only.
+    /// Sockets of the host, at the same path; missing ones are skipped. Used only with the host's
+    /// network.
     pub(crate) sockets: Vec<PathBuf>,
-    /// The server's socket that the door of the mesh leads to; see [`super::door`]. `None`: there is
-    /// no door, and only what follows and what is let in.
+    /// The server's socket, to which the mesh proxy leads; see [`super::door`]. With `None` the
+    /// sandbox cannot reach the server and has only forwarded ports.
     pub(crate) door: Option<PathBuf>,
-    /// What else is let out, with the mesh for a network; see [`super::outward`].
+    /// Outgoing ports, if the network is the mesh; see [`super::outward`].
     pub(crate) reaches: Vec<Reach>,
-    /// It is called and lives no longer than its call: see [`crate::called`]. Then its order says what
-    /// of the workspace is writable, and its bounds are those of any call.
+    /// Whether it is a tool call, which ends with its call: see [`crate::called`]. Then its order
+    /// names the writable part of the workspace, and it has the limits of any call.
     pub(crate) called: bool,
 }
 
 impl Living {
-    /// Where what is shown at this path lies on the host.
+    /// The path on the host that is shown at this path.
     pub(crate) fn on_the_host<'a>(&'a self, path: &'a Path) -> &'a Path {
         let found = self.leads.iter().find(|(named, _)| named == path);
         found.map_or(path, |(_, real)| real)
@@ -126,24 +126,25 @@ impl Kind {
         }
     }
 
-    /// Whether something is carried between its network and the host's: with the mesh for a network.
+    /// Whether connections are forwarded between its network and the host's, as with the mesh
+    /// network.
     pub(crate) fn has_way(&self) -> bool {
         self.network() == Network::Mesh
     }
 
-    /// With the mesh for a network, if it is to reach the server.
+    /// The server's socket, if the network is the mesh and the sandbox may reach the server.
     pub(crate) fn door(&self) -> Option<&Path> {
         let living = self.living().filter(|living| living.network == Network::Mesh)?;
         living.door.as_deref()
     }
 
-    /// What is let out beside it.
+    /// The outgoing ports.
     pub(crate) fn reaches(&self) -> &[Reach] {
         let living = self.living().filter(|living| living.network == Network::Mesh);
         living.map(|living| living.reaches.as_slice()).unwrap_or_default()
     }
 
-    /// The same, with its door elsewhere, if it has one, and each port that is let out.
+    /// The same, with another target for the proxy, if there is one, and for each outgoing port.
     #[must_use]
     pub(crate) fn leading_to(mut self, socket: &Path, ports: &[u16]) -> Self {
         if let Self::Namespace { living: Some(living), .. } = &mut self {
@@ -160,12 +161,12 @@ impl Kind {
     }
 }
 
-/// What is started at the end.
+/// The program that is started at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Program {
-    /// `argv[0]`, looked for inside.
+    /// `argv[0]`, searched inside.
     Command,
-    /// The init's own program, which need not be visible inside: the probe.
+    /// The probe: the init's own program, which need not be visible inside.
     Probe,
 }
 
@@ -181,11 +182,11 @@ pub(crate) struct Limits {
 /// One line on the control socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Report {
-    /// The command's program runs. Nothing that follows may be an error of set-up.
+    /// The command's program runs. A later error is not an error of the set-up.
     Started,
     Exited(i32),
     Signaled(i32),
-    /// The request asks for something that is not there or not allowed.
+    /// The request needs something that is missing or not allowed.
     BadConfig(String),
     /// The machine refused one step of the set-up.
     Refused {
@@ -195,7 +196,7 @@ pub(crate) enum Report {
     },
 }
 
-/// The steps of the set-up that a machine can refuse for reasons a person can mend.
+/// The steps of the set-up that a machine can refuse for reasons that a person can fix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Step {
     Handshake,
@@ -247,9 +248,9 @@ impl Stop {
     }
 }
 
-/// Names the step that an operating system error belongs to.
+/// Names the step of the set-up in an operating system error.
 pub(crate) trait Doing<T> {
-    /// `detail` says on what; it may be empty.
+    /// `detail` names the object of the step; it may be empty.
     fn doing(self, step: Step, detail: impl fmt::Display) -> Result<T, Stop>;
 }
 

@@ -1,11 +1,10 @@
-//! `none`: no isolation, but the whole tree still ends with the command, the timeout, the
+//! `none`: no isolation, but the whole process tree still ends with the command, the timeout, the
 //! dropped future or the daemon.
 //!
 //! The init is the tree's *subreaper*: a process whose parent ends becomes a child of the init,
-//! however often it forked and whatever session it made. So killing children until there are
-//! none left reaches all of them. What it cannot reach: processes that run as another user (a
-//! set-user-id program), and everything once the command has killed the init itself, which
-//! nothing forbids it.
+//! however often it forked and whatever its session is. So killing children until none is left
+//! reaches all of them. It cannot reach processes that run as another user (a set-user-id program),
+//! and no process at all after the command has killed the init, which nothing forbids.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,13 +20,13 @@ use crate::init::watch::{Happened, as_report, watch};
 use crate::sys;
 
 pub(crate) fn run(spec: &Spec, stdin: OwnedFd) -> Result<(), Stop> {
-    // A session of its own, so that a signal to the daemon's terminal does not end the sandbox.
+    // A separate session, so that a signal to the daemon's terminal does not end the sandbox.
     rustix::process::setsid().doing(Step::Start, "setsid")?;
     rustix::process::set_child_subreaper(Some(getpid())).doing(Step::Start, "subreaper")?;
 
     let workspace = open_directory(&spec.workspace)?;
     if let Some(writable) = &spec.writable {
-        // Nothing is mounted here, but the same request must be refused at every level.
+        // Nothing is mounted here, but every level must refuse the same requests.
         open_writable(&workspace, writable)?;
     }
     let cwd = open_working_directory(&workspace, &spec.cwd)?;
@@ -44,10 +43,10 @@ pub(crate) fn run(spec: &Spec, stdin: OwnedFd) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Kills until nothing is left to wait for, or nothing that may be killed.
+/// Kills children until none is left, or none that may be killed.
 fn kill_children() {
     loop {
-        // Most commands leave nothing behind, and looking through /proc takes milliseconds.
+        // Most commands leave nothing behind, and a search through /proc takes milliseconds.
         if matches!(wait(WaitOptions::NOHANG), Err(Errno::CHILD)) {
             return;
         }
@@ -55,11 +54,11 @@ fn kill_children() {
         let killed =
             children.iter().filter(|child| kill_process(**child, Signal::KILL).is_ok()).count();
         if killed == 0 && !children.is_empty() {
-            // All that is left belongs to other users; waiting for it could last forever.
+            // All remaining processes belong to other users; waiting for them could take forever.
             return;
         }
-        // What was killed ends soon, so this may block. An empty list may only mean that an
-        // orphan was on its way here while it was read; then the next round sees it.
+        // Killed processes end soon, so this may block. An empty list may mean that an orphan was
+        // being moved here while the list was read; then the next round finds it.
         let mut options = if killed == 0 { WaitOptions::NOHANG } else { WaitOptions::empty() };
         loop {
             match wait(options) {
@@ -72,14 +71,14 @@ fn kill_children() {
     }
 }
 
-/// The processes whose parent is this one.
+/// The child processes of this process.
 fn children() -> io::Result<Vec<Pid>> {
     let own = getpid().as_raw_pid();
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
         let name = entry?.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-        // Processes end while this runs; those have no stat any more.
+        // Processes that end during the loop have no stat any more.
         let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
         if parent_in(&stat) == Some(own) {
             found.extend(Pid::from_raw(pid));
@@ -88,8 +87,8 @@ fn children() -> io::Result<Vec<Pid>> {
     Ok(found)
 }
 
-/// The fourth field of `stat`. The second is the program's name in parentheses, which may
-/// itself contain spaces and parentheses; the last one closes it.
+/// Reads the fourth field of `stat`. The second is the program's name in parentheses, which may
+/// itself contain spaces and parentheses; the last parenthesis closes it.
 fn parent_in(stat: &str) -> Option<i32> {
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(1)?.parse().ok()

@@ -1,4 +1,4 @@
-//! Waiting for the command and for the daemon at once.
+//! Waits for the command and for the daemon at once.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,25 +9,26 @@ use rustix::process::{Pid, WaitOptions, WaitStatus, wait};
 
 use crate::init::spec::Report;
 
-/// What happened first.
+/// The event that came first.
 pub(crate) enum Happened {
-    /// The command ended so.
+    /// The command ended with this status.
     Ended(WaitStatus),
     /// The daemon's end of the control socket closed.
     DaemonGone,
 }
 
-/// Waits until `command` ends or the daemon goes away, and reaps every orphan on the way: they
-/// would count as processes until the end.
+/// Waits until `command` or the daemon ends, and reaps every orphan meanwhile, because orphans
+/// would otherwise count as processes until the end.
 ///
-/// `signals` comes from [`crate::sys::child_signals`], taken before the command was started.
+/// `signals` comes from [`crate::sys::child_signals`] and must be made before the command is
+/// started.
 pub(crate) fn watch(command: Pid, signals: &OwnedFd) -> io::Result<Happened> {
     let control = io::stdin();
     loop {
         if let Some(status) = reap(command)? {
             return Ok(Happened::Ended(status));
         }
-        // Nothing is asked of the control socket: POLLHUP and POLLERR come unasked.
+        // No events of the control socket are requested: POLLHUP and POLLERR are always reported.
         let mut waiting = [
             PollFd::new(signals, PollFlags::IN),
             PollFd::from_borrowed_fd(control.as_fd(), PollFlags::empty()),
@@ -40,14 +41,14 @@ pub(crate) fn watch(command: Pid, signals: &OwnedFd) -> io::Result<Happened> {
             return Ok(Happened::DaemonGone);
         }
         if !waiting[0].revents().is_empty() {
-            // The content says less than `wait` does; it is read only to be quiet again.
+            // The content is less useful than `wait`; it is read only to clear the descriptor.
             let mut content = [0u8; 128];
             while rustix::io::read(signals, &mut content).is_ok() {}
         }
     }
 }
 
-/// Reaps all that has ended; answers when `command` is among it.
+/// Reaps all ended children; returns the status of `command` if it is one of them.
 pub(super) fn reap(command: Pid) -> io::Result<Option<WaitStatus>> {
     loop {
         match wait(WaitOptions::NOHANG) {
@@ -59,7 +60,7 @@ pub(super) fn reap(command: Pid) -> io::Result<Option<WaitStatus>> {
     }
 }
 
-/// The status as an answer to the daemon.
+/// Converts the status to a report to the daemon.
 pub(crate) fn as_report(status: WaitStatus) -> Report {
     match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => Report::Exited(code),

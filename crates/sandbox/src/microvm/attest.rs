@@ -1,8 +1,9 @@
-//! The probe in a machine.
+//! Measures a virtual machine with the probe.
 //!
-//! Two measurements make the record: the sandbox around the emulator keeps the promises of the
-//! level `namespace` on the host, and a machine is started in which the probe runs as a command
-//! would. The machine's first process adds what the emulator gave to it ([`super::given`]).
+//! The record combines two measurements: the sandbox around the emulator must meet the guarantees
+//! of the level `namespace` on the host, and a machine is started in which the probe runs as a
+//! command would. The machine's first process adds the devices that the emulator gave to it
+//! ([`super::given`]).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,13 +17,13 @@ use crate::microvm::machine::Machine;
 use crate::microvm::{Execution, Microvm, Prepared, Ran, failed, not_booted};
 use crate::namespace::WRITABLE;
 
-/// What is wrong with a machine that a test makes.
+/// A defect of a machine, made by a test.
 #[cfg(feature = "mutations")]
 #[derive(Clone, Debug)]
 pub enum Mutation {
     /// The emulator gets a network card, a disk and one more directory of the host.
     MoreDevices,
-    /// The shared root can be written.
+    /// The shared root is writable.
     WritableRoot,
     /// The sandbox in the guest lacks a layer.
     Inside(crate::Mutation),
@@ -31,7 +32,7 @@ pub enum Mutation {
 }
 
 impl Microvm {
-    /// A driver whose machines lack one layer, for the test that it is then refused.
+    /// A driver whose machines lack one layer, to test that it is refused.
     #[cfg(feature = "mutations")]
     pub fn broken(options: super::Options, outer: crate::Options, mutation: Mutation) -> Self {
         let mut driver = Self::new(options, outer.clone());
@@ -96,7 +97,7 @@ impl Microvm {
         inquiry.conclude(&result, Some(machine), config, bounds(execution))
     }
 
-    /// The emulator's command line, as the driver was made.
+    /// The emulator's command line, as configured in the driver.
     pub(super) fn emulator(
         &self,
         machine: &Machine<'_>,
@@ -149,7 +150,7 @@ impl Microvm {
     }
 }
 
-/// Which limits of a request are enforced, and by what.
+/// The limits of a request that are enforced, with the mechanism of each.
 fn bounds(execution: &Execution) -> Vec<Bound> {
     let by = |limit: &str, text: &str, remark: &str| Bound {
         limit: limit.to_owned(),

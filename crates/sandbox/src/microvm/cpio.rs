@@ -1,13 +1,13 @@
-//! An initial file system for a kernel: the `newc` form of cpio, uncompressed.
+//! Writes an initial file system for a kernel: the `newc` form of cpio, uncompressed.
 //!
-//! Uncompressed on purpose: the kernel would unpack it at each boot, on a processor that may be
-//! emulated. The same content gives the same bytes (no times, no owners, counted inodes).
+//! It is uncompressed because the kernel would decompress it at each boot, on a processor that may
+//! be emulated. The same content gives the same bytes (no times, no owners, counted inodes).
 
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 const FILE: u32 = 0o100_644;
 
-/// An archive under construction.
+/// An archive that is being built.
 #[derive(Debug, Default)]
 pub(crate) struct Cpio {
     bytes: Vec<u8>,
@@ -15,7 +15,7 @@ pub(crate) struct Cpio {
 }
 
 impl Cpio {
-    /// Paths have no leading slash; a directory comes before what is in it.
+    /// Adds a directory. Paths have no leading slash; a directory comes before its contents.
     pub(crate) fn directory(&mut self, path: &str) {
         self.entry(path, DIRECTORY, &[]);
     }
@@ -32,7 +32,8 @@ impl Cpio {
         self.entries += 1;
         let size = u32::try_from(content.len()).expect("a guest's files are some megabytes");
         let name = u32::try_from(path.len() + 1).expect("paths are short");
-        // Inode, mode, user, group, links, time, size, two devices of two numbers, name, sum.
+        // The fields are inode, mode, user, group, links, time, size, two devices of two numbers,
+        // name, sum.
         let fields = [self.entries, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, name, 0];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {
