@@ -1,8 +1,7 @@
-//! What the emulator gave this machine, found by its root before any sandbox is made in it.
+//! Finds what the emulator gave to this machine, as root and before any sandbox is made in it.
 //!
-//! The command is behind a sandbox, which hides most of this. Were there a network card, or a
-//! share that can be written, one hole in that sandbox would be a way out, so the machine itself
-//! must have none.
+//! The command is in a sandbox that hides most of this. With a network card or a writable share,
+//! one hole in that sandbox would be an escape, so the machine itself must have none.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,8 +10,8 @@ use rustix::mount::MountFlags;
 
 use crate::attest::MachineFacts;
 
-/// What every machine of [`super::machine`] has, by maker and model, and how often: the board's
-/// own bridges, disk controller and power management, two shared directories, the ports.
+/// The devices of every machine of [`super::machine`], by maker and model, with their number: the
+/// board's own bridges, disk controller and power management, two shared directories, the ports.
 const BOARD: &[(&str, u32)] = &[
     ("80861237", 1),
     ("80867000", 1),
@@ -22,7 +21,7 @@ const BOARD: &[(&str, u32)] = &[
     ("1af41003", 1),
 ];
 
-/// Looks at the machine. Root's own; what cannot be read is a finding.
+/// Examines the machine. Needs root; something that cannot be read is a finding.
 pub(crate) fn facts() -> MachineFacts {
     let mut found = MachineFacts::default();
     match std::fs::read_to_string("/proc/net/dev") {
@@ -47,7 +46,7 @@ pub(crate) fn facts() -> MachineFacts {
     found
 }
 
-/// The devices that a machine need not have, in the kernel's list.
+/// The devices in the kernel's list that are not expected.
 fn beyond_the_board(list: &str) -> Vec<String> {
     let mut left: BTreeMap<&str, u32> = BOARD.iter().copied().collect();
     let models = list.lines().filter_map(|line| line.split_whitespace().nth(1));
@@ -63,8 +62,8 @@ fn beyond_the_board(list: &str) -> Vec<String> {
         .collect()
 }
 
-/// Shares that can be written. The root is mounted read-only by the guest itself, which proves
-/// nothing about the emulator: so it is made writable here first, as whoever broke out would.
+/// The writable shares. The guest itself mounts the root read-only, which proves nothing about the
+/// emulator. So the root is made writable here first, as an attacker who escaped would do.
 fn writable() -> Vec<String> {
     let mut found = Vec::new();
     let name = format!(".overmind-probe-{}", std::process::id());
@@ -75,7 +74,7 @@ fn writable() -> Vec<String> {
                 found.push(format!("root share at {place}"));
             }
         }
-        // The sandbox makes its own root of it, read-only by its own means.
+        // The sandbox makes its own root from it, and makes that read-only itself.
         let _ = rustix::mount::mount_remount("/", flags | MountFlags::RDONLY, "");
     }
     if can_make(&Path::new("/workspace").join(&name)) {

@@ -1,14 +1,13 @@
-//! The daemon's own program as the guest's first process: takes one order, runs one command,
-//! answers, and switches the machine off.
+//! The daemon's own program as the guest's first process: it takes one order, runs one command,
+//! sends the answer, and switches the machine off.
 //!
-//! Inside the guest the command runs in the `namespace` sandbox, by the same code as on the
-//! host: same limits, same truncation, same signals. So a command that breaks out of it stands
-//! before the guest's kernel, and then before the emulator, which stands in a namespace sandbox
-//! of the host.
+//! Inside the guest the command runs in the `namespace` sandbox, with the same code as on the host:
+//! same limits, same truncation, same signals. A command that escapes from it still has the guest's
+//! kernel before it, and then the emulator, which is itself in a namespace sandbox of the host.
 //!
-//! The order and the command's standard input come through standard input, which is a port of
-//! the virtual machine; output, if somebody listens, and the answer go to standard output, which is
-//! another ([`super::port`]).
+//! Order and standard input of the command come through standard input, which is a port of the
+//! virtual machine. The answer and, if requested, live output go to standard output, which is
+//! another port ([`super::port`]).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -33,19 +32,19 @@ use crate::{RunAs, sys};
 /// The first argument that makes the program a guest's first process.
 pub(crate) const ARGUMENT: &str = "__microvm-guest";
 
-/// Where the workspace is, in the emulator's root as in the guest's.
+/// The path of the workspace, in the emulator's root and in the guest's.
 const WORKSPACE: &str = "/workspace";
 
-/// The user of files in the guest: what the emulator's own user is seen as.
+/// The owner of files in the guest, as which the emulator's own user appears.
 const USER: RunAs = RunAs { uid: 1000, gid: 1000 };
 
-/// Twice the places that a port's queue has.
+/// Twice the number of entries in a port's queue.
 const DRAIN: usize = 256;
 
-/// More than any order with its input; a longer one is not ours.
+/// More than any order with its input; a longer message is not ours.
 const MAX_PART_BYTES: u64 = 1 << 30;
 
-/// What the guest is to do. Both ends are the same build, so this has no version.
+/// The task of the guest. Both ends are the same build, so this has no version.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
     argv: Vec<String>,
@@ -55,22 +54,22 @@ pub(crate) struct Order {
     cwd: PathBuf,
     timeout: Duration,
     limits: Limits,
-    /// The time of day: a restored guest has that of its picture.
+    /// The current time, because a restored guest has the time of its snapshot.
     now: (i64, i64),
-    /// All guests of one picture would draw the same random numbers without it.
+    /// Without it, all guests of one snapshot would draw the same random numbers.
     seed: [u8; 32],
-    /// Somebody listens to the output.
+    /// Whether output is sent while the command runs.
     live: bool,
     what: What,
 }
 
-/// What an order is for.
+/// The content of an order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum What {
     Command,
-    /// The own program as the probe, and what the machine itself was given.
+    /// Runs this program as the probe, and reports the machine's devices.
     Probe {
-        /// The sandbox in here lacks a layer.
+        /// The layer that the sandbox in the guest lacks, in tests.
         #[cfg(feature = "mutations")]
         #[serde(default)]
         mutation: Option<crate::Mutation>,
@@ -88,7 +87,7 @@ struct Limits {
     output_bytes: usize,
 }
 
-/// What came of it.
+/// The result of an order.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
     Ended {
@@ -96,7 +95,7 @@ pub(crate) enum Answer {
         stdout: Stream,
         stderr: Stream,
     },
-    /// Of [`What::Probe`].
+    /// The result of [`What::Probe`].
     Probed {
         end: End,
         stdout: Stream,
@@ -148,8 +147,8 @@ impl From<End> for Exit {
     }
 }
 
-/// What the guest reads: a line that wakes it, the order's length and text, the input's length
-/// and bytes. `live`: output shall come while the command runs.
+/// The message to the guest: a line that wakes it, the order's length and text, the input's length
+/// and bytes. With `live`, output is sent while the command runs.
 pub(crate) fn message(request: &SandboxRequest, what: What, live: bool) -> io::Result<Vec<u8>> {
     let mut seed = [0; 32];
     rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
@@ -186,23 +185,24 @@ pub(crate) fn message(request: &SandboxRequest, what: What, live: bool) -> io::R
     Ok(message)
 }
 
-/// Never returns: the machine ends with it.
+/// Becomes the guest's process and never returns; the machine ends with it.
 pub(crate) fn become_guest() -> ! {
     let answer = serve().unwrap_or_else(|err| Answer::Failed(format!("in the guest: {err}")));
     say(Kind::Answer, &serde_json::to_vec(&answer).expect("an answer is plain data"));
-    // A write to a port returns before the host has it, and the machine's end would lose it. But
-    // a port's queue is short: when this many more have found room, the answer has left.
+    // A write to a port returns before the host has the data, and the machine's end would lose it.
+    // But a port's queue is short: once this many more writes have succeeded, the answer has been
+    // read.
     for _ in 0..DRAIN {
         say(Kind::Nothing, b"");
     }
-    // What the command wrote is at the host already; this is for what the kernel still holds.
+    // The command's output is at the host already; this flushes what the kernel still holds.
     rustix::fs::sync();
     let _ = rustix::system::reboot(rustix::system::RebootCommand::Restart);
     sys::exit_now(1)
 }
 
-/// One write, one place in the port's queue. Waits for room there, and so for a host that reads
-/// slower than the command writes.
+/// Makes one write, which takes one entry in the port's queue. It waits for a free entry, and so
+/// for a host that reads slower than the command writes.
 fn say(kind: Kind, bytes: &[u8]) {
     if let Ok(out) = io::stdout().as_fd().try_clone_to_owned() {
         let _ = File::from(out).write_all(&frame(kind, bytes));
@@ -252,7 +252,7 @@ fn serve() -> io::Result<Answer> {
         });
         return Ok(ended(runtime.block_on(driver.run_streaming(request, sink))));
     };
-    // Before anything is mounted over.
+    // This comes before anything is mounted on top.
     let machine = machine::facts();
     #[cfg(not(feature = "mutations"))]
     let driver = Namespace::new(options);

@@ -1,7 +1,8 @@
-//! The guest: a kernel of the distribution's and an initial file system made here.
+//! The guest's image: a kernel of the distribution and an initial file system that is made here.
 //!
-//! [`build`] takes a kernel package (given, or fetched with `apt-get download`), unpacks it
-//! without installing it, and puts into the cache directory, under a name made from the content:
+//! [`build`] takes a kernel package (given, or fetched with `apt-get download`), unpacks it without
+//! installing it, and writes these files to the cache directory, under a name made from the
+//! content:
 //!
 //! ```text
 //! <hash>/vmlinux       the kernel, unpacked: an emulated processor would need seconds for it
@@ -11,9 +12,9 @@
 //!                      [`super::prune`]
 //! ```
 //!
-//! There is no root file system in it: a guest sees the host's programs, read-only, as the
-//! `namespace` sandbox shows them, and the workspace. So the image is small, has nothing to
-//! update but the kernel, and every level offers the same tools.
+//! It contains no root file system: a guest sees the host's programs, read-only, as the `namespace`
+//! sandbox shows them, and the workspace. So the image is small, only its kernel needs updates, and
+//! every level offers the same tools.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -27,23 +28,23 @@ use serde::{Deserialize, Serialize};
 use crate::microvm::cpio::Cpio;
 use crate::microvm::prune;
 
-/// The kernel of the distribution that has the 9p file system (the smaller `cloud` one has not).
+/// The distribution's kernel with the 9p file system (the smaller `cloud` kernel has none).
 pub const KERNEL_PACKAGE: &str = "linux-image-amd64";
 
-/// Modules that the guest needs; what they need themselves is found in them.
+/// Modules that the guest needs; they name the modules that they need themselves.
 const MODULES: &[&str] = &["virtio_pci", "virtio_console", "9pnet_virtio", "9p"];
 
-/// What an image was made from; its time is that of the last use.
+/// The file that lists an image's sources; its modification time is the last use.
 pub(super) const MANIFEST: &str = "manifest.json";
 
-/// Raised when the script or the layout changes.
+/// The version of the script and the layout; increased when either changes.
 const FORMAT: u32 = 1;
 
-/// The first program of the guest, up to the point where it waits for an order; that is also
-/// where its picture is taken.
+/// The first program of the guest, until it waits for an order; its snapshot is taken at that
+/// point.
 ///
-/// The port is opened once and never closed, for closing throws away what has come. An answer
-/// of nothing means that nobody has connected yet.
+/// The port is opened once and never closed, because closing discards received data. An empty read
+/// means that nobody has connected yet.
 const SCRIPT: &str = r#"#!/bin/busybox sh
 b=/bin/busybox
 $b mount -t devtmpfs dev /dev
@@ -70,12 +71,12 @@ $b mount -t proc proc /root/proc
 exec $b switch_root /root $(for word in $($b cat /proc/cmdline); do case $word in overmind.agent=*) echo ${word#*=} ;; esac; done) __microvm-guest <&3 >&4 2>/dev/console
 "#;
 
-/// Where the guest's parts come from.
+/// The sources of the guest's image.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// A kernel package that is there already; without one it is fetched.
+    /// An existing kernel package; without it, one is fetched.
     pub kernel_package: Option<PathBuf>,
-    /// A static busybox; without one it is looked for where packages put it.
+    /// A static busybox; without it, the usual places of packages are searched.
     pub busybox: Option<PathBuf>,
 }
 
@@ -87,7 +88,7 @@ pub struct Image {
     pub manifest: Manifest,
 }
 
-/// What an image was made from.
+/// The sources of an image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// BLAKE3 of the kernel and the initial file system, in hexadecimal.
@@ -109,7 +110,7 @@ impl Image {
     }
 }
 
-/// Why there is no image: what was attempted, on what, why, and what to do.
+/// The error: what was attempted, on what, the cause, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageError(String);
 
@@ -135,12 +136,12 @@ pub fn current(dir: &Path) -> Option<Image> {
 }
 
 /// Makes the image in `dir` and makes it the one in use. The same sources give the same image,
-/// which is then left as it is. Blocks for some seconds, and for a download without a package.
+/// which then is not changed. Blocks for some seconds, and for a download if no package is given.
 ///
 /// # Errors
 ///
-/// [`ImageError`] names the tool or package that is missing, or the file that could not be
-/// made. `current` is as before then.
+/// [`ImageError`] names the missing tool or package, or the file that could not be made. `current`
+/// is then unchanged.
 pub fn build(dir: &Path, sources: &Sources) -> Result<Image, ImageError> {
     std::fs::create_dir_all(dir).map_err(failed(format_args!("making {}", dir.display())))?;
     let work = dir.join(format!("building-{}", std::process::id()));
@@ -150,7 +151,7 @@ pub fn build(dir: &Path, sources: &Sources) -> Result<Image, ImageError> {
     let _ = std::fs::remove_dir_all(&work);
     if let Ok(image) = &made {
         prune::mark_used(&image.dir.join(MANIFEST));
-        // The image is there all the same; what stays is removed another time.
+        // The image exists anyway; the rest is removed another time.
         if let Err(err) = prune::prune(dir) {
             tracing::warn!(dir = %dir.display(), error = %err, "unused images of microvms stay");
         }
@@ -204,7 +205,7 @@ fn assemble(dir: &Path, work: &Path, sources: &Sources) -> Result<Image, ImageEr
                 dir.display()
             )))?;
         }
-        // Another build may have been first: then it made the same.
+        // Another build may have been first, with the same result.
         let _ = std::fs::rename(&parts, &image.dir);
     }
     let pointer = work.join("current");
@@ -213,7 +214,7 @@ fn assemble(dir: &Path, work: &Path, sources: &Sources) -> Result<Image, ImageEr
     current(dir).ok_or_else(|| ImageError(format!("the image in {} is gone", dir.display())))
 }
 
-/// The package, fetched once: the newest that the machine's package lists name.
+/// Fetches the package once: the newest one in the machine's package lists.
 fn fetch(dir: &Path) -> Result<PathBuf, ImageError> {
     const REMEDY: &str = "run apt-get update, or fetch the package linux-image-amd64 depends on \
                           elsewhere and give it with --kernel-package";
@@ -288,8 +289,8 @@ fn only_entry(dir: &Path) -> Result<String, ImageError> {
     entry.file_name().into_string().map_err(|_| wrong())
 }
 
-/// The kernel within its self-unpacking file, as the boot protocol says where it is. What is
-/// packed in a way not known here is used as it is: it only starts later.
+/// Extracts the kernel from its self-unpacking file, with the offsets of the boot protocol. If the
+/// compression is unknown, the file is used as it is and only starts more slowly.
 fn unpack_kernel(packed: &[u8]) -> Result<Vec<u8>, ImageError> {
     let number = |at: usize| -> Option<usize> {
         let bytes = packed.get(at..at + 4)?;
@@ -357,7 +358,7 @@ fn initial_files(busybox: &[u8], modules: &Path) -> Result<Vec<u8>, ImageError> 
     Ok(archive.finish())
 }
 
-/// The modules and those they need, each after what it needs.
+/// The modules and those that they need, in loading order.
 fn in_order(modules: &Path) -> Result<Vec<(String, Vec<u8>)>, ImageError> {
     let mut found = std::collections::BTreeMap::new();
     index(&modules.join("kernel"), &mut found)
@@ -380,7 +381,7 @@ fn index(dir: &Path, found: &mut Found) -> io::Result<()> {
         } else if let Some(file) = path.file_name().and_then(|name| name.to_str()) {
             for ending in [".ko", ".ko.xz"] {
                 if let Some(name) = file.strip_suffix(ending) {
-                    // Dashes and underscores are the same to the kernel.
+                    // The kernel treats dashes and underscores as equal.
                     found.insert(name.replace('-', "_"), path.clone());
                 }
             }
@@ -398,7 +399,8 @@ fn load(
     if !seen.insert(name.to_owned()) {
         return Ok(());
     }
-    // What is not a file is built into the kernel; the guest would say what is missing.
+    // A module without a file is built into the kernel; otherwise the guest reports that it is
+    // missing.
     let Some(path) = found.get(name) else {
         return match name {
             "9p" => Err(ImageError(format!(
@@ -419,7 +421,7 @@ fn load(
     Ok(())
 }
 
-/// What a module says about itself: `depends=a,b` in its list of zero-terminated texts.
+/// The modules that a module needs: `depends=a,b` in its list of zero-terminated texts.
 fn needs(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|bytes| bytes == KEY) else {
@@ -434,8 +436,8 @@ fn needs(module: &[u8]) -> Vec<String> {
         .collect()
 }
 
-/// Puts the daemon's own program where the guest can start it, under a name made from its
-/// content, and answers with its path.
+/// Copies the daemon's own program to where the guest can start it, under a name made from its
+/// content, and returns its path.
 pub(crate) fn place_agent(dir: &Path, program: &Path) -> io::Result<PathBuf> {
     let content = std::fs::read(program)?;
     let hash = blake3::hash(&content).to_hex()[..32].to_owned();

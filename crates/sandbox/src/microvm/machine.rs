@@ -1,7 +1,7 @@
-//! The emulator's command line. Pure.
+//! Builds the emulator's command line, without side effects.
 //!
-//! A restored machine must have the very devices of the one whose picture was taken, so both
-//! come from [`Machine::devices`]; what differs is where the ports lead.
+//! A restored machine must have exactly the devices of the one whose snapshot was taken, so both
+//! use [`Machine::devices`]; only the targets of the ports differ.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use overmind_core::sandbox::SandboxLimits;
 
 use crate::microvm::image::Image;
 
-/// What executes the guest's instructions.
+/// The mechanism that executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accelerator {
     Kvm,
@@ -20,30 +20,30 @@ pub(crate) struct Machine<'a> {
     pub(crate) program: &'a Path,
     pub(crate) accelerator: Accelerator,
     pub(crate) image: &'a Image,
-    /// The guest's first program, as the guest sees it.
+    /// The path of the guest's first program, inside of the guest.
     pub(crate) agent: &'a Path,
     pub(crate) size: Size,
 }
 
-/// Machines of one size share a picture.
+/// The size of a machine; machines of one size share a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Size {
     pub(crate) memory_mib: u64,
     pub(crate) processors: u32,
 }
 
-/// What the guest's kernel and first program need beside the command.
+/// Memory that the guest's kernel and first program need besides the command.
 const GUEST_MIB: u64 = 192;
 const STEP_MIB: u64 = 128;
-/// More would be emulated one after the other anyway.
+/// More processors would be emulated one after the other anyway.
 const MOST_PROCESSORS: f64 = 8.0;
-/// Translated code. The emulator's own default is a gigabyte.
+/// Memory for translated code. The emulator's own default is a gigabyte.
 const TRANSLATED_MIB: u64 = 128;
-/// What the emulator needs beside the guest's memory and its translations.
+/// Memory that the emulator needs besides the guest's memory and its translations.
 const EMULATOR_MIB: u64 = 768;
 
 impl Size {
-    /// Room for the command, its `/tmp`, and the guest itself.
+    /// The size for the command, its `/tmp`, and the guest itself.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 8")]
     pub(crate) fn of(limits: &SandboxLimits) -> Self {
         let wanted = limits.memory_bytes.saturating_add(limits.tmp_bytes).div_ceil(1 << 20);
@@ -52,18 +52,18 @@ impl Size {
         Self { memory_mib, processors }
     }
 
-    /// The bound on the emulator's own memory.
+    /// The limit of the emulator's own memory.
     pub(crate) fn emulator_bytes(self) -> u64 {
         (self.memory_mib + TRANSLATED_MIB + EMULATOR_MIB) << 20
     }
 }
 
-/// Runs the emulator in a shell's place, with descriptors that name neither a file that must be
-/// cleaned up nor a path that could be exchanged: 5 takes answers, 6 the console.
+/// Replaces a shell by the emulator, with descriptors instead of files that must be cleaned up or
+/// paths that could be replaced: 5 takes answers, 6 the console.
 const RUN: &str = r#"exec "$0" "$@" 5>&1 6>&2"#;
-/// The same, with the picture at 7.
+/// The same, with the snapshot at 7.
 const RESTORE: &str = r#"picture=$1; shift; exec "$0" "$@" 5>&1 6>&2 7<"$picture""#;
-/// Starts a machine, takes its picture where it waits for an order, and ends it.
+/// Starts a machine, takes its snapshot while it waits for an order, and ends it.
 const TAKE: &str = r#"
 {
     until grep -q overmind-guest-ready /tmp/console 2>/dev/null; do
@@ -80,26 +80,26 @@ const TAKE: &str = r#"
     cat /tmp/console >&2
 }"#;
 
-/// A firmware of which nothing is used but its last sixteen bytes, where a processor begins:
-/// counts down from fifty million and writes to the port that ends the emulator. Run by a
-/// processor it takes some 20 ms.
+/// Starts a machine whose firmware consists of its last sixteen bytes, where a processor begins: it
+/// counts down from fifty million and writes to the port that ends the emulator. A real processor
+/// needs some 20 ms for it.
 const TRY: &str = r#"
 {
     head -c 65520 /dev/zero
     printf '\146\271\200\360\372\002\146\111\165\374\260\020\346\364\353\376'
 } >/tmp/firmware
 exec "$0" "$@""#;
-/// What the emulator ends with when the firmware came to its end: twice what it wrote, and one.
+/// The exit code of the emulator when the firmware has finished: twice the written value plus one.
 pub(crate) const TRIAL_CODE: i32 = 33;
 
-/// The emulator's own filter: it can start no program and change nothing about itself.
+/// The emulator's own filter: it can start no program and not change its own privileges.
 const FILTER: &str =
     "-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
 
-/// The machine that every other one is made from.
+/// The options that all machines share.
 const BARE: &str = "-nodefaults -no-user-config -no-reboot -display none -M pc,usb=off,vmport=off";
 
-/// The command line that tries whether KVM runs a processor of the model that guests get.
+/// The command line that tests whether KVM runs a processor of the guests' model.
 pub(crate) fn trial(program: &Path) -> Vec<String> {
     let (accelerator, processor) = Accelerator::Kvm.words();
     let more = "-m 64 -monitor none -bios /tmp/firmware \
@@ -114,12 +114,12 @@ fn begin(script: &str, program: &Path) -> Vec<String> {
 }
 
 impl Accelerator {
-    /// What executes, and the model of the processor.
+    /// The accelerator, and the model of the processor.
     fn words(self) -> (String, &'static str) {
         match self {
-            // Not passed on: machines within the guest, which make a large part of the host's
-            // kernel reachable; and a register of Intel's that kernels offer on AMD's processors
-            // and then refuse to be set.
+            // These features are disabled: nested virtual machines, which make a large part of the
+            // host's kernel reachable; and a register of Intel's that kernels offer on AMD's
+            // processors but then refuse to set.
             Self::Kvm => ("kvm".to_owned(), "host,-vmx,-svm,-arch-capabilities"),
             Self::Emulation => (format!("tcg,tb-size={TRANSLATED_MIB}"), "max"),
         }
@@ -127,7 +127,7 @@ impl Accelerator {
 }
 
 impl Machine<'_> {
-    /// All that makes two machines the same machine.
+    /// All options that must be equal for two machines to share a snapshot.
     fn devices(&self) -> Vec<String> {
         let (accelerator, processor) = self.accelerator.words();
         let append = format!(
@@ -165,9 +165,9 @@ impl Machine<'_> {
         words
     }
 
-    /// Tells pictures of different machines apart. `version` is the emulator's.
+    /// Distinguishes snapshots of different machines. `version` is the emulator's.
     pub(crate) fn fingerprint(&self, version: &str) -> String {
-        // Under KVM a machine has what the host's processor and kernel have.
+        // Under KVM a machine has the features of the host's processor and kernel.
         let host = match self.accelerator {
             Accelerator::Kvm => this_processor(),
             Accelerator::Emulation => String::new(),
@@ -177,7 +177,7 @@ impl Machine<'_> {
         blake3::hash(text.as_bytes()).to_hex()[..32].to_owned()
     }
 
-    /// Runs one order; from a picture where there is one.
+    /// The command line for one order; it starts from a snapshot if there is one.
     pub(crate) fn run(&self, picture: Option<&Path>, writable: bool) -> Vec<String> {
         let mut words = begin(picture.map_or(RUN, |_| RESTORE), self.program);
         words.extend(picture.map(|path| path.display().to_string()));
@@ -200,7 +200,7 @@ impl Machine<'_> {
         words
     }
 
-    /// Takes the picture into the workspace.
+    /// The command line that takes the snapshot into the workspace.
     pub(crate) fn take_picture(&self) -> Vec<String> {
         let mut words = begin(TAKE, self.program);
         words.extend(self.devices());
@@ -212,7 +212,7 @@ impl Machine<'_> {
         words
     }
 
-    /// A line for a person: what is run, without paths that say nothing.
+    /// A line for people that shows what runs, without paths that are not informative.
     pub(crate) fn shown(&self) -> String {
         let accelerator = match self.accelerator {
             Accelerator::Kvm => "kvm",
@@ -229,7 +229,7 @@ impl Machine<'_> {
     }
 }
 
-/// The host's processor and kernel, as far as a guest of KVM can tell them from others.
+/// Identifies the host's processor and kernel, as far as a KVM guest can see them.
 fn this_processor() -> String {
     let uname = rustix::system::uname();
     let kernel = uname.release().to_string_lossy().into_owned();

@@ -1,40 +1,41 @@
 //! The `microvm` driver: one virtual machine per command, with a kernel of its own.
 //!
-//! [`Microvm::new`] is the entry point, and [`image::build`] makes the guest that it starts.
-//! Four walls stand between a command and the host:
+//! [`Microvm::new`] is the entry point, and [`image::build`] makes the guest that it starts. Four
+//! barriers separate a command from the host:
 //!
 //! 1. inside the guest it runs in the `namespace` sandbox: no privileges, a filter for system
-//!    calls, bounds, the same root as in that driver;
+//!    calls, limits, the same root as in that driver;
 //! 2. the guest's own kernel;
 //! 3. the emulator (QEMU: no network, no device but two shared directories, two ports and a
-//!    console; its own filter is on, it can start no program);
-//! 4. around the emulator the `namespace` sandbox of the host, with KVM's device where it is used,
-//!    and the workspace read-only but for the directory that the request names. A timeout, a
-//!    dropped call and the end of the daemon end it as they end any command there, and nothing is
+//!    console; its own filter is on, so it can start no program);
+//! 4. the `namespace` sandbox of the host around the emulator, with KVM's device if it is used, and
+//!    the workspace read-only except for the directory that the request names. A timeout, a dropped
+//!    call and the end of the daemon end the machine as they end any command there, and nothing is
 //!    left.
 //!
 //! The guest sees the host's programs as that outer sandbox shows them, so every level offers the
-//! same tools, and the image holds a kernel and no more.
+//! same tools, and the image contains only a kernel.
 //!
-//! Booting costs seconds. So the first machine of each size is stopped where it waits for an
-//! order, and its picture kept beside the image; later ones begin from there. Nothing of a
-//! command is in a picture: it was taken before there was one. A machine that begins from it is
-//! given the time and fresh randomness; its kernel's address layout is that of the picture. Where
-//! a machine does not begin from one, such machines boot.
+//! Booting takes seconds. So the first machine of each size is stopped while it waits for an order,
+//! and its snapshot is stored beside the image; later machines start from it. A snapshot contains
+//! nothing of a command, because it was taken before there was one. A machine that starts from it
+//! gets the current time and new randomness; its kernel's address layout is that of the snapshot.
+//! If a machine does not start from its snapshot, machines of that size boot instead.
 //!
-//! Before the first command, and again when image, emulator, kernel or options are others, a
-//! machine is started whose command is the probe ([`crate::attest`]), and whose first process tells
-//! what devices and shares it was given. The sandbox around the emulator is measured by itself.
+//! Before the first command, and again when image, emulator, kernel or options have changed, a
+//! machine is started whose command is the probe ([`crate::attest`]), and whose first process
+//! reports the devices and shares that it was given. The sandbox around the emulator is measured
+//! separately.
 //!
-//! Images that are not in use, and pictures and copies of the guest's program that nobody has used
-//! for long, are removed when new ones are made.
+//! Unused images, and snapshots and copies of the guest's program that were not used for a long
+//! time, are removed when new ones are made.
 //!
-//! Limits, named: **acceleration** is KVM, tried before it is used ([`Execution`]); emulation is
-//! five to fifty times slower and used only if [`Options::acceleration`] says so. **Processor
-//! share** is whole processors, rounded up. **Memory** is bounded per process and, by the machine's
-//! size, in all. **Disk**: as in the `namespace` driver. `machine` is QEMU's `pc`: its `microvm`
-//! type gives the distribution's kernel no clock under emulation, and no virtio devices without
-//! ACPI. x86-64 only.
+//! Limits: **acceleration** is KVM, tested before it is used ([`Execution`]); emulation is five to
+//! fifty times slower and is used only if [`Options::acceleration`] allows it. **Processor share**
+//! is whole processors, rounded up. **Memory** is limited per process and, by the machine's size,
+//! in total. **Disk** is limited as in the `namespace` driver. `machine` is QEMU's `pc`: its
+//! `microvm` type gives the distribution's kernel no clock under emulation, and no virtio devices
+//! without ACPI. Only x86-64 is supported.
 
 use std::collections::HashMap;
 use std::io;
@@ -76,32 +77,32 @@ mod trial;
 pub use attest::Mutation;
 pub use trial::Execution;
 
-/// What may execute the guest.
+/// The allowed mechanisms for executing the guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Acceleration {
-    /// The processor, through KVM, or nothing.
+    /// Only the processor, through KVM.
     #[default]
     Kvm,
-    /// KVM where it runs guests, which is tried, else emulation.
+    /// KVM if a test shows that it runs guests, otherwise emulation.
     KvmOrEmulation,
-    /// Emulation, also where KVM could be used.
+    /// Emulation, even if KVM could be used.
     Emulation,
 }
 
-/// How the driver starts machines.
+/// The configuration of the driver.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where images, pictures and the guest's program are kept. Commands' users must be able to
-    /// read it (see [`crate::Options::run_as`]).
+    /// The directory for images, snapshots and the guest's program. The users of commands must be
+    /// able to read it (see [`crate::Options::run_as`]).
     pub dir: PathBuf,
     /// The emulator.
     pub program: PathBuf,
     pub acceleration: Acceleration,
-    /// The device that gives KVM.
+    /// The device of KVM.
     pub kvm: PathBuf,
-    /// Begins from pictures. Without, every machine boots.
+    /// Whether machines start from snapshots; otherwise every machine boots.
     pub pictures: bool,
-    /// How many machines may run at once; the others wait.
+    /// Most machines that run at once; others wait.
     pub machines: usize,
 }
 
@@ -118,13 +119,14 @@ impl Default for Options {
     }
 }
 
-/// The driver. Looks for its image at each call, so one that is built later is found.
+/// The driver. It looks for its image at each call, so one that is built later is found.
 #[derive(Debug)]
 pub struct Microvm {
     options: Options,
-    /// Of the sandbox around the emulator.
+    /// The options of the sandbox around the emulator.
     outer: namespace::Options,
-    /// That sandbox by itself, to be measured: as emulation needs it, and with KVM's device.
+    /// That sandbox as a driver of its own, for measurements: as emulation needs it, and with KVM's
+    /// device.
     around: namespace::Namespace,
     around_kvm: namespace::Namespace,
     tried: Mutex<Option<Tried>>,
@@ -134,25 +136,24 @@ pub struct Microvm {
     mutation: Option<Mutation>,
     places: Semaphore,
     prepared: OnceCell<Prepared>,
-    /// Pictures by name; `None` is one that could not be taken.
+    /// Snapshots by name; `None` for one that could not be taken.
     pictures: Mutex<HashMap<String, Option<PathBuf>>>,
 }
 
-/// What is found out once.
+/// Values that are determined once.
 #[derive(Clone, Debug)]
 struct Prepared {
-    /// The emulator's version, as it says it.
+    /// The emulator's version, as it reports it.
     version: String,
     agent: PathBuf,
 }
 
-/// How long a guest may take to begin, when the processor runs it and when it is emulated on a
-/// machine that is busy.
+/// How long a guest may take to start: on the processor, and emulated on a busy machine.
 const BOOT_KVM: Duration = Duration::from_secs(20);
 const BOOT_EMULATED: Duration = Duration::from_secs(90);
-/// What is kept of the guest's console, which tells why it did not start.
+/// The kept bytes of the guest's console, which shows why it did not start.
 const WORDS: usize = 64 << 10;
-/// How long it may take to say what came of a command that has ended.
+/// How long the guest may take to report the result of a command that has ended.
 const ANSWER: Duration = Duration::from_secs(10);
 
 const UNAVAILABLE: &str = "microvm_unavailable";
@@ -171,7 +172,7 @@ fn failed(message: String) -> SandboxError {
 }
 
 impl Microvm {
-    /// `outer` are the options of the sandbox around the emulator; the guest shows what it shows.
+    /// `outer` are the options of the sandbox around the emulator; the guest shows what that shows.
     pub fn new(options: Options, outer: namespace::Options) -> Self {
         let mut with_kvm = outer.clone();
         with_kvm.devices.push(options.kvm.clone());
@@ -201,7 +202,7 @@ impl Microvm {
         })
     }
 
-    /// The emulator's version, as it says it.
+    /// The emulator's version, as it reports it.
     async fn version(&self) -> Result<&str, SandboxError> {
         let version = self.version.get_or_try_init(|| async {
             version_of(&self.options.program).await.map_err(|err| {
@@ -270,7 +271,7 @@ impl Microvm {
             false => None,
         };
         let live = sink.is_some();
-        // A character takes six bytes where JSON writes it as a number, and there are two streams.
+        // A character takes six bytes if JSON escapes it as a number, and there are two streams.
         let longest = request.limits.output_bytes.saturating_mul(12).saturating_add(64 << 10);
         let message = message(request, what, live)
             .map_err(|err| failed(format!("drawing the guest's random numbers: {err}")))?;
@@ -279,7 +280,7 @@ impl Microvm {
             let outcome =
                 self.boot_and_run(&machine, picture.as_deref(), request, &message, &ear).await?;
             let heard = ear.heard();
-            // Nothing of the command has run then, so it can be run in a machine that boots.
+            // The command has not run at all then, so it can run in a machine that boots.
             if let Ended::Exit(exit) = outcome.ended
                 && !heard.begun()
                 && picture.take().is_some()
@@ -316,7 +317,7 @@ impl Microvm {
             home: Vec::new(),
             workspace: request.workspace.clone(),
             writable: request.writable.clone(),
-            // The guest opens the command's own.
+            // The guest opens the command's own working directory.
             cwd: PathBuf::new(),
             private_home: None,
             also_at: None,
@@ -346,7 +347,7 @@ impl Microvm {
             run_as: self.outer.run_as,
             spec,
             variable: None,
-            // The machine's size bounds the command; the emulator's own share is bounded by it.
+            // The machine's size limits the command and the emulator's own share.
             group: None,
             stdin,
             output_bytes,
@@ -357,8 +358,9 @@ impl Microvm {
         .map_err(|err| diagnosis::init_not_started(program, &err))
     }
 
-    /// The sandbox around the emulator, with what it needs of the host beside the system's programs.
-    /// The guest's command sees none of it, but for what the configuration shows to every command.
+    /// The sandbox around the emulator, with the host files that it needs besides the system's
+    /// programs. The guest's command sees none of them, except what the configuration shows to
+    /// every command.
     fn kind(&self, accelerator: Accelerator, program: Program) -> Kind {
         let mut read_only = self.outer.read_only.clone();
         read_only.push(self.options.dir.clone());
@@ -374,7 +376,7 @@ impl Microvm {
         devices
     }
 
-    /// That sandbox by itself, to be measured.
+    /// That sandbox as a driver, for measurements.
     fn around(&self, accelerator: Accelerator) -> &namespace::Namespace {
         match accelerator {
             Accelerator::Kvm => &self.around_kvm,
@@ -386,16 +388,16 @@ impl Microvm {
         let accelerator = self.execution().await?.accelerator();
         self.image()?;
         self.prepared().await?;
-        // Around the emulator, and by the same means in the guest.
+        // Checks the sandbox around the emulator; the guest's sandbox uses the same features.
         self.around(accelerator).check().await
     }
 }
 
-/// What came of one order.
+/// The result of one order.
 struct Ran {
     outcome: Outcome,
     heard: Heard,
-    /// How a person would see it.
+    /// A command line for people.
     shown: String,
 }
 
@@ -411,7 +413,7 @@ fn judge(ran: Ran, output_bytes: usize) -> Result<SandboxResult, SandboxError> {
     };
     match heard.answer {
         Some(Answer::Ended { end, stdout, stderr }) => {
-            // The guest cut them; a guest that was taken over may not have.
+            // The guest cut them, but a compromised guest may not have.
             let bounded = |stream: guest::Stream| {
                 let mut captured = overmind_core::sandbox::Captured::from(stream);
                 if captured.text.len() > output_bytes {
@@ -431,7 +433,7 @@ fn judge(ran: Ran, output_bytes: usize) -> Result<SandboxResult, SandboxError> {
         None if heard.started => {
             let exit = match outcome.ended {
                 Ended::Exit(Exit::TimedOut) => Exit::TimedOut,
-                // The machine is gone, and the command with it.
+                // The machine has ended, and the command with it.
                 Ended::Exit(Exit::Code(_) | Exit::Signal(_))
                 | Ended::BadConfig(_)
                 | Ended::Refused { .. }
@@ -443,7 +445,7 @@ fn judge(ran: Ran, output_bytes: usize) -> Result<SandboxResult, SandboxError> {
     }
 }
 
-/// The guest began nothing.
+/// The error if the guest did not start its command.
 fn not_booted(outcome: Outcome) -> SandboxError {
     match outcome.ended {
         Ended::Exit(Exit::TimedOut) => unavailable(
@@ -472,16 +474,16 @@ fn boot_time(accelerator: Accelerator) -> Duration {
     }
 }
 
-/// What the emulator may take. The guest's own bounds are tighter.
+/// The limits of the emulator. The guest's own limits are tighter.
 fn bounds(size: Size, file_bytes: u64) -> Limits {
     Limits {
         memory_bytes: size.emulator_bytes(),
-        // Threads: processors, and those that serve files.
+        // These are threads: processors, and those that serve files.
         pids: 128 + size.processors,
         tmp_bytes: 16 << 20,
-        // The kernel takes a bound above the largest offset for one below zero.
+        // The kernel takes a limit above the largest offset for a negative one.
         file_bytes: file_bytes.min(1 << 60).saturating_add(1 << 20),
-        // Each file that the guest has open is one of the emulator's.
+        // The emulator opens one file for each open file of the guest.
         open_files: SandboxLimits::default().open_files.saturating_mul(64),
     }
 }
@@ -513,7 +515,7 @@ impl Sandbox for Microvm {
         Box::pin(self.run_request(request, None))
     }
 
-    /// The guest hands over each piece through its port, before its answer.
+    /// The guest sends each piece through its port, before its answer.
     fn run_streaming(
         &self,
         request: SandboxRequest,
@@ -522,8 +524,8 @@ impl Sandbox for Microvm {
         Box::pin(self.run_request(request, Some(sink)))
     }
 
-    /// Whether image, emulator and the sandboxes around and in the guest are there. No machine
-    /// is started: that takes seconds.
+    /// Checks whether image, emulator and the sandboxes around and in the guest are available. No
+    /// machine is started, because that takes seconds.
     fn check(&self) -> Fut<'_, Result<(), SandboxError>> {
         Box::pin(self.check_all())
     }

@@ -1,4 +1,4 @@
-//! Pictures: machines that were stopped where they wait for an order.
+//! Snapshots of machines that were stopped while they wait for an order.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ use crate::microvm::machine::Machine;
 use crate::microvm::{Microvm, boot_time, bounds, environment, image, prune};
 
 impl Microvm {
-    /// The picture of such a machine, taken now if there is none yet. Whoever wants the same
-    /// meanwhile waits.
+    /// The snapshot for such a machine, taken now if there is none yet. Concurrent calls wait for
+    /// it.
     pub(super) async fn picture(&self, machine: &Machine<'_>, version: &str) -> Option<PathBuf> {
         let name = machine.fingerprint(version);
         let mut pictures = self.pictures.lock().await;
@@ -38,13 +38,14 @@ impl Microvm {
         picture
     }
 
-    /// A machine that began from it did not begin: until this server's end such machines boot.
+    /// Disables a snapshot from which a machine did not start: until this server ends, such
+    /// machines boot.
     pub(super) async fn distrust(&self, machine: &Machine<'_>, version: &str, words: &str) {
         tracing::warn!(words, "no machine begins from the picture of the microvm: each call boots");
         self.pictures.lock().await.insert(machine.fingerprint(version), None);
     }
 
-    /// Removes what nobody has used for long; see [`prune`].
+    /// Removes files that were not used for a long time; see [`prune`].
     async fn prune(&self) {
         let dir = self.options.dir.clone();
         let pruned = tokio::task::spawn_blocking(move || prune::prune(&dir)).await;
@@ -99,7 +100,7 @@ impl Microvm {
                 let words = outcome.stderr.text.trim();
                 return Err(format!("it did not get there ({:?}): {words}", outcome.ended));
             }
-            // Another daemon may have been first: then it made the same.
+            // Another daemon may have been first, with the same result.
             if !home.exists() {
                 std::fs::rename(&half, home).map_err(|err| format!("keeping it: {err}"))?;
             }
@@ -110,7 +111,7 @@ impl Microvm {
         made
     }
 
-    /// The guest's program, placed again if another server has removed it as unused.
+    /// The guest's program, copied again if another server has removed it as unused.
     pub(super) async fn keep_agent(&self, agent: &Path) -> Result<(), super::SandboxError> {
         if prune::mark_used(agent) {
             return Ok(());
