@@ -1,31 +1,30 @@
-//! The `namespace` driver: Linux namespaces, a root of its own, no privileges, a filter for
-//! system calls. Needs no daemon, no image and no root.
+//! The `namespace` driver: Linux namespaces, a separate root, no privileges, and a filter for
+//! system calls. It needs no daemon, no image and no root.
 //!
 //! [`Namespace::new`] is the entry point. What a command gets:
 //!
-//! * user, mount, process, network, IPC, host name and cgroup namespaces of its own; inside it
-//!   is the plain user 1000, outside its files belong to the caller (or [`Options::run_as`]);
-//! * a read-only root without homes, sockets or secrets, `/tmp` in memory, `/workspace`;
+//! * its own user, mount, process, network, IPC, host name and cgroup namespaces; inside it is the
+//!   plain user 1000, outside its files belong to the caller (or [`Options::run_as`]);
+//! * a read-only root without homes, sockets or secrets, `/tmp` in memory, and `/workspace`;
 //! * a loopback and no other network;
-//! * no capability, no-new-privs, Landlock where the kernel has it, and an allow-list of system
-//!   calls;
-//! * bounds on files, descriptors, processes, memory and processor time.
+//! * no capability, no-new-privs, Landlock if the kernel has it, and an allow-list of system calls;
+//! * limits on files, descriptors, processes, memory and processor time.
 //!
-//! Before the first command, and again when the kernel, the program or the options are others,
-//! a probe runs inside and looks for the host ([`crate::attest`]). If it finds anything, no
-//! command runs. That costs some milliseconds, once.
+//! Before the first command, and again when the kernel, the program or the options have changed, a
+//! probe runs inside and looks for the host ([`crate::attest`]). If it finds anything, no command
+//! runs. That takes some milliseconds, once.
 //!
-//! Limits, named: where the daemon may make cgroups (v1 or v2), **memory**, **processor share**
-//! and **processes** are bounded for the whole tree, and what lies in `/tmp` counts as memory.
-//! Where it may not, memory is bounded per process (by private writable pages), the processor
-//! share is not bounded, and processes are bounded exactly from Linux 6.14 on; before, by
-//! RLIMIT_NPROC, from which a caller that is root is exempt (there the driver warns once;
-//! [`Options::run_as`] avoids it). [`Namespace::bounds`] tells which it is. **Disk**: the size of
-//! each file is bounded, their sum in the writable directory is not. A unix socket that lies in
-//! the workspace can be connected to. There are no pseudo-terminals. 32-bit programs are killed.
+//! Limits: if the daemon may make cgroups (v1 or v2), **memory**, **processor share** and
+//! **processes** are limited for the whole tree, and files in `/tmp` count as memory. Otherwise
+//! memory is limited per process (by private writable pages) and the processor share is not
+//! limited. Processes are then limited exactly from Linux 6.14 on; before that by RLIMIT_NPROC,
+//! from which a root caller is exempt (there the driver warns once; [`Options::run_as`] avoids it).
+//! [`Namespace::bounds`] tells which case applies. **Disk**: the size of each file is limited,
+//! their sum in the writable directory is not. A unix socket in the workspace can be connected to.
+//! There are no pseudo-terminals. 32-bit programs are killed.
 //!
-//! A machine that refuses a step gets [`SandboxError::Unavailable`] with the reason and what to
-//! do about it, and never a weaker sandbox.
+//! If a machine refuses a step, the result is [`SandboxError::Unavailable`] with the reason and the
+//! remedy, and never a weaker sandbox.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
@@ -51,39 +50,41 @@ use crate::repository::{self, Fixed};
 use crate::warm::{Pool, Warmth};
 use crate::{kernel, request};
 
-/// How the `namespace` and the `none` driver start their init, and what they show.
+/// The options of the `namespace` and the `none` driver: how they start their init, and what they
+/// show.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The program that calls [`crate::init::main_if_requested`] first thing in its `main`.
+    /// The program that first calls [`crate::init::main_if_requested`] in its `main`.
     ///
     /// The default is the running program itself, which also works after its file was replaced.
     pub init_program: PathBuf,
-    /// Further directories of the host that are shown read-only at the same path, for example
-    /// a compiler that lives in a home. Absolute, without links; all of it is readable inside.
+    /// Further directories of the host that are shown read-only at the same path, for example a
+    /// compiler in a home. They must be absolute and without links; everything in them is readable
+    /// inside.
     pub read_only: Vec<PathBuf>,
     /// Character devices of the host, by absolute paths in `/dev`, that commands may open for
-    /// reading and writing; anything else there refuses the command. Whether the user of the
-    /// commands may open them is still the node's own mode. The attestation accepts these and no
-    /// other.
+    /// reading and writing; any other file there makes the command fail. The node's own mode still
+    /// decides whether the user of the commands may open it. The attestation accepts only these
+    /// devices.
     pub devices: Vec<PathBuf>,
-    /// For a daemon that is root: whom commands run as outside. It must be able to enter the
-    /// workspace, and to write where commands shall write.
+    /// For a daemon that is root: the user outside as which commands run. It must be able to enter
+    /// the workspace, and to write where commands may write.
     pub run_as: Option<RunAs>,
-    /// Directories that no sandbox may show, such as the daemon's data: where one lies in what is
-    /// shown it is hidden. The attestation looks for them, as it does for homes.
+    /// Directories that no sandbox may show, such as the daemon's data. If one is inside of a shown
+    /// directory, it is hidden. The attestation looks for them, as it does for homes.
     pub private: Vec<PathBuf>,
-    /// Files that no sandbox may show and that lie elsewhere, such as a file of the configuration.
+    /// Files in other places that no sandbox may show, such as a configuration file.
     pub private_files: Vec<PathBuf>,
-    /// Directories in the private ones where sessions have theirs: what lies in them may be shown.
+    /// Directories in the private ones that contain sessions' directories, which may be shown.
     pub rooms: Vec<PathBuf>,
-    /// Says what of a workspace is withheld, because it is a secret of its repository.
+    /// Decides which files of a workspace are withheld, because they are secrets of its repository.
     pub off_limits: OffLimits,
-    /// Sockets that no sandbox may show, besides the usual ones of engines.
+    /// Sockets that no sandbox may show, besides the usual ones of container engines.
     pub sockets: Vec<PathBuf>,
     /// How many inits of the `namespace` driver wait for a command, between calls and for half a
-    /// minute after the last one; see [`Namespace::settled`]. 0: each call starts its own.
+    /// minute after the last one; see [`Namespace::settled`]. With 0, each call starts its own.
     pub waiting: usize,
-    /// Who signs attestations. `None`: they are made all the same, without a signature.
+    /// The signer of attestations. With `None` they are made without a signature.
     pub notary: Option<Notary>,
 }
 
@@ -112,24 +113,24 @@ impl Default for Options {
     }
 }
 
-/// The driver. Cheap to make; looks at the machine when it is first used.
+/// The driver. It is cheap to make and examines the machine at its first use.
 #[derive(Debug)]
 pub struct Namespace {
     options: Options,
-    /// Found when they are first needed.
+    /// Found when first needed.
     cgroups: Arc<OnceLock<Arc<Cgroups>>>,
     keeper: Keeper,
-    /// Set where another sandbox stands around this one.
+    /// Whether attestation is skipped, because another sandbox surrounds this one.
     unmeasured: bool,
     warned: AtomicBool,
     pool: Pool,
-    /// What is measured is the sandbox of commands that live.
+    /// The additions of the measured sandbox, if that is for long-running commands.
     living: Option<Living>,
     #[cfg(feature = "mutations")]
     mutation: Option<crate::init::mutation::Mutation>,
 }
 
-/// Where a command may write besides what its request names.
+/// The writable places besides those that the request names.
 pub(crate) const WRITABLE: &[&str] = &["/tmp", "/dev/shm"];
 
 /// How long [`Namespace::settled`] waits for the trees of dropped calls to end.
@@ -150,8 +151,9 @@ impl Namespace {
         }
     }
 
-    /// For commands that live, which it does not run itself, or that are called in a room: measured is
-    /// what these get. The groups of the latter are made by whoever has `cgroups`.
+    /// A driver for long-running commands, which it does not run itself, or for tool calls in an
+    /// environment: it measures their sandbox. The caller that has `cgroups` makes the groups of
+    /// tool calls.
     #[must_use]
     pub(crate) fn of_the_living(
         mut self,
@@ -164,13 +166,13 @@ impl Namespace {
         self
     }
 
-    /// What its commands are started in.
+    /// The kind of sandbox in which its commands are started.
     pub(crate) fn kind(&self, program: Program) -> Kind {
         let Options { read_only, devices, .. } = self.options.clone();
         Kind::Namespace { read_only, devices, program, living: self.living.clone() }
     }
 
-    /// Without attestation: for the guest of a virtual machine, which has nothing of the host
+    /// Skips the attestation: for the guest of a virtual machine, which has nothing of the host
     /// that could leak, and no place for the traps.
     #[must_use]
     pub(crate) fn unmeasured(mut self) -> Self {
@@ -178,13 +180,14 @@ impl Namespace {
         self
     }
 
-    /// A driver whose sandbox lacks one layer, for the test that it is then refused.
+    /// A driver whose sandbox lacks one layer, to test that it is refused.
     #[cfg(feature = "mutations")]
     pub fn broken(options: Options, mutation: crate::Mutation) -> Self {
         Self { mutation: Some(mutation), ..Self::new(options) }
     }
 
-    /// Which limits of a request are enforced here, by what, and why not where they are not.
+    /// The limits of a request: the mechanism that enforces each, or the reason why it is not
+    /// enforced.
     pub fn bounds(&self) -> Vec<Bound> {
         if self.living.as_ref().is_some_and(|living| !living.called) {
             return self.bounds_of_the_living();
@@ -230,7 +233,8 @@ impl Namespace {
         [memory, cpus, pids].into_iter().chain(always).collect()
     }
 
-    /// Nobody stands by who could count for them: what the kernel bounds by itself.
+    /// The limits that the kernel enforces by itself, because no process watches long-running
+    /// commands.
     fn bounds_of_the_living(&self) -> Vec<Bound> {
         let bound = |limit: &str, enforced_by: Option<&str>| Bound {
             limit: limit.to_owned(),
@@ -253,13 +257,13 @@ impl Namespace {
         limits.into_iter().chain(more).collect()
     }
 
-    /// Ends the inits that wait, keeps no new ones, and waits until nothing is left of dropped
-    /// calls; after some seconds gives up and warns.
+    /// Ends the waiting inits, keeps no new ones, and waits until no process of dropped calls is
+    /// left; after some seconds it gives up and warns.
     ///
-    /// Blocks the thread: for a daemon's end.
+    /// Blocks the thread; call it at the end of a daemon.
     pub fn settled(&self) {
         self.pool.close();
-        // Where no command ran nothing can be left.
+        // If no command ran, nothing can be left.
         if let Some(cgroups) = self.cgroups.get()
             && !cgroups.settled(SETTLE)
         {
@@ -267,7 +271,7 @@ impl Namespace {
         }
     }
 
-    /// What is kept between calls ([`Options::waiting`]).
+    /// What the driver keeps between calls ([`Options::waiting`]).
     pub fn warmth(&self) -> Warmth {
         self.pool.warmth()
     }
@@ -291,8 +295,8 @@ impl Namespace {
         into_result(outcome, SandboxLevel::Namespace)
     }
 
-    /// Runs a command in a workspace that lies at the host's path. `request` names directories in
-    /// `within` of it; if that is writable as a whole, so is all of the workspace.
+    /// Runs a command in a workspace that is at the host's path. `request` names directories
+    /// relative to `within` in it; if `within` is writable as a whole, so is all of the workspace.
     pub(crate) async fn run_at(
         &self,
         workspace: &Path,
@@ -341,7 +345,7 @@ impl Namespace {
         sink: Option<OutputSink>,
     ) -> Result<Outcome, SandboxError> {
         let Options { init_program, run_as, waiting, .. } = &self.options;
-        // Never for a probe: its init bears a variable that others must not.
+        // A probe never uses a waiting init: its init has a variable that others must not have.
         let config = (*waiting > 0 && variable.is_none()).then(|| self.config());
         let kept = config.as_ref().and_then(|config| self.pool.take(config, &Ground::of(spec)));
         let mut launch = Launch {
@@ -356,7 +360,7 @@ impl Namespace {
             timeout: request.timeout,
         };
         let outcome = match kept {
-            // Else it is no place for a command; the group of a new init says why.
+            // Otherwise it cannot be used; the group of a new init reports why.
             Some(init) if init.bound(&request.limits).is_ok() => {
                 launch::run_in(init, &launch).await.transpose()
             }
@@ -366,8 +370,8 @@ impl Namespace {
             Some(outcome) => outcome,
             None => {
                 launch.group = match &spec.kind {
-                    // Joining a group may wait for every processor, and what the probe finds is
-                    // the same without: its own memory and processes are bounded by the rest.
+                    // Joining a group may wait for every processor, and the probe's findings are
+                    // the same without: its own memory and processes are limited by other means.
                     Kind::Namespace { program: Program::Probe, .. } => None,
                     Kind::Namespace { program: Program::Command, .. } | Kind::Unconfined => {
                         let made = self.cgroups().make(Some(&request.limits));
@@ -393,7 +397,8 @@ impl Namespace {
         self.keeper.get(&config, notary, Box::pin(self.measure(config.clone()))).await
     }
 
-    /// Names what is measured: another kernel, program or option is another sandbox.
+    /// Identifies the measured configuration: with another kernel, program or option it is another
+    /// sandbox.
     pub(crate) fn config(&self) -> String {
         let Options {
             init_program,
@@ -434,14 +439,14 @@ impl Namespace {
         let mut inquiry = Inquiry::begin(SandboxLevel::Namespace, private, sockets, &writable)?
             .with(|traps| traps.and_files(private_files).except(read_only).except(&granted))
             .accepting(devices);
-        // Else another user could not enter what is shown for the trial.
+        // Otherwise another user could not enter the directory that is shown for the test.
         if run_as.is_none() || open_to_others(&std::env::temp_dir()) {
             inquiry = inquiry.hiding(self.living.is_none())?;
         }
         if let Some(living) = &self.living {
             inquiry = inquiry.of_the_living(living.network, living.called);
         }
-        // Measured is what is let in, not how much of it.
+        // The measurement is about what is visible, not about amounts.
         inquiry.request.limits.cpus = 8.0;
         let kind = self.kind(Program::Probe);
         let result = match kind.has_way() {
@@ -474,7 +479,7 @@ impl Namespace {
         self.hiding(spec, &private.collect::<Vec<_>>())
     }
 
-    /// Runs the own program as the probe in a guest, as a command would run.
+    /// Runs this program as the probe in a guest, as a command would run.
     pub(crate) async fn probe(
         &self,
         request: &SandboxRequest,
@@ -533,7 +538,7 @@ impl Sandbox for Namespace {
         Box::pin(self.run_request(request, Some(sink)))
     }
 
-    /// Measures anew, whatever was found before.
+    /// Measures again, whatever was found before.
     fn check(&self) -> Fut<'_, Result<(), SandboxError>> {
         Box::pin(async {
             let attestation = self.measure(self.config()).await?;
@@ -573,7 +578,7 @@ pub(crate) fn to_spec(request: &SandboxRequest, kind: Kind) -> Spec {
     }
 }
 
-/// The answer of the port for what the init answered.
+/// Converts the init's report to the port's answer.
 pub(crate) fn into_result(
     outcome: Outcome,
     level: SandboxLevel,
@@ -594,7 +599,7 @@ pub(crate) fn into_result(
             Err(diagnosis::refused(step, &detail, errno, level, &machine))
         }
         Ended::Silent => {
-            // A panic of the init, or the loader's complaint about its program.
+            // A panic of the init, or the loader's error about its program.
             let words = outcome.stderr.text.trim();
             let words = if words.is_empty() { "without a word" } else { words };
             Err(failed(format!("the init ended before the command ran: {words}")))

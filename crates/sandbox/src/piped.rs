@@ -1,10 +1,10 @@
-//! Long-lived children with pipes, at the levels `namespace` and `none`.
+//! Starts long-running children with pipes, at the levels `namespace` and `none`.
 //!
-//! The same init as for single commands ([`crate::init`]) stands above the child, so the same
-//! holds: what the child may see and do, and that nothing of its tree outlives it, its owner or
-//! the daemon. Different are only the standard streams, which are pipes that stay open, and the
-//! time, which is not bounded here. `docker` is refused: a container's life would depend on the
-//! engine's, and its pipes on an HTTP connection.
+//! The init is the same as for single commands ([`crate::init`]), so the same rules apply: what the
+//! child may see and do, and that no process of its tree outlives it, its owner or the daemon. Only
+//! the standard streams differ, which are pipes that stay open, and the time, which is not limited
+//! here. `docker` is refused, because a container's life would depend on the engine's, and its
+//! pipes on an HTTP connection.
 
 use std::collections::HashMap;
 use std::io;
@@ -31,19 +31,19 @@ use crate::{diagnosis, hidden, request};
 
 /// How long the set-up may take until the program runs. A healthy machine needs milliseconds.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a killed tree may take to go.
+/// How long a killed tree may take to end.
 const KILL_GRACE: Duration = Duration::from_secs(5);
-/// Answers of the init are short; more than this is not its.
+/// Reports of the init are short; longer data is not from it.
 const MAX_REPORT_BYTES: usize = 64 << 10;
-/// What is kept of the init's last words when the program did not start.
+/// The kept bytes of the init's error output if the program did not start.
 const LAST_WORDS_BYTES: usize = 4 << 10;
 
-/// Starts children with pipes, at the level `namespace` in a sandbox that was measured first.
+/// Starts children with pipes; at the level `namespace` in a sandbox that was measured first.
 #[derive(Debug)]
 pub struct PipedLauncher {
     options: Options,
-    /// What measures a sandbox, for each list of directories that are shown: as many as there are
-    /// servers with lists of their own.
+    /// The driver that measures the sandbox, for each list of shown directories. There are as many
+    /// as servers with lists of their own.
     measured: Mutex<HashMap<Vec<PathBuf>, Arc<Namespace>>>,
 }
 
@@ -52,7 +52,7 @@ impl PipedLauncher {
         Self { options, measured: Mutex::default() }
     }
 
-    /// The driver of the very sandbox that a child with these directories gets.
+    /// The driver for the exact sandbox that a child with these directories gets.
     fn measuring(&self, read_only: &[PathBuf]) -> Arc<Namespace> {
         let mut measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(driver) = measured.get(read_only) {
@@ -118,7 +118,7 @@ impl PipedLauncher {
         let (their_stdin, stdin) = pipe_with(PipeFlags::CLOEXEC)?;
         let (stdout, their_stdout) = pipe_with(PipeFlags::CLOEXEC)?;
         let (stderr, their_stderr) = pipe_with(PipeFlags::CLOEXEC)?;
-        // Only our ends: each end of a pipe has flags of its own.
+        // This affects only our ends: each end of a pipe has its own flags.
         for end in [&stdin, &stdout, &stderr] {
             let flags = rustix::fs::fcntl_getfl(end)?;
             rustix::fs::fcntl_setfl(end, flags | OFlags::NONBLOCK)?;
@@ -127,7 +127,7 @@ impl PipedLauncher {
         let ground = Ground::of(spec);
         let streams = (their_stdout, their_stderr);
         let (child, ours) = launch::spawn(init_program, *run_as, &ground, &[], None, streams)?;
-        // An init that has ended already is noticed where its answer is awaited.
+        // If the init has already ended, waiting for its report shows that.
         let _ = launch::send(&ours, &[order.as_fd(), their_stdin.as_fd()]);
         ours.set_nonblocking(true)?;
         let control = UnixStream::from_std(ours)?;
@@ -143,7 +143,7 @@ impl Launcher for PipedLauncher {
 
 fn not_started(ended: Ended, stderr: &OwnedFd, level: SandboxLevel) -> SandboxError {
     let mut words = vec![0; LAST_WORDS_BYTES];
-    // Our end does not block; nothing to read is no words.
+    // Our end does not block; without data there is no message.
     let count = rustix::io::read(stderr, &mut words).unwrap_or(0);
     let text = String::from_utf8_lossy(&words[..count]).into_owned();
     let stderr = Captured { text, total_bytes: count as u64, truncated: false };
@@ -157,8 +157,8 @@ fn not_started(ended: Ended, stderr: &OwnedFd, level: SandboxLevel) -> SandboxEr
     }
 }
 
-/// The init and all below it. Its end of the socket is the life line: closed, by a drop or by
-/// the end of this process, the init ends and takes the whole tree along.
+/// The init and all processes below it. When this end of the socket closes, by a drop or by the end
+/// of this process, the init ends with the whole tree.
 #[derive(Debug)]
 struct InitTree {
     control: UnixStream,
@@ -167,7 +167,7 @@ struct InitTree {
 }
 
 impl InitTree {
-    /// Whether the program runs; false when the init has ended instead. Cancel safe.
+    /// Returns whether the program runs; false if the init has ended instead. Cancel safe.
     async fn started(&mut self) -> bool {
         loop {
             let lines = self.reports.split(|byte| *byte == b'\n');
@@ -181,7 +181,7 @@ impl InitTree {
         }
     }
 
-    /// Reads one piece of the reports; false at their end. Cancel safe.
+    /// Reads one piece of the reports; returns false at their end. Cancel safe.
     async fn more(&mut self) -> bool {
         if self.reports.len() > MAX_REPORT_BYTES {
             return false;
@@ -194,7 +194,7 @@ impl Tree for InitTree {
     fn ended(&mut self) -> Fut<'_, Exit> {
         Box::pin(async {
             while self.more().await {}
-            // What counts is that the child has ended, for then nothing is left of the tree.
+            // The end of the child is what matters, because then no process of the tree is left.
             let _ = self.child.wait().await;
             match launch::judge(&self.reports, true) {
                 Ended::Exit(exit) => exit,

@@ -1,8 +1,9 @@
-//! What the guest says to the host, over its second port: frames of a kind, a length and bytes.
+//! The messages from guest to host, over the guest's second port: frames with a kind, a length and
+//! bytes.
 //!
-//! Output comes piece by piece while the command runs, if somebody listens; the answer comes
-//! last. The host believes none of it further than it must: a guest that was taken over can say
-//! what it likes about its own command, and is bounded in how much the host keeps of it.
+//! If requested, output comes piece by piece while the command runs; the answer comes last. The
+//! host trusts it no more than necessary: a compromised guest can lie about its own command, and
+//! the host limits how much it keeps.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,15 +12,15 @@ use overmind_core::sandbox::{OutputSink, OutputStream};
 
 use crate::microvm::guest::Answer;
 
-/// Longest piece of output in a frame, as the port of the drivers has it.
+/// Longest piece of output in a frame, equal to the limit of the drivers' port.
 pub(crate) const PIECE: usize = 64 << 10;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Says nothing; pushes out what was said before.
+    /// An empty frame that flushes earlier ones.
     Nothing,
-    /// The command is about to run: whatever comes after is no failure to start.
+    /// The command is about to run; later errors are not start errors.
     Started,
     Output(OutputStream),
     /// The answer, as JSON.
@@ -49,10 +50,10 @@ impl Kind {
     }
 }
 
-/// The kind and the length.
+/// The number of bytes of kind and length.
 const HEAD: usize = 5;
 
-/// One frame. What is longer than four bytes can count is cut, which no caller says.
+/// Builds one frame. Data longer than four bytes can count is cut, which no caller sends.
 pub(crate) fn frame(kind: Kind, bytes: &[u8]) -> Vec<u8> {
     let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     let mut frame = Vec::with_capacity(HEAD + bytes.len());
@@ -62,7 +63,7 @@ pub(crate) fn frame(kind: Kind, bytes: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// What was heard in all.
+/// Everything that was received.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
     pub(crate) started: bool,
@@ -70,21 +71,21 @@ pub(crate) struct Heard {
 }
 
 impl Heard {
-    /// The guest was given its order and has begun with it.
+    /// Whether the guest has received its order and begun with it.
     pub(crate) fn begun(&self) -> bool {
         self.started || self.answer.is_some()
     }
 }
 
-/// The host's ear: takes the port's bytes as they come.
+/// The host's receiver: parses the port's bytes as they come.
 pub(crate) struct Listener {
-    /// The frame that is coming, with its head.
+    /// The frame that is being received, with its head.
     frame: Vec<u8>,
-    /// Longest answer that is taken, in bytes.
+    /// The longest accepted answer, in bytes.
     longest: usize,
     sink: Option<OutputSink>,
     heard: Heard,
-    /// It was no frame of ours, or too long a one: nothing after it can be understood.
+    /// Whether an invalid or too long frame came; nothing after it can be parsed.
     lost: bool,
 }
 
@@ -95,8 +96,8 @@ impl fmt::Debug for Listener {
 }
 
 impl Listener {
-    /// Keeps an answer of at most `longest` bytes. Output goes to `sink`, which is called while
-    /// bytes are given.
+    /// Keeps an answer of at most `longest` bytes. `sink` is called with output while bytes are
+    /// parsed.
     pub(crate) fn new(longest: usize, sink: Option<OutputSink>) -> Self {
         Self { frame: Vec::new(), longest, sink, heard: Heard::default(), lost: false }
     }
@@ -113,14 +114,14 @@ impl Listener {
             let missing = (wanted - self.frame.len()).min(bytes.len());
             self.frame.extend_from_slice(&bytes[..missing]);
             bytes = &bytes[missing..];
-            // A head may ask for no bytes at all.
+            // A head may announce a frame without bytes.
             if self.frame.len() >= HEAD && self.wanted() == Some(self.frame.len()) {
                 self.take();
             }
         }
     }
 
-    /// How long the frame is, as far as its head is known; `None` if it is none.
+    /// The length of the frame, if its head is known; `None` if it is invalid.
     fn wanted(&self) -> Option<usize> {
         let Some((head, _)) = self.frame.split_at_checked(HEAD) else { return Some(HEAD) };
         let length = u32::from_le_bytes([head[1], head[2], head[3], head[4]]);
@@ -149,7 +150,7 @@ impl Listener {
     }
 }
 
-/// A listener as the sink of the emulator's output; [`Ear::heard`] gives what it heard.
+/// A listener as the sink of the emulator's output; [`Ear::heard`] returns what it received.
 #[derive(Clone, Debug)]
 pub(crate) struct Ear(Arc<Mutex<Listener>>);
 
@@ -158,7 +159,7 @@ impl Ear {
         Self(Arc::new(Mutex::new(Listener::new(longest, sink))))
     }
 
-    /// The port is the emulator's standard output.
+    /// The sink for the emulator's standard output, which is the port.
     pub(crate) fn sink(&self) -> OutputSink {
         let listener = Arc::clone(&self.0);
         Arc::new(move |stream, bytes| match stream {

@@ -1,15 +1,15 @@
-//! Images, pictures of machines and copies of the guest's program that nobody uses any more.
+//! Removes unused images, snapshots of machines and copies of the guest's program.
 //!
-//! All are removed when new ones are made. Used within [`IN_USE`] is in use, perhaps by another
-//! server on the same directory, and stays. Beyond that:
+//! They are removed when new ones are made. A file that was used within [`IN_USE`] may be in use by
+//! another server on the same directory, and stays. Otherwise:
 //!
-//! * **Images** that are not the current one go, and so do kernel packages that were fetched for
-//!   them and what a build that was killed left behind.
-//! * **Pictures and programs**, of which each version of the program, of the emulator and each size
-//!   of machine has its own: what was not used for [`MOST_AGE`], and the ones unused for longest,
-//!   until [`MOST_KEPT`] are left.
+//! * **Images** that are not the current one are removed, and so are kernel packages that were
+//!   fetched for them and the remains of a build that was killed.
+//! * **Snapshots and programs** exist for each version of the program and the emulator and each
+//!   size of machine. They are removed if they were not used for [`MOST_AGE`]; of the others, the
+//!   least recently used are removed until [`MOST_KEPT`] are left.
 //!
-//! Only entries with names of our making are touched; a lock keeps two servers from doing it at
+//! Only entries with names in our own forms are touched; a lock keeps two servers from doing it at
 //! once.
 
 use std::fs::File;
@@ -21,29 +21,29 @@ use rustix::fs::{FlockOperation, Timespec, Timestamps};
 
 use crate::microvm::image;
 
-/// Of pictures, and of programs.
+/// Most snapshots that are kept, and most programs.
 const MOST_KEPT: usize = 8;
 const MOST_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Longer than a machine that begins from it needs to begin, or a command in it runs.
+/// Longer than a machine needs to start from a snapshot, or a command in it runs.
 const IN_USE: Duration = Duration::from_secs(24 * 3600);
 
-/// Notes that a file is used now. False when it is not there.
+/// Records that a file is used now. Returns false if it does not exist.
 pub(crate) fn mark_used(path: &Path) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
     let times = Timestamps { last_access: now, last_modification: now };
     let flags = rustix::fs::AtFlags::empty();
     match rustix::fs::utimensat(rustix::fs::CWD, path, &times, flags) {
         Ok(()) => true,
-        // Whoever may only read them has them pruned by somebody else.
+        // A server that may only read the files leaves the removal to another.
         Err(_) => path.exists(),
     }
 }
 
-/// Removes what is not used in `dir`; answers how many. Blocks.
+/// Removes unused files in `dir` and returns their number. Blocks.
 ///
 /// # Errors
 ///
-/// When something cannot be read or removed; what comes after it stays.
+/// Fails if something cannot be read or removed; the remaining files are not removed then.
 #[expect(
     clippy::disallowed_methods,
     reason = "compared with times of files; drivers have no clock"
@@ -56,7 +56,7 @@ fn prune_at(dir: &Path, now: SystemTime) -> io::Result<usize> {
     let lock =
         File::options().create(true).truncate(false).write(true).open(dir.join("prune.lock"))?;
     if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-        // Another server is at it.
+        // Another server is doing it.
         return Ok(0);
     }
     let mut removed = 0;
@@ -71,8 +71,8 @@ fn prune_at(dir: &Path, now: SystemTime) -> io::Result<usize> {
     Ok(removed + prune_images(dir, now)?)
 }
 
-/// What belongs to images that are not in use. Without a current one nothing is known, and all
-/// stays.
+/// Removes the files of images that are not in use. Without a current image it is unknown which
+/// these are, and all stay.
 fn prune_images(dir: &Path, now: SystemTime) -> io::Result<usize> {
     let Some(current) = image::current(dir) else { return Ok(0) };
     let mut unused = Vec::new();
@@ -103,7 +103,7 @@ fn prune_images(dir: &Path, now: SystemTime) -> io::Result<usize> {
     Ok(unused.len())
 }
 
-/// Entries with names of such a form, and how long nothing has happened to each.
+/// Entries whose names have such a form, with the time since their last change.
 fn leftovers(
     dir: &Path,
     begin: &str,
@@ -123,7 +123,8 @@ fn leftovers(
             continue;
         }
         let meta = entry.metadata()?;
-        // A package that was fetched has the time of its making; when it came is another one.
+        // A fetched package has the modification time of its making; its creation time is when it
+        // came.
         let came = meta.created().ok().filter(|created| *created <= now);
         let last = came.into_iter().fold(meta.modified()?, SystemTime::max);
         found.push((entry.path(), now.duration_since(last).unwrap_or_default()));
@@ -131,11 +132,11 @@ fn leftovers(
     Ok(found)
 }
 
-/// One of ours, and how long it has not been used.
+/// One of our entries, with the time since its last use.
 struct Entry {
     path: PathBuf,
     unused: Duration,
-    /// Being made, or left half made by a server that was killed.
+    /// Whether it is being made, or was left incomplete by a server that was killed.
     half: bool,
 }
 
@@ -159,7 +160,7 @@ fn entries(dir: &Path, file: &str, now: SystemTime) -> io::Result<Vec<Entry>> {
             continue;
         }
         let path = entry.path();
-        // Without its file it is what a crash left; then its own time counts.
+        // Without its file it was left by a crash; then its own time counts.
         let used = std::fs::metadata(path.join(file)).or_else(|_| entry.metadata())?.modified()?;
         let unused = now.duration_since(used).unwrap_or_default();
         found.push(Entry { path, unused, half });

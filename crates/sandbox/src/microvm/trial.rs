@@ -1,11 +1,10 @@
-//! Whether KVM runs a processor here: found out by letting it.
+//! Tests whether KVM can run a processor here, by running one.
 //!
-//! That a device can be opened says little. The sandbox around the emulator may keep it away, a
-//! user may have lost the group on the way in, a processor's model may be one that the emulator
-//! and the kernel do not agree on, and on machines that are guests themselves there are KVMs that
-//! interpret each instruction: there a kernel needs minutes to boot, and emulation is faster. So a
-//! machine without a kernel is started as every machine is, in the same sandbox and with the same
-//! model of a processor. Its firmware counts down and switches it off.
+//! It is not enough that the device can be opened. The sandbox around the emulator may hide it, a
+//! user may lack the group, and emulator and kernel may disagree on a processor model. On machines
+//! that are guests themselves, some KVMs interpret each instruction: a kernel then takes minutes to
+//! boot, and emulation is faster. So a machine without a kernel is started like any other, in the
+//! same sandbox and with the same processor model. Its firmware counts down and switches it off.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
@@ -18,21 +17,21 @@ use crate::launch::Ended;
 use crate::microvm::machine::{Accelerator, Size, TRIAL_CODE, trial};
 use crate::microvm::{Acceleration, Microvm, bounds, environment, unavailable};
 
-/// A processor needs a fiftieth of it for the countdown, an emulated one a tenth.
+/// The time limit. A processor needs a fiftieth of it for the countdown, an emulated one a tenth.
 const LONGEST: Duration = Duration::from_secs(5);
-/// After a failure KVM is tried again: what a busy machine or a person changes takes effect.
+/// The time after which a failed test is repeated, so that changes of the machine take effect.
 const FAILURE_HOLDS: Duration = Duration::from_secs(600);
-/// The machine of the trial.
+/// The size of the test's machine.
 const SIZE: Size = Size { memory_mib: 64, processors: 1 };
-/// What is told of the emulator's complaint, in bytes.
+/// Most bytes of the emulator's error message that are shown.
 const COMPLAINT: usize = 400;
 
-/// What runs the guests' instructions.
+/// The mechanism that runs the guests' instructions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Execution {
     /// The processor itself.
     Kvm,
-    /// The emulator, and why not the processor.
+    /// The emulator, and the reason why not the processor.
     Emulated { why: String },
 }
 
@@ -54,17 +53,17 @@ impl Execution {
     }
 }
 
-/// What came of the last trial.
+/// The result of the last test.
 #[derive(Debug)]
 pub(super) struct Tried {
-    /// The device that was there: another one, or other rights, are tried anew.
+    /// The tested device; another device or other permissions are tested again.
     device: Device,
     at: Instant,
-    /// Why KVM does not run guests.
+    /// The reason why KVM does not run guests.
     outcome: Result<(), String>,
 }
 
-/// A device by what decides who may open it.
+/// A device with the properties that decide who may open it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Device {
     inode: (u64, u64),
@@ -75,12 +74,12 @@ struct Device {
 }
 
 impl Microvm {
-    /// What runs the guests of this driver; tried when it is first asked.
+    /// The mechanism that runs the guests of this driver; tested at the first call.
     ///
     /// # Errors
     ///
-    /// [`SandboxError::Unavailable`] where the options want KVM and nothing else, and KVM runs no
-    /// guest here; or where there is no emulator at all.
+    /// [`SandboxError::Unavailable`] if the options require KVM and it runs no guest here, or if
+    /// there is no emulator.
     pub async fn execution(&self) -> Result<Execution, SandboxError> {
         if self.options.acceleration == Acceleration::Emulation {
             return Ok(Execution::Emulated { why: "the configuration asks for it".to_owned() });
@@ -100,7 +99,7 @@ impl Microvm {
         }
     }
 
-    /// The outer result is for what has nothing to do with KVM.
+    /// Tests KVM. The outer result is for errors that have nothing to do with KVM.
     async fn try_kvm(&self) -> Result<Result<(), String>, SandboxError> {
         let path = &self.options.kvm;
         let device = match std::fs::metadata(path) {
@@ -130,7 +129,7 @@ impl Microvm {
     }
 
     async fn run_trial(&self) -> Result<Result<(), String>, SandboxError> {
-        // A missing emulator is no fault of KVM's.
+        // A missing emulator is not an error of KVM.
         self.version().await?;
         let spec = Spec {
             kind: Kind::Namespace {
@@ -142,7 +141,7 @@ impl Microvm {
             argv: trial(&self.options.program),
             env: environment(),
             home: Vec::new(),
-            // One that is certainly there; nothing of it is needed.
+            // This directory certainly exists; the test needs nothing in it.
             workspace: PathBuf::from("/usr"),
             writable: None,
             cwd: PathBuf::new(),
@@ -176,7 +175,7 @@ impl Microvm {
                 Err(format!("in its sandbox the emulator ended with {how}: {words}"))
             }
             Ended::BadConfig(message) => Err(message),
-            // The sandbox itself cannot be made, with KVM or without.
+            // The sandbox itself cannot be made, with or without KVM.
             Ended::Refused { .. } | Ended::Silent => {
                 return match crate::namespace::into_result(
                     outcome,
@@ -190,7 +189,7 @@ impl Microvm {
     }
 }
 
-/// The emulator's last words on one line.
+/// The emulator's last error output, on one line.
 fn complaint(stderr: &str) -> String {
     let lines: Vec<&str> = stderr.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let mut text = lines[lines.len().saturating_sub(3)..].join("; ");
