@@ -1,16 +1,20 @@
-//! What of a person's own repository a command may not change, though it works in its checkout.
+//! Protects the parts of a user's own repository that a command may not change while it works in
+//! its checkout.
 //!
-//! Whoever changes what is in `.git` decides what the person's next git runs and where it writes, outside of
-//! every sandbox: by the configuration, a hook or `HEAD`; by a link in place of `logs/HEAD`,
-//! `COMMIT_EDITMSG` or a reference, through which git writes to any file. So a git directory lies read-only
-//! over itself, with those of submodules and worktrees in it, and so do the `.git` files of their checkouts.
-//! A submodule's directory that is no checkout yet is read-only as a whole: git would take a repository in it
-//! for the submodule. One that is missing is made, empty, as git makes it.
-//! What is looked at works (`status`, `log`, `diff`); a commit says that the file system is read-only. A
-//! mount point can be neither moved nor removed, but a directory above it can be moved: those on the way are
-//! mount points too. A tree of a session's own is not meant: its repository is the session's.
+//! A process that changes files in `.git` controls what the user's next git command runs and where
+//! it writes, outside of every sandbox: by the configuration, a hook or `HEAD`; or by a link in
+//! place of `logs/HEAD`, `COMMIT_EDITMSG` or a reference, through which git writes to any file. So
+//! a git directory is mounted read-only over itself, with those of its submodules and worktrees,
+//! and so are the `.git` files of their checkouts. A submodule's directory that is no checkout yet
+//! is read-only as a whole, because git would take a repository in it for the submodule. If it is
+//! missing, it is created empty, as git does. Reading commands work (`status`, `log`, `diff`); a
+//! commit fails with the error that the file system is read-only. A mount point can be neither
+//! moved nor removed, but a directory above it could be moved, so the directories above are mount
+//! points too. A session's own worktree is not affected, because its repository belongs to the
+//! session.
 //!
-//! File tools (`overmind-tools`) need no such list: they write nothing at all of a repository's.
+//! File tools (`overmind-tools`) need no such list: they never write to a repository's git
+//! directory.
 
 use std::collections::BTreeSet;
 use std::fs::Metadata;
@@ -28,7 +32,8 @@ use crate::request::bad_config;
 
 mod index;
 
-/// What may be no link in a git directory: it would lead git to what is not read-only.
+/// Entries of a git directory that must not be links, because a link would lead git to a writable
+/// file.
 const LEADING: &[&str] = &[
     "HEAD",
     "commondir",
@@ -42,19 +47,20 @@ const LEADING: &[&str] = &[
     "refs",
     "worktrees",
 ];
-/// More git directories than this in one, submodules and worktrees, are not looked for.
+/// Most git directories of submodules and worktrees within one that are searched.
 const MOST: usize = 200;
-/// So deep may the name of a submodule be.
+/// The deepest name of a submodule.
 const DEEPEST: usize = 8;
-/// The longest `.git` file or configuration that is looked into.
+/// The longest `.git` file or configuration that is read.
 const LONGEST: u64 = 1 << 20;
 
-/// What lies over itself, relative to the root inside, those above before those beneath.
+/// The paths that are mounted over themselves, relative to the root inside, parents before
+/// children.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fixed {
-    /// Stays where it is; what is in it may be changed.
+    /// Paths that cannot be moved; their contents may change.
     pub(crate) pinned: Vec<PathBuf>,
-    /// Stays as it is.
+    /// Paths that cannot be changed.
     pub(crate) read_only: Vec<PathBuf>,
 }
 
@@ -64,17 +70,17 @@ impl Fixed {
         let pinned = self.pinned.iter().map(|path| (path.as_path(), false));
         let read_only = self.read_only.iter().map(|path| (path.as_path(), true));
         let mut all: Vec<_> = pinned.chain(read_only).collect();
-        // Read-only last of the same path.
+        // Of the same path, read-only comes last.
         all.sort();
         all
     }
 }
 
-/// What is fixed of a workspace for a command of this kind; nothing where it `writes` nothing.
+/// The protected paths of a workspace for a command of this kind; none if it `writes` nothing.
 ///
 /// # Errors
 ///
-/// When it cannot be: one of those is a link, or there are too many submodules.
+/// Fails if a path cannot be protected: it is a link, or there are too many submodules.
 pub(crate) fn fixed(
     hidden: Hidden<'_>,
     kind: &Kind,
@@ -96,11 +102,11 @@ pub(crate) fn fixed(
     Ok(fixed)
 }
 
-/// What is fixed of a workspace, relative to it.
+/// The protected paths of a workspace, relative to it.
 ///
 /// # Errors
 ///
-/// As [`fixed`].
+/// Fails as [`fixed`] does.
 pub(crate) fn of(hidden: Hidden<'_>, workspace: &Path) -> Result<Fixed, SandboxError> {
     let real = workspace.canonicalize().unwrap_or_else(|_| workspace.to_owned());
     let is_own = |rooms: &PathBuf| {
@@ -126,7 +132,8 @@ pub(crate) fn of(hidden: Hidden<'_>, workspace: &Path) -> Result<Fixed, SandboxE
     let Fixed { mut pinned, mut read_only } = found.fixed;
     let whole: BTreeSet<PathBuf> = read_only.iter().cloned().collect();
     for paths in [&mut pinned, &mut read_only] {
-        // What lies in one that is read-only is so with it; laid over itself it would not be.
+        // A path inside of a read-only one is already read-only; mounted over itself it would not
+        // be.
         paths.retain(|path| !path.ancestors().skip(1).any(|above| whole.contains(above)));
         paths.retain_mut(|path| match path.strip_prefix(&real) {
             Ok(beneath) if !beneath.as_os_str().is_empty() => {
@@ -145,18 +152,18 @@ struct Finding<'a> {
     top: &'a Path,
     fixed: Fixed,
     dirs: usize,
-    /// Those that were looked at.
+    /// The submodule directories that were already searched.
     submodule_dirs: BTreeSet<PathBuf>,
 }
 
 impl Finding<'_> {
-    /// Fixes where something is, and all that it lies in.
+    /// Protects a path, and all directories above it, from being moved.
     fn pin(&mut self, path: &Path) {
         let way = path.ancestors().take_while(|above| *above != self.top);
         self.fixed.pinned.extend(way.map(Path::to_owned));
     }
 
-    /// What a checkout's `.git` is: a directory, or a file that says where that is.
+    /// Handles a checkout's `.git`: a directory, or a file that names the directory.
     fn repository(
         &mut self,
         dot_git: &Path,
@@ -177,7 +184,7 @@ impl Finding<'_> {
         self.submodules(&dir, checkout)
     }
 
-    /// Directories of a checkout that are submodules, by the index of its repository.
+    /// The submodule directories of a checkout, from the index of its repository.
     fn submodules(&mut self, git_dir: &Path, checkout: &Path) -> Result<(), SandboxError> {
         let all = index::submodules(git_dir).map_err(|why| {
             bad_config(format!(
@@ -222,7 +229,7 @@ impl Finding<'_> {
         }
     }
 
-    /// Makes a directory beneath the top, through no link, as its parent's owner would.
+    /// Makes a directory below the top, without following links, with its parent's owner.
     fn make(&self, dir: &Path) -> io::Result<()> {
         let how = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -238,7 +245,7 @@ impl Finding<'_> {
             let own = rustix::fs::fstat(&at)?;
             if made && (own.st_uid, own.st_gid) != (above.st_uid, above.st_gid) {
                 let (uid, gid) = (Uid::from_raw(above.st_uid), Gid::from_raw(above.st_gid));
-                // Who cannot give it away is who owns it.
+                // A process that cannot change the owner is the owner itself.
                 let _ = rustix::fs::chownat(&at, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH);
             }
         }
@@ -257,7 +264,7 @@ impl Finding<'_> {
         )))
     }
 
-    /// A git directory as a whole, and the checkouts of those in it.
+    /// Protects a git directory as a whole, and the checkouts of the git directories in it.
     fn git_dir(&mut self, dir: &Path) -> Result<(), SandboxError> {
         for name in LEADING {
             there(&dir.join(name))?;
@@ -268,7 +275,7 @@ impl Finding<'_> {
         self.below(&dir.join("worktrees"), 0)
     }
 
-    /// Git directories below one: what has a `HEAD`.
+    /// Finds git directories below one: those with a `HEAD`.
     fn below(&mut self, dir: &Path, depth: usize) -> Result<(), SandboxError> {
         if depth > DEEPEST || !there(dir)?.is_some_and(|meta| meta.is_dir()) {
             return Ok(());
@@ -287,8 +294,8 @@ impl Finding<'_> {
         Ok(())
     }
 
-    /// The `.git` file of the checkout of a submodule or of a worktree, which git reads whenever it looks at
-    /// the whole.
+    /// Protects the `.git` file of a submodule's or worktree's checkout, which git reads whenever
+    /// it processes the whole repository.
     fn checkout_of(&mut self, git_dir: &Path) -> Result<(), SandboxError> {
         let config = small(&git_dir.join("config")).unwrap_or_default();
         let line = config.lines().find_map(|line| {
@@ -303,7 +310,7 @@ impl Finding<'_> {
         let Some(checkout) = checkout.filter(|path| path.starts_with(self.top)) else {
             return Ok(());
         };
-        // A link on the way would lead the mount elsewhere: the init refuses it.
+        // A link in the path would lead the mount elsewhere; the init refuses it.
         let file = checkout.join(".git");
         if there(&file)?.is_some_and(|found| found.is_file()) {
             self.pin(&checkout);
@@ -319,7 +326,7 @@ fn is_git_dir(dir: &Path) -> bool {
         && dir.join("HEAD").symlink_metadata().is_ok()
 }
 
-/// What is at a path, which may be no link.
+/// The metadata of a path, which must not be a link.
 fn there(path: &Path) -> Result<Option<Metadata>, SandboxError> {
     match path.symlink_metadata() {
         Ok(found) if found.is_symlink() => Err(bad_config(format!(
@@ -337,7 +344,7 @@ fn there(path: &Path) -> Result<Option<Metadata>, SandboxError> {
     }
 }
 
-/// The path without `..` and `.`, by its text.
+/// Removes `..` and `.` from a path, without looking at the file system.
 fn plainly(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -352,7 +359,7 @@ fn plainly(path: &Path) -> PathBuf {
     plain
 }
 
-/// The text of a small regular file.
+/// Reads a small regular file.
 fn small(path: &Path) -> Option<String> {
     let found = path.symlink_metadata().ok()?;
     if !found.is_file() || found.len() > LONGEST {

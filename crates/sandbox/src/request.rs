@@ -1,4 +1,4 @@
-//! What every driver refuses in a request, with the same words.
+//! Checks of a request that every driver makes, with the same messages.
 
 use std::path::{Component, Path};
 
@@ -11,10 +11,10 @@ pub(crate) fn bad_config(message: impl Into<String>) -> SandboxError {
     SandboxError::BadConfig { code: BAD_CONFIG.to_owned(), message: message.into() }
 }
 
-/// Checks all that can be checked without touching the file system.
+/// Checks everything that needs no access to the file system.
 ///
-/// Whether the directories exist and stay within the workspace is decided where they are
-/// opened, so that nothing can change in between.
+/// Whether directories exist and are inside of the workspace is checked when they are opened, so
+/// that nothing can change in between.
 pub(crate) fn check(request: &SandboxRequest) -> Result<(), SandboxError> {
     if request.argv.first().is_none_or(String::is_empty) {
         return Err(bad_config("the command is empty"));
@@ -73,7 +73,7 @@ fn may_lie_in_home(path: &Path) -> bool {
         && path.components().all(plain)
 }
 
-/// By its words alone: relative, and without `..`.
+/// Whether a path, by its text alone, is relative and without `..`.
 fn stays_beneath(path: &Path) -> bool {
     path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
 }

@@ -14,7 +14,7 @@ use std::ptr;
 use rustix::process::Pid;
 use rustix::thread::UnshareFlags;
 
-/// Which side of a [`fork`] goes on.
+/// The side of a [`fork`] that continues.
 pub(crate) enum Fork {
     Child,
     Parent(Pid),
@@ -43,9 +43,9 @@ pub(crate) fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Arguments or environment in the shape that [`exec`] needs.
+/// Arguments or environment in the form that [`exec`] needs.
 pub(crate) struct CStrings {
-    /// Owns what `pointers` points at; never changed after construction.
+    /// Owns the targets of `pointers`; never changed after construction.
     _owned: Vec<CString>,
     pointers: Vec<*const c_char>,
 }
@@ -62,7 +62,7 @@ impl CStrings {
     }
 }
 
-/// Replaces this program by `program`. Returns only when that failed.
+/// Replaces this program by `program`. Returns only if that failed.
 pub(crate) fn exec(program: &CStr, argv: &CStrings, env: &CStrings) -> io::Error {
     // SAFETY: `program` is NUL-terminated; both arrays end with a null pointer, and every other
     // element points into a CString that `argv` and `env` own for the length of the call.
@@ -72,7 +72,7 @@ pub(crate) fn exec(program: &CStr, argv: &CStrings, env: &CStrings) -> io::Error
     io::Error::last_os_error()
 }
 
-/// As [`exec`], with the program as an open file.
+/// Works as [`exec`], with the program as an open file.
 pub(crate) fn exec_file(program: BorrowedFd<'_>, argv: &CStrings, env: &CStrings) -> io::Error {
     // SAFETY: as in `exec`; the path is empty and NUL-terminated, and the descriptor is open
     // for the length of the call.
@@ -89,7 +89,7 @@ pub(crate) fn exec_file(program: BorrowedFd<'_>, argv: &CStrings, env: &CStrings
     io::Error::last_os_error()
 }
 
-/// Puts this process into new namespaces. Refuses nothing itself; the kernel does.
+/// Moves this process into new namespaces. Only the kernel checks whether that is allowed.
 pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
     debug_assert!(!flags.contains(UnshareFlags::FILES), "descriptors stay shared");
     // SAFETY: the one danger is `FILES` (threads that see different descriptors), never passed.
@@ -105,9 +105,9 @@ pub(crate) fn replace_standard_stream(source: BorrowedFd<'_>, target: u8) -> io:
     if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Closes every descriptor from 3 up: those that the daemon itself was started with.
+/// Closes every descriptor from 3 up: those with which the daemon itself was started.
 ///
-/// To be called before this process has opened anything.
+/// Call it before this process has opened anything.
 pub(crate) fn close_inherited() -> io::Result<()> {
     // SAFETY: called first thing in `main`, so no `OwnedFd` or `File` exists whose descriptor
     // would be closed under it; the standard streams are left out.
@@ -115,7 +115,7 @@ pub(crate) fn close_inherited() -> io::Result<()> {
     if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Marks every descriptor from 3 up to be closed by `execve`, whoever opened it.
+/// Marks every descriptor from 3 up to be closed by `execve`, whichever code opened it.
 pub(crate) fn close_all_on_exec() -> io::Result<()> {
     // SAFETY: with CLOSE_RANGE_CLOEXEC nothing is closed now; descriptors only get a flag.
     let done =
@@ -129,7 +129,7 @@ pub(crate) const MOUNT_NOSUID: u64 = 0x2;
 pub(crate) const MOUNT_NODEV: u64 = 0x4;
 pub(crate) const MOUNT_NOEXEC: u64 = 0x8;
 
-/// Which mounts below the given one change too.
+/// Which mounts below the given one are changed too.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Depth {
     This,
@@ -166,12 +166,12 @@ pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, depth: Depth, set: u64) -> io
     if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Blocks SIGCHLD and gives a descriptor that is readable when a child has changed state.
+/// Blocks SIGCHLD and returns a descriptor that is readable when a child has changed state.
 pub(crate) fn child_signals() -> io::Result<OwnedFd> {
     signals(&[libc::SIGCHLD])
 }
 
-/// Blocks these signals and gives a descriptor that is readable when one of them has come.
+/// Blocks these signals and returns a descriptor that is readable when one has arrived.
 pub(crate) fn signals(which: &[c_int]) -> io::Result<OwnedFd> {
     // SAFETY: `set` is written by sigemptyset before it is read; both calls get valid pointers,
     // and the returned descriptor is new, so nobody else owns it.
@@ -192,7 +192,7 @@ pub(crate) fn signals(which: &[c_int]) -> io::Result<OwnedFd> {
     }
 }
 
-/// Which signals have come, by what is read from [`signals`].
+/// The signals that have arrived, from the bytes read from [`signals`].
 pub(crate) fn signal_numbers(read: &[u8]) -> impl Iterator<Item = u8> {
     let (records, _) = read.as_chunks::<{ mem::size_of::<libc::signalfd_siginfo>() }>();
     // The number is the first field, four bytes wide, and no more than 64.
@@ -215,7 +215,7 @@ pub(crate) fn kill_group(group: Pid, signal: c_int) -> io::Result<()> {
     if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Sends this process a signal, which has ended it when this returns if it ends anybody.
+/// Sends a signal to this process. If the signal is fatal, this does not return.
 pub(crate) fn end_by(signal: c_int) {
     // SAFETY: as in `kill_group`.
     unsafe {
@@ -223,14 +223,14 @@ pub(crate) fn end_by(signal: c_int) {
     }
 }
 
-/// Gives up the controlling terminal, if this process leads the session that it belongs to.
+/// Gives up the controlling terminal, if this process leads the terminal's session.
 pub(crate) fn leave_terminal(terminal: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: this request takes no argument, so nothing is read or written through a pointer.
     let done = unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCNOTTY) };
     if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Gives every signal its default meaning and unblocks all, as a new program expects.
+/// Sets every signal to its default action and unblocks all, as a new program expects.
 ///
 /// The Rust runtime ignores SIGPIPE, and the init blocks SIGCHLD; `execve` would keep both.
 pub(crate) fn reset_signals() {
@@ -260,7 +260,7 @@ pub(crate) fn loopback_up(socket: BorrowedFd<'_>) -> io::Result<()> {
     if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The state of a socket of TCP, as the kernel numbers them.
+/// The state of a TCP socket, by the kernel's numbers.
 pub(crate) fn tcp_state(socket: BorrowedFd<'_>) -> io::Result<u8> {
     let mut state = 0u8;
     let mut length: libc::socklen_t = 1;
@@ -278,8 +278,8 @@ pub(crate) fn tcp_state(socket: BorrowedFd<'_>) -> io::Result<u8> {
     if done == -1 { Err(io::Error::last_os_error()) } else { Ok(state) }
 }
 
-/// Makes the kernel's random numbers depend on what was last written to `random`
-/// (`/dev/urandom`), at once and not some time later.
+/// Makes the kernel mix the bytes last written to `random` (`/dev/urandom`) into its random numbers
+/// at once instead of later.
 pub(crate) fn reseed(random: BorrowedFd<'_>) -> io::Result<()> {
     /// `RNDRESEEDCRNG`.
     const RESEED: libc::c_ulong = 0x5207;
@@ -296,11 +296,11 @@ fn errno_of(result: libc::c_long) -> i32 {
     if result == -1 { io::Error::last_os_error().raw_os_error().unwrap_or(-1) } else { 0 }
 }
 
-/// Makes calls that no command needs, with arguments that do nothing where the call is allowed,
-/// and tells how each ended.
+/// Makes calls that no command needs, with arguments that do nothing if the call is allowed, and
+/// returns the result of each.
 ///
-/// Each would end otherwise (with success, or a complaint about its arguments) where nothing
-/// forbids it, but for those that ask for a capability first.
+/// If nothing forbids them, they return success or an error about their arguments, except for calls
+/// that check for a capability first.
 pub(crate) fn try_dangerous_calls() -> Vec<(&'static str, i32)> {
     let null = 0usize;
     let none = -1 as libc::c_long;
@@ -330,7 +330,7 @@ pub(crate) fn try_dangerous_calls() -> Vec<(&'static str, i32)> {
                 errno_of(libc::syscall(libc::SYS_process_vm_readv, none, null, 0, null, 0, 0)),
             ),
             ("ptrace", errno_of(libc::syscall(libc::SYS_ptrace, libc::PTRACE_ATTACH, none, 0, 0))),
-            // On no list of ours: the answer of the allow-list for what nobody thought of.
+            // None of our lists names this call, so it shows the allow-list's default answer.
             ("set_mempolicy", errno_of(libc::syscall(libc::SYS_set_mempolicy, 99, null, 0))),
             ("kexec_load", errno_of(libc::syscall(libc::SYS_kexec_load, 0, 0, null, 0xffff))),
             ("init_module", errno_of(libc::syscall(libc::SYS_init_module, null, 0, null))),
@@ -354,9 +354,9 @@ pub(crate) fn try_dangerous_calls() -> Vec<(&'static str, i32)> {
     ended
 }
 
-/// Tries to use the key rings; the error numbers.
+/// Tries to use the key rings; returns the error numbers.
 pub(crate) fn try_key_rings() -> Vec<(&'static str, i32)> {
-    /// The session's key ring, which a child inherits from whoever started it.
+    /// The session's key ring, which a child inherits from its parent.
     const SESSION: libc::c_long = -3;
     // SAFETY: asks for the number of a ring and does not make one; null pointers are not read.
     unsafe {
@@ -371,7 +371,7 @@ pub(crate) fn try_key_rings() -> Vec<(&'static str, i32)> {
     }
 }
 
-/// Tries to trace a process, without stopping it; the error number. A trace that was allowed
+/// Tries to trace a process without stopping it; returns the error number. A trace that was allowed
 /// ends with this process.
 pub(crate) fn try_trace(pid: i32) -> i32 {
     /// `PTRACE_SEIZE`: unlike `PTRACE_ATTACH` it does not stop.
@@ -388,9 +388,9 @@ pub(crate) fn landlock_abi() -> i32 {
     i32::try_from(abi).unwrap_or(0).max(0)
 }
 
-/// Makes a block device with the number 0:0; the error number. Landlock is asked before the
-/// capability is, so `EACCES` is its answer and `EPERM` that of a kernel without its rules. (A
-/// character device of this number would need no capability, but Linux 6.1 lets that one pass.)
+/// Tries to make a block device with the number 0:0; returns the error number. Landlock is checked
+/// before the capability, so `EACCES` is its answer and `EPERM` that of a kernel without its rules.
+/// (A character device with this number would need no capability, but Linux 6.1 allows that one.)
 pub(crate) fn try_numberless_device(path: &str) -> i32 {
     let Ok(path) = CString::new(path) else { return libc::EINVAL };
     // SAFETY: the path is NUL-terminated and lives through the call.

@@ -1,16 +1,16 @@
 //! The `none` driver: the command runs as the daemon's user, with its network and its files.
 //!
-//! For agents that ask for it by name. What it does keep: the environment is the request's and
-//! nothing else, output is bounded, files, descriptors and memory are bounded per process, and
-//! the whole tree ends with the command, the timeout, the dropped future or the daemon, children
-//! that forked twice included. What it cannot do is in [`crate::init`]'s `unconfined`: a command
-//! that is out to break things can kill its own init.
+//! It is for agents that select it explicitly. It still guarantees that the environment contains
+//! only the request's variables, and that output is limited; files, descriptors and memory are
+//! limited per process. The whole tree ends with the command, the timeout, the dropped future or
+//! the daemon, including children that forked twice. [`crate::init`]'s `unconfined` describes what
+//! it cannot do: a malicious command can kill its own init.
 //!
-//! A workspace is never read-only here and processes and processor time are not bounded.
+//! A workspace is never read-only here, and processes and processor time are not limited.
 //!
-//! It is measured as all levels are, so that the record on a session says in so many words what
-//! its commands could reach. Nothing is promised, so nothing is refused; the probe asks for
-//! rights here instead of making files.
+//! It is measured like all levels, so that the record of a session lists what its commands could
+//! reach. There are no guarantees, so nothing is refused; the probe checks permissions here instead
+//! of creating files.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ impl Unconfined {
         Self { options, keeper: Keeper::default() }
     }
 
-    /// What a command at this level reaches.
+    /// Measures what a command at this level can reach.
     async fn attested(&self) -> Result<Arc<Attested>, SandboxError> {
         let Options { init_program, run_as, private, private_files, sockets, notary, .. } =
             &self.options;
@@ -49,7 +49,7 @@ impl Unconfined {
             let mut inquiry =
                 Inquiry::begin(SandboxLevel::None, private, sockets, &[])?.with(Traps::only_look);
             inquiry = inquiry.with(|traps| traps.and_files(private_files));
-            // The init is the program, and starts it again.
+            // The program is the init, which starts itself again.
             inquiry.request.argv[0] = "/proc/self/exe".to_owned();
             let result = self.run_request(inquiry.request.clone(), None).await?;
             inquiry.conclude(&result, None, config.clone(), bounds())
@@ -90,7 +90,7 @@ impl Unconfined {
     }
 }
 
-/// Which limits of a request are enforced.
+/// The limits of a request that are enforced.
 fn bounds() -> Vec<Bound> {
     let by = |limit: &str, text: &str| Bound {
         limit: limit.to_owned(),
@@ -131,7 +131,7 @@ impl Sandbox for Unconfined {
         Box::pin(self.run_request(request, Some(sink)))
     }
 
-    /// Whether the init's program is there. Nothing else can be missing.
+    /// Checks whether the init's program exists. Nothing else can be missing.
     fn check(&self) -> Fut<'_, Result<(), SandboxError>> {
         Box::pin(async {
             std::fs::metadata(&self.options.init_program)

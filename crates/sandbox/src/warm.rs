@@ -1,18 +1,18 @@
-//! Inits of the `namespace` driver that wait for their command.
+//! Keeps inits of the `namespace` driver that wait for their command.
 //!
-//! Most of what a sandbox costs is the same for every command: the start of the program, the
-//! namespaces, the root, the filter. So after each call the driver starts the next init, gives it
-//! the ground ([`crate::init`]) and keeps it. A call takes one that waits, and starts one itself
-//! when there is none.
+//! Most of a sandbox's cost is the same for every command: the start of the program, the
+//! namespaces, the root, the filter. So after each call the driver starts the next init, sends it
+//! the ground ([`crate::init`]) and keeps it. A call takes a waiting init, or starts one itself if
+//! there is none.
 //!
-//! An init serves one call and no second one, and while it waits it knows nothing of any
-//! session: no path, no variable, no limit. All of that comes with the order, is checked then, and
-//! goes the same way in an init that did not wait.
+//! An init serves only one call, and while it waits it knows nothing of any session: no path, no
+//! variable, no limit. All of that comes with the order, is checked then, and is handled as in an
+//! init that did not wait.
 //!
-//! What it has looked at is a little older than the call, so it is let go of when it would now
-//! find something else: another table of mounts ([`Table`]), other files of the system
-//! ([`root::fingerprint`]), another program. And it is not kept when it is not needed: all end
-//! [`IDLE`] after the last call.
+//! The state that it has read is a little older than the call. So it is dropped if the state has
+//! changed: another table of mounts ([`Table`]), other files of the system ([`root::fingerprint`]),
+//! or another program. Inits that are not needed are not kept: all end [`IDLE`] after the last
+//! call.
 
 use std::fs::File;
 use std::io;
@@ -29,12 +29,12 @@ use crate::init::spec::{Ground, Kind};
 use crate::launch::Init;
 use crate::namespace::Options;
 
-/// What a driver keeps between calls, and what came of it.
+/// What a driver keeps between calls, and how it was used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Warmth {
     /// How many inits or containers wait for a command now.
     pub waiting: usize,
-    /// How many calls ran in one that had waited.
+    /// How many calls used one that had waited.
     pub served: u64,
 }
 
@@ -49,9 +49,9 @@ pub(crate) struct Pool(Arc<Mutex<Inner>>);
 struct Inner {
     waiting: Vec<Kept>,
     served: u64,
-    /// When an init was last asked for.
+    /// When an init was last requested.
     asked: Option<Instant>,
-    /// A task ends them when nothing has asked for long.
+    /// Whether a task is running that ends the inits after a time without requests.
     watched: bool,
     closed: bool,
 }
@@ -62,7 +62,7 @@ struct Kept {
     config: String,
     table: Table,
     system: u64,
-    /// Its descriptors belong to this runtime's reactor.
+    /// The runtime to whose reactor its descriptors belong.
     runtime: Id,
 }
 
@@ -73,7 +73,7 @@ impl Kept {
         config: String,
         ground: &Ground,
     ) -> io::Result<Self> {
-        // Looked at before the init looks: what changes in between makes it stale.
+        // These are read before the init starts, so that a later change makes it stale.
         let (table, system) = (Table::look()?, fingerprint(ground));
         let group = Some(cgroups.make(None)?);
         let init = Init::start(&options.init_program, options.run_as, ground, None, group)?;
@@ -82,7 +82,7 @@ impl Kept {
 }
 
 impl Pool {
-    /// An init that waits and would find everything as it is now.
+    /// Takes a waiting init whose view of the system is still current.
     pub(crate) fn take(&self, config: &str, ground: &Ground) -> Option<Init> {
         let runtime = Handle::current().id();
         let mut inner = lock(&self.0);
@@ -91,7 +91,7 @@ impl Pool {
             return None;
         }
         let system = fingerprint(ground);
-        // What is not taken here is stale, and ends by its drop.
+        // Inits that are not returned here are stale, and end when they are dropped.
         while let Some(kept) = inner.waiting.pop() {
             let same = kept.config == config && kept.system == system && kept.runtime == runtime;
             if same && !kept.table.changed() && kept.init.waits() {
@@ -102,7 +102,7 @@ impl Pool {
         None
     }
 
-    /// Starts inits until as many wait as the options say, after the caller has gone on.
+    /// Starts inits until the configured number waits. The caller does not wait for it.
     pub(crate) fn refill(
         &self,
         options: &Options,
@@ -119,14 +119,14 @@ impl Pool {
             while missing(&pool, options.waiting) {
                 match Kept::start(&options, &cgroups, config.clone(), &ground) {
                     Ok(kept) => keep(&pool, kept, options.waiting),
-                    // The next call says what is wrong.
+                    // The next call reports the error.
                     Err(_) => return,
                 }
             }
         });
     }
 
-    /// Ends what waits, and keeps nothing any more.
+    /// Ends the waiting inits and keeps no new ones.
     pub(crate) fn close(&self) {
         let mut inner = lock(&self.0);
         inner.closed = true;
@@ -140,7 +140,7 @@ impl Pool {
 }
 
 fn lock(pool: &Mutex<Inner>) -> std::sync::MutexGuard<'_, Inner> {
-    // Nothing panics while it is held, and a list of inits is as good after a panic elsewhere.
+    // No code panics while it holds the lock, and a list of inits is valid after a panic elsewhere.
     pool.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -181,7 +181,7 @@ async fn end_when_idle(pool: Weak<Mutex<Inner>>) {
     }
 }
 
-/// What an init would copy or mount of the system now.
+/// Identifies the files of the system that an init would copy or mount now.
 fn fingerprint(ground: &Ground) -> u64 {
     match &ground.kind {
         Kind::Namespace { .. } => root::fingerprint(&ground.kind),
@@ -189,7 +189,7 @@ fn fingerprint(ground: &Ground) -> u64 {
     }
 }
 
-/// This process's mounts, of which an init has a copy from its start on.
+/// This process's mounts, which an init copies at its start.
 #[derive(Debug)]
 struct Table(File);
 
@@ -200,11 +200,11 @@ impl Table {
         Ok(Self(file))
     }
 
-    /// Whether anything was mounted or unmounted since the look.
+    /// Whether anything was mounted or unmounted since then.
     fn changed(&self) -> bool {
         let mut asked = [PollFd::new(&self.0, PollFlags::PRI)];
         let answered = poll(&mut asked, Some(&Timespec::default()));
-        // The file is always readable; the kernel adds these two when the table is another one.
+        // The file is always readable; the kernel adds these two flags when the table has changed.
         answered.is_err() || asked[0].revents().intersects(PollFlags::PRI | PollFlags::ERR)
     }
 }

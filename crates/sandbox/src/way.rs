@@ -1,11 +1,11 @@
-//! Where a path of the host leads that a sandbox is to show: resolved here once, through no link that a
-//! command could have put on the way.
+//! Resolves a path of the host that a sandbox will show, once and without following links that a
+//! command could have created.
 //!
-//! What one command may write, another may have been granted: a directory of it, or one to work in. Between
-//! the judgement of such a path and its mount the first could put a link there. So the init opens every
-//! path that it shows without following a link ([`crate::init::root`]), and the path that it is given has
-//! none, because its links were followed here. Those that no command can make are followed: see
-//! [`Follow::Hosts`].
+//! A directory that one command may write may be granted to another, or be its workspace. Between
+//! the check of such a path and its mount the first command could create a link in it. So the init
+//! opens every shown path without following links ([`crate::init::root`]), and the path that it
+//! gets contains none, because its links were followed here. Only links that no command can create
+//! are followed: see [`Follow::Hosts`].
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -20,18 +20,18 @@ use rustix::io::Errno;
 use crate::init::root::SYSTEM;
 use crate::request::bad_config;
 
-/// As many links as the kernel follows.
+/// Most links that are followed, as in the kernel.
 const MOST_LINKS: usize = 40;
 
 /// Which links are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Follow {
-    /// None.
+    /// No links.
     Never,
-    /// Those of the host: in the root directory, in what every sandbox shows of the system and none can
-    /// write, and root's own where commands run as another user.
+    /// Links of the host: in the root directory; in system directories, which every sandbox shows
+    /// and none can write; and, if commands run as another user, links that root owns.
     Hosts { commands_are_root: bool },
-    /// Every one: the path comes from the server's own settings.
+    /// All links: the path comes from the server's own settings.
     All,
 }
 
@@ -53,7 +53,7 @@ impl Follow {
 ///
 /// # Errors
 ///
-/// When nothing is there, or a link on the way is not to be followed.
+/// Fails if nothing is there, or the path contains a link that must not be followed.
 pub(crate) fn resolve(path: &Path, follow: Follow) -> Result<PathBuf, SandboxError> {
     let failed =
         |err: io::Error| bad_config(format!("a sandbox cannot show {}: {err}", path.display()));
@@ -69,7 +69,7 @@ pub(crate) fn resolve(path: &Path, follow: Follow) -> Result<PathBuf, SandboxErr
             continue;
         }
         let next = real.join(&part);
-        // What is looked at is what is read, whatever is put in its place meanwhile.
+        // The opened file is the one that is read, even if its path is replaced meanwhile.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let how = ResolveFlags::NO_MAGICLINKS;
         let opened = rustix::fs::openat2(CWD, &next, flags, Mode::empty(), how);
@@ -100,7 +100,7 @@ pub(crate) fn resolve(path: &Path, follow: Follow) -> Result<PathBuf, SandboxErr
     Ok(real)
 }
 
-/// The part of an error that says what to do.
+/// The error text that tells the user what to do.
 fn leads(path: &Path, link: &Path, target: &Path) -> SandboxError {
     let on_the_way = match link == path {
         true => "it".to_owned(),
@@ -122,7 +122,7 @@ fn parts(path: &Path) -> VecDeque<OsString> {
     parts.collect()
 }
 
-/// Whether every sandbox shows it.
+/// Whether every sandbox shows the path.
 pub(crate) fn is_of_the_system(path: &Path) -> bool {
     let mut parts = path.components();
     parts.next() == Some(Component::RootDir)

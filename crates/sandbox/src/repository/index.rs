@@ -1,4 +1,4 @@
-//! The index of a repository, as far as it says which directories are submodules.
+//! Reads from the index of a repository which directories are submodules.
 
 use std::ffi::OsStr;
 use std::io;
@@ -8,23 +8,23 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 
 pub(super) const NAME: &str = "index";
-/// The longest one that is looked into.
+/// The largest index that is read.
 const LONGEST: u64 = 1 << 30;
-/// Of an entry for a submodule.
+/// The mode of an entry for a submodule.
 const SUBMODULE: u32 = 0o160_000;
-/// Of an entry, before its object's name; and where in there its mode is.
+/// The bytes of an entry before its object's name, and the offset of the mode in them.
 const NUMBERS: usize = 40;
 const MODE: usize = 24;
 /// Bytes of an object's name: SHA-1 and SHA-256.
 const HASHES: [usize; 2] = [20, 32];
-/// More flags follow.
+/// The flag for two more bytes of flags.
 const EXTENDED: u16 = 0x4000;
 
-/// Paths of submodules, relative to the checkout. Without an index there are none.
+/// The paths of submodules, relative to the checkout. Without an index there are none.
 ///
 /// # Errors
 ///
-/// Why it cannot be told, to follow the index's name.
+/// Describes why they cannot be determined; the text follows the index's name.
 pub(super) fn submodules(git_dir: &Path) -> Result<Vec<PathBuf>, String> {
     let Some(bytes) = read(&git_dir.join(NAME))? else { return Ok(Vec::new()) };
     let (mut all, shared) = parse(&bytes)?;
@@ -54,11 +54,11 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, String> {
     Ok(Some(bytes))
 }
 
-/// Its submodules, and the name of the index that it adds to.
+/// The submodules, and the name of the shared index that it extends.
 type Found = (Vec<PathBuf>, Option<String>);
 
 fn parse(bytes: &[u8]) -> Result<Found, String> {
-    // Only with the right length of names the end of the entries is where it should be.
+    // The entries end at the right place only if the length of object names is right.
     let found = HASHES.iter().find_map(|hash| parse_with(bytes, *hash));
     found.ok_or_else(|| "is not an index of a version that is known here (2, 3 and 4)".to_owned())
 }
@@ -91,12 +91,13 @@ fn parse_with(bytes: &[u8], hash: usize) -> Option<Found> {
         path.extend_from_slice(&body[at..end]);
         at = match version {
             4 => end + 1,
-            // Filled up with one to eight zeros.
+            // Entries are padded with one to eight zeros.
             _ => begin + ((end - begin) / 8 + 1) * 8,
         };
         if mode == SUBMODULE {
             let path = Path::new(OsStr::from_bytes(&path));
-            // An entry without a path takes that of the shared index: it is in there as something else.
+            // An entry without a path takes the path in the shared index, where it is not a
+            // submodule.
             let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
             if path.as_os_str().is_empty() || !plain {
                 return None;
@@ -125,7 +126,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
-/// As git writes lengths: seven bits a byte, each further one plus one.
+/// Reads a length in git's format: seven bits a byte, each further one plus one.
 fn varint(bytes: &[u8], at: &mut usize) -> Option<usize> {
     let mut next = || {
         let byte = *bytes.get(*at)?;
