@@ -340,8 +340,8 @@ fn process_one(ground: &Ground, spec: &Spec, launcher: &OwnedFd) -> Result<(), S
     Ok(())
 }
 
-/// Replaces the standard streams by `/dev/null`: the command has them, and the other end must notice
-/// when the command closes one.
+/// Replaces the standard streams by `/dev/null`: the command has them, and the other end must
+/// notice when the command closes one.
 fn let_go_of_streams() -> io::Result<()> {
     let nothing = std::fs::File::options().read(true).write(true).open("/dev/null")?;
     for number in 0..=2 {
