@@ -1,4 +1,5 @@
-//! Fewer questions for humans: alike requests in one group, and a rule after enough equal answers.
+//! Reduces the questions for humans: groups similar requests, and proposes a rule after enough
+//! equal answers.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -10,11 +11,11 @@ use crate::policy::Policy;
 use crate::shell::expand::{is_static, shown};
 use crate::shell::{Act, Place};
 
-/// What requests have in common that may be shown, and answered, together.
+/// The key of a group of requests that may be shown and answered together.
 ///
-/// Equal keys mean: the same tool, the same risk, the same deciding rule under the same policy
-/// version, and the same programs with the same kinds of effects on the same class of targets.
-/// Arguments may differ, so each is still bound and shown on its own.
+/// Requests with equal keys have the same tool, the same risk, the same deciding rule under the
+/// same policy version, and the same programs with the same kinds of effects on the same class of
+/// targets. Their arguments may differ, so each request is still bound and shown separately.
 pub fn group_key(request: &GateRequest, verdict: &GateVerdict) -> String {
     let mut shape = BTreeSet::new();
     for action in &verdict.actions {
@@ -55,7 +56,7 @@ pub fn group_key(request: &GateRequest, verdict: &GateVerdict) -> String {
     hash.finalize().to_hex()[..16].to_owned()
 }
 
-/// Why no rule can stand for the requests.
+/// Why no rule can cover the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoProposal {
     #[error("there are not enough equal approvals yet")]
@@ -70,15 +71,15 @@ pub enum NoProposal {
     TooMuch,
 }
 
-/// The text of rules that would have allowed these requests, and nothing wider.
+/// The text of rules that would have allowed exactly these requests.
 ///
-/// All requests must be equal in tool, arguments, agent, colony, sandbox and place. The rules hold
-/// for that agent in that colony, for programs with exactly these arguments. Propose only; a human
-/// decides.
+/// All requests must be equal in tool, arguments, agent, colony, sandbox and place. The rules apply
+/// to that agent in that colony, for programs with exactly these arguments. The rules are only a
+/// proposal; a human decides.
 ///
 /// # Errors
 ///
-/// [`NoProposal`]: why there is no such rule.
+/// [`NoProposal`] tells why there is no such rule.
 pub fn propose(
     policy: &Policy,
     approved: &[GateRequest],
@@ -107,7 +108,8 @@ pub fn propose(
             rule(&mut text, first, act)?;
         }
     }
-    // What was proposed must hold: an `ask` of another rule, or the trifecta, stays above it.
+    // The proposal must have an effect: an `ask` of another rule, or the trifecta, is stricter than
+    // it.
     let whole = format!("version = 1\n{text}");
     match Policy::parse(&whole, "proposal").map(|proposed| {
         proposed.judge(&GateRequest { labels: Default::default(), ..first.clone() }).decision
@@ -123,13 +125,13 @@ fn rule(text: &mut String, request: &GateRequest, act: &Act) -> Result<(), NoPro
     if kinds.contains(&TouchKind::Unknown) || !words().all(|word| is_static(word)) {
         return Err(NoProposal::NotKnown);
     }
-    // What a variable was set to is no part of a rule.
+    // A rule cannot contain the value of a variable.
     const NEVER: [TouchKind; 3] =
         [TouchKind::Privilege, TouchKind::Persistence, TouchKind::Environment];
     if NEVER.iter().any(|kind| kinds.contains(kind)) || !act.via.is_empty() {
         return Err(NoProposal::TooMuch);
     }
-    // A session's own directory is another one in the next session: no rule can name it.
+    // The next session has another directory of its own, so no rule can name it.
     let own = |path: &str| path.starts_with(request.scratch.as_str());
     if act.cwds.iter().any(|cwd| own(cwd)) || act.touches.iter().any(|(_, target)| own(target)) {
         return Err(NoProposal::NotKnown);
@@ -151,7 +153,7 @@ fn rule(text: &mut String, request: &GateRequest, act: &Act) -> Result<(), NoPro
                 }
                 hosts.insert(target.clone());
             }
-            // Code in a file or from standard input may be other code the next time.
+            // Code in a file or from standard input may differ the next time.
             TouchKind::Code if target.starts_with(['/', '~']) || !line.contains(&shown(target)) => {
                 return Err(NoProposal::TooMuch);
             }
@@ -166,7 +168,8 @@ fn rule(text: &mut String, request: &GateRequest, act: &Act) -> Result<(), NoPro
             | TouchKind::Unknown => {}
         }
     }
-    // One rule for paths, one for hosts, one for the rest: a rule with paths is about paths only.
+    // Paths, hosts and the rest each get their own rule, because a rule with paths applies to paths
+    // only.
     let of = |wanted: &dyn Fn(TouchKind) -> bool| -> Vec<&str> {
         kinds.iter().filter(|kind| wanted(**kind)).map(|kind| kind.as_str()).collect()
     };
@@ -220,7 +223,7 @@ fn rule(text: &mut String, request: &GateRequest, act: &Act) -> Result<(), NoPro
     Ok(())
 }
 
-/// A name as a pattern that only it fits.
+/// The name as a pattern that only this name matches.
 fn literal(name: &str) -> Result<String, NoProposal> {
     // An empty name would match everything.
     if name.is_empty() || name.contains(['*', '?']) {

@@ -1,4 +1,4 @@
-//! From a tool and its arguments to actions.
+//! Derives actions from a tool and its arguments.
 
 use overmind_core::gate::{GateRequest, TouchKind};
 use overmind_core::sandbox::SandboxLevel;
@@ -14,7 +14,7 @@ pub(crate) fn acts_of(request: &GateRequest, place: &Place) -> Vec<Act> {
     let text = |key: &str| request.args.get(key).and_then(Value::as_str);
     let mut act = Act { program: request.tool.clone(), ..Act::default() };
     let path = |act: &mut Act, kind: TouchKind, path: Option<&str>| match path {
-        // A file tool takes the path as it is: from the workspace, never from the shell's place.
+        // A file tool resolves the path from the workspace, never from the shell's directory.
         Some(path) if !path.chars().any(is_private) => {
             act.touch(kind, resolve(path, ".", &place.workspace))
         }
@@ -45,13 +45,14 @@ pub(crate) fn acts_of(request: &GateRequest, place: &Place) -> Vec<Act> {
     vec![act]
 }
 
-/// A command: what it may write to is a touch of its own, and where it starts.
+/// The action of a command: the directory that it may write to, and the one where it starts, are
+/// touches of their own.
 fn command(request: &GateRequest, place: &Place, mut act: Act) -> Vec<Act> {
     let args = &request.args;
     let text = |key: &str| args.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
     let mut place = place.clone();
-    // As the tools read it: anything but a boolean is refused by the schema. In an environment of its
-    // own a command may write to all of the workspace unless the call says otherwise.
+    // This follows the tools: they refuse anything but a boolean. In an environment of its own a
+    // command may write to the whole workspace unless the call says otherwise.
     let own = request.room && request.sandbox == SandboxLevel::Namespace;
     if args.get("allow_write").and_then(Value::as_bool).unwrap_or(own) {
         match text("write_subdir").filter(|dir| !dir.trim().is_empty()) {
@@ -93,7 +94,7 @@ fn command(request: &GateRequest, place: &Place, mut act: Act) -> Vec<Act> {
     }
 }
 
-/// A directory as the tools take it: one that lies outside means the same name in the workspace.
+/// A directory as the tools read it: an absolute path outside means the same path in the workspace.
 fn inside(dir: &str, place: &Place) -> String {
     if dir.chars().any(is_private) {
         return HOLE.to_string();

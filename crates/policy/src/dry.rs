@@ -1,4 +1,4 @@
-//! Dry runs: what a policy would say, in tables, without a server.
+//! Dry runs: show what a policy would decide, in tables and without a server.
 
 use overmind_core::gate::{Decision, GateRequest, GateVerdict};
 use overmind_core::sandbox::SandboxLevel;
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::policy::Policy;
 
-/// What `policy explain` shows.
+/// The output of `policy explain`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
     pub request: GateRequest,
     pub verdict: GateVerdict,
 }
 
-/// Judges one shell command as an agent in a namespace sandbox would have it judged.
+/// Judges one shell command as if an agent in a namespace sandbox had called it.
 pub fn explain_command(policy: &Policy, command: &str) -> Explanation {
     explain(policy, request("run_shell", serde_json::json!({ "command": command })))
 }
@@ -24,7 +24,7 @@ pub fn explain(policy: &Policy, request: GateRequest) -> Explanation {
     Explanation { request, verdict }
 }
 
-/// A request with everything that is not named left at what is usual.
+/// A request with default values for everything that is not given.
 pub fn request(tool: &str, args: serde_json::Value) -> GateRequest {
     GateRequest {
         colony: "default".to_owned(),
@@ -40,8 +40,8 @@ pub fn request(tool: &str, args: serde_json::Value) -> GateRequest {
     }
 }
 
-/// One recorded call of a file for `policy test`. Besides the request's own keys it may say what
-/// is expected.
+/// One recorded call of a file for `policy test`. Besides the request's own keys it may contain the
+/// expected decision.
 #[derive(Clone, Debug, Deserialize)]
 struct Recorded {
     #[serde(flatten)]
@@ -52,7 +52,7 @@ struct Recorded {
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TestLine {
-    /// In the file, from 1.
+    /// The line in the file, counted from 1.
     pub line: usize,
     pub tool: String,
     /// The command, or the arguments as JSON.
@@ -67,7 +67,7 @@ impl TestLine {
     }
 }
 
-/// A line that is no recorded call.
+/// The error for a line that is no recorded call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {message}")]
 pub struct RecordError {
@@ -75,8 +75,8 @@ pub struct RecordError {
     pub message: String,
 }
 
-/// Judges recorded calls: JSON Lines, one request each (`{"tool": …, "args": {…}}`, optionally
-/// `agent`, `colony`, `workspace`, `cwd`, `sandbox`, `labels`, and `expect`). Blank lines are
+/// Judges recorded calls in JSON Lines, one request each: `{"tool": …, "args": {…}}`, optionally
+/// with `agent`, `colony`, `workspace`, `cwd`, `sandbox`, `labels`, and `expect`. Blank lines are
 /// skipped.
 ///
 /// # Errors

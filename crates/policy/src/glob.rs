@@ -1,18 +1,17 @@
-//! Patterns of the policy language, matched against texts that may themselves hold what is not
-//! known.
+//! Patterns of the policy language, matched against texts that may contain unknown parts.
 //!
-//! `*` is any characters but a slash, `**` any characters at all, `?` one character but a slash.
-//! `**/` may be nothing, and `x/**` is `x` too.
+//! `*` matches any characters except a slash, `**` any characters, and `?` one character except a
+//! slash. `**/` may match nothing, and `x/**` also matches `x`.
 
 use crate::shell::expand::{FOUND, HERE, HOLE, HOME, ONE, SPLIT, STAR, is_static};
 
-/// How surely a pattern and a text fit.
+/// How certainly a pattern and a text match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fit {
     No,
-    /// Some of what the text may become fits.
+    /// Some of the possible values of the text match.
     May,
-    /// All of what the text may become fits.
+    /// All possible values of the text match.
     Must,
 }
 
@@ -29,14 +28,14 @@ enum Token {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Glob {
-    /// Without the forms in which `**/` and `/**` are nothing, one; else all.
+    /// One variant, or more if `**/` or `/**` may match nothing.
     variants: Vec<Variant>,
 }
 
 #[derive(Clone, Debug)]
 struct Variant {
     tokens: Vec<Token>,
-    /// What stands before the first and after the last wildcard: nearly every text fails here.
+    /// The text before the first wildcard and after the last one: nearly every text fails here.
     head: String,
     tail: String,
 }
@@ -44,7 +43,7 @@ struct Variant {
 impl Glob {
     /// # Errors
     ///
-    /// What is wrong with the pattern.
+    /// Describes the error in the pattern.
     pub(crate) fn new(pattern: &str) -> Result<Self, String> {
         if pattern.is_empty() || pattern.len() > 300 || pattern.matches("**").count() > 4 {
             return Err("a pattern has 1 to 300 bytes and at most four `**`".to_owned());
@@ -109,7 +108,7 @@ impl Variant {
         Self { tokens, head, tail: tail.into_iter().collect() }
     }
 
-    /// Whether everything that the text may become fits.
+    /// Whether every possible value of the text matches.
     fn covers(&self, text: &str) -> bool {
         if !text.starts_with(self.head.as_str()) || !text.ends_with(self.tail.as_str()) {
             return false;
@@ -124,8 +123,8 @@ impl Variant {
         })
     }
 
-    /// The states that are reached after the last character include the last one. `step` says
-    /// whether a token takes a character; the starred ones stay.
+    /// Whether the last state is reached after the last character. `step` tells whether a token
+    /// accepts a character; starred tokens keep their state.
     fn reaches(&self, text: &str, step: impl Fn(Token, char) -> bool) -> bool {
         let count = self.tokens.len();
         let mut states = vec![false; count + 1];
@@ -153,7 +152,7 @@ impl Variant {
         }
     }
 
-    /// Whether something that the text may become fits: the two patterns have a text in common.
+    /// Whether some possible value of the text matches.
     fn overlaps(&self, text: &str) -> bool {
         let count = self.tokens.len();
         let mut states = vec![false; count + 1];
@@ -164,13 +163,13 @@ impl Variant {
             let mut next = vec![false; count + 1];
             match c {
                 HOLE | SPLIT | FOUND | HOME | HERE => {
-                    // Any text: everything from here on may be reached.
+                    // An unknown text can reach all states from here on.
                     if let Some(first) = states.iter().position(|&reached| reached) {
                         next[first..].fill(true);
                     }
                 }
                 STAR => {
-                    // Nothing, or any run of tokens without a slash and without a first dot.
+                    // It matches nothing, or any tokens without a slash and without a leading dot.
                     next.copy_from_slice(&states);
                     let mut first = name_begins;
                     for n in 0..count {

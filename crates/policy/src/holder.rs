@@ -1,4 +1,4 @@
-//! The gate that the engine holds: one policy at a time, exchanged as a whole.
+//! Holds the policy for the engine: one policy at a time, replaced as a whole.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -7,14 +7,14 @@ use overmind_core::gate::{Gate, GateRequest, GateVerdict, PolicySource, PolicyVe
 use crate::approvals::{group_key, propose};
 use crate::policy::{Policy, PolicyError};
 
-/// A [`Policy`] that can be replaced while others judge by it.
+/// Holds a [`Policy`] that can be replaced while calls are being judged.
 ///
-/// Each judgement is by one version from its beginning to its end. This type reads no file: who
-/// watches one calls [`PolicyGate::reload`] with its text.
+/// Each judgement uses one version from its beginning to its end. This type reads no file: a
+/// watcher of a file calls [`PolicyGate::reload`] with the text.
 #[derive(Debug)]
 pub struct PolicyGate {
     now: RwLock<Arc<Policy>>,
-    /// Why the newest text does not hold.
+    /// Why the newest text is not in force.
     refused: RwLock<Option<String>>,
 }
 
@@ -23,22 +23,22 @@ impl PolicyGate {
         Self { now: RwLock::new(Arc::new(policy)), refused: RwLock::default() }
     }
 
-    /// Keeps what is wrong with the policy that somebody wants, until the next one is read.
+    /// Stores the error of a policy that was to be used, until the next one is read.
     pub fn refuse(&self, why: String) {
         *self.refused.write().unwrap_or_else(PoisonError::into_inner) = Some(why);
     }
 
-    /// The policy that holds now.
+    /// The policy in force.
     pub fn current(&self) -> Arc<Policy> {
-        // A writer only exchanges a pointer, so what a panic left behind is whole.
+        // A writer only replaces a pointer, so the value is valid after a panic.
         self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads a new text and puts it in force; answers its version.
+    /// Reads a new text, puts it in force and returns its version.
     ///
     /// # Errors
     ///
-    /// [`PolicyError`]; the old policy holds on then.
+    /// [`PolicyError`] if the text is wrong; the old policy stays in force then.
     pub fn reload(&self, text: &str, name: &str) -> Result<PolicyVersion, PolicyError> {
         let policy = Policy::parse(text, name).inspect_err(|err| self.refuse(err.to_string()))?;
         *self.refused.write().unwrap_or_else(PoisonError::into_inner) = None;
@@ -64,7 +64,7 @@ impl Gate for PolicyGate {
     }
 
     fn propose(&self, approved: &[GateRequest]) -> Result<String, String> {
-        // How many are enough was decided by whoever gathered them.
+        // The caller that gathered the requests has decided how many are enough.
         propose(&self.current(), approved, 2).map_err(|err| err.to_string())
     }
 

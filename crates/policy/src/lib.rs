@@ -1,13 +1,13 @@
-//! What a tool call would do, and whether a policy lets it: allow, ask, deny.
+//! Finds what a tool call would do, and decides by a policy: allow, ask, deny.
 //!
 //! [`Policy::parse`] reads a policy file and [`Policy::default`] is the built-in one;
-//! [`PolicyGate`] is the port [`overmind_core::gate::Gate`] around the policy that holds now.
-//! [`propose`] and [`group_key`] spare humans questions; [`explain`] and [`test_records`] are dry
-//! runs.
+//! [`PolicyGate`] implements the port [`overmind_core::gate::Gate`] with the policy in force.
+//! [`propose`] and [`group_key`] reduce the questions for humans; [`explain`] and [`test_records`]
+//! are dry runs.
 //!
-//! Nothing here runs a command, reads a file, asks anybody or waits. What is judged is text: a link
-//! that leads out of the workspace, a program that is not what its name says, code of the project
-//! that does harm are not seen here. The sandbox is what holds then.
+//! Nothing here runs a command, reads a file, asks anybody or waits. Only text is judged. So it
+//! cannot detect a link that leads out of the workspace, a program that is not what its name says,
+//! or harmful code of the project. The sandbox protects against these.
 
 mod approvals;
 mod calls;

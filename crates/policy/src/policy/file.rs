@@ -1,18 +1,18 @@
-//! The policy file as it is written, and what is wrong with it.
+//! The format of the policy file, and its errors.
 
 use overmind_core::gate::{Decision, Risk, TouchKind};
 use overmind_core::sandbox::SandboxLevel;
 use serde::{Deserialize, Serialize};
 
-/// Why a policy cannot be used. Prints as `policy.toml:3:1: …`.
+/// Why a policy cannot be used. It displays as `policy.toml:3:1: …`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}:{line}:{column}: {message}")]
 pub struct PolicyError {
-    /// What the text was called.
+    /// The name of the text, for example its path.
     pub name: String,
-    /// From 1.
+    /// The line, counted from 1.
     pub line: usize,
-    /// In characters, from 1.
+    /// The column in characters, counted from 1.
     pub column: usize,
     pub message: String,
 }
@@ -50,7 +50,7 @@ impl Default for Trifecta {
     }
 }
 
-/// One rule. Every list that is empty matches everything.
+/// One rule. An empty list matches everything.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RuleFile {
@@ -73,15 +73,15 @@ pub(super) struct RuleFile {
     #[serde(default)]
     pub(super) sandbox: Vec<SandboxLevel>,
     pub(super) risk: Option<Risk>,
-    /// Only in a room of the session's own, or only elsewhere.
+    /// Whether the rule applies only in the session's own environment, or only elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) room: Option<bool>,
-    /// The program and all its arguments, exactly.
+    /// The exact program and arguments.
     #[serde(default)]
     pub(super) argv: Vec<String>,
-    /// The only directory where the program starts, as paths are written.
+    /// The only directory in which the program may start, in the form of paths.
     pub(super) cwd: Option<String>,
-    /// The tool's arguments as JSON, exactly; the order of keys means nothing.
+    /// The exact arguments of the tool as JSON; the order of keys does not matter.
     pub(super) arguments: Option<String>,
     pub(super) reason: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! From a request to a verdict.
+//! Derives a verdict from a request.
 
 use overmind_core::gate::{
     Action, Decision, GateRequest, GateVerdict, Risk, RuleRef, Touch, TouchKind,
@@ -19,43 +19,44 @@ use crate::shell::{Act, Place};
 const MAX_FILES: usize = 64;
 const MAX_ARGS: usize = 32;
 const MAX_ARG_CHARS: usize = 200;
-/// So many other programs of a call are named in its reason.
+/// Most other programs of a call that its reason names.
 const MAX_OTHERS: usize = 2;
 const LATER: &str = "a file that is known only at run time";
 
-/// What was said about one touch, and by whom.
+/// The decision about one touch, and the rule that made it.
 struct Said<'p> {
     decision: Decision,
     rule: Option<&'p Rule>,
-    /// The rule denies, and whether this is what it denies is only known when the call runs.
+    /// Whether a rule denies something that only happens when the call runs, so that it may not
+    /// apply.
     perhaps: bool,
 }
 
-/// What is said of a command that needs a network, in place of a question that nobody's answer helps.
+/// The reason for refusing a command that needs a network: a human's answer could not help.
 const NO_NETWORK: &str = "commands of this agent run in a sandbox without network, so it cannot work, \
     whoever approves it. Leave it out; the tool `http_request` fetches a page where the agent has it, and \
     `overmind done RUN --pr-branch` hands work on. Who wants a command to have the network starts a run of \
     a command with `overmind run --sandbox namespace --network host -- COMMAND`, or an agent with \
     `--sandbox none`";
 
-/// Whether a call can only do this with a network that its sandbox does not have.
+/// Whether a call needs a network for this that its sandbox does not have.
 fn needs_network(request: &GateRequest, kind: TouchKind) -> bool {
-    // What installs from elsewhere touches the network as well; `make install` does not.
+    // A download of packages needs the network; `make install` does not.
     let leaves = matches!(kind, TouchKind::Network | TouchKind::Publish);
     is_command(request) && leaves && request.sandbox != SandboxLevel::None
 }
 
-/// Whether it is a command, which the sandbox bounds.
+/// Whether the call is a command, which the sandbox limits.
 pub(crate) fn is_command(request: &GateRequest) -> bool {
     tool_traits::is_command(&request.tool)
 }
 
-/// The harm that one touch could do.
+/// The risk of one touch.
 pub(crate) fn risk_of(request: &GateRequest, act: &Act, kind: TouchKind, target: &str) -> Risk {
     match kind {
-        // In a room a program that is not known can do no more than code from anywhere.
+        // In an environment, an unknown program can do no more than code from anywhere.
         TouchKind::Unknown if request.room && is_command(request) && !act.garbled => Risk::High,
-        // No worse than a write, which may empty the file.
+        // It is no worse than a write, which may empty the file.
         TouchKind::Delete if act.single && in_workspace(target) => Risk::Medium,
         TouchKind::Read if in_workspace(target) => Risk::Low,
         TouchKind::Read => Risk::Medium,
@@ -75,7 +76,7 @@ pub(crate) fn risk_of(request: &GateRequest, act: &Act, kind: TouchKind, target:
 }
 
 impl Policy {
-    /// Judges one call. Pure, and bounded by the length of the call's text.
+    /// Judges one call. It is pure, and its cost is bounded by the length of the call's text.
     pub fn judge(&self, request: &GateRequest) -> GateVerdict {
         let place = Place::new(&request.workspace, &request.cwd);
         let acts: Vec<Act> = acts_of(request, &place)
@@ -83,11 +84,11 @@ impl Policy {
             .filter(|act| !act.merely || !self.allows(request, act))
             .collect();
         let mut actions = Vec::with_capacity(acts.len());
-        // The strictest, and of those the most harmful.
+        // The strictest decision and, of equal ones, the riskiest.
         let mut worst: Option<(Said<'_>, Risk, usize, Option<usize>)> = None;
-        // Of each other program what is as strict, for the one who is asked.
+        // Equally strict decisions about other programs, which the question shows.
         let mut alike: Vec<(Decision, usize, Option<usize>)> = Vec::new();
-        // What is asked about and cannot happen, whatever the answer is.
+        // A touch that would be asked about but cannot happen, whatever the answer is.
         let mut cut: Option<(usize, usize)> = None;
         let mut risk = Risk::Low;
         for (n, act) in acts.iter().enumerate() {
@@ -106,7 +107,7 @@ impl Policy {
                 if let Some(at) = touch
                     && said.decision == Decision::Ask
                     && needs_network(request, act.touches[at].0)
-                    // A host that is known says more than one that is not.
+                    // A known host is more informative than an unknown one.
                     && cut.is_none_or(|(n, at)| !is_static(&acts[n].touches[at].1))
                 {
                     cut = Some((n, at));
@@ -199,7 +200,7 @@ impl Policy {
         touch: Option<(TouchKind, &String)>,
         risk: Risk,
     ) -> Said<'_> {
-        // In a room there is nothing to reach but the run's own services.
+        // In an environment only the run's own services are reachable.
         let own = request.room && is_command(request) && act.near;
         let touch = touch.map(|(kind, target)| match kind {
             TouchKind::Network if own && !is_static(target) => (kind, "localhost"),
@@ -232,13 +233,13 @@ impl Policy {
         if let Some(rule) = allow {
             return Said { decision: Decision::Allow, rule: Some(rule), perhaps: false };
         }
-        // What is not understood is never allowed by silence.
+        // An unknown action is never allowed by default.
         let unknown = touch.is_some_and(|(kind, _)| kind == TouchKind::Unknown);
         let decision = if unknown { self.default.max(Decision::Ask) } else { self.default };
         Said { decision, rule: None, perhaps: false }
     }
 
-    /// The way by which data could leave, when the session holds what must not.
+    /// The touch by which data could leave, if the session holds data that must not leave.
     fn trifecta_of(&self, request: &GateRequest, acts: &[Act]) -> Option<String> {
         if !(request.labels.untrusted && request.labels.private) {
             return None;
@@ -247,7 +248,7 @@ impl Policy {
             for (n, (kind, target)) in act.touches.iter().enumerate() {
                 let trusted = *kind == TouchKind::Network
                     && self.trusted.iter().any(|glob| glob.fits(target) == Fit::Must);
-                // Without a sandbox the project's code reaches the network, too.
+                // Without a sandbox the project's code also reaches the network.
                 let open = *kind == TouchKind::Project && request.sandbox == SandboxLevel::None;
                 if (kind.is_egress() || open) && !trusted {
                     return Some(told(act, Some(n)));
@@ -258,7 +259,7 @@ impl Policy {
     }
 }
 
-/// What one action does, in words: "`rm` would delete `src`".
+/// Describes what one action does: "`rm` would delete `src`".
 fn told(act: &Act, touch: Option<usize>) -> String {
     let program = if act.program.is_empty() {
         "the command".to_owned()
@@ -321,8 +322,8 @@ fn recorded(act: &Act, decision: Decision) -> Action {
     }
 }
 
-/// The files that an approval depends on, as [`GateVerdict::files`] says: what is read and run comes
-/// first where there are too many.
+/// The files that an approval depends on, as [`GateVerdict::files`] explains. If there are too
+/// many, files that are read and executed come first.
 fn files_of(acts: &[Act]) -> Vec<String> {
     let named = |target: &str| is_static(target) && target != "." && !target.contains([' ', '\n']);
     let (mut files, mut places) = (Vec::new(), Vec::new());
@@ -351,7 +352,7 @@ fn files_of(acts: &[Act]) -> Vec<String> {
     files
 }
 
-/// What code on the command line may import, from each directory in which it can start.
+/// The modules that code on the command line may import, from each directory in which it can start.
 fn imported(act: &Act) -> Vec<String> {
     let runs_code = act.touches.iter().any(|(kind, _)| *kind == TouchKind::Code);
     let name = act.program.rsplit('/').next().unwrap_or_default();

@@ -1,9 +1,10 @@
 //! The policy language: rules over tools, programs, effects, paths and hosts, and the verdict.
 //!
-//! Order means nothing: of all rules that match a touch, the strictest decides, and of all touches
-//! the strictest verdict. So a rule that is added never loosens a `deny` or an `ask`, no rule can
-//! be hidden by another, and two files can be joined. What this refuses, an exception to a `deny`,
-//! is written into the rule itself. See docs/decisions/0007-policy-and-shell-analysis.md.
+//! The order of rules does not matter: of all rules that match a touch the strictest decides, and
+//! of all touches the strictest verdict. So an added rule never loosens a `deny` or an `ask`, no
+//! rule can hide another, and two files can be joined. An exception to a `deny` is therefore not
+//! possible as a separate rule; it must be in the rule itself. See
+//! docs/decisions/0007-policy-and-shell-analysis.md.
 
 mod file;
 mod judge;
@@ -16,14 +17,14 @@ use self::file::{Extends, Trifecta, problem, read};
 use self::rule::Rule;
 use crate::glob::Glob;
 
-/// The place of every rule of the built-in policy, whoever extends it.
+/// The place that is reported for every rule of the built-in policy.
 pub(crate) const BUILT_IN: &str = "built in";
 const BUILTIN: &str = include_str!("builtin.toml");
-/// Allows everything, what is not understood included: it is a policy like any other, so the log
-/// says of each call that nobody judged it.
+/// Allows everything, also unknown actions. It is a normal policy, so the log shows for each call
+/// that nothing was judged.
 const OFF: &str = include_str!("off.toml");
-/// Raised whenever the analyser understands a command differently: an approval given under the
-/// old reading does not hold under the new one.
+/// The analyser's version, raised whenever it understands a command differently: an approval from
+/// an earlier version is then not valid.
 const ANALYSER: u32 = 4;
 const MAX_RULES: usize = 1000;
 
@@ -40,7 +41,7 @@ pub struct Policy {
 }
 
 impl Default for Policy {
-    /// The built-in policy: what holds when there is no file.
+    /// The built-in policy, which applies if there is no file.
     fn default() -> Self {
         let parsed = Self::parse(BUILTIN, BUILT_IN).expect("the built-in policy is tested");
         Self { source: PolicySource::Builtin, ..parsed }
@@ -48,17 +49,18 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// No policy: everything is allowed. For whoever says so explicitly, and never a fallback.
+    /// A policy that allows everything. It must be selected explicitly and is never a fallback.
     pub fn off() -> Self {
         let parsed = Self::parse(OFF, "switched off").expect("the policy that is off is tested");
         Self { source: PolicySource::Off, ..parsed }
     }
 
-    /// Reads a policy. `name` is what errors and rules call the text, for example its path.
+    /// Reads a policy. `name` is the name of the text in errors and rules, for example its path.
     ///
     /// # Errors
     ///
-    /// [`PolicyError`], with line and column: no TOML, an unknown key, a bad pattern, an id twice.
+    /// [`PolicyError`], with line and column: invalid TOML, an unknown key, a bad pattern, a
+    /// repeated id.
     pub fn parse(text: &str, name: &str) -> Result<Self, PolicyError> {
         let file = read(text, name)?;
         let mut rules = Vec::new();
@@ -108,17 +110,17 @@ impl Policy {
         })
     }
 
-    /// The hash of what the policy means: comments, order and layout do not change it.
+    /// The hash of the policy's meaning: comments, order and layout do not change it.
     pub fn version(&self) -> &PolicyVersion {
         &self.version
     }
 
-    /// Where it comes from.
+    /// The source of the policy.
     pub fn source(&self) -> &PolicySource {
         &self.source
     }
 
-    /// The text that it was read from; the built-in policy's own when there was none.
+    /// The text that was read; for the built-in policy its own text.
     pub fn text(&self) -> &str {
         &self.text
     }

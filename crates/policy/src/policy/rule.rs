@@ -1,4 +1,4 @@
-//! One rule, made ready to match.
+//! One rule, prepared for matching.
 
 use overmind_core::gate::{Decision, GateRequest, Risk, TouchKind};
 use serde_json::Value;
@@ -10,8 +10,8 @@ use crate::glob::{Fit, Glob};
 use crate::shell::Act;
 use crate::shell::expand::{HOLE, SPLIT, is_static};
 
-/// Kinds that an `allow` without `effects` does not cover: what is not understood, and what
-/// outlives or leaves the sandbox, is allowed by name only.
+/// Kinds that an `allow` without `effects` does not cover: unknown actions, and those that outlive
+/// or leave the sandbox, must be allowed explicitly.
 const BY_NAME: [TouchKind; 3] = [TouchKind::Unknown, TouchKind::Privilege, TouchKind::Persistence];
 
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub(super) struct Rule {
     tools: Vec<Glob>,
     programs: Vec<Glob>,
     paths: Vec<(Domain, Glob)>,
-    /// Those of `paths` that do not hold in a room of the session's own.
+    /// The `paths` that do not apply in a session's own environment.
     shared: Vec<Glob>,
     hosts: Vec<Glob>,
     agents: Vec<Glob>,
@@ -31,7 +31,7 @@ pub(super) struct Rule {
     kinds: u32,
 }
 
-/// Where a path lies. A pattern speaks about one of them.
+/// The location of a path. A pattern matches only one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Domain {
     Workspace,
@@ -122,7 +122,7 @@ impl Rule {
         })
     }
 
-    /// How surely the rule speaks about this touch of this action.
+    /// How certainly the rule matches this touch of this action.
     pub(super) fn fits(
         &self,
         request: &GateRequest,
@@ -207,9 +207,9 @@ impl Rule {
         fit
     }
 
-    /// A path of which not even the beginning is known, in a command of a room: the sandbox bounds
-    /// where it leads, and what is withheld there is withheld whatever leads to it. So the built-in
-    /// rules speak about its known end alone.
+    /// Handles a path without a known beginning, in a command of an environment. The sandbox limits
+    /// where it leads, and withheld files stay withheld by any path. So the built-in rules match
+    /// its known end only.
     fn end_fits(&self, target: &str) -> Fit {
         if self.file.verdict == Decision::Allow {
             return if self.file.room == Some(true) { Fit::Must } else { Fit::May };
@@ -228,8 +228,8 @@ impl Rule {
             if room && is_command(request) && self.place == BUILT_IN {
                 return self.end_fits(target);
             }
-            // Not even where it lies is known. In a room what is secret is withheld whatever leads to
-            // it, and elsewhere there is nothing but the system.
+            // The location is unknown. In an environment secrets are withheld by any path, and
+            // outside of the workspace there is only the system.
             let withheld = room && self.file.verdict == Decision::Deny && !self.shared.is_empty();
             return if withheld { Fit::No } else { Fit::May };
         }

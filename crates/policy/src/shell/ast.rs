@@ -1,6 +1,6 @@
-//! What a command text says, before anything is known about programs.
+//! The syntax tree of a command text, without knowledge about programs.
 
-/// A list of statements, one after the other.
+/// A list of statements in order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Script {
     pub(crate) chains: Vec<Chain>,
@@ -12,7 +12,7 @@ pub(crate) struct Chain {
     pub(crate) pipelines: Vec<(Join, Vec<Command>)>,
 }
 
-/// How a pipeline follows the one before it.
+/// How a pipeline is joined to the one before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Join {
     First,
@@ -34,8 +34,8 @@ pub(crate) struct Simple {
     pub(crate) redirects: Vec<Redirect>,
 }
 
-/// `NAME=value` before a command or alone. `append` is `NAME+=value` and the parts of an array,
-/// whose values are not followed.
+/// `NAME=value` before a command or alone. `append` marks `NAME+=value` and array elements, whose
+/// values are not followed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Assign {
     pub(crate) name: String,
@@ -62,7 +62,7 @@ pub(crate) struct Compound {
     pub(crate) shape: Shape,
     /// The variable of a `for`.
     pub(crate) variable: Option<String>,
-    /// What a `for` goes through, what a `case` looks at, the words of a test.
+    /// The words that a `for` iterates over, a `case` inspects, or a test contains.
     pub(crate) words: Vec<Word>,
     pub(crate) bodies: Vec<Script>,
     pub(crate) redirects: Vec<Redirect>,
@@ -79,9 +79,9 @@ pub(crate) enum RedirectKind {
     Read,
     Write,
     ReadWrite,
-    /// `>&` or `<&`: a number or `-`, or a file in bash.
+    /// `>&` or `<&`: a number, `-` or, in bash, a file.
     Duplicate,
-    /// The target is the text that the command reads on standard input.
+    /// The target is the text for the command's standard input.
     Here,
 }
 
@@ -100,23 +100,23 @@ pub(crate) enum Piece {
         name: String,
         quoted: bool,
     },
-    /// Its text is known only when the command runs, for a reason without effects.
+    /// Its text is known only when the command runs, but it has no effects.
     Opaque {
         quoted: bool,
     },
-    /// `$( )`, backquotes: its output becomes text.
+    /// `$( )` or backquotes: the output becomes text.
     Output {
         script: Script,
         quoted: bool,
     },
-    /// `<( )` and `>( )`: a file name stands there.
+    /// `<( )` and `>( )`: replaced by a file name.
     Process {
         script: Script,
     },
 }
 
 impl Word {
-    /// The text, when the whole word is unquoted text.
+    /// The text, if the whole word is unquoted text.
     pub(crate) fn bare(&self) -> Option<&str> {
         match self.pieces.as_slice() {
             [Piece::Text { text, quoted: false }] => Some(text),
@@ -124,7 +124,7 @@ impl Word {
         }
     }
 
-    /// The text, when it is known here, with quotes taken off and nothing expanded.
+    /// The text, if it is known here, with quotes removed and nothing expanded.
     pub(crate) fn literal(&self) -> Option<String> {
         let mut all = String::new();
         for piece in &self.pieces {

@@ -1,5 +1,4 @@
-//! What the shell does by itself: builtins that change how later commands are read, or that run
-//! a text.
+//! Builtins of the shell that change how later commands are read, or that run a text.
 
 use overmind_core::gate::TouchKind;
 
@@ -14,7 +13,7 @@ pub(super) fn eval(call: &mut Call<'_, '_>) {
     if is_open(&text) || text.chars().any(is_private) {
         return call.unknown("`eval` runs a text that is known only at run time");
     }
-    // Unlike other wrappers it works in this very shell; what it sets is not followed.
+    // Unlike other wrappers it runs in the same shell; variables that it sets are not followed.
     call.text(&text);
     if text.contains("cd ") || text.contains("pushd") {
         call.walk.cwds = vec![HOLE.to_string()];
@@ -55,7 +54,7 @@ pub(super) fn history(call: &mut Call<'_, '_>) {
     call.unknown("it changes the list of commands, or writes it to a file");
 }
 
-/// Ways of the shell that change nothing of what a pattern or a name may mean here.
+/// Whether a shell option cannot change the meaning of patterns and names here.
 pub(super) fn tame_option(name: &str) -> bool {
     matches!(
         name,
@@ -73,7 +72,7 @@ pub(super) fn tame_option(name: &str) -> bool {
     )
 }
 
-/// `shopt -s dotglob` lets `*` stand for hidden files, too.
+/// `shopt -s dotglob` makes `*` match hidden files, too.
 pub(super) fn shopt(call: &mut Call<'_, '_>) {
     let args = call.args();
     let sets = args.iter().any(|arg| is_option(arg) && arg.contains(['s', 'o']));
@@ -143,8 +142,8 @@ pub(super) fn cd(call: &mut Call<'_, '_>) {
     call.walk.change_directory(if strange { Some("-") } else { to });
 }
 
-/// Builtins that set variables by name: `printf -v PATH …`, `read PATH`. `hash -p` gives a name to
-/// another program.
+/// Builtins that set variables by name: `printf -v PATH …`, `read PATH`. `hash -p` assigns a name
+/// to another program.
 pub(super) fn sets(call: &mut Call<'_, '_>) {
     let args = call.args();
     let name = call.name().to_owned();
@@ -160,7 +159,7 @@ pub(super) fn sets(call: &mut Call<'_, '_>) {
     if args.first().is_some_and(|arg| arg.contains(SPLIT)) {
         call.unknown("an argument that may be an option is known only at run time");
     }
-    // What is printed is no variable; what follows `-v` is.
+    // The printed text is no variable; the argument of `-v` is.
     let from = match name.as_str() {
         "printf" => args.iter().position(|arg| arg.starts_with("-v")).unwrap_or(args.len()),
         _ => 0,

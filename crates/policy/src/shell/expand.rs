@@ -1,7 +1,7 @@
-//! From words to arguments: what is known of each when the command has not run yet.
+//! Expands words to arguments, as far as they are known before the command runs.
 //!
-//! An argument is a `String` in which a few private characters stand for what is not known.
-//! They cannot come from outside: the parser refuses them.
+//! An argument is a `String` in which a few private characters represent unknown parts. They cannot
+//! come from the text, because the parser refuses them.
 
 use std::collections::HashMap;
 
@@ -11,19 +11,19 @@ use super::ast::{Piece, Word};
 pub(crate) const HOLE: char = '\u{e000}';
 /// Any text, which may also be several arguments or none.
 pub(crate) const SPLIT: char = '\u{e001}';
-/// The shell's `*`: any characters but a slash, and no dot at the beginning of a name.
+/// The shell's `*`: any characters except a slash, and no dot at the beginning of a name.
 pub(crate) const STAR: char = '\u{e002}';
 /// The shell's `?`, or one character of a set.
 pub(crate) const ONE: char = '\u{e003}';
-/// The home directory, whatever it is.
+/// The home directory, whichever that is.
 pub(crate) const HOME: char = '\u{e004}';
-/// Alone: names that a listing of the workspace printed.
+/// Used alone: names that a listing of the workspace printed.
 pub(crate) const FOUND: char = '\u{e005}';
-/// The directory where the command is, which is not known by name.
+/// The directory of the command, whose name is not known.
 pub(crate) const HERE: char = '\u{e006}';
 const BREAK: char = '\u{e007}';
 
-/// Most arguments that braces may make of one word.
+/// Most arguments that braces may make from one word.
 const MAX_BRACES: usize = 64;
 
 pub(crate) fn is_private(c: char) -> bool {
@@ -40,7 +40,7 @@ pub(crate) fn is_static(text: &str) -> bool {
     !text.chars().any(is_private)
 }
 
-/// As a human reads it.
+/// The text in the form that people read.
 pub(crate) fn shown(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -117,7 +117,7 @@ pub(crate) fn expand(word: &Word, variables: &HashMap<String, String>) -> Vec<St
     all
 }
 
-/// Commands that print exactly one harmless word.
+/// Recognizes commands that print exactly one harmless word.
 fn one_word_output(script: &super::ast::Script) -> Option<char> {
     let [chain] = script.chains.as_slice() else { return None };
     let [(_, pipeline)] = chain.pipelines.as_slice() else { return None };
@@ -133,7 +133,7 @@ fn one_word_output(script: &super::ast::Script) -> Option<char> {
     }
 }
 
-/// A character of a pattern as what it stands for.
+/// The private character for a character of a pattern.
 pub(super) fn glob(c: char) -> char {
     match c {
         '*' => STAR,
@@ -142,9 +142,9 @@ pub(super) fn glob(c: char) -> char {
     }
 }
 
-/// Tilde and patterns of one word after braces.
+/// Handles tilde and patterns of one word after braces.
 fn finish(word: &[Marked]) -> String {
-    // Each set is searched for its end: many of them would take quadratic time.
+    // The end of each set is searched, which would take quadratic time for many sets.
     if word.iter().filter(|&&c| c == ('[', false)).count() > MAX_BRACES {
         return SPLIT.to_string();
     }
@@ -156,7 +156,7 @@ fn finish(word: &[Marked]) -> String {
                 out.push(HOME);
                 n = 1;
             }
-            // `~user`, `~+`: somewhere else.
+            // `~user` or `~+` is another directory.
             Some(_) => {
                 out.push(HOLE);
                 while n < word.len() && word[n].0 != '/' {
@@ -170,7 +170,7 @@ fn finish(word: &[Marked]) -> String {
             ('*', false) => out.push(STAR),
             ('?', false) => out.push(ONE),
             ('[', false) => {
-                // A set is one character, when it is closed within the name.
+                // A set matches one character, if it is closed within the name.
                 let close = word[n + 1..].iter().skip(1).position(|&(c, _)| c == ']');
                 let slash = word[n + 1..].iter().position(|&(c, _)| c == '/');
                 match (close, slash) {
@@ -188,7 +188,7 @@ fn finish(word: &[Marked]) -> String {
     out
 }
 
-/// Brace expansion; `None` when it makes too many words.
+/// Expands braces; `None` if that makes too many words.
 fn braces(word: &[Marked]) -> Option<Vec<Vec<Marked>>> {
     if !word.contains(&('{', false)) {
         return Some(vec![word.to_vec()]);
@@ -198,7 +198,7 @@ fn braces(word: &[Marked]) -> Option<Vec<Vec<Marked>>> {
     }
     let mut done = Vec::new();
     let mut open = vec![word.to_vec()];
-    // Each round takes the first pair of one word apart.
+    // Each round expands the first pair of one word.
     let mut rounds = 0;
     while let Some(word) = open.pop() {
         rounds += 1;
@@ -222,7 +222,7 @@ fn braces(word: &[Marked]) -> Option<Vec<Vec<Marked>>> {
 
 type Parts = Option<Vec<Vec<Marked>>>;
 
-/// The first pair of braces that means something: from, to, and its parts (`None`: too many).
+/// The first pair of braces with an effect: from, to, and its parts (`None`: too many).
 fn first_braces(word: &[Marked]) -> Option<(usize, usize, Parts)> {
     let mut from = 0;
     while let Some(ahead) = word[from..].iter().position(|&c| c == ('{', false)) {
@@ -260,7 +260,7 @@ fn first_braces(word: &[Marked]) -> Option<(usize, usize, Parts)> {
     None
 }
 
-/// `{1..9}` and `{a..f}`. Outer `None`: not a range.
+/// Expands `{1..9}` and `{a..f}`. The outer `None` means that it is no range.
 fn range(inner: &[Marked]) -> Option<Parts> {
     let text: String = inner.iter().map(|&(c, _)| c).collect();
     let (from, to) = text.split_once("..")?;
@@ -281,7 +281,7 @@ fn range(inner: &[Marked]) -> Option<Parts> {
             let (low, high) = (from.min(to), from.max(to));
             Some(Some((low..=high).map(|c| vec![(c, true)]).collect()))
         }
-        // A step, or something stranger.
+        // It has a step, or is something unusual.
         _ if from.parse::<i64>().is_ok() => Some(None),
         _ => None,
     }

@@ -1,4 +1,4 @@
-//! Programs that read, copy, pack and change files, where a table line is not enough.
+//! Programs that read, copy, pack and change files and need more than a table entry.
 
 use overmind_core::gate::TouchKind;
 
@@ -38,7 +38,7 @@ pub(super) fn info(call: &mut Call<'_, '_>) {
     }
 }
 
-/// `grep` and its like: the first argument is a pattern unless an option brings it.
+/// `grep` and similar programs: the first argument is a pattern unless an option provides it.
 pub(super) fn grep(call: &mut Call<'_, '_>) {
     let args = call.args();
     if call.name() == "rg" && has_option(&args, "", &["--pre", "--hostname-bin"]) {
@@ -77,7 +77,7 @@ pub(super) fn sort(call: &mut Call<'_, '_>) {
     call.read_paths(&args, 0);
 }
 
-/// Writes the value of `-o x`, `-ox`, `--output=x`.
+/// Records the write to the value of `-o x`, `-ox`, `--output=x`.
 fn output_option(call: &mut Call<'_, '_>, args: &[String], letter: char, long: &str) {
     for (n, arg) in args.iter().enumerate() {
         let name = arg.split('=').next().unwrap_or_default();
@@ -109,7 +109,7 @@ pub(super) fn uniq(call: &mut Call<'_, '_>) {
         call.unknown("an argument that may be a file to write is known only at run time");
     }
     call.read_paths(&args, 0);
-    // `uniq in out`; a number may be the value of an option.
+    // The form is `uniq in out`; a number may be the value of an option.
     for out in named.iter().skip(1).filter(|arg| !arg.chars().all(|c| c.is_ascii_digit())) {
         let out = (*out).clone();
         call.path(TouchKind::Write, &out);
@@ -188,7 +188,8 @@ fn sets_id(args: &[String], n: usize, arg: &str) -> bool {
     }
 }
 
-/// `dmesg` and `journalctl`: what the machine and its services wrote, which is not the project's.
+/// `dmesg` and `journalctl` show logs of the machine and its services, which do not belong to the
+/// project.
 pub(super) fn machine_log(call: &mut Call<'_, '_>) {
     let args = call.args();
     let changes = [
@@ -214,7 +215,7 @@ pub(super) fn machine_log(call: &mut Call<'_, '_>) {
     call.path(TouchKind::Read, log);
 }
 
-/// `cp`, `mv`, `ln`: reads all but the last, writes the last.
+/// `cp`, `mv`, `ln`: all arguments but the last are read, the last is written.
 pub(super) fn copy(call: &mut Call<'_, '_>) {
     let args = call.args();
     let moves = matches!(call.name(), "mv" | "rename");
@@ -270,8 +271,8 @@ pub(super) fn copy(call: &mut Call<'_, '_>) {
         None if links && named.len() == 1 => Some(".".to_owned()),
         None => named.pop(),
     };
-    // It leaves its place: inside the workspace that is a change like any other, and out of it the
-    // workspace loses what may be a whole directory.
+    // The file leaves its place. Inside of the workspace that is a normal change; a move out of it
+    // may remove a whole directory from the workspace.
     let away = |to: &String| call.walk.paths(to).iter().any(|to| !in_workspace(to));
     let leaves = if last.as_ref().is_some_and(away) { TouchKind::Delete } else { TouchKind::Write };
     for path in &named {
@@ -282,7 +283,7 @@ pub(super) fn copy(call: &mut Call<'_, '_>) {
     }
     match last {
         Some(last) => {
-            // In a directory the copy has the name of what was copied.
+            // In a directory, the copy has the name of its source.
             call.path(TouchKind::Write, &last);
             for path in &named {
                 let name = path.rsplit('/').next().unwrap_or_default();
@@ -303,7 +304,7 @@ pub(super) fn copy(call: &mut Call<'_, '_>) {
 pub(super) fn remove(call: &mut Call<'_, '_>) {
     let args = call.args();
     call.each_path(TouchKind::Delete);
-    // `find` puts what it found in the place of the directory where it began.
+    // `find` replaces the argument by the files that it found below its start directory.
     let named = args.iter().all(|arg| is_static(arg))
         && !call.act.via.iter().any(|via| matches!(via.as_str(), "find" | "fd" | "fdfind"));
     call.act.single = named && !has_option(&args, "rR", &["--recursive"]);
@@ -368,7 +369,7 @@ pub(super) fn tar(call: &mut Call<'_, '_>) {
     let shortened = |arg: &String| {
         arg.len() > 4 && "--directory".starts_with(arg.split('=').next().unwrap_or_default())
     };
-    // `xfC x.tar dir`, `-xC dir`: which name is the directory is not told apart.
+    // In `xfC x.tar dir` and `-xC dir` it is not determined which name is the directory.
     if letters.contains('C') && !long("-C") || args.iter().any(shortened) {
         for arg in args.iter().skip(usize::from(old)) {
             let named = arg.split_once('=').map_or(arg.as_str(), |(_, value)| value);
@@ -380,7 +381,7 @@ pub(super) fn tar(call: &mut Call<'_, '_>) {
     let extracts = letters.contains('x') || long("--extract") || long("--get");
     let lists = letters.contains('t') || long("--list");
     if !extracts {
-        // The name after the options that hold an `f`.
+        // The archive is the name after the options that contain an `f`.
         let f = args.iter().enumerate().position(|(n, arg)| {
             ((n == 0 && old) || (is_option(arg) && !arg.starts_with("--"))) && arg.contains('f')
         });
@@ -388,7 +389,7 @@ pub(super) fn tar(call: &mut Call<'_, '_>) {
         for arg in args.iter().skip(usize::from(old)).filter(|arg| !is_option(arg)) {
             let archive = arg.contains(".tar") || arg.ends_with(".tgz") || Some(arg) == made;
             call.path(if archive && !lists { TouchKind::Write } else { TouchKind::Read }, arg);
-            // A remote archive: `host:file`.
+            // The archive is remote: `host:file`.
             if arg.contains(':') {
                 call.act.touch(TouchKind::Network, arg.clone());
             }
@@ -454,7 +455,7 @@ pub(super) fn patch(call: &mut Call<'_, '_>) {
         call.unknown("an option that may run a program or write anywhere");
     }
     call.path(TouchKind::Write, ".");
-    // The first name is what is changed, and other options name files to write.
+    // The first name is changed, and other options name files to write.
     call.each_path(TouchKind::Write);
     call.read_paths(&args, 0);
     if let Some(at) = args.iter().position(|arg| arg == "-d" || arg == "--directory") {
@@ -468,7 +469,7 @@ pub(super) fn patch(call: &mut Call<'_, '_>) {
     }
 }
 
-/// `split`: writes pieces beside the prefix, or hands them to a program.
+/// `split` writes pieces with the prefix, or passes them to a program.
 pub(super) fn split(call: &mut Call<'_, '_>) {
     let args = call.args();
     if has_option(&args, "", &["--filter"]) || call.any_open() {
