@@ -1,4 +1,4 @@
-//! `git`: most of it is harmless, and a good part of it runs programs.
+//! `git`: most of it is harmless, but a considerable part runs programs.
 
 use overmind_core::gate::TouchKind;
 
@@ -35,7 +35,7 @@ const RUNS: &[&str] = &[
     "--pathspec-from-file",
 ];
 
-/// Settings that only change how things look.
+/// Whether a setting only changes how output looks.
 fn harmless_setting(setting: &str) -> bool {
     let (key, value) = setting.split_once('=').unwrap_or((setting, "true"));
     let key = key.to_ascii_lowercase();
@@ -128,7 +128,8 @@ fn command_line_setting(call: &mut Call<'_, '_>, setting: &str) {
 
 fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
     let has = |names: &[&str]| rest.iter().any(|arg| names.contains(&arg.as_str()));
-    // Git takes shortened names: for what makes a call worse. What makes it better is exact.
+    // Git accepts shortened names, so they count if they make a call worse. If they make it better,
+    // only exact names count.
     let may = |names: &[&str]| {
         has(names)
             || rest.iter().any(|arg| {
@@ -139,7 +140,7 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
     };
     let letter = |letters: &str| has_option(rest, letters, &[]);
     let first = rest.iter().find(|arg| !is_option(arg)).map(String::as_str);
-    // What follows `-m` is a message, whatever it begins with.
+    // The argument after `-m` is a message, whatever it begins with.
     let message = |n: usize| {
         n > 0
             && (rest[n - 1] == "--message"
@@ -160,7 +161,7 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
         name.starts_with("--")
             && name.len() > 3
             && RUNS.iter().any(|run| {
-                // Shortened names count: git takes them where they are of one option only.
+                // Shortened names count: git accepts them if they are unambiguous.
                 *run == name || run.starts_with(name)
             })
     });
@@ -192,7 +193,7 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
                 call.unknown("an option of git that runs a program");
             }
             if matches!(command, "diff" | "grep" | "hash-object" | "blame") {
-                // Outside of the repository they read plain files.
+                // Outside of the repository these commands read plain files.
                 for arg in rest.iter().filter(|arg| !is_option(arg)) {
                     if arg.starts_with(['/', super::expand::HOME])
                         || arg.contains("..") && arg.contains('/')
@@ -208,10 +209,11 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
                 }
             }
             for arg in rest.iter().filter(|arg| !is_option(arg)) {
-                // A revision reads as a harmless path.
+                // A revision is treated like a harmless path.
                 call.path(TouchKind::Read, arg);
             }
-            // `git show HEAD:.env`, `git show :0:.env`, `git log -L1,5:.env` read what the file held.
+            // `git show HEAD:.env`, `git show :0:.env` and `git log -L1,5:.env` show earlier
+            // content of the file.
             for arg in rest {
                 for (at, _) in arg.match_indices(':').filter(|_| !arg.contains(['%', ' '])) {
                     call.path(TouchKind::Read, &arg[at + 1..]);
@@ -288,7 +290,7 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
                 _ => {}
             }
             message_files(call, rest);
-            // What is staged, packed or gets another name is read.
+            // Files that are staged, packed or renamed are read.
             for arg in rest.iter().filter(|arg| !is_option(arg)) {
                 if matches!(command, "add" | "archive" | "mv") {
                     call.path(TouchKind::Read, arg);
@@ -364,7 +366,7 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
     }
 }
 
-/// Files that become a message: `-F x`, `-aFx`, `--file=x`, `-t x`.
+/// Records files that become a message: `-F x`, `-aFx`, `--file=x`, `-t x`.
 fn message_files(call: &mut Call<'_, '_>, rest: &[String]) {
     let mut message = false;
     for arg in rest {

@@ -8,12 +8,12 @@ use super::run::{Call, is_option};
 use super::walk::Stdin;
 use super::wrap::script_file;
 
-/// How one interpreter takes code from its command line.
+/// How one interpreter accepts code on its command line.
 struct Inline {
-    /// Letters that bring code, alone or in a cluster.
+    /// Letters of options with code, alone or in a cluster.
     letters: &'static str,
     longs: &'static [&'static str],
-    /// Options that stand alone.
+    /// Options without a value.
     flags: &'static str,
     /// Options whose value is the next argument.
     valued: &'static [&'static str],
@@ -173,7 +173,7 @@ fn module_of_python(call: &mut Call<'_, '_>, module: &str, rest: &[String]) {
             if !module.is_empty()
                 && module.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '.') =>
         {
-            // A module of the project, or of what is installed: nothing tells which.
+            // The module may belong to the project or be installed; the text does not show which.
             call.act.touch(TouchKind::Code, format!("module {module}"));
         }
         _ => call.unknown("a module that is known only at run time"),
@@ -181,7 +181,7 @@ fn module_of_python(call: &mut Call<'_, '_>, module: &str, rest: &[String]) {
 }
 
 fn script_runner(call: &mut Call<'_, '_>, args: &[String]) {
-    // Scripts are named by addresses as well.
+    // Scripts can also be named by addresses.
     for address in args.iter().filter(|arg| arg.contains("://")) {
         call.act.touch(TouchKind::Network, super::net::host_of(address));
         call.act.touch(TouchKind::Code, shown(address));

@@ -1,4 +1,4 @@
-//! Words: quotes, expansions, and what stands inside them.
+//! Reads words: quotes, expansions, and their contents.
 
 use super::ast::{Piece, Word};
 use super::parse::{Misread, Parser, Read};
@@ -14,7 +14,7 @@ pub(super) fn is_name(text: &str) -> bool {
         && chars.all(|c| c == '_' || c.is_ascii_alphanumeric())
 }
 
-/// Collects pieces and joins neighbouring texts.
+/// Collects pieces and joins adjacent texts.
 #[derive(Default)]
 struct Pieces(Vec<Piece>);
 
@@ -29,14 +29,14 @@ impl Pieces {
         }
     }
 
-    /// Makes sure that a quoted word exists even when it is empty.
+    /// Makes sure that a quoted word exists even if it is empty.
     fn empty(&mut self) {
         self.0.push(Piece::Text { text: String::new(), quoted: true });
     }
 }
 
 impl Parser<'_> {
-    /// Reads one word. `conditional` is inside `[[ ]]`, where only blanks end a word.
+    /// Reads one word. `conditional` means inside of `[[ ]]`, where only blanks end a word.
     pub(super) fn word(&mut self, conditional: bool) -> Read<Word> {
         let mut pieces = Pieces::default();
         while let Some(c) = self.peek() {
@@ -93,14 +93,14 @@ impl Parser<'_> {
         Ok(Word { pieces: pieces.0 })
     }
 
-    /// The body of a here-document whose delimiter was not quoted.
+    /// Reads the body of a here-document whose delimiter was not quoted.
     pub(super) fn here_body(&mut self) -> Read<Word> {
         let mut pieces = Pieces::default();
         self.quoted(&mut pieces, None)?;
         Ok(Word { pieces: pieces.0 })
     }
 
-    /// Text in double quotes up to `end`, or to the end of everything.
+    /// Reads text in double quotes up to `end`, or to the end of the text.
     fn quoted(&mut self, pieces: &mut Pieces, end: Option<char>) -> Read<()> {
         loop {
             match self.peek() {
@@ -158,7 +158,7 @@ impl Parser<'_> {
                 pieces.empty();
                 self.quoted(pieces, Some('"'))
             }
-            // A number: nothing that could be a name or an option.
+            // The value is a number, so it can be no name and no option.
             Some('?' | '#' | '$' | '!') => {
                 self.next();
                 pieces.text('0', true);
@@ -191,7 +191,7 @@ impl Parser<'_> {
         name
     }
 
-    /// `$(( … ))`: a number, unless it is two brackets that mean a command in a command.
+    /// Reads `$(( … ))`: a number, unless the two brackets mean a command in a command.
     fn arithmetic(&mut self, pieces: &mut Pieces) -> Read<()> {
         let inside = self.arithmetic_text()?;
         // A command would need a word of its own; subscripts are evaluated as text again.
@@ -203,7 +203,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// The text between `((` and `))`, which are next and are consumed.
+    /// Reads the text between `((` and `))`; both are consumed.
     pub(super) fn arithmetic_text(&mut self) -> Read<String> {
         self.next();
         self.next();
@@ -232,7 +232,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `${ … }`, after its brace.
+    /// Reads `${ … }` after its brace.
     fn parameter(&mut self, pieces: &mut Pieces, quoted: bool) -> Read<()> {
         if self.peek().is_some_and(|c| c.is_whitespace() || c == '|') {
             return Err(Misread("`${ …; }` runs commands in newer shells"));
@@ -253,7 +253,8 @@ impl Parser<'_> {
         if sets && super::variables::dangerous_variable(&name) {
             return Err(Misread("it sets a variable that changes programs"));
         }
-        // The rest may hold quotes and substitutions: those run, the text itself is not known.
+        // The rest may contain quotes and substitutions: those run, but the resulting text is not
+        // known.
         self.deeper()?;
         let mut inner = Pieces::default();
         let mut last = ' ';
@@ -271,7 +272,7 @@ impl Parser<'_> {
                     return Err(Misread("it expands a variable as a prompt or as code"));
                 }
                 Some('[') if last == ' ' => {
-                    // A subscript is arithmetic: plain ones only.
+                    // A subscript is arithmetic; only plain ones are accepted.
                     self.next();
                     let mut inside = String::new();
                     loop {
@@ -349,8 +350,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// `$'…'`, after its quote. Escapes as in bash; a shell without them sees other text, which
-    /// begins with a dollar and so names nothing that bash's reading does not.
+    /// Reads `$'…'` after its quote, with escapes as in bash. A shell without them sees another
+    /// text, which begins with a dollar and so names nothing else.
     fn ansi_c(&mut self, pieces: &mut Pieces) -> Read<()> {
         loop {
             match self.next() {
@@ -392,7 +393,7 @@ impl Parser<'_> {
             seen += 1;
         }
         match char::from_u32(value) {
-            // Bytes above 0x7f join with their neighbours into other characters.
+            // Bytes above 0x7f combine with adjacent bytes to other characters.
             Some(c) if seen > 0 && (' '..='~').contains(&c) => Ok(c),
             Some('\n') if seen > 0 => Ok('\n'),
             Some(_) | None => Err(Misread("an escape that makes a hidden character")),
@@ -400,7 +401,7 @@ impl Parser<'_> {
     }
 }
 
-/// Whether arithmetic may set a variable that changes programs.
+/// Whether arithmetic may set a variable that affects programs.
 pub(super) fn sets_dangerous(arithmetic: &str) -> bool {
     let names = arithmetic.split(|c: char| c != '_' && !c.is_ascii_alphanumeric());
     names.into_iter().any(super::variables::dangerous_variable)

@@ -1,14 +1,14 @@
-//! What a command text would do: its *effective actions*.
+//! Determines what a command text would do: its *effective actions*.
 //!
-//! [`analyse`] is the entry point. It reads the text with a grammar of its own ([`parse`]), takes
-//! off wrappers ([`wrap`]), and looks up what each program does with its arguments
-//! ([`programs`] and the modules of single programs). It runs nothing and looks at no disk.
+//! [`analyse`] is the entry point. It parses the text with its own grammar ([`parse`]), removes
+//! wrappers ([`wrap`]), and looks up what each program does with its arguments ([`programs`] and
+//! the modules of single programs). It runs nothing and accesses no disk.
 //!
-//! The one rule of this module: **what is not understood is [`TouchKind::Unknown`]**. That holds
-//! for a text that does not parse, a program that is not in the table, an option that is not
-//! known where options may run commands, a name that only the running shell knows. A shell that
-//! reads a text differently from us is a bug of ours; a program that does more than its table
-//! says, too. The sandbox is what holds then.
+//! The one rule of this module: **everything that is not understood is [`TouchKind::Unknown`]**.
+//! That applies to a text that does not parse, a program that is not in the table, an unknown
+//! option where options may run commands, and a name that only the running shell knows. If a shell
+//! reads a text differently from this module, that is a bug here; so is a program that does more
+//! than its table entry says. The sandbox protects in such cases.
 
 mod ast;
 mod builtins;
@@ -32,12 +32,12 @@ pub(crate) use self::net::host_of;
 
 use overmind_core::gate::TouchKind;
 
-/// Where a command starts, as it sees it.
+/// The directory in which a command starts, as the command sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     /// Absolute and without a slash at its end.
     pub(crate) workspace: String,
-    /// As [`path::resolve`] answers.
+    /// In the form that [`path::resolve`] returns.
     pub(crate) cwd: String,
 }
 
@@ -58,17 +58,19 @@ pub(crate) struct Act {
     pub(crate) program: String,
     pub(crate) args: Vec<String>,
     pub(crate) via: Vec<String>,
-    /// Where it starts: each directory that is possible.
+    /// The possible directories in which it starts.
     pub(crate) cwds: Vec<String>,
     pub(crate) touches: Vec<(TouchKind, String)>,
-    /// What it deletes are single files that the command names, and no directory with what is in it.
+    /// Whether it deletes only single files that the command names, and no directory with its
+    /// contents.
     pub(crate) single: bool,
-    /// A host that is not known may be one of the run's own services: the program speaks to whatever
-    /// it is told, and goes nowhere by itself.
+    /// Whether an unknown host may be one of the run's own services: the program connects only to
+    /// the host that it is given.
     pub(crate) near: bool,
-    /// It is unknown because the text hides or cannot be read, not because it runs some program.
+    /// Whether it is unknown because the text hides something or cannot be read, not because of a
+    /// program.
     pub(crate) garbled: bool,
-    /// The call may do it, and does not say that it does: it counts where a rule does not allow it.
+    /// Whether the call only may do it without saying so: it counts if no rule allows it.
     pub(crate) merely: bool,
 }
 
@@ -86,7 +88,7 @@ impl Act {
         self.touches.push(touch);
     }
 
-    /// A text that hides what it does, or that is no command.
+    /// Marks a text that hides what it does, or that is no command.
     pub(crate) fn garbled(&mut self, why: impl Into<String>) {
         self.garbled = true;
         self.unknown(why);
@@ -97,14 +99,14 @@ impl Act {
     }
 }
 
-/// Everything that the text would run, in the order of the text.
+/// All programs that the text would run, in the order of the text.
 pub(crate) fn analyse(text: &str, place: &Place) -> Vec<Act> {
     let mut walk = walk::Walk::new(place);
     walk.text(text);
     walk.acts
 }
 
-/// What one program would do that no shell reads: its arguments are what they are.
+/// The actions of one program that is started without a shell, so its arguments are literal.
 pub(crate) fn analyse_program(argv: &[String], stdin: Option<&str>, place: &Place) -> Vec<Act> {
     let mut walk = walk::Walk::new(place);
     let stdin = stdin.map_or(walk::Stdin::Inherited, |text| walk::Stdin::Text(text.to_owned()));

@@ -1,12 +1,12 @@
-//! Programs that speak to other machines, and those that reach a container engine.
+//! Programs that connect to other machines or to a container engine.
 
 use overmind_core::gate::TouchKind;
 
 use super::expand::{HOLE, HOME, SPLIT, is_static, shown};
 use super::run::{Call, has_option, is_option, value_of};
 
-/// The host of a URL or of `host:port/path`, in lower case; [`HOLE`] when two programs could read
-/// it differently.
+/// The host of a URL or of `host:port/path`, in lower case; [`HOLE`] if two programs could read it
+/// differently.
 pub(crate) fn host_of(text: &str) -> String {
     let (scheme, rest) = match text.split_once("://") {
         Some((scheme, rest)) => (Some(scheme), rest),
@@ -14,7 +14,7 @@ pub(crate) fn host_of(text: &str) -> String {
     };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let host = match (authority.rsplit_once('@'), scheme) {
-        // `good.com@evil.com`, and whatever a backslash does to it.
+        // These are `good.com@evil.com`, and texts with a backslash.
         (Some((user, host)), _)
             if user.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) =>
         {
@@ -32,7 +32,7 @@ pub(crate) fn host_of(text: &str) -> String {
     if plain { host.trim_end_matches('.').to_ascii_lowercase() } else { HOLE.to_string() }
 }
 
-/// What makes a text code that speaks to another machine; see [`hosts_in_code`].
+/// Names in a code that connect to another machine; see [`hosts_in_code`].
 const SPEAKS: &[&str] = &[
     "urlopen",
     "urlretrieve",
@@ -58,12 +58,13 @@ const SPEAKS: &[&str] = &[
     "TCPSocket",
     "IO::Socket",
 ];
-/// What takes a bare name of a host.
+/// Calls that take a bare host name.
 const DIALS: &[&str] =
     &["create_connection", ".connect(", "SMTP", "FTP(", "Connection(", "TCPSocket", "Socket"];
 
-/// The hosts that a piece of code reaches as far as its text says so: addresses beside a call that
-/// opens one. What a text only mentions is none, and what it builds is not seen.
+/// The hosts that a piece of code reaches, as far as its text shows: addresses beside a call that
+/// connects to one. An address that is only mentioned does not count, and computed ones are not
+/// detected.
 pub(super) fn hosts_in_code(code: &str) -> Vec<String> {
     let part = |c: char| c.is_ascii_alphanumeric() || ".-".contains(c);
     let mut hosts: Vec<String> = Vec::new();
@@ -80,7 +81,7 @@ pub(super) fn hosts_in_code(code: &str) -> Vec<String> {
             hosts.push(host);
         }
     };
-    // A call, and not only the scheme of an address that is mentioned.
+    // It must be a call, and not only the scheme of a mentioned address.
     let bare = code.replace("http://", "").replace("https://", "");
     if !SPEAKS.iter().any(|word| bare.contains(word)) {
         return hosts;
@@ -101,7 +102,7 @@ pub(super) fn hosts_in_code(code: &str) -> Vec<String> {
     hosts
 }
 
-/// `curl`, `wget` and their like: every argument that is no option is an address.
+/// `curl`, `wget` and similar programs: every argument that is no option is an address.
 pub(super) fn fetch(call: &mut Call<'_, '_>) {
     let args = call.args();
     call.act.near = true;
@@ -140,7 +141,7 @@ pub(super) fn fetch(call: &mut Call<'_, '_>) {
         n += 1;
         if arg.contains([HOLE, SPLIT]) {
             call.act.touch(TouchKind::Network, HOLE.to_string());
-            // What comes first names a host all the same.
+            // The beginning still names a host.
             let begin = arg.split([HOLE, SPLIT]).next().unwrap_or_default();
             if !is_option(arg) && is_named(&host_of(begin)) {
                 call.act.touch(TouchKind::Network, host_of(begin));
@@ -162,7 +163,7 @@ pub(super) fn fetch(call: &mut Call<'_, '_>) {
         let letters = arg.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
         let last = letters.and_then(|letters| letters.chars().last());
         let long = arg.split('=').next().unwrap_or_default();
-        // Values that are no addresses, or files.
+        // These values are no addresses, or they are files.
         let takes = matches!(
             last,
             Some(
@@ -298,13 +299,12 @@ pub(super) fn fetch(call: &mut Call<'_, '_>) {
     }
 }
 
-/// Whether it is a whole name or address of a host, and not a word.
+/// Whether it is a whole host name or address instead of a word.
 fn is_named(host: &str) -> bool {
     is_static(host) && host.contains('.') && host == host_of(host)
 }
 
-/// Clients of databases: the server that options or an address name, else one that the environment
-/// names.
+/// Database clients: the server comes from options or an address, otherwise from the environment.
 pub(super) fn database(call: &mut Call<'_, '_>) {
     let args = call.args();
     call.act.near = true;
@@ -349,7 +349,7 @@ pub(super) fn database(call: &mut Call<'_, '_>) {
     if hosts == 0 {
         call.act.touch(TouchKind::Network, HOLE.to_string());
     }
-    // `\\!`, `\\copy`, `system`: they run programs and read files.
+    // `\\!`, `\\copy` and `system` run programs and read files.
     let more = |arg: &String| arg.contains('\\') || arg.contains("system") || arg.contains("eval");
     if args.iter().any(more) {
         call.act.touch(TouchKind::Code, shown(&args.join(" ")));
@@ -364,14 +364,14 @@ fn host_in_list(address: &str) -> Vec<String> {
     hosts.split(',').map(|host| format!("{scheme}://{host}")).collect()
 }
 
-/// `ssh host command`, `scp`, `rsync`: the other machine, and what runs there.
+/// `ssh host command`, `scp`, `rsync`: the other machine, and the command that runs there.
 pub(super) fn ssh(call: &mut Call<'_, '_>) {
     let args = call.args();
     let name = call.name().to_owned();
     match name.as_str() {
         "ssh" | "mosh" => {
             call.act.touch(TouchKind::Network, HOLE.to_string());
-            // Options with a value are many, and some run programs here.
+            // There are many options with a value, and some run programs here.
             if args.iter().any(|arg| {
                 arg.starts_with("-o")
                     || arg.starts_with("-F")
@@ -502,7 +502,7 @@ pub(super) fn other(call: &mut Call<'_, '_>) {
             hosts += 1;
         }
     }
-    // A tunnel goes out wherever it begins.
+    // A tunnel leaves the machine in every case.
     let tunnel = matches!(call.name(), "ngrok" | "cloudflared" | "chisel");
     if hosts == 0 || tunnel {
         call.act.near = matches!(call.name(), "nc" | "netcat" | "wscat" | "websocat");
@@ -517,7 +517,7 @@ pub(super) fn other(call: &mut Call<'_, '_>) {
     }
 }
 
-/// `ip addr`, `hostname`: asking is harmless, setting is not.
+/// `ip addr`, `hostname`: queries are harmless, changes are not.
 pub(super) fn interface(call: &mut Call<'_, '_>) {
     let args = call.args();
     let words: Vec<&str> =
@@ -540,7 +540,7 @@ pub(super) fn interface(call: &mut Call<'_, '_>) {
     }
 }
 
-/// Whoever speaks to the container engine is root on this machine.
+/// A process that can talk to the container engine is root on this machine.
 pub(super) fn container(call: &mut Call<'_, '_>) {
     let args = call.args();
     let name = call.name().to_owned();
@@ -552,7 +552,7 @@ pub(super) fn container(call: &mut Call<'_, '_>) {
     if !shows {
         call.act.touch(TouchKind::Privilege, name);
     }
-    // What runs inside is told when it is plain.
+    // The inner command is shown if it is plain.
     let command = args.iter().position(|arg| matches!(arg.as_str(), "sh" | "bash"));
     if let Some(at) = command {
         call.inner(&args[at..]);

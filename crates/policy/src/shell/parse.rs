@@ -1,10 +1,10 @@
-//! The grammar of a POSIX shell with bash's additions, read strictly and within bounds.
+//! The grammar of a POSIX shell with bash's additions, parsed strictly and within limits.
 //!
-//! This is not a shell: it need not run anything, so it may refuse. Whatever it does not know it
-//! refuses with a [`Misread`], and the caller takes the whole text for the highest risk. Where sh
-//! and bash read the same text differently, it takes the reading that does more, or refuses.
+//! This is not a shell: it need not run anything, so it may refuse. It refuses unknown syntax with
+//! a [`Misread`], and the caller gives the whole text the highest risk. If sh and bash read the
+//! same text differently, it takes the reading that does more, or refuses.
 //!
-//! Depth, length and count are bounded: no input overflows the stack or takes more than linear
+//! Depth, length and count are limited: no input overflows the stack or takes more than linear
 //! time.
 
 use super::ast::{
@@ -12,18 +12,18 @@ use super::ast::{
 };
 use super::lex::is_name;
 
-/// Longest text that is looked at, in bytes.
+/// Longest text that is parsed, in bytes.
 pub(crate) const MAX_BYTES: usize = 64 * 1024;
-/// Deepest nesting of substitutions and compound commands, wrappers' texts included.
+/// Deepest nesting of substitutions and compound commands, including the texts of wrappers.
 pub(crate) const MAX_DEPTH: usize = 24;
 
-/// Why a text was not understood; completes "it was not understood: …".
+/// Why a text was not understood; it completes "it was not understood: …".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Misread(pub(crate) &'static str);
 
 pub(super) type Read<T> = Result<T, Misread>;
 
-/// Reads a whole command text. `depth` is how deep it is nested in others.
+/// Parses a whole command text. `depth` is its nesting depth in other texts.
 pub(crate) fn parse(text: &str, depth: usize) -> Read<Script> {
     if text.len() > MAX_BYTES {
         return Err(Misread("it is too long"));
@@ -41,7 +41,7 @@ pub(crate) fn parse(text: &str, depth: usize) -> Read<Script> {
     }
 }
 
-/// Characters that a human who approves would not see, or would see as another.
+/// Characters that a human approver would not see, or would mistake for others.
 fn hidden(c: char) -> Option<&'static str> {
     match c {
         '\n' | '\t' | ' '..='~' => None,
@@ -69,7 +69,7 @@ fn hidden(c: char) -> Option<&'static str> {
     }
 }
 
-/// A here-document that was announced and whose body follows the next line break.
+/// A here-document whose body follows the next line break.
 struct Pending {
     delimiter: String,
     quoted: bool,
@@ -116,7 +116,7 @@ impl Parser<'_> {
         self.depth -= 1;
     }
 
-    /// Reads the text of a backquote, which was unescaped and so is a text of its own.
+    /// Parses the text of a backquote, which was unescaped and so is a text of its own.
     pub(super) fn nested(&mut self, text: &str) -> Read<Script> {
         self.deeper()?;
         let script = parse(text, self.depth)?;
@@ -124,7 +124,7 @@ impl Parser<'_> {
         Ok(script)
     }
 
-    /// A script up to its `)`, which is consumed.
+    /// Parses a script up to its `)`, which is consumed.
     pub(super) fn until_paren(&mut self) -> Read<Script> {
         self.deeper()?;
         let script = self.script(&[])?;
@@ -155,7 +155,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Skips blanks and line breaks; a line break brings the bodies of here-documents.
+    /// Skips blanks and line breaks; the bodies of here-documents follow a line break.
     fn lines(&mut self) -> Read<()> {
         loop {
             self.blanks();
@@ -163,7 +163,7 @@ impl Parser<'_> {
                 return Ok(());
             }
             self.next();
-            // A body is only ever reached through `line_end`.
+            // A body is only reached through `line_end`.
             if !self.here.is_empty() {
                 return Err(Misread("a here-document begins in the middle of a list"));
             }
@@ -178,7 +178,7 @@ impl Parser<'_> {
         same
     }
 
-    /// The reserved word that is next, if one is: an unquoted word of letters, `{`, `}`, `!`.
+    /// The next reserved word, if there is one: an unquoted word of letters, `{`, `}`, `!`.
     fn reserved(&self) -> String {
         let mut word = String::new();
         let mut n = 0;
@@ -195,7 +195,8 @@ impl Parser<'_> {
         word
     }
 
-    /// Statements up to a `)`, the end, or one of the words in `ends`, which are not consumed.
+    /// Parses statements up to a `)`, the end, or one of the words in `ends`, which are not
+    /// consumed.
     fn script(&mut self, ends: &[&str]) -> Read<Script> {
         let mut script = Script::default();
         loop {
@@ -214,7 +215,7 @@ impl Parser<'_> {
         }
     }
 
-    /// One chain, its end, and the here-documents of its line.
+    /// Parses one chain, its end, and the here-documents of its line.
     fn chain(&mut self) -> Read<Chain> {
         let mut chain = Chain { pipelines: Vec::new() };
         let mut join = Join::First;
@@ -245,7 +246,7 @@ impl Parser<'_> {
         Ok(chain)
     }
 
-    /// At a line break, reads the bodies of the here-documents of the line into their redirects.
+    /// At a line break, reads the bodies of the line's here-documents into their redirects.
     fn line_end(&mut self, chain: &mut Chain) -> Read<()> {
         self.blanks();
         if self.here.is_empty() || self.peek() != Some('\n') {
@@ -308,7 +309,7 @@ impl Parser<'_> {
 
     fn pipeline(&mut self) -> Read<Vec<Command>> {
         self.blanks();
-        // `time` and `coproc` are words like any other here: they are taken off with the wrappers.
+        // `time` and `coproc` are normal words here: they are removed with the wrappers.
         while self.reserved() == "!" {
             self.next();
             self.blanks();
@@ -376,7 +377,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Consumes the word `open`, then statements up to one of `ends`, which must come.
+    /// Consumes the word `open`, then statements up to one of `ends`, which is required.
     fn body(&mut self, open: &str, ends: &[&str]) -> Read<Script> {
         self.skip(open);
         self.deeper()?;
@@ -438,7 +439,7 @@ impl Parser<'_> {
                     }
                 }
             } else {
-                // Without `in`: the positional parameters.
+                // Without `in`, the loop uses the positional parameters.
                 let opaque = super::ast::Piece::Opaque { quoted: false };
                 words.push(Word { pieces: vec![opaque] });
             }
@@ -515,8 +516,8 @@ impl Parser<'_> {
         self.compound(Shape::Test, None, words, Vec::new())
     }
 
-    /// `((…))`. Another shell takes it for two subshells, so only what has no second reading
-    /// passes: `((i++))`, `((n=n+1))`.
+    /// Parses `((…))`. Another shell reads it as two subshells, so only text without a second
+    /// reading is accepted: `((i++))`, `((n=n+1))`.
     fn arithmetic_command(&mut self) -> Read<Command> {
         let inside = self.arithmetic_text()?;
         let name: String =
@@ -657,7 +658,7 @@ impl Parser<'_> {
         let both = digits == 0 && self.peek() == Some('&') && self.peek_at(1) == Some('>');
         let first = self.peek_at(digits);
         if !both && !matches!(first, Some('<' | '>')) {
-            // `{fd}>file` names a variable for the number; `{` is a word to every other rule.
+            // `{fd}>file` names a variable for the number; every other rule reads `{` as a word.
             return Ok(None);
         }
         if !both && digits == 0 && self.peek_at(1) == Some('(') {
@@ -696,7 +697,7 @@ impl Parser<'_> {
     }
 }
 
-/// The targets of here-documents that wait for their bodies, in the order of the text.
+/// The targets of here-documents without a body yet, in the order of the text.
 fn empty_slots<'a>(command: &'a mut Command, slots: &mut Vec<&'a mut Word>) {
     let redirects = match command {
         Command::Simple(simple) => &mut simple.redirects,
@@ -707,7 +708,7 @@ fn empty_slots<'a>(command: &'a mut Command, slots: &mut Vec<&'a mut Word>) {
     slots.extend(empty.filter(|target| target.pieces.is_empty()));
 }
 
-/// The assignment that a word is, if it is one.
+/// The assignment in a word, if it is one.
 fn assignment(word: &Word) -> Option<Assign> {
     let (first, rest) = word.pieces.split_first()?;
     let super::ast::Piece::Text { text, quoted: false } = first else { return None };

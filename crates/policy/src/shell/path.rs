@@ -1,4 +1,4 @@
-//! Where a path leads, as far as text can say.
+//! Resolves paths as far as text alone allows.
 
 use super::expand::{FOUND, HERE, HOLE, HOME, SPLIT};
 
@@ -7,17 +7,18 @@ pub(crate) fn anywhere() -> String {
     HOLE.to_string()
 }
 
-/// Any path that ends as this one does: `…/.git/hooks/x`.
+/// Any path with the same end: `…/.git/hooks/x`.
 fn open(path: &str) -> String {
     let end = path.rsplit([HOLE, SPLIT]).next().unwrap_or_default();
     let plain = end.starts_with('/') && !end.split('/').any(|part| part == "..");
     if plain { format!("{HOLE}{}", end.trim_end_matches('/')) } else { anywhere() }
 }
 
-/// The path as policies see it: relative to the workspace, absolute, from `~/`, or [`anywhere`].
+/// The path in the form of policies: relative to the workspace, absolute, from `~/`, or
+/// [`anywhere`].
 ///
-/// `from` is such a path. Links are not followed: there is no disk here. The sandbox is what
-/// holds when a link leads out.
+/// `from` is such a path. Links are not followed, because there is no disk access here. If a link
+/// leads out, the sandbox protects.
 pub(crate) fn resolve(path: &str, from: &str, workspace: &str) -> String {
     if path.contains([HOLE, SPLIT]) {
         return open(path);
@@ -58,8 +59,8 @@ fn join(from: &str, path: &str, workspace: &str) -> String {
     inside(&clean("", &format!("{base}/{path}")), workspace)
 }
 
-/// Whether these parts lead to a link of the kernel's, whose parent is not the directory that the
-/// text names: `/proc/self/cwd`, `/proc/1/root`, `/dev/fd/3`.
+/// Whether these parts lead to a link of the kernel, whose parent is not the directory in the text:
+/// `/proc/self/cwd`, `/proc/1/root`, `/dev/fd/3`.
 fn is_magic_link(parts: &[&str]) -> bool {
     matches!(
         parts,
@@ -67,8 +68,8 @@ fn is_magic_link(parts: &[&str]) -> bool {
     )
 }
 
-/// Takes out `.`, `..` and double slashes. A `..` above `~` leads anywhere; one of a link of `/proc`
-/// stays there, since what is beneath such a link is judged like all that the link may lead to.
+/// Removes `.`, `..` and double slashes. A `..` above `~` leads anywhere. One after a link of
+/// `/proc` is kept, because paths below such a link are judged like all of its possible targets.
 fn clean(root: &str, path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
@@ -92,7 +93,7 @@ fn clean(root: &str, path: &str) -> String {
     }
 }
 
-/// An absolute path beneath the workspace, made relative to it.
+/// Makes an absolute path in the workspace relative to it.
 fn inside(path: &str, workspace: &str) -> String {
     if path == workspace {
         return ".".to_owned();
@@ -103,7 +104,7 @@ fn inside(path: &str, workspace: &str) -> String {
     }
 }
 
-/// Whether a resolved path lies in the workspace.
+/// Whether a resolved path is in the workspace.
 pub(crate) fn in_workspace(target: &str) -> bool {
     !target.starts_with(['/', '~']) && !target.contains([HOLE, SPLIT])
 }

@@ -1,8 +1,8 @@
-//! The table of programs: what each does with its arguments.
+//! The table of programs, with what each does with its arguments.
 //!
-//! A program that is not here is unknown. To add one, ask three things: can an option make it run
-//! another program, can it write a file, can it reach the network? Only if the answers are no for
-//! *every* option is it [`Spec::Inert`] or a plain [`Spec::Reads`].
+//! A program that is missing here is unknown. Before you add one, ask three questions: can an
+//! option make it run another program, can it write a file, can it reach the network? Only if the
+//! answer is no for *every* option is it [`Spec::Inert`] or a plain [`Spec::Reads`].
 
 use overmind_core::gate::TouchKind;
 
@@ -12,10 +12,11 @@ use super::{builtins, files, git, interp, net, scripts, tools, wrap};
 /// What a program does.
 #[derive(Clone, Copy)]
 pub(super) enum Spec {
-    /// Nothing beyond its output, whatever the arguments.
+    /// It only prints output, whatever the arguments are.
     Inert,
-    /// Reads what its arguments name. `skip`: so many arguments that are no options are texts.
-    /// The options do more than that, and make the call unknown: single letters, and long names.
+    /// It reads the files that its arguments name. `skip` is how many arguments, without options,
+    /// are texts. The listed options do more, and make the call unknown: single letters, and long
+    /// names.
     Reads {
         skip: usize,
         shorts: &'static str,
@@ -25,14 +26,14 @@ pub(super) enum Spec {
     Deletes,
     /// Runs code of the workspace.
     Project,
-    /// Does this, and nothing that the arguments could make worse.
+    /// It has this effect, and no argument makes it worse.
     Does(TouchKind),
-    /// By its first argument that is no option.
+    /// Its first argument that is no option decides.
     Commands(&'static [(&'static str, Does)]),
     By(fn(&mut Call<'_, '_>)),
 }
 
-/// What a subcommand does.
+/// The effect of a subcommand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Does {
     Nothing,
@@ -43,7 +44,7 @@ pub(super) enum Does {
     Network,
     Install,
     Publish,
-    /// Runs the rest as a program.
+    /// It runs the rest as a program.
     Exec,
 }
 
@@ -51,7 +52,7 @@ const fn reads(skip: usize) -> Spec {
     Spec::Reads { skip, shorts: "", longs: &[] }
 }
 
-/// The program that has this plain name.
+/// The table entry of the program with this plain name.
 pub(super) fn find(name: &str) -> Option<Spec> {
     use Spec::{By, Commands, Deletes, Does, Inert, Project, Reads, Writes};
     use TouchKind::{Install, Network, Persistence, Privilege, Process, Unknown};
@@ -88,7 +89,7 @@ pub(super) fn find(name: &str) -> Option<Spec> {
             "diff3" => Reads { skip: 0, shorts: "", longs: &["--diff-program"] },
             "delta" => Reads { skip: 0, shorts: "", longs: &["--pager"] },
             "objdump" => Reads { skip: 0, shorts: "", longs: &["--dwarf", "--plugin"] },
-            // A plugin is code that they load.
+            // A plugin is code that these programs load.
             "nm" | "size" | "strings" | "addr2line" => {
                 Reads { skip: 0, shorts: "", longs: &["--plugin"] }
             }
@@ -144,7 +145,7 @@ pub(super) fn find(name: &str) -> Option<Spec> {
                 shorts: "PHlCM",
                 longs: &["--pager", "--html", "--browser", "--config-file", "--local-file"],
             },
-            // It can write what it shows, and all that was typed.
+            // It can write the shown text, and everything that was typed.
             "info" => By(files::info),
             _ => Inert,
         },

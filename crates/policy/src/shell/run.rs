@@ -1,4 +1,4 @@
-//! One program with its arguments: finds it in the table and lets the entry speak.
+//! Analyses one program with its arguments by its table entry.
 
 use overmind_core::gate::TouchKind;
 
@@ -8,7 +8,7 @@ use super::programs::{Does, Spec, find};
 use super::walk::{Stdin, Walk};
 use super::{Act, path};
 
-/// A program at work: what its entry in the table may use.
+/// A program call that is being analysed, as its table entry sees it.
 pub(super) struct Call<'w, 'p> {
     pub(super) walk: &'w mut Walk<'p>,
     pub(super) act: Act,
@@ -20,7 +20,8 @@ impl Call<'_, '_> {
         &self.act.program
     }
 
-    /// The arguments without the program. A copy: entries change the action while they read.
+    /// A copy of the arguments without the program, because entries change the action while they
+    /// read.
     pub(super) fn args(&self) -> Vec<String> {
         self.act.args.clone()
     }
@@ -35,7 +36,8 @@ impl Call<'_, '_> {
         self.act.unknown(why);
     }
 
-    /// Runs another program that this one starts. Recorded before this one, which only wraps.
+    /// Analyses another program that this one starts. It is recorded before this one, which only
+    /// wraps it.
     pub(super) fn inner(&mut self, argv: &[String]) {
         let via = self.act.program.clone();
         self.inner_as(&via, argv);
@@ -50,7 +52,7 @@ impl Call<'_, '_> {
         self.walk.via.pop();
     }
 
-    /// Runs a text in a shell.
+    /// Analyses a text that is run in a shell.
     pub(super) fn text(&mut self, text: &str) {
         let via = self.act.program.clone();
         self.walk.via.push(via);
@@ -58,14 +60,15 @@ impl Call<'_, '_> {
         self.walk.via.pop();
     }
 
-    /// Whether an argument that is only known later could be an option here.
+    /// Whether an argument that is known only later could be an option here.
     pub(super) fn any_open(&self) -> bool {
         self.act.args.iter().any(|arg| arg.contains(SPLIT) || arg.starts_with(HOLE))
     }
 }
 
-/// What an option's own text may name: `--from-file=.env`, `-f.env`; `@file` is what many programs
-/// read their arguments from. Only names that could be of a file: every touch is shown to people.
+/// The file that an option's own text may name: `--from-file=.env`, `-f.env`; many programs read
+/// their arguments from `@file`. Only plausible file names count, because every touch is shown to
+/// people.
 pub(super) fn named_in_option(arg: &str) -> Option<&str> {
     let looks_like_a_file = |text: &str| text.contains(['.', '/', '_', super::expand::HOME]);
     let named = match arg.strip_prefix("--") {
@@ -92,7 +95,7 @@ pub(super) fn named_in_option(arg: &str) -> Option<&str> {
     plain.then_some(named)
 }
 
-/// What an argument without dashes or after `=` names, if it could be a path.
+/// The path in an argument without dashes, or after `=`, if it could be one.
 pub(super) fn value_of(arg: &str) -> &str {
     match arg.split_once('=') {
         Some((left, right)) if left.starts_with('-') => right,
@@ -104,8 +107,8 @@ pub(super) fn is_option(arg: &str) -> bool {
     arg.len() > 1 && arg.starts_with('-')
 }
 
-/// Whether one of the options that do more is among the arguments. Clusters of letters and
-/// shortened long names count.
+/// Whether the arguments contain one of the given options. Clusters of letters and shortened long
+/// names count.
 pub(super) fn has_option(args: &[String], shorts: &str, longs: &[&str]) -> bool {
     args.iter().take_while(|arg| *arg != "--").any(|arg| match arg.strip_prefix("--") {
         Some(name) => {
@@ -120,8 +123,8 @@ pub(super) fn has_option(args: &[String], shorts: &str, longs: &[&str]) -> bool 
 }
 
 impl Walk<'_> {
-    /// Looks at one command whose words are expanded. `touches` is what its redirects and
-    /// assignments brought.
+    /// Analyses one command whose words are expanded. `touches` come from its redirects and
+    /// assignments.
     pub(super) fn run(
         &mut self,
         argv: &[String],
@@ -146,7 +149,7 @@ impl Walk<'_> {
             }
         };
         act.program = name;
-        // Asks nothing and does nothing, in every program that we know.
+        // This only prints help or a version, in every program that we know.
         if let [only] = args
             && (only == "--version" || only == "--help")
             && find(&act.program).is_some()
@@ -178,11 +181,11 @@ impl Walk<'_> {
         self.record(act);
     }
 
-    /// The plain name of the program, or `None` when the action is complete: a file of the
-    /// workspace, or something that is not known.
+    /// The plain name of the program, or `None` if the action is complete: it is a file of the
+    /// workspace, or unknown.
     fn program(&self, first: &str, act: &mut Act) -> Option<String> {
         if first.chars().any(is_private) {
-            // A path from home may still be told; names that the shell makes may not.
+            // A path from home may still be known; names that the shell makes are not.
             act.unknown("which program runs is known only at run time");
             return None;
         }
@@ -210,7 +213,7 @@ impl Walk<'_> {
         if found.is_some() && ours {
             act.unknown("which program runs depends on the directory");
         }
-        // From one directory a program, from another something else: only the sure case goes on.
+        // The program depends on the directory: only the certain case is analysed further.
         if act
             .touches
             .iter()
@@ -222,7 +225,7 @@ impl Walk<'_> {
         found
     }
 
-    /// Code of the workspace that is handed files from outside reads them.
+    /// Code of the workspace reads the outside files that it is given.
     fn outside_arguments(&self, act: &mut Act) {
         for arg in act.args.clone() {
             let value = value_of(&arg);
@@ -258,7 +261,7 @@ impl Call<'_, '_> {
             self.unknown("an expression that reads modules or data from elsewhere");
         }
         if matches!(program.as_str(), "ls" | "dir" | "vdir" | "du" | "stat") {
-            // They show names, and nothing of what is in a file: a pattern is its directory.
+            // These programs show names and no file content; a pattern counts as its directory.
             for arg in args.iter().filter(|arg| !is_option(arg)) {
                 match arg.find([STAR, super::expand::ONE]) {
                     Some(at) => {
@@ -280,7 +283,7 @@ impl Call<'_, '_> {
         self.read_paths(&args, skip);
     }
 
-    /// Every argument that names a file is read, options' values included.
+    /// Records a read of every argument that names a file, including the values of options.
     pub(super) fn read_paths(&mut self, args: &[String], mut skip: usize) {
         let mut ended = false;
         for arg in args {
@@ -317,7 +320,8 @@ impl Call<'_, '_> {
         }
     }
 
-    /// Every argument that is no option is touched; options' values that look like paths, too.
+    /// Records a touch of every argument that is no option, and of values of options that look like
+    /// paths.
     pub(super) fn each_path(&mut self, kind: TouchKind) {
         let args = self.args();
         let mut ended = false;
@@ -331,7 +335,7 @@ impl Call<'_, '_> {
                 let value = value_of(arg);
                 if value != arg.as_str() && (value.contains('/') || is_open(value)) {
                     self.path(kind, value);
-                    // `--reference=FILE` and the like are read at least.
+                    // The files of `--reference=FILE` and similar options are at least read.
                     self.path(TouchKind::Read, value);
                 } else if let Some(at) = arg.find(['/', super::expand::HOME]) {
                     self.path(kind, &arg[at..]);
@@ -351,7 +355,7 @@ impl Call<'_, '_> {
         }
     }
 
-    /// Runs code of the workspace; what it is handed from outside is code from outside.
+    /// Records that code of the workspace runs; code outside that it is given is code from outside.
     pub(super) fn project(&mut self) {
         let args = self.args();
         self.act.touch(TouchKind::Project, ".");
@@ -397,7 +401,7 @@ impl Call<'_, '_> {
             let local = value != arg.as_str() && is_static(value) && {
                 self.walk.paths(value).iter().all(|path| in_workspace(path)) && !value.contains(' ')
             };
-            // `-B` is where a compiler finds its parts, and where CMake builds.
+            // `-B` is the directory of a compiler's parts, and the build directory for CMake.
             let parts = arg != "-B" || self.name() != "cmake";
             let beside = || {
                 let next = args.iter().skip_while(|other| *other != arg).nth(1);
@@ -448,7 +452,7 @@ impl Call<'_, '_> {
         }
     }
 
-    /// A file of the workspace that a build is handed is read; a hidden one may be its output.
+    /// A file of the workspace that is passed to a build is read; a hidden one may be its output.
     fn named_by_project(&mut self, arg: &str, value: &str) {
         let named = if is_option(arg) && value == arg { named_in_option(arg) } else { Some(value) };
         let Some(named) = named.filter(|named| {
@@ -472,8 +476,8 @@ impl Call<'_, '_> {
         }
     }
 
-    /// By the first argument that is no option. `valued` are options whose value is the next
-    /// argument; any other option before the subcommand must stand alone.
+    /// Decides by the first argument that is no option. `valued` are options whose value is the
+    /// next argument; any other option before the subcommand must have no value.
     pub(super) fn subcommand(&mut self, table: &[(&str, Does)], valued: &[&str]) {
         let args = self.args();
         let mut n = 0;
@@ -513,7 +517,7 @@ impl Call<'_, '_> {
                 if rest.iter().any(|arg| arg.contains(SPLIT)) {
                     self.unknown("an argument that may be an option is known only at run time");
                 }
-                // What is named from outside is read.
+                // Named files outside are read.
                 for arg in rest {
                     let value = value_of(arg);
                     if value.starts_with(['/', super::expand::HOME]) || value.starts_with("../") {
@@ -544,7 +548,7 @@ impl Call<'_, '_> {
         }
     }
 
-    /// As [`Call::project`] looks at arguments, without running code.
+    /// Checks arguments as [`Call::project`] does, without running code.
     fn project_arguments(&mut self) {
         let before = self.act.touches.clone();
         self.project();

@@ -1,4 +1,4 @@
-//! `sed` and `awk`: small languages on the command line, most of them harmless.
+//! `sed` and `awk`: small languages on the command line, mostly harmless.
 
 use overmind_core::gate::TouchKind;
 
@@ -60,7 +60,7 @@ pub(super) fn sed(call: &mut Call<'_, '_>) {
     }
 }
 
-/// Whether a script only edits: no `e`, `r`, `w` and nothing that is not understood.
+/// Whether a script only edits: it has no `e`, `r`, `w` and nothing that is not understood.
 fn harmless_sed(script: &str) -> bool {
     let mut chars = script.chars().peekable();
     loop {
@@ -96,11 +96,11 @@ fn harmless_sed(script: &str) -> bool {
             ) => while chars.next_if(char::is_ascii_digit).is_some() {},
             Some('{' | '}') => {}
             Some('b' | 't' | 'T' | ':') => {
-                // Where a label ends differs: at the first of all that may end it.
+                // Implementations end a label differently: the earliest possible end is used.
                 while chars.next_if(|c| !matches!(c, ';' | '\n' | '}')).is_some() {}
             }
             Some('#' | 'a' | 'i' | 'c') => {
-                // Text or a label, to the end of the line. Lines that go on are not followed.
+                // A text or label reaches to the end of the line. Continued lines are not followed.
                 let mut last = ' ';
                 for c in chars.by_ref() {
                     if c == '\n' {
@@ -146,8 +146,8 @@ fn harmless_sed(script: &str) -> bool {
     }
 }
 
-/// Skips to after the next `delimiter` that is not escaped. Whether a delimiter in a set ends the
-/// pattern differs between implementations: sets that could hold one are refused.
+/// Skips to the position after the next `delimiter` that is not escaped. Implementations differ on
+/// whether a delimiter in a set ends the pattern, so sets that could contain one are refused.
 fn skip_to(chars: &mut std::iter::Peekable<std::str::Chars<'_>>, delimiter: char) -> bool {
     let (mut opened, mut closed) = (0_u32, 0_u32);
     let mut last = ' ';
@@ -158,7 +158,7 @@ fn skip_to(chars: &mut std::iter::Peekable<std::str::Chars<'_>>, delimiter: char
             }
             c if c == delimiter => return opened == closed,
             '[' => opened += 1,
-            // `[]…]` and `[^]…]` hold the bracket.
+            // `[]…]` and `[^]…]` contain the bracket.
             ']' if matches!(last, '[' | '^') => return false,
             ']' => closed += 1,
             _ => {}
@@ -206,13 +206,13 @@ fn harmless_awk(program: &str) -> bool {
         || text.contains('|')
         || text.contains("getline")
         || text.contains('@')
-        // Which files it reads next.
+        // These decide which files are read next.
         || text.contains("ARGV")
         || text.contains("ARGC")
     {
         return false;
     }
-    // `print … > "file"`: a `>` after a print. `$1 > 5` before one is a test.
+    // In `print … > "file"` a `>` after a print writes. In `$1 > 5` before one it is a comparison.
     let mut printing = false;
     let mut word = String::new();
     for c in text.chars() {

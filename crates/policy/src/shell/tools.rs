@@ -293,7 +293,7 @@ const CLOUD: Table = {
     ]
 };
 
-/// Programs whose every command but these speaks to a forge or a registry.
+/// Programs that connect to a forge or a registry, except with these commands.
 pub(super) fn forge(call: &mut Call<'_, '_>) {
     let args = call.args();
     let first = args.iter().find(|arg| !is_option(arg)).map(String::as_str);
@@ -350,7 +350,7 @@ pub(super) fn tool(call: &mut Call<'_, '_>) {
         }
         "npx" | "bunx" | "pnpx" | "uvx" => package_runner(call, &args),
         "pip" | "pip3" | "pipx" => {
-            // Another Python runs it, or it writes what it does to a file.
+            // Another Python runs it, or it writes a log file.
             if has_option(&args, "", &["--python", "--log", "--log-file"]) {
                 call.unknown("an option that runs a program or writes a file");
             }
@@ -360,7 +360,7 @@ pub(super) fn tool(call: &mut Call<'_, '_>) {
             call.subcommand(PIP, &["--python", "--log", "--proxy", "--cert", "--timeout"]);
         }
         "poetry" | "uv" | "pdm" | "hatch" | "bundle" | "pipenv" => {
-            // Options of `run` may bring packages.
+            // Options of `run` may install packages.
             if args.get(1).is_some_and(|arg| is_option(arg)) && args[0] == "run" {
                 return call.unknown("a wrapper has an option that is not known");
             }
@@ -448,7 +448,7 @@ pub(super) fn tool(call: &mut Call<'_, '_>) {
             call.project();
             manifest(call, &args, &["-S", "-B", "-C", "--install"]);
         }
-        // Task runners: what runs stands in the workspace, unless it stands in the arguments.
+        // For task runners, the executed code is in the workspace, unless it is in the arguments.
         _ => {
             call.project();
             given_to_a_runner(call, &name, &args);
@@ -474,7 +474,7 @@ pub(super) fn tool(call: &mut Call<'_, '_>) {
     }
 }
 
-/// Runners that take a whole command on their command line.
+/// Task runners that accept a whole command on their command line.
 fn given_to_a_runner(call: &mut Call<'_, '_>, name: &str, args: &[String]) {
     let word = |at: usize| args.iter().filter(|arg| !is_option(arg)).nth(at).map(String::as_str);
     let after = |found: &dyn Fn(&str) -> bool| args.iter().position(|arg| found(arg));
@@ -503,7 +503,7 @@ fn given_to_a_runner(call: &mut Call<'_, '_>, name: &str, args: &[String]) {
     }
 }
 
-/// What programs that run the project's code do beyond that, by an argument.
+/// Further effects of programs that run the project's code, caused by an argument.
 pub(super) fn more_than_the_project(call: &mut Call<'_, '_>, args: &[String]) {
     let name = call.name().to_owned();
     let word = |at: usize| args.iter().filter(|arg| !is_option(arg)).nth(at).map(String::as_str);
@@ -540,7 +540,7 @@ pub(super) fn more_than_the_project(call: &mut Call<'_, '_>, args: &[String]) {
     for arg in args.iter().filter(|arg| fetches && arg.contains("://")) {
         call.act.touch(TouchKind::Network, super::net::host_of(value_of(arg)));
     }
-    // It empties the directory before it begins.
+    // It first empties the directory.
     for (n, arg) in args.iter().enumerate().filter(|(_, arg)| arg.starts_with("--baset")) {
         let to = arg.split_once('=').map(|(_, to)| to.to_owned());
         let to = to.or_else(|| args.get(n + 1).cloned()).unwrap_or_default();
@@ -553,7 +553,7 @@ fn make(call: &mut Call<'_, '_>, args: &[String]) {
     if args.iter().any(|arg| arg.starts_with("--ev") || arg == "-E" || arg.starts_with("--ex")) {
         call.act.touch(TouchKind::Code, shown(&args.join(" ")));
     }
-    // Variables with a blank may hold a program and its arguments.
+    // Variables with a blank may contain a program and its arguments.
     for arg in args {
         if let Some((name, value)) = arg.split_once('=').filter(|(name, _)| !name.starts_with('-'))
             && (value.contains([' ', ';', '|', '&', '`', '$'])
@@ -579,8 +579,8 @@ fn make(call: &mut Call<'_, '_>, args: &[String]) {
     }
 }
 
-/// Runs a package: the workspace's own when it is one of the well-known tools, else one that is
-/// fetched now.
+/// Runs a package: the workspace's own if it is one of the well-known tools, otherwise one that is
+/// downloaded now.
 fn package_runner(call: &mut Call<'_, '_>, args: &[String]) {
     let at = args.iter().position(|arg| !is_option(arg));
     let options = &args[..at.unwrap_or(args.len())];
@@ -602,7 +602,7 @@ fn package_runner(call: &mut Call<'_, '_>, args: &[String]) {
     }
 }
 
-/// Values of options that name where the project is: outside, its code is not ours.
+/// Values of options that name the project's directory: code outside is not the project's.
 fn manifest(call: &mut Call<'_, '_>, args: &[String], names: &[&str]) {
     for (n, arg) in args.iter().enumerate() {
         if !names.contains(&arg.as_str()) {

@@ -1,15 +1,14 @@
-//! Variables that change what later programs are or do.
+//! Variables that change which programs later commands run, or what these do.
 //!
-//! A name that is not here changes nothing, by intent: any program may read any variable, and
-//! everybody sets some. To add one, ask whether its value can name a program, a library, code, or
-//! a place where a program looks for those.
+//! A name that is missing here is deliberately harmless: any program may read any variable, and
+//! every script sets some. Before you add one, ask whether its value can name a program, a library,
+//! code, or a place where a program searches for those.
 
 use overmind_core::gate::TouchKind;
 
 use super::Act;
 
-/// Adds the touch of a variable that changes what later programs are or do, unless the value is
-/// one of the few that are harmless.
+/// Adds the touch of such a variable, unless its value is one of the few harmless ones.
 pub(super) fn environment(act: &mut Act, name: &str, value: Option<&str>) {
     let harmless: &[&str] = match name {
         "PAGER" | "GIT_PAGER" | "MANPAGER" => &["cat", "less", "more", ""],
@@ -28,7 +27,7 @@ pub(super) fn environment(act: &mut Act, name: &str, value: Option<&str>) {
     if name.starts_with("BASH_FUNC_") {
         act.unknown("a function that comes by the environment");
     }
-    // Flags of compilers, but for those that load code or name another program.
+    // These are compiler flags, except those that load code or name another program.
     let plain_flags = matches!(name, "CFLAGS" | "CXXFLAGS" | "CPPFLAGS" | "LDFLAGS")
         && value.is_some_and(|value| {
             value.chars().all(|c| c.is_ascii_alphanumeric() || "-+=., _".contains(c))
@@ -235,7 +234,7 @@ pub(super) fn dangerous_variable(name: &str) -> bool {
         "PYTEST_XDIST_WORKER_COUNT",
         "MALLOC_ARENA_MAX",
     ];
-    // By custom they name a program.
+    // By convention they name a program.
     const ENDINGS: &[&str] = &["PAGER", "EDITOR", "_RSH", "_ASKPASS", "PRELOAD", "_LAUNCHER"];
     let proxy = name.len() > 6 && name.to_ascii_lowercase().ends_with("_proxy");
     proxy
