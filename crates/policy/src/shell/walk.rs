@@ -1,4 +1,4 @@
-//! Goes through a parsed text in its order and keeps what later statements depend on: the
+//! Walks a parsed text in order and tracks the state that later statements depend on: the
 //! directory, plain variables, functions and aliases, standard input.
 
 use std::collections::{HashMap, HashSet};
@@ -16,20 +16,20 @@ use super::{Act, Place};
 
 /// Most programs that one text may run. A loop counts each of its rounds.
 const MAX_ACTS: usize = 256;
-/// Most values of a loop's variable that are looked at one by one.
+/// Most values of a loop's variable that are analysed one by one.
 const MAX_VALUES: usize = 8;
 /// Most links of one text that are followed.
 const MAX_LINKS: usize = 64;
-/// Most directories where the shell may be that are followed.
+/// Most possible directories of the shell that are followed.
 const MAX_CWDS: usize = 6;
 
-/// What a command reads on standard input.
+/// The standard input of a command.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Stdin {
-    /// What the whole text reads: nothing of interest.
+    /// The input of the whole text, which is not relevant.
     Inherited,
     Pipe {
-        /// It is names of files in the workspace, one a line.
+        /// Whether it consists of names of files in the workspace, one a line.
         names: bool,
     },
     /// A here-document or here-string.
@@ -42,20 +42,20 @@ pub(super) struct Walk<'a> {
     pub(super) place: &'a Place,
     pub(super) acts: Vec<Act>,
     pub(super) depth: usize,
-    /// The wrappers around what is looked at now.
+    /// The wrappers around the current command.
     pub(super) via: Vec<String>,
-    /// The directories where the shell may be.
+    /// The possible directories of the shell.
     pub(super) cwds: Vec<String>,
     pub(super) functions: HashSet<String>,
-    /// Functions whose bodies are looked at now.
+    /// Functions whose bodies are being analysed.
     inside: Vec<String>,
     pub(super) aliases: HashSet<String>,
-    /// Links that the text has made: where each stands, and where it leads.
+    /// Links that the text has made, each with its path and target.
     links: Vec<(String, String)>,
     variables: HashMap<String, String>,
-    /// How often each name stands in the text without a dollar before it.
+    /// How often each name occurs in the text without a dollar before it.
     bare_names: HashMap<String, u32>,
-    /// In a body that may run several times or not at all.
+    /// Whether the position is in a body that may run several times or not at all.
     repeated: u32,
     full: bool,
 }
@@ -79,10 +79,10 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Looks at a whole text, as `sh -c` would run it.
+    /// Analyses a whole text, as `sh -c` would run it.
     pub(super) fn text(&mut self, text: &str) {
         if text.chars().any(expand::is_private) {
-            // Nobody types such characters; what a wrapper puts together may have gaps.
+            // Nobody types such characters; texts that a wrapper composes may have unknown parts.
             match self.depth {
                 0 => self.garbled("sh", "it has hidden characters"),
                 _ => self.unknown("sh", "a shell runs a text that is known only at run time"),
@@ -101,7 +101,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Looks at a text that a wrapper runs in a shell of its own.
+    /// Analyses a text that a wrapper runs in a shell of its own.
     pub(super) fn inner_text(&mut self, text: &str) {
         if self.enter() {
             let (cwds, functions) = (self.cwds.clone(), self.functions.clone());
@@ -111,7 +111,7 @@ impl<'a> Walk<'a> {
         self.depth -= 1;
     }
 
-    /// Goes one level deeper. `depth` is to be taken down again in any case.
+    /// Goes one level deeper. The caller must decrease `depth` again in any case.
     pub(super) fn enter(&mut self) -> bool {
         self.depth += 1;
         let fits = self.depth <= MAX_DEPTH;
@@ -146,7 +146,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The path seen from each directory where the shell may be.
+    /// The path, resolved from each possible directory of the shell.
     pub(super) fn paths(&self, path: &str) -> Vec<String> {
         let mut all: Vec<String> = Vec::with_capacity(1);
         for cwd in &self.cwds {
@@ -167,8 +167,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Keeps that a link at `link` leads to `target`, which is told from the link's directory or, of a
-    /// hard link, from where the shell is: both are taken.
+    /// Records that a link at `link` leads to `target`. The target is relative to the link's
+    /// directory or, for a hard link, to the shell's: both are recorded.
     pub(super) fn link(&mut self, link: &str, target: &str) {
         for at in self.paths(link) {
             let parent = at.rsplit_once('/').map_or(".", |(parent, _)| parent).to_owned();
@@ -189,8 +189,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Where the links of the text lead that `path` goes through. What deletes a link leaves its
-    /// target.
+    /// The targets of the text's links that `path` goes through. Deleting a link does not affect
+    /// its target.
     fn behind_links(&self, path: &str, kind: TouchKind) -> Vec<String> {
         let through = |(link, to): &(String, String)| match path.strip_prefix(link.as_str())? {
             "" if kind == TouchKind::Delete => None,
@@ -233,8 +233,8 @@ impl<'a> Walk<'a> {
                 }
             }
         }
-        // A `cd` that failed leaves the rest of the list where it was, and a function that only may
-        // have been defined hides no program.
+        // A failed `cd` leaves the rest of the list in the old directory, and a function that may
+        // not have been defined hides no program.
         self.may_be_in(&before);
         if let Some(functions) = functions {
             self.functions = functions;
@@ -248,13 +248,13 @@ impl<'a> Walk<'a> {
             }
         }
         if self.cwds.len() > MAX_CWDS {
-            // Those that are known stay: what is denied there is denied, not only asked.
+            // Known directories are kept, so that a denial there stays a denial.
             self.cwds.truncate(MAX_CWDS);
             self.cwds.push(anywhere());
         }
     }
 
-    /// `cd path`. In a body that runs again, a relative one leads further each time.
+    /// Handles `cd path`. In a body that runs again, a relative one leads further each time.
     pub(super) fn change_directory(&mut self, path: Option<&str>) {
         let to = match path {
             None => vec!["~/".to_owned()],
@@ -285,7 +285,7 @@ impl<'a> Walk<'a> {
             Command::Simple(simple) => self.simple(simple, stdin),
             Command::Compound(compound) => self.compound(compound, stdin),
             Command::Function { name, body } => {
-                // A function that has the name of a program stands in its place from now on.
+                // From now on, a function with the name of a program replaces it.
                 self.functions.insert(name.clone());
                 self.inside.push(name.clone());
                 self.repeated += 1;
@@ -310,7 +310,7 @@ impl<'a> Walk<'a> {
         if !act.touches.is_empty() {
             self.record(act);
         }
-        // Readers inside share the input of the whole: what exactly each one gets is not known.
+        // Commands inside share the input of the whole, so the part for each is not known.
         let reads = given.as_ref().unwrap_or(stdin) != &Stdin::Inherited;
         let cwds = self.cwds.clone();
         let functions = (compound.shape != Shape::Group).then(|| self.functions.clone());
@@ -339,7 +339,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The body of a loop: once for each value of its variable when they are few and known.
+    /// Analyses the body of a loop once for each value of its variable, if they are few and known.
     fn rounds(&mut self, compound: &Compound, reads: bool) {
         let Some(name) = &compound.variable else { return self.bodies(compound, reads) };
         let values: Vec<String> =
@@ -361,7 +361,8 @@ impl<'a> Walk<'a> {
 
     fn bodies(&mut self, compound: &Compound, reads: bool) {
         for body in &compound.bodies {
-            // A pipe into a group reaches its first reader; whatever it is, it reads from there.
+            // The first command of a group that reads its input gets a pipe's data, whichever that
+            // is.
             if reads {
                 for chain in &body.chains {
                     self.chain_reading(chain);
@@ -386,7 +387,7 @@ impl<'a> Walk<'a> {
         self.bare_names.get(name).is_none_or(|&count| count <= 1)
     }
 
-    /// Looks at what the substitutions of a word run.
+    /// Analyses the commands in the substitutions of a word.
     fn substitutions(&mut self, word: &Word) {
         for piece in &word.pieces {
             match piece {
@@ -419,7 +420,7 @@ impl<'a> Walk<'a> {
             if dangerous_variable(&assign.name) {
                 environment(&mut act, &assign.name, value.as_deref());
             }
-            // Alone it stays; before a command it is only the command's.
+            // An assignment alone stays; before a command it applies only to that command.
             if simple.words.is_empty() {
                 match value {
                     Some(value) if !is_open(&value) && self.is_set_once(&assign.name) => {
@@ -447,7 +448,7 @@ impl<'a> Walk<'a> {
             }
             return;
         }
-        // Escapes make `$'…'` and line breaks in a name possible; no program is called so.
+        // With escapes, `$'…'` can put line breaks in a name; no program has such a name.
         if argv[0].contains('\n') {
             argv[0] = HOLE.to_string();
         }
@@ -473,7 +474,7 @@ impl<'a> Walk<'a> {
             return self.record(act);
         }
         if self.functions.contains(&argv[0]) && super::programs::find(&argv[0]).is_none() {
-            // Its body was looked at where it stands.
+            // Its body was analysed where it was defined.
             if !act.touches.is_empty() {
                 self.record(act);
             }
@@ -485,7 +486,7 @@ impl<'a> Walk<'a> {
         self.run(&argv, stdin, act.touches);
     }
 
-    /// Adds what redirects touch; answers what they put on standard input.
+    /// Adds the touches of redirects; returns what they put on standard input.
     fn redirects(&mut self, redirects: &[super::ast::Redirect], act: &mut Act) -> Option<Stdin> {
         let mut stdin = None;
         for redirect in redirects {
@@ -542,7 +543,7 @@ impl<'a> Walk<'a> {
         stdin
     }
 
-    /// Records that a variable which changes programs was set.
+    /// Records that a variable which affects programs was set.
     pub(super) fn environment(&mut self, name: &str, value: Option<&str>) {
         let mut act = Act { via: self.via.clone(), ..Act::default() };
         environment(&mut act, name, value);
@@ -559,7 +560,7 @@ pub(super) fn is_sink(path: &str) -> bool {
     )
 }
 
-/// Whether a quoted text holds what arithmetic or a prompt would run.
+/// Whether a quoted text contains code that arithmetic or a prompt would run.
 fn hides_code(word: &Word) -> bool {
     word.pieces.iter().any(|piece| match piece {
         Piece::Text { text, quoted: true } => text.contains("$(") || text.contains('`'),
@@ -572,11 +573,11 @@ fn hides_code(word: &Word) -> bool {
 }
 
 /// Whether a part of a pipe prints names of files in the workspace; `given` is whether it reads
-/// some.
+/// such names.
 fn lists_names(command: &Command, given: bool) -> bool {
     let Command::Simple(simple) = command else { return false };
     let words: Vec<&str> = simple.words.iter().map_while(Word::bare).collect();
-    // What lies in a hidden directory, or outside, is not just any file of the workspace.
+    // Files in a hidden directory, or outside, are not just any files of the workspace.
     let literals: Vec<String> =
         simple.words.iter().map(|word| word.literal().unwrap_or_default()).collect();
     let elsewhere = literals.iter().enumerate().skip(1).any(|(n, word)| {
@@ -591,7 +592,7 @@ fn lists_names(command: &Command, given: bool) -> bool {
     match words.as_slice() {
         ["git", "ls-files", ..] | ["git", "diff", "--name-only", ..] => true,
         ["find", rest @ ..] => {
-            // Only what prints plain names.
+            // Only commands that print plain names are accepted.
             let all = simple.words.iter().map(|word| word.literal().unwrap_or_default());
             let all: Vec<String> = all.collect();
             !rest.is_empty()
@@ -619,7 +620,7 @@ fn lists_names(command: &Command, given: bool) -> bool {
     }
 }
 
-/// How often each name stands in a text without a dollar sign before it.
+/// How often each name occurs in a text without a dollar sign before it.
 fn bare_names(text: &str) -> HashMap<String, u32> {
     let mut names = HashMap::new();
     let mut name = String::new();

@@ -1,5 +1,5 @@
-//! Programs that run other programs: each is taken off, and what it runs is looked at in its
-//! place.
+//! Programs that run other programs: the wrapper is removed, and the inner program is analysed
+//! instead.
 
 use overmind_core::gate::TouchKind;
 
@@ -9,13 +9,13 @@ use super::walk::Stdin;
 
 /// How a wrapper reads its own arguments before the program's.
 struct Prefix {
-    /// Options that stand alone.
+    /// Options without a value.
     flags: &'static [&'static str],
-    /// Options whose value is the next argument (or follows a long one's `=`, or a letter).
+    /// Options whose value is the next argument (or follows `=` or a letter).
     valued: &'static [&'static str],
-    /// Arguments before the program: `timeout 5 program`.
+    /// The number of arguments before the program: 1 for `timeout 5 program`.
     first: usize,
-    /// What taking part in it means.
+    /// The touch of the wrapper itself.
     touch: Option<TouchKind>,
 }
 
@@ -139,7 +139,7 @@ fn prefix_of(name: &str) -> Prefix {
     }
 }
 
-/// `nice -n 5 program …` and all that read like it.
+/// `nice -n 5 program …` and wrappers with the same form.
 pub(super) fn prefix(call: &mut Call<'_, '_>) {
     let name = call.name().to_owned();
     if matches!(name.as_str(), "env" | "genv") {
@@ -150,12 +150,12 @@ pub(super) fn prefix(call: &mut Call<'_, '_>) {
     if let Some(kind) = touch {
         call.act.touch(kind, name.clone());
     }
-    // `command -v program` only asks.
+    // `command -v program` is only a query.
     if name == "command" && args.first().is_some_and(|arg| arg == "-v" || arg == "-V") {
         return;
     }
     let Some(mut n) = options(call, &args, flags, valued) else { return };
-    // sudo takes assignments before the program.
+    // sudo accepts assignments before the program.
     while name == "sudo"
         && args.get(n).is_some_and(|arg| arg.contains('=') && !arg.starts_with('/'))
     {
@@ -169,13 +169,13 @@ pub(super) fn prefix(call: &mut Call<'_, '_>) {
     }
     match args.get(n..) {
         Some(inner) if !inner.is_empty() => call.inner(inner),
-        // `exec >file`, `sudo -i`, `time`: nothing further.
+        // `exec >file`, `sudo -i` and `time` run nothing further.
         Some(_) | None if matches!(name.as_str(), "exec" | "time" | "command" | "coproc") => {}
         Some(_) | None => call.unknown("a wrapper without a program"),
     }
 }
 
-/// Skips a wrapper's own options. `None` when one is not known: recorded as unknown.
+/// Skips a wrapper's own options. `None` if one is not known, which is recorded as unknown.
 fn options(
     call: &mut Call<'_, '_>,
     args: &[String],
@@ -235,7 +235,8 @@ fn env(call: &mut Call<'_, '_>) {
                 call.walk.change_directory(to.as_deref());
             }
             "-S" | "--split-string" => {
-                // Its own rules of quoting: close to a shell's, so a shell's, and the rest follows.
+                // Its quoting rules are close to a shell's, so the text is analysed as shell text,
+                // and the rest follows.
                 let rest: Vec<String> = args[n..].to_vec();
                 return split_string(call, &rest);
             }
@@ -345,7 +346,7 @@ pub(super) fn shell(call: &mut Call<'_, '_>) {
     }
 }
 
-/// A script: the workspace's own is the project's code, any other is code from outside.
+/// A script: in the workspace it is the project's code, elsewhere it is code from outside.
 pub(super) fn script_file(call: &mut Call<'_, '_>, file: &str, args: &[String]) {
     for path in call.walk.paths(file) {
         let ours = super::path::in_workspace(&path) && is_static(&path);
@@ -442,8 +443,8 @@ pub(super) fn xargs(call: &mut Call<'_, '_>) {
 }
 
 pub(super) fn parallel(call: &mut Call<'_, '_>) {
-    // Its templates are shell text, its inputs become part of it: the program is told when it is
-    // plain, and the rest is not followed.
+    // Its templates are shell text into which inputs are inserted. The program is recorded if it is
+    // plain, and the rest is not analysed.
     let args = call.args();
     let inner: Vec<String> = args
         .iter()
@@ -457,7 +458,7 @@ pub(super) fn parallel(call: &mut Call<'_, '_>) {
     call.unknown("`parallel` builds commands from its input");
 }
 
-/// Programs that run a text, or a program, in ways that are not followed to the end.
+/// Programs that run a text or a program in ways that are not fully analysed.
 pub(super) fn by_text(call: &mut Call<'_, '_>) {
     let args = call.args();
     let name = call.name().to_owned();
@@ -579,7 +580,7 @@ pub(super) fn find(call: &mut Call<'_, '_>) {
         }
         call.path(TouchKind::Read, root);
     }
-    // What is looked for by name may be read by whoever gets the names.
+    // The reader of the names may read the files that are searched by name.
     let mut found = Vec::new();
     for (at, test) in args.iter().enumerate() {
         let name = args.get(at + 1).map_or("", String::as_str);
@@ -591,7 +592,7 @@ pub(super) fn find(call: &mut Call<'_, '_>) {
             "-name" | "-iname" if !name.contains('/') => {
                 found.extend(roots.iter().map(|root| format!("{root}/{}", glob(name))));
             }
-            // Of a path that begins anywhere the end is what may matter.
+            // If the beginning of a path is unknown, its end is what matters.
             "-path" | "-ipath" | "-wholename" | "-iwholename"
                 if at == 0 || !matches!(args[at - 1].as_str(), "-not" | "!") =>
             {
