@@ -1,9 +1,9 @@
-//! What a handler answers, and how it becomes the envelope.
+//! The result of a handler, and its envelope.
 
 use overmind_core::tool::Labels;
 use serde_json::{Map, Value, json};
 
-/// The fields of a success; `ok: true` is put in front unless the handler set `ok` itself (a
+/// The fields of a success. `ok: true` is added in front unless the handler set `ok` itself (a
 /// command that exited non-zero is a result, not a failure).
 pub type Answer = Result<Map<String, Value>, Failure>;
 
@@ -16,13 +16,13 @@ struct Inner {
     code: String,
     message: String,
     details: Option<Value>,
-    /// Fields beside `error`, for example `command`.
+    /// Fields next to `error`, for example `command`.
     beside: Map<String, Value>,
 }
 
 impl Failure {
-    /// `code` is for programs (`bad_args`, `not_found`, `size_limit`, `tool_error`, …);
-    /// `message` for the agent: what was attempted, why it failed, what to do.
+    /// Makes a failure. `code` is for programs (`bad_args`, `not_found`, `size_limit`,
+    /// `tool_error`, …); `message` is for the agent: what was attempted, why it failed, what to do.
     pub fn new(code: &str, message: impl Into<String>) -> Self {
         let (code, message) = (code.to_owned(), message.into());
         Self(Box::new(Inner { code, message, details: None, beside: Map::new() }))
@@ -40,7 +40,7 @@ impl Failure {
         &self.0.code
     }
 
-    /// The message, and the other things that are wrong where there are several.
+    /// The message, followed by the other errors if there are several.
     pub(crate) fn in_words(&self) -> String {
         let details = self.0.details.as_ref().and_then(|details| details.get("errors"));
         let all = details.and_then(Value::as_array).into_iter().flatten();
@@ -54,20 +54,20 @@ impl Failure {
         self
     }
 
-    /// Adds a field beside `error`.
+    /// Adds a field next to `error`.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.0.beside.insert(key.into(), value.into());
         self
     }
 
-    /// Says that the failure tells of something outside: its words may be that side's choice.
+    /// Marks the failure as one about another party, which may have chosen its text.
     #[must_use]
     pub(crate) fn outside(self, url: &reqwest::Url) -> Self {
         self.with(Labels::UNTRUSTED, true).with(Labels::SOURCE, source_of(url))
     }
 
-    /// Adds fields beside `error`.
+    /// Adds fields next to `error`.
     #[must_use]
     pub fn with_all(mut self, fields: Map<String, Value>) -> Self {
         self.0.beside.extend(fields);
@@ -75,14 +75,14 @@ impl Failure {
     }
 }
 
-/// Labels fields that hold text from `source`, somebody outside; see [`Labels`].
+/// Labels fields that contain text from `source`, which is untrusted; see [`Labels`].
 pub fn untrusted(mut fields: Map<String, Value>, source: &str) -> Map<String, Value> {
     fields.insert(Labels::UNTRUSTED.into(), true.into());
     fields.insert(Labels::SOURCE.into(), cut(source, 200).into());
     fields
 }
 
-/// What is shown as the source of a page: without the query, which may hold anything.
+/// The source of a page as it is shown: without the query, which may contain anything.
 pub(crate) fn source_of(url: &reqwest::Url) -> String {
     brief(&format!("{}{}", url.origin().ascii_serialization(), url.path()))
 }
@@ -127,7 +127,7 @@ pub(crate) fn cut(text: &str, max_bytes: usize) -> &str {
     &text[..text.floor_char_boundary(max_bytes)]
 }
 
-/// `text`, or its beginning and an ellipsis: for names and paths that a model chose.
+/// Shortens `text` with an ellipsis if it is long: for names and paths that a model chose.
 pub(crate) fn brief(text: &str) -> String {
     let kept = cut(text, 200);
     if kept.len() == text.len() { text.into() } else { format!("{kept}…") }

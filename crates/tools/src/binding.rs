@@ -1,7 +1,7 @@
-//! What exactly a call would do: the hash that an approval is bound to.
+//! Hashes what a call would do, for the approval that is bound to it.
 //!
-//! It covers the files that the verdict names, what these import (see [`overmind_core::imports`]), and
-//! where the paths that the call writes lead.
+//! The hash covers the files that the verdict names, the files that these import (see
+//! [`overmind_core::imports`]), and the targets of the paths that the call writes.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -14,20 +14,20 @@ use serde_json::Value;
 
 use crate::workspace::{Root, Workspace, blocking};
 
-/// Most bytes of one file that are read for its hash. Of a larger one, size and time of change
-/// count instead: whoever can fake both can do without.
+/// Most bytes of one file that are read for its hash. For a larger file, size and modification time
+/// are hashed instead: a process that can fake both does not need to.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 /// Most bytes of a script whose imports are read.
 const MAX_SCRIPT_BYTES: usize = 512 << 10;
-/// Most files of one binding, with all that they import and with what is not there. What is beyond
-/// does not count, as imports that a program computes do not.
+/// Most files of one binding, including all that they import and missing ones. Further files are
+/// ignored, as are imports that a program computes.
 const MAX_BOUND: usize = 2_000;
 
-/// What a program would be started with.
+/// The program start that a call would cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Execution {
     pub argv: Vec<String>,
-    /// Relative to the workspace.
+    /// The working directory, relative to the workspace.
     pub cwd: String,
     pub env: Vec<(String, String)>,
 }
@@ -51,13 +51,13 @@ pub(crate) async fn bind(
             None => names.into_iter().map(|name| (name, None)).collect(),
         })
     });
-    // Only a shutdown keeps it from being done, and then nobody waits for the hash.
+    // Only a shutdown prevents it, and then nobody waits for the hash.
     let files = hashed.await.unwrap_or_default();
     let Execution { argv, cwd, env } = execution;
     Binding { tool, args, argv: &argv, cwd: &cwd, env: &env, files: &files, policy }.hash()
 }
 
-/// What each name is now, and each file that one of them may import.
+/// The current hash of each name, and of each file that one of them may import.
 fn with_imports(workspace: &Workspace, names: Vec<String>) -> Vec<(String, Option<String>)> {
     let mut all = BTreeMap::new();
     let mut open = names;
@@ -79,7 +79,7 @@ fn with_imports(workspace: &Workspace, names: Vec<String>) -> Vec<(String, Optio
     all.into_iter().collect()
 }
 
-/// The text of a file that can be a script; `None` for another, and for what is only a place.
+/// The text of a file that can be a script; `None` for others, and for mere paths.
 fn script(workspace: &Workspace, name: &str) -> Option<String> {
     if name.ends_with('/') {
         return None;
@@ -89,9 +89,10 @@ fn script(workspace: &Workspace, name: &str) -> Option<String> {
     String::from_utf8(opened.read_all(MAX_SCRIPT_BYTES).ok()??).ok()
 }
 
-/// What a name is: the hash of a file's content; of a directory, and of a name that ends in `/`, the
-/// kind. With where it lies, if that is elsewhere than the name says. `None` when nothing is there,
-/// or it is not in the workspace: what is outside, a command in a sandbox cannot have changed.
+/// Describes the current state of a name: the hash of a file's content or, for a directory and a
+/// name that ends in `/`, its kind. If a link leads elsewhere, the real path is added. `None` if
+/// nothing is there or it is outside of the workspace, where a sandboxed command cannot have
+/// changed it.
 fn content(workspace: &Workspace, name: &str) -> Option<String> {
     let path = workspace.relative(name.trim_end_matches('/')).ok()?;
     let elsewhere = |real: Option<PathBuf>| match real {

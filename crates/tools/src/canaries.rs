@@ -1,7 +1,7 @@
-//! Canaries at the gateway: looked for in what goes out, and masked in what comes back.
+//! Searches outgoing calls for canaries, and masks canaries in results.
 //!
-//! The gateway is asked about every call of a Hive, whoever wanted it, so it is here that none
-//! leaves with a canary. Where a policy judges, the Cortex has refused such a call before.
+//! Every call of a Hive goes through the gateway, so a check here stops every call with a canary.
+//! If a policy judges, the Cortex has already refused such a call.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,17 +11,17 @@ use overmind_core::sandbox::OutputStream;
 use overmind_core::tool::{Labels, ToolContext, ToolOutcome};
 use serde_json::Value;
 
-/// Most bytes of a line that waits for its end.
+/// Most bytes of an incomplete line that is held back.
 const MAX_LINE: usize = 16 << 10;
 
-/// What is watched for in one call.
+/// The canaries that are searched in one call.
 pub(crate) struct Watch {
     canaries: Arc<Canaries>,
     live: Option<Arc<Tap>>,
 }
 
 impl Watch {
-    /// Begins to watch a call, and says in which context it runs.
+    /// Begins to watch a call, and returns the context in which it runs.
     pub(crate) fn begin(planter: &Planter, context: &ToolContext) -> (Self, ToolContext) {
         let canaries = planter.of(context.session);
         let mut context = context.clone();
@@ -36,7 +36,7 @@ impl Watch {
         (Self { canaries, live }, context)
     }
 
-    /// The answer to a call that would carry a canary away.
+    /// The answer to a call that would send a canary out.
     pub(crate) fn refusal(&self, tool: &str, args: &Value) -> Option<ToolOutcome> {
         let carried = self.canaries.carried(tool, args);
         if carried.is_empty() {
@@ -53,13 +53,13 @@ impl Watch {
         Some(outcome)
     }
 
-    /// Ends the watch: masks canaries in the result, and tells of them. A plain listing of the environment
-    /// meets them without looking for one: they are masked there, and that is all.
+    /// Ends the watch: masks canaries in the result, and reports them. A plain listing of the
+    /// environment contains them unintentionally, so there they are only masked.
     pub(crate) fn end(self, mut outcome: ToolOutcome, tool: &str, args: &Value) -> ToolOutcome {
         if let Some(live) = self.live {
             live.flush();
         }
-        // Nobody else tells of canaries.
+        // Only this code reports canaries.
         if let Some(fields) = outcome.result.as_object_mut() {
             fields.remove(canary::MEMBER);
         }
@@ -71,7 +71,7 @@ impl Watch {
     }
 }
 
-/// Whoever has met a canary counts as somebody who holds secrets.
+/// Labels the result of a session that has met a canary as private.
 fn mark(result: &mut Value, told: Value) {
     if let Some(fields) = result.as_object_mut() {
         fields.insert(Labels::PRIVATE.into(), true.into());
@@ -79,7 +79,7 @@ fn mark(result: &mut Value, told: Value) {
     }
 }
 
-/// Masks what a call says while it runs, line by line.
+/// Masks canaries in a call's live output, line by line.
 struct Tap {
     inner: LiveSink,
     canaries: Arc<Canaries>,
@@ -90,7 +90,7 @@ struct Tap {
 struct Lines {
     stdout: Vec<u8>,
     stderr: Vec<u8>,
-    /// Bytes passed on. Beyond what anybody is shown nothing is looked at any more.
+    /// The number of bytes passed on. Beyond the limit of shown output nothing is checked.
     passed: usize,
 }
 
@@ -116,7 +116,7 @@ impl Tap {
                 let end = waiting.iter().rposition(|byte| matches!(byte, b'\n' | b'\r'));
                 let end = match end {
                     Some(at) => at + 1,
-                    // Lines of that length are not shown.
+                    // Longer lines are not shown.
                     None if waiting.len() > MAX_LINE => waiting.len(),
                     None => return,
                 };

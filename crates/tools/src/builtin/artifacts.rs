@@ -1,8 +1,8 @@
-//! `save_artifact`, `list_artifacts`, `read_artifact`: files that a run leaves behind.
+//! `save_artifact`, `list_artifacts`, `read_artifact`: files that remain after a run.
 //!
-//! What stands in the arguments stands in the run's log, so it is bounded as `write_file` bounds it;
-//! what is larger is taken from a file of the workspace. Everything that is read back counts as from
-//! outside: other agents may have written it, and one's own may be made of what they wrote.
+//! Content in the arguments is also in the run's log, so it has the limit of `write_file`; larger
+//! content is taken from a file of the workspace. Everything that is read back counts as untrusted:
+//! other agents may have written it, and the agent's own artifacts may be based on such text.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::workspace::{Root, Workspace, blocking};
 /// Longest Base64 of an inline content.
 const MAX_BASE64: usize = MAX_TEXT_BYTES.div_ceil(3) * 4;
 
-/// The tools, over the mesh.
+/// Makes the tools with access to the mesh.
 pub(super) fn artifact_tools(mesh: &Arc<dyn Mesh>) -> Vec<Arc<dyn Tool>> {
     vec![
         Arc::new(SaveArtifact(Arc::clone(mesh))),
@@ -115,7 +115,7 @@ fn too_large(bytes: usize, most: usize) -> Failure {
     }))
 }
 
-/// The content, wherever it stands.
+/// Reads the content from the arguments or the file.
 async fn content(args: &SaveArgs, context: &ToolContext) -> Result<Vec<u8>, Failure> {
     match (&args.content, &args.content_base64, &args.path) {
         (Some(content), None, None) if content.len() > MAX_TEXT_BYTES => {
@@ -172,7 +172,7 @@ impl Tool for SaveArtifact {
                 }),
                 &["name"],
             ),
-            // Done again after a crash it finds itself saved.
+            // If it is repeated after a crash, it finds the artifact saved.
             class: EffectClass::Idempotent,
             internal: false,
         }

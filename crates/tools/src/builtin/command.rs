@@ -1,5 +1,5 @@
-//! What `run_shell` and `run_command` share: the sandbox and what it may write, the environment,
-//! the output while it comes, and the result.
+//! Shared code of `run_shell` and `run_command`: the sandbox and its writable directory, the
+//! environment, live output, and the result.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -48,7 +48,7 @@ impl Runner {
         Self { sandboxes, labels, canaries }
     }
 
-    /// The driver of the agent's level, and no other.
+    /// The driver of the agent's level; no other is used.
     pub(super) fn driver(&self, context: &ToolContext) -> Result<Arc<dyn Sandbox>, Failure> {
         let level = context.sandbox;
         driver_for(context, &self.sandboxes).ok_or_else(|| {
@@ -60,18 +60,19 @@ impl Runner {
         })
     }
 
-    /// Runs a command, tells what it writes, and meanwhile finds out what it may have read.
+    /// Runs a command, reports its output, and meanwhile determines which labelled files it may
+    /// have read.
     pub(super) async fn run(
         &self,
         context: &ToolContext,
         driver: &dyn Sandbox,
         mut request: SandboxRequest,
     ) -> Answer {
-        // Not part of what a human agrees to: it is another one with every call.
+        // It is not part of what a human approves, because it differs with every call.
         if let Some(parent) = context.traceparent {
             request.env.push((TRACEPARENT_VARIABLE.to_owned(), parent.to_string()));
         }
-        // No driver is asked for what no session is given, at the level none neither.
+        // No driver is called for a directory that no session may get, also at the level none.
         if let Some(why) = context.off_limits.refusal(&request.workspace) {
             return Err(Failure::new("bad_config", why));
         }
@@ -98,8 +99,8 @@ impl Runner {
         }
     }
 
-    /// The whole environment of a command. Nothing of the daemon's own is in it, and something
-    /// that nobody needs.
+    /// The whole environment of a command. It contains no variable of the daemon, and a planted
+    /// canary.
     pub(super) fn environment(&self, context: &ToolContext) -> Vec<(String, String)> {
         let mut env = [
             ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
@@ -113,7 +114,7 @@ impl Runner {
         if let Some(planter) = &self.canaries {
             env.extend(planter.env(context.session));
         }
-        // A directory of the host's; inside, `/tmp` is the command's own.
+        // It is a directory of the host; inside of the sandbox `/tmp` is the command's own.
         let lies_outside = |name: &str| context.sandbox != SandboxLevel::None && name == "TMPDIR";
         let room = context.variables.iter();
         let room: Vec<_> = room
@@ -124,8 +125,8 @@ impl Runner {
         env
     }
 
-    /// What a command finds in its home: nothing that anybody needs. At the level `none` the home
-    /// is the host's, where nothing is planted.
+    /// The files in a command's home: planted canaries. At the level `none` the home is the host's,
+    /// where nothing is planted.
     pub(super) fn home(&self, context: &ToolContext) -> Vec<HomeFile> {
         match (&self.canaries, context.sandbox) {
             (None, _) | (Some(_), SandboxLevel::None) => Vec::new(),
@@ -137,18 +138,18 @@ impl Runner {
     }
 }
 
-/// Whether the run has a worktree of its own, whose sandbox runs its commands.
+/// Whether the run has its own worktree, whose sandbox runs its commands.
 fn has_worktree(context: &ToolContext) -> bool {
     context.driver.is_some()
 }
 
-/// Whether a call may write to the workspace. Where it does not say so, it may in a worktree of the run's
-/// own: what it does there can be undone.
+/// Whether a call may write to the workspace. If the call does not say, it may do so in the run's
+/// own worktree, where changes can be undone.
 pub(super) fn may_write(context: &ToolContext, allow_write: Option<bool>) -> bool {
     allow_write.unwrap_or_else(|| has_worktree(context))
 }
 
-/// Makes the directory that the command may write to, and says where it really is.
+/// Makes the directory that the command may write to, and returns its real path.
 pub(super) async fn writable(
     context: &ToolContext,
     subdir: Option<&str>,
@@ -168,7 +169,8 @@ pub(super) async fn writable(
         let workspace = Workspace::open(&root)?;
         let made = workspace
             .relative(&given)
-            // Leading slashes of other absolute paths are dropped: they mean the workspace.
+            // Leading slashes of other absolute paths are dropped, so these are relative to the
+            // workspace.
             .or_else(|_| workspace.relative(given.trim_start_matches('/')))
             .and_then(|path| Ok((workspace.make_dir(&path)?, path)));
         match made {
@@ -203,9 +205,9 @@ pub(super) async fn writable(
     .await
 }
 
-/// A daemon that is root runs containers as the workspace's owner, or as nobody where that is
-/// root: the session's own directory must be that user's. Where it cannot be given away, the
-/// driver refuses the call and says why.
+/// Changes the owner of the session's own directory for containers. A root daemon runs them as the
+/// workspace's owner, or as nobody if that is root. If the owner cannot be changed, the driver
+/// refuses the call with the reason.
 fn give_to_container(workspace: &Path, dir: &impl AsFd) {
     const NOBODY: u32 = 65534;
     if !rustix::process::geteuid().is_root() {
@@ -243,7 +245,7 @@ fn report(timeout: Duration, working_dir: &str, done: SandboxResult) -> Answer {
     if let (SandboxLevel::Docker, Some(line)) = (done.level, done.shown_as) {
         output.insert("docker_cmd".into(), line.into());
     }
-    // A shell reports a signal the same way.
+    // A shell reports a signal in the same way.
     let (exit_code, signal) = match done.exit {
         Exit::Code(code) => (code, None),
         Exit::Signal(signal) => (signal.saturating_add(128), Some(signal)),
@@ -268,9 +270,9 @@ fn report(timeout: Duration, working_dir: &str, done: SandboxResult) -> Answer {
     Ok(all)
 }
 
-/// Puts a stream's kept text into the answer and returns how many bytes of it are missing.
+/// Adds a stream's kept text to the answer and returns how many bytes are missing.
 fn put(output: &mut Map<String, Value>, name: &str, captured: &Captured) -> u64 {
-    // The driver has cut it already, at the session's own limit; this one always holds.
+    // The driver has already cut it at the session's limit; this limit always applies.
     let text = cut(&captured.text, MAX_TEXT_BYTES);
     output.insert(name.into(), text.into());
     if captured.truncated || text.len() < captured.text.len() {

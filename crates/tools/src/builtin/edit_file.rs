@@ -1,4 +1,4 @@
-//! `edit_file`: replace one exact piece of a text file.
+//! `edit_file`: replaces one exact piece of a text file.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use crate::workspace::{Root, Workspace, blocking};
 
 /// Largest file that is edited, before and after.
 const MAX_BYTES: usize = 1_000_000;
-/// Lines named in an answer.
+/// Most lines that an answer names.
 const MAX_LINES: usize = 10;
-/// Longest piece, in lines, whose likeliest place is looked for.
+/// The longest piece, in lines, whose likeliest place is searched.
 const MAX_LOOSE_LINES: usize = 200;
 
 #[derive(Debug)]
@@ -51,7 +51,8 @@ impl Tool for EditFile {
                         "type": "string", "minLength": 1,
                         "description": "Path relative to the workspace, for example src/main.py.",
                     },
-                    // No `minLength`: a piece may well be white space. The handler refuses "".
+                    // There is no `minLength`, because a piece may be white space. The handler
+                    // refuses "".
                     "old": {"type": "string", "description": "The piece to replace; not empty."},
                     "new": {
                         "type": "string",
@@ -84,7 +85,7 @@ impl Tool for EditFile {
             blocking(move || {
                 let (workspace, mut shown) = (Workspace::open(&root)?, None);
                 let done = edit(&workspace, &args, &key, &mut shown);
-                // A piece that is not there is answered with what is: the file's own text.
+                // If the piece is missing, the answer contains the file's own text.
                 let Some(path) = shown else { return done };
                 done.map_err(|failure| failure.with_all(labels.mark(Map::new(), &path)))
             })
@@ -93,7 +94,7 @@ impl Tool for EditFile {
     }
 }
 
-/// `shown` becomes the path of the file once it is open.
+/// `shown` is set to the path of the file once it is open.
 fn edit(workspace: &Workspace, args: &Args, key: &str, shown: &mut Option<String>) -> Answer {
     let path = workspace.relative(&args.path)?;
     let mut opened = workspace.open_file(&path)?;
@@ -120,7 +121,8 @@ fn edit(workspace: &Workspace, args: &Args, key: &str, shown: &mut Option<String
             ));
         }
     }
-    // Worked out before the text is: many short pieces made long could need much memory.
+    // The size is computed before the text: many short pieces that become long could need much
+    // memory.
     let grown = args.new.len().saturating_sub(args.old.len()).saturating_mul(found.len());
     let shrunk = args.old.len().saturating_sub(args.new.len()).saturating_mul(found.len());
     if (before.len() + grown).saturating_sub(shrunk) > MAX_BYTES {
@@ -137,7 +139,7 @@ fn edit(workspace: &Workspace, args: &Args, key: &str, shown: &mut Option<String
     })))
 }
 
-/// The failure of a piece that is not there, with the likeliest reason.
+/// The failure for a piece that is missing, with the likeliest reason.
 fn no_match(text: &str, old: &str, shown: &str) -> Failure {
     let hint = if text.is_empty() {
         "the file is empty".to_owned()
@@ -157,7 +159,7 @@ fn no_match(text: &str, old: &str, shown: &str) -> Failure {
     Failure::new("no_match", format!("`old` was not found in {shown}: {hint}"))
 }
 
-/// The first line, from 1, where the lines of `old` stand when each is trimmed.
+/// The first line, counted from 1, at which the lines of `old` match after trimming.
 fn loose_match(text: &str, old: &str) -> Option<usize> {
     let wanted: Vec<&str> = old.trim().lines().map(str::trim).collect();
     if wanted.len() > MAX_LOOSE_LINES || wanted.iter().all(|line| line.is_empty()) {

@@ -1,8 +1,8 @@
 //! `http_request`: one HTTP exchange with a host that the settings allow.
 //!
 //! Its effect class is *once*, for every method: the class belongs to the tool, a POST must never
-//! be sent twice because a process died, and nobody outside has promised that their GET only
-//! reads. A call that was cut off by a crash is judged by a human or by `on_unknown`.
+//! be sent twice because a process died, and no other server guarantees that its GET only reads. If
+//! a crash interrupted a call, a human or `on_unknown` decides.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::egress::{Door, Fetched, METHODS, Request, charset_of, is_text, media_
 use crate::gateway::Tool;
 use crate::schema::{integer, parse};
 
-/// Headers of one request, and bytes of all their names and values.
+/// Most headers of one request, and most bytes of all their names and values.
 const MAX_HEADERS: usize = 32;
 const MAX_HEADER_BYTES: usize = 8192;
 
@@ -124,7 +124,7 @@ impl Tool for HttpRequest {
     }
 }
 
-/// The headers of a call. What frames a message or chooses its way is the client's own business.
+/// The headers of a call. Headers that frame or route a message are set by the client itself.
 fn headers(given: &Map<String, Value>) -> Result<HeaderMap, Failure> {
     let mut headers = HeaderMap::new();
     let mut bytes = 0;
@@ -192,7 +192,7 @@ fn report(done: Fetched) -> Map<String, Value> {
     if is_text(&media, &done.body) {
         let charset = charset_of(&done.body, done.content_type(), media == "text/html");
         let text = text_of(&done.body, charset, done.truncated);
-        // Another character set may have grown.
+        // Conversion from another character set may have made it longer.
         let kept = cut(&text, MAX_TEXT_BYTES);
         out.insert("truncated".into(), (done.truncated || kept.len() < text.len()).into());
         out.insert("body".into(), kept.into());
@@ -214,7 +214,7 @@ fn report(done: Fetched) -> Map<String, Value> {
     untrusted(out, &source_of(&done.url))
 }
 
-/// The response's headers, in part when there are many.
+/// The response's headers, shortened if there are many.
 fn shown(headers: &HeaderMap) -> Map<String, Value> {
     let (mut out, mut bytes) = (Map::new(), 0);
     for name in headers.keys() {

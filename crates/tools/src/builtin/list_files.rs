@@ -1,4 +1,4 @@
-//! `list_files`: what lies in a directory.
+//! `list_files`: lists a directory.
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
@@ -18,9 +18,9 @@ use crate::glob::matches;
 use crate::schema::{integer, parse};
 use crate::workspace::{PathError, Root, Workspace, blocking};
 
-/// Entries in one answer.
+/// Most entries in one answer.
 const MAX_ENTRIES: usize = 1000;
-/// Directory entries looked at in one call, listed or not.
+/// Most directory entries that one call reads, whether it lists them or not.
 const MAX_SCANNED: usize = 50_000;
 const MAX_DEPTH: u64 = 20;
 
@@ -97,7 +97,7 @@ impl Tool for ListFiles {
     }
 }
 
-/// Ends the walk when nobody waits for it any more.
+/// Ends the walk when the caller no longer waits.
 struct StopOnDrop(Arc<AtomicBool>);
 
 impl Drop for StopOnDrop {
@@ -137,7 +137,7 @@ fn list(workspace: &Workspace, args: &Args, stopped: &AtomicBool) -> Answer {
 struct Walk<'a> {
     glob: Option<&'a str>,
     include_git: bool,
-    /// Bytes of the listed directory's own path, which the glob does not see.
+    /// The number of bytes of the listed directory's own path, which the glob does not match.
     cut_prefix: usize,
     entries: Vec<Value>,
     text_bytes: usize,
@@ -154,7 +154,7 @@ struct Found {
 }
 
 impl Walk<'_> {
-    /// Lists one directory, each sub-directory right after its own entry.
+    /// Lists one directory, with each sub-directory directly after its own entry.
     fn dir(&mut self, dir: OwnedFd, prefix: &str, levels: u64) -> Result<(), Failure> {
         for found in self.sorted(&dir, prefix)? {
             if self.truncated || self.stopped.load(Ordering::Relaxed) {
@@ -169,8 +169,8 @@ impl Walk<'_> {
                 && levels > 1
                 && (self.include_git || found.name != b".git");
             if enter {
-                // Beneath an open directory, by one plain name, following nothing: it cannot
-                // lead out, whatever is swapped meanwhile.
+                // The entry is opened below an open directory, by one name and without following
+                // links, so it cannot lead out, whatever is replaced meanwhile.
                 let flags = OFlags::RDONLY
                     | OFlags::DIRECTORY
                     | OFlags::NOFOLLOW
@@ -178,7 +178,8 @@ impl Walk<'_> {
                     | OFlags::CLOEXEC;
                 match rustix::fs::openat(&dir, found.name.as_slice(), flags, Mode::empty()) {
                     Ok(below) => self.dir(below, &format!("{path}/"), levels - 1)?,
-                    // Gone, or not ours to read: the rest of the list is still worth having.
+                    // The directory has gone or cannot be read; the rest of the list is still
+                    // useful.
                     Err(_) if self.skipped.len() < 20 => self.skipped.push(brief(&path)),
                     Err(_) => {}
                 }
@@ -205,7 +206,7 @@ impl Walk<'_> {
                 break;
             }
             self.scanned += 1;
-            // An entry that went away in between is not there.
+            // An entry that was removed in between is skipped.
             if let Ok(stat) = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
                 all.push(Found {
                     name: name.to_bytes().to_vec(),

@@ -1,7 +1,7 @@
 //! `store_memory` and `search_memory`.
 //!
-//! An item in a result is as in the API, without its vector: a model has no use for the numbers,
-//! and `dims` says how many there are.
+//! A result's items are as in the API, but without their vectors, which are useless to a model;
+//! `dims` is their size.
 
 use std::sync::Arc;
 
@@ -156,7 +156,7 @@ impl Tool for SearchMemory {
                 ..MemoryQuery::new(context.colony, collection, query, top_k)
             };
             let hits = self.0.search(query).await.map_err(failure)?;
-            // Each item gets the same share of what one answer may carry.
+            // Each item gets the same share of the limit of one answer.
             let share = MAX_TEXT_BYTES / hits.len().max(1);
             let results: Vec<Value> = hits
                 .iter()
@@ -171,10 +171,10 @@ impl Tool for SearchMemory {
     }
 }
 
-/// An item with at most `max_bytes` of text and metadata, and a mark where something was left out.
+/// An item with at most `max_bytes` of text and metadata, and a mark if something was left out.
 fn shown(item: &MemoryItem, max_bytes: usize) -> Map<String, Value> {
     let metadata_bytes = item.metadata.to_string().len();
-    // `{}` costs nothing; otherwise metadata may take half.
+    // `{}` counts as nothing; other metadata may take half.
     let keep_metadata = metadata_bytes <= max_bytes / 2;
     let text = cut(&item.text, max_bytes - if keep_metadata { metadata_bytes } else { 0 });
     let mut all = fields(json!({
@@ -196,7 +196,7 @@ fn shown(item: &MemoryItem, max_bytes: usize) -> Map<String, Value> {
     all
 }
 
-/// `temporarily_unavailable` is what the engine repeats.
+/// The engine repeats calls that fail with `temporarily_unavailable`.
 fn failure(err: MemoryError) -> Failure {
     let message = err.to_string();
     let transient = match &err {

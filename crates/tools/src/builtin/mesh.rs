@@ -1,8 +1,8 @@
 //! The tools of the mesh: shared state, messages, events, other agents.
 //!
-//! Who may do what is the mesh's matrix, asked with the session's own identity: nothing in the
-//! arguments says who calls. What other agents wrote is labelled as from outside, for they may have
-//! read a stranger's words.
+//! The mesh's permission matrix decides who may do what, by the session's own identity: no argument
+//! names the caller. Text of other agents is labelled as untrusted, because they may have read
+//! untrusted text.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::answer::{Answer, Failure, fields, untrusted};
 use crate::gateway::Tool;
 use crate::schema::{integer, parse};
 
-/// Every tool of the mesh. They are given to [`crate::Gateway::with_options`].
+/// Every tool of the mesh. Pass them to [`crate::Gateway::with_options`].
 pub fn mesh_tools(mesh: &Arc<dyn Mesh>) -> Vec<Arc<dyn Tool>> {
     let all = Which::ALL.into_iter();
     let tool = |which| Arc::new(MeshTool { which, mesh: Arc::clone(mesh) }) as Arc<dyn Tool>;
@@ -478,7 +478,7 @@ pub(super) fn failure(err: MeshError) -> Failure {
         MeshError::Denied(_) => "denied",
         MeshError::NotFound(_) => "not_found",
         MeshError::Conflict(_) => "conflict",
-        // The engine repeats it.
+        // The engine repeats such calls.
         MeshError::Unavailable(_) => "temporarily_unavailable",
         MeshError::Failed(_) => "tool_error",
     };

@@ -1,7 +1,7 @@
-//! The built-in tools, one file each. To add one: implement [`Tool`] in a new file here, and
-//! put it into [`all`]. Say in its description what a model must know to use it well, declare
-//! the properties in the order in which their errors should be told, and choose the effect class
-//! by what a second run would do.
+//! The built-in tools, one file each. To add one, implement [`Tool`] in a new file here, and add it
+//! to [`all`]. Its description tells a model what it must know to use it well. Declare the
+//! properties in the order in which their errors should be reported, and choose the effect class by
+//! the effect of a second run.
 
 use std::sync::Arc;
 

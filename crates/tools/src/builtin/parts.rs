@@ -1,11 +1,11 @@
-//! Arguments that several tools take, said in one place: their schemas, defaults and bounds.
+//! Arguments that several tools share: their schemas, defaults and limits.
 
 use serde_json::{Value, json};
 
-/// Longest that one call may take.
+/// The longest time of one call.
 const MAX_SECONDS: u64 = 120;
 
-/// Seconds of a command, and of an exchange on the network, unless the call says otherwise.
+/// The default time limit of a command and of a network exchange, in seconds.
 pub(super) fn command_timeout() -> u64 {
     20
 }
@@ -14,12 +14,12 @@ pub(super) fn exchange_timeout() -> u64 {
     30
 }
 
-/// `timeout_s` of what is killed then.
+/// The property `timeout_s` of a tool whose work is killed after that time.
 pub(super) fn timeout(default: u64, what: &str) -> Value {
     seconds(default, &format!("Seconds after which the {what} is killed."))
 }
 
-/// `timeout_s` of an exchange.
+/// The property `timeout_s` of an exchange.
 pub(super) fn for_exchange() -> Value {
     seconds(exchange_timeout(), "Seconds for the whole exchange.")
 }
@@ -55,7 +55,7 @@ pub(super) fn url() -> Value {
     })
 }
 
-/// A bound on the bytes of an answer.
+/// The property that limits the bytes of an answer.
 pub(super) fn max_bytes(least: u64, default: u64, description: &str) -> Value {
     json!({
         "type": "integer", "minimum": least, "maximum": crate::MAX_TEXT_BYTES,

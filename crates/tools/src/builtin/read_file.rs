@@ -1,4 +1,4 @@
-//! `read_file`: a text file, whole or some of its lines.
+//! `read_file`: reads a text file, whole or some of its lines.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -16,7 +16,7 @@ use crate::gateway::Tool;
 use crate::schema::{parse, some_integer};
 use crate::workspace::{Opened, PathError, Root, Workspace, blocking};
 
-/// Bytes of a file that a call with a range goes through to find its lines.
+/// Most bytes that a call with a range reads to find its lines.
 const MAX_SCAN_BYTES: u64 = 64 << 20;
 
 #[derive(Debug)]
@@ -133,14 +133,14 @@ fn lines(opened: Opened, start: u64, end: u64) -> Answer {
         }
         line += 1;
     }
-    // An error here is about what follows, so something follows.
+    // An error here concerns the following text, so there is some.
     let more = reader.fill_buf().map_or(true, |rest| !rest.is_empty());
     let content = text(kept, offset)?;
     let mut all = Map::new();
     all.insert("path".into(), opened.shown.clone().into());
     all.insert("content".into(), content.into());
     all.insert("start_line".into(), start.into());
-    // Before `start_line` when the file ends earlier; `content` is empty then.
+    // It is before `start_line` if the file ends earlier; `content` is empty then.
     all.insert("end_line".into(), last.into());
     all.insert("more".into(), more.into());
     Ok(all)
@@ -152,7 +152,7 @@ enum Line {
     End,
 }
 
-/// Appends one line, its end included, if it has at most `room` bytes.
+/// Appends one line, including its end, if it has at most `room` bytes.
 fn read_line(reader: &mut impl BufRead, to: &mut Vec<u8>, room: usize) -> std::io::Result<Line> {
     let limit = u64::try_from(room).unwrap_or(u64::MAX).saturating_add(1);
     let mut limited = std::io::Read::take(&mut *reader, limit);
@@ -163,7 +163,7 @@ fn read_line(reader: &mut impl BufRead, to: &mut Vec<u8>, room: usize) -> std::i
     })
 }
 
-/// Passes over one line without keeping it; returns its bytes, 0 at the end.
+/// Skips one line; returns its bytes, 0 at the end.
 fn skip_line(reader: &mut impl BufRead) -> std::io::Result<u64> {
     let mut skipped = 0;
     loop {
@@ -181,7 +181,7 @@ fn skip_line(reader: &mut impl BufRead) -> std::io::Result<u64> {
     }
 }
 
-/// A file that says so when it is longer than we go through.
+/// A reader that fails if the file is longer than the limit.
 struct LimitedFile<'a> {
     file: &'a File,
     left: u64,
@@ -209,7 +209,8 @@ impl std::io::Read for LimitedFile<'_> {
     }
 }
 
-/// UTF-8, or an error that names the first bad byte; `offset` is where `bytes` begin in the file.
+/// Decodes UTF-8, or names the first bad byte in an error; `offset` is the position of `bytes` in
+/// the file.
 pub(super) fn text(bytes: Vec<u8>, offset: u64) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|err| {
         let at = err.utf8_error().valid_up_to();

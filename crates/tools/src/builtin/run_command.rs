@@ -1,8 +1,8 @@
-//! `run_command`: one program with its arguments in a sandbox, without a shell.
+//! `run_command`: runs one program with its arguments in a sandbox, without a shell.
 //!
-//! For agents that are to run a few known programs and nothing else: what may be run is a list
-//! of bare names in the settings, and no argument is ever read as syntax. The arguments
-//! themselves are free: what a program may touch is the sandbox's business, as with `run_shell`.
+//! It is for agents that should run only a few known programs: the settings list the allowed bare
+//! names, and no argument is ever read as syntax. The arguments are not restricted: the sandbox
+//! limits what a program may touch, as with `run_shell`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::options::{Commands, bare};
 use crate::schema::{integer, parse};
 use crate::workspace::{PathError, Root, Workspace, blocking};
 
-/// Arguments of one command, and bytes of each.
+/// Most arguments of one command, and most bytes of each.
 const MAX_ARGS: usize = 64;
 const MAX_ARG_BYTES: usize = 8192;
 
@@ -178,7 +178,7 @@ impl RunCommand {
     }
 }
 
-/// A directory that is there and lies in the workspace: its real path.
+/// The real path of a directory that exists in the workspace.
 async fn directory(context: &ToolContext, given: &str) -> Result<PathBuf, Failure> {
     let (root, given) = (Root::of(context), given.to_owned());
     blocking(move || {

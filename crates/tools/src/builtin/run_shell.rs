@@ -1,10 +1,10 @@
-//! `run_shell`: one command in a sandbox.
+//! `run_shell`: runs one command in a sandbox.
 //!
-//! This tool says what is run and what may be written; how the command is kept apart is the
-//! driver's business. The workspace is read-only unless the call asks for `allow_write`; then one
-//! directory of it is writable: `write_subdir`, by default `.overmind_runs/<session>`, so that
-//! sessions do not meet by accident. The directory is made and resolved here, beneath the
-//! workspace; the driver gets its real path without symlinks.
+//! This tool decides what is run and what may be written; the driver isolates the command. The
+//! workspace is read-only unless the call sets `allow_write`. Then one directory of it is writable:
+//! `write_subdir`, by default `.overmind_runs/<session>`, so that sessions do not collide by
+//! accident. The directory is created and resolved here, below the workspace; the driver gets its
+//! real path without symlinks.
 
 use std::path::PathBuf;
 use std::time::Duration;

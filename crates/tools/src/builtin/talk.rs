@@ -1,7 +1,7 @@
-//! `ask_user` and `final_answer`: how an agent speaks to the human and ends its turn.
+//! `ask_user` and `final_answer`: an agent asks the human, or ends its turn.
 //!
-//! The engine acts on them: it pauses the session, or ends it. The tools themselves only hand
-//! the message back, so that a call through the API is harmless.
+//! The engine acts on these calls: it pauses or ends the session. The tools themselves only return
+//! the message, so that a call through the API is harmless.
 
 use overmind_core::Fut;
 use overmind_core::tool::{EffectClass, ToolContext, ToolSpec};

@@ -1,4 +1,4 @@
-//! `verify`: checks on files that a program can decide, one after the other.
+//! `verify`: checks on files that a program can decide, executed in order.
 
 use std::io::Read;
 
@@ -129,7 +129,7 @@ fn failed(index: usize, check: &Check, why: &str) -> Failure {
         .with_details(json!({"check": index, "type": name, "path": brief(&check.path)}))
 }
 
-/// What was measured, or why the check does not hold. A path that escapes does not hold either.
+/// The measured value, or why the check fails. It also fails if a path escapes.
 fn run(workspace: &Workspace, check: &Check) -> Result<Value, String> {
     let mut opened = workspace
         .relative(&check.path)
@@ -170,7 +170,7 @@ fn run(workspace: &Workspace, check: &Check) -> Result<Value, String> {
     }
 }
 
-/// The first bytes of a PNG: signature, then the header's length, name, width and height.
+/// Reads the first bytes of a PNG: signature, then the header's length, name, width and height.
 fn head(opened: &mut Opened) -> Result<Vec<u8>, String> {
     let mut head = Vec::with_capacity(24);
     (&opened.file).take(24).read_to_end(&mut head).map_err(|err| reading(opened, err))?;
@@ -187,7 +187,7 @@ fn dimensions(head: &[u8]) -> Result<(u32, u32), String> {
     at(16).zip(at(20)).ok_or_else(|| "a PNG whose header chunk is cut off".to_owned())
 }
 
-/// Shannon entropy of the bytes, in bits per byte; 0 for an empty file.
+/// The Shannon entropy of the bytes, in bits per byte; 0 for an empty file.
 fn entropy(opened: &Opened) -> Result<f64, String> {
     if opened.bytes > MAX_ENTROPY_BYTES {
         return Err(format!(
@@ -217,7 +217,7 @@ fn bits_per_byte(counts: &[u64; 256]) -> f64 {
         .filter(|count| **count > 0)
         .map(|count| *count as f64 / total)
         .map(|p| -p * p.log2())
-        // Starts at +0: a sum of nothing would be -0.
+        // The sum starts at +0, because an empty sum would be -0.
         .fold(0.0, |sum, bits| sum + bits)
 }
 

@@ -1,8 +1,7 @@
-//! `web_fetch`: a page of the web, as Markdown.
+//! `web_fetch`: fetches a page of the web as Markdown.
 //!
-//! Its effect class is *pure*: it sends GET and nothing else, under rules that an operator wrote,
-//! and a second look after a crash finds the same page or a newer one, like a second look at a
-//! file.
+//! Its effect class is *pure*: it sends only GET, under rules that an operator wrote. If it is
+//! repeated after a crash, it finds the same page or a newer one, like a second read of a file.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +22,7 @@ use crate::html;
 use crate::schema::{integer, parse};
 use crate::workspace::blocking;
 
-/// Bytes of Markdown in one answer, unless the call says otherwise.
+/// The default bytes of Markdown in one answer.
 const DEFAULT_BYTES: u64 = 40_000;
 
 #[derive(Debug)]
@@ -106,7 +105,7 @@ impl Tool for WebFetch {
             };
             let done = self.door.fetch(request).await?;
             let from = done.url.clone();
-            // Reading a page is computing: it must not hold up others.
+            // Converting a page takes computing time, so it must not block other tasks.
             blocking(move || page(done, args.start, args.max_bytes))
                 .await
                 .map_err(|failure| failure.outside(&from))
@@ -114,7 +113,7 @@ impl Tool for WebFetch {
     }
 }
 
-/// What was read, before it is cut to the part that was asked for.
+/// The converted page, before it is cut to the requested part.
 struct Read {
     title: String,
     text: String,
@@ -159,7 +158,8 @@ fn page(done: Fetched, start: u64, max_bytes: u64) -> Answer {
     Ok(untrusted(out, &source_of(&done.url)))
 }
 
-/// Where a part ends: at a line's end if one is in its second half, and at a character's end.
+/// The end of a part: the end of a line if one is in its second half, and always the end of a
+/// character.
 fn end_of_part(text: &str, from: usize, room: usize) -> usize {
     let end = text.floor_char_boundary(from.saturating_add(room));
     if end == text.len() {

@@ -1,4 +1,4 @@
-//! `write_file`: one whole text file, replaced in one step.
+//! `write_file`: replaces one whole text file in one step.
 
 use overmind_core::Fut;
 use overmind_core::tool::{EffectClass, ToolContext, ToolSpec};

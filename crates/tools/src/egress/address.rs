@@ -1,20 +1,19 @@
-//! What kind of address a connection would go to.
+//! Classifies the address of a connection.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The kind of an address, as far as a connection to it is concerned.
+/// The class of an address, which decides whether it may be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// Anyone's, on the internet.
+    /// A public address on the internet.
     Public,
-    /// This machine or a network of its owner; reachable only by a rule that says `private`.
+    /// This machine or a private network; reachable only by a rule that says `private`.
     Private(&'static str),
-    /// Never reachable, whatever the rules say.
+    /// Never reachable, whatever the rules are.
     Never(&'static str),
 }
 
-/// Services that hand credentials to whoever asks from the inside, at addresses that are not
-/// link-local.
+/// Services that give credentials to any local caller, at addresses that are not link-local.
 const METADATA_V4: [[u8; 4]; 3] = [[100, 100, 100, 200], [168, 63, 129, 16], [192, 0, 0, 192]];
 const METADATA_V6: [Ipv6Addr; 1] = [Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)];
 
@@ -57,7 +56,7 @@ fn v6(ip: Ipv6Addr) -> Address {
     match ip.segments() {
         [0, 0, 0, 0, 0, 0, 0, 0] => Never("an unspecified address"),
         [0, 0, 0, 0, 0, 0, 0, 1] => Private("a loopback address"),
-        // Compatible, mapped and translated forms, NAT64, 6to4, Teredo, ISATAP.
+        // These are compatible, mapped and translated forms, NAT64, 6to4, Teredo, ISATAP.
         [0, 0, 0, 0, 0 | 0xffff, ..]
         | [0x64, 0xff9b, ..]
         | [0x2002, ..]

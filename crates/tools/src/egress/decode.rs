@@ -1,11 +1,11 @@
-//! From bytes on the wire to text: content encodings within a bound, and character sets.
+//! Decodes bytes from the network to text: content encodings within a limit, and character sets.
 
 use std::io::{self, Write};
 
 use encoding_rs::{Encoding, UTF_8, WINDOWS_1252};
 use flate2::write::{MultiGzDecoder, ZlibDecoder};
 
-/// Where a body is collected, up to a bound.
+/// Collects a body, up to a limit.
 #[derive(Debug)]
 pub(super) struct Bounded {
     kept: Vec<u8>,
@@ -19,7 +19,7 @@ impl Write for Bounded {
         self.kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
         if bytes.len() > room {
             self.full = true;
-            // Ends the unpacking: what follows is neither made nor kept.
+            // This ends the decompression: the rest is neither produced nor kept.
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         Ok(bytes.len())
@@ -30,7 +30,7 @@ impl Write for Bounded {
     }
 }
 
-/// Unpacks a body as it arrives.
+/// Decompresses a body as it arrives.
 #[derive(Debug)]
 pub(super) enum Decoder {
     Plain(Bounded),
@@ -39,7 +39,7 @@ pub(super) enum Decoder {
 }
 
 impl Decoder {
-    /// For a `Content-Encoding`; its name when it is none that was asked for.
+    /// A decoder for a `Content-Encoding`; the error is its name if it was not requested.
     pub(super) fn new(encoding: &str, max: usize) -> Result<Self, String> {
         let sink = Bounded { kept: Vec::new(), max, full: false };
         match encoding.trim().to_ascii_lowercase().as_str() {
@@ -50,11 +50,11 @@ impl Decoder {
         }
     }
 
-    /// Takes one piece; `false` when no more fits.
+    /// Takes one piece; returns `false` if no more fits.
     ///
     /// # Errors
     ///
-    /// When the packed form is damaged.
+    /// Fails if the compressed data is damaged.
     pub(super) fn push(&mut self, bytes: &[u8]) -> io::Result<bool> {
         let done = match self {
             Self::Plain(sink) => sink.write_all(bytes),
@@ -68,11 +68,11 @@ impl Decoder {
         }
     }
 
-    /// What was kept.
+    /// Returns the kept bytes.
     ///
     /// # Errors
     ///
-    /// With `whole`, when the packed form ends too early.
+    /// Fails with `whole` if the compressed data ends too early.
     pub(super) fn finish(self, whole: bool) -> io::Result<Vec<u8>> {
         match self {
             Self::Plain(sink) => Ok(sink.kept),
@@ -92,8 +92,8 @@ impl Decoder {
     }
 }
 
-/// The character set of a text: a byte order mark, the header's parameter, what the document
-/// says of itself in its first 1024 bytes, UTF-8 if it is valid, windows-1252.
+/// The character set of a text, from the first of these: a byte order mark, the header's parameter,
+/// the document's own declaration in its first 1024 bytes, UTF-8 if it is valid, windows-1252.
 pub(crate) fn charset_of(bytes: &[u8], content_type: &str, is_html: bool) -> &'static Encoding {
     if let Some((encoding, _)) = Encoding::for_bom(bytes) {
         return encoding;
@@ -102,7 +102,7 @@ pub(crate) fn charset_of(bytes: &[u8], content_type: &str, is_html: bool) -> &'s
     if let Some(encoding) = told {
         return encoding;
     }
-    // The last character may be cut in two.
+    // The last character may be incomplete.
     let valid = match std::str::from_utf8(bytes) {
         Ok(_) => true,
         Err(err) => err.error_len().is_none(),
@@ -120,7 +120,7 @@ fn in_document(bytes: &[u8]) -> Option<&'static Encoding> {
     let lower = head.to_ascii_lowercase();
     let meta = lower.windows(5).position(|window| window == b"<meta")?;
     let at = lower[meta..].windows(8).position(|window| window == b"charset=")? + meta + 8;
-    // A document that can be read as ASCII here is not UTF-16, whatever it says.
+    // If the declaration is readable as ASCII, the document is not UTF-16, whatever it declares.
     label(&head[at..]).map(|found| if found.is_ascii_compatible() { found } else { UTF_8 })
 }
 
@@ -130,8 +130,8 @@ fn label(rest: &[u8]) -> Option<&'static Encoding> {
     Encoding::for_label(&rest[..end.min(40)])
 }
 
-/// The text of `bytes`; what is no character becomes U+FFFD. A last character that is cut in two
-/// is left out when the body was `cut`.
+/// The text of `bytes`; invalid characters become U+FFFD. An incomplete last character is dropped
+/// if the body was `cut`.
 pub(crate) fn text_of(bytes: &[u8], encoding: &'static Encoding, cut: bool) -> String {
     let bytes = match std::str::from_utf8(bytes) {
         Err(err) if cut && encoding == UTF_8 && err.error_len().is_none() => {
