@@ -1,10 +1,10 @@
-//! Which files are private, and which came from outside: by their paths.
+//! Decides by their paths which files are private, and which are untrusted.
 //!
 //! A tool that reads one file labels its result by that file's real path. A command may read
-//! anything in the workspace, whatever its line says, so its result carries the labels of all
-//! files in reach: [`FileLabels::in_reach`] looks for one.
+//! anything in the workspace, whatever its text is, so its result gets the labels of all readable
+//! files: [`FileLabels::in_reach`] searches for them.
 //!
-//! What it cannot see: a private file under another name, or a hard link to one.
+//! It cannot detect a private file under another name, or a hard link to one.
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
@@ -18,11 +18,11 @@ use crate::answer::{brief, untrusted};
 use crate::glob::matches;
 use crate::workspace::{Root, Workspace};
 
-/// Entries looked at before a workspace counts as holding what was looked for.
+/// Most entries that are read; a larger workspace gets all labels.
 const MAX_SCANNED: usize = 50_000;
 const MAX_LEVELS: usize = 32;
-/// Directories of made or fetched things: full of test keys, and rebuilt by anyone. A file in
-/// them that is read by its path is labelled all the same.
+/// Directories with generated or downloaded files: full of test keys, and easy to rebuild. A file
+/// in them that is read by its path is labelled anyway.
 const PASSED_OVER: [&[u8]; 5] = [b".git", b"node_modules", b"target", b".venv", b"__pycache__"];
 
 const PRIVATE: [&str; 20] = [
@@ -47,11 +47,11 @@ const PRIVATE: [&str; 20] = [
     "**/.gnupg/**",
     "**/.kube/**",
 ];
-/// What MCP servers leave behind.
+/// Directories with files of MCP servers.
 const UNTRUSTED: [&str; 1] = [".overmind_runs/*/artifacts/**"];
 
-/// Globs over paths relative to the workspace: `?`, `*`, `**`. One without a slash is matched
-/// against the file's name alone.
+/// Globs over paths relative to the workspace: `?`, `*`, `**`. A glob without a slash matches the
+/// file's name alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileLabels {
     pub private: Vec<String>,
@@ -59,8 +59,8 @@ pub struct FileLabels {
 }
 
 impl Default for FileLabels {
-    /// Keys and credentials by their usual names are private; artifacts of MCP servers are
-    /// untrusted.
+    /// By default, keys and credentials with their usual names are private; artifacts of MCP
+    /// servers are untrusted.
     fn default() -> Self {
         let own = |all: &[&str]| all.iter().map(|glob| (*glob).to_owned()).collect();
         Self { private: own(&PRIVATE), untrusted: own(&UNTRUSTED) }
@@ -77,13 +77,13 @@ impl FileLabels {
         Labels { untrusted: any(&self.untrusted), private: any(&self.private) }
     }
 
-    /// Puts the labels of a file on the fields of a result about it.
+    /// Adds the labels of a file to the fields of a result about it.
     pub(crate) fn mark(&self, fields: Map<String, Value>, path: &str) -> Map<String, Value> {
         put(fields, self.of(path), &format!("file {}", brief(path)))
     }
 
-    /// What a command may get to read: the labels of all files together. A workspace too large
-    /// to look through carries every label that is in use. Blocks.
+    /// The labels of everything that a command may read: those of all files together. A workspace
+    /// that is too large to search gets every label in use. Blocks.
     pub(crate) fn in_reach(&self, root: &Root) -> Labels {
         let all =
             Labels { untrusted: !self.untrusted.is_empty(), private: !self.private.is_empty() };
@@ -94,13 +94,13 @@ impl FileLabels {
                 scan.dir(&dir, "", MAX_LEVELS);
                 scan.found
             }
-            // Then the command does not start either.
+            // In this case the command does not start either.
             Err(_) => Labels::default(),
         }
     }
 }
 
-/// Puts labels on the fields of a result.
+/// Adds labels to the fields of a result.
 pub(crate) fn put(
     mut fields: Map<String, Value>,
     labels: Labels,
@@ -139,7 +139,7 @@ impl Scan<'_> {
             let path = format!("{prefix}{}", String::from_utf8_lossy(name));
             match entry.file_type() {
                 FileType::Directory => self.below(dir, name, &path, levels),
-                // Some file systems do not say.
+                // Some file systems do not report the type.
                 FileType::Unknown => {
                     self.found |= self.labels.of(&path);
                     self.below(dir, name, &path, levels);

@@ -1,4 +1,4 @@
-//! The gateway: registry, allow-list, validation, handler, envelope, in this order.
+//! The gateway: registry, allow-list, validation, handler and envelope, in this order.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,24 +30,25 @@ use crate::{builtin, schema};
 
 /// Most bytes of arguments, counted as compact JSON.
 pub const MAX_ARGS_BYTES: usize = 1 << 20;
-/// Most levels of objects and arrays in the arguments; the arguments themselves are the first.
+/// Most levels of objects and arrays in the arguments; the arguments themselves are the first
+/// level.
 pub const MAX_ARGS_DEPTH: usize = 64;
 
-/// One tool: what it is, and what it does.
+/// One tool: its description and its handler.
 ///
-/// The gateway has checked the allow-list and the schema before it calls [`Tool::call`]. A
-/// handler may still refuse what a schema cannot say; it answers `bad_args` then.
+/// The gateway has checked the allow-list and the schema before it calls [`Tool::call`]. A handler
+/// may still refuse what a schema cannot express, with `bad_args`.
 pub trait Tool: Send + Sync + fmt::Debug {
-    /// Asked once, when the tool is registered.
+    /// Called once, when the tool is registered.
     fn spec(&self) -> ToolSpec;
 
     /// # Cancel safety
     ///
-    /// Dropping the future must stop the work, or leave only work that ends by itself soon and
-    /// is done whole or not at all.
+    /// Dropping the future must stop the work, or leave only work that ends soon by itself and is
+    /// done completely or not at all.
     fn call<'a>(&'a self, context: &'a ToolContext, args: &'a Value) -> Fut<'a, Answer>;
 
-    /// What program such a call would start. A human who approves a call approves this too.
+    /// The program that such a call would start; a human who approves a call approves this too.
     /// `None` for a tool that starts none, and for arguments that it would refuse.
     fn execution(&self, context: &ToolContext, args: &Value) -> Option<Execution> {
         let _ = (context, args);
@@ -60,10 +61,11 @@ pub trait Tool: Send + Sync + fmt::Debug {
     }
 }
 
-/// Finds the driver of a level; `None` when this hive has none.
+/// Finds the driver of a level; `None` if this hive has none.
 pub type SandboxLookup = Arc<dyn Fn(SandboxLevel) -> Option<Arc<dyn Sandbox>> + Send + Sync>;
 
-/// What runs the commands of a session: the sandbox of its room, else the driver of its level.
+/// The driver for a session's commands: the sandbox of its environment, otherwise the driver of its
+/// level.
 pub(crate) fn driver_for(
     context: &ToolContext,
     sandboxes: &SandboxLookup,
@@ -71,7 +73,7 @@ pub(crate) fn driver_for(
     context.driver.clone().or_else(|| sandboxes(context.sandbox))
 }
 
-/// What the built-in tools work with.
+/// The dependencies of the built-in tools.
 #[derive(Clone)]
 pub struct Parts {
     pub sandboxes: SandboxLookup,
@@ -100,7 +102,7 @@ struct Registered {
     internal: bool,
 }
 
-/// The tools of one hive, behind one door.
+/// The tools of one hive.
 pub struct Gateway {
     tools: BTreeMap<String, Registered>,
     specs: Arc<[ToolSpec]>,
@@ -119,31 +121,31 @@ impl fmt::Debug for Gateway {
 }
 
 impl Gateway {
-    /// A gateway with the built-in tools.
+    /// Makes a gateway with the built-in tools.
     ///
     /// # Panics
     ///
-    /// When a built-in tool has a schema that does not compile; a test of this crate would have
-    /// failed first.
+    /// Panics if the schema of a built-in tool does not compile; a test of this crate fails then,
+    /// too.
     pub fn new(parts: Parts) -> Self {
         Self::with_tools(parts, Vec::new()).expect("the built-in tools register")
     }
 
-    /// A gateway with the built-in tools and more.
+    /// Makes a gateway with the built-in tools and others.
     ///
     /// # Errors
     ///
-    /// [`RegisterError`] when a name is taken, or a schema is broken or refers to another
-    /// document: nothing is ever fetched for a schema.
+    /// [`RegisterError`] if a name is taken, or a schema is broken or refers to another document:
+    /// nothing is ever fetched for a schema.
     pub fn with_tools(parts: Parts, more: Vec<Arc<dyn Tool>>) -> Result<Self, RegisterError> {
         Self::with_options(parts, Options::default(), more)
     }
 
-    /// A gateway with the built-in tools as an operator set them up, and more.
+    /// Makes a gateway with the built-in tools as an operator configured them, and others.
     ///
     /// # Errors
     ///
-    /// As [`Gateway::with_tools`].
+    /// The same as for [`Gateway::with_tools`].
     pub fn with_options(
         parts: Parts,
         options: Options,
@@ -168,11 +170,11 @@ impl Gateway {
         Ok(Self { tools, specs: specs.into(), sources: Sources::default(), sandboxes, canaries })
     }
 
-    /// Adds tools that come and go. They are validated and allowed as all others are.
+    /// Adds tools that come and go. They are validated and allowed like all others.
     ///
     /// # Errors
     ///
-    /// [`RegisterError::Duplicate`] when a tool or another source has names with its prefix.
+    /// [`RegisterError::Duplicate`] if a tool or another source has names with its prefix.
     pub fn with_source(mut self, source: Arc<dyn ToolSource>) -> Result<Self, RegisterError> {
         let prefix = source.prefix().to_owned();
         let taken = prefix.is_empty()
@@ -185,7 +187,7 @@ impl Gateway {
         Ok(self)
     }
 
-    /// Calls a tool, with an eye on canaries.
+    /// Calls a tool, and watches for canaries.
     async fn answer(
         &self,
         context: &ToolContext,
@@ -303,14 +305,14 @@ pub(crate) fn denied(message: String) -> ToolOutcome {
     ToolOutcome { allowed: false, ..ToolOutcome::failure("tool_not_allowed", message) }
 }
 
-/// Runs a handler; a panic in it becomes an answer, so that a bug in one tool costs one call.
+/// Runs a handler; a panic becomes an answer, so that a bug in one tool affects only one call.
 async fn caught<'a>(name: &str, start: impl FnOnce() -> Fut<'a, Answer>) -> Answer {
     let mut work = match catch_unwind(AssertUnwindSafe(start)) {
         Ok(work) => work,
         Err(_) => return Err(panicked(name)),
     };
     std::future::poll_fn(move |cx| {
-        // Unwind safe: after a panic the future is never polled again, only dropped.
+        // This is unwind safe: after a panic the future is never polled again, only dropped.
         match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
             Ok(poll) => poll,
             Err(_) => Poll::Ready(Err(panicked(name))),

@@ -1,14 +1,14 @@
-//! Globs over paths, as `list_files` takes them and the file labels use them.
+//! Globs over paths, for `list_files` and the file labels.
 
-/// Whether `text` matches `glob`: `?` one character, `*` any but a slash, `**` any at all (and
-/// `**/` also nothing). Takes at most the product of the two lengths in steps.
+/// Whether `text` matches `glob`: `?` matches one character, `*` any except a slash, `**` any at
+/// all (and `**/` also nothing). The number of steps is at most the product of the two lengths.
 pub(crate) fn matches(glob: &str, text: &str) -> bool {
     enum Part {
         Char(char),
         One,
         Many,
         Deep,
-        /// `**/`: nothing, or anything that ends in a slash.
+        /// `**/`: matches nothing, or anything that ends in a slash.
         Dirs,
     }
     let mut parts = Vec::new();
@@ -24,7 +24,7 @@ pub(crate) fn matches(glob: &str, text: &str) -> bool {
         parts.push(part);
         rest = &rest[used..];
     }
-    // Which prefixes of `parts` match the text read so far.
+    // For each prefix of `parts`, whether it matches the text so far.
     let mut now = vec![false; parts.len() + 1];
     now[0] = true;
     skip_after(&parts, &mut now, true);

@@ -1,4 +1,4 @@
-//! One exchange: request, redirects, response, each bounded.
+//! One exchange: request, redirects and response, each with limits.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
@@ -18,54 +18,54 @@ use crate::answer::{Failure, brief, cut};
 
 /// Longest URL, and longest `Location` of a redirect.
 const MAX_URL_BYTES: usize = 8192;
-/// Addresses of one name that are tried.
+/// Most addresses of one name that are tried.
 const MAX_ADDRESSES: usize = 16;
-/// Packed bytes that may arrive beyond the bound of unpacked ones: a body that unpacks to nothing
-/// must end, too.
+/// Compressed bytes that may arrive beyond the limit of decompressed ones: a body that decompresses
+/// to nothing must end, too.
 const PACKED_SLACK: usize = 64 << 10;
-/// Headers that may follow a redirect to another origin. Whatever else a caller set may be a
-/// credential, whatever it is called.
+/// Headers that may follow a redirect to another origin. Every other header that a caller set may
+/// be a credential, whatever its name is.
 const PORTABLE: [reqwest::header::HeaderName; 4] =
     [ACCEPT, ACCEPT_LANGUAGE, ACCEPT_ENCODING, USER_AGENT];
 
-/// What a tool wants from outside.
+/// A request of a tool.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) method: Method,
     pub(crate) url: Url,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Option<Vec<u8>>,
-    /// For everything: look-ups, connections, redirects, the body's last byte.
+    /// The time limit for everything: look-ups, connections, redirects, the body's last byte.
     pub(crate) timeout: Duration,
-    /// Most bytes of the body to keep; never more than the egress allows.
+    /// Most bytes of the body to keep; the egress settings may lower it.
     pub(crate) max_bytes: usize,
 }
 
-/// What came back.
+/// The response.
 #[derive(Debug)]
 pub(crate) struct Fetched {
-    /// Where it came from in the end.
+    /// The URL after all redirects.
     pub(crate) url: Url,
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
-    /// Unpacked, cut at the bound.
+    /// The decompressed body, cut at the limit.
     pub(crate) body: Vec<u8>,
     pub(crate) truncated: bool,
     pub(crate) redirects: Vec<String>,
-    /// A redirect that was not followed, because it would have carried a body to another origin.
+    /// A redirect that was not followed, because it would have sent a body to another origin.
     pub(crate) unfollowed: Option<String>,
 }
 
-/// The door itself: the rules, the resolver, what TLS trusts.
+/// The egress client: the rules, the resolver, and the TLS trust.
 #[derive(Debug)]
 pub(crate) struct Door {
     egress: Egress,
     resolver: Arc<dyn Resolve>,
-    /// Read once: it takes milliseconds to read a machine's certificates.
+    /// Read once, because reading a machine's certificates takes milliseconds.
     tls: OnceLock<Result<rustls::ClientConfig, String>>,
 }
 
-/// Never looks anything up: every name has been resolved before a client is made.
+/// A resolver that finds nothing: every name is resolved before a client is made.
 struct NoLookups;
 
 impl reqwest::dns::Resolve for NoLookups {
@@ -83,12 +83,12 @@ impl Door {
         &self.egress
     }
 
-    /// Reads the URL of a call.
+    /// Parses the URL of a call.
     pub(crate) fn target(given: &str) -> Result<Url, Failure> {
         if given.len() > MAX_URL_BYTES {
             return Err(Failure::bad_args(format!("url must not exceed {MAX_URL_BYTES} bytes")));
         }
-        // The reader would drop some of them without a word.
+        // The parser would silently drop some of them.
         if given.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return Err(Failure::bad_args(
                 "url must not contain white space or control characters; percent-encode them",
@@ -99,17 +99,17 @@ impl Door {
         proper(url).map_err(|why| Failure::bad_args(format!("url {why}")))
     }
 
-    /// Does one exchange.
+    /// Makes one exchange.
     ///
     /// # Errors
     ///
-    /// `egress_denied` when a rule is missing or an address is refused, before anything is sent
+    /// `egress_denied` if a rule is missing or an address is refused, before anything is sent
     /// there; `timeout`, `network_error`, `too_many_redirects`, `unsupported_content`,
     /// `size_limit`.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes the connection. What the other side did by then is done.
+    /// Dropping the future closes the connection. Effects at the other side remain.
     pub(crate) async fn fetch(&self, request: Request) -> Result<Fetched, Failure> {
         let limit = request.timeout;
         let what = format!("{} {}", request.method, brief(request.url.as_str()));
@@ -234,7 +234,8 @@ impl Door {
                 format!("looking up {}: the name has no address", brief(host)),
             ));
         }
-        // One bad address spoils the name: which one would be connected to is a race.
+        // One bad address makes the name unusable, because the connected one would be a matter of
+        // chance.
         for ip in &found {
             if let Err(what) = rule.reaches(*ip) {
                 let hint = match Address::of(*ip) {
@@ -251,7 +252,7 @@ impl Door {
         Ok(found.into_iter().take(MAX_ADDRESSES).map(|ip| SocketAddr::new(ip, port)).collect())
     }
 
-    /// A client for one hop, which can connect to these addresses and to nothing else.
+    /// A client for one hop, which can connect only to these addresses.
     fn client(&self, url: &Url, addresses: &[SocketAddr]) -> Result<reqwest::Client, Failure> {
         let tls = match url.scheme() {
             "https" => self.tls.get_or_init(|| verified(&self.egress)).clone(),
@@ -327,18 +328,18 @@ impl Fetched {
         self.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
 
-    /// What the response says its body has, packed; `None` when it does not say.
+    /// The body's compressed size as the response declares it; `None` if it does not.
     pub(crate) fn told_bytes(&self) -> Option<u64> {
         self.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
     }
 }
 
-/// The type without its parameters, in lower case.
+/// The media type without its parameters, in lower case.
 pub(crate) fn media_type(content_type: &str) -> String {
     content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-/// Whether a body of this type, or of none, is text.
+/// Whether a body of this type, or without a type, is text.
 pub(crate) fn is_text(media: &str, body: &[u8]) -> bool {
     let by_name = media.starts_with("text/")
         || media.ends_with("+json")
@@ -360,7 +361,7 @@ fn cut_utf8(body: &[u8]) -> bool {
     std::str::from_utf8(body).map_or_else(|err| err.error_len().is_none(), |_| true)
 }
 
-/// What every URL must be, given or redirected to.
+/// Checks every URL, given or from a redirect.
 fn proper(mut url: Url) -> Result<Url, String> {
     if !matches!(url.scheme(), "http" | "https") {
         return Err("must begin with http:// or https://".into());
@@ -369,14 +370,14 @@ fn proper(mut url: Url) -> Result<Url, String> {
         return Err("must not contain credentials; put them in a header".into());
     }
     url.set_fragment(None);
-    // `example.com.` is `example.com`, to the rules as to everyone.
+    // `example.com.` is treated as `example.com`, by the rules as elsewhere.
     if let Some(host) = url.host_str().and_then(|host| host.strip_suffix('.')).map(str::to_owned) {
         url.set_host(Some(&host)).map_err(|err| format!("has no usable host: {err}"))?;
     }
     Ok(url)
 }
 
-/// Where a response redirects to, if it does.
+/// The target of a redirect, if the response is one.
 fn target_of(response: &reqwest::Response, url: &Url) -> Option<Result<Url, String>> {
     if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
         return None;
@@ -429,7 +430,7 @@ fn several(mut all: Vec<String>) -> String {
     all.join(", ")
 }
 
-/// An error and what caused it, each once.
+/// Joins an error and its causes, each once.
 fn chain(err: &dyn std::error::Error) -> String {
     let (mut text, mut next) = (err.to_string(), err.source());
     while let Some(err) = next {
@@ -442,7 +443,7 @@ fn chain(err: &dyn std::error::Error) -> String {
     text
 }
 
-/// What a connection with TLS trusts: the machine's certificates, and those of the settings.
+/// The TLS trust: the machine's certificates, and those of the settings.
 fn verified(egress: &Egress) -> Result<rustls::ClientConfig, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = rustls_platform_verifier::Verifier::new_with_extra_roots(
@@ -460,7 +461,7 @@ fn verified(egress: &Egress) -> Result<rustls::ClientConfig, String> {
     Ok(config)
 }
 
-/// A hop without TLS cannot become one with it.
+/// A hop without TLS cannot become one with TLS.
 fn unused() -> Result<rustls::ClientConfig, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     Ok(rustls::ClientConfig::builder_with_provider(provider)

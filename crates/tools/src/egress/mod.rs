@@ -1,20 +1,20 @@
-//! The one door to the network: what a tool may reach, and the only code that connects.
+//! The only network access of tools: decides what a tool may reach, and contains the only code that
+//! connects.
 //!
-//! [`Egress`] says what is allowed; `Door::fetch` does one exchange by it. The order is fixed
-//! and the same at the first request and at every redirect: the URL's form, the rule that allows
-//! scheme, host, port and method, the addresses behind the name, the connection. A name is
-//! resolved once per hop through the port [`Resolve`], every address of the answer is judged
-//! ([`Address::of`]), and the connection is made to those very addresses: there is no second
-//! look-up that a rebinding name server could answer differently. The library's own look-ups are
-//! switched off, and so are proxies from the environment.
+//! [`Egress`] holds the rules; `Door::fetch` makes one exchange by them. The order is fixed, at the
+//! first request and at every redirect: the URL's form, the rule that allows scheme, host, port and
+//! method, the addresses of the name, the connection. A name is resolved once per hop through the
+//! port [`Resolve`], every returned address is checked ([`Address::of`]), and the connection goes
+//! to exactly these addresses: there is no second look-up that a rebinding name server could answer
+//! differently. The library's own look-ups and proxies from the environment are switched off.
 //!
-//! What it refuses: everything, until a rule allows it. Beyond the rules: URLs with credentials,
-//! addresses that are not public (a rule may say `private` for loopback and private networks),
-//! link-local, metadata, multicast and reserved addresses always, bodies that grow beyond their
-//! bound, also when they unpack to it.
+//! Everything is refused until a rule allows it. Always refused are URLs with credentials;
+//! addresses that are not public (a rule may say `private` for loopback and private networks);
+//! link-local, metadata, multicast and reserved addresses; and bodies that exceed their limit, also
+//! after decompression.
 //!
-//! What it does not do: HTTP/2, cookies, caches, client certificates, NAT64 (an address that
-//! wraps an IPv4 address is refused, so an IPv6-only network behind NAT64 reaches nothing).
+//! Not supported are HTTP/2, cookies, caches, client certificates and NAT64 (an address that wraps
+//! an IPv4 address is refused, so an IPv6-only network behind NAT64 reaches nothing).
 
 mod address;
 mod decode;
@@ -39,25 +39,25 @@ use rustls::pki_types::CertificateDer;
 /// The setting that error messages name.
 pub(crate) const SETTING: &str = "tools.allow_hosts";
 
-/// What the tools that reach out may reach, and their bounds.
+/// What tools may reach on the network, with limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Egress {
-    /// Nothing is reachable that no rule allows.
+    /// The allow-list; everything else is unreachable.
     pub rules: Vec<HostRule>,
-    /// Redirects followed in one call.
+    /// Most redirects followed in one call.
     pub max_redirects: usize,
-    /// For one connection, TLS included.
+    /// The time limit for one connection, including TLS.
     pub connect_timeout: Duration,
     /// Most bytes of a request's body.
     pub max_request_bytes: usize,
-    /// Most bytes of a response's body that are read, packed and unpacked alike.
+    /// Most bytes of a response's body that are read, both compressed and decompressed.
     pub max_response_bytes: usize,
-    /// Certificates that are trusted besides the machine's own.
+    /// Certificates that are trusted in addition to the machine's.
     pub extra_roots: Vec<CertificateDer<'static>>,
 }
 
 impl Default for Egress {
-    /// Nothing is allowed.
+    /// Allows nothing.
     fn default() -> Self {
         Self {
             rules: Vec::new(),
@@ -71,12 +71,12 @@ impl Default for Egress {
 }
 
 impl Egress {
-    /// Reads rules as the setting `tools.allow_hosts` holds them, one text each; see
-    /// [`HostRule`] for the form.
+    /// Reads rules in the form of the setting `tools.allow_hosts`, one text each; [`HostRule`]
+    /// describes the form.
     ///
     /// # Errors
     ///
-    /// [`RuleError`] of the first text that is no rule.
+    /// [`RuleError`] for the first text that is no rule.
     pub fn allowing<S: AsRef<str>>(rules: &[S]) -> Result<Self, RuleError> {
         let rules = rules.iter().map(|rule| rule.as_ref().parse()).collect::<Result<_, _>>()?;
         Ok(Self { rules, ..Self::default() })

@@ -1,4 +1,4 @@
-//! The port to name resolution, so that tests can answer for a name server.
+//! The port for name resolution, so that tests can replace a name server.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,11 +11,11 @@ pub trait Resolve: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// Why the name has none, in words for a person.
+    /// Explains in words why the name has no address.
     fn resolve<'a>(&'a self, host: &'a str) -> Fut<'a, Result<Vec<IpAddr>, String>>;
 }
 
-/// The machine's own resolver: `/etc/hosts`, then the name servers it is set up with.
+/// The machine's own resolver: `/etc/hosts`, then the configured name servers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemResolver;
 

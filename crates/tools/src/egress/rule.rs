@@ -8,7 +8,7 @@ use reqwest::{Method, Url};
 
 use super::Address;
 
-/// What one rule allows: `[private] [METHODS] [scheme://]host[:port]`.
+/// The requests that one rule allows: `[private] [METHODS] [scheme://]host[:port]`.
 ///
 /// ```text
 /// docs.rs                              https, port 443, GET and HEAD
@@ -20,11 +20,11 @@ use super::Address;
 /// *                                    every public name
 /// ```
 ///
-/// * Without a scheme: https. Without a port: the scheme's own.
+/// * Without a scheme, it is https. Without a port, it is the scheme's own.
 /// * Methods default to `GET|HEAD`; GET, HEAD, POST, PUT, PATCH, DELETE and OPTIONS may be named.
-/// * `*` stands alone or as the first label, for names only: an address needs a rule of its own.
-/// * `private` lets the name lead to loopback and private addresses. Link-local, metadata,
-///   multicast and reserved addresses stay out of reach.
+/// * `*` is used alone or as the first label, for names only: an address needs its own rule.
+/// * `private` lets the name resolve to loopback and private addresses. Link-local, metadata,
+///   multicast and reserved addresses stay unreachable.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostRule {
     host: Host,
@@ -37,7 +37,7 @@ pub struct HostRule {
 #[derive(Clone, Debug, PartialEq)]
 enum Host {
     Any,
-    /// With the leading dot.
+    /// Includes the leading dot.
     Below(String),
     Exactly(String),
 }
@@ -60,13 +60,13 @@ pub(crate) const METHODS: [Method; 7] = [
     Method::OPTIONS,
 ];
 
-/// What a request would need and no rule gives.
+/// What a request needs but no rule allows.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Refused {
     Host,
-    /// Scheme or port; the origins that are allowed for this host.
+    /// The scheme or the port; contains the origins that are allowed for this host.
     Origin(Vec<String>),
-    /// The methods that are allowed there.
+    /// The method; contains the methods that are allowed there.
     Method(Vec<String>),
 }
 
@@ -88,7 +88,7 @@ pub(super) fn allowed<'a>(
     if by_origin.is_empty() {
         return Err(Refused::Origin(by_host.iter().map(|rule| rule.origin()).collect()));
     }
-    // An exact rule before a pattern: its `private` is meant for this host.
+    // An exact rule comes before a pattern, because its `private` is meant for this host.
     let mut fitting: Vec<&HostRule> =
         by_origin.iter().filter(|rule| rule.methods.contains(method)).copied().collect();
     fitting.sort_by_key(|rule| match rule.host {
@@ -103,7 +103,8 @@ pub(super) fn allowed<'a>(
 }
 
 impl HostRule {
-    /// Whether a connection by this rule may go to `ip`; if not, what the address is.
+    /// Checks whether a connection by this rule may go to `ip`; the error names the class of the
+    /// address.
     pub(super) fn reaches(&self, ip: IpAddr) -> Result<(), &'static str> {
         match Address::of(ip) {
             Address::Public => Ok(()),
@@ -143,7 +144,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// The form that is read back to the same rule.
+/// Writes the form that is parsed to the same rule.
 impl fmt::Display for HostRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.private {
@@ -209,7 +210,7 @@ impl FromStr for HostRule {
         if rest.contains('*') {
             return Err(wrong("`*` stands alone or as `*.`".into()));
         }
-        // The URL's own reader, so that a host is spelt here as it will be in a request.
+        // The URL parser is used, so that a host is spelt here as in a request.
         let scheme = if https { "https" } else { "http" };
         let url = Url::parse(&format!("{scheme}://{rest}/"))
             .map_err(|err| wrong(format!("its host is not a valid name or address: {err}")))?;

@@ -1,5 +1,5 @@
-//! Calls of services of the vault, through the same door as the tools' requests: one origin each,
-//! no redirect, addresses judged before anything is sent.
+//! Calls services of the vault with the same egress code as the tools' requests: one origin each,
+//! no redirect, and addresses are checked before anything is sent.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,12 +11,12 @@ use reqwest::{Method, Url};
 
 use super::{Door, Egress, Request, Resolve};
 
-/// Origins whose doors are kept: each has read the machine's certificates.
+/// Most origins whose clients are cached, because each has read the machine's certificates.
 const MOST: usize = 256;
-/// Bound of any body; the calls have their own.
+/// The size limit of any body; the calls have their own limits.
 const MAX_BODY: usize = 64 << 20;
 
-/// Does the calls. Cheap to make.
+/// Makes the calls. It is cheap to create.
 #[derive(Debug)]
 pub struct Services {
     resolver: Arc<dyn Resolve>,
@@ -28,7 +28,7 @@ impl Services {
         Self { resolver, doors: Mutex::default() }
     }
 
-    /// The door to this origin and to nothing else.
+    /// The client for this origin only.
     fn door(&self, url: &Url, private: bool) -> Result<Arc<Door>, OutboundError> {
         let origin = url.origin().ascii_serialization();
         let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);

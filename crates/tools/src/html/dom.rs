@@ -1,7 +1,7 @@
-//! A page as a tree: html5ever parses, an arena keeps.
+//! Parses a page with html5ever into a tree whose nodes are in an arena.
 //!
-//! The arena has no owners that drop one another, so a page nested a million deep is freed like
-//! any other; whoever walks it uses a stack of its own.
+//! Nodes of the arena do not own each other, so a page with a million levels is freed like any
+//! other; code that walks the tree uses its own stack.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -12,7 +12,7 @@ use html5ever::interface::{ElementFlags, NodeOrText, QuirksMode, TreeSink};
 use html5ever::tendril::{StrTendril, TendrilSink};
 use html5ever::{Attribute, ExpandedName, LocalName, QualName};
 
-/// Bytes that are parsed between two looks at the clock.
+/// Bytes that are parsed between two checks of the time.
 const PIECE_BYTES: usize = 512;
 
 /// The number of a node in its tree.
@@ -32,7 +32,7 @@ struct Node {
 
 #[derive(Debug)]
 pub(super) enum Kind {
-    /// The document, comments, declarations: nothing to show.
+    /// The document, comments and declarations, which are not shown.
     Other,
     Text(String),
     Element(Element),
@@ -62,12 +62,12 @@ impl Tree {
         &self.nodes[id].children
     }
 
-    /// All nodes in the order of their making.
+    /// All nodes, in the order of creation.
     pub(super) fn ids(&self) -> std::ops::Range<NodeId> {
         0..self.nodes.len()
     }
 
-    /// The text right inside a node, as in a title or a style sheet.
+    /// The text directly inside of a node, as in a title or a style sheet.
     pub(super) fn text(&self, id: NodeId) -> String {
         let texts = self.children(id).iter().filter_map(|child| match self.kind(*child) {
             Kind::Text(text) => Some(text.as_str()),
@@ -77,7 +77,7 @@ impl Tree {
     }
 }
 
-/// Parses a page; says why its end is missing if a bound was met.
+/// Parses a page; returns why its end is missing if a limit was reached.
 pub(super) fn parse(
     html: &str,
     max_nodes: usize,
@@ -109,7 +109,7 @@ fn piece_of(text: &str) -> usize {
     }
 }
 
-/// A node as html5ever holds it.
+/// A reference to a node for html5ever.
 #[derive(Clone, Debug)]
 struct Handle {
     id: NodeId,
@@ -126,7 +126,7 @@ struct Sink {
 impl Sink {
     fn new(max: usize) -> Self {
         let root = Node { parent: None, children: Vec::new(), kind: Kind::Other };
-        // Whatever is over the bound is this node, which is nowhere in the tree.
+        // All nodes over the limit are this node, which is not part of the tree.
         let spare = Node { parent: None, children: Vec::new(), kind: Kind::Other };
         Self { nodes: RefCell::new(vec![root, spare]), max, full: Cell::new(false) }
     }
@@ -146,14 +146,14 @@ impl Sink {
     fn detach(&self, id: NodeId) {
         let mut nodes = self.nodes.borrow_mut();
         if let Some(parent) = nodes[id].parent.take() {
-            // Mostly the last one.
+            // It is mostly the last one.
             if let Some(at) = nodes[parent].children.iter().rposition(|child| *child == id) {
                 nodes[parent].children.remove(at);
             }
         }
     }
 
-    /// Puts a child, or text, before the child at `at`.
+    /// Inserts a child, or text, before the child at `at`.
     fn insert(&self, parent: NodeId, at: usize, child: NodeOrText<Handle>) {
         if parent == Self::SPARE {
             return;
@@ -181,7 +181,7 @@ impl Sink {
         }
         let mut nodes = self.nodes.borrow_mut();
         nodes[id].parent = Some(parent);
-        // Taking the child out of its old place may have made this one shorter.
+        // Removing the child from its old parent may have made this list shorter.
         let at = at.min(nodes[parent].children.len());
         nodes[parent].children.insert(at, id);
     }
@@ -252,14 +252,14 @@ impl TreeSink for Sink {
 
     fn append_doctype_to_document(&self, _: StrTendril, _: StrTendril, _: StrTendril) {}
 
-    /// A template's contents hang beneath the template, which is never shown.
+    /// A template's contents are below the template, which is never shown.
     fn get_template_contents(&self, target: &Handle) -> Handle {
         Handle { id: target.id, name: None }
     }
 
     fn same_node(&self, x: &Handle, y: &Handle) -> bool {
         match (&x.name, &y.name) {
-            // Elements over the bound share a node, but each has its name.
+            // Elements over the limit share a node, but each has its own name.
             (Some(x), Some(y)) => Rc::ptr_eq(x, y),
             (None, None) => x.id == y.id,
             (Some(_), None) | (None, Some(_)) => false,

@@ -1,20 +1,20 @@
-//! What a page does not show.
+//! Finds the parts of a page that are not visible.
 
 use std::collections::HashSet;
 
 use super::dom::{Element, Kind, Tree};
 
-/// Elements that hold nothing to read.
+/// Elements without readable content.
 const NEVER_SHOWN: [&str; 22] = [
     "head", "script", "style", "noscript", "template", "iframe", "object", "embed", "applet",
     "canvas", "svg", "math", "audio", "video", "select", "option", "datalist", "button", "input",
     "textarea", "dialog", "noframes",
 ];
-/// Bytes of style sheets that are looked through, and rules that are kept.
+/// Most bytes of style sheets that are searched, and most rules that are kept.
 const MAX_STYLE_BYTES: usize = 256 << 10;
 const MAX_RULES: usize = 4096;
 
-/// What the page's own style sheets hide.
+/// The elements that the page's own style sheets hide.
 #[derive(Debug, Default)]
 pub(super) struct Hidden {
     classes: HashSet<String>,
@@ -39,15 +39,15 @@ impl Hidden {
         this
     }
 
-    /// Takes in the rules of one style sheet that hide, where the selector is one name.
+    /// Reads the hiding rules of one style sheet, if their selector is one name.
     fn read(&mut self, css: &str) {
         let css = without_comments(css);
         let mut css = css.as_str();
-        // Rules within `@media` and the like hold at times only: those are passed over.
+        // Rules in `@media` and similar blocks apply only sometimes and are skipped.
         while let Some(open) = css.find('{') {
             let selectors = css[..open].rsplit([';', '}']).next().unwrap_or_default().trim();
             let body = &css[open + 1..];
-            // A rule that is never closed ends with its sheet.
+            // A rule that is never closed ends with its style sheet.
             let end = body.find(['{', '}']).unwrap_or(body.len());
             if body[end..].starts_with('{') {
                 css = after_block(body);
@@ -77,7 +77,8 @@ impl Hidden {
         };
     }
 
-    /// Whether a reader would not see this element; `true` for what has nothing to read, too.
+    /// Whether a reader would not see this element; also `true` for elements without readable
+    /// content.
     pub(super) fn hides(&self, element: &Element) -> bool {
         let name = &*element.name;
         let class = || element.attribute("class").unwrap_or_default().split_ascii_whitespace();
@@ -91,8 +92,7 @@ impl Hidden {
             || class().any(|class| self.classes.contains(class))
     }
 
-    /// Whether an element was dropped to keep something from a reader, rather than because it
-    /// has nothing to read.
+    /// Whether an element was hidden from readers, instead of having no readable content.
     pub(super) fn is_suspect(element: &Element) -> bool {
         !NEVER_SHOWN.contains(&&*element.name)
     }
@@ -108,7 +108,7 @@ fn without_comments(css: &str) -> String {
     out
 }
 
-/// What follows the block that has just been opened.
+/// The text after the block that was just opened.
 fn after_block(css: &str) -> &str {
     let mut depth = 1_usize;
     for (at, byte) in css.bytes().enumerate() {
@@ -124,7 +124,7 @@ fn after_block(css: &str) -> &str {
     ""
 }
 
-/// Whether declarations take an element from sight.
+/// Whether declarations hide an element.
 fn hides(declarations: &str) -> bool {
     let mut far = false;
     for declaration in declarations.split(';') {
@@ -154,7 +154,7 @@ fn nothing(value: &str) -> bool {
     number(value) == Some(0.0)
 }
 
-/// The number that a length or a percentage begins with.
+/// The number at the beginning of a length or a percentage.
 fn number(value: &str) -> Option<f64> {
     let end = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
     value[..end].parse().ok()

@@ -1,9 +1,9 @@
-//! Characters that have no shape: they carry text past a reader's eyes.
+//! Removes invisible characters, which can carry text that no reader sees.
 
-/// `text` without them, and how many there were.
+/// Returns `text` without them, and how many there were.
 ///
-/// Kept: the joiners after a character beyond ASCII, where scripts and emoji need them, and one
-/// emoji or text presentation mark after such a character.
+/// Two kinds are kept: joiners after a character beyond ASCII, where scripts and emoji need them,
+/// and one emoji or text presentation mark after such a character.
 pub(crate) fn strip(text: &str) -> (String, usize) {
     let mut out = String::with_capacity(text.len());
     let (mut dropped, mut before) = (0, ' ');
@@ -33,8 +33,8 @@ fn is_shapeless(c: char) -> bool {
     match c {
         '\n' | '\t' => false,
         c if c.is_control() => true,
-        // Soft hyphen, joiners, marks of direction, invisible operators, fillers, variation
-        // selectors, the byte order mark, annotations, tags, and what the private planes hold.
+        // These are soft hyphen, joiners, direction marks, invisible operators, fillers, variation
+        // selectors, the byte order mark, annotations, tags, and the private planes.
         '\u{ad}'
         | '\u{34f}'
         | '\u{61c}'

@@ -1,8 +1,8 @@
-//! A tree as Markdown.
+//! Writes a tree as Markdown.
 //!
-//! The walk keeps its own stack, and whatever a page could nest or repeat to make the work or the
-//! text grow faster than the page is bounded: levels of lists, of tables and of inline marks, the
-//! length of a link, the length of everything.
+//! The walk has its own stack. Everything that a page could nest or repeat to make work or text
+//! grow faster than the page is limited: levels of lists, tables and inline marks, the length of a
+//! link, the total length.
 
 use super::Page;
 use super::dom::{Element, Kind, NodeId, Tree};
@@ -10,11 +10,11 @@ use super::hidden::Hidden;
 
 /// Longest Markdown of one page.
 const MAX_MARKDOWN_BYTES: usize = 4 << 20;
-/// Lists and quotes in one another that are shown as such.
+/// Most nested lists and quotes that are shown as such.
 const MAX_LEVELS: usize = 12;
-/// Tables in one another that are kept apart; in a deeper one the cells are paragraphs.
+/// Most nested tables that are shown; the cells of a deeper one become paragraphs.
 const MAX_TABLES: usize = 4;
-/// Marks around one another (`**`, `*`, links).
+/// Most nested inline marks (`**`, `*`, links).
 const MAX_INLINE: usize = 8;
 /// Longest link that is shown.
 const MAX_LINK_BYTES: usize = 2000;
@@ -71,7 +71,7 @@ enum Walk {
     Leave(Leave),
 }
 
-/// What an element's end has to do.
+/// The action at an element's end.
 #[derive(Debug)]
 enum Leave {
     Nothing,
@@ -86,7 +86,7 @@ enum Leave {
     Table,
 }
 
-/// A place in the paragraph that is being written.
+/// A position in the current paragraph.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     paragraph: usize,
@@ -99,13 +99,13 @@ enum Level {
     Item { marker: String, used: bool },
 }
 
-/// Text in the making; a cell of a table has its own.
+/// Text that is being written; a table's cell has its own.
 #[derive(Debug, Default)]
 struct Text {
     out: String,
     paragraph: String,
     levels: Vec<Level>,
-    /// The last thing written was in a list.
+    /// Whether the last written block was in a list.
     after_item: bool,
 }
 
@@ -113,7 +113,7 @@ struct Text {
 struct Table {
     rows: Vec<Vec<String>>,
     has_head: bool,
-    /// What goes on after the cell.
+    /// The text that continues after the cell.
     outer: Option<Text>,
 }
 
@@ -121,16 +121,16 @@ struct Table {
 struct Writer {
     base: reqwest::Url,
     here: Text,
-    /// Counts paragraphs: a mark that was opened in an earlier one is forgotten.
+    /// The number of paragraphs: a mark that was opened in an earlier one is forgotten.
     paragraphs: usize,
     heading: usize,
     pre: usize,
     inline: usize,
     tables: Vec<Table>,
-    /// For each open list: the next number, or none for a list of points.
+    /// For each open list the next number, or `None` for a bullet list.
     lists: Vec<Option<u64>>,
     hidden_elements: usize,
-    /// Bytes written in all, cells included.
+    /// Bytes written in total, including cells.
     bytes: usize,
 }
 
@@ -379,7 +379,7 @@ impl Writer {
         self.block(&format!("{fence}{language}\n{text}\n{fence}"));
     }
 
-    /// Puts marks around what was written since `from`, but not around white space or nothing.
+    /// Puts marks around the text since `from`, but not around white space or nothing.
     fn surround(&mut self, from: Place, open: &str, close: &str) {
         let paragraph = &mut self.here.paragraph;
         if from.paragraph != self.paragraphs || from.at > paragraph.len() {
@@ -400,7 +400,7 @@ impl Writer {
         }
     }
 
-    /// Ends the paragraph that is being written.
+    /// Ends the current paragraph.
     fn flush(&mut self) {
         let text = std::mem::take(&mut self.here.paragraph);
         self.paragraphs += 1;
@@ -417,7 +417,7 @@ impl Writer {
         }
     }
 
-    /// Writes one block, with what stands before its lines by the lists and quotes around it.
+    /// Writes one block, with the prefixes of surrounding lists and quotes before its lines.
     fn block(&mut self, text: &str) {
         let before = self.here.out.len();
         let Text { out, levels, after_item, .. } = &mut self.here;
@@ -458,7 +458,8 @@ impl Writer {
         self.bytes += self.here.out.len() - before;
     }
 
-    /// A table of one-line cells is a table; any other is layout, and its cells are paragraphs.
+    /// Writes a table if all cells have one line; otherwise it is layout, and its cells become
+    /// paragraphs.
     fn put_table(&mut self, mut table: Table) {
         table.rows.retain(|row| row.iter().any(|cell| !cell.is_empty()));
         let columns = table.rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -487,7 +488,7 @@ impl Writer {
     }
 }
 
-/// The language of a block of code, as its class says.
+/// The language of a code block, from its class.
 fn language(tree: &Tree, id: NodeId, element: &Element) -> String {
     let of = |element: &Element| {
         let classes = element.attribute("class")?.split_ascii_whitespace();

@@ -1,16 +1,16 @@
-//! From a web page to Markdown that a model can read.
+//! Converts a web page to Markdown that a model can read.
 //!
-//! [`to_markdown`] parses the page as a browser does, drops what a reader would not see, and
-//! writes the rest as Markdown. Text that a page hides is not shown to people, so it is there for
-//! machines: the classic place of an instruction to an agent. Dropped are scripts, styles,
-//! templates, forms' controls, comments, elements that are hidden by attribute (`hidden`,
-//! `aria-hidden`, an inline style that hides), by a plain rule of the page's own style sheets
-//! (one class, id or element name), and characters without a shape.
+//! [`to_markdown`] parses the page as a browser does, drops what a reader would not see, and writes
+//! the rest as Markdown. Hidden text is invisible to people, so it is meant for machines: the
+//! classic place for an instruction to an agent. These are dropped: scripts, styles, templates,
+//! form controls, comments, elements hidden by attribute (`hidden`, `aria-hidden`, an inline style)
+//! or by a simple rule of the page's own style sheets (one class, id or element name), and
+//! invisible characters.
 //!
-//! What it cannot see: text hidden by a style sheet of another file, by a script, by a
-//! selector of several parts, or by being as pale as its ground. The result stays untrusted.
+//! It cannot detect text that is hidden by an external style sheet, by a script, by a selector with
+//! several parts, or by a text color equal to the background. The result stays untrusted.
 //!
-//! Bounds: [`MAX_NODES`] nodes, [`MAX_TIME`] for parsing; what is over is left out, and said.
+//! Limits are [`MAX_NODES`] nodes and [`MAX_TIME`] for parsing; the rest is dropped and reported.
 
 mod dom;
 mod hidden;
@@ -23,25 +23,25 @@ pub(crate) use invisible::strip;
 
 /// Most nodes of one page.
 pub(crate) const MAX_NODES: usize = 300_000;
-/// Longest parsing of one page. Some pages are made to take for ever.
+/// The longest time for parsing one page. Some pages are designed to take forever.
 pub(crate) const MAX_TIME: Duration = Duration::from_secs(2);
 
-/// A page as Markdown.
+/// A page converted to Markdown.
 #[derive(Debug, Default)]
 pub(crate) struct Page {
     pub(crate) title: String,
     pub(crate) markdown: String,
-    /// Elements that were left out because a reader would not see them.
+    /// The number of elements that were dropped because a reader would not see them.
     pub(crate) hidden_elements: usize,
-    /// Characters without a shape that were left out.
+    /// The number of invisible characters that were dropped.
     pub(crate) hidden_characters: usize,
     /// Why the end of the page is missing, if it is.
     pub(crate) cut: Option<&'static str>,
 }
 
-/// Reads a page. `base` is what its relative links start from.
+/// Converts a page. `base` is the base of its relative links.
 ///
-/// Takes up to [`MAX_TIME`] of computing: not for an async thread.
+/// It takes up to [`MAX_TIME`] of computing, so do not call it on an async thread.
 pub(crate) fn to_markdown(html: &str, base: &reqwest::Url) -> Page {
     let (tree, cut) = dom::parse(html, MAX_NODES, MAX_TIME);
     let mut page = markdown::render(&tree, base);
