@@ -1,27 +1,25 @@
 //! The tool gateway and the built-in tools.
 //!
 //! [`Gateway`] is the [`Toolbox`](overmind_core::tool::Toolbox) of the product: it checks that a
-//! tool is registered and allowed, validates the arguments against the tool's JSON Schema, runs
-//! the handler and turns whatever happened into one envelope. Everything an agent does to the
-//! world goes through it.
+//! tool is registered and allowed, validates the arguments against the tool's JSON Schema, runs the
+//! handler and wraps every result in the same envelope. All effects of an agent go through it.
 //!
-//! What it refuses: unknown tools, tools outside the agent's allow-list, arguments that do not
-//! fit the schema, paths that lead out of the workspace, anything on disk that is not a regular
-//! file. What it does not do: write the audit row and the event of a call, ask a human, repeat a
-//! failed call (the engine does), or decide how a command is isolated (a
-//! [`Sandbox`](overmind_core::sandbox::Sandbox) does).
+//! It refuses unknown tools, tools outside of the agent's allow-list, arguments that do not match
+//! the schema, paths that lead out of the workspace, and files that are not regular. It does not
+//! write the audit row and the event of a call, ask a human, repeat a failed call (the engine
+//! does), or isolate commands (a [`Sandbox`](overmind_core::sandbox::Sandbox) does).
 //!
-//! Start at [`Gateway::call`](overmind_core::tool::Toolbox::call) in `gateway.rs`. One tool is one
-//! file under `builtin/`; a new one implements [`Tool`] there and gets one line in
-//! `builtin::all`. A tool from outside this crate is given to [`Gateway::with_tools`], tools that
-//! come and go to [`Gateway::with_source`].
+//! Start at [`Gateway::call`](overmind_core::tool::Toolbox::call) in `gateway.rs`. Each tool is one
+//! file under `builtin/`; a new one implements [`Tool`] there and gets one line in `builtin::all`.
+//! Tools from other crates are passed to [`Gateway::with_tools`], tools that come and go to
+//! [`Gateway::with_source`].
 //!
 //! # Trust
 //!
-//! Arguments come from a model, file contents and command output from anywhere. Arguments are
-//! bounded (1 MiB, 64 levels), every text that a result carries is bounded
-//! ([`MAX_TEXT_BYTES`]), and paths are resolved by the kernel beneath the workspace's directory
-//! (`openat2`), so that there is no moment between a check and its use. Linux 5.6 or newer.
+//! Arguments come from a model; file contents and command output can come from anyone. Arguments
+//! are limited (1 MiB, 64 levels), every text in a result is limited ([`MAX_TEXT_BYTES`]), and the
+//! kernel resolves paths below the workspace's directory (`openat2`), so that nothing can change
+//! between check and use. This needs Linux 5.6 or newer.
 
 mod answer;
 mod binding;

@@ -1,4 +1,4 @@
-//! What an operator decides about the tools.
+//! The operator's settings for the tools.
 
 use std::sync::Arc;
 
@@ -7,18 +7,18 @@ use overmind_core::canary::Planter;
 use crate::egress::{Egress, Resolve, SystemResolver};
 use crate::file_labels::FileLabels;
 
-/// The settings of the built-in tools. The default reaches nothing and runs no bare command.
+/// The settings of the built-in tools. By default nothing is reachable and no bare command may run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// What `http_request` and `web_fetch` may reach.
     pub egress: Egress,
-    /// Who finds the addresses of names.
+    /// The resolver of names.
     pub resolver: Arc<dyn Resolve>,
-    /// What `run_command` may run.
+    /// The programs that `run_command` may run.
     pub commands: Commands,
-    /// Which files are private, and which came from outside.
+    /// Which files are private, and which are untrusted.
     pub files: FileLabels,
-    /// Who plants canaries in commands; without one nothing is planted or looked for.
+    /// Plants canaries in commands; with `None`, nothing is planted or searched.
     pub canaries: Option<Planter>,
 }
 
@@ -50,12 +50,12 @@ pub struct CommandNameError {
 }
 
 impl Commands {
-    /// Allows programs by their bare names, found by the fixed `PATH` inside the sandbox. With a
-    /// `runner`, its program and arguments stand before every command.
+    /// Allows programs by their bare names, which are found in the fixed `PATH` of the sandbox. If
+    /// there is a `runner`, its program and arguments precede every command.
     ///
     /// # Errors
     ///
-    /// [`CommandNameError`] for a name with a path or white space in it.
+    /// [`CommandNameError`] if a name contains a path or white space.
     pub fn new(allowed: Vec<String>, runner: Vec<String>) -> Result<Self, CommandNameError> {
         for name in &allowed {
             if let Err(why) = bare(name) {

@@ -1,17 +1,17 @@
-//! Validation of arguments: JSON Schema decides, and each error becomes one plain sentence.
+//! Validates arguments: JSON Schema decides, and each error becomes one plain sentence.
 //!
-//! The order of the sentences is fixed: unknown names first, then property by property as the
-//! schema declares them, and within a property missing, type, blank, bounds, the rest. The first
-//! sentence is the message; when there are more, `details.errors` lists them all.
+//! The order of the sentences is fixed: unknown names first, then the properties in the order of
+//! the schema, and for each property missing, type, blank, limits, the rest. The first sentence is
+//! the message; if there are more, `details.errors` lists them all.
 //!
-//! Two rules beyond JSON Schema:
-//! * a top-level string property with `minLength` of at least 1 refuses text that is blank after
-//!   trimming, too (`… must be a non-empty string`). The text itself is passed on untrimmed;
-//! * the arguments as a whole are bounded in size and depth ([`bounded`]).
+//! There are two rules beyond JSON Schema:
+//! * a top-level string property with `minLength` of at least 1 also refuses text that is blank
+//!   after trimming (`… must be a non-empty string`). The text itself is passed on untrimmed;
+//! * size and depth of all arguments together are limited ([`bounded`]).
 //!
-//! And one thing to know about it: a number without a fraction is an integer however it is
-//! written, so `9.0` passes where `integer` is asked for (handlers read integers with
-//! [`integer`]); a boolean never does, and text is never converted.
+//! Note that a number without a fraction is an integer in any notation, so `9.0` is accepted for
+//! `integer` (handlers read integers with [`integer`]); a boolean never is, and text is never
+//! converted.
 
 use std::collections::HashSet;
 use std::io;
@@ -24,11 +24,11 @@ use serde_json::{Map, Value, json};
 use crate::answer::{Failure, brief, cut};
 use crate::gateway::{MAX_ARGS_BYTES, MAX_ARGS_DEPTH};
 
-/// Errors looked at in one call; one is enough to refuse it.
+/// Most errors that are collected in one call; one is enough to refuse it.
 const MAX_ERRORS: usize = 256;
-/// Bytes of a cut text that are shown, its last.
+/// The number of last bytes that are shown of a cut text.
 const LAST_WORDS: usize = 60;
-/// Sentences given back in one answer.
+/// Most sentences in one answer.
 const MAX_SENTENCES: usize = 20;
 
 /// One tool's schema, compiled.
@@ -39,8 +39,8 @@ pub(crate) struct Checker {
 }
 
 impl Checker {
-    /// Compiles a schema. JSON Schema 2020-12, unless it names another draft in `$schema`.
-    /// References to other documents are refused, never fetched.
+    /// Compiles a schema. It is JSON Schema 2020-12, unless it names another draft in `$schema`.
+    /// References to other documents are refused and never fetched.
     pub(crate) fn new(schema: &Value) -> Result<Self, String> {
         if !schema.is_object() {
             return Err("it is not an object".into());
@@ -52,8 +52,8 @@ impl Checker {
         Ok(Self { validator, schema: schema.clone() })
     }
 
-    /// [`Checker::new`] for a schema from outside the program: its patterns are matched in
-    /// linear time, and what that cannot express (look-around, back references) is refused.
+    /// Works as [`Checker::new`] for an untrusted schema: its patterns are matched in linear time,
+    /// and patterns that need more (look-around, back references) are refused.
     pub(crate) fn untrusted(schema: &Value) -> Result<Self, String> {
         if !schema.is_object() {
             return Err("it is not an object".into());
@@ -82,7 +82,7 @@ impl Checker {
             found.extend(self.sentence(&error));
         }
         found.extend(self.blanks(given));
-        // Stable: errors of equal rank keep the validator's order.
+        // The sort is stable, so errors of equal rank keep the validator's order.
         found.sort_by_key(|(rank, _)| *rank);
         let mut seen = HashSet::new();
         let mut sentences: Vec<_> = found
@@ -103,7 +103,7 @@ impl Checker {
         self.schema.get("properties").and_then(Value::as_object)
     }
 
-    /// Place of a top-level property in declared order; undeclared ones come last.
+    /// The index of a top-level property in declared order; undeclared ones come last.
     fn place(&self, property: &str) -> usize {
         self.properties()
             .and_then(|all| all.keys().position(|name| name == property))
@@ -132,7 +132,7 @@ impl Checker {
         })
     }
 
-    /// The sentence of one error; `None` for what [`Checker::unknown`] has said already.
+    /// The sentence for one error; `None` for errors that [`Checker::unknown`] already reports.
     fn sentence(&self, error: &ValidationError<'_>) -> Option<(Rank, String)> {
         let path = error.instance_path().as_str();
         let missing = match error.kind() {
@@ -173,15 +173,15 @@ impl Checker {
             Kind::Pattern { pattern } => (3, format!("{field} must match the pattern {pattern}")),
             Kind::MinItems { limit } => (3, format!("{field} must have at least {limit} item(s)")),
             Kind::MaxItems { limit } => (3, format!("{field} must have at most {limit} item(s)")),
-            // The rest is another crate's list of rarely used keywords: its own words, without
-            // the value, which may be long.
+            // The other errors are of rarely used keywords in another crate. Its own text is used,
+            // without the value, which may be long.
             _ => (4, format!("{field}: {}", cut(&error.masked().to_string(), 500))),
         };
         let kind = if nested { 5 } else { kind };
         Some((Rank { place: self.place(&top), kind }, text))
     }
 
-    /// The wanted types by their short names, in the schema's order: `str, NoneType`.
+    /// The expected types by their short names, in the schema's order: `str, NoneType`.
     fn types(&self, error: &ValidationError<'_>) -> String {
         let names = match self.schema.pointer(error.schema_path().as_str()) {
             Some(Value::String(name)) => vec![name.as_str()],
@@ -192,7 +192,7 @@ impl Checker {
     }
 }
 
-/// Unknown names, then properties in declared order, then by kind.
+/// The sort key: unknown names, then properties in declared order, then the kind of error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     place: usize,
@@ -228,8 +228,8 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
-/// A model that wrote broken JSON has its raw text here: it learns where it broke, or after which
-/// words the text was cut.
+/// The error for arguments that are no object. If a model wrote broken JSON, the arguments are its
+/// raw text, and the error shows the position, or the last words of a cut text.
 fn not_an_object(args: &Value) -> String {
     let got = type_of(args);
     let broken = args.as_str().and_then(|text| {
@@ -271,7 +271,7 @@ fn join(path: &str, name: &str) -> String {
     format!("{path}/{}", name.replace('~', "~0").replace('/', "~1"))
 }
 
-/// `timeout_s` at the top, a JSON pointer (`/checks/0/path`) below it.
+/// The name is `timeout_s` at the top level, and a JSON pointer (`/checks/0/path`) below it.
 fn field_name(path: &str, missing: Option<&str>) -> String {
     let pointer = match missing {
         Some(name) => join(path, name),
@@ -311,7 +311,7 @@ fn deeper_than(value: &Value, levels: usize) -> bool {
     }
 }
 
-/// Counts what is written and fails when more than was left.
+/// Counts written bytes and fails if there are more than the rest.
 struct Counter(usize);
 
 impl io::Write for Counter {
@@ -325,12 +325,12 @@ impl io::Write for Counter {
     }
 }
 
-/// Reads validated arguments into a handler's own type.
+/// Deserializes validated arguments to a handler's type.
 pub(crate) fn parse<T: DeserializeOwned>(args: &Value) -> Result<T, Failure> {
     T::deserialize(args).map_err(|err| Failure::bad_args(cut(&err.to_string(), 500)))
 }
 
-/// `deserialize_with` for integers: takes `9.0` for `9`, as JSON Schema does.
+/// `deserialize_with` for integers: accepts `9.0` as `9`, as JSON Schema does.
 pub(crate) fn integer<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     let number = serde_json::Number::deserialize(from)?;
     if let Some(n) = number.as_u64() {
@@ -347,7 +347,7 @@ pub(crate) fn integer<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Erro
     }
 }
 
-/// [`integer`] for a property that may be missing.
+/// Works as [`integer`] for an optional property.
 pub(crate) fn some_integer<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     integer(from).map(Some)
 }

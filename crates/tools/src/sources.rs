@@ -1,9 +1,9 @@
-//! Tools that come and go: what the gateway does for a
+//! Tools that come and go: the gateway's side of a
 //! [`ToolSource`](overmind_core::tool_source::ToolSource).
 //!
-//! The sources' lists are looked at again whenever a source hands out another list. A tool whose
-//! schema does not compile, or whose name lacks its source's prefix, is left out with a warning:
-//! one bad tool costs itself only.
+//! A source's list is read again whenever the source returns another list. A tool whose schema does
+//! not compile, or whose name lacks its source's prefix, is skipped with a warning: one bad tool
+//! affects only itself.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,12 +26,13 @@ pub(crate) struct Sources {
     seen: Mutex<Arc<Seen>>,
 }
 
-/// What was made of the sources' lists when they were last looked at.
+/// The compiled state of the sources' lists, as last read.
 #[derive(Debug, Default)]
 struct Seen {
-    /// The lists themselves, one for each source: held, so that an equal pointer is the same list.
+    /// The lists themselves, one for each source. They are held, so that an equal pointer means the
+    /// same list.
     lists: Vec<List>,
-    /// The built-in tools' list that they were merged with, and what came of it.
+    /// The built-in tools' list with which they were merged, and the result.
     merged: Option<(List, List)>,
     tools: HashMap<String, Arc<Dynamic>>,
 }
@@ -49,7 +50,7 @@ impl Sources {
         self.sources.push(source);
     }
 
-    /// Whether names with `prefix` could belong to a source that is there.
+    /// Whether names with `prefix` could belong to an existing source.
     pub(crate) fn overlaps(&self, prefix: &str) -> bool {
         let overlap = |other: &str| other.starts_with(prefix) || prefix.starts_with(other);
         self.sources.iter().any(|source| overlap(source.prefix()))
@@ -113,7 +114,7 @@ impl Sources {
         tool.source.call(context, name, args).await
     }
 
-    /// Whether the arguments fit a tool as it is now; those of an unknown one do.
+    /// Checks the arguments against the tool's current schema; an unknown tool accepts all.
     pub(crate) fn check(&self, name: &str, args: &Value) -> Result<(), Failure> {
         let Some(tool) = self.look().tools.get(name).cloned() else { return Ok(()) };
         schema::bounded(args).and_then(|()| tool.checker.check(args))
@@ -123,7 +124,7 @@ impl Sources {
         self.sources.iter().for_each(|source| source.session_ended(session));
     }
 
-    /// The lists as they are now, compiled once for each change.
+    /// The current lists, compiled once for each change.
     fn look(&self) -> Arc<Seen> {
         let lists: Vec<_> = self.sources.iter().map(|source| source.specs()).collect();
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -165,7 +166,7 @@ fn dynamic(
         checker,
         definition: spec.definition(),
         source: Arc::clone(source),
-        // Whatever a source claims, its tools are in allow-lists.
+        // Whatever a source claims, its tools must be in allow-lists.
         spec: ToolSpec { internal: false, ..spec.clone() },
     }))
 }

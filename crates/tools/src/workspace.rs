@@ -1,21 +1,22 @@
-//! Files beneath a session's workspace, and nothing else.
+//! Access to files below a session's workspace, and to no others.
 //!
-//! Every path is resolved by the kernel, component by component, relative to an open descriptor
-//! of the workspace (`openat2` with `RESOLVE_BENEATH` and `RESOLVE_NO_MAGICLINKS`), and all work
-//! is done on the descriptor that came out. There is no check that a swapped symlink could get
-//! past, and no prefix of text that a sibling directory could share.
+//! The kernel resolves every path, component by component, relative to an open descriptor of the
+//! workspace (`openat2` with `RESOLVE_BENEATH` and `RESOLVE_NO_MAGICLINKS`), and all work uses the
+//! resulting descriptor. So no check can be bypassed by replacing a symlink, and no text prefix can
+//! match a sibling directory.
 //!
-//! * A relative symlink that stays inside is followed; one that leads out is refused, and so is
-//!   every absolute symlink, even to a place inside: the kernel cannot tell.
-//! * A path that goes above the workspace is refused even when it would come back.
-//! * Commands see the workspace at `/workspace`, so agents use such paths: that prefix is taken
-//!   off, as is the workspace's own absolute path. Any other absolute path is an escape.
-//! * What is the server's own ([`OffLimits`]) is refused by device and inode of what was opened, so
-//!   that neither a hard link nor a bind mount nor another spelling leads to it.
-//! * What is a repository's own (`.git` and all in it, a bare repository) is read and not written: who
-//!   writes `.git/config` decides what the person's next git runs.
-//! * Only regular files are read and replaced. The kind is looked at on an `O_PATH` descriptor,
-//!   which opens nothing: a FIFO cannot make us wait, a device cannot notice.
+//! * A relative symlink that stays inside is followed; one that leads out is refused. Every
+//!   absolute symlink is refused, even to a target inside, because the kernel cannot distinguish
+//!   them.
+//! * A path that goes above the workspace is refused even if it comes back.
+//! * Commands see the workspace at `/workspace`, so agents use such paths: that prefix is removed,
+//!   and so is the workspace's own absolute path. Any other absolute path is an escape.
+//! * The server's own files ([`OffLimits`]) are refused by device and inode of the opened file, so
+//!   that no hard link, bind mount or other spelling leads to them.
+//! * A repository's own files (everything in `.git`, a bare repository) can be read but not
+//!   written: a process that writes `.git/config` controls what the user's next git command runs.
+//! * Only regular files are read and replaced. Their type is checked on an `O_PATH` descriptor,
+//!   which does not open them: a FIFO cannot block, and a device notices nothing.
 //!
 //! Everything here blocks; [`blocking`] moves it off the async threads.
 
@@ -37,20 +38,20 @@ use serde_json::json;
 
 use crate::answer::{Failure, brief};
 
-/// Where commands see the workspace.
+/// The path at which commands see the workspace.
 const INSIDE: &str = "/workspace";
-/// How long a resolution is repeated that the kernel gave up, which it does when anything on the
-/// machine is renamed while it steps over a `..`.
+/// How long a path resolution is retried. The kernel gives up when anything on the machine is
+/// renamed while it resolves a `..`.
 const MAX_RACE: Duration = Duration::from_secs(2);
-/// More directories above one another than a path can name.
+/// More parent directories than a path can name.
 const MAX_DEPTH: usize = 4096;
 
-/// Why a path gave no file.
+/// Why a path yields no file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PathError {
     #[error("Path escapes workspace")]
     Escapes,
-    /// The workspace itself may not be given to a session.
+    /// No session may use this workspace.
     #[error("{why}")]
     OffLimits { why: String },
     #[error("{path} is a file of the server, which no tool reads or writes")]
@@ -63,7 +64,7 @@ pub(crate) enum PathError {
     NotWithheld { why: String },
     #[error("Path contains a NUL character")]
     Nul,
-    /// Nothing is there, or a directory where a file was asked for.
+    /// Nothing is there, or a directory instead of a file.
     #[error("file not found")]
     NotFound { path: String, why: &'static str },
     #[error("{path} is not a directory")]
@@ -107,26 +108,27 @@ impl From<PathError> for Failure {
 ///
 /// # Cancel safety
 ///
-/// Dropping the future does not stop work that has begun; it is bounded and ends by itself.
+/// Dropping the future does not stop work that has begun; it is limited and ends by itself.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(err) => match err.try_into_panic() {
-            // The gateway makes an answer of it.
+            // The gateway turns it into an answer.
             Ok(panic) => std::panic::resume_unwind(panic),
             Err(_) => Err(Failure::tool_error("the hive is shutting down; nothing was done")),
         },
     }
 }
 
-/// Where a session's files are, and what none of them may be.
+/// The directory of a session's files, and the files that it must not access.
 #[derive(Clone, Debug)]
 pub(crate) struct Root {
     path: PathBuf,
     off_limits: OffLimits,
-    /// Whether secrets are withheld: without a sandbox any command shows them.
+    /// Whether secrets are withheld; without a sandbox that is useless, because any command shows
+    /// them.
     withholds: bool,
 }
 
@@ -143,25 +145,25 @@ impl Root {
         &self.path
     }
 
-    /// A directory where nothing is off limits.
+    /// A directory in which everything is allowed.
     #[cfg(test)]
     pub(crate) fn plain(path: &Path) -> Self {
         Self { path: path.to_owned(), off_limits: OffLimits::default(), withholds: false }
     }
 }
 
-/// Where what tools of MCP servers make lies in a workspace.
+/// The directory in a workspace for files that tools of MCP servers make.
 const ARTIFACTS: &str = ".overmind_runs";
 
-/// The content of a file that a tool of an MCP server made; `None` when it is not there, is larger, lies
-/// elsewhere than its path says, or has a second name.
+/// The content of a file that a tool of an MCP server made; `None` if it is missing, is larger than
+/// `max_bytes`, is reached through a link, or has a second hard link.
 pub(crate) fn artifact(workspace: &Path, path: &str, max_bytes: usize) -> Option<Vec<u8>> {
     let root =
         Root { path: workspace.to_owned(), off_limits: OffLimits::default(), withholds: false };
     let workspace = Workspace::open(&root).ok()?;
     let path = workspace.relative(path).ok().filter(|path| path.starts_with(ARTIFACTS))?;
     let mut opened = workspace.open_file(&path).ok()?;
-    // Neither a link nor a hard link leads to a file of somebody else.
+    // Neither a link nor a hard link can lead to another user's file.
     let single = rustix::fs::fstat(&opened.file).ok()?.st_nlink == 1;
     if !single || workspace.real(&opened.file)? != path {
         return None;
@@ -178,12 +180,12 @@ pub(crate) struct Workspace {
     withholds: bool,
 }
 
-/// A file to be read, and what was known of it when it was opened.
+/// A file that is open for reading, with its state at that time.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) file: File,
     pub(crate) bytes: u64,
-    /// Relative to the workspace, symlinks resolved.
+    /// The path relative to the workspace, with symlinks resolved.
     pub(crate) shown: String,
     seen: Seen,
 }
@@ -215,7 +217,7 @@ impl Opened {
         self.seen
     }
 
-    /// The whole file; `None` when it has, or grows to, more than `max_bytes`.
+    /// Reads the whole file; `None` if it has, or grows to, more than `max_bytes`.
     pub(crate) fn read_all(&mut self, max_bytes: usize) -> Result<Option<Vec<u8>>, PathError> {
         let limit = u64::try_from(max_bytes).unwrap_or(u64::MAX);
         if self.bytes > limit {
@@ -237,7 +239,7 @@ impl Workspace {
             return Err(PathError::OffLimits { why });
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        // Judged was where it leads: a link that was put there since may lead elsewhere.
+        // The target was checked; a link that was created since may lead elsewhere.
         let how = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let root = rustix::fs::openat2(CWD, path, flags, Mode::empty(), how).map_err(|err| {
             io_error("opening the workspace", &path.to_string_lossy(), err.into())
@@ -246,14 +248,14 @@ impl Workspace {
         Ok(Self { root, path, off_limits, withholds: *withholds })
     }
 
-    /// The path that `given` names, relative to the workspace; `.` is the workspace.
+    /// The path of `given`, relative to the workspace; `.` is the workspace.
     pub(crate) fn relative(&self, given: &str) -> Result<PathBuf, PathError> {
         if given.contains('\0') {
             return Err(PathError::Nul);
         }
         let given = Path::new(given);
         let inside = if given.is_absolute() {
-            // By component: `/workspace2` does not begin with `/workspace`.
+            // This compares components: `/workspace2` does not begin with `/workspace`.
             given
                 .strip_prefix(&self.path)
                 .or_else(|_| given.strip_prefix(INSIDE))
@@ -261,7 +263,7 @@ impl Workspace {
         } else {
             given
         };
-        // Drops `.` and doubled slashes; `..` is the kernel's to judge.
+        // This drops `.` and doubled slashes; the kernel handles `..`.
         let clean: PathBuf = inside.components().filter(|c| *c != Component::CurDir).collect();
         Ok(if clean.as_os_str().is_empty() { PathBuf::from(".") } else { clean })
     }
@@ -279,8 +281,8 @@ impl Workspace {
         }
     }
 
-    /// Refuses what is the server's own: the file or directory itself, and what lies in such a
-    /// directory, whatever led to it.
+    /// Refuses the server's own files and directories, and everything in such a directory, by
+    /// whatever path they were reached.
     fn permit(&self, found: &OwnedFd, path: &Path) -> Result<(), PathError> {
         let stat = stat(found, path)?;
         if self.off_limits.is_own(id(&stat)) {
@@ -292,7 +294,7 @@ impl Workspace {
         Ok(())
     }
 
-    /// Looks at a directory and those above it, up to the workspace.
+    /// Checks a directory and its parents, up to the workspace.
     fn permit_above(&self, dir: &OwnedFd, stat_of: &Stat, path: &Path) -> Result<(), PathError> {
         let root = id(&stat(&self.root, path)?);
         let up = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -313,7 +315,7 @@ impl Workspace {
             }
             (at, here) = (Some(above), there);
         }
-        // It was moved out meanwhile, or is deeper than any directory that somebody made.
+        // It was moved out meanwhile, or is deeper than any real directory.
         Err(PathError::Escapes)
     }
 
@@ -325,7 +327,7 @@ impl Workspace {
         if self.off_limits.is_own(id(&stat)) {
             return Err(own(path));
         }
-        // Where it really lies: the path may have led through a link.
+        // This is the real path: the given one may have led through a link.
         let real = self.real(&found);
         let above = real.as_deref().unwrap_or(path).parent();
         if let Some(above) = above.filter(|above| !above.as_os_str().is_empty()) {
@@ -340,8 +342,8 @@ impl Workspace {
             }
             _ => return Err(PathError::NotRegular { path: shown }),
         }
-        // Through /proc the same inode is opened again, now for reading, whatever the path
-        // leads to by now.
+        // Through /proc the same inode is opened again, now for reading, whatever the path refers
+        // to by now.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = rustix::fs::open(proc_path(&found), flags, Mode::empty())
             .map_err(|err| io_error("opening", &shown, err.into()))?;
@@ -349,9 +351,9 @@ impl Workspace {
         Ok(Opened { file: file.into(), bytes, shown, seen: Seen::of(&stat) })
     }
 
-    /// Refuses a secret of the repository that was not granted, by its path and by what it is.
+    /// Refuses a secret of the repository that was not granted, by its path and by its identity.
     fn refuse_secret(&self, path: &Path, stat: &Stat) -> Result<(), PathError> {
-        // Whatever is withheld has such a name, or another one beside it.
+        // A withheld file has such a name, or a hard link with such a name.
         if !self.withholds || !(secret_file::may_be(path) || stat.st_nlink > 1) {
             return Ok(());
         }
@@ -381,7 +383,7 @@ impl Workspace {
         Ok(found)
     }
 
-    /// Opens a directory; makes it and those above it if they are missing.
+    /// Opens a directory; creates it and its parents if they are missing.
     pub(crate) fn make_dir(&self, path: &Path) -> Result<OwnedFd, PathError> {
         match self.open_dir(path) {
             Err(PathError::NotFound { .. }) => {}
@@ -390,7 +392,7 @@ impl Workspace {
         if is_gits(path) {
             return Err(PathError::Repository { path: brief(&lossy(path)) });
         }
-        // The kernel would refuse it, too, but only after some directories were made.
+        // The kernel would refuse it, too, but only after some directories were created.
         if climbs_out(path) {
             return Err(PathError::Escapes);
         }
@@ -402,8 +404,8 @@ impl Workspace {
                 (Err(PathError::NotFound { .. }), Component::Normal(name)) => {
                     match rustix::fs::mkdirat(&reached, name, Mode::from_raw_mode(0o777)) {
                         Ok(()) => sync(&reached, &prefix)?,
-                        // Someone else made it; or a symlink to nowhere is there, and the next
-                        // line says so.
+                        // Another process created it; or it is a symlink to nowhere, which the next
+                        // line reports.
                         Err(Errno::EXIST) => {}
                         Err(err) => return Err(refused("creating", &prefix, err)),
                     }
@@ -415,8 +417,8 @@ impl Workspace {
         Ok(reached)
     }
 
-    /// Refuses a directory in which, or in one above which, a repository keeps what is its own: by where
-    /// it really lies, and by what is there.
+    /// Refuses a directory that is, or is inside of, a repository's own directory: by its real
+    /// path, and by its contents.
     fn no_repository(&self, dir: OwnedFd, path: &Path) -> Result<OwnedFd, PathError> {
         let refused = || PathError::Repository { path: brief(&lossy(path)) };
         let real = self.real(&dir).ok_or(PathError::Escapes)?;
@@ -439,12 +441,12 @@ impl Workspace {
         }
     }
 
-    /// Where an open file lies, relative to the workspace; `given` if that cannot be told.
+    /// The path of an open file, relative to the workspace; `given` if it cannot be determined.
     pub(crate) fn shown(&self, found: impl AsFd, given: &Path) -> String {
         lossy(self.real(found).as_deref().unwrap_or(given))
     }
 
-    /// Where an open file lies now, relative to where the workspace lies now.
+    /// The current path of an open file, relative to the current path of the workspace.
     pub(crate) fn real(&self, found: impl AsFd) -> Option<PathBuf> {
         let root = std::fs::read_link(proc_path(&self.root)).ok()?;
         let path = std::fs::read_link(proc_path(found)).ok()?;
@@ -452,15 +454,14 @@ impl Workspace {
         Some(if inside.as_os_str().is_empty() { PathBuf::from(".") } else { inside.to_owned() })
     }
 
-    /// Replaces a file, or makes a new one with the directories above it.
+    /// Replaces a file, or creates a new one with its parent directories.
     ///
-    /// Readers see the old bytes or the new ones, never a mixture, also after a power cut: the
-    /// bytes go into `.overmind-tmp-<key>` beside the file, to the disk, and then under the name.
-    /// The mode stays what it was, the owner too where we may set it; hard links are not kept.
-    /// A symlink stays and what it names is replaced. With `only` the file must still be the one
-    /// that was read.
+    /// Readers see either the old bytes or the new ones, also after a power cut: the bytes are
+    /// written to `.overmind-tmp-<key>` beside the file, synced to disk, and then renamed. The mode
+    /// is kept, and so is the owner if we may set it; hard links are not kept. A symlink is kept
+    /// and its target is replaced. With `only`, the file must still be the one that was read.
     ///
-    /// A crash can leave the temporary file behind; the next call with the same key removes it.
+    /// A crash can leave the temporary file; the next call with the same key removes it.
     pub(crate) fn replace(
         &self,
         path: &Path,
@@ -485,7 +486,7 @@ impl Workspace {
                 FileType::Symlink => return Err(PathError::Changed { path: shown }),
                 _ => return Err(PathError::NotRegular { path: shown }),
             }
-            // A rename would get past a write-protected file.
+            // A rename would ignore the write protection of a file.
             rustix::fs::accessat(&dir, &name, rustix::fs::Access::WRITE_OK, AtFlags::EACCESS)
                 .map_err(|err| refused("writing", path, err))?;
         }
@@ -511,7 +512,7 @@ impl Workspace {
         Ok(shown)
     }
 
-    /// The directory, the name in it, and the path to show of a file that is to be replaced.
+    /// The directory, the name in it, and the path to show of a file that will be replaced.
     fn target(&self, path: &Path) -> Result<(OwnedFd, OsString, String), PathError> {
         let (dir, name) = self.place(path)?;
         let stat = rustix::fs::statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW);
@@ -551,7 +552,7 @@ impl Workspace {
     }
 }
 
-/// A new file that is removed again unless it gets its name.
+/// A new file that is removed unless it gets its final name.
 struct Temp<'a> {
     dir: &'a OwnedFd,
     name: String,
@@ -563,7 +564,7 @@ impl<'a> Temp<'a> {
     fn create(dir: &'a OwnedFd, name: String) -> Result<Self, Errno> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // `name` has no slash and is not `..`: it cannot lead out of `dir`.
+        // `name` has no slash and is not `..`, so it cannot lead out of `dir`.
         let open = || rustix::fs::openat(dir, &name, flags, Mode::from_raw_mode(0o666));
         let file = match open() {
             Err(Errno::EXIST) => {
@@ -585,7 +586,7 @@ impl<'a> Temp<'a> {
 impl Drop for Temp<'_> {
     fn drop(&mut self) {
         if !self.kept {
-            // Nothing to be done when it fails: the next call with the same key tries again.
+            // A failure is harmless: the next call with the same key tries again.
             let _ = rustix::fs::unlinkat(self.dir, &self.name, AtFlags::empty());
         }
     }
@@ -594,13 +595,13 @@ impl Drop for Temp<'_> {
 fn keep_owner_and_mode(file: &File, old: &Stat) -> io::Result<()> {
     let new = rustix::fs::fstat(file)?;
     if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid) {
-        // Allowed to root only; as anyone else the file becomes ours, as with any editor that
-        // saves by renaming.
+        // Only root may do this; for other users the file becomes their own, as with any editor
+        // that saves by renaming.
         let (uid, gid) =
             (rustix::fs::Uid::from_raw(old.st_uid), rustix::fs::Gid::from_raw(old.st_gid));
         let _ = rustix::fs::fchown(file, Some(uid), Some(gid));
     }
-    // Without the set-uid and set-gid bits, which a write clears, too.
+    // The set-uid and set-gid bits are removed, as by a write.
     Ok(rustix::fs::fchmod(file, Mode::from_raw_mode(old.st_mode & 0o777))?)
 }
 
@@ -609,7 +610,7 @@ fn sync(dir: &OwnedFd, path: &Path) -> Result<(), PathError> {
         .map_err(|err| io_error("syncing the directory of", &lossy(path), err.into()))
 }
 
-/// Whether some prefix of `path`, read as text, has more `..` than names.
+/// Whether some prefix of `path`, as text, has more `..` than names.
 fn climbs_out(path: &Path) -> bool {
     let mut depth = 0_usize;
     path.components().any(|component| match component {
@@ -629,7 +630,8 @@ fn climbs_out(path: &Path) -> bool {
     })
 }
 
-/// Whether a path leads to a `.git`, or into one; in any case, for file systems that do not tell.
+/// Whether a path leads to or into a `.git`, in any letter case, because some file systems ignore
+/// case.
 fn is_gits(path: &Path) -> bool {
     path.components().any(|part| part.as_os_str().eq_ignore_ascii_case(".git"))
 }
