@@ -1,10 +1,11 @@
-//! Control groups of lives: by them a tree is found, counted, bounded and killed whatever it does.
+//! Cgroups of processes: with them a process tree is found, measured, limited and killed, whatever
+//! it does.
 //!
-//! The daemon finds out once what this machine lets it do ([`Bases::discover`]) and makes a
-//! [`Plan`] for each life; the keeper carries it out. Version 2 anywhere (also beside version 1)
-//! is used to find and kill; bounds are set where the controllers are. Without any, trees are
-//! found by their parents and marks, which is slower and misses nothing but processes that other
-//! daemons start on a session's behalf.
+//! The daemon determines once what this machine allows ([`Bases::discover`]) and makes a [`Plan`]
+//! for each process; the supervisor process executes it. Version 2, if it is mounted anywhere (also
+//! beside version 1), is used to find and kill; limits are set in the hierarchy that has the
+//! controllers. Without cgroups, trees are found by parents and environment marks. That is slower,
+//! and misses only processes that other daemons start for a session.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -29,35 +30,35 @@ struct Base {
     controllers: Vec<String>,
 }
 
-/// Where this daemon can have groups made.
+/// The directories in which this daemon can have groups made.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bases {
     bases: Vec<Base>,
 }
 
-/// One group of a life, to be made by its keeper.
+/// One group, which the supervisor process will make.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Place {
     pub(crate) version: Version,
     pub(crate) directory: PathBuf,
-    /// Files and what is written into them.
+    /// Files with the values to write into them.
     settings: Vec<(String, String)>,
 }
 
-/// The groups of a life; the first is the one by which its tree is found.
+/// The groups of one process; the tree is found by the first one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub(crate) places: Vec<Place>,
 }
 
-/// What is looked for in version 1 to find a tree by, best first.
+/// Controllers of version 1 by which a tree can be found, best first.
 const TRACKING: [&str; 3] = ["pids", "freezer", "cpuacct"];
 const BOUNDING: [&str; 3] = ["memory", "pids", "cpu"];
-/// Of a processor's time, in microseconds.
+/// The scheduling period of a processor, in microseconds.
 const PERIOD: u64 = 100_000;
 
 impl Bases {
-    /// Looks at the running system. Costs some file operations, once.
+    /// Examines the running system. This costs some file operations, once.
     pub(crate) fn discover() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let all = candidates(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
@@ -71,7 +72,7 @@ impl Bases {
         };
         let mut bases: Vec<Base> = Vec::new();
         for base in all {
-            // Of version 2 one place is enough: the first that can be used.
+            // For version 2 one place is enough: the first that can be used.
             let again = base.version == Version::V2
                 && bases.iter().any(|other| other.version == Version::V2);
             if !again && usable(&base) {
@@ -83,7 +84,7 @@ impl Bases {
 
     /// # Errors
     ///
-    /// What cannot be bounded on this machine, and was to be.
+    /// Names the requested limits that this machine cannot enforce.
     pub(crate) fn plan(&self, key: ProcessKey, wish: &GroupWish) -> Result<Plan, String> {
         let limits = match wish {
             GroupWish::Never => return Ok(Plan::default()),
@@ -128,7 +129,7 @@ impl Bases {
         self.bases.iter().find(|base| base.controllers.iter().any(|one| one == controller))
     }
 
-    /// The groups that a life could have left, whatever it was started with.
+    /// The groups that a process may have left, whatever its settings were.
     pub(crate) fn possible(&self, key: ProcessKey) -> Vec<PathBuf> {
         let name = name(key);
         let all = self.bases.iter().map(|base| base.directory.join(&name));
@@ -162,7 +163,7 @@ fn settings(version: Version, controller: &str, limits: &GroupLimits) -> Vec<(St
     }
 }
 
-/// Microseconds in each period. The kernel takes nothing below a millisecond.
+/// Microseconds in each period. The kernel accepts no less than a millisecond.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -172,19 +173,19 @@ fn quota(cpus: f64) -> u64 {
     ((cpus * PERIOD as f64).round() as u64).max(1000)
 }
 
-/// The groups of one life, made.
+/// The groups that were made for one process.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     places: Vec<Place>,
 }
 
 impl Group {
-    /// Makes the groups. One that is there already is from a life that was lost, with this very
-    /// key: it is emptied first.
+    /// Makes the groups. An existing one belongs to a lost process with the same key and is emptied
+    /// first.
     ///
     /// # Errors
     ///
-    /// With the directory or file that was refused; nothing is left then.
+    /// Fails with the directory or file that was refused; no group is left then.
     pub(crate) fn make(plan: Plan) -> Result<Self, (PathBuf, io::Error)> {
         let mut made = Self::default();
         for place in plan.places {
@@ -198,14 +199,15 @@ impl Group {
         Ok(made)
     }
 
-    /// The directory that a child can be born in.
+    /// The directory of the group in which a child can be created.
     pub(crate) fn birthplace(&self) -> Option<OwnedFd> {
         let place = self.places.first().filter(|place| place.version == Version::V2)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         rustix::fs::open(&place.directory, flags, Mode::empty()).ok()
     }
 
-    /// What a process writes `0` into to join; without the first one if it was born there.
+    /// The files to which a process writes `0` to join; without the first group if it was created
+    /// there.
     pub(crate) fn to_join(&self, born: bool) -> io::Result<Vec<File>> {
         let rest = self.places.iter().skip(usize::from(born));
         rest.map(|place| {
@@ -218,17 +220,17 @@ impl Group {
         self.places.iter().map(|place| place.directory.clone()).collect()
     }
 
-    /// Everything in it now; `None` without a group.
+    /// All processes in the group now; `None` without a group.
     pub(crate) fn processes(&self) -> Option<Vec<i32>> {
         self.places.first().map(|place| processes(&place.directory))
     }
 
-    /// Sends KILL to everything in it; `true` if the kernel did it in one go.
+    /// Sends KILL to everything in the group; returns `true` if the kernel did that in one step.
     pub(crate) fn kill(&self) -> bool {
         self.places.first().is_some_and(|place| kill(&place.directory))
     }
 
-    /// Processor time of all that ever were in it, where the kernel counts it.
+    /// Processor time of all processes that were ever in the group, if the kernel counts it.
     pub(crate) fn cpu(&self) -> Option<(std::time::Duration, std::time::Duration)> {
         let place = self.places.first().filter(|place| place.version == Version::V2)?;
         let stat = std::fs::read_to_string(place.directory.join("cpu.stat")).ok()?;
@@ -239,8 +241,8 @@ impl Group {
         Some((of("user_usec ")?, of("system_usec ")?))
     }
 
-    /// How many of its processes the kernel has killed for want of memory, and what they had together
-    /// at most, in bytes; `None` when there is none.
+    /// How many of its processes the kernel has killed because memory ran out, and the group's
+    /// memory limit in bytes; `None` if there is none.
     pub(crate) fn starved(&self) -> Option<(u64, u64)> {
         self.places.iter().find_map(|place| {
             let bound = place.settings.iter().find(|(file, _)| file.starts_with("memory."))?;
@@ -255,7 +257,7 @@ impl Group {
         })
     }
 
-    /// Removes the groups, which must be empty by now; those that are not stay and are told.
+    /// Removes the groups, which must be empty by now; returns those that are not, which stay.
     pub(crate) fn remove(&self) -> Vec<PathBuf> {
         self.places
             .iter()
@@ -274,18 +276,18 @@ fn make_one(place: &Place) -> io::Result<()> {
         Err(err) => return Err(err),
     }
     for (file, value) in &place.settings {
-        // Without truncation: these are no real files.
+        // The file is not truncated, because it is a kernel interface.
         let opened = std::fs::OpenOptions::new().write(true).open(place.directory.join(file));
         opened.and_then(|mut file| file.write_all(value.as_bytes()))?;
     }
     Ok(())
 }
 
-/// The processes of a group and of those that were made below it.
+/// The processes of a group and of the groups below it.
 pub(crate) fn processes(directory: &Path) -> Vec<i32> {
     let mut text = String::new();
     if let Ok(mut file) = File::open(directory.join("cgroup.procs")) {
-        // What is gone meanwhile is gone: an error here means an empty group.
+        // Groups and processes may end meanwhile: an error means an empty group.
         let _ = file.read_to_string(&mut text);
     }
     let mut found: Vec<i32> = text.lines().filter_map(|line| line.parse().ok()).collect();
@@ -301,7 +303,8 @@ fn subgroups(directory: &Path) -> Vec<PathBuf> {
     below.map(|entry| entry.path()).collect()
 }
 
-/// Kills what is in a group; `true` if the kernel did it in one go, forks under way included.
+/// Kills everything in a group; returns `true` if the kernel did it in one step, including running
+/// forks.
 pub(crate) fn kill(directory: &Path) -> bool {
     let at_once = std::fs::OpenOptions::new().write(true).open(directory.join("cgroup.kill"));
     if at_once.and_then(|mut file| file.write_all(b"1")).is_ok() {
@@ -309,16 +312,16 @@ pub(crate) fn kill(directory: &Path) -> bool {
     }
     for pid in processes(directory) {
         if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-            // One that has gone is what we want.
+            // It is no error if the process has ended.
             let _ = crate::sys::kill(pid, libc::SIGKILL);
         }
     }
     false
 }
 
-/// Removes a group and what was made below it; `false` while something is in it.
+/// Removes a group and the groups below it; returns `false` while one is not empty.
 pub(crate) fn remove(directory: &Path) -> bool {
-    // Mostly there is nothing below, and to look for it costs as much as this.
+    // Mostly there is none below, and a search costs as much as this attempt.
     if remove_one(directory) {
         return true;
     }
@@ -335,7 +338,7 @@ fn remove_one(directory: &Path) -> bool {
     }
 }
 
-/// Where groups could be made, by what the kernel says about this process.
+/// The places where groups could be made, from the kernel's data about this process.
 fn candidates(own: &str, mountinfo: &str) -> Vec<Base> {
     let mut found = Vec::new();
     for line in mountinfo.lines() {
@@ -367,8 +370,9 @@ fn candidates(own: &str, mountinfo: &str) -> Vec<Base> {
         match version {
             Version::V1 => found.push(Base { version, directory: own, controllers: options }),
             Version::V2 => {
-                // Beside the daemon's own group: one that has processes of its own hands no
-                // controllers on. Below it as the second choice, where nothing can be bounded.
+                // The first choice is beside the daemon's own group, because a group with processes
+                // cannot enable controllers for its children. The second is below it, where nothing
+                // can be limited.
                 let beside = own.parent().filter(|_| own != point).map(Path::to_owned);
                 for directory in beside.into_iter().chain([own]) {
                     let controllers = enabled(&directory);
@@ -380,12 +384,12 @@ fn candidates(own: &str, mountinfo: &str) -> Vec<Base> {
     found
 }
 
-/// Hands the controllers on to children of `directory`; those that could be.
+/// Enables controllers for children of `directory`, and returns those that are enabled.
 fn enabled(directory: &Path) -> Vec<String> {
     let read = |file: &str| std::fs::read_to_string(directory.join(file)).unwrap_or_default();
     let offered = read("cgroup.controllers");
     for controller in BOUNDING.iter().filter(|one| offered.split_whitespace().any(|o| o == **one)) {
-        // Refused where the group has processes; what counts is read back.
+        // The write fails if the group has processes; the file is read back to see the result.
         let _ = std::fs::OpenOptions::new()
             .write(true)
             .open(directory.join("cgroup.subtree_control"))

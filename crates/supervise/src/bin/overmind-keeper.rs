@@ -1,9 +1,9 @@
-//! The zygote and its keepers as a program of its own, for this crate's tests; the product's
-//! binary calls the same function from its own `main`.
+//! The zygote and its supervisor processes as a separate program, for this crate's tests; the
+//! product's binary calls the same function from its own `main`.
 //!
-//! It is also what those tests need in processes of their own: a daemon that can be killed
-//! (`daemon ROOT terminal|pipes|bare SESSION COUNT COMMAND…`) and somebody who knocks at a keeper's door
-//! (`knock SOCKET`).
+//! It also contains helpers that those tests need in separate processes: a daemon that can be
+//! killed (`daemon ROOT terminal|pipes|bare SESSION COUNT COMMAND…`), and a client that connects to
+//! a supervisor process's socket (`knock SOCKET`).
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -33,7 +33,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Starts lives of as many sessions, beginning with one, and waits to be killed.
+/// Starts a process for each of `COUNT` sessions, beginning with the given one, and waits to be
+/// killed.
 fn daemon(words: Vec<String>) -> Option<String> {
     let [root, io, session, count, command @ ..] = words.as_slice() else {
         return Some("daemon ROOT terminal|pipes|bare SESSION COUNT COMMAND…".to_owned());
@@ -71,7 +72,7 @@ fn daemon(words: Vec<String>) -> Option<String> {
     })
 }
 
-/// Says hello at a socket and tells whether somebody answers.
+/// Says hello at a socket and reports whether somebody answers.
 fn knock(path: &str) -> Option<String> {
     let mut stream = match std::os::unix::net::UnixStream::connect(path) {
         Ok(stream) => stream,

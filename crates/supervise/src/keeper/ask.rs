@@ -1,4 +1,4 @@
-//! What daemons ask for.
+//! Requests of daemons.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -56,13 +56,13 @@ impl Keeper {
         }
     }
 
-    /// Forgets who has gone. A life does not end with whoever started it, not even before they
-    /// heard that it began: they may have been killed, and the next daemon will look for it. Who
-    /// does not want it any more says so.
+    /// Forgets closed connections. A process does not end with the daemon that started it, even if
+    /// that never learnt of the start: the daemon may have been killed, and the next one will look
+    /// for the process. A daemon that no longer wants it must say so.
     pub(super) fn drop_peers(&mut self) {
         for n in 0..self.peers.len() {
             if self.peers[n].gone {
-                // What they said before they went counts.
+                // Requests sent before the connection closed still count.
                 self.hear_peer(n);
             }
         }
@@ -84,7 +84,7 @@ impl Keeper {
                     peer.say(&FromKeeper::Exited(exit));
                 }
             }
-            // A second order makes no sense.
+            // A second order is invalid.
             ToKeeper::Start(_) => self.peers[n].gone = true,
             ToKeeper::Request { id, ask } => {
                 if !self.peers[n].greeted {
@@ -98,14 +98,14 @@ impl Keeper {
         }
     }
 
-    /// `None` if the answer comes by itself.
+    /// Handles a request; returns `None` if the answer is sent later.
     fn request(&mut self, n: usize, id: u64, ask: Ask) -> Option<Answer> {
         let over = matches!(self.phase, Phase::Over { .. });
         Some(match ask {
             Ask::Acknowledge => {
                 if over {
                     self.acknowledge();
-                    // Our end of the connection, which closes, is the answer.
+                    // Closing our end of the connection is the answer.
                     return None;
                 } else {
                     Answer::Failed("it has not ended".to_owned())
@@ -117,7 +117,7 @@ impl Keeper {
             }
             Ask::Note { kind, text } => {
                 if over {
-                    // The log is no longer ours.
+                    // The log no longer belongs to this process.
                     Answer::Failed("it has ended".to_owned())
                 } else {
                     self.note(kind.into(), &text);
@@ -150,7 +150,8 @@ impl Keeper {
         })
     }
 
-    /// Whom a key in the terminal would reach; else the command's own group.
+    /// Signals the processes that a key in the terminal would reach, otherwise the command's own
+    /// group.
     fn signal(&self, signal: i32) -> std::io::Result<()> {
         let group = match &self.streams {
             Streams::Terminal { master, .. } => rustix::termios::tcgetpgrp(master).ok(),
@@ -172,7 +173,7 @@ impl Keeper {
             return Answer::Failed(err.to_string());
         }
         if same && redraw {
-            // The kernel tells only of changes. Nobody in the foreground is no error.
+            // The kernel signals only changes. It is no error if there is no foreground process.
             let _ = self.signal(libc::SIGWINCH);
         }
         self.running.terminal = Some(size);
@@ -191,11 +192,11 @@ impl Keeper {
         }
     }
 
-    /// The end is recorded elsewhere: nothing but the log need stay.
+    /// The exit is recorded elsewhere, so only the log must stay.
     fn acknowledge(&mut self) {
         for kind in [Kind::Socket, Kind::Life] {
-            // What stays is told again after the next restart, which changes nothing. Of the end
-            // nothing was written: it is here.
+            // A record that remains is reported again after the next restart, which is harmless. No
+            // record of the exit was written, because this process still has it.
             let _ = record::remove_whole(&self.dir, kind, self.key.epoch);
         }
         self.acknowledged = true;

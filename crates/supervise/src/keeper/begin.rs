@@ -1,4 +1,4 @@
-//! From the order to the running command.
+//! The steps from the order to the running command.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,21 +22,21 @@ use crate::record::{self, Kind, Life};
 use crate::sys;
 use crate::wire::{self, Frame, FromKeeper, Io, Order, PROTOCOL, Running, ToKeeper};
 
-/// The longest that the beginning of a program is put off.
+/// The longest delay before the program is started.
 const WAITS: Duration = Duration::from_millis(50);
-/// For the keeper of the life before to let go of the log.
+/// How long the supervisor process of the previous attempt may take to release the log.
 const LOCK_WITHIN: Duration = Duration::from_secs(2);
 
-/// What a keeper is before it knows of whom.
+/// The set-up of a supervisor process before it knows its session.
 pub(crate) fn prepare() -> io::Result<()> {
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    // Commands of the same user can neither trace us nor read our memory.
+    // Commands of the same user can then neither trace this process nor read its memory.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     Ok(())
 }
 
-/// Takes the order and carries it out. On failure the daemon has been told, and nothing is left.
+/// Receives the order and executes it. On failure the daemon is informed, and nothing is left.
 pub(super) fn begin(connection: OwnedFd, listener: OwnedFd, dir: OwnedFd) -> io::Result<Keeper> {
     let mut connection = UnixStream::from(connection);
     let (order, more) = take_order(&mut connection)?;
@@ -55,7 +55,7 @@ pub(super) fn begin(connection: OwnedFd, listener: OwnedFd, dir: OwnedFd) -> io:
     }
 }
 
-/// The order, and what was read after it: it may not be wanted any more already.
+/// Reads the order and the bytes after it, which may already cancel it.
 fn take_order(connection: &mut UnixStream) -> io::Result<(Order, Vec<u8>)> {
     let mut inbox = Vec::new();
     let mut piece = vec![0; 16 << 10];
@@ -127,7 +127,7 @@ fn carry_out(
         },
     };
     let mut ready = || -> io::Result<Peer> {
-        // Now that it runs, and before any of its output is read.
+        // It is written once the program runs, and before any of its output is read.
         if let Some((kind, text)) = &order.opening {
             log.note((*kind).into(), text, started_us)?;
         }
@@ -174,7 +174,7 @@ fn carry_out(
     })
 }
 
-/// Waits for the moment at which the program is to begin: shortly, for nobody is heard meanwhile.
+/// Waits until the program may start. The wait is short, because no message is handled meanwhile.
 fn wait_until(at_us: Option<i64>) {
     let left = at_us.map_or(0, |at| at.saturating_sub(now_us()));
     let left = Duration::from_micros(u64::try_from(left).unwrap_or(0));
@@ -183,7 +183,7 @@ fn wait_until(at_us: Option<i64>) {
     }
 }
 
-/// Ends a command whose start could not be told.
+/// Ends a command whose start could not be reported.
 fn end_unborn(tree: &mut Tree) {
     let until = Instant::now() + Duration::from_secs(5);
     while !tree.reap().empty && Instant::now() < until {
@@ -193,7 +193,7 @@ fn end_unborn(tree: &mut Tree) {
     tree.group.remove();
 }
 
-/// Only one life of a session at a time: the log has one writer.
+/// Locks the session: only one process may write its log.
 fn lock(dir: &OwnedFd) -> Result<(), Refusal> {
     let until = Instant::now() + LOCK_WITHIN;
     loop {

@@ -1,4 +1,4 @@
-//! Starting the command: its streams, its group, its program.
+//! Starts the command with its streams, group and program.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -33,13 +33,13 @@ impl Refusal {
     }
 }
 
-/// Our ends of the command's streams. None of them blocks.
+/// Our ends of the command's streams. They are non-blocking.
 #[derive(Debug)]
 pub(crate) enum Streams {
     Terminal {
         master: OwnedFd,
-        /// Kept open, so that reading does not end while the program has closed its own for a
-        /// moment; dropped when the tree is gone.
+        /// Kept open, so that reading does not end while the program has briefly closed its own
+        /// end; dropped when the tree has ended.
         slave: Option<OwnedFd>,
     },
     Pipes {
@@ -49,7 +49,7 @@ pub(crate) enum Streams {
     },
 }
 
-/// What becomes the command's standard streams.
+/// The files that become the command's standard streams.
 struct Theirs {
     stdin: OwnedFd,
     stdout: OwnedFd,
@@ -69,7 +69,7 @@ fn streams(order: &Order) -> io::Result<(Streams, Theirs)> {
             rustix::pty::unlockpt(&master)?;
             let slave = rustix::pty::ioctl_tiocgptpeer(&master, flags)?;
             let mut modes = rustix::termios::tcgetattr(&slave)?;
-            // Erasing takes a whole character.
+            // Erasing then removes whole characters.
             modes.input_modes |= InputModes::IUTF8;
             rustix::termios::tcsetattr(&slave, OptionalActions::Now, &modes)?;
             rustix::termios::tcsetwinsize(&master, window(*size))?;
@@ -110,7 +110,7 @@ fn streams(order: &Order) -> io::Result<(Streams, Theirs)> {
     }
 }
 
-/// The last steps, in the child. Their number travels over the pipe when one fails.
+/// The last steps in the child. If one fails, its number is sent over the pipe.
 const STEPS: [&str; 7] = [
     "its own session",
     "its streams",
@@ -121,7 +121,7 @@ const STEPS: [&str; 7] = [
     "the program",
 ];
 
-/// Starts the command; when this answers, the program runs.
+/// Starts the command; when this returns, the program runs.
 pub(crate) fn spawn(order: &Order, group: &Group) -> Result<(Pid, Streams), Refusal> {
     let (ours, theirs) = streams(order).map_err(|err| Refusal::new("its streams", err))?;
     let (candidates, argv, env) = program(order)?;
@@ -135,7 +135,7 @@ pub(crate) fn spawn(order: &Order, group: &Group) -> Result<(Pid, Streams), Refu
     let mut join = to_join(born)?;
     let forked = match &birthplace {
         Some(directory) => match sys::fork_into(directory.as_fd()) {
-            // A kernel or a filter that does not know this call: join the slow way.
+            // The kernel or a filter does not support this call, so the child joins the slow way.
             Err(err) if matches!(err.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
                 born = false;
                 join = to_join(born)?;
@@ -149,11 +149,11 @@ pub(crate) fn spawn(order: &Order, group: &Group) -> Result<(Pid, Streams), Refu
         Fork::Parent(pid) => {
             drop((tell, theirs));
             let mut failed = [0u8; 5];
-            // The end of the pipe is the beginning of the program: it is closed by `execve`.
+            // The pipe's end marks the program's start, because `execve` closes it.
             match news.read_exact(&mut failed) {
                 Err(_) => Ok((pid, ours)),
                 Ok(()) => {
-                    // It has ended, or does right now.
+                    // The child has ended, or is about to.
                     let _ =
                         rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
                     let errno = i32::from_le_bytes([failed[1], failed[2], failed[3], failed[4]]);
@@ -174,7 +174,7 @@ pub(crate) fn spawn(order: &Order, group: &Group) -> Result<(Pid, Streams), Refu
     }
 }
 
-/// What the reader of an error can do about it.
+/// Tells the reader of an error what to do about it.
 fn explained(order: &Order, step: &str, errno: i32) -> String {
     let err = io::Error::from_raw_os_error(errno);
     let program = order.argv.first().map_or("", String::as_str);
@@ -193,7 +193,7 @@ fn explained(order: &Order, step: &str, errno: i32) -> String {
     }
 }
 
-/// Everything that `execve` needs, made before the fork.
+/// Everything that `execve` needs, prepared before the fork.
 fn program(order: &Order) -> Result<(Vec<CString>, CStrings, CStrings), Refusal> {
     let text = |bytes: Vec<u8>, what: &'static str| {
         CString::new(bytes).map_err(|_| Refusal::new(what, "it contains a NUL character"))
@@ -222,7 +222,7 @@ fn program(order: &Order) -> Result<(Vec<CString>, CStrings, CStrings), Refusal>
     Ok((places?, CStrings::new(argv?), CStrings::new(env)))
 }
 
-/// In the child: system calls only, until the program begins. Answers which step failed.
+/// Runs in the child: makes only system calls until the program starts. Returns which step failed.
 fn become_command(
     order: &Order,
     theirs: &Theirs,
@@ -251,9 +251,10 @@ fn become_command(
             };
             become_user().map_err(|err| (4, err.into()))?;
         }
-        // As its user, who must be able to go there.
+        // This is done as the command's user, who must have access to it.
         rustix::process::chdir(&order.cwd).map_err(|err| (3, err.into()))?;
-        // If the keeper is killed, the main process goes with it at once; the rest is found.
+        // If the supervisor process is killed, the main process is killed at once; the others are
+        // found later.
         let kill = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
         kill.map_err(|err| (5, err.into()))?;
         if rustix::process::getppid() != Some(keeper) {
@@ -271,7 +272,7 @@ fn become_command(
         let err = sys::exec(program, argv, env);
         match err.raw_os_error() {
             Some(libc::ENOENT | libc::ENOTDIR) => {}
-            // There is one, but not for us; another one further on may be.
+            // The file exists but may not be executed; a later path may work.
             Some(libc::EACCES) => failed = err,
             _ => return (6, err),
         }
@@ -279,7 +280,7 @@ fn become_command(
     (6, failed)
 }
 
-/// Opens the directory again, so that the lock on it is this keeper's own.
+/// Opens the directory again, so that the lock on it belongs to this process only.
 pub(crate) fn reopened(dir: &OwnedFd) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(dir, ".", flags, Mode::empty())?)

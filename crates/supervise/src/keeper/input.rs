@@ -1,7 +1,7 @@
-//! What is written to the command: a short queue, one piece of each daemon at a time.
+//! Input for the command: a short queue, with at most one piece of each daemon at a time.
 //!
-//! A daemon sends its next piece when the last was taken, so the queue holds at most one of each
-//! and nothing that a program does not read grows here.
+//! A daemon sends its next piece after the last was accepted, so the queue holds at most one of
+//! each daemon and does not grow if the program does not read.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,12 +12,12 @@ use crate::keeper::child::Streams;
 use crate::keeper::peer::Peer;
 use crate::wire::{Answer, FromKeeper};
 
-/// What a terminal's driver takes of one line while it edits lines; the rest it throws away.
+/// Most bytes of one line that a terminal's driver accepts in line mode; it drops the rest.
 const MAX_LINE: usize = 4095;
 
 #[derive(Debug)]
 struct Piece {
-    /// By which its peer is found again: peers come and go.
+    /// Identifies the connection, because connections come and go.
     peer: u64,
     id: u64,
     bytes: Vec<u8>,
@@ -28,9 +28,9 @@ struct Piece {
 #[derive(Debug)]
 pub(crate) struct Input {
     queue: VecDeque<Piece>,
-    /// There is, or was, an input.
+    /// Whether the command has, or had, an input.
     possible: bool,
-    /// Bytes since the last line end that went to a terminal.
+    /// Bytes sent to a terminal since the last line end.
     in_line: usize,
 }
 
@@ -47,7 +47,7 @@ impl Input {
         !self.queue.is_empty()
     }
 
-    /// Takes a piece; `Err` with what its sender is told instead.
+    /// Queues a piece; `Err` contains the answer for the sender.
     pub(crate) fn push(
         &mut self,
         peer: &Peer,
@@ -71,7 +71,7 @@ impl Input {
         Ok(())
     }
 
-    /// Ends the input behind what is queued.
+    /// Closes the input after the queued pieces.
     pub(crate) fn close(&mut self, peer: &Peer, id: u64, streams: &Streams) -> Result<(), String> {
         let bytes = match streams {
             Streams::Terminal { master, .. } => {
@@ -91,7 +91,8 @@ impl Input {
         Ok(())
     }
 
-    /// While the terminal edits lines, it drops what does not fit in one, without a word.
+    /// Refuses bytes that the terminal would drop silently: in line mode it drops what does not fit
+    /// in one line.
     fn check_line(&mut self, master: &OwnedFd, bytes: &[u8]) -> Result<(), String> {
         let edits = rustix::termios::tcgetattr(master)
             .is_ok_and(|modes| modes.local_modes.contains(LocalModes::ICANON));
@@ -112,11 +113,11 @@ impl Input {
         Ok(())
     }
 
-    /// Gives up on a piece and tells how much of it was taken.
+    /// Cancels a piece and reports how much of it was accepted.
     pub(crate) fn cancel(&mut self, peers: &mut [Peer], peer: u64, id: u64) {
         let Some(at) = self.queue.iter().position(|piece| piece.peer == peer && piece.id == id)
         else {
-            // Taken meanwhile, and answered.
+            // It was accepted meanwhile, and answered.
             return;
         };
         let piece = self.queue.remove(at).expect("found above");
@@ -129,7 +130,7 @@ impl Input {
         }
     }
 
-    /// Writes as much as the program takes now.
+    /// Writes as much as the program accepts now.
     pub(crate) fn write(&mut self, streams: &mut Streams, peers: &mut [Peer]) {
         while let Some(piece) = self.queue.front_mut() {
             let fd = match &*streams {

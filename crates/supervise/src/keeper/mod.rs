@@ -1,13 +1,14 @@
-//! The process that owns one life: its terminal or pipes, its log, its tree, its end.
+//! The supervisor process, which owns one command: its terminal or pipes, its log, its process
+//! tree, its exit.
 //!
-//! Born of the zygote, child of nobody, in a session of its own. It waits in one `poll` for the
-//! command's output, for signals about its children, and for daemons: the one that started it,
-//! those that find its socket after a restart. It buffers nothing but the piece it has just read;
-//! what the command writes is in the log before anybody is told. Secrets that it was started with
-//! are masked before that ([`overmind_core::masking`]): no file has them.
+//! The zygote forks it; it is nobody's child and has its own session. It waits in one `poll` for
+//! the command's output, for signals about its children, and for daemons: the one that started it,
+//! and later ones that find its socket after a restart. It buffers only the piece that it has just
+//! read, and writes output to the log before it informs anybody. Before that, the command's secrets
+//! are masked ([`overmind_core::masking`]), so no file contains them.
 //!
-//! It ends when nothing of the tree is left and a daemon has acknowledged that, or when the end
-//! stands on the disk. A TERM to the keeper itself stops its tree in good order.
+//! It ends when no process of the tree is left and either a daemon has acknowledged the exit or the
+//! exit is recorded on disk. A TERM to it stops its tree gracefully.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -38,39 +39,39 @@ pub(crate) mod tree;
 
 pub(crate) use self::begin::prepare;
 
-/// Daemons, and what asks to be one, at the same time.
+/// Most connections at the same time.
 const MAX_PEERS: usize = 8;
-/// One read of the command's output.
+/// Most bytes of one read of the command's output.
 const READ_BYTES: usize = 64 << 10;
-/// How often an output is told while somebody watches, and while nobody does.
+/// The intervals at which new output is reported: while somebody watches, and while nobody does.
 const WATCHED: Duration = Duration::from_millis(1);
 const UNWATCHED: Duration = Duration::from_secs(1);
-/// Between TERM to the command's own group and TERM to whoever left it.
+/// The time between TERM to the command's own group and TERM to processes that left it.
 const REST_AFTER: Duration = Duration::from_millis(100);
-/// Between a kill and the first look at what it has left.
+/// The time between a kill and the first check for remaining processes.
 const KILL_LOOK: Duration = Duration::from_millis(5);
-/// Rounds of killing, about 300 ms, in which those that were found cheaply may die.
+/// Rounds of killing, about 300 ms in total, in which the processes found so far may end.
 const PATIENT_ROUNDS: u32 = 5;
-/// After this long, and as many tries, what is still there counts as a survivor.
+/// After this time and number of rounds, remaining processes are reported as survivors.
 const KILL_FOR: Duration = Duration::from_secs(10);
 const KILL_ROUNDS: u32 = 20;
-/// For the daemon to record the end, before the disk has to.
+/// How long a daemon may take to record the exit before this process writes it to disk.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(5);
-/// Between two tries to write where the disk is full.
+/// The time between two attempts to write if the disk is full.
 const DISK_RETRY: Duration = Duration::from_millis(100);
-/// For the last output, when the disk is full and the life is over.
+/// How long the last output is kept if the disk is full and the command has ended.
 const DISK_PATIENCE: Duration = Duration::from_secs(2);
-/// Of a stop that comes as a TERM to the keeper.
+/// The grace of a stop that comes as a TERM to this process.
 const TERM_GRACE: Duration = Duration::from_secs(5);
-/// For the rest of what may be a secret, before its beginning is shown.
+/// How long the start of a possible secret is held back to wait for its rest.
 const PAUSE: Duration = Duration::from_millis(20);
 const PRUNE_EVERY: Duration = Duration::from_secs(3600);
 
-/// Where a life is on its way to the end.
+/// The phases of a command's end.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     Running,
-    /// Everybody was asked to end.
+    /// All processes were asked to end.
     Asked {
         by: By,
         kill_at: Instant,
@@ -83,7 +84,7 @@ enum Phase {
         again_at: Instant,
         rounds: u32,
     },
-    /// Nothing of the tree is left.
+    /// No process of the tree is left.
     Over {
         exit: Exit,
         until: Instant,
@@ -112,7 +113,7 @@ struct Keeper {
     leftovers: u32,
     leftovers_grace: Option<Duration>,
     running: Running,
-    /// Output that the disk did not take yet.
+    /// Output that could not be written yet.
     held: Option<(LogKind, Vec<u8>)>,
     retry_at: Option<Instant>,
     prune_at: Instant,
@@ -120,38 +121,37 @@ struct Keeper {
     masks: Masks,
     enlarged: bool,
     acknowledged: bool,
-    /// Why everything was killed, as long as the log does not say so.
+    /// Why everything was killed, until the log contains it.
     unsaid: Option<String>,
-    /// Until then nothing is sent: the end comes any moment, and goes with it.
+    /// Nothing is sent until this time, because the exit is expected soon and is sent together.
     hold_until: Option<Instant>,
 }
 
-/// Is the keeper, from its first order to its end. Answers the exit code.
+/// Runs the supervisor process from its first order to its end. Returns the exit code.
 pub(crate) fn run(given: [OwnedFd; GIVEN], nest: Nest) -> i32 {
     let [connection, listener, dir] = given;
     match begin::begin(connection, listener, dir) {
         Ok(mut keeper) => {
             drop(nest);
-            // Whatever goes wrong in the loop itself (a poll that fails), the tree must not stay
-            // behind without anybody to end it.
+            // If the loop itself fails (a failed poll), the tree must still be ended.
             let failed = keeper.serve().is_err();
             if failed {
                 keeper.tree.kill_all(Look::All);
             }
-            // Without giving back anything first: the kernel takes it all in one go.
+            // Nothing is freed first, because the kernel frees everything in one step.
             sys::exit_now(i32::from(failed))
         }
         Err(_) => 1,
     }
 }
 
-/// Microseconds since the epoch: the keeper has no clock that somebody gave it.
+/// Microseconds since the epoch. This process has no injected clock.
 pub(crate) fn now_us() -> i64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     now.tv_sec.saturating_mul(1_000_000).saturating_add(now.tv_nsec / 1000)
 }
 
-/// What `poll` said of each thing that was asked.
+/// The result of `poll` for each descriptor.
 #[derive(Default)]
 struct Ready {
     signals: bool,
@@ -159,13 +159,13 @@ struct Ready {
     output: bool,
     errors: bool,
     input: bool,
-    /// Readable and writable.
+    /// Whether each connection is readable and writable.
     peers: Vec<(bool, bool)>,
 }
 
 impl Keeper {
     fn serve(&mut self) -> io::Result<()> {
-        // What came with the order is here already, and no poll tells of it.
+        // Bytes that came with the order are already buffered, and no poll reports them.
         self.hear_peer(0);
         loop {
             let now = Instant::now();
@@ -173,7 +173,7 @@ impl Keeper {
             if let Phase::Over { exit, until } = self.phase
                 && (now >= until || self.peers.is_empty())
             {
-                // Nobody has taken note of the end: the disk does.
+                // No daemon has acknowledged the exit, so it is recorded on disk.
                 return self.leave_record(&exit);
             }
             self.flush(now);
@@ -208,7 +208,7 @@ impl Keeper {
         }
     }
 
-    /// Sends what was said since the last turn.
+    /// Sends the messages of this turn.
     fn flush(&mut self, now: Instant) {
         if self.hold_until.is_some_and(|until| now < until) {
             return;
@@ -219,7 +219,7 @@ impl Keeper {
         }
     }
 
-    /// Waits for whatever comes first.
+    /// Waits for the first event.
     fn wait(&mut self, now: Instant) -> io::Result<Ready> {
         let reading = self.held.is_none();
         let (output, errors, input) = match &self.streams {
@@ -239,7 +239,7 @@ impl Keeper {
             asked.push(PollFd::new(&peer.stream, PollFlags::IN | wants_out(more)));
         }
         let first_stream = asked.len();
-        // A stream that we do not want to hear of is left out: its hang-up would come unasked.
+        // Streams that are not needed now are omitted, because a hang-up would be reported anyway.
         let mut wanted = Vec::with_capacity(3);
         if let Some(fd) = output.filter(|_| reading && !over) {
             asked.push(PollFd::new(fd, PollFlags::IN));
@@ -285,7 +285,7 @@ impl Keeper {
         Ok(ready)
     }
 
-    /// When something must be done even if nothing comes.
+    /// The time of the next action if no event comes.
     fn next_due(&self, now: Instant) -> Option<Instant> {
         let phase = match self.phase {
             Phase::Running => None,
@@ -310,7 +310,7 @@ impl Keeper {
         if self.prune_at <= now {
             self.prune_at = now + PRUNE_EVERY;
             if !matches!(self.phase, Phase::Over { .. }) {
-                // What cannot be dropped now is tried again.
+                // Segments that cannot be dropped now are tried again.
                 let _ = self.log.prune(now_us());
             }
         }
@@ -325,15 +325,15 @@ impl Keeper {
                 self.phase = Phase::Asked { by, kill_at, rest_at: None, grace };
             }
             Phase::Killing { by, since, again_at, rounds } if again_at <= now => {
-                // Both: on a machine that stands still, time passes and nothing was tried.
+                // Both are required: on a stalled machine time passes without any attempts.
                 if now.duration_since(since) >= KILL_FOR && rounds >= KILL_ROUNDS {
                     self.finish(by, false);
                 } else {
                     self.say_killed();
-                    // Who was found cheaply dies by itself, in its time. Only what is left when
-                    // that is over must be looked for among all processes of the machine.
+                    // Processes that were found end after some time. Only the ones left after that
+                    // must be searched among all processes of the machine.
                     if rounds >= PATIENT_ROUNDS || self.tree.has_strays() {
-                        // Most are young; whoever is not found so is found later.
+                        // Most are young; others are found in a later round.
                         let young = Look::After(self.tree.main.as_raw_nonzero().get());
                         self.tree.kill_all(if rounds % 3 == 2 { Look::All } else { young });
                     } else {
@@ -355,7 +355,7 @@ impl Keeper {
     fn hear_signals(&mut self) {
         let mut bytes = [0; 1024];
         let mut terminated = false;
-        // Two signals there are, and each waits once at most: one read takes them.
+        // There are two signals, each pending at most once, so one read takes both.
         if let Ok(count @ 1..) = rustix::io::read(&self.signals, &mut bytes) {
             let term = u32::try_from(libc::SIGTERM).unwrap_or(15);
             terminated = sys::signal_numbers(&bytes[..count]).any(|number| number == term);
@@ -367,7 +367,7 @@ impl Keeper {
         self.reap();
     }
 
-    /// Takes note of who has ended, and of what follows from that.
+    /// Reaps ended processes and handles the consequences.
     fn reap(&mut self) {
         if matches!(self.phase, Phase::Over { .. }) {
             return;
@@ -385,7 +385,7 @@ impl Keeper {
         } else if main.is_some()
             && let Phase::Killing { again_at, .. } = &mut self.phase
         {
-            // Whoever left the main process's group is known to be left only now.
+            // Only now it is known whether processes outside of the main process's group are left.
             *again_at = Instant::now();
         } else if main.is_some() && matches!(self.phase, Phase::Running) {
             let left = self.tree.list();
@@ -400,7 +400,7 @@ impl Keeper {
         }
     }
 
-    /// Asks for the end; with a grace politely.
+    /// Begins to end the tree; with a grace, gracefully.
     fn end(&mut self, grace: Option<Duration>, reason: Option<String>) {
         let now = Instant::now();
         match (grace, self.phase) {
@@ -416,16 +416,16 @@ impl Keeper {
                 };
             }
             (None, Phase::Running | Phase::Asked { .. }) => {
-                // The marker is written with that of the end, and told with it, unless that
-                // takes longer than ends do.
+                // The note about the kill is written and reported together with the exit, unless
+                // ending takes longer than usual.
                 self.kill(By::Kill, now);
                 let reason = reason.map_or("killed".to_owned(), |why| format!("killed: {why}"));
                 self.unsaid = Some(reason);
                 self.hold_until = Some(now + KILL_LOOK);
-                // Its end is heard of by a signal.
+                // A signal reports its end.
                 return;
             }
-            // Asked already, or about to be gone.
+            // The tree was already asked to end, or is about to.
             (Some(_), Phase::Asked { .. }) | (_, Phase::Killing { .. } | Phase::Over { .. }) => {}
         }
         self.reap();
@@ -437,14 +437,14 @@ impl Keeper {
         self.phase = Phase::Killing { by, since: now, again_at, rounds: 0 };
     }
 
-    /// Writes why everything was killed, if that has not been written yet.
+    /// Writes why everything was killed, if that is not in the log yet.
     fn say_killed(&mut self) {
         if let Some(reason) = self.unsaid.take() {
             self.note(NoteKind::Killed, &reason);
         }
     }
 
-    /// Nothing of the tree is left, or nothing that can be ended: says so.
+    /// Reports the exit when no process of the tree is left, or none that can be ended.
     fn finish(&mut self, by: By, mut empty: bool) {
         if !empty {
             let last = self.tree.reap();
@@ -461,15 +461,15 @@ impl Keeper {
             .take()
             .unwrap_or(MainEnd { status: ExitStatus::Signal(libc::SIGKILL), at_us: now_us() });
         let usage = sys::children_usage();
-        // The kernel's count of the group has also those whom nobody waited for. It gathers it from
-        // all processors, which of one that was killed is worth nobody's while.
+        // The kernel's count for the group includes processes that nobody waited for. It is
+        // collected from all processors, which is not worthwhile for a killed command.
         let counted = if by == By::Kill { None } else { self.tree.group.cpu() };
         let (user_us, system_us) = counted
             .map_or((usage.user_us, usage.system_us), |(user, system)| {
                 (micros(user), micros(system))
             });
         let offset = self.log.offset();
-        // On a full disk they are lost: output has the right of way.
+        // If the disk is full the notes are lost, because output takes precedence.
         let ended = ended_text(status, survivors);
         let starved = self.tree.group.starved().map(|(killed, bound)| {
             let killed = processes(u32::try_from(killed).unwrap_or(u32::MAX));
@@ -483,7 +483,7 @@ impl Keeper {
         let _ = self.log.notes(&notes, now_us());
         let mut left = self.tree.group.remove();
         if !left.is_empty() {
-            // The kernel takes a moment to forget the last process.
+            // The kernel takes a moment to remove the last process.
             std::thread::sleep(Duration::from_millis(2));
             left = self.tree.group.remove();
         }
@@ -509,7 +509,7 @@ impl Keeper {
         drop(left);
         self.streams = Streams::Pipes { input: None, output: None, errors: None };
         self.input.refuse_all(&mut self.peers, "the process has ended");
-        // From here on the next life may write the log.
+        // From here on the next process may write the log.
         let _ = rustix::fs::flock(&self.dir, rustix::fs::FlockOperation::Unlock);
         for peer in &mut self.peers {
             peer.say(&FromKeeper::Output {
@@ -522,10 +522,10 @@ impl Keeper {
         self.phase = Phase::Over { exit, until: Instant::now() + ACKNOWLEDGED_WITHIN };
     }
 
-    /// Puts the end on the disk; the socket goes.
+    /// Records the exit on disk and removes the socket.
     ///
-    /// If this fails, the next daemon finds a keeper that is gone without a word, which is told as
-    /// lost: the disk is then worse off than this life.
+    /// If this fails, the next daemon finds no supervisor process and no record, and reports the
+    /// command as lost. In that case the disk is the larger problem.
     fn leave_record(&self, exit: &Exit) -> io::Result<()> {
         let epoch = self.key.epoch;
         let kept = record::write(&self.dir, Kind::Exit, epoch, exit)
@@ -535,14 +535,14 @@ impl Keeper {
         kept
     }
 
-    /// Writes a marker. On a full disk it is lost: output has the right of way.
+    /// Writes a note to the log. If the disk is full it is lost, because output takes precedence.
     fn note(&mut self, kind: NoteKind, text: &str) {
         self.show_held_back();
         let _ = self.log.note(kind, text, now_us());
         self.tell();
     }
 
-    /// There is something new in the log.
+    /// Informs connections that the log has grown.
     fn tell(&mut self) {
         let (now, end, at_us) = (Instant::now(), self.log.offset(), self.running.last_output_us);
         for peer in &mut self.peers {

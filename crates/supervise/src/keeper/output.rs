@@ -1,4 +1,4 @@
-//! From the command's streams into the log.
+//! Copies the command's output to the log.
 
 use std::time::Instant;
 
@@ -9,24 +9,24 @@ use crate::keeper::child::Streams;
 use crate::keeper::{DISK_PATIENCE, DISK_RETRY, Keeper, PAUSE, now_us};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What a pipe may hold once its command has shown that it writes much.
+/// The capacity of a pipe once its command has produced much output.
 const ENLARGED: usize = 256 << 10;
-/// Reads in a row before others get their turn.
+/// Most consecutive reads before other work gets its turn.
 const READS: usize = 8;
 
-/// What one read gave.
+/// The result of one read.
 enum Read {
     Some(usize),
     Later,
     End,
 }
 
-/// What masks the secrets of a command in what it writes: one for each of its streams.
+/// The masks for a command's secrets, one for each of its output streams.
 pub(super) struct Masks {
     output: StreamMask,
     errors: StreamMask,
     room: Vec<u8>,
-    /// When what is held back of an unfinished secret is shown.
+    /// The time at which the held-back start of a possible secret is shown.
     due: Option<Instant>,
 }
 
@@ -49,13 +49,13 @@ impl Masks {
 }
 
 impl Keeper {
-    /// Reads what is there, but not for ever.
+    /// Reads the available output, for a limited time.
     pub(super) fn read_output(&mut self, kind: LogKind) {
         for _ in 0..READS {
             match self.read_once(kind) {
                 Read::Some(count) => {
                     self.write_log(kind, count);
-                    // Less than the buffer holds is all there was.
+                    // A read that does not fill the buffer took everything there was.
                     if self.held.is_some() || count < self.buffer.len() {
                         return;
                     }
@@ -90,7 +90,7 @@ impl Keeper {
                     Ok(count) => break Read::Some(count),
                     Err(rustix::io::Errno::AGAIN) => break Read::Later,
                     Err(rustix::io::Errno::INTR) => {}
-                    // Of a terminal: nobody has it open any more.
+                    // For a terminal this means that no process has it open any more.
                     Err(_) => break Read::End,
                 }
             },
@@ -109,19 +109,19 @@ impl Keeper {
         }
     }
 
-    /// A command that fills its pipe gets a larger one, once: fewer switches between the two.
+    /// Enlarges the pipe of a command that fills it, once, for fewer context switches.
     fn enlarge(&mut self, kind: LogKind) {
         if !std::mem::replace(&mut self.enlarged, true)
             && let Some(stream) = self.stream(kind)
         {
-            // Refused for a terminal, and where this user has used up what pipes may hold.
+            // This fails for a terminal, and if the user's limit for pipes is reached.
             let _ = rustix::pipe::fcntl_setpipe_size(stream, ENLARGED);
         }
     }
 
     /// Writes the first `count` bytes of the buffer.
     fn write_log(&mut self, kind: LogKind, count: usize) {
-        // What it wrote until it was killed stands behind that.
+        // Output from before the kill comes after the note.
         self.say_killed();
         let now = now_us();
         self.running.last_output_us = now;
@@ -129,8 +129,8 @@ impl Keeper {
         let shown = self.masks.of(kind).feed(&self.buffer[..count], &mut room);
         let (written, result) = self.log.append(kind, shown, now);
         if result.is_err() {
-            // The disk is full, most likely. The command waits until it is not: as if it wrote
-            // to that disk itself, but for its output, which is not lost.
+            // The disk is probably full. The command waits until there is space, as if it wrote to
+            // that disk itself, but its output is not lost.
             self.held = Some((kind, shown[written..].to_vec()));
             self.retry_at = Some(Instant::now() + DISK_RETRY);
         }
@@ -140,9 +140,9 @@ impl Keeper {
         self.tell();
     }
 
-    /// Shows what was held back because it may have been the beginning of a secret.
+    /// Shows bytes that were held back as a possible start of a secret.
     pub(super) fn show_held_back(&mut self) {
-        // What the disk did not take comes first.
+        // Earlier output that could not be written comes first.
         if self.masks.due.is_none() || self.held.is_some() {
             return;
         }
@@ -160,11 +160,11 @@ impl Keeper {
         self.tell();
     }
 
-    /// Tries again what the disk did not take.
+    /// Tries again to write output that could not be written.
     pub(super) fn retry_held(&mut self) {
         self.retry_at = None;
         let Some((kind, bytes)) = self.held.take() else { return };
-        // Old output goes for new, as the log's limits would have it anyway.
+        // Old output is dropped for new output, as the log's limits would do anyway.
         let _ = self.log.make_room();
         let (written, result) = self.log.append(kind, &bytes, now_us());
         if result.is_err() {
@@ -174,10 +174,10 @@ impl Keeper {
         self.tell();
     }
 
-    /// Reads what is left when nobody writes any more.
+    /// Reads the remaining output after the last writer has ended.
     pub(super) fn drain(&mut self) {
         let until = Instant::now() + DISK_PATIENCE;
-        // With the last one that has it open gone, a terminal ends after what it still holds.
+        // A terminal reaches its end after its last holder has closed it and its buffer is read.
         if let Streams::Terminal { slave, .. } = &mut self.streams {
             *slave = None;
         }
@@ -192,7 +192,7 @@ impl Keeper {
                 }
                 match self.read_once(kind) {
                     Read::Some(count) => self.write_log(kind, count),
-                    // Of a survivor's pipe the end is not waited for.
+                    // A survivor may hold the pipe open, so its end is not awaited.
                     Read::Later | Read::End => break,
                 }
             }
