@@ -1,9 +1,9 @@
 //! Processes that outlive their supervisor: terminals, process trees, output on disk, adoption.
 //!
-//! Each life of a session's command is owned by a small process of its own, its *keeper*: it holds
-//! the terminal or the pipes, writes the output to disk, ends the whole tree when asked, and knows
-//! the true exit. The daemon may be killed and started again at any moment; it finds the keepers
-//! by their sockets and the ends that it missed by their records.
+//! A small *supervisor process* ("keeper" in the code) owns each command of a session. It holds the
+//! terminal or the pipes, writes the output to disk, ends the whole process tree when asked, and
+//! knows the true exit status. The daemon may be killed and restarted at any moment; it finds the
+//! supervisor processes by their sockets, and exits that it missed by their records.
 //!
 //! ```text
 //! daemon ── Supervisor ──(descriptors)──▶ zygote ──(fork)──▶ keeper ──(fork, exec)──▶ command
@@ -12,16 +12,16 @@
 //!              └── reads the log files by offset ◀── writes them ──┘
 //! ```
 //!
-//! Begin with [`Supervisor::open`]; it is the port [`overmind_core::process::Processes`]. The
-//! binary calls [`zygote::main_if_requested`] first thing in `main`.
+//! Start at [`Supervisor::open`]; it implements the port [`overmind_core::process::Processes`]. The
+//! binary first calls [`zygote::main_if_requested`] in `main`.
 //!
-//! A daemon under a service manager must not take its keepers along: with systemd that is
-//! `KillMode=process` and, for control groups, `Delegate=yes`. `docs/processes.md` has the whole
-//! story, with its limits.
+//! A service manager must not end the supervisor processes with the daemon: with systemd that needs
+//! `KillMode=process` and, for cgroups, `Delegate=yes`. `docs/processes.md` describes all of it,
+//! with the limits.
 //!
-//! Refused here: deciding what is run, whether it may be, and when it is started again; isolation
-//! (a sandbox is part of the command line that is given). Not found by anybody: processes that
-//! another daemon starts on a session's behalf (`systemd-run`, `docker run`, `at`).
+//! This crate does not decide what is run, whether it may run, and when it is restarted, and it
+//! does not isolate (a sandbox is part of the command line that it gets). Nobody finds processes
+//! that another daemon starts for a session (`systemd-run`, `docker run`, `at`).
 
 mod group;
 mod keeper;

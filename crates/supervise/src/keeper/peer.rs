@@ -1,4 +1,4 @@
-//! One connection to a keeper: a daemon, or what wants to be one.
+//! One connection to a supervisor process, from a daemon or a process that claims to be one.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,12 +8,12 @@ use crate::keeper::{UNWATCHED, WATCHED};
 use crate::proc;
 use crate::wire::{self, Frame, FromKeeper, ToKeeper};
 
-/// A daemon that does not read is left: it may come again.
+/// Unsent bytes at which a daemon that does not read is disconnected; it may connect again.
 const MAX_OUTBOX: usize = 256 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Peer {
-    /// No two of one keeper have the same, ever.
+    /// A name that no other connection of this process ever has.
     pub(crate) name: u64,
     pub(crate) stream: OwnedFd,
     pub(crate) inbox: Vec<u8>,
@@ -22,11 +22,11 @@ pub(crate) struct Peer {
     pub(crate) watches: bool,
     pub(crate) gone: bool,
     told_at: Option<Instant>,
-    /// There is something that was not told.
+    /// Whether there is news that was not sent.
     news: bool,
 }
 
-/// What came of a peer.
+/// The result of reading from a connection.
 #[derive(Debug)]
 pub(crate) enum Heard {
     Said(Frame<ToKeeper>),
@@ -49,8 +49,8 @@ impl Peer {
         })
     }
 
-    /// Whether the other end may be our daemon: the same user (or root), and none of the very
-    /// processes that we keep.
+    /// Whether the other end may be our daemon: it has the same user (or root), and is no process
+    /// of the supervised tree.
     pub(crate) fn may_speak(stream: &OwnedFd) -> bool {
         let Ok(who) = rustix::net::sockopt::socket_peercred(stream) else { return false };
         let ours = rustix::process::geteuid();
@@ -63,8 +63,8 @@ impl Peer {
         !self.outbox.is_empty()
     }
 
-    /// Puts a message where the next [`flush`](Self::flush) takes it: what is said in one turn is
-    /// sent in one go.
+    /// Queues a message for the next [`flush`](Self::flush): all messages of one turn are sent
+    /// together.
     pub(crate) fn say(&mut self, message: &FromKeeper) {
         wire::put(&mut self.outbox, message);
         if self.outbox.len() > MAX_OUTBOX {
@@ -91,7 +91,7 @@ impl Peer {
         self.outbox = Vec::new();
     }
 
-    /// Reads what is there.
+    /// Reads the available bytes.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) {
         match rustix::io::read(&self.stream, &mut *buffer) {
             Ok(0) => self.gone = true,
@@ -101,7 +101,7 @@ impl Peer {
         }
     }
 
-    /// The next frame of what was read.
+    /// The next frame of the read bytes.
     pub(crate) fn heard(&mut self) -> Heard {
         match wire::take(&mut self.inbox) {
             Ok(Some(frame)) => Heard::Said(frame),
@@ -117,13 +117,13 @@ impl Peer {
         if self.watches { WATCHED } else { UNWATCHED }
     }
 
-    /// When something must be told that was held back.
+    /// When delayed news must be sent.
     pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
         (self.news && self.greeted && self.outbox.is_empty())
             .then(|| self.told_at.map_or(now, |at| at + self.pause()))
     }
 
-    /// There is something new: told at once, or soon.
+    /// Records news, to be sent at once or soon.
     pub(crate) fn news(&mut self, now: Instant, end: u64, at_us: i64) {
         self.news = true;
         self.tell_if_due(now, end, at_us);

@@ -1,8 +1,8 @@
-//! The command's process tree: finding all of it, ending all of it.
+//! Finds and ends all processes of the command's tree.
 //!
-//! The keeper is the reaper of its descendants: whoever loses its parent becomes the keeper's own
-//! child, however often it forked and whatever session it went into. So `wait` having no children
-//! is the proof that nothing is left, and nothing else is believed.
+//! This process is the subreaper of its descendants: a process that loses its parent becomes its
+//! own child, however often it forked and whatever its session is. So `wait` without any children
+//! proves that nothing is left, and no other evidence is used.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -15,9 +15,9 @@ use crate::group::Group;
 use crate::proc::{self, Look, Stat};
 use crate::sys;
 
-/// Looks at the whole machine in one go.
+/// Most scans of the whole machine in one round.
 const LOOKS: u32 = 20;
-/// Looks at those born last, and how many they are.
+/// Most scans of the youngest processes, and how many processes each covers.
 const CHASES: u32 = 50;
 const YOUNGEST: i32 = 64;
 
@@ -26,22 +26,22 @@ pub(crate) struct Tree {
     pub(crate) main: Pid,
     pub(crate) group: Group,
     own: i32,
-    /// Who got TERM already.
+    /// The processes that already got TERM.
     asked: HashSet<i32>,
-    /// The main process has ended: its number, and that of its group, may be another's by now.
+    /// Whether the main process has ended, so that its number and its group's may be reused.
     main_gone: bool,
-    /// The main process stands for a command that runs below it, in a process namespace.
+    /// Whether the main process represents a command that runs below it, in a process namespace.
     enclosed: bool,
-    /// The group of that command, once it was asked to end.
+    /// The process group of that command, once it was asked to end.
     commands_group: Option<i32>,
 }
 
-/// What a round of waiting found.
+/// The result of one round of waiting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reaped {
-    /// Of the main process.
+    /// The exit status of the main process.
     pub(crate) main: Option<ExitStatus>,
-    /// No child is left, so nothing of the tree is.
+    /// Whether no child is left, and so no process of the tree.
     pub(crate) empty: bool,
 }
 
@@ -52,11 +52,11 @@ impl Tree {
         Self { main, group, own, asked, main_gone, enclosed, commands_group }
     }
 
-    /// Whose group is meant by what is wished for the command.
+    /// The process whose group receives requests for the command.
     ///
-    /// Where the main process stands for a command, that is the oldest child of its first child
-    /// (the namespace's process 1, which does nothing before it). As long as it leads no group of
-    /// its own it has not begun: then the main process hands on what it hears.
+    /// If the main process represents a command, that is the oldest child of its first child (the
+    /// namespace's process 1, which starts nothing else before). While it leads no group of its own
+    /// it has not started; then the main process forwards signals.
     fn leader(&self) -> Pid {
         if !self.enclosed || self.main_gone {
             return self.main;
@@ -66,7 +66,7 @@ impl Tree {
             .unwrap_or(self.main)
     }
 
-    /// Takes note of all that have ended.
+    /// Reaps all ended processes.
     pub(crate) fn reap(&mut self) -> Reaped {
         let mut reaped = Reaped::default();
         loop {
@@ -85,43 +85,43 @@ impl Tree {
         }
     }
 
-    /// Every living process of the tree. Without a control group this may have to look at every
-    /// process of the machine.
+    /// Every living process of the tree. Without a cgroup this may have to examine every process of
+    /// the machine.
     pub(crate) fn list(&self) -> Vec<Stat> {
         let found = match self.group.processes() {
-            // Whoever left the group (root may) is still our descendant, but is found only when
-            // it counts: by `kill`.
+            // A process that left the group (root may) is still our descendant, but is only found
+            // by `kill`, when it matters.
             Some(pids) => pids.into_iter().filter_map(Stat::of).collect(),
             None => {
                 let main = self.main.as_raw_nonzero().get();
                 let young = proc::descendants(self.own, Look::After(main));
-                // Somebody there must be, or `wait` would have said so.
+                // There must be one, otherwise `wait` would have reported no children.
                 if young.is_empty() { proc::descendants(self.own, Look::All) } else { young }
             }
         };
         found.into_iter().filter(Stat::is_alive).collect()
     }
 
-    /// Asks the main process's group to end: what costs nothing to find.
+    /// Asks the main process's group to end, which needs no search.
     pub(crate) fn ask_group(&mut self, terminal: bool) {
         if self.main_gone {
             return;
         }
         let leader = self.leader();
         self.commands_group = Some(leader.as_raw_nonzero().get());
-        // An interactive shell ignores TERM; what it heeds is that its terminal goes away.
+        // An interactive shell ignores TERM, but ends when its terminal closes.
         let term = u32::try_from(libc::SIGTERM).unwrap_or(15);
         let hang_up = terminal && proc::ignores(leader.as_raw_nonzero().get(), term);
-        // Nobody there is what we want.
+        // It is no error if there is no process.
         let _ = sys::kill_group(leader, libc::SIGTERM);
         if hang_up {
             let _ = sys::kill_group(leader, libc::SIGHUP);
         }
-        // A stopped process hears nothing until it goes on.
+        // A stopped process handles no signal until it continues.
         let _ = sys::kill_group(leader, libc::SIGCONT);
     }
 
-    /// Asks everybody else who has not been asked.
+    /// Asks all other processes that were not asked yet.
     pub(crate) fn ask_rest(&mut self) {
         for stat in self.list() {
             let groups = [Some(self.main.as_raw_nonzero().get()), self.commands_group];
@@ -133,15 +133,15 @@ impl Tree {
         }
     }
 
-    /// Kills the group in one go where the kernel can, and else the main process's own.
+    /// Kills the group in one step if the kernel can, otherwise the main process's group.
     pub(crate) fn kill_first(&self) {
         if !self.group.kill() && !self.main_gone {
             let _ = sys::kill_group(self.main, libc::SIGKILL);
         }
     }
 
-    /// Kills what is cheap to find: the group, in one go where the kernel can, and the main
-    /// process's own, which may have left it.
+    /// Kills processes that need no search: the cgroup, in one step if the kernel can, and the main
+    /// process's group, which may have left the cgroup.
     pub(crate) fn kill_known(&self) {
         self.group.kill();
         if !self.main_gone {
@@ -149,9 +149,9 @@ impl Tree {
         }
     }
 
-    /// Stops those that were born last. A chain of processes, each of which begins the next and
-    /// ends, is gone from where it was seen before a look at the whole machine is over; where its
-    /// next link appears is known.
+    /// Stops the youngest processes. In a chain of processes, each of which starts the next and
+    /// ends, the visible link is gone before a scan of the whole machine ends; but the next link
+    /// has one of the next process numbers.
     fn chase(&self, stopped: &mut HashMap<i32, Stat>) {
         for _ in 0..CHASES {
             let mut caught = false;
@@ -170,8 +170,7 @@ impl Tree {
         }
     }
 
-    /// Whether somebody is left whom [`kill_known`](Self::kill_known) does not reach, if anybody
-    /// is left at all.
+    /// Whether processes may be left that [`kill_known`](Self::kill_known) does not reach.
     pub(crate) fn has_strays(&self) -> bool {
         self.main_gone && self.group.processes().is_none_or(|all| all.is_empty())
     }
@@ -184,8 +183,8 @@ impl Tree {
         sys::kill_group(self.leader(), signal)
     }
 
-    /// Kills everybody, one by one. Whoever forks faster than we look is stopped first: what is
-    /// stopped does not fork, so the next look finds at most what was born meanwhile.
+    /// Kills all processes one by one. Processes that fork faster than the scan are stopped first:
+    /// a stopped process does not fork, so the next scan finds only those created meanwhile.
     pub(crate) fn kill_all(&self, which: Look) {
         self.group.kill();
         let mut stopped: HashMap<i32, Stat> = HashMap::new();
@@ -207,7 +206,7 @@ impl Tree {
     }
 }
 
-/// The command that `main` stands for, if it leads a group already.
+/// The command that `main` represents, if it already leads a group.
 fn commanding(all: &[Stat], main: i32) -> Option<i32> {
     let first = all.iter().find(|stat| stat.parent == main)?.pid;
     let below = all.iter().filter(|stat| stat.parent == first);
@@ -215,12 +214,12 @@ fn commanding(all: &[Stat], main: i32) -> Option<i32> {
     (command.group == command.pid).then_some(command.pid)
 }
 
-/// Signals the process that was seen, and not one that has got its number since.
+/// Signals exactly the process that was seen, even if its number was reused.
 fn signal(seen: &Stat, signal: Signal) {
     let Some(pid) = Pid::from_raw(seen.pid) else { return };
     let Ok(handle) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { return };
     if Stat::of(seen.pid).is_some_and(|now| now.started == seen.started) {
-        // One that has gone meanwhile, or is not ours to signal: told as a survivor in the end.
+        // The process has ended, or may not be signalled; then it is reported as a survivor.
         let _ = rustix::process::pidfd_send_signal(&handle, signal);
     }
 }

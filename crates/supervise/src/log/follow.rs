@@ -1,4 +1,4 @@
-//! Reading a log from the daemon, without blocking it, and waiting for what comes.
+//! Reads a log in the daemon without blocking it, and waits for new output.
 
 use std::path::{Path, PathBuf};
 
@@ -16,15 +16,15 @@ use crate::supervisor::pulse::Watching;
 /// Bytes of a log that are read at once.
 const STEP: usize = 256 << 10;
 
-/// A place in a session's log, and what tells when there is more.
+/// A position in a session's log, with a watch for more output.
 #[derive(Debug)]
 pub(crate) struct Follower {
     session: SessionId,
     dir: PathBuf,
     offset: u64,
-    /// Lost when a call is dropped half-way; then the segment is opened anew.
+    /// `None` after a call was dropped halfway; then the segment is opened again.
     cursor: Option<Cursor>,
-    /// `None`: what is there is all that is wanted.
+    /// With `None`, only the existing log is read.
     watching: Option<Watching>,
 }
 
@@ -32,7 +32,7 @@ fn failed(session: SessionId, err: &std::io::Error) -> ProcessError {
     ProcessError::Log { session, reason: err.to_string() }
 }
 
-/// Runs what blocks on a file for as long as the page cache takes.
+/// Runs work on another thread that blocks on a file only as long as the page cache takes.
 pub(crate) async fn blocking<T: Send + 'static>(
     session: SessionId,
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
@@ -44,7 +44,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
 }
 
 impl Follower {
-    /// Finds the place. `watching` was taken before, so that nothing is missed in between.
+    /// Finds the position. `watching` must be taken before, so that nothing is missed in between.
     pub(crate) async fn open(
         session: SessionId,
         dir: &Path,
@@ -61,18 +61,18 @@ impl Follower {
         self.offset
     }
 
-    /// Goes on somewhere else.
+    /// Moves to another position.
     pub(crate) fn jump(&mut self, offset: u64) {
         self.offset = offset;
         self.cursor = None;
     }
 
-    /// The next chunks; empty at the end, which while watching is the end of the life.
+    /// The next chunks; empty at the end, which while watching is the end of the process.
     ///
-    /// Cancel safe: the place moves only when the chunks are handed over.
+    /// Cancel safe: the position moves only when the chunks are returned.
     pub(crate) async fn chunks(&mut self, max_bytes: usize) -> Result<Vec<Chunk>, ProcessError> {
         loop {
-            // Looked at first: what was written until then is found by the reading.
+            // This is checked first: everything written until then is found by the read.
             let over = self.watching.as_mut().is_none_or(Watching::look);
             let mut cursor =
                 self.cursor.take().unwrap_or_else(|| Cursor::new(self.dir.clone(), self.offset));
@@ -94,7 +94,7 @@ impl Follower {
     }
 }
 
-/// See [`LogReader`].
+/// Implements [`LogReader`].
 #[derive(Debug)]
 pub(crate) struct Lines {
     follower: Follower,
@@ -130,7 +130,7 @@ impl Lines {
 impl LogReader for Lines {
     fn next(&mut self) -> Fut<'_, Result<Vec<LogItem>, ProcessError>> {
         Box::pin(async move {
-            // A step in which no line ends, or none fits, is not the end.
+            // A step without a complete or matching line is not the end.
             while self.out.is_empty() {
                 let chunks = self.follower.chunks(STEP).await?;
                 if chunks.is_empty() {
@@ -146,7 +146,7 @@ impl LogReader for Lines {
     }
 }
 
-/// See [`PieceReader`].
+/// Implements [`PieceReader`].
 #[derive(Debug)]
 pub(crate) struct Pieces(pub(crate) Follower);
 

@@ -1,5 +1,5 @@
-//! Cuts chunks into lines, each stream for itself: a line of standard output into which an error
-//! or a marker was written in the middle is one line all the same.
+//! Cuts chunks into lines, separately for each stream: a line of standard output that is
+//! interrupted by an error or a note is still one line.
 
 use overmind_core::process::{LogItem, LogKind, LogLine, LogPiece, NoteKind};
 use overmind_core::time::Timestamp;
@@ -9,7 +9,7 @@ use crate::log::reader::Chunk;
 use crate::log::strip::strip;
 use crate::log::{Record, length};
 
-/// A line that grows beyond this is handed out as it is; what follows is the next one.
+/// A longer line is returned in parts, each as a line of its own.
 const MAX_LINE: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -17,12 +17,12 @@ pub(crate) struct Cutter {
     pub(crate) grep: Option<Regex>,
     pub(crate) strip: bool,
     pub(crate) notes: bool,
-    /// Where the next chunk is to begin, and after how many lines, as far as that is known.
+    /// Where the next chunk should begin, and after how many lines, as far as that is known.
     expected: Option<(u64, Option<u64>)>,
     halves: [Option<Half>; 2],
 }
 
-/// A line whose end has not come.
+/// A line that is not complete yet.
 #[derive(Debug)]
 struct Half {
     record: Record,
@@ -35,7 +35,7 @@ impl Cutter {
         Self { grep, strip, notes, expected: None, halves: [None, None] }
     }
 
-    /// Where the reading begins: what is gone there is told, too.
+    /// Sets where reading begins; text that is missing there is reported, too.
     pub(crate) fn begins(&mut self, offset: u64, line: Option<u64>) {
         self.expected = Some((offset, line));
     }
@@ -55,13 +55,13 @@ impl Cutter {
             LogKind::Output => 0,
             LogKind::Stderr => 1,
             LogKind::Note(note) => {
-                // After a life's end nothing can end its lines.
+                // After a process has ended, its lines cannot be completed.
                 if note == NoteKind::Ended {
                     self.flush(out);
                 }
                 self.expected = Some((end, Some(record.line + crate::log::newlines(&bytes))));
                 if self.notes {
-                    // One that was written into a line begins with that line's end.
+                    // A note that was written within a line begins with that line's end.
                     let text = bytes.trim_ascii_end();
                     let text = text.strip_prefix(b"\n").unwrap_or(text).to_vec();
                     self.emit(record, text, end, false, out);
@@ -105,9 +105,10 @@ impl Cutter {
         self.expected = Some((end, Some(line)));
     }
 
-    /// Hands out what has no line end, because nothing more will come.
+    /// Returns lines without a line end, because nothing more will come.
     pub(crate) fn flush(&mut self, out: &mut Vec<LogItem>) {
-        // Who goes on after the last of them is told nothing twice: markers may have come since.
+        // A reader that continues after the last of them gets nothing twice, although notes may
+        // have come since.
         if let (Some((end, _)), Some(last)) =
             (self.expected, self.halves.iter_mut().flatten().last())
         {
@@ -143,7 +144,7 @@ impl Cutter {
             Some(stripped) if self.strip => stripped,
             Some(_) | None => text,
         };
-        // A terminal ends its lines with both.
+        // A terminal ends lines with both characters.
         if text.last() == Some(&b'\r') {
             text.pop();
         }

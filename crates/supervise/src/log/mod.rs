@@ -1,16 +1,16 @@
-//! A session's log on disk: what its processes wrote, in segments, with an index beside each.
+//! A session's log on disk: the output of its processes, in segments, with an index beside each.
 //!
-//! A segment is named by the offset of its first byte, sixteen hexadecimal digits: `….log` holds
-//! the bytes as they were written, secrets masked, so that `cat` shows a log without us; `….idx` holds a
-//! [`Record`] for each *chunk*: bytes of one kind and one life, at most 50 ms or 64 KiB from the
-//! chunk before (one read more at the end). A record is written before its bytes, so whoever first
-//! asks how long the data is and then reads the records knows what every byte is.
+//! A segment is named by the offset of its first byte, in sixteen hexadecimal digits. `….log`
+//! contains the bytes as written, with secrets masked, so `cat` can show a log. `….idx` contains a
+//! [`Record`] for each *chunk*: bytes of one kind and one process, at most 50 ms or 64 KiB (plus
+//! one read at the end). A record is written before its bytes, so a reader that first gets the
+//! length of the data and then reads the records can classify every byte.
 //!
-//! Only one program writes: the keeper of the life, which holds a lock on the directory. Readers
-//! need no lock; a segment that is dropped under them stays readable while they have it open.
+//! Only the supervisor process writes; it holds a lock on the directory. Readers need no lock, and
+//! a segment that is deleted stays readable while they have it open.
 //!
-//! What a crash of the *machine* may leave (a torn record, data without a record, records without
-//! data) is put in order by the next writer, and passed over by readers.
+//! A crash of the *machine* may leave a partial record, data without a record, or records without
+//! data. The next writer repairs them, and readers skip them.
 
 use overmind_core::process::{LogKind, NoteKind};
 
@@ -21,15 +21,15 @@ pub(crate) mod strip;
 pub(crate) mod writer;
 
 pub(crate) const RECORD_BYTES: usize = 32;
-/// The same, as lengths of files are counted.
+/// The same as a `u64`, for lengths of files.
 pub(crate) const RECORD: u64 = 32;
 
-/// The beginning of one chunk.
+/// The start of one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) at_us: i64,
     pub(crate) offset: u64,
-    /// Line ends before it, in the whole log.
+    /// The number of line ends before it, in the whole log.
     pub(crate) line: u64,
     pub(crate) epoch: u32,
     pub(crate) kind: LogKind,
@@ -55,7 +55,7 @@ const fn kind(code: u8) -> Option<LogKind> {
         17 => LogKind::Note(NoteKind::Restart),
         18 => LogKind::Note(NoteKind::Killed),
         19 => LogKind::Note(NoteKind::Ended),
-        // A kind of a newer keeper is shown as a note rather than lost.
+        // An unknown kind from a newer supervisor process is shown as a note instead of being lost.
         20.. => LogKind::Note(NoteKind::Note),
         0 | 3..=15 => return None,
     })
@@ -74,7 +74,7 @@ impl Record {
         bytes
     }
 
-    /// `None` for what no writer wrote.
+    /// `None` for bytes that no writer wrote.
     pub(crate) fn from_bytes(bytes: &[u8; RECORD_BYTES]) -> Option<Self> {
         let eight = |at: usize| bytes[at..at + 8].try_into().expect("eight bytes of a record");
         let four = bytes[24..28].try_into().expect("four bytes of a record");
@@ -89,7 +89,7 @@ impl Record {
     }
 }
 
-/// Fletcher's sum, begun with something else than zero: a record of zeroes is none.
+/// Fletcher's checksum with a start value other than zero, so that a record of zeroes is invalid.
 fn check(bytes: &[u8]) -> u16 {
     let (mut a, mut b) = (0x5a_u16, 0x3c_u16);
     for byte in bytes {
@@ -107,13 +107,13 @@ pub(crate) fn index_name(start: u64) -> String {
     format!("{start:016x}.idx")
 }
 
-/// Where the segment begins whose data file has this name.
+/// The start offset of the segment whose data file has this name.
 pub(crate) fn start_of(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".log").filter(|digits| digits.len() == 16)?;
     u64::from_str_radix(digits, 16).ok()
 }
 
-/// A marker as it stands in the log, with its line end.
+/// The text of a note in the log, with its line end.
 pub(crate) fn note_line(kind: NoteKind, text: &str) -> String {
     match kind {
         NoteKind::Human => format!("[human] {text}\n"),

@@ -1,4 +1,5 @@
-//! Reads a log by chunks, from any place. Blocking; see [`crate::log::follow`] for the rest.
+//! Reads a log in chunks, from any position. It blocks; [`crate::log::follow`] provides the async
+//! side.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +12,7 @@ use overmind_core::time::Timestamp;
 use crate::log::writer::segments;
 use crate::log::{RECORD, RECORD_BYTES, Record, data_name, index_name, length, newlines};
 
-/// Bytes of one kind and life, with the line number at their beginning.
+/// Bytes of one kind and process, with the line number at their start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
     pub(crate) record: Record,
@@ -24,7 +25,7 @@ impl Chunk {
     }
 }
 
-/// A place in a log, and the segment there.
+/// A position in a log, and the segment there.
 #[derive(Debug)]
 pub(crate) struct Cursor {
     dir: PathBuf,
@@ -37,7 +38,7 @@ struct Segment {
     start: u64,
     data: File,
     index: File,
-    /// The record that the cursor's place belongs to, once it has been looked for.
+    /// The record of the cursor's position, once it was searched.
     record: Option<u64>,
 }
 
@@ -59,7 +60,7 @@ impl Segment {
         Ok(self.index.metadata()?.len() / RECORD)
     }
 
-    /// A damaged record is taken for one of nobody, at the place of the one before.
+    /// Reads a record. A damaged one counts as unowned, at the position of the one before.
     fn record(&self, n: u64) -> io::Result<Option<Record>> {
         let mut bytes = [0; RECORD_BYTES];
         match self.index.read_exact_at(&mut bytes, n * RECORD) {
@@ -69,7 +70,8 @@ impl Segment {
         }
     }
 
-    /// The number of the last record for which `before` holds; it holds for a first part of them.
+    /// The number of the last record for which `before` is true; it must be true for a prefix of
+    /// the records.
     fn last_where(&self, before: impl Fn(&Record) -> bool) -> io::Result<Option<u64>> {
         let (mut low, mut high) = (0, self.records()?);
         while low < high {
@@ -114,7 +116,7 @@ fn all_segments(dir: &Path) -> io::Result<Vec<u64>> {
     }
 }
 
-/// Where a log begins and ends.
+/// The start and the end of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) from: u64,
@@ -133,7 +135,7 @@ impl Cursor {
         Self { dir, offset, segment: None }
     }
 
-    /// Finds the place that a query names.
+    /// Finds the position of a query.
     pub(crate) fn find(dir: PathBuf, from: LogFrom) -> io::Result<Self> {
         let offset = match from {
             LogFrom::Start => 0,
@@ -146,7 +148,7 @@ impl Cursor {
     }
 
     /// The next chunks, together about `max_bytes`, cut at the end of the segment; empty at the
-    /// end. The first one may begin later than the cursor stood: what was between is gone.
+    /// end. The first one may begin after the cursor's position if the text between was deleted.
     pub(crate) fn next(&mut self, max_bytes: usize) -> io::Result<Vec<Chunk>> {
         loop {
             if self.segment.is_none() && !self.enter()? {
@@ -158,8 +160,8 @@ impl Cursor {
                 self.offset = last.end();
                 return Ok(chunks);
             }
-            // At its end. If a next one begins here, this one will not grow any more; but it may
-            // have grown between the reading and the looking.
+            // The segment's end is reached. If another segment begins here, this one no longer
+            // grows; but it may have grown between the read and this check.
             let start = segment.start;
             let all = all_segments(&self.dir)?;
             if all.last().is_none_or(|last| *last <= start) {
@@ -170,15 +172,15 @@ impl Cursor {
                 continue;
             }
             self.segment = None;
-            // Its successor, or where that was dropped already, the one after.
+            // This is the next segment or, if that was already deleted, the one after it.
             let next = all.iter().find(|one| **one > start).copied();
             self.offset = self.offset.max(next.unwrap_or(self.offset));
         }
     }
 
-    /// Opens the segment in which the offset lies; `false` if there is none.
+    /// Opens the segment that contains the offset; returns `false` if there is none.
     fn enter(&mut self) -> io::Result<bool> {
-        // Between the listing and the opening a segment may be dropped; then the next one counts.
+        // A segment may be deleted between listing and opening; then the next one is used.
         for _ in 0..100 {
             let all = all_segments(&self.dir)?;
             let Some(first) = all.first() else { return Ok(false) };
@@ -199,7 +201,7 @@ impl Cursor {
 }
 
 fn read_chunks(segment: &mut Segment, from: u64, max_bytes: usize) -> io::Result<Vec<Chunk>> {
-    // The length first: then the records of all those bytes are there.
+    // The length is read first, so that the records of all those bytes exist.
     let end = segment.end()?;
     if from >= end {
         return Ok(Vec::new());
@@ -224,7 +226,7 @@ fn read_chunks(segment: &mut Segment, from: u64, max_bytes: usize) -> io::Result
     let mut chunks: Vec<Chunk> = Vec::new();
     let mut at = from;
     while at < to {
-        // One record that follows, or several at the same place of which the last counts.
+        // One record follows, or several at the same position, of which the last counts.
         let following = segment.record(number + 1)?;
         let chunk_end = following.map_or(to, |next| next.offset.clamp(at, to));
         if chunk_end > at {
@@ -245,7 +247,7 @@ fn read_chunks(segment: &mut Segment, from: u64, max_bytes: usize) -> io::Result
     Ok(chunks)
 }
 
-/// A distance within a buffer.
+/// Converts a distance within a buffer.
 fn place(distance: u64) -> usize {
     usize::try_from(distance).expect("within a buffer")
 }
@@ -266,7 +268,7 @@ fn since(dir: &Path, at: Timestamp) -> io::Result<u64> {
     Ok(all.first().copied().unwrap_or(0))
 }
 
-/// Where the last `lines` lines begin; one that is not ended counts.
+/// The start of the last `lines` lines; an incomplete one counts.
 fn tail(dir: &Path, lines: u64) -> io::Result<u64> {
     let all = all_segments(dir)?;
     let Some(last) = all.last() else { return Ok(0) };
@@ -295,7 +297,7 @@ fn tail(dir: &Path, lines: u64) -> io::Result<u64> {
     Ok(all[0])
 }
 
-/// The place behind the `lines`-th line end after `from`.
+/// The position after the `lines`-th line end after `from`.
 fn after_lines(segment: &Segment, from: u64, lines: u64) -> io::Result<u64> {
     let mut at = from;
     let mut left = lines;

@@ -1,13 +1,13 @@
-//! Text without what only a terminal understands.
+//! Removes from text what only a terminal understands.
 //!
-//! By hand and on bytes, not with the parser that draws screens: that one decodes characters and
-//! would replace what is not UTF-8, and a filter for a whole log must neither change nor slow it.
+//! It works by hand on bytes, not with the parser that draws screens: that decodes characters and
+//! would replace invalid UTF-8, and a filter for a whole log must neither change nor slow it.
 
-/// Removes control sequences and control characters but tabs and line ends. A carriage return
-/// within a line begins it anew, as on a terminal: of a progress bar its last state remains.
+/// Removes control sequences and control characters except tabs and line ends. A carriage return
+/// within a line starts it again, as on a terminal, so a progress bar's last state remains.
 pub(crate) fn strip(line: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(line.len());
-    // Where the current line begins in `out`.
+    // The start of the current line in `out`.
     let mut begin = 0;
     let mut at = 0;
     while let Some(byte) = line.get(at).copied() {
@@ -19,7 +19,7 @@ pub(crate) fn strip(line: &[u8]) -> Vec<u8> {
                 begin = out.len();
             }
             b'\r' => {
-                // One at the end of a line belongs to the line end.
+                // A carriage return at the end of a line belongs to the line end.
                 let rest = &line[at..];
                 let ends = rest.iter().find(|byte| **byte != b'\r').is_none_or(|b| *b == b'\n');
                 if !ends {
@@ -38,17 +38,18 @@ pub(crate) fn strip(line: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The place behind the sequence whose escape character stands right before `at`.
+/// The position after the sequence whose escape character is directly before `at`.
 fn after_escape(line: &[u8], at: usize) -> usize {
     let Some(kind) = line.get(at) else { return at };
     match kind {
-        // Parameters and intermediates, then one final byte.
+        // The sequence has parameters and intermediates, then one final byte.
         b'[' => {
             let body = &line[at + 1..];
             let end = body.iter().position(|byte| !(0x20..=0x3f).contains(byte));
             end.map_or(line.len(), |end| at + 1 + end + 1)
         }
-        // Strings: to the bell or to ESC \. One that is not ended takes the rest of the line.
+        // These strings end at the bell or at ESC \. An unterminated one takes the rest of the
+        // line.
         b']' | b'P' | b'X' | b'^' | b'_' => {
             let body = &line[at + 1..];
             let end = body.iter().position(|byte| matches!(byte, 0x07 | 0x1b | b'\n'));
@@ -60,7 +61,7 @@ fn after_escape(line: &[u8], at: usize) -> usize {
                 Some(end) => end,
             }
         }
-        // Character sets: one intermediate, one final.
+        // Character sets have one intermediate and one final byte.
         0x20..=0x2f => (at + 2).min(line.len()),
         _ => at + 1,
     }

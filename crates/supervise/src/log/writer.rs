@@ -1,4 +1,4 @@
-//! Appends to a session's log. For the keeper; also for the daemon, where no life runs.
+//! Appends to a session's log: in the supervisor process, and in the daemon if no process runs.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,12 +13,12 @@ use crate::log::{
 };
 use crate::wire::Limits;
 
-/// A chunk is closed after this long, or this much.
+/// A chunk is closed after this time, or this many bytes.
 const CHUNK_US: i64 = 50_000;
 const CHUNK_BYTES: u64 = 64 << 10;
-/// A line that is longer than this is cut in two by the end of a segment.
+/// A longer line is cut in two by the end of a segment.
 const LONG_LINE: u64 = 1 << 20;
-/// What stands where a part of the log is missing that nobody but its writer may remove.
+/// The text at a place where another program has removed a part of the log.
 const REMOVED: &str =
     "the file of this log was removed while the command ran: what stood here is gone";
 
@@ -28,16 +28,16 @@ pub(crate) struct Writer {
     limits: Limits,
     epoch: u32,
     segment: Segment,
-    /// The end of the log.
+    /// The offset of the log's end.
     offset: u64,
-    /// Line ends before it.
+    /// The number of line ends before it.
     line: u64,
-    /// The last byte is no line end.
+    /// Whether the last byte is no line end.
     mid_line: bool,
     chunk: Option<Record>,
-    /// The life that wrote last, before this one.
+    /// The epoch of the process that wrote last, before this one.
     last_epoch: u32,
-    /// Somebody else has removed a part of the log under this writer.
+    /// Whether another program has removed a part of the log during this writer's time.
     removed: bool,
 }
 
@@ -54,12 +54,12 @@ impl Segment {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
             Ok(File::from(rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?))
         };
-        // The index first: readers find segments by their data.
+        // The index is created first, because readers find segments by their data.
         let index = open(index_name(start))?;
         Ok(Self { start, data: open(data_name(start))?, index })
     }
 
-    /// Whether somebody has removed one of its files: what is written to it is seen by nobody.
+    /// Whether one of its files was removed, so that nobody can see what is written to it.
     fn is_gone(&self) -> bool {
         [&self.data, &self.index]
             .into_iter()
@@ -67,7 +67,7 @@ impl Segment {
     }
 }
 
-/// The starts of all segments in a directory, in their order.
+/// The start offsets of all segments in a directory, in order.
 pub(crate) fn segments(dir: impl AsFd) -> io::Result<Vec<u64>> {
     let mut found = Vec::new();
     for entry in Dir::read_from(dir)? {
@@ -80,10 +80,10 @@ pub(crate) fn segments(dir: impl AsFd) -> io::Result<Vec<u64>> {
 }
 
 impl Writer {
-    /// Goes on where the log ends, and puts in order what a crash left there.
+    /// Continues at the end of the log, and repairs the rest of a crash.
     ///
-    /// The caller holds the lock on the directory. Whoever does not say with [`is_of`](Self::is_of)
-    /// for which life it writes, writes for the last one, and drops nothing.
+    /// The caller holds the lock on the directory. Without a call of [`is_of`](Self::is_of) it
+    /// writes for the process that wrote last, and deletes nothing.
     pub(crate) fn open(dir: OwnedFd) -> io::Result<Self> {
         let start = segments(&dir)?.last().copied().unwrap_or(0);
         let segment = Segment::open(&dir, start)?;
@@ -103,7 +103,7 @@ impl Writer {
         Ok(this)
     }
 
-    /// Finds the end of the log. Records that no writer wrote, or of data that is not there, go.
+    /// Finds the end of the log. Removes invalid records, and records of missing data.
     fn repair(&mut self) -> io::Result<()> {
         let Segment { start, data, index } = &self.segment;
         let data_bytes = data.metadata()?.len();
@@ -128,7 +128,7 @@ impl Writer {
         }
         let (from, line) = match last {
             Some(record) => (record.offset, record.line),
-            // Data without any record: its lines count, and whose they are nobody knows.
+            // For data without any record, its lines count, and its process is unknown.
             None => (*start, self.line_before(*start)?),
         };
         self.last_epoch = last.map_or(0, |record| record.epoch);
@@ -148,7 +148,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Line ends before a segment of which nothing is known, from the segment before it.
+    /// The number of line ends before a segment without records, computed from the segment before
+    /// it.
     fn line_before(&self, start: u64) -> io::Result<u64> {
         let all = segments(&self.dir)?;
         let Some(before) = all.iter().rev().find(|one| **one < start) else { return Ok(0) };
@@ -163,10 +164,10 @@ impl Writer {
         Ok(line + count_lines(&segment.data, from - before)?)
     }
 
-    /// Says which limits hold, and which life writes from here on.
+    /// Sets the limits, and the process that writes from here on.
     pub(crate) fn is_of(&mut self, limits: Limits, epoch: u32) {
         self.limits = limits;
-        // Whoever writes for no life in particular writes for the last one.
+        // A writer for no particular process writes for the last one.
         self.epoch = epoch.max(self.last_epoch);
     }
 
@@ -179,14 +180,14 @@ impl Writer {
         self.offset
     }
 
-    /// Whether somebody else has removed a part of the log while this wrote it.
+    /// Whether another program has removed a part of the log while this writer was active.
     pub(crate) fn was_removed(&self) -> bool {
         self.removed
     }
 
-    /// Appends bytes of one kind; answers how many were written, and why not more.
+    /// Appends bytes of one kind; returns how many were written, and the error that stopped it.
     ///
-    /// What was written is whole: a record before its bytes, and no byte twice.
+    /// The log stays consistent: a record comes before its bytes, and no byte is written twice.
     pub(crate) fn append(
         &mut self,
         kind: LogKind,
@@ -202,7 +203,7 @@ impl Writer {
         self.write(bytes)
     }
 
-    /// Writes at the end of the data; answers how much was written, and why not more.
+    /// Writes at the end of the data; returns how much was written, and the error that stopped it.
     fn write(&mut self, bytes: &[u8]) -> (usize, io::Result<()>) {
         let mut written = 0;
         let mut result = Ok(());
@@ -227,15 +228,15 @@ impl Writer {
         (written, result)
     }
 
-    /// Writes a marker as a line of its own.
+    /// Writes a note as a line of its own.
     pub(crate) fn note(&mut self, kind: NoteKind, text: &str, now_us: i64) -> io::Result<()> {
         self.notes(&[(kind, text)], now_us)
     }
 
-    /// Writes markers, each as a line of its own, in one go.
+    /// Writes several notes, each as a line of its own, in one step.
     pub(crate) fn notes(&mut self, notes: &[(NoteKind, &str)], now_us: i64) -> io::Result<()> {
         self.rotate(now_us)?;
-        // A marker is a chunk of its own, so that readers find it whole.
+        // A note is a chunk of its own, so that readers find it complete.
         self.chunk = None;
         let (mut text, mut records) = (String::new(), Vec::new());
         for (kind, what) in notes {
@@ -253,7 +254,7 @@ impl Writer {
         self.write_index(&bytes)?;
         let (_, result) = self.write(text.as_bytes());
         if result.is_err() {
-            // Those of which nothing was written would stand before what comes next.
+            // Records without any written data would apply to the next bytes.
             let lost = records.iter().filter(|record| record.offset >= self.offset).count();
             self.forget_index(lost * RECORD_BYTES)?;
         }
@@ -280,7 +281,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Takes back the last bytes of the index.
+    /// Removes the last bytes of the index.
     fn forget_index(&self, bytes: usize) -> io::Result<()> {
         if bytes == 0 {
             return Ok(());
@@ -306,7 +307,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Begins the next segment if this one is full, or is gone.
+    /// Begins the next segment if this one is full or was removed.
     fn rotate(&mut self, now_us: i64) -> io::Result<()> {
         if self.segment.is_gone() {
             return self.begin_again(now_us);
@@ -322,8 +323,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Goes on in a new segment, which says that the one before was removed. Where the whole directory
-    /// is gone there is none: what is written then is lost, and the end of the life tells.
+    /// Continues in a new segment, with a note that the one before was removed. If the whole
+    /// directory was removed, further output is lost, and the exit reports that.
     fn begin_again(&mut self, now_us: i64) -> io::Result<()> {
         self.removed = true;
         self.segment = match Segment::open(&self.dir, self.offset) {
@@ -334,12 +335,12 @@ impl Writer {
         self.note(NoteKind::Note, REMOVED, now_us)
     }
 
-    /// Drops the oldest segments until the limits hold; never the last two.
+    /// Deletes the oldest segments until the limits are met; never the last two.
     pub(crate) fn prune(&mut self, now_us: i64) -> io::Result<()> {
         prune(&self.dir, &self.limits, now_us)
     }
 
-    /// Drops the oldest segment, if there are more than two: the disk is full.
+    /// Deletes the oldest segment, if there are more than two, because the disk is full.
     pub(crate) fn make_room(&mut self) -> io::Result<bool> {
         let all = segments(&self.dir)?;
         if all.len() <= 2 {
@@ -349,14 +350,14 @@ impl Writer {
         Ok(true)
     }
 
-    /// Puts everything on the disk itself.
+    /// Syncs everything to the disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.segment.data.sync_data()?;
         self.segment.index.sync_data()
     }
 }
 
-/// Line ends in a file from a place on.
+/// The number of line ends in a file from an offset on.
 fn count_lines(data: &File, mut from: u64) -> io::Result<u64> {
     let mut buffer = vec![0; 64 << 10];
     let mut lines = 0;
@@ -372,7 +373,7 @@ fn count_lines(data: &File, mut from: u64) -> io::Result<u64> {
 }
 
 fn drop_segment(dir: &OwnedFd, start: u64) -> io::Result<()> {
-    // The data first: an index without data is nothing, the reverse is a riddle.
+    // The data is deleted first: an index without data is harmless, data without an index is not.
     rustix::fs::unlinkat(dir, data_name(start), AtFlags::empty())?;
     match rustix::fs::unlinkat(dir, index_name(start), AtFlags::empty()) {
         Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
