@@ -1,7 +1,7 @@
-//! What `/proc` says about processes.
+//! Reads `/proc` for data about processes.
 //!
-//! A whole scan costs about five microseconds for each process of the machine; whoever can find
-//! out otherwise (by a control group, by `wait` having no children) does.
+//! A whole scan costs about five microseconds for each process of the machine, so other means are
+//! used where possible (a cgroup, or `wait` without any children).
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -10,18 +10,19 @@ use std::time::Duration;
 use overmind_core::process::Usage;
 use rustix::process::Pid;
 
-/// One line of `/proc/PID/stat`, as far as we need it.
+/// The needed fields of one `/proc/PID/stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub(crate) pid: i32,
     pub(crate) parent: i32,
     /// The process group.
     pub(crate) group: i32,
-    /// `Z` has ended and waits to be waited for.
+    /// `Z` means that it has ended and must be reaped.
     pub(crate) state: char,
-    /// Ticks: its own, and of children that it has waited for.
+    /// Processor ticks of the process and of children that it has waited for.
     ticks: u64,
-    /// Since the machine's start, in ticks. With the number it names a process for good.
+    /// The start time in ticks since the boot. Together with the number it identifies a process
+    /// permanently.
     pub(crate) started: u64,
     resident_pages: u64,
 }
@@ -31,11 +32,11 @@ impl Stat {
         Self::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// The name in the second field may contain anything, so it is cut out by its last bracket.
+    /// The name in the second field may contain anything, so it is cut at its last parenthesis.
     fn parse(line: &str) -> Option<Self> {
         let (before, after) = line.rsplit_once(") ")?;
         let (pid, _name) = before.split_once(" (")?;
-        // Counted as in proc(5), where the state is field 3.
+        // The numbers are those of proc(5), where the state is field 3.
         let mut fields = after.split(' ');
         let state = fields.next()?.chars().next()?;
         let (parent, group) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
@@ -65,11 +66,11 @@ impl Stat {
     }
 }
 
-/// Which processes are looked at.
+/// Selects the processes that are examined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// Those whose numbers were given out after this one, if numbers have not begun anew more
-    /// than once since: few, for a young tree.
+    /// Processes whose numbers were assigned after this one, unless the numbers have wrapped around
+    /// more than once since. They are few for a young tree.
     After(i32),
     /// Every process of the machine.
     All,
@@ -79,7 +80,7 @@ fn look(look: Look) -> Vec<Stat> {
     let last = last_number();
     let wanted = |pid: i32| match look {
         Look::All => true,
-        // The last number is smaller where they have begun anew.
+        // The last number is smaller if the numbers have wrapped around.
         Look::After(first) if last < first => pid >= first || pid <= last,
         Look::After(first) => pid >= first,
     };
@@ -88,23 +89,24 @@ fn look(look: Look) -> Vec<Stat> {
     numbers.filter(|pid| wanted(*pid)).filter_map(Stat::of).collect()
 }
 
-/// The number that was given out last.
+/// The process number that was assigned last.
 fn last_number() -> i32 {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     load.split_whitespace().last().and_then(|last| last.parse().ok()).unwrap_or(i32::MAX)
 }
 
-/// The processes with the last `count` numbers that were given out, the last one first.
+/// The processes with the last `count` assigned numbers, the newest first.
 pub(crate) fn youngest(count: i32) -> impl Iterator<Item = Stat> {
     let last = last_number();
-    // A little beyond: more are born while we look. Where numbers begin anew, a few are missed.
+    // A few more are included, because processes are created meanwhile. At a wrap-around a few are
+    // missed.
     (last.saturating_sub(count)..=last.saturating_add(4))
         .rev()
         .filter(|pid| *pid > 1)
         .filter_map(Stat::of)
 }
 
-/// All below `root` that are looked at, without itself.
+/// All selected processes below `root`, without `root` itself.
 pub(crate) fn descendants(root: i32, which: Look) -> Vec<Stat> {
     below(look(which), root)
 }
@@ -133,8 +135,9 @@ fn take_below(children: &mut HashMap<i32, Vec<Stat>>, root: i32) -> Vec<Stat> {
     found
 }
 
-/// What the trees of these main processes use. Each hangs below its keeper, which is its main
-/// process's parent and waits for all that end in it: the keeper's count has their time.
+/// The resource usage of the trees of these main processes. Each tree is below its supervisor
+/// process, which is its main process's parent and reaps all ended processes in it, so their time
+/// is in its count.
 pub(crate) fn usages<K: Copy>(mains: &[(K, i32)]) -> Vec<(K, Usage)> {
     summed(look(Look::All), mains)
 }
@@ -159,10 +162,10 @@ fn summed<K: Copy>(all: Vec<Stat>, mains: &[(K, i32)]) -> Vec<(K, Usage)> {
     mains.iter().filter_map(used).collect()
 }
 
-/// Whether `pid` stands somewhere below `root`.
+/// Whether `pid` is a descendant of `root`.
 pub(crate) fn is_below(pid: i32, root: i32) -> bool {
     let mut at = pid;
-    // Deeper than any real tree; the bound is against a chain that changes while we walk.
+    // This is deeper than any real tree; the limit protects against a chain that changes meanwhile.
     for _ in 0..1000 {
         match Stat::of(at) {
             Some(stat) if stat.parent == root => return true,
@@ -173,9 +176,10 @@ pub(crate) fn is_below(pid: i32, root: i32) -> bool {
     false
 }
 
-/// The processes whose environment has one of `marks` (`NAME=value`).
+/// The processes whose environment contains one of `marks` (`NAME=value`).
 ///
-/// Only what a program was started with is seen, and only of processes that we may look into.
+/// Only the environment at the start of a program is visible, and only for processes that we may
+/// inspect.
 pub(crate) fn marked(marks: &HashSet<String>) -> Vec<(String, Pid)> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let own = std::process::id().to_string();

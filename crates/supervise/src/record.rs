@@ -1,8 +1,8 @@
-//! The small files that a life leaves beside its log: what it is, and how it ended.
+//! The small files beside a process's log: what it is, and how it ended.
 //!
-//! `keeper-N.sock` is where its keeper listens; `life-N` says what was started, for whoever must
-//! clean up after a keeper that was killed; `exit-N` is the true end. All three go when the end
-//! has been acknowledged. Their number is the epoch.
+//! `keeper-N.sock` is the socket of its supervisor process. `life-N` describes what was started,
+//! for the clean-up after a killed supervisor process. `exit-N` contains the true exit. All three
+//! are removed when the exit was acknowledged. N is the epoch.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -34,7 +34,7 @@ impl Kind {
         }
     }
 
-    /// What a file in a session's directory is, and of which life.
+    /// The kind of a file in a session's directory, and its epoch.
     pub(crate) fn parse(name: &str) -> Option<(Self, u32)> {
         let (kind, epoch) = name.split_once('-')?;
         match kind {
@@ -46,22 +46,23 @@ impl Kind {
     }
 }
 
-/// What was started.
+/// The description of a started process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Life {
     pub(crate) key: Key,
     pub(crate) pid: i32,
-    /// When the kernel says the main process began; with the number it is this one and no other.
+    /// The main process's start time from the kernel; together with the number it identifies the
+    /// process.
     pub(crate) started_ticks: u64,
     pub(crate) groups: Vec<PathBuf>,
 }
 
-/// `NAME=value` of the variable that marks the processes of a life.
+/// `NAME=value` of the variable that marks the processes of an epoch.
 pub(crate) fn mark(key: ProcessKey) -> String {
     format!("{MARK}={key}")
 }
 
-/// Writes a record whole or not at all. It is on the disk itself only after [`sync`].
+/// Writes a record completely or not at all. It is only on disk after [`sync`].
 pub(crate) fn write(
     dir: &OwnedFd,
     kind: Kind,
@@ -76,24 +77,24 @@ pub(crate) fn write(
         Ok(rustix::fs::renameat(dir, &draft, dir, &name)?)
     };
     written().inspect_err(|_| {
-        // The disk is full, mostly. The error that counts is the first.
+        // The disk is usually full. The first error is the relevant one.
         let _ = rustix::fs::unlinkat(dir, &draft, AtFlags::empty());
     })
 }
 
-/// What a record is called until it is whole.
+/// The name of a record until it is complete.
 fn draft(kind: Kind, epoch: u32) -> String {
     format!("{}.new", kind.name(epoch))
 }
 
-/// Puts a record, and that it is there, on the disk itself.
+/// Syncs a record and its directory entry to the disk.
 pub(crate) fn sync(dir: &OwnedFd, kind: Kind, epoch: u32) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     rustix::fs::fsync(rustix::fs::openat(dir, kind.name(epoch), flags, Mode::empty())?)?;
     Ok(rustix::fs::fsync(rustix::fs::openat(dir, ".", flags | OFlags::DIRECTORY, Mode::empty())?)?)
 }
 
-/// `None` if there is no such record, or none that can be read.
+/// `None` if there is no such record, or it cannot be read.
 pub(crate) fn read<T: DeserializeOwned>(dir: impl AsFd, kind: Kind, epoch: u32) -> Option<T> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = rustix::fs::openat(dir, kind.name(epoch), flags, Mode::empty()).ok()?;
@@ -102,13 +103,13 @@ pub(crate) fn read<T: DeserializeOwned>(dir: impl AsFd, kind: Kind, epoch: u32) 
     serde_json::from_slice(&text).ok()
 }
 
-/// Removes a record, and what a keeper that was killed left of one.
+/// Removes a record, and the draft that a killed supervisor process may have left.
 pub(crate) fn remove(dir: impl AsFd, kind: Kind, epoch: u32) -> io::Result<()> {
     remove_whole(&dir, kind, epoch)?;
     unlink(&dir, &draft(kind, epoch))
 }
 
-/// Removes a record of which nothing but the whole can be there: whoever wrote it lives.
+/// Removes a record that has no draft, because its writer is still running.
 pub(crate) fn remove_whole(dir: impl AsFd, kind: Kind, epoch: u32) -> io::Result<()> {
     unlink(dir, &kind.name(epoch))
 }
@@ -120,7 +121,7 @@ fn unlink(dir: impl AsFd, name: &str) -> io::Result<()> {
     }
 }
 
-/// Opens a directory itself.
+/// Opens a directory.
 pub(crate) fn open_dir(path: &std::path::Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     Ok(rustix::fs::open(path, flags, Mode::empty())?)

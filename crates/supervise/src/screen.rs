@@ -1,4 +1,4 @@
-//! What a viewer would see now: the end of the log, drawn.
+//! Draws the end of the log as a viewer would see it now.
 
 use std::path::Path;
 
@@ -8,20 +8,21 @@ use overmind_core::process::{LogKind, Painted, TerminalSize};
 use crate::log::reader::{Cursor, extent};
 use crate::log::strip::strip;
 
-/// How much of the log's end is drawn. Programs that draw whole screens do so in far less.
+/// How many bytes at the log's end are drawn. Programs that draw whole screens need far less.
 const DRAWN: u64 = 64 << 10;
 
-/// The same for a viewer: what scrolls long and draws rarely should still find its colours.
+/// The same for a viewer, with more bytes so that colours set long before are found.
 const PAINTED: u64 = 256 << 10;
 
-/// Draws what a terminal shows in life `epoch`, as what a viewer's terminal draws it by. Answers it
-/// with the place in the log up to which it goes. Blocking; costs some milliseconds.
+/// Draws what a terminal shows in `epoch`, as bytes for a viewer's terminal. Returns it with the
+/// offset in the log up to which it was drawn. Blocks; it takes some milliseconds.
 pub(crate) fn paint(dir: &Path, size: TerminalSize, epoch: u32) -> std::io::Result<(Painted, u64)> {
     let end = extent(dir)?.to;
     let from = end.saturating_sub(PAINTED);
     let mut cursor = Cursor::new(dir.to_owned(), from);
     let mut bytes = Vec::new();
-    // Up to where it ended when we came: whoever writes without a pause would never be done with.
+    // It reads up to the end at the start of this call, because a permanent writer would never let
+    // it finish.
     while cursor.offset < end {
         let chunks = cursor.next(128 << 10)?;
         if chunks.is_empty() {
@@ -42,12 +43,13 @@ pub(crate) fn paint(dir: &Path, size: TerminalSize, epoch: u32) -> std::io::Resu
 }
 
 fn painted(bytes: &[u8], size: TerminalSize) -> Vec<u8> {
-    // Whatever the viewer's terminal was in: no alternate screen, no scrolling region, plain text.
+    // It resets the viewer's terminal: no alternate screen, no scrolling region, plain text.
     let mut out = b"\x1b[?1049l\x1b[r\x1b[m".to_vec();
     let mut parser = vt100::Parser::new(size.rows.max(2), size.columns.max(2), 0);
     parser.process(bytes);
     if parser.screen().alternate_screen() {
-        // What is beneath comes first, so that it is there when the program leaves.
+        // The main screen is drawn first, so that it is visible when the program leaves the
+        // alternate one.
         let above = parser.screen().contents_formatted();
         let modes = parser.screen().input_mode_formatted();
         parser.process(b"\x1b[?1049l");
@@ -61,7 +63,7 @@ fn painted(bytes: &[u8], size: TerminalSize) -> Vec<u8> {
     out
 }
 
-/// Draws the end of a log. Blocking; costs about a millisecond.
+/// Draws the end of a log. Blocks; it takes about a millisecond.
 pub(crate) fn draw(
     dir: &Path,
     terminal: Option<TerminalSize>,
@@ -79,7 +81,7 @@ pub(crate) fn draw(
         for chunk in chunks {
             match chunk.record.kind {
                 LogKind::Output | LogKind::Stderr => {
-                    // Of an earlier life nothing is on the screen of this one.
+                    // Output of an earlier epoch is not on this screen.
                     if chunk.record.epoch != epoch {
                         epoch = chunk.record.epoch;
                         bytes.clear();
@@ -97,7 +99,7 @@ pub(crate) fn draw(
 }
 
 fn drawn(bytes: &[u8], size: TerminalSize, rows: u16) -> Screen {
-    // A parser without any rows or columns has nowhere to draw.
+    // A parser without rows or columns could not draw.
     let (height, width) = (size.rows.max(2), size.columns.max(2));
     let mut parser = vt100::Parser::new(height, width, 0);
     parser.process(bytes);
@@ -112,12 +114,12 @@ fn drawn(bytes: &[u8], size: TerminalSize, rows: u16) -> Screen {
     Screen { lines, cursor: cursor.checked_sub(cut) }
 }
 
-/// Behind pipes: the last lines.
+/// Shows the last lines of a command with pipes.
 fn plain(bytes: &[u8], rows: u16) -> Screen {
     let text = strip(bytes);
     let text = String::from_utf8_lossy(&text);
     let mut lines: Vec<String> = text.split('\n').map(|line| line.trim_end().to_owned()).collect();
-    // What stands behind the last line end is where the "cursor" is.
+    // The "cursor" is after the last line end.
     if lines.last().is_some_and(String::is_empty) {
         lines.pop();
         let cut = lines.len().saturating_sub(usize::from(rows));

@@ -1,4 +1,4 @@
-//! Finding again what earlier daemons left.
+//! Finds the processes that earlier daemons left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::supervisor::life::{self, Unreached, recorded};
 use crate::supervisor::lost::LostLife;
 use crate::supervisor::{Shared, lost};
 
-/// Keepers that are greeted at the same time.
+/// Most supervisor processes that are contacted at the same time.
 const AT_ONCE: usize = 64;
 
-/// Lives of which something is left, in their order. Blocking.
+/// The processes of which files are left, in order. Blocks.
 fn left(root: &Path) -> std::io::Result<Vec<ProcessKey>> {
     let mut found = BTreeSet::new();
     for entry in std::fs::read_dir(root)? {
@@ -35,7 +35,7 @@ fn left(root: &Path) -> std::io::Result<Vec<ProcessKey>> {
     Ok(found.into_iter().collect())
 }
 
-/// What was found out about one.
+/// The state that was found for one process.
 enum Found {
     Known(Adopted),
     Lost(LostLife),
@@ -68,7 +68,7 @@ pub(crate) async fn adopt_all(shared: &Arc<Shared>) -> Result<Vec<Adopted>, Proc
     if !gone.is_empty() {
         let of = Arc::clone(shared);
         let lives = gone.clone();
-        // All at once: each look at all processes' environments costs milliseconds.
+        // All are handled together, because each scan of all environments costs milliseconds.
         let killed = tokio::task::spawn_blocking(move || {
             lost::clean(&lives, &of.ground.bases, of.ground.options.log.into())
         });

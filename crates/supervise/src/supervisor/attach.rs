@@ -1,7 +1,7 @@
-//! Viewers: they see the log grow, and may type.
+//! Viewers, which see the log grow and may type.
 //!
-//! A viewer reads at its own pace from the files; nobody waits for it. One that falls too far
-//! behind is taken to the end and told what it missed, or shown the screen as it is there.
+//! A viewer reads from the files at its own pace; nobody waits for it. A viewer that is too far
+//! behind jumps to the end and is informed what it missed, or gets the current screen.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use crate::supervisor::pulse::{State, Watching};
 use crate::supervisor::{Shared, request};
 use crate::wire::Ask;
 
-/// How far a viewer may be behind the end before it is taken there.
+/// How many bytes a viewer may be behind the end before it jumps there.
 const BEHIND: u64 = 1 << 20;
-/// What one call gives at most.
+/// Most bytes that one call returns.
 const STEP: usize = 64 << 10;
-/// Between two screens for a viewer that cannot keep up: more than that nobody sees.
+/// The time between two screens for a viewer that is too slow; nobody could see more.
 const BETWEEN_SCREENS: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
@@ -36,9 +36,9 @@ pub(crate) struct Viewer {
     watching: Watching,
     options: AttachOptions,
     id: u64,
-    /// Where the last piece ended.
+    /// The end of the last piece.
     expected: u64,
-    /// Something was left out since the last piece that was shown.
+    /// The number of bytes skipped since the last shown piece.
     skipped: u64,
     ready: std::collections::VecDeque<Seen>,
     painted_at: Option<Instant>,
@@ -86,13 +86,13 @@ impl Viewer {
         Ok(viewer)
     }
 
-    /// Shows the screen as it is now, and goes on after what it shows.
+    /// Shows the current screen, and continues after it.
     ///
-    /// Dropped half-way, nothing has changed.
+    /// If dropped halfway, nothing has changed.
     async fn paint(&mut self, skipped: u64) -> Result<(), ProcessError> {
         if let Some(left) = self.painted_at.and_then(|at| BETWEEN_SCREENS.checked_sub(at.elapsed()))
         {
-            // A pause: nothing else is waited for here.
+            // This only pauses.
             let _ = tokio::time::timeout(left, pending::<()>()).await;
         }
         let size = self.entry.lock().terminal.unwrap_or_default();
@@ -107,7 +107,7 @@ impl Viewer {
         Ok(())
     }
 
-    /// Makes this the viewer whose size counts.
+    /// Makes this the viewer whose size is used.
     async fn activate(&self, size: TerminalSize, redraw: bool) -> Result<(), ProcessError> {
         if self.options.read_only || self.life.terminal.is_none() {
             return Ok(());
@@ -222,7 +222,7 @@ impl Drop for Viewer {
         inner.terminal = Some(size);
         let what = What::Ask(Ask::Resize { size: size.into(), redraw: false });
         let request = Box::new(Request { id: self.entry.next_id(), what, reply: None });
-        // With the queue full, the next key that the remaining viewer types sets it right.
+        // If the queue is full, the next key of the remaining viewer corrects it.
         let _ = self.life.requests.try_send(request);
     }
 }

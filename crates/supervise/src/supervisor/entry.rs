@@ -1,4 +1,4 @@
-//! What the daemon remembers of one session's processes.
+//! The daemon's state about one session's processes.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,12 +23,12 @@ pub(crate) struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Inner {
     pub(crate) life: Option<Arc<Life>>,
-    /// The highest epoch that was ever begun here.
+    /// The highest epoch that was ever started here.
     pub(crate) newest: u32,
     pub(crate) starting: bool,
-    /// What the terminal is now, also after the life.
+    /// The terminal's current size, also after the process has ended.
     pub(crate) terminal: Option<TerminalSize>,
-    /// Those that may type and said their size; the last one was active last.
+    /// The viewers that may type and gave their size; the last one was active last.
     pub(crate) viewers: Vec<(u64, TerminalSize)>,
 }
 
@@ -65,7 +65,7 @@ impl Entry {
         inner.life = Some(Arc::new(life));
     }
 
-    /// Takes note of an end, if it is that of the life that runs here.
+    /// Records an exit, if it is that of the running process.
     pub(crate) fn end(&self, key: ProcessKey, ended: Ended) {
         self.pulse.send_if_modified(|pulse| {
             let mine = pulse.epoch == key.epoch && !matches!(pulse.state, State::Ended(_));
@@ -80,7 +80,7 @@ impl Entry {
         });
     }
 
-    /// As after a restart: a life that ended before anybody looked.
+    /// Records an exit from before this daemon's start.
     pub(crate) fn begin_ended(&self, key: ProcessKey, ended: Ended) {
         let mut inner = self.lock();
         if key.epoch < inner.newest {
@@ -95,7 +95,7 @@ impl Entry {
         self.pulse.send_replace(Pulse { epoch: key.epoch, offset, last_output, state });
     }
 
-    /// The life that runs, if it is this one.
+    /// The running process, if it has this key.
     pub(crate) fn life(&self, key: ProcessKey) -> Result<Arc<Life>, ProcessError> {
         let inner = self.lock();
         let live = matches!(self.pulse.borrow().state, State::Live);

@@ -1,4 +1,4 @@
-//! The daemon's side of one keeper: a connection, and the task that serves it.
+//! The daemon's side of one supervisor process: a connection, and the task that serves it.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,15 +20,15 @@ use crate::supervisor::queue::{Receiver, Sender, queue};
 use crate::supervisor::{Ground, Shared, lost};
 use crate::wire::{self, Answer, Ask, Frame, FromKeeper, OLDEST, PROTOCOL, Running, ToKeeper};
 
-/// For a keeper to answer: it has one thread, and never waits for anything.
+/// The time limit for an answer: a supervisor process has one thread and never waits.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
-/// What the driver is asked to pass on.
+/// A request that the driver passes on.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) id: u64,
     pub(crate) what: What,
-    /// `None`: the answer is of no interest.
+    /// With `None`, the answer is not needed.
     pub(crate) reply: Option<oneshot::Sender<Answer>>,
 }
 
@@ -38,10 +38,10 @@ pub(crate) enum What {
     Input(Vec<u8>),
 }
 
-/// Requests under way in one life, and no more: who asks waits.
+/// Most requests under way for one process; further callers wait.
 pub(crate) const REQUESTS: usize = 32;
 
-/// A connection on which whole frames come and go.
+/// A connection that transfers whole frames.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: UnixStream,
@@ -54,12 +54,12 @@ impl Connection {
         Self { stream, inbox: Vec::new(), outbox: Vec::new() }
     }
 
-    /// The next message. Cancel safe: what was read stays.
+    /// The next message. Cancel safe: read bytes are kept.
     pub(crate) async fn hear(&mut self) -> io::Result<FromKeeper> {
         loop {
             match wire::take(&mut self.inbox)? {
                 Some(Frame::Message(message)) => return Ok(message),
-                // Of a newer keeper: nothing that we could need.
+                // A message of a newer supervisor process, which this daemon does not need.
                 Some(Frame::Unknown(_) | Frame::Input { .. }) => continue,
                 None => {}
             }
@@ -74,14 +74,14 @@ impl Connection {
         }
     }
 
-    /// Sends as much of the outbox as goes without waiting: a message of some bytes always does.
+    /// Sends as much of the outbox as possible without waiting; a short message is always sent.
     pub(crate) fn flush_now(&mut self) {
         while let Ok(count @ 1..) = self.stream.try_write(&self.outbox) {
             self.outbox.drain(..count);
         }
     }
 
-    /// Sends what is in the outbox. Cancel safe: what was not sent stays.
+    /// Sends the outbox. Cancel safe: unsent bytes are kept.
     pub(crate) async fn flush(&mut self) -> io::Result<()> {
         while !self.outbox.is_empty() {
             self.stream.writable().await?;
@@ -96,7 +96,7 @@ impl Connection {
     }
 }
 
-/// Why a keeper could not be reached.
+/// Why a supervisor process could not be reached.
 #[derive(Debug)]
 pub(crate) enum Unreached {
     /// There is none.
@@ -122,7 +122,7 @@ impl Unreached {
     }
 }
 
-/// Finds the keeper of a life by its socket and says hello.
+/// Finds the supervisor process by its socket and says hello.
 pub(crate) async fn reach(dir: &Path, key: ProcessKey) -> Result<(Connection, Running), Unreached> {
     let hello = async {
         let opened = record::open_dir(dir).map_err(|_| Unreached::Gone)?;
@@ -178,23 +178,23 @@ pub(crate) async fn reach(dir: &Path, key: ProcessKey) -> Result<(Connection, Ru
     }
 }
 
-/// A path to something in an open directory, short whatever the directory's own is: the name of
-/// a socket may have 107 bytes.
+/// A short path to a file in an open directory, whatever the directory's own path is: a socket's
+/// path may have only 107 bytes.
 pub(crate) fn below(dir: &std::os::fd::OwnedFd, name: &str) -> String {
     format!("/proc/self/fd/{}/{name}", std::os::fd::AsRawFd::as_raw_fd(dir))
 }
 
-/// What is known of a life that runs.
+/// The state of a running process.
 #[derive(Debug)]
 pub(crate) struct Life {
     pub(crate) started: Started,
     pub(crate) terminal: Option<TerminalSize>,
     pub(crate) requests: Sender<Box<Request>>,
-    /// Held by whoever writes: a keeper takes one piece of us at a time.
+    /// Held by a writer: a supervisor process accepts one piece of a daemon at a time.
     pub(crate) input: tokio::sync::Mutex<()>,
 }
 
-/// Begins to serve a life whose keeper has said that it runs.
+/// Begins to serve a process whose supervisor process has reported that it runs.
 pub(crate) fn serve(
     shared: &Arc<Shared>,
     entry: &Arc<Entry>,
@@ -236,23 +236,23 @@ struct Driver {
     entry: Arc<Entry>,
     requests: Receiver<Box<Request>>,
     waiting: HashMap<u64, oneshot::Sender<Answer>>,
-    /// The request that lets go of the end.
+    /// The request that acknowledges the exit.
     acknowledging: Option<u64>,
-    /// What the keeper was told last.
+    /// The last value that was sent of whether somebody watches.
     watched: bool,
 }
 
-/// Why the driver stopped listening to a connection.
+/// Why the driver stopped reading a connection.
 enum Stopped {
     Broken,
-    /// The keeper has read all that it was told, and has closed its end.
+    /// The supervisor process has read everything and closed its end.
     Closed,
-    /// The supervisor is being closed, or the end was acknowledged.
+    /// The supervisor is being closed, or the exit was acknowledged.
     Done,
 }
 
 impl Driver {
-    /// In its box: to be moved about it would be twice in the task.
+    /// It is boxed, because a move would put it twice into the task.
     async fn run(mut self: Box<Self>) {
         loop {
             match self.listen().await {
@@ -260,13 +260,13 @@ impl Driver {
                 Stopped::Closed => self.is_acknowledged(),
                 Stopped::Broken => {}
             }
-            // Who waits for an answer of a keeper that is gone waits no longer.
+            // No caller waits for an answer after the supervisor process has ended.
             self.waiting.clear();
             self.watched = false;
             if self.has_ended() {
                 return;
             }
-            // Boxed, as the next: it is seldom, and there is a task for each life.
+            // It is boxed like the next one: it is rare, and there is one task for each process.
             match Box::pin(reach(&self.entry.dir, self.key)).await {
                 Ok((again, running)) => {
                     self.heard_output(running.end, running.last_output_us);
@@ -286,7 +286,7 @@ impl Driver {
         let entry = Arc::clone(&self.entry);
         loop {
             let mut changed = pin!(entry.watchers.changed());
-            // What changes from here on is heard of below.
+            // Later changes are noticed below.
             changed.as_mut().enable();
             let wanted = self.entry.watchers.any();
             if wanted != self.watched && !self.has_ended() {
@@ -338,12 +338,12 @@ impl Driver {
             FromKeeper::Output { end, at_us } => self.heard_output(end, at_us),
             FromKeeper::Done { id, answer } => {
                 if let Some(reply) = self.waiting.remove(&id) {
-                    // Who asked may have left.
+                    // The caller may have stopped waiting.
                     let _ = reply.send(answer);
                 }
             }
             FromKeeper::Exited(exit) => {
-                // Whatever this is about, it is not this life.
+                // The message is about another process.
                 if ProcessKey::from(exit.key) == self.key {
                     self.ended(Ended::Exited(exit.into()));
                 }
@@ -352,13 +352,13 @@ impl Driver {
         }
     }
 
-    /// A keeper that was let go of answers by its end. One that ended before it read that it was
-    /// breaks the connection instead.
+    /// Handles the end of the connection as the answer to an acknowledgement. If the supervisor
+    /// process ended before it read the request, the connection breaks instead.
     fn is_acknowledged(&mut self) {
         let sent = self.connection.outbox.is_empty();
         let asked = self.acknowledging.take().filter(|_| sent);
         if let Some(reply) = asked.and_then(|id| self.waiting.remove(&id)) {
-            // Who asked may have left.
+            // The caller may have stopped waiting.
             let _ = reply.send(Answer::Ok);
         }
     }
@@ -383,7 +383,7 @@ impl Driver {
         self.entry.end(self.key, ended);
     }
 
-    /// The keeper is gone: it has left a record, or was killed.
+    /// Finds the exit after the supervisor process has ended: it left a record, or was killed.
     async fn find_end(&self) {
         let life = LostLife { key: self.key, dir: self.entry.dir.clone() };
         let ground = Arc::clone(&self.ground);
@@ -393,7 +393,7 @@ impl Driver {
     }
 }
 
-/// Blocking.
+/// Blocks.
 fn find_end(ground: &Ground, life: &LostLife) -> Ended {
     if let Some(ended) = recorded(&life.dir, life.key) {
         return ended;
@@ -404,7 +404,7 @@ fn find_end(ground: &Ground, life: &LostLife) -> Ended {
     Ended::Lost { reason: lost::REASON.to_owned(), killed }
 }
 
-/// The end that a keeper wrote down.
+/// The exit that a supervisor process recorded.
 pub(crate) fn recorded(dir: &Path, key: ProcessKey) -> Option<Ended> {
     let dir = record::open_dir(dir).ok()?;
     let exit: wire::Exit = record::read(dir, Kind::Exit, key.epoch)?;

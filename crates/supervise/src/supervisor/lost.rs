@@ -1,8 +1,7 @@
-//! Cleaning up after a keeper that was killed.
+//! Cleans up after a supervisor process that was killed.
 //!
-//! Its main process went with it (the kernel saw to that); what else hangs on the life is found by
-//! its control group, below its main process, and by the mark in the environment of every process
-//! that did not clear it.
+//! The kernel killed its main process with it. Other processes are found by the cgroup, below the
+//! main process, and by the mark in the environment of every process that did not clear it.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -17,19 +16,19 @@ use crate::proc::{self, Look, Stat};
 use crate::record::{self, Kind, Life, mark};
 use crate::wire::Limits;
 
-/// One that was lost.
+/// A process whose supervisor process was killed.
 #[derive(Clone, Debug)]
 pub(crate) struct LostLife {
     pub(crate) key: ProcessKey,
     pub(crate) dir: PathBuf,
 }
 
-/// What cannot be killed within this long is stuck in the kernel.
+/// A process that cannot be killed in this time is stuck in the kernel.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// Kills all that lost lives left; how many processes of each. Blocking.
+/// Kills all processes that are left of lost ones, and returns how many each had. Blocks.
 ///
-/// The environments of all processes are read once for all lives, and again until nothing more is
+/// The environments of all processes are read once for all of them, and again until nothing more is
 /// found.
 pub(crate) fn clean(lost: &[LostLife], bases: &Bases, limits: Limits) -> HashMap<ProcessKey, u32> {
     let mut killed: HashMap<ProcessKey, HashSet<i32>> = HashMap::new();
@@ -75,7 +74,7 @@ pub(crate) fn clean(lost: &[LostLife], bases: &Bases, limits: Limits) -> HashMap
         if found.is_empty() || Instant::now() >= until {
             break;
         }
-        // Counted first: the kernel is quick.
+        // They are counted first, because the kernel kills quickly.
         for (_, _, groups) in &lives {
             for directory in groups {
                 group::kill(directory);
@@ -115,12 +114,12 @@ pub(crate) const REASON: &str = "its keeper was killed, so how it would have end
 fn kill(pid: i32) {
     let Some(pid) = Pid::from_raw(pid) else { return };
     if let Ok(handle) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
-        // One that is gone, or is not ours: seen in the next round.
+        // It has ended or may not be signalled, which the next round shows.
         let _ = rustix::process::pidfd_send_signal(&handle, Signal::KILL);
     }
 }
 
-/// Writes a marker where no keeper does.
+/// Writes a note if no supervisor process does.
 pub(crate) fn write_note(
     dir: &std::path::Path,
     limits: Limits,
@@ -129,8 +128,8 @@ pub(crate) fn write_note(
     text: &str,
 ) -> std::io::Result<()> {
     let dir = record::open_dir(dir)?;
-    // The lock is held as long as `dir` is open. A keeper that is about to end lets go of it in a moment; one that goes on writes the
-    // markers itself.
+    // The lock is held as long as `dir` is open. A supervisor process that is about to end releases
+    // it soon; one that continues writes the notes itself.
     let until = Instant::now() + Duration::from_secs(1);
     while let Err(err) =
         rustix::fs::flock(&dir, rustix::fs::FlockOperation::NonBlockingLockExclusive)

@@ -1,7 +1,8 @@
-//! The daemon's side: starts lives, finds them again after a restart, passes on what is asked.
+//! The daemon's side: starts processes, finds them again after a restart, and forwards requests.
 //!
-//! One task for each living keeper, which waits for its socket and for requests; nothing is polled
-//! and output does not come through here. Readers and viewers read the log files themselves.
+//! There is one task for each supervisor process, which waits for its socket and for requests.
+//! Nothing is polled, and output does not pass through here: readers and viewers read the log files
+//! themselves.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -32,17 +33,17 @@ mod queue;
 mod request;
 mod start;
 
-/// How a [`Supervisor`] works.
+/// The options of a [`Supervisor`].
 #[derive(Clone, Debug)]
 pub struct Options {
     /// This program, or another whose `main` calls [`crate::zygote::main_if_requested`]. Use
-    /// `/proc/self/exe`, which is the program that runs even if its file was replaced.
+    /// `/proc/self/exe`, which is the running program even if its file was replaced.
     pub program: PathBuf,
-    /// A directory for each session is made here. It is made with mode 0700.
+    /// The directory for the sessions' directories. It is made with mode 0700.
     pub root: PathBuf,
-    /// For markers that are written where no life runs.
+    /// The limits for notes that are written while no process runs.
     pub log: LogLimits,
-    /// Starts under way at the same time; further ones wait.
+    /// Most starts under way at the same time; further ones wait.
     pub starts: usize,
 }
 
@@ -52,7 +53,8 @@ impl Options {
     }
 }
 
-/// See [`overmind_core::process::Processes`]. Dropped, it lets go of all processes; they go on.
+/// Implements [`overmind_core::process::Processes`]. Dropping it disconnects from all processes,
+/// which run on.
 #[derive(Clone)]
 pub struct Supervisor {
     shared: Arc<Shared>,
@@ -66,7 +68,7 @@ impl fmt::Debug for Supervisor {
     }
 }
 
-/// What drivers need, too. They must not keep the rest alive, which owns them.
+/// State that drivers need, too. They must not keep the rest alive, which owns them.
 pub(crate) struct Ground {
     pub(crate) options: Options,
     pub(crate) bases: Bases,
@@ -77,15 +79,16 @@ pub(crate) struct Shared {
     nursery: Nursery,
     entries: Mutex<HashMap<SessionId, Arc<Entry>>>,
     starts: Semaphore,
-    /// The drivers of lives.
+    /// The drivers of processes.
     tasks: Mutex<JoinSet<()>>,
 }
 
 impl Shared {
-    /// Spawns a driver. It ends with its life, or when the supervisor is closed.
+    /// Spawns a driver. It ends with its process, or when the supervisor is closed.
     pub(crate) fn spawn(&self, work: Pin<Box<dyn Future<Output = ()> + Send>>) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those that have ended are forgotten here, so that the set has no more than the lives.
+        // Ended drivers are removed here, so that the set is not larger than the number of
+        // processes.
         while tasks.try_join_next().is_some() {}
         tasks.spawn(work);
     }
@@ -102,7 +105,7 @@ impl Shared {
         self.with_entry(session, Arc::clone)
     }
 
-    /// Does something with an entry, made if there is none, that cannot be forgotten meanwhile.
+    /// Calls a function with an entry, made if there is none, that cannot be forgotten meanwhile.
     pub(crate) fn with_entry<T>(
         &self,
         session: SessionId,
@@ -113,14 +116,14 @@ impl Shared {
         work(entry.or_insert_with(|| Arc::new(Entry::new(self.dir(session)))))
     }
 
-    /// The entry of a life that is known.
+    /// The entry of a known process.
     pub(crate) fn known(&self, key: ProcessKey) -> Result<Arc<Entry>, ProcessError> {
         self.entry(key.session).ok_or(ProcessError::NotAlive(key))
     }
 
-    /// Forgets a session in which nothing lives or starts; `Err` with its life if something does.
+    /// Forgets a session in which nothing runs or starts; `Err` with its process if something does.
     ///
-    /// With `unwatched`, only one that nobody watches: who does goes on with the next life.
+    /// With `unwatched`, only if nobody watches, because watchers continue with the next process.
     pub(crate) fn forget(&self, session: SessionId, unwatched: bool) -> Result<(), ProcessKey> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = entries.get(&session) else { return Ok(()) };
@@ -140,11 +143,12 @@ impl Shared {
 }
 
 impl Supervisor {
-    /// Makes the directory, finds out about control groups, and starts the zygote.
+    /// Makes the directory, examines cgroups, and starts the zygote.
     ///
     /// # Errors
     ///
-    /// When the directory cannot be made or is not ours alone, or the program cannot be started.
+    /// Fails if the directory cannot be made or others have access to it, or the program cannot be
+    /// started.
     pub fn open(options: Options) -> Result<Self, ProcessError> {
         let refused =
             |reason: String| ProcessError::Directory { path: options.root.clone(), reason };
@@ -165,20 +169,20 @@ impl Supervisor {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Lets go of all processes, which go on, and ends the zygote. To be called when the daemon
-    /// drains; what is asked afterwards is answered with an error.
+    /// Disconnects from all processes, which run on, and ends the zygote. Call it when the daemon
+    /// drains; later requests fail.
     pub async fn close(&self) {
         let mut tasks =
             std::mem::take(&mut *self.shared.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         tasks.shutdown().await;
         self.shared.entries.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let shared = Arc::clone(&self.shared);
-        // It waits for the zygote's end, which is at once.
+        // It waits for the zygote's end, which comes at once.
         let _ = tokio::task::spawn_blocking(move || shared.nursery.close()).await;
     }
 }
 
-/// Makes a directory that is ours alone.
+/// Makes a directory that only this user can access.
 fn make_private(dir: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;

@@ -1,4 +1,5 @@
-//! The daemon's side of the zygote: starts it, asks it, starts another when it has gone.
+//! The daemon's side of the zygote: starts it, sends it requests, and starts another when it has
+//! ended.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,7 +23,7 @@ struct Zygote {
     child: Child,
 }
 
-/// A zygote does nothing but take what is sent: one that does not within this long never will.
+/// How long the zygote may take to accept a request: it does nothing else.
 const TAKEN_WITHIN: Duration = Duration::from_secs(5);
 
 impl Zygote {
@@ -40,10 +41,10 @@ impl Zygote {
         Ok(Self { socket, child })
     }
 
-    /// Its end of the socket closes, so it ends.
+    /// Ends it by closing its socket.
     fn end(mut self) {
         drop(self.socket);
-        // It has nothing to do but to end; an error means that it has.
+        // It ends at once; an error means that it already has.
         let _ = self.child.wait();
     }
 }
@@ -55,17 +56,18 @@ impl Nursery {
         Ok(Self { program, zygote: Mutex::new(Some(zygote)) })
     }
 
-    /// Asks for a keeper. Blocks for as long as a message to a process takes.
+    /// Requests a supervisor process. Blocks while the message is sent.
     pub(crate) fn ask(&self, given: [BorrowedFd<'_>; GIVEN]) -> io::Result<()> {
         let mut slot = self.zygote.lock().unwrap_or_else(PoisonError::into_inner);
-        // Looked at first: keepers that wait have its socket, too, and end a moment after it.
+        // This is checked first: waiting supervisor processes have its socket, too, and end a
+        // moment later.
         if let Some(zygote) = &mut *slot
             && matches!(zygote.child.try_wait(), Ok(None))
             && zygote::ask(zygote.socket.as_fd(), given).is_ok()
         {
             return Ok(());
         }
-        // Killed by somebody, or not started yet.
+        // It was killed by somebody, or is not started yet.
         if let Some(old) = slot.take() {
             tracing::warn!("the process that keepers are born from has gone: starting another");
             let mut child = old.child;
@@ -79,7 +81,7 @@ impl Nursery {
         Ok(())
     }
 
-    /// Ends the zygote. Keepers do not notice.
+    /// Ends the zygote. Supervisor processes are not affected.
     pub(crate) fn close(&self) {
         let zygote = self.zygote.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(zygote) = zygote {

@@ -1,4 +1,4 @@
-//! [`Supervisor`] as the port that the engine knows.
+//! Implements the engine's port for [`Supervisor`].
 
 use std::time::Duration;
 

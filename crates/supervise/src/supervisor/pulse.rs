@@ -1,4 +1,4 @@
-//! What is known of a session's process at the moment, for everybody who waits for a change.
+//! The current state of a session's process, for everybody who waits for a change.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pulse {
     pub(crate) epoch: u32,
-    /// The end of the log, as last heard.
+    /// The last reported end of the log.
     pub(crate) offset: u64,
     pub(crate) last_output: Timestamp,
     pub(crate) state: State,
@@ -20,7 +20,7 @@ pub(crate) struct Pulse {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum State {
-    /// No life is known.
+    /// No process is known.
     Idle,
     Live,
     Ended(Ended),
@@ -32,16 +32,17 @@ impl Pulse {
     }
 }
 
-/// Somebody who wants to hear of every output. While there is one, the keeper tells it.
+/// A subscriber to every output. While there is one, the supervisor process reports it.
 #[derive(Debug)]
 pub(crate) struct Watching {
     pulse: watch::Receiver<Pulse>,
     count: Arc<Watchers>,
 }
 
-/// How many watch; drivers of lives tell their keepers when that becomes none or some.
+/// The number of watchers; drivers inform the supervisor process when it becomes or stops being
+/// zero.
 ///
-/// There is one for each session that lives, so it is no channel, which has some 350 bytes.
+/// There is one for each running session, so it is no channel, which needs some 350 bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
     count: AtomicUsize,
@@ -53,7 +54,7 @@ impl Watchers {
         self.count.load(Ordering::SeqCst) > 0
     }
 
-    /// The next change, from when this is enabled or first polled.
+    /// The next change, counted from when this is enabled or first polled.
     pub(crate) fn changed(&self) -> Notified<'_> {
         self.news.notified()
     }
@@ -75,21 +76,21 @@ impl Watching {
         Self { pulse, count }
     }
 
-    /// Marks what is known as seen; whether nothing more can come: the life is over, or its
-    /// session was forgotten.
+    /// Marks the current state as seen. Returns whether nothing more can come: the process has
+    /// ended, or its session was forgotten.
     pub(crate) fn look(&mut self) -> bool {
         let live = matches!(self.pulse.borrow_and_update().state, State::Live);
         !live || self.pulse.has_changed().is_err()
     }
 
-    /// As last heard.
+    /// The last reported state.
     pub(crate) fn now(&self) -> Pulse {
         self.pulse.borrow().clone()
     }
 
-    /// Waits for something that has not been looked at.
+    /// Waits for a state that was not seen yet.
     pub(crate) async fn changed(&mut self) {
-        // An error says that the session was forgotten, which the next look finds.
+        // An error means that the session was forgotten, which the next look finds.
         let _ = self.pulse.changed().await;
     }
 }

@@ -1,7 +1,7 @@
-//! What waits to be done about one life, for the one task that does it.
+//! A queue of requests for one process, for the task that handles them.
 //!
-//! Bounded as a channel is, and a tenth of its size: there is one for each life, and mostly it is
-//! empty.
+//! It is bounded like a channel, but a tenth of its size: there is one for each process, and it is
+//! usually empty.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use tokio::sync::{Notify, Semaphore};
 #[derive(Debug)]
 struct Queue<T> {
     inner: Mutex<Inner<T>>,
-    /// Places that are free. Closed when nobody takes any more.
+    /// The free places. Closed when the receiver is gone.
     room: Semaphore,
     news: Notify,
 }
@@ -19,9 +19,9 @@ struct Queue<T> {
 #[derive(Debug)]
 struct Inner<T> {
     waiting: VecDeque<T>,
-    /// Nobody puts anything more.
+    /// Whether the sender is gone.
     ended: bool,
-    /// Nobody takes any more.
+    /// Whether the receiver is gone.
     closed: bool,
 }
 
@@ -30,7 +30,7 @@ impl<T> Queue<T> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Into a place that was taken for it.
+    /// Puts a value into a reserved place.
     fn put(&self, one: T) -> Result<(), Full> {
         {
             let mut inner = self.lock();
@@ -44,7 +44,7 @@ impl<T> Queue<T> {
     }
 }
 
-/// Makes both ends. When `bound` wait, who puts more waits.
+/// Makes both ends. Once `bound` values wait, senders wait too.
 pub(crate) fn queue<T>(bound: usize) -> (Sender<T>, Receiver<T>) {
     let inner = Inner { waiting: VecDeque::new(), ended: false, closed: false };
     let (inner, room) = (Mutex::new(inner), Semaphore::new(bound));
@@ -52,11 +52,11 @@ pub(crate) fn queue<T>(bound: usize) -> (Sender<T>, Receiver<T>) {
     (Sender(Arc::clone(&queue)), Receiver(queue))
 }
 
-/// It was not put: nobody takes any more, or there is no room for one that does not wait.
+/// The error of a value that was not queued: the receiver is gone, or there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// Dropped, the other end hears that nothing more comes.
+/// The sending end. After its drop the receiver gets `None` at the end.
 #[derive(Debug)]
 pub(crate) struct Sender<T>(Arc<Queue<T>>);
 
@@ -65,11 +65,11 @@ impl<T> Sender<T> {
     ///
     /// # Errors
     ///
-    /// [`Full`] when nobody takes any more.
+    /// [`Full`] if the receiver is gone.
     ///
     /// # Cancel safety
     ///
-    /// Dropped, nothing was put.
+    /// If dropped, nothing was queued.
     pub(crate) async fn send(&self, one: T) -> Result<(), Full> {
         let place = self.0.room.acquire().await.map_err(|_| Full)?;
         place.forget();
@@ -78,7 +78,7 @@ impl<T> Sender<T> {
 
     /// # Errors
     ///
-    /// [`Full`], at once.
+    /// [`Full`] at once, if there is no room or no receiver.
     pub(crate) fn try_send(&self, one: T) -> Result<(), Full> {
         let place = self.0.room.try_acquire().map_err(|_| Full)?;
         place.forget();
@@ -93,23 +93,23 @@ impl<T> Drop for Sender<T> {
     }
 }
 
-/// Dropped, what waits is dropped too, and nothing is taken any more.
+/// The receiving end. Dropping it drops the waiting values, and nothing more is accepted.
 #[derive(Debug)]
 pub(crate) struct Receiver<T>(Arc<Queue<T>>);
 
 impl<T> Receiver<T> {
-    /// The oldest one; `None` when nothing more can come.
+    /// The oldest value; `None` if nothing more can come.
     ///
     /// # Cancel safety
     ///
-    /// Dropped, nothing is taken.
+    /// If dropped, no value is lost.
     pub(crate) async fn recv(&mut self) -> Option<T> {
         loop {
             {
                 let mut inner = self.0.lock();
                 if let Some(one) = inner.waiting.pop_front() {
                     if inner.waiting.is_empty() {
-                        // Nothing is kept for the next.
+                        // Its memory is not kept for the next value.
                         inner.waiting = VecDeque::new();
                     }
                     self.0.room.add_permits(1);
@@ -119,7 +119,7 @@ impl<T> Receiver<T> {
                     return None;
                 }
             }
-            // What was put since has left word.
+            // A value that was queued since then has set a notification.
             self.0.news.notified().await;
         }
     }
