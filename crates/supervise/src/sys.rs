@@ -13,7 +13,7 @@ use std::ptr;
 
 use rustix::process::Pid;
 
-/// Which side of a fork goes on.
+/// The side of a fork that continues.
 pub(crate) enum Fork {
     Child,
     Parent(Pid),
@@ -29,12 +29,12 @@ pub(crate) fn fork() -> io::Result<Fork> {
     forked(unsafe { libc::fork() }.into())
 }
 
-/// As [`fork`], with the child born in the control group (version 2) whose directory is `group`.
+/// Works as [`fork`], with the child created in the cgroup (version 2) whose directory is `group`.
 ///
-/// A process that is moved into a group instead waits for every processor to have been idle once,
-/// which takes milliseconds. Only the keeper calls it, which has one thread as the zygote has.
-/// The threading library does not learn of this fork, so the child must do nothing but system
-/// calls and then become another program or end.
+/// A process that is moved into a group waits until every processor was idle once, which takes
+/// milliseconds. Only the supervisor process calls this, which has one thread like the zygote. The
+/// threading library does not notice this fork, so the child must make only system calls and then
+/// become another program or end.
 pub(crate) fn fork_into(group: BorrowedFd<'_>) -> io::Result<Fork> {
     let descriptor = u64::try_from(group.as_raw_fd()).expect("an open descriptor is not negative");
     // SAFETY: all zeroes is a valid `clone_args`. Without CLONE_VM and with no stack given this
@@ -65,16 +65,16 @@ fn forked(pid: libc::c_long) -> io::Result<Fork> {
     }
 }
 
-/// Ends this process at once, without the destructors and buffers of the runtime: after a fork
-/// the child must not run the parent's exit handlers.
+/// Ends this process at once, without the destructors and buffers of the runtime: after a fork the
+/// child must not run the parent's exit handlers.
 pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: `_exit` only ends the process.
     unsafe { libc::_exit(code) }
 }
 
-/// Arguments or environment in the shape that [`exec`] needs.
+/// Arguments or environment in the form that [`exec`] needs.
 pub(crate) struct CStrings {
-    /// Owns what `pointers` points at; never changed after construction.
+    /// Owns the targets of `pointers`; never changed after construction.
     _owned: Vec<CString>,
     pointers: Vec<*const c_char>,
 }
@@ -88,7 +88,7 @@ impl CStrings {
     }
 }
 
-/// Replaces this program by `program`. Returns only when that failed.
+/// Replaces this program by `program`. Returns only if that failed.
 pub(crate) fn exec(program: &CStr, argv: &CStrings, env: &CStrings) -> io::Error {
     // SAFETY: `program` is NUL-terminated; both arrays end with a null pointer, and every other
     // element points into a CString that `argv` and `env` own for the length of the call.
@@ -98,9 +98,9 @@ pub(crate) fn exec(program: &CStr, argv: &CStrings, env: &CStrings) -> io::Error
     io::Error::last_os_error()
 }
 
-/// Closes every descriptor from 3 up: those that the daemon itself was started with.
+/// Closes every descriptor from 3 up: those with which the daemon itself was started.
 ///
-/// To be called before this process has opened anything.
+/// Call it before this process has opened anything.
 pub(crate) fn close_inherited() -> io::Result<()> {
     // SAFETY: called first thing in `main`, so no `OwnedFd` or `File` exists whose descriptor
     // would be closed under it; the standard streams are left out.
@@ -108,7 +108,7 @@ pub(crate) fn close_inherited() -> io::Result<()> {
     if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Blocks SIGCHLD and SIGTERM and gives a descriptor that is readable when one has come.
+/// Blocks SIGCHLD and SIGTERM and returns a descriptor that is readable when one has arrived.
 pub(crate) fn signals() -> io::Result<OwnedFd> {
     // SAFETY: `set` is written by sigemptyset before it is read; all calls get valid pointers,
     // and the returned descriptor is new, so nobody else owns it.
@@ -125,15 +125,15 @@ pub(crate) fn signals() -> io::Result<OwnedFd> {
     }
 }
 
-/// Which signals have come, by what is read from [`signals`].
+/// The signals that have arrived, from the bytes read from [`signals`].
 pub(crate) fn signal_numbers(read: &[u8]) -> impl Iterator<Item = u32> {
     let (records, _) = read.as_chunks::<{ mem::size_of::<libc::signalfd_siginfo>() }>();
     // The number is the first field, four bytes wide.
     records.iter().map(|record| u32::from_ne_bytes([record[0], record[1], record[2], record[3]]))
 }
 
-/// Gives every signal its default meaning: whoever started us may have ignored some, and keepers
-/// and their commands would inherit that.
+/// Sets every signal to its default action: the parent may have ignored some, and supervisor
+/// processes and their commands would inherit that.
 pub(crate) fn reset_signals() {
     // SAFETY: SIG_DFL installs no handler. Numbers that cannot be changed (SIGKILL, SIGSTOP, the
     // two of the threading library) are refused without effect, so errors are of no interest.
@@ -144,16 +144,16 @@ pub(crate) fn reset_signals() {
     }
 }
 
-/// What keepers ignore; the zygote ignores SIGCHLD as well.
+/// The signals that supervisor processes ignore; the zygote also ignores SIGCHLD.
 const IGNORED: [i32; 2] = [libc::SIGPIPE, libc::SIGHUP];
 
-/// Ignores what a keeper must not die of.
+/// Ignores signals that must not end a supervisor process.
 pub(crate) fn ignore_some() {
     IGNORED.into_iter().for_each(ignore);
 }
 
-/// Undoes in a keeper's child what [`ignore_some`] and [`signals`] have done, as a new program
-/// expects: `execve` would keep it.
+/// Undoes [`ignore_some`] and [`signals`] in a child, as a new program expects: `execve` would keep
+/// their effects.
 pub(crate) fn restore_signals() {
     // SAFETY: SIG_DFL installs no handler, and the set is written by sigemptyset before it is read.
     unsafe {
@@ -174,7 +174,7 @@ pub(crate) fn ignore(signal: i32) {
     }
 }
 
-/// Gives SIGCHLD its default meaning again, so that children can be waited for.
+/// Sets SIGCHLD to its default action again, so that children can be reaped.
 pub(crate) fn wait_for_children() {
     // SAFETY: SIG_DFL installs no handler.
     unsafe {
@@ -182,7 +182,7 @@ pub(crate) fn wait_for_children() {
     }
 }
 
-/// What children that were waited for have used, and the largest of them in KiB.
+/// The resources that reaped children have used, and the largest memory of one in KiB.
 pub(crate) struct ChildrenUsage {
     pub(crate) user_us: u64,
     pub(crate) system_us: u64,
@@ -207,7 +207,7 @@ pub(crate) fn children_usage() -> ChildrenUsage {
     }
 }
 
-/// Sends a signal by its number: also those that have no name here.
+/// Sends a signal by its number, including signals without a name here.
 pub(crate) fn kill(pid: Pid, signal: i32) -> io::Result<()> {
     // SAFETY: `kill` has no memory precondition; the number of a signal is checked by the kernel.
     let done = unsafe { libc::kill(pid.as_raw_nonzero().get(), signal) };

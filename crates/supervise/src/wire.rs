@@ -1,10 +1,10 @@
-//! What daemon and keeper say to each other, and the frames they say it in.
+//! The messages between daemon and supervisor process, and their frames.
 //!
-//! A frame is its length (four bytes, little-endian, without itself), one byte that says what it
-//! is, and the body: JSON, or bytes for the command's input. Fields may be added without a new
-//! [`PROTOCOL`]: unknown ones are passed over, missing ones have defaults. A request that a keeper
-//! does not know is answered with an error and changes nothing. The number goes up when a meaning
-//! changes; [`OLDEST`] is what this daemon still understands.
+//! A frame consists of its length (four bytes, little-endian, without itself), one byte for its
+//! kind, and the body: JSON, or bytes for the command's input. Fields may be added without a new
+//! [`PROTOCOL`]: unknown ones are ignored, missing ones have defaults. A supervisor process answers
+//! an unknown request with an error and changes nothing. The number is increased when a meaning
+//! changes; [`OLDEST`] is the oldest one that this daemon understands.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,14 +19,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::group::Plan;
 
-/// What this program speaks.
+/// The protocol version of this program.
 pub(crate) const PROTOCOL: u32 = 1;
-/// The oldest keeper that this program can still be the daemon of.
+/// The oldest version of a supervisor process with which this program can work.
 pub(crate) const OLDEST: u32 = 1;
 
-/// An order with a long environment is the largest; nothing else comes near.
+/// Most bytes of a frame; an order with a long environment is the largest message.
 pub(crate) const MAX_FRAME: usize = 4 << 20;
-/// One piece of input.
+/// Most bytes of one piece of input.
 pub(crate) const MAX_INPUT: usize = 16 << 10;
 
 const JSON: u8 = 0;
@@ -125,7 +125,7 @@ impl From<LogLimits> for Limits {
     }
 }
 
-/// The first frame on a new keeper's socket: all that it needs to know.
+/// The first frame on a new supervisor process's socket, with all data that it needs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
     pub(crate) protocol: u32,
@@ -133,18 +133,19 @@ pub(crate) struct Order {
     pub(crate) argv: Vec<String>,
     pub(crate) cwd: PathBuf,
     pub(crate) env: Vec<(String, String)>,
-    /// Masked in the log. They are in the keeper's memory alone, as the environment is.
+    /// Secrets that are masked in the log. Like the environment, they are only in the process's
+    /// memory.
     #[serde(default)]
     pub(crate) secrets: Vec<String>,
     pub(crate) io: Io,
     pub(crate) log: Limits,
     pub(crate) opening: Option<(Note, String)>,
-    /// `None`: they may stay.
+    /// The grace for remaining processes; with `None` they may stay.
     pub(crate) leftovers_grace_ms: Option<u64>,
     pub(crate) group: Plan,
     pub(crate) user: Option<(u32, u32)>,
     pub(crate) enclosed: bool,
-    /// Microseconds since the epoch.
+    /// The earliest start, in microseconds since the epoch.
     #[serde(default)]
     pub(crate) not_before_us: Option<i64>,
 }
@@ -191,19 +192,19 @@ pub(crate) fn millis(duration: std::time::Duration) -> u64 {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Ask {
-    /// TERM, and KILL after the grace; `None`: KILL.
+    /// Sends TERM, and KILL after the grace; with `None`, only KILL.
     End {
         grace_ms: Option<u64>,
         reason: Option<String>,
     },
     Signal(i32),
-    /// With `redraw` the program is told even if the size is the old one.
+    /// With `redraw` the program is signalled even if the size is unchanged.
     Resize {
         size: Size,
         redraw: bool,
     },
     CloseInput,
-    /// Forget what is left of this input, which was given too long ago.
+    /// Cancels the rest of this input, because its sender no longer waits.
     CancelInput {
         id: u64,
     },
@@ -211,10 +212,10 @@ pub(crate) enum Ask {
         kind: Note,
         text: String,
     },
-    /// Whether every new output is told, or only that there was some.
+    /// Whether every new output is reported, or only occasionally that there was some.
     Watch(bool),
     Usage,
-    /// The daemon has recorded the end.
+    /// The daemon has recorded the exit.
     Acknowledge,
 }
 
@@ -227,11 +228,11 @@ impl Ask {
     }
 }
 
-/// From the daemon.
+/// A message from the daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum ToKeeper {
     Start(Box<Order>),
-    /// A daemon that comes later.
+    /// The first message of a later daemon.
     Hello {
         protocol: u32,
     },
@@ -241,16 +242,16 @@ pub(crate) enum ToKeeper {
     },
 }
 
-/// A life that runs, as its keeper tells it.
+/// A running process, as its supervisor process describes it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Running {
     pub(crate) protocol: u32,
     pub(crate) key: Key,
     pub(crate) pid: u32,
     pub(crate) started_us: i64,
-    /// Where its output begins.
+    /// The offset at which its output begins.
     pub(crate) offset: u64,
-    /// The end of the log now.
+    /// The current end of the log.
     pub(crate) end: u64,
     pub(crate) last_output_us: i64,
     pub(crate) terminal: Option<Size>,
@@ -267,17 +268,17 @@ impl Running {
     }
 }
 
-/// From the keeper.
+/// A message from the supervisor process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum FromKeeper {
-    /// To `Start` and to `Hello`.
+    /// The answer to `Start` and to `Hello`.
     Running(Running),
-    /// To `Start`: nothing runs.
+    /// The answer to `Start` if nothing runs.
     Refused {
         step: String,
         reason: String,
     },
-    /// The log goes to here; `at` is when output last came.
+    /// The log ends at this offset; `at` is the time of the last output.
     Output {
         end: u64,
         at_us: i64,
@@ -293,7 +294,7 @@ pub(crate) enum FromKeeper {
 pub(crate) enum Answer {
     Ok,
     Failed(String),
-    /// Of input: so many bytes were taken.
+    /// The number of input bytes that were accepted.
     Taken(u64),
     Usage {
         cpu_us: u64,
@@ -309,11 +310,11 @@ pub(crate) enum By {
     Kill,
 }
 
-/// The end of a life, on the wire and in its `exit` record.
+/// The exit of a process, on the wire and in its `exit` record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Exit {
     pub(crate) key: Key,
-    /// One of the two is there.
+    /// Either this or the signal is set.
     pub(crate) code: Option<i32>,
     pub(crate) signal: Option<i32>,
     pub(crate) by: By,
@@ -325,7 +326,7 @@ pub(crate) struct Exit {
     pub(crate) leftovers: u32,
     pub(crate) survivors: u32,
     pub(crate) offset: u64,
-    /// Keepers of before do not say.
+    /// Missing in messages of earlier versions.
     #[serde(default)]
     pub(crate) log_removed: bool,
 }
@@ -377,7 +378,7 @@ fn seal(out: &mut [u8], at: usize) {
     out[at..at + 4].copy_from_slice(&length.to_le_bytes());
 }
 
-/// One frame that came.
+/// One received frame.
 #[derive(Debug)]
 pub(crate) enum Frame<T> {
     Message(T),
@@ -389,11 +390,11 @@ pub(crate) enum Frame<T> {
     Unknown(Vec<u8>),
 }
 
-/// Takes the first whole frame out of `buffer`; `None` while there is none.
+/// Takes the first complete frame out of `buffer`; `None` if there is none yet.
 ///
 /// # Errors
 ///
-/// When what comes is not this protocol.
+/// Fails if the bytes do not follow this protocol.
 pub(crate) fn take<T: for<'de> Deserialize<'de>>(
     buffer: &mut Vec<u8>,
 ) -> io::Result<Option<Frame<T>>> {

@@ -1,14 +1,14 @@
-//! The process that keepers are born from.
+//! The process from which supervisor processes are forked.
 //!
-//! The daemon starts it once, as this same program with [`ARGUMENT`], and asks it for a keeper by
-//! sending three descriptors. It forks: the keeper shares all memory that neither of them writes,
-//! so two thousand of them cost little, and no program has to be loaded for a start. It has one
-//! thread and knows nothing of any session. When the daemon's end of the socket closes, it ends;
-//! the keepers do not notice.
+//! The daemon starts it once, as this same program with [`ARGUMENT`], and requests a supervisor
+//! process by sending three descriptors. It forks: the child shares all memory that neither of them
+//! writes, so two thousand of them cost little, and a start loads no program. It has one thread and
+//! knows nothing of any session. It ends when the daemon's end of the socket closes; the supervisor
+//! processes are not affected.
 //!
-//! It does not wait to be asked: a keeper is forked and set up already, waits on that same socket
-//! and takes what is sent. Each tells by a pipe when it was taken and when its command runs. The
-//! zygote makes another at once when nobody waits any more. One that waits ends with the zygote.
+//! Supervisor processes are forked in advance: a prepared one waits on that same socket and takes
+//! the next request. Each reports through a pipe when it took a request and when its command runs.
+//! The zygote forks another as soon as none waits. A waiting one ends with the zygote.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -28,12 +28,13 @@ use crate::{keeper, sys};
 /// The first argument that turns the program into a zygote.
 pub const ARGUMENT: &str = "__keeper-zygote";
 
-/// What a new keeper is given: its connection, its listening socket, its session's directory.
+/// The number of descriptors for a new supervisor process: its connection, its listening socket,
+/// its session's directory.
 pub(crate) const GIVEN: usize = 3;
 
-/// Becomes a zygote, and never returns, if the program was started as one.
+/// If the program was started as a zygote, becomes that and never returns.
 ///
-/// Call it first thing in `main`, before any thread is started and before arguments are parsed.
+/// Call it first in `main`, before any thread is started and before arguments are parsed.
 pub fn main_if_requested() {
     if std::env::args_os().nth(1).is_some_and(|first| first == ARGUMENT) {
         let code = i32::from(run().is_err());
@@ -43,27 +44,27 @@ pub fn main_if_requested() {
 
 fn run() -> io::Result<()> {
     sys::close_inherited()?;
-    // Signals of the daemon's terminal are not for us.
+    // This process must not get signals of the daemon's terminal.
     let _ = rustix::process::setsid();
     rustix::process::chdir("/")?;
     rustix::thread::set_name(c"overmind-zygote")?;
     sys::reset_signals();
     sys::ignore_some();
-    // Nobody waits for keepers: they are on their own from the first moment.
+    // Nobody waits for supervisor processes: they are independent from the start.
     sys::ignore(libc::SIGCHLD);
     let zygote = rustix::process::getpid();
     let mut hatched: Vec<Hatched> = Vec::new();
     loop {
         let busy = hatched.iter().filter(|one| one.taken).count();
         while hatched.len() < (busy + AHEAD).min(MOST) {
-            // What the machine refuses now it may grant later.
+            // The machine may allow later what it refuses now.
             if hatch(zygote, None, &mut hatched).is_err() {
                 break;
             }
         }
         if hatched.len() == busy && busy < MOST {
             let Some(given) = receive(io::stdin())? else { return Ok(()) };
-            // Refused again, the daemon sees its connection close without an answer.
+            // If it fails again, the daemon's connection closes without an answer.
             let _ = hatch(zygote, Some(given), &mut hatched);
         } else if !wait(&mut hatched)? {
             return Ok(());
@@ -71,24 +72,24 @@ fn run() -> io::Result<()> {
     }
 }
 
-/// Keepers that wait to be given something; others have it already and wait for their order.
+/// The number of processes that wait for a request, besides those that wait for their order.
 const AHEAD: usize = 1;
-/// Keepers that wait or have not begun their command yet.
+/// Most processes that wait or have not started their command yet.
 const MOST: usize = 64;
 
-/// A keeper that waits or begins, as the zygote sees it.
+/// A process that waits or is starting, as the zygote sees it.
 struct Hatched {
-    /// A byte when it was taken, the end when its command runs, or never will.
+    /// A byte when it took a request; the end when its command runs, or never will.
     news: File,
     taken: bool,
 }
 
-/// The other end of a [`Hatched`], in the keeper. Dropped when its command runs.
+/// The other end of a [`Hatched`], in the new process. Dropped when its command runs.
 pub(crate) struct Nest {
     _tell: File,
 }
 
-/// Makes a keeper, which waits unless it is given something already.
+/// Forks a supervisor process, which waits unless it already has a request.
 fn hatch(
     zygote: Pid,
     given: Option<[OwnedFd; GIVEN]>,
@@ -102,11 +103,11 @@ fn hatch(
         }
         sys::Fork::Child => {
             drop(news);
-            // What the others tell is not for us.
+            // The other processes' pipes are of no use here.
             hatched.clear();
             let code = match grow_up(zygote, given, tell.into()) {
                 Ok(Some((given, nest))) => keeper::run(given, nest),
-                // The daemon has gone.
+                // The daemon has ended.
                 Ok(None) => 0,
                 Err(_) => 1,
             };
@@ -115,10 +116,10 @@ fn hatch(
     }
 }
 
-/// Waits until a keeper tells something, and takes note of it. False when the daemon has gone.
+/// Waits until a process reports something, and records it. Returns false if the daemon has ended.
 fn wait(hatched: &mut Vec<Hatched>) -> io::Result<bool> {
     let socket = io::stdin();
-    // Its hang-up comes unasked; what is sent is for those that wait.
+    // A hang-up is always reported; requests are for the waiting processes.
     let mut asked = vec![PollFd::new(&socket, PollFlags::empty())];
     asked.extend(hatched.iter().map(|one| PollFd::new(&one.news, PollFlags::IN)));
     match poll(&mut asked, None) {
@@ -140,14 +141,14 @@ fn wait(hatched: &mut Vec<Hatched>) -> io::Result<bool> {
     Ok(true)
 }
 
-/// In the new process: leaves the zygote behind, waits until it is given something, and is on its
-/// own from then on.
+/// Runs in the new process: leaves the zygote, waits for a request, and is independent from then
+/// on.
 fn grow_up(
     zygote: Pid,
     given: Option<[OwnedFd; GIVEN]>,
     mut tell: File,
 ) -> io::Result<Option<([OwnedFd; GIVEN], Nest)>> {
-    // As long as it waits it is nobody's.
+    // While it waits it belongs to no session, so it ends with the zygote.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     if rustix::process::getppid() != Some(zygote) {
         return Ok(None);
@@ -162,7 +163,7 @@ fn grow_up(
     };
     let Some(given) = given else { return Ok(None) };
     rustix::process::set_parent_process_death_signal(None)?;
-    // A zygote that has gone makes no others, and needs not to know.
+    // If the zygote has ended, it forks no others and needs no report.
     let _ = tell.write_all(b"!");
     rustix::stdio::dup2_stdin(&nothing)?;
     rustix::stdio::dup2_stdout(&nothing)?;
@@ -171,7 +172,7 @@ fn grow_up(
     Ok(Some((given, Nest { _tell: tell })))
 }
 
-/// Takes what one message gives; `None` at the end.
+/// Receives the descriptors of one message; `None` at the end.
 fn receive(socket: impl AsFd) -> io::Result<Option<[OwnedFd; GIVEN]>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(GIVEN))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -195,14 +196,14 @@ fn receive(socket: impl AsFd) -> io::Result<Option<[OwnedFd; GIVEN]>> {
                 _ => Vec::new(),
             })
             .collect();
-        // One that is cut short (no descriptors left) is dropped, and its sender notices.
+        // An incomplete message (no descriptors left) is dropped, and its sender notices.
         if let Ok(given) = received.try_into() {
             return Ok(Some(given));
         }
     }
 }
 
-/// Asks for a keeper. Does not wait for it.
+/// Requests a supervisor process without waiting for it.
 pub(crate) fn ask(socket: impl AsFd, given: [BorrowedFd<'_>; GIVEN]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(GIVEN))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);

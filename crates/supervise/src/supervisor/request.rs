@@ -1,4 +1,4 @@
-//! Asking the keeper of a life, and waiting for its answer.
+//! Sends requests to a supervisor process and waits for the answers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ async fn send(
     }
 }
 
-/// Asks, and takes the answer.
+/// Sends a request and returns the answer.
 pub(crate) async fn ask(
     entry: &Entry,
     life: &Life,
@@ -72,7 +72,7 @@ pub(crate) async fn resize(
     Ok(())
 }
 
-/// Gives up on a piece of input when its writer leaves.
+/// Cancels a piece of input when its writer stops waiting.
 struct InFlight<'a> {
     life: &'a Life,
     entry: &'a Entry,
@@ -84,7 +84,7 @@ impl Drop for InFlight<'_> {
         if let Some(id) = self.id {
             let what = What::Ask(Ask::CancelInput { id });
             let request = Box::new(Request { id: self.entry.next_id(), what, reply: None });
-            // With its queue full the keeper gets it taken or refused by itself.
+            // If the queue is full, the input is accepted or refused without the cancellation.
             let _ = self.life.requests.try_send(request);
         }
     }
@@ -115,7 +115,7 @@ pub(crate) async fn write(
                 answered
             }
             Err(_) => {
-                // Told to forget the rest; the answer says how much was taken.
+                // This cancels the rest; the answer tells how much was accepted.
                 drop(flight);
                 let answered = tokio::time::timeout(ANSWER_WITHIN, answer).await;
                 answered.map_err(|_| broken(key, "input", "its keeper does not answer"))?
@@ -138,7 +138,7 @@ pub(crate) async fn write(
     Ok(())
 }
 
-/// Lets go of an end that is recorded elsewhere.
+/// Acknowledges an exit that is recorded elsewhere.
 pub(crate) async fn acknowledge(shared: &Arc<Shared>, key: ProcessKey) -> Result<(), ProcessError> {
     let entry = shared.entry(key.session);
     if let Some(entry) = &entry {
@@ -151,18 +151,19 @@ pub(crate) async fn acknowledge(shared: &Arc<Shared>, key: ProcessKey) -> Result
             let life = entry.lock().life.clone();
             if let Some(life) = life.filter(|life| life.started.key == key) {
                 let asked = ask(entry, &life, "acknowledging the end", Ask::Acknowledge).await;
-                // The next one may have begun meanwhile: it is heard as long as it is kept here.
+                // The next process may have started meanwhile; its messages are received as long as
+                // it is stored here.
                 entry.lock().life.take_if(|life| life.started.key == key);
                 if asked.is_ok() {
-                    // It has removed them itself.
+                    // The supervisor process has removed the files itself.
                     let _ = shared.forget(key.session, true);
                     return Ok(());
                 }
-                // One that has gone meanwhile has left a record.
+                // If it has ended meanwhile, it has left a record.
             }
         }
     }
-    // What is needed of a session that rests is on the disk. One that lives is kept, of course.
+    // The data of an idle session is on disk. A running one is kept.
     let _ = shared.forget(key.session, true);
     let dir = shared.dir(key.session);
     let removed = tokio::task::spawn_blocking(move || -> std::io::Result<()> {
@@ -179,7 +180,7 @@ pub(crate) async fn acknowledge(shared: &Arc<Shared>, key: ProcessKey) -> Result
     }
 }
 
-/// Writes a marker: by the keeper that holds the log, or else here.
+/// Writes a note: through the supervisor process that holds the log, or else here.
 pub(crate) async fn note(
     shared: &Arc<Shared>,
     session: overmind_core::ids::SessionId,
@@ -199,7 +200,7 @@ pub(crate) async fn note(
     let dir = shared.dir(session);
     let limits = shared.ground.options.log.into();
     crate::log::follow::blocking(session, move || {
-        // There may be something to say before its first life.
+        // There may be something to write before the session's first process.
         super::make_private(&dir)?;
         lost::write_note(&dir, limits, 0, kind, &text)
     })

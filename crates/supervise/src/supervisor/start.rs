@@ -1,4 +1,4 @@
-//! Starting a life.
+//! Starts a process.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,11 +17,11 @@ use crate::supervisor::pulse::State;
 use crate::supervisor::{Shared, make_private};
 use crate::wire::{self, Ask, FromKeeper, MAX_FRAME, Order, ToKeeper};
 
-/// For a keeper to have its command running. Most of it is the program's own beginning; a disk
-/// that sleeps needs longest.
+/// The time limit until the command runs. Most of it is the program's own start; a sleeping disk
+/// takes longest.
 const RUNS_WITHIN: Duration = Duration::from_secs(30);
 
-/// While it lives, no other start of this session begins.
+/// While it exists, no other start of this session begins.
 struct Starting(Arc<Entry>);
 
 impl Drop for Starting {
@@ -30,7 +30,7 @@ impl Drop for Starting {
     }
 }
 
-/// Claims a session for a start. Under the table's lock, so that it cannot be forgotten meanwhile.
+/// Reserves a session for a start. The table is locked, so that it cannot be forgotten meanwhile.
 fn claim(shared: &Shared, key: ProcessKey) -> Result<Starting, ProcessError> {
     shared.with_entry(key.session, |entry| {
         let mut inner = entry.lock();
@@ -50,7 +50,7 @@ fn claim(shared: &Shared, key: ProcessKey) -> Result<Starting, ProcessError> {
     })
 }
 
-/// What can be said before anything is done.
+/// Checks everything that needs no action.
 fn check(spec: &ProcessSpec) -> Result<(), ProcessError> {
     let refuse = |step, reason: &str| {
         let program = spec.argv.first().cloned().unwrap_or_default();
@@ -131,14 +131,14 @@ pub(crate) async fn start(
     }
 }
 
-/// A life that was asked for and that nobody has heard of yet. Dropped, it is not wanted any more;
-/// a daemon that is killed drops nothing, and the next one finds the life.
+/// A requested process that nobody knows of yet. Dropping it cancels the process; a killed daemon
+/// drops nothing, and the next one finds the process.
 struct Unheard(Option<Connection>);
 
 impl Drop for Unheard {
     fn drop(&mut self) {
         let Some(connection) = &mut self.0 else { return };
-        // An order of which a part is not sent yet begins nothing, and nothing may follow it.
+        // A partly sent order starts nothing, and nothing may follow it.
         if connection.outbox.is_empty() {
             let reason = Some("it was not wanted any more before it had begun".to_owned());
             let ask = Ask::End { grace_ms: None, reason };
@@ -148,7 +148,7 @@ impl Drop for Unheard {
     }
 }
 
-/// The keeper is of this very version, so its words are ours.
+/// The supervisor process has the same version, so its words are known here.
 fn known_step(step: &str) -> &'static str {
     const KNOWN: [&str; 13] = [
         "the program",
@@ -168,15 +168,16 @@ fn known_step(step: &str) -> &'static str {
     KNOWN.into_iter().find(|one| *one == step).unwrap_or("its start")
 }
 
-/// Makes what a keeper is given, and asks for one. Blocking, for well under a millisecond.
+/// Prepares the descriptors and requests a supervisor process. Blocks for well under a millisecond.
 fn ask(shared: &Shared, dir: &Path, key: ProcessKey) -> io::Result<StdUnixStream> {
     if !dir.exists() {
         make_private(dir)?;
     }
     let opened: OwnedFd = record::open_dir(dir)?;
-    // Left by a start that failed half-way: nobody listens there, for the life is a new one.
+    // A start that failed halfway left it: nobody listens there, because this process is new.
     record::remove(&opened, Kind::Socket, key.epoch)?;
-    // Bound here and not by the keeper: from now on whoever looks finds that one is to come.
+    // It is bound here and not by the supervisor process, so that from now on others see that one
+    // is coming.
     let listener = UnixListener::bind(life::below(&opened, &Kind::Socket.name(key.epoch)))?;
     listener.set_nonblocking(true)?;
     let (ours, theirs) = StdUnixStream::pair()?;
