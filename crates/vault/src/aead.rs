@@ -1,13 +1,13 @@
-//! AES-256-GCM over short texts: `nonce ‖ ciphertext ‖ tag`.
+//! AES-256-GCM for short texts, in the form `nonce ‖ ciphertext ‖ tag`.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use zeroize::Zeroizing;
 
-/// A key; wiped when it is dropped.
+/// A key that is wiped when it is dropped.
 pub(crate) type Key = Zeroizing<[u8; 32]>;
 
-/// The system gave no randomness.
+/// The error if the system provides no randomness.
 #[derive(Debug)]
 pub(crate) struct NoRandomness;
 
@@ -26,11 +26,12 @@ fn cipher(key: &Key) -> LessSafeKey {
     LessSafeKey::new(key)
 }
 
-/// Encrypts, bound to `about`. Nonces are random: a data key seals once, a master key a few
-/// thousand times, far from where 96 random bits meet again.
+/// Encrypts a text, bound to `about`. Nonces are random: a data key encrypts once and a master key
+/// a few thousand times, far below the number at which 96 random bits are likely to repeat.
 pub(crate) fn seal(key: &Key, about: &[u8], plain: &[u8]) -> Result<Vec<u8>, NoRandomness> {
     let nonce: [u8; NONCE_LEN] = random()?;
-    // Room for the tag: growing would leave a copy of the plain text behind.
+    // The buffer has room for the tag: if it grew, a copy of the plain text would be left in
+    // memory.
     let mut body = Vec::with_capacity(plain.len() + AES_256_GCM.tag_len());
     body.extend_from_slice(plain);
     cipher(key)
@@ -39,7 +40,7 @@ pub(crate) fn seal(key: &Key, about: &[u8], plain: &[u8]) -> Result<Vec<u8>, NoR
     Ok([nonce.as_slice(), &body].concat())
 }
 
-/// `None` when the key is another, or anything was changed.
+/// Decrypts; `None` if the key is wrong or anything was changed.
 pub(crate) fn open(key: &Key, about: &[u8], sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     let (nonce, body) = sealed.split_at_checked(NONCE_LEN)?;
     let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
@@ -49,7 +50,8 @@ pub(crate) fn open(key: &Key, about: &[u8], sealed: &[u8]) -> Option<Zeroizing<V
     Some(body)
 }
 
-/// What a ciphertext is bound to. Lengths keep `("a", "bc")` from `("ab", "c")`.
+/// The context to which a ciphertext is bound. Lengths are included, so `("a", "bc")` and `("ab",
+/// "c")` differ.
 pub(crate) fn about(domain: &str, parts: &[&[u8]]) -> Vec<u8> {
     let mut all = Vec::new();
     for part in [domain.as_bytes()].iter().chain(parts) {

@@ -1,7 +1,8 @@
-//! The file of master keys.
+//! Reads and writes the file of master keys.
 //!
-//! JSON of version 1. Without `kdf` each `key` is 32 bytes in Base64; with it, `nonce ‖ ciphertext ‖
-//! tag` under the key that Argon2id makes of the passphrase. The newest key is the last one.
+//! It is JSON of version 1. Without `kdf` each `key` is 32 bytes in Base64; with it, `nonce ‖
+//! ciphertext ‖ tag` under the key that Argon2id derives from the passphrase. The newest key is the
+//! last one.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -19,7 +20,7 @@ use crate::aead::{self, Key};
 /// Longest file that is read, in bytes.
 const MAX_BYTES: u64 = 256 * 1024;
 
-/// What Argon2id costs. Kept in the file, so that it can change.
+/// The cost of Argon2id. It is stored in the file, so that it can change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Argon2 {
@@ -35,7 +36,7 @@ impl Default for Argon2 {
     }
 }
 
-/// What makes a key of a passphrase.
+/// The parameters for deriving a key from a passphrase.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Kdf {
@@ -74,18 +75,18 @@ pub(crate) struct Master {
     pub(crate) key: Key,
 }
 
-/// The key that a passphrase makes, and how it is made again.
+/// A key that was derived from a passphrase, with the parameters to derive it again.
 #[derive(Clone)]
 pub(crate) struct Kek {
     pub(crate) kdf: Kdf,
     pub(crate) key: Key,
 }
 
-/// Why a file opens nothing: words that follow "the key file PATH".
+/// Why a file cannot be opened; the text follows "the key file PATH".
 pub(crate) type Wrong = String;
 
 impl Kek {
-    /// A new one, with a salt of its own.
+    /// Derives a new key, with a new salt.
     pub(crate) fn new(passphrase: &Secret, cost: Argon2) -> Result<Self, Wrong> {
         let salt: [u8; 16] =
             aead::random().map_err(|_| "cannot be made: the system gave no randomness")?;
@@ -94,7 +95,7 @@ impl Kek {
 
     pub(crate) fn of(passphrase: &Secret, kdf: Kdf) -> Result<Self, Wrong> {
         let Argon2 { memory_kib, passes, lanes } = kdf.argon2id;
-        // A damaged file must not take all memory.
+        // A damaged file must not use up all memory.
         if memory_kib > 1 << 20 || passes > 100 || lanes > 64 {
             return Err("asks for more work than any of ours would: it is damaged".to_owned());
         }
@@ -116,7 +117,7 @@ fn about(id: &str, kdf: &Kdf) -> Vec<u8> {
 }
 
 impl KeyFile {
-    /// The file as it stands on disk, or `None` when there is none.
+    /// Reads the file; `None` if there is none.
     pub(crate) fn read(path: &Path) -> Result<Option<Self>, Wrong> {
         let mut file = match File::open(path) {
             Ok(file) => file,
@@ -147,10 +148,10 @@ impl KeyFile {
         Self::parse(&text).map(Some)
     }
 
-    /// The same from the keyring of an operating system.
+    /// Parses the same format from the keyring of an operating system.
     pub(crate) fn parse(text: &str) -> Result<Self, Wrong> {
         let this: Self = serde_json::from_str(text).map_err(|err| {
-            // The place alone: the text around it may be a key.
+            // Only the position is shown, because the text around it may be a key.
             format!(
                 "is damaged (line {}, column {}): bring it back from where you keep a copy",
                 err.line(),
@@ -169,7 +170,7 @@ impl KeyFile {
         Ok(this)
     }
 
-    /// The master keys in it, the newest last.
+    /// The master keys in the file, the newest last.
     pub(crate) fn open(&self, kek: Option<&Kek>) -> Result<Vec<Master>, Wrong> {
         let damaged = "is damaged: bring it back from where you keep a copy";
         self.keys
@@ -196,7 +197,7 @@ impl Master {
     }
 }
 
-/// The keys as a text.
+/// Serializes the keys.
 pub(crate) fn document(keys: &[Master], kek: Option<&Kek>) -> Result<Zeroizing<String>, Wrong> {
     let randomless = |_| "cannot be written: the system gave no randomness".to_owned();
     let mut entries = Vec::with_capacity(keys.len());
@@ -213,13 +214,13 @@ pub(crate) fn document(keys: &[Master], kek: Option<&Kek>) -> Result<Zeroizing<S
     Ok(Zeroizing::new(serde_json::to_string_pretty(&file).expect("texts and numbers")))
 }
 
-/// Writes a [`document`] whole beside its place and moves it there: a crash leaves the old file or
-/// the new one. `new`: there must be none yet.
+/// Writes a [`document`] to a temporary file and renames it, so that a crash leaves the old file or
+/// the new one. With `new`, no file may exist yet.
 pub(crate) fn write(path: &Path, text: &str, new: bool) -> Result<(), Wrong> {
     let at = path.parent().filter(|at| !at.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let write = || -> io::Result<()> {
-        // Named like every draft of the data directory, which removes those of the killed. Mode
-        // 0600 from the beginning.
+        // The name is that of every draft of the data directory, which removes drafts of killed
+        // processes. The mode is 0600 from the start.
         let mut draft = tempfile::Builder::new().prefix(".draft-").tempfile_in(at)?;
         draft.write_all(text.as_bytes())?;
         draft.write_all(b"\n")?;

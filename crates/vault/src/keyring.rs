@@ -1,10 +1,10 @@
-//! The master keys in the keyring of the operating system: the Secret Service of Linux desktops
-//! (GNOME Keyring, KWallet, KeePassXC), asked by libsecret's own program `secret-tool`.
+//! Stores the master keys in the keyring of the operating system: the Secret Service of Linux
+//! desktops (GNOME Keyring, KWallet, KeePassXC), through libsecret's program `secret-tool`.
 //!
-//! A program and no library: D-Bus with its encryption of a session would be a third of a megabyte
-//! more in every binary, for one question at the start. The key goes through pipes and is in no
-//! argument. Not the kernel's keyring: what is in there is gone after the next boot, and secrets
-//! are to outlive it. macOS and Windows have keyrings of other kinds, which nothing here speaks to.
+//! A program is used instead of a library: D-Bus with session encryption would add a third of a
+//! megabyte to every binary, for one query at the start. The key goes through pipes and is in no
+//! argument. The kernel's keyring is not used, because it is empty after the next boot and secrets
+//! must outlive that. The keyrings of macOS and Windows are not supported.
 
 use std::io::{self, Read as _, Write as _};
 use std::path::PathBuf;
@@ -15,9 +15,9 @@ use zeroize::Zeroizing;
 
 use crate::keyfile::Wrong;
 
-/// Longest that the keyring may take: it asks a person perhaps, if there is one at a screen.
+/// The longest wait for the keyring, which may have to ask a person at a screen.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two looks whether it has answered.
+/// The interval of checks whether it has answered.
 const LOOK: Duration = Duration::from_millis(5);
 /// Longest answer that is read, in bytes.
 const MAX_BYTES: u64 = 256 * 1024;
@@ -25,13 +25,13 @@ const MAX_BYTES: u64 = 256 * 1024;
 /// One entry of the keyring of the user that the server runs as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keyring {
-    /// `secret-tool`, or where it is.
+    /// The path or name of `secret-tool`.
     pub program: PathBuf,
-    /// Tells this vault's entry from those of others.
+    /// Distinguishes this vault's entry from others.
     pub entry: String,
 }
 
-/// What the program said.
+/// The output of the program.
 struct Said {
     status: ExitStatus,
     out: Zeroizing<Vec<u8>>,
@@ -39,17 +39,17 @@ struct Said {
 }
 
 impl Keyring {
-    /// The entry called so.
+    /// A keyring with the entry of this name.
     pub fn new(entry: impl Into<String>) -> Self {
         Self { program: PathBuf::from("secret-tool"), entry: entry.into() }
     }
 
-    /// What finds the entry, as arguments.
+    /// The arguments that identify the entry.
     fn attributes(&self) -> [&str; 4] {
         ["application", "overmind", "vault", &self.entry]
     }
 
-    /// The entry's text; `None` when there is none.
+    /// The entry's text; `None` if there is no entry.
     pub(crate) fn read(&self) -> Result<Option<Zeroizing<String>>, Wrong> {
         let said = self.ask(&["lookup"], None)?;
         if said.status.success() && !said.out.is_empty() {
@@ -64,14 +64,14 @@ impl Keyring {
         if !said.err.is_empty() {
             return Err(refused(&said.err));
         }
-        // Some keyrings say nothing at all of an entry that they do not open.
+        // Some keyrings report nothing about an entry that they do not open.
         match self.ask(&["search", "--all"], None)?.out.starts_with(b"[") {
             true => Err(locked.to_owned()),
             false => Ok(None),
         }
     }
 
-    /// Puts this text in the place of the entry's.
+    /// Replaces the entry's text.
     pub(crate) fn write(&self, text: &str) -> Result<(), Wrong> {
         let label = format!("--label=Overmind vault {}", self.entry);
         let said = self.ask(&["store", &label], Some(text))?;
@@ -97,7 +97,7 @@ impl Keyring {
             _ => format!("cannot be asked for: {}: {err}", self.program.display()),
         })?;
         if let (Some(text), Some(mut stdin)) = (input, child.stdin.take()) {
-            // A program that has failed already says why below.
+            // If the program has failed, the error follows below.
             let _ = stdin.write_all(text.as_bytes());
         }
         let broken = |err: io::Error| format!("cannot be asked for: {err}");
@@ -113,14 +113,15 @@ impl Keyring {
             stdout.take(MAX_BYTES).read_to_end(&mut out).map_err(broken)?;
         }
         if let Some(stderr) = child.stderr.take() {
-            // What it says in a text of its own is for people; a broken one is no reason to stop.
+            // Its error text is for people, so an invalid one is not fatal.
             let _ = stderr.take(MAX_BYTES).read_to_string(&mut err);
         }
         Ok(Said { status, out, err: err.trim().to_owned() })
     }
 }
 
-/// How it ended; `None` when it did not, and was killed. Its answer fits into a pipe.
+/// Waits for the exit status; `None` if it did not end in time and was killed. Its output fits into
+/// a pipe.
 fn ended(child: &mut Child) -> io::Result<Option<ExitStatus>> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -136,7 +137,7 @@ fn ended(child: &mut Child) -> io::Result<Option<ExitStatus>> {
     }
 }
 
-/// What the program says when it cannot, and what to do.
+/// Explains an error of the program, and what to do.
 fn refused(err: &str) -> Wrong {
     let line: String = err.lines().next().unwrap_or_default().chars().take(300).collect();
     format!(

@@ -1,4 +1,4 @@
-//! The master keys in memory, and what is done with them.
+//! The master keys in memory, and the operations with them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,17 +11,17 @@ use crate::aead::{self, Key, NoRandomness};
 use crate::keyfile::{self, Argon2, Kek, KeyFile, Master, Wrong};
 use crate::keyring::Keyring;
 
-/// Where the master keys are, and what opens them.
+/// Where the master keys are stored, and how they are opened.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Made with the first secret, mode 0600. The directory must exist.
+    /// The key file, created with the first secret with mode 0600. Its directory must exist.
     pub key_file: PathBuf,
-    /// Holds the keys in place of the file. A file that is there is read for as long as the keyring
-    /// has no entry: what is written next goes into the keyring.
+    /// Stores the keys instead of the file. An existing file is read until the keyring has an
+    /// entry; the next write goes to the keyring.
     pub keyring: Option<Keyring>,
-    /// Opens the file, if one is needed; a file that is made is protected with it.
+    /// Opens the file, if it is protected; a new file is protected with it.
     pub passphrase: Option<Secret>,
-    /// What a passphrase costs in files that are written. Those that are read say so themselves.
+    /// The passphrase cost for files that are written. Existing files contain their own.
     pub argon2: Argon2,
 }
 
@@ -31,11 +31,11 @@ impl Options {
         Self { key_file, keyring: None, passphrase: None, argon2: Argon2::default() }
     }
 
-    /// Where the keys are now, without opening them. `None`: there are none yet.
+    /// Finds where the keys are now, without opening them. `None` if there are none yet.
     ///
     /// # Errors
     ///
-    /// Words for people: which place, what is wrong, what to do.
+    /// Tells people which place is affected, what is wrong, and what to do.
     pub fn look(&self) -> Result<Option<Found>, String> {
         let Some((kept, file)) = self.read()? else { return Ok(None) };
         Ok(Some(Found { kept, passphrase: file.kdf.is_some() }))
@@ -61,7 +61,7 @@ impl Options {
         }
     }
 
-    /// Where new keys are written.
+    /// The place where new keys are written.
     fn kept(&self) -> Kept {
         if self.keyring.is_some() { Kept::Keyring } else { Kept::File }
     }
@@ -78,22 +78,22 @@ impl Options {
     }
 }
 
-/// In which of the two places master keys are.
+/// The two places for master keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     File,
     Keyring,
 }
 
-/// What [`Options::look`] finds.
+/// The result of [`Options::look`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     pub kept: Kept,
-    /// A passphrase is needed on top.
+    /// Whether a passphrase is also needed.
     pub passphrase: bool,
 }
 
-/// Encrypts and decrypts secrets. Nothing is read before [`Sealer::unlock`].
+/// Encrypts and decrypts secrets. It reads nothing before [`Sealer::unlock`].
 pub struct Vault {
     options: Options,
     state: RwLock<State>,
@@ -103,17 +103,17 @@ enum State {
     Locked {
         reason: String,
     },
-    /// There is no file, and nothing that would need one.
+    /// There is no file, and no secret that needs one.
     Empty,
     Open(Open),
 }
 
 struct Open {
-    /// Where they were read, or written last.
+    /// The place from which they were read, or to which they were written last.
     kept: Kept,
-    /// Opens what is there; `None` when it is in the clear.
+    /// The key that protects the stored keys; `None` if they are not encrypted.
     kek: Option<Kek>,
-    /// The newest is the last; never empty.
+    /// The keys, newest last; never empty.
     keys: Vec<Master>,
 }
 
@@ -137,9 +137,9 @@ impl Open {
     }
 }
 
-/// Why a key file does not open, in words.
+/// Why a key file cannot be opened, in words.
 enum Shut {
-    /// No passphrase that was tried opens it.
+    /// None of the tried passphrases opens it.
     Wrong(String),
     Other(String),
 }
@@ -159,7 +159,7 @@ impl From<String> for Shut {
 }
 
 impl Vault {
-    /// A vault that is locked until it is told to open.
+    /// Makes a vault that is locked until [`Sealer::unlock`].
     pub fn new(options: Options) -> Self {
         let reason = "it was not opened yet".to_owned();
         Self { options, state: RwLock::new(State::Locked { reason }) }
@@ -173,7 +173,7 @@ impl Vault {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The file as it stands, opened.
+    /// Reads and opens the current file.
     fn opened(&self, needed: &[String], passphrase: Option<&Secret>) -> Result<State, Shut> {
         let Some((kept, file)) = self.options.read()? else {
             return match needed.is_empty() {
@@ -210,7 +210,7 @@ impl Vault {
         Err(Shut::Wrong(wrong(why)))
     }
 
-    /// The first key, made and on disk when this returns.
+    /// Makes the first key, which is on disk when this returns.
     fn made(&self) -> Result<Open, SealError> {
         let place = self.options.place(self.options.kept());
         let failed = |reason: String| SealError::Failed {
@@ -225,7 +225,7 @@ impl Vault {
         Ok(Open { kept, kek, keys })
     }
 
-    /// Writes over what is there.
+    /// Replaces the stored keys.
     fn written(&self, keys: &[Master], kek: Option<&Kek>) -> Result<Kept, SealError> {
         self.options.write(keys, kek, false).map_err(|reason| SealError::Failed {
             attempt: format!(
@@ -245,7 +245,7 @@ fn randomless() -> String {
     "the system gave no randomness".to_owned()
 }
 
-/// What a data key is bound to: the master key that it is under, and whose it is.
+/// The context to which a data key is bound: its master key, and the secret's name and version.
 fn about_key(master: &str, name: &SecretName, version: u32) -> Vec<u8> {
     let version = version.to_be_bytes();
     aead::about(
@@ -300,7 +300,7 @@ impl Sealer for Vault {
                 Ok(())
             }
             Err(why) => {
-                // What is open stays so: a wrong passphrase must not lock others out.
+                // An open vault stays open: a wrong passphrase must not lock others out.
                 if !matches!(*state, State::Open(_)) {
                     *state = State::Locked { reason: why.reason().to_owned() };
                 }

@@ -1,13 +1,13 @@
-//! Secrets at rest: envelope encryption under a master key that this crate looks after.
+//! Stores secrets with envelope encryption, under a master key that this crate manages.
 //!
-//! [`Vault`] is the port [`Sealer`](overmind_core::vault::Sealer). Each version of a secret has a
-//! data key of its own (AES-256-GCM); the data key is encrypted under the newest master key. Both
-//! ciphertexts are bound to the secret's name and version, so that rows which somebody swapped
-//! open nothing. The master keys stand in one file ([`Options::key_file`]) or one entry of the
-//! operating system's keyring ([`Keyring`]), in the clear for its owner alone or encrypted under a
-//! passphrase (Argon2id).
+//! [`Vault`] implements the port [`Sealer`](overmind_core::vault::Sealer). Each version of a secret
+//! has its own data key (AES-256-GCM), which is encrypted under the newest master key. Both
+//! ciphertexts are bound to the secret's name and version, so rows that somebody has swapped cannot
+//! be decrypted. The master keys are in one file ([`Options::key_file`]) or in one entry of the
+//! operating system's keyring ([`Keyring`]), either unencrypted and readable only by their owner,
+//! or encrypted under a passphrase (Argon2id).
 //!
-//! What it does not do: wipe what the cryptographic library keeps of a key while it is used.
+//! It does not wipe copies of a key that the cryptographic library keeps while it is in use.
 
 mod aead;
 mod keyfile;
