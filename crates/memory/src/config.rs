@@ -1,18 +1,18 @@
-//! What a user may set about embeddings.
+//! The user's settings for embeddings.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use reqwest::Url;
 
-/// The embeddings endpoint when none is named.
+/// The default embeddings endpoint.
 pub const DEFAULT_URL: &str = "https://api.openai.com/v1/embeddings";
-/// The embedding model when none is named.
+/// The default embedding model.
 pub const DEFAULT_MODEL: &str = "text-embedding-3-small";
-/// Larger than any model's vectors.
+/// More dimensions than any model has.
 const MAX_DIMS: u32 = 65_536;
 
-/// A value that never prints itself.
+/// A value that is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -32,30 +32,30 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// How memory finds texts.
+/// How memory searches texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Config {
-    /// By words alone.
+    /// By words only.
     Local,
-    /// By words and by meaning, which a server works out.
+    /// By words and by meaning, with a server that makes the vectors.
     OpenAi(HttpConfig),
-    /// By words and by meaning, from the static model in this directory.
+    /// By words and by meaning, with the static model in this directory.
     File(PathBuf),
 }
 
 /// An endpoint that speaks OpenAI's embeddings format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpConfig {
-    /// The whole URL, `/embeddings` included.
+    /// The whole URL, including `/embeddings`.
     pub url: Url,
     pub model: String,
-    /// Asked for as `dimensions` and then demanded of the answer; `None` takes the model's own.
+    /// The requested `dimensions`, which the answer must have; `None` takes the model's default.
     pub dims: Option<u32>,
-    /// Sent to `url` and nowhere else; redirects are not followed.
+    /// Sent only to `url`; redirects are not followed.
     pub key: Secret,
 }
 
-/// A setting that cannot be used.
+/// The error for a setting that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     #[error(
@@ -92,23 +92,23 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Reads the settings through `var`, which gives the value of an environment variable or of
-    /// what stands for it. Blank values count as not set.
+    /// Reads the settings through `var`, which returns the value of an environment variable or of
+    /// its replacement. Blank values count as not set.
     ///
-    /// `OVERMIND_EMBEDDING_PROVIDER` is `auto` (the default: `openai` when `OPENAI_API_KEY` is
-    /// set, else `local`), `openai` (also: `endpoint`), `file` or `local` (also: `none`). With
-    /// `openai` go `OVERMIND_OPENAI_EMBEDDINGS_URL`, `OVERMIND_EMBEDDING_MODEL` and
-    /// `OVERMIND_EMBEDDING_DIMS`, with `file` goes `OVERMIND_EMBEDDING_PATH`; they are read, and
-    /// checked, only then. `file` needs the feature `model-files`.
+    /// `OVERMIND_EMBEDDING_PROVIDER` is `auto` (the default: `openai` if `OPENAI_API_KEY` is set,
+    /// else `local`), `openai` (also: `endpoint`), `file` or `local` (also: `none`).
+    /// `OVERMIND_OPENAI_EMBEDDINGS_URL`, `OVERMIND_EMBEDDING_MODEL` and `OVERMIND_EMBEDDING_DIMS`
+    /// apply to `openai`, `OVERMIND_EMBEDDING_PATH` applies to `file`; they are read and checked
+    /// only then. `file` needs the feature `model-files`.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`], which names the variable.
+    /// [`ConfigError`] names the variable.
     pub fn from_vars(var: &dyn Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         Self::read(var, cfg!(feature = "model-files"))
     }
 
-    /// The same in a build that can read model files, or cannot.
+    /// Reads the settings for a build that can read model files or cannot.
     fn read(var: &dyn Fn(&str) -> Option<String>, model_files: bool) -> Result<Self, ConfigError> {
         let set = |name| var(name).map(|v| v.trim().to_owned()).filter(|v| !v.is_empty());
         let provider = set("OVERMIND_EMBEDDING_PROVIDER").unwrap_or_else(|| "auto".into());
@@ -129,7 +129,8 @@ impl Config {
             None => match beside(&set) {
                 None => DEFAULT_URL.into(),
                 Some(Some(url)) => url,
-                // Nothing was said of embeddings: words alone find memory, and nothing goes elsewhere.
+                // No embeddings were configured: memory is searched by words only, and nothing is
+                // sent elsewhere.
                 Some(None) if provider.eq_ignore_ascii_case("auto") => return Ok(Self::Local),
                 Some(None) => return Err(ConfigError::Beside),
             },
@@ -152,9 +153,9 @@ impl Config {
     }
 }
 
-/// The embeddings endpoint of the server that OpenAI's other URLs name: who sends those to a proxy
-/// does not want texts and the key to go past it. `None` when none is named, `Some(None)` when it does
-/// not follow from them.
+/// The embeddings endpoint of the server that OpenAI's other URLs name: a user who sends those to a
+/// proxy does not want texts and the key to bypass it. `None` if no such URL is set, `Some(None)`
+/// if the endpoint cannot be derived from them.
 fn beside(set: &dyn Fn(&'static str) -> Option<String>) -> Option<Option<String>> {
     const OTHERS: [(&str, &str); 2] = [
         ("OVERMIND_OPENAI_RESPONSES_URL", "/responses"),
@@ -170,7 +171,7 @@ fn beside(set: &dyn Fn(&'static str) -> Option<String>) -> Option<Option<String>
 }
 
 fn endpoint(text: &str) -> Result<Url, ConfigError> {
-    // The text itself is not repeated: somebody may have put a password into it.
+    // The text itself is not repeated, because it may contain a password.
     let url = Url::parse(text).map_err(|err| ConfigError::Url { why: err.to_string() })?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(ConfigError::Url { why: "it must begin with http:// or https://".into() });

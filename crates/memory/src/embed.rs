@@ -1,5 +1,5 @@
-//! Embeddings: a text becomes a vector. [`HttpEmbedder`] asks a server that speaks OpenAI's
-//! format; [`crate::FileEmbedder`] has a model file.
+//! Embeddings turn a text into a vector. [`HttpEmbedder`] calls a server that speaks OpenAI's
+//! format; [`crate::FileEmbedder`] uses a model file.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -15,43 +15,44 @@ use serde_json::{Value, json};
 
 use crate::config::HttpConfig;
 
-/// One request, from connecting to the last byte of the answer.
+/// The time limit of one request, from connecting to the last byte of the answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// An answer of 65,536 numbers takes about 1.5 MB.
+/// Most bytes of an answer; one with 65,536 numbers takes about 1.5 MB.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
-/// Kept of what a server says about an error.
+/// Most characters that are kept of a server's error text.
 const MAX_ERROR_CHARS: usize = 500;
 
 /// Why a text has no vector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct EmbedError {
-    /// What was asked of whom, and what came of it. Never holds the key.
+    /// The request, the server and the error. It never contains the key.
     pub message: String,
-    /// The same request may succeed later.
+    /// Whether the same request may succeed later.
     pub transient: bool,
 }
 
-/// Makes vectors. Vectors of one model can be compared with each other and with no others.
+/// Makes vectors. Vectors can be compared only with those of the same model.
 pub trait Embedder: Send + Sync + fmt::Debug {
-    /// Recorded with each vector. The same name means comparable vectors.
+    /// The model's name, which is stored with each vector. Vectors with the same name are
+    /// comparable.
     ///
     /// # Errors
     ///
-    /// [`EmbedError`] when a model on this machine cannot be read; a server is not asked.
+    /// [`EmbedError`] if a model on this machine cannot be read; a server is not called.
     fn model(&self) -> Fut<'_, Result<Arc<str>, EmbedError>>;
 
-    /// The size of the vectors, where it is chosen and not the model's own.
+    /// The size of the vectors, if it is configured.
     fn dims(&self) -> Option<u32> {
         None
     }
 
-    /// The vector of `text`, of any length but zero; empty when there is nothing in the text
-    /// that the model knows. What it costs is counted as `behalf`'s.
+    /// The vector of `text`, which must not be empty; an empty vector if the model knows nothing in
+    /// the text. The cost is billed to `behalf`.
     ///
     /// # Errors
     ///
-    /// [`EmbedError`]; there is no other way to learn that the embedder is down.
+    /// [`EmbedError`]; there is no other way to learn that the embedder does not work.
     fn embed<'a>(
         &'a self,
         text: &'a str,
@@ -59,14 +60,15 @@ pub trait Embedder: Send + Sync + fmt::Debug {
     ) -> Fut<'a, Result<Vec<f32>, EmbedError>>;
 }
 
-/// Who is billed for the embeddings, by the name that the price table has for it: the variables are OpenAI's,
-/// wherever they lead.
+/// The provider in the price table to which embeddings are billed: the variables are OpenAI's,
+/// whatever their URLs are.
 const PROVIDER: &str = "openai";
 
-/// `POST {model, input}` to an OpenAI-compatible endpoint.
+/// Sends `POST {model, input}` to an OpenAI-compatible endpoint.
 ///
-/// Within 10 seconds or not at all; not repeated here, since the engine repeats what may succeed
-/// later. The client is built at the first use, so that a start without memory costs nothing.
+/// A request takes at most 10 seconds. It is not repeated here, because the engine repeats calls
+/// that may succeed later. The client is made at its first use, so that a start without memory
+/// costs nothing.
 #[derive(Debug)]
 pub struct HttpEmbedder {
     config: HttpConfig,
@@ -77,12 +79,12 @@ pub struct HttpEmbedder {
 #[derive(Debug, Deserialize)]
 struct Answer {
     data: Vec<Datum>,
-    // Read apart: figures of any shape do not make an embedding worthless.
+    // It is parsed separately, so that unexpected usage data does not make an embedding useless.
     usage: Option<Value>,
 }
 
 impl Answer {
-    /// What it says to be billed. Nothing at all is no figure: a text has tokens.
+    /// The reported usage. Zero counts as missing, because a text has tokens.
     fn usage(&self) -> Option<Usage> {
         let usage = self.usage.as_ref()?;
         let names = ["prompt_tokens", "total_tokens"];
@@ -98,7 +100,7 @@ struct Datum {
 }
 
 impl HttpEmbedder {
-    /// `meter` keeps the books: nothing is asked that it refuses.
+    /// `meter` accounts for the costs: a call that it refuses is not made.
     pub fn new(config: HttpConfig, meter: Arc<dyn Meter>) -> Self {
         Self { config, client: OnceLock::new(), meter }
     }
@@ -132,7 +134,7 @@ impl HttpEmbedder {
             .bearer_auth(self.config.key.expose())
             .json(&body)
             .send();
-        // From here on whoever forgets the call pays for it: it may have been done.
+        // From here on a dropped call is billed, because the server may have done it.
         let mut answer = match sending.await {
             Ok(answer) => answer,
             Err(err) => {
@@ -176,7 +178,7 @@ impl HttpEmbedder {
         }
     }
 
-    /// Ends the call by what its answer says of itself.
+    /// Settles the call with the usage in its answer.
     fn answered(&self, bytes: &[u8], call: Box<dyn Metered>) -> Result<Answer, EmbedError> {
         let answer = serde_json::from_slice::<Answer>(bytes);
         call.end(Came::Answered(answer.as_ref().ok().and_then(Answer::usage)));
@@ -237,22 +239,22 @@ impl Embedder for HttpEmbedder {
     }
 }
 
-/// A call that may not be made.
+/// The error for a call that the budget refuses.
 fn unpaid(err: &NotMetered) -> EmbedError {
     EmbedError { message: err.to_string(), transient: err.is_temporary() }
 }
 
 fn build(url: &Url) -> reqwest::Result<Client> {
-    // One provider of cryptography for the whole process; whoever comes first installs it, and
-    // everyone here installs the same.
+    // The process has one provider of cryptography; the first caller installs it, and all callers
+    // here install the same.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut client = Client::builder()
         .timeout(TIMEOUT)
         .connect_timeout(TIMEOUT / 2)
-        // A redirect would carry the key to a place that nobody configured.
+        // A redirect would send the key to an unconfigured place.
         .redirect(redirect::Policy::none());
     if url.scheme() == "http" {
-        // No certificates are read for an endpoint that needs none, present or not.
+        // No certificates are read for an endpoint without TLS.
         client = client.tls_certs_only([]);
     }
     let local = match url.host_str() {
@@ -266,7 +268,7 @@ fn build(url: &Url) -> reqwest::Result<Client> {
         None => false,
     };
     if local {
-        // A proxy is for what is outside.
+        // A proxy is only for addresses outside of this machine.
         client = client.no_proxy();
     } else if url.scheme() == "http" {
         tracing::warn!(%url, "texts and the key go to the embeddings endpoint unencrypted");
@@ -274,7 +276,7 @@ fn build(url: &Url) -> reqwest::Result<Client> {
     client.build()
 }
 
-/// An error with its causes, on one line, without the URL (the caller names it).
+/// Joins an error and its causes on one line, without the URL, which the caller names.
 fn chain(err: &reqwest::Error) -> String {
     let mut text = String::new();
     let mut next: Option<&dyn std::error::Error> = std::error::Error::source(err);

@@ -1,9 +1,8 @@
-//! One ranking out of two.
+//! Merges two rankings into one.
 //!
-//! Reciprocal rank fusion: an item at place `r` (from 1) of a list gets `weight / (k + r)` from
-//! it, and the sum over both lists is its score. BM25 and cosines live on scales that have
-//! nothing to do with each other and differ from query to query; places can be added. An item
-//! that stands in one list only is still found.
+//! It uses reciprocal rank fusion: an item at place `r` (from 1) of a list gets `weight / (k + r)`
+//! from it, and its score is the sum over both lists. BM25 and cosines have unrelated scales that
+//! differ between queries; places can be added. An item that is in only one list is still found.
 
 use std::collections::HashMap;
 
@@ -11,31 +10,32 @@ use overmind_core::ids::MemoryId;
 use overmind_core::memory::MemoryHit;
 use overmind_core::store::MemoryMatch;
 
-/// The place of an item that was found by words which say nothing.
+/// The place of an item that was found only by words without any weight.
 const LAST: u32 = 1_000_000;
 
-/// How places are weighed.
+/// The weights of the places.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fusion {
     /// Keeps one first place from outweighing two good ones.
     pub damping: f64,
-    /// What a place among the words counts.
+    /// The weight of a place in the list by words.
     pub words: f64,
-    /// What a place among the vectors counts.
+    /// The weight of a place in the list by vectors.
     pub meaning: f64,
 }
 
 impl Default for Fusion {
-    /// What ranked best on one half of a labelled set, with a static model's vectors; the other
-    /// half is what `docs/benchmarks.md` reports. The usual damping of 60 hardly tells a first
-    /// place from a tenth.
+    /// The values that ranked best on one half of a labelled set, with a static model's vectors;
+    /// `docs/benchmarks.md` reports the other half. The usual damping of 60 hardly distinguishes a
+    /// first place from a tenth.
     fn default() -> Self {
         Self { damping: 5.0, words: 1.0, meaning: 0.75 }
     }
 }
 
 impl Fusion {
-    /// The best `top_k` of the fused lists, each given best first. Equal scores: newer first.
+    /// The best `top_k` of the merged lists, each of which is sorted best first. Of equal scores
+    /// the newer item comes first.
     pub(crate) fn fuse(
         self,
         words: Vec<MemoryMatch>,
@@ -45,7 +45,7 @@ impl Fusion {
         let mut hits: HashMap<MemoryId, MemoryHit> = HashMap::new();
         for (weight, list) in [(self.words, words), (self.meaning, meaning)] {
             for (place, MemoryMatch { item, bm25 }) in (1_u32..).zip(list) {
-                // Newest first is no ranking: such items count as if they stood far behind.
+                // "Newest first" is no ranking, so such items count as if they were far behind.
                 let idle = bm25.total_cmp(&MemoryMatch::IDLE).is_eq();
                 let place = if idle { LAST } else { place };
                 let score = weight / (self.damping + f64::from(place));

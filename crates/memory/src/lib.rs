@@ -1,18 +1,18 @@
-//! Memory: texts in collections, found by words, and by meaning where an embedder is configured.
+//! Memory stores texts in collections, and finds them by words and, with an embedder, by meaning.
 //!
-//! [`MemoryService`] is the [`Memory`](overmind_core::memory::Memory) of the product. It turns a
-//! query into words, asks the store for matches, and in hybrid mode fuses them with the nearest
-//! vectors; it stores each item once per idempotency key, together with the event that says so.
-//! The items themselves, the word index and the search over vectors are the store's.
+//! [`MemoryService`] implements the product's [`Memory`](overmind_core::memory::Memory). It splits
+//! a query into words, gets matches from the store, and in hybrid mode merges them with the nearest
+//! vectors. It stores each item once per idempotency key, together with its event. The store itself
+//! contains the items, the word index and the search by vectors.
 //!
-//! What it refuses: texts, collections and metadata beyond their bounds ([`MAX_TEXT_BYTES`] and
-//! its neighbours). What it never does: read a query as syntax, or answer from words alone
-//! without saying so when the embedder is down (the search fails, see [`MemoryService`]).
+//! Texts, collections and metadata beyond their limits are refused ([`MAX_TEXT_BYTES`] and its
+//! neighbours). A query is never read as syntax. If the embedder does not work, the search fails
+//! instead of silently using words only (see [`MemoryService`]).
 //!
-//! Embeddings from a model file are behind the feature `model-files`, for the crates that read them
-//! are a good part of the program's build; without it, configuring one is an error that says so.
+//! Embeddings from a model file need the feature `model-files`, because the crates that read them
+//! are a large part of the program's build time; without it, configuring one is an error.
 //!
-//! Start at [`MemoryService::new`]; [`Config::from_vars`] reads what a user may set.
+//! Start at [`MemoryService::new`]; [`Config::from_vars`] reads the user's settings.
 
 mod config;
 mod embed;

@@ -1,4 +1,4 @@
-//! What stands for model files in a build without the feature `model-files`: an error that says so.
+//! Replaces model files in a build without the feature `model-files` by an error.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::embed::{EmbedError, Embedder};
 pub struct FileEmbedder(());
 
 impl FileEmbedder {
-    /// Of a model that no text will get a vector of: each is refused.
+    /// Makes an embedder that refuses every text.
     pub fn new(_: PathBuf) -> Self {
         Self(())
     }

@@ -1,4 +1,4 @@
-//! The service: bounds, embedding, storing once, ranking.
+//! The memory service: limits, embedding, storing once, ranking.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -26,56 +26,55 @@ pub const MAX_TEXT_BYTES: usize = 100_000;
 pub const MAX_COLLECTION_CHARS: usize = 200;
 /// Most bytes of an item's metadata as compact JSON.
 pub const MAX_METADATA_BYTES: usize = 16 << 10;
-/// Most bytes of an author's name, and of the name of the event that a text came from.
+/// Most bytes of an author's name, and of the name of a text's source event.
 pub const MAX_PROVENANCE_BYTES: usize = 200;
 /// Most results of one search.
 pub const MAX_TOP_K: usize = 50;
-/// `embedding_model` of an item that no model has seen.
+/// The `embedding_model` of an item without a vector.
 pub const LOCAL_MODEL: &str = "fts5-bm25";
 
-/// A vector stands for the first part of a long text: models take about 8,000 tokens, and more
-/// is an error there.
+/// Only the first part of a long text is embedded: models accept about 8,000 tokens and refuse
+/// more.
 const MAX_EMBEDDED_BYTES: usize = 16_000;
-/// Most items of one batch of `reembed` and `collect`: each is one commit.
+/// Most items of one batch of `reembed` and `collect`; each batch is one commit.
 const MAX_BATCH: u32 = 500;
-/// Who asks for vectors of items that are there already, as the log names callers.
+/// The name in the log for requests of vectors for existing items.
 const REEMBEDDING: &str = "reembed";
-/// Locks over which keyed stores are spread.
+/// The number of locks among which idempotency keys are distributed.
 const LOCKS: usize = 64;
 
-/// Memory over a store, with or without an embedder.
+/// Memory in a store, with or without an embedder.
 ///
 /// # Ranking
 ///
-/// Without an embedder, items that contain any of the query's words come first, by BM25 (always
-/// above 0). When there is at least one match but fewer than `top_k`, the newest other items of
-/// the collection follow with score 0, which means: recent, not a match. When nothing matches
-/// the answer is empty. A blank query gives the newest items, with score 0.
+/// Without an embedder, items that contain any of the query's words come first, ranked by BM25
+/// (always above 0). If there are matches but fewer than `top_k`, the newest other items of the
+/// collection follow with score 0, which means "recent, but no match". If nothing matches, the
+/// result is empty. A blank query returns the newest items, with score 0.
 ///
-/// With an embedder the words' ranking and the ranking by cosine are fused by reciprocal rank
-/// (see [`Fusion`]). Items that were stored without a vector, or
-/// with another model's, are still found by their words. Nothing is filled up: the nearest
-/// vectors are there in any case.
+/// With an embedder, the rankings by words and by cosine are merged by reciprocal rank (see
+/// [`Fusion`]). Items that were stored without a vector, or with another model's, are still found
+/// by their words. No recent items are added, because there are always nearest vectors.
 ///
-/// Items that have expired are never found, items that others replaced only on request, and a
-/// filter holds for everything that is found, what fills up included.
+/// Expired items are never found, replaced items only on request, and a filter applies to all
+/// results, including added recent items.
 ///
 /// # When the embedder is down
 ///
-/// Storing and searching fail with [`MemoryError::Embedding`]. A search by words alone would
-/// look like an answer and be a worse one; an item stored without its vector would stay
-/// half-findable for good. Only a blank query needs no embedder.
+/// Storing and searching fail with [`MemoryError::Embedding`]. A search by words only would return
+/// a worse result without notice; an item without its vector would be only partly findable forever.
+/// Only a blank query needs no embedder.
 ///
 /// # What it costs
 ///
-/// A call of an embeddings server is reserved and settled like any call of a model: in the budgets of the
-/// session that remembers or searches, or of the swarm. What they refuse fails with
-/// [`MemoryError::Embedding`], before anything is sent.
+/// A call of an embeddings server is reserved and settled like any model call: in the budgets of
+/// the calling session, or of the swarm. If a budget refuses it, the call fails with
+/// [`MemoryError::Embedding`] before anything is sent.
 ///
 /// # What leaves the machine
 ///
-/// Texts and queries go to the embedder after the store's redaction, so a secret that the store
-/// would mask does not go there.
+/// Texts and queries are redacted by the store before they go to the embedder, so it never gets a
+/// secret that the store would mask.
 #[derive(Debug)]
 pub struct MemoryService {
     store: Arc<dyn Store>,
@@ -83,8 +82,8 @@ pub struct MemoryService {
     ids: Arc<dyn IdSource>,
     embedder: Option<Arc<dyn Embedder>>,
     fusion: Fusion,
-    /// Held from looking a key up to its commit, so that one key is stored once even when two
-    /// calls carry it at the same time. Another process cannot: the store has one owner.
+    /// Held from looking a key up to its commit, so that one key is stored once even if two calls
+    /// use it at the same time. Another process cannot interfere: the store has one owner.
     locks: [Mutex<()>; LOCKS],
 }
 
@@ -99,7 +98,7 @@ impl MemoryService {
         Self { store, clock, ids, embedder, fusion: Fusion::default(), locks }
     }
 
-    /// The same, with other weights: for measuring them.
+    /// The same service with other weights, for measurements.
     #[must_use]
     pub fn with_fusion(self, fusion: Fusion) -> Self {
         Self { fusion, ..self }
@@ -124,7 +123,7 @@ impl MemoryService {
         if let Some(first) = self.seen(key).await? {
             return Ok(first);
         }
-        // What is embedded, stored and answered is one and the same: the masked text.
+        // The masked text is embedded, stored and returned.
         let text = self.masked(text);
         let mut metadata = metadata;
         self.store.redact(&mut metadata);
@@ -142,7 +141,7 @@ impl MemoryService {
             Some(key) => Some(self.locks[slot(key)].lock().await),
             None => None,
         };
-        // Again: another call may have come first while the vector was made.
+        // It is checked again, because another call may have stored it while the vector was made.
         if let Some(first) = self.seen(key).await? {
             return Ok(first);
         }
@@ -166,8 +165,8 @@ impl MemoryService {
         let commit = Commit { guards: Vec::new(), events: vec![event], changes: vec![change] };
         self.store.commit(commit).await?;
         match key {
-            // The store ignores a key that it has seen, and it has seen this one if its item was
-            // deleted since: then nothing was stored now, and nothing may be claimed.
+            // The store ignores a known key. If its item was deleted since, nothing was stored now,
+            // and success must not be reported.
             Some(key) => self.store.memory_by_key(key).await?.ok_or_else(|| {
                 invalid("this call stored its text before, and the item was deleted since".into())
             }),
@@ -175,7 +174,7 @@ impl MemoryService {
         }
     }
 
-    /// The item that holds the key; none when it has expired, for then the key is free again.
+    /// The item with the key; `None` if it has expired, because then the key is free again.
     async fn seen(&self, key: Option<EffectId>) -> Result<Option<MemoryItem>, MemoryError> {
         let Some(key) = key else { return Ok(None) };
         let now = self.clock.now();
@@ -210,13 +209,13 @@ impl MemoryService {
             let missing = top_k.saturating_sub(hits.len());
             if !hits.is_empty() && missing > 0 {
                 let known: HashSet<MemoryId> = hits.iter().map(|hit| hit.item.id).collect();
-                // `top_k` newest hold `missing` others, if there are so many.
+                // The `top_k` newest contain `missing` others, if there are so many.
                 let others = newest(top_k).await?.into_iter().filter(|i| !known.contains(&i.id));
                 hits.extend(others.take(missing).map(|item| MemoryHit { item, score: 0.0 }));
             }
             return Ok(hits);
         };
-        // What stands behind that in both lists cannot come to the front.
+        // An item beyond that in both lists cannot come to the front.
         let limit = (4 * top_k).max(50);
         let near = async || -> Result<Vec<MemoryMatch>, MemoryError> {
             let vector = self.vector(&**embedder, &self.masked(query.clone()), &behalf).await?;
@@ -226,7 +225,7 @@ impl MemoryService {
             let model = model(&**embedder).await?.as_ref().to_owned();
             Ok(self.store.memory_nearest(scope.clone(), model, vector, small(limit)).await?)
         };
-        // Each on a thread of the store's own.
+        // Each search runs on a thread of the store.
         let (by_words, by_meaning) = tokio::try_join!(matches(limit), near())?;
         Ok(self.fusion.fuse(by_words, by_meaning, top_k))
     }
@@ -269,7 +268,7 @@ impl MemoryService {
         Ok(ids.len() as u64)
     }
 
-    /// Commits changes of many items with the event that explains them.
+    /// Commits changes of many items together with their event.
     async fn tell(
         &self,
         kind: &'static str,
@@ -296,7 +295,7 @@ impl MemoryService {
         }
     }
 
-    /// The vector of the text's beginning, at unit length; empty when the model knows nothing of
+    /// The vector of the text's first part, with unit length; empty if the model knows nothing in
     /// it.
     async fn vector(
         &self,
@@ -304,7 +303,7 @@ impl MemoryService {
         text: &str,
         behalf: &Behalf,
     ) -> Result<Vec<f32>, MemoryError> {
-        // Endpoints refuse an empty input; a text of nothing has no meaning to be found by.
+        // Endpoints refuse an empty input, and an empty text has no meaning.
         let text = match &text[..text.floor_char_boundary(MAX_EMBEDDED_BYTES)] {
             "" => " ",
             text => text,
@@ -339,7 +338,7 @@ impl Memory for MemoryService {
     }
 }
 
-/// The event of a new item. What is usual is left out.
+/// The event of a new item. Default values are omitted.
 fn stored(item: &MemoryItem) -> NewEvent {
     let mut payload = json!({
         "item_id": item.id,
@@ -377,7 +376,7 @@ fn failed(err: EmbedError) -> MemoryError {
 }
 
 fn matched(found: MemoryMatch) -> MemoryHit {
-    // 0 means "not a match", so a match is always above it, however common its words are.
+    // 0 means "no match", so a match is always above 0, however common its words are.
     MemoryHit { item: found.item, score: found.bm25.max(1e-9) }
 }
 
@@ -441,7 +440,7 @@ fn invalid(message: String) -> MemoryError {
 
 /// Scales a vector to length 1, so that a dot product is a cosine.
 fn unit(vector: &mut [f32]) -> Result<(), &'static str> {
-    // In f64: squares of large components would overflow f32.
+    // It uses f64, because squares of large components would overflow f32.
     let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
     if !length.is_finite() {
         return Err("a vector with components that are not numbers");
@@ -458,7 +457,7 @@ fn unit(vector: &mut [f32]) -> Result<(), &'static str> {
 }
 
 fn slot(key: EffectId) -> usize {
-    // The low bits of an id are random or counted; either spreads.
+    // The low bits of an id are random or counted; both distribute well.
     usize::try_from(key.as_u128() % LOCKS as u128).unwrap_or(0)
 }
 

@@ -1,16 +1,16 @@
-//! Embeddings from a model file on disk: one vector per token, and their mean for a text.
+//! Embeddings from a model file on disk: a vector for each token, and their mean for a text.
 //!
-//! Such static models (WordLlama, model2vec) are a table and a tokenizer, a few megabytes each.
-//! They know nothing of word order, and they are made in microseconds, on this machine, with no
-//! other program. [`FileEmbedder`] reads a directory with
+//! Such static models (WordLlama, model2vec) consist of a table and a tokenizer, a few megabytes
+//! each. They ignore word order, but run in microseconds on this machine, without another program.
+//! [`FileEmbedder`] reads a directory with
 //!
 //! * one `*.safetensors` file (`model.safetensors` when there are several) that holds one tensor,
 //!   `embeddings` or `embedding.weight`: tokens × dimensions, in F32, F16 or BF16;
 //! * `tokenizer.json` in the format of Hugging Face's tokenizers.
 //!
-//! Nothing is read before the first text. Models that do more than that (a second tensor of
-//! weights or of mappings) are refused by name, for their vectors would come out wrong. Which
-//! model it is goes by what the files hold, so that changed files are another model.
+//! Nothing is read before the first text. Models that need more (a second tensor of weights or of
+//! mappings) are refused by name, because their vectors would be wrong. The content of the files
+//! identifies the model, so changed files are another model.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use tokenizers::Tokenizer;
 
 use crate::embed::{EmbedError, Embedder};
 
-/// Larger files are no static models.
+/// Larger files are no static models and are refused.
 const MAX_FILE_BYTES: u64 = 2 << 30;
 const TENSORS: [&str; 2] = ["embeddings", "embedding.weight"];
 
@@ -34,15 +34,15 @@ pub struct FileEmbedder {
     loaded: Arc<Mutex<Option<Arc<Model>>>>,
 }
 
-/// The model as it is in memory: about the size of its files.
+/// The model in memory, about as large as its files.
 struct Model {
     /// `static:<directory>@<hash of the files>`.
     name: Arc<str>,
     tokenizer: Tokenizer,
-    /// The id of what the tokenizer does not know; such tokens mean nothing.
+    /// The id of unknown tokens, which have no meaning.
     unknown: Option<u32>,
     file: Vec<u8>,
-    /// Where the tensor lies in `file`.
+    /// The range of the tensor in `file`.
     at: std::ops::Range<usize>,
     format: Format,
     tokens: usize,
@@ -63,13 +63,13 @@ enum Format {
 }
 
 impl FileEmbedder {
-    /// Of the model in `dir`. Reads nothing yet.
+    /// An embedder for the model in `dir`, which is not read yet.
     pub fn new(dir: PathBuf) -> Self {
         Self { dir, loaded: Arc::default() }
     }
 
-    /// Runs `work` with the model on a thread that may block, reading the model when it is the
-    /// first. A model that could not be read is tried again next time.
+    /// Runs `work` with the model on a thread that may block. The first call reads the model; if
+    /// that fails, the next call tries again.
     async fn with<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Model) -> Result<T, String> + Send + 'static,
@@ -120,7 +120,7 @@ impl Model {
 
         let mut tokenizer = Tokenizer::from_bytes(&json)
             .map_err(|err| format!("tokenizer.json cannot be used: {err}"))?;
-        // The whole text counts, and nothing that is not in it.
+        // The whole text is used, without added tokens.
         tokenizer
             .with_truncation(None)
             .map_err(|err| format!("tokenizer.json cannot be used: {err}"))?
@@ -131,7 +131,7 @@ impl Model {
         Ok(Self { name, tokenizer, unknown, file, at, format, tokens, dims })
     }
 
-    /// The mean of the tokens' vectors; empty when there is no token that the model knows.
+    /// The mean of the tokens' vectors; empty if the model knows none of them.
     fn embed(&self, text: &str) -> Result<Vec<f32>, String> {
         let tokens = self
             .tokenizer
@@ -208,7 +208,7 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(unreadable)
 }
 
-/// Place, format, tokens and dimensions of the table in a safetensors file.
+/// The range, format, tokens and dimensions of the table in a safetensors file.
 fn table(file: &[u8]) -> Result<(std::ops::Range<usize>, Format, usize, usize), String> {
     let tensors = SafeTensors::deserialize(file).map_err(|err| err.to_string())?;
     let names = tensors.names();
@@ -233,12 +233,12 @@ fn table(file: &[u8]) -> Result<(std::ops::Range<usize>, Format, usize, usize), 
         [tokens, dims] if *tokens > 0 && *dims > 0 => (*tokens, *dims),
         shape => return Err(format!("its shape is {shape:?}, not tokens × dimensions")),
     };
-    // The data is a part of the file, and the last part of it.
+    // The data is the last part of the file.
     let length = tensor.data().len();
     Ok((file.len() - length..file.len(), format, tokens, dims))
 }
 
-/// The id of the unknown token: tokenizer.json names it by its text, or by its number.
+/// The id of the unknown token, which tokenizer.json names by text or by number.
 fn unknown(json: &[u8], tokenizer: &Tokenizer) -> Option<u32> {
     let json: serde_json::Value = serde_json::from_slice(json).ok()?;
     let model = json.get("model")?;
@@ -249,13 +249,13 @@ fn unknown(json: &[u8], tokenizer: &Tokenizer) -> Option<u32> {
     u32::try_from(id).ok()
 }
 
-/// A half-precision number.
+/// Converts a half-precision number.
 fn half(bits: u16) -> f32 {
     let sign = u32::from(bits >> 15) << 31;
     let exponent = u32::from(bits >> 10) & 0x1f;
     let fraction = u32::from(bits & 0x3ff);
     let number = match (exponent, fraction) {
-        // Too small for the usual form: fraction · 2⁻²⁴.
+        // It is a subnormal number: fraction · 2⁻²⁴.
         (0, _) => return f32::from_bits(sign | 0x3380_0000) * f32::from(bits & 0x3ff),
         (0x1f, _) => 0x7f80_0000 | (fraction << 13),
         _ => ((exponent + 112) << 23) | (fraction << 13),

@@ -1,26 +1,25 @@
-//! The words of a query.
+//! Splits a query into words.
 //!
-//! A query is text. Whatever a search engine's language would make of it (quotes, `NEAR`, `*`,
-//! `col:`, hyphens), here it is cut into words at everything that is neither letter nor digit,
-//! and the words are data from then on.
+//! A query is plain text. Syntax of search engines (quotes, `NEAR`, `*`, `col:`, hyphens) has no
+//! effect: the text is cut at every character that is neither letter nor digit.
 
 use std::collections::HashSet;
 
-/// Most words of a query that are searched for; later ones are left out.
+/// Most words of a query that are searched; later ones are ignored.
 pub const MAX_TERMS: usize = 64;
-/// Longer runs of letters are no words that anybody searches for.
+/// Longer runs of letters are ignored.
 const MAX_TERM_BYTES: usize = 256;
 
-/// The distinct words of `query`, lower case, in the order of their first appearance.
+/// The distinct words of `query`, in lower case, in the order of their first appearance.
 ///
-/// A word is a run of Unicode letters and digits; combining marks stay with the letter before
-/// them. Scripts that are written without spaces (Chinese, Japanese, Thai) come out as long runs,
-/// which match only the same run in a text.
+/// A word is a run of Unicode letters and digits; combining marks stay with the letter before them.
+/// Scripts without spaces (Chinese, Japanese, Thai) give long runs, which match only the same run
+/// in a text.
 pub fn terms(query: &str) -> Vec<String> {
     let mut seen = HashSet::new();
     query
         .split(|c: char| !c.is_alphanumeric() && !is_mark(c))
-        // Marks that stand alone belong to no word.
+        // Marks without a letter belong to no word.
         .map(|word| word.trim_start_matches(is_mark))
         .filter(|word| !word.is_empty())
         .map(str::to_lowercase)
