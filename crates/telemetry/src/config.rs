@@ -1,37 +1,37 @@
-//! Where to send, what to say of ourselves, how often.
+//! The configuration: where to send, how to describe the service, how often.
 
 use std::fmt;
 use std::time::Duration;
 
 use reqwest::Url;
 
-/// What the service is called when nobody says.
+/// The default name of the service.
 pub const DEFAULT_SERVICE: &str = "overmind";
 
 #[derive(Clone)]
 pub struct Config {
-    /// Whole URLs of what takes spans and figures.
+    /// Whole URLs of the endpoints for spans and metrics.
     pub traces: Url,
     pub metrics: Url,
-    /// Sent with each request; often a key.
+    /// Headers of each request; one is often a key.
     pub headers: Vec<(String, String)>,
-    /// What all spans and figures share: `service.name` and what else is said of it.
+    /// Attributes of all spans and metrics: `service.name` and others.
     pub resource: Vec<(String, String)>,
-    /// Whether what was said is told.
+    /// Whether content such as prompts and answers is exported.
     pub content: bool,
-    /// How long spans are gathered.
+    /// How long spans are collected before they are sent.
     pub every: Duration,
-    /// How often figures are sent.
+    /// How often metrics are sent.
     pub metrics_every: Duration,
     /// Longest wait for one answer of the collector.
     pub timeout: Duration,
-    /// Longest wait when the server ends.
+    /// Longest wait for the last export when the server ends.
     pub flush: Duration,
 }
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the headers: they hold keys.
+        // The headers are omitted, because they contain keys.
         f.debug_struct("Config")
             .field("traces", &self.traces.as_str())
             .field("content", &self.content)
@@ -39,7 +39,7 @@ impl fmt::Debug for Config {
     }
 }
 
-/// Why there is no telemetry. Holds no header's value.
+/// Why telemetry cannot start. It never contains a header's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(pub(crate) String);
 
@@ -52,11 +52,11 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// A collector by its base URL, as `OTEL_EXPORTER_OTLP_ENDPOINT` names it.
+    /// A collector with its base URL, as in `OTEL_EXPORTER_OTLP_ENDPOINT`.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] for what is no URL of HTTP.
+    /// [`ConfigError`] if the text is no HTTP URL.
     pub fn new(endpoint: &str) -> Result<Self, ConfigError> {
         let wrong =
             |why: &str| ConfigError(format!("`{endpoint}` is not a URL of a collector: {why}"));
@@ -85,19 +85,19 @@ impl Config {
         })
     }
 
-    /// Says something of the service; what was said of the same before is forgotten.
+    /// Sets an attribute of the service, and replaces an earlier value.
     pub fn describe(&mut self, name: &str, value: &str) {
         self.resource.retain(|(known, _)| known != name);
         self.resource.push((name.to_owned(), value.to_owned()));
     }
 }
 
-/// `a=b,c=d` with percent signs, as `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_EXPORTER_OTLP_HEADERS`
-/// have it.
+/// Parses `a=b,c=d` with percent-encoding, the format of `OTEL_RESOURCE_ATTRIBUTES` and
+/// `OTEL_EXPORTER_OTLP_HEADERS`.
 ///
 /// # Errors
 ///
-/// [`ConfigError`] names the place and no value.
+/// [`ConfigError`] names the position but no value.
 pub fn pairs(text: &str) -> Result<Vec<(String, String)>, ConfigError> {
     let mut all = Vec::new();
     for (n, pair) in text.split(',').map(str::trim).enumerate().filter(|(_, p)| !p.is_empty()) {

@@ -1,8 +1,9 @@
-//! Sending: in batches, again when that can help, and never for longer than it is worth.
+//! Sends spans and metrics in batches, with bounded retries.
 //!
-//! A batch that a collector does not take is tried again, with pauses that grow, or as long as its
-//! `Retry-After` asks. Meanwhile new spans wait in the queue, and when that is full they are dropped
-//! where they are made: memory is bounded, and a collector that is down costs one attempt now and
+//! A batch that a collector does not accept is sent again after growing pauses, or after its
+//! `Retry-After`. Meanwhile new spans wait in the queue; if that is full, they are dropped where
+//! they are made. So memory is bounded, and an unreachable collector costs only an occasional
+//! attempt.
 //! then.
 
 use std::sync::Arc;
@@ -21,12 +22,12 @@ use crate::{Config, ConfigError, Counts, wire};
 
 /// Most spans of one request.
 const BATCH: usize = 512;
-/// Attempts for one batch; then it is dropped, for newer ones wait.
+/// Most attempts for one batch; then it is dropped in favour of newer ones.
 const ATTEMPTS: u32 = 6;
-/// Pauses between them: they double.
+/// The first pause between attempts; each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// Most of an answer that is read. Its text decides nothing.
+/// Most bytes of an answer that are read. Its text is not used.
 const MAX_ANSWER: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -44,12 +45,12 @@ pub(crate) struct Exporter {
     since: Timestamp,
 }
 
-/// How an attempt went.
+/// The result of an attempt.
 enum Sent {
     Taken,
-    /// It will not be taken.
+    /// The collector will never accept it.
     Refused,
-    /// It may be taken later, at the earliest after this.
+    /// The collector may accept it later, at the earliest after this time.
     Later(Option<Duration>),
 }
 
@@ -71,10 +72,10 @@ impl Exporter {
             headers.insert(header, value);
         }
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
-        // Whoever else uses it has installed the same.
+        // Other users of it have installed the same.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder()
-            // A key goes to whom it was given for.
+            // A key is sent only to its own collector.
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .connect_timeout(config.timeout)
@@ -120,7 +121,7 @@ impl Exporter {
             }
             let over = spans.is_closed() && spans.is_empty();
             let now = self.clock.now();
-            // While spans wait they go first, but not for ever.
+            // Waiting spans are sent first, but not forever.
             if over || now >= figures_due {
                 self.send_figures(&figures, over, &give_up).await;
                 figures_due = now.after(self.metrics_every);
@@ -138,15 +139,15 @@ impl Exporter {
         }
     }
 
-    /// Fills a batch: until it is full, its time is over, or there will be no more. True when it
-    /// is full.
+    /// Fills a batch until it is full, its time is over, or no more spans can come. Returns true if
+    /// it is full.
     async fn gather(
         &self,
         spans: &mut mpsc::Receiver<Span>,
         batch: &mut Vec<Span>,
         figures_due: Timestamp,
     ) -> bool {
-        // Nothing to send: only the figures' time ends the wait.
+        // Without spans, only the next metrics end the wait.
         let mut until = figures_due;
         while batch.len() < BATCH {
             tokio::select! {
@@ -178,7 +179,7 @@ impl Exporter {
             }
             None => return,
         };
-        // The next ones say the same and more: only the last are worth trying again.
+        // Later metrics contain these values too, so only the last ones are sent again.
         if last {
             self.send(&self.metrics, body, true, give_up).await;
         } else {
@@ -186,7 +187,7 @@ impl Exporter {
         }
     }
 
-    /// Whether the collector took it in the end.
+    /// Returns whether the collector accepted it in the end.
     async fn send(
         &self,
         url: &Url,
@@ -206,7 +207,7 @@ impl Exporter {
                 Sent::Refused => return false,
                 Sent::Later(asked) => asked,
             };
-            // At the end there is time for one more attempt, and none for long pauses.
+            // At the end there is time for one more attempt, but not for long pauses.
             if attempt == ATTEMPTS || (last && attempt > 1) {
                 return false;
             }
@@ -237,7 +238,7 @@ impl Exporter {
             }
         };
         let status = response.status().as_u16();
-        // Read, so that the connection can be used again; as far as it is worth it.
+        // The answer is read so that the connection can be used again, up to a limit.
         let mut read = 0;
         while let Ok(Some(piece)) = response.chunk().await {
             read += piece.len();
@@ -260,7 +261,7 @@ impl Exporter {
     }
 }
 
-/// Throws away what waits; how many.
+/// Drops the waiting spans and returns their number.
 fn drain(spans: &mut mpsc::Receiver<Span>) -> usize {
     spans.close();
     let mut dropped = 0;

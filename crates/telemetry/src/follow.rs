@@ -1,8 +1,8 @@
-//! Following the log: events become spans and figures a moment after they are durable.
+//! Follows the log: turns durable events into spans and metrics.
 //!
-//! The log is read a few times a second at most, in pages, and only events that tell something;
-//! whoever commits is not held up by it. What a session's spans share is read from its first
-//! event and kept for the sessions that were seen last.
+//! The log is read a few times a second at most, in pages, and only events that matter for
+//! telemetry; commits are not delayed by it. Attributes that a session's spans share are read from
+//! its first event and cached for the most recent sessions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Addresses, Config, Counts};
 
-/// Events that are read at once.
+/// Most events that are read at once.
 const PAGE: u32 = 256;
-/// Between two reads of a log that has been read to its end.
+/// The pause after the log was read to its end.
 const PAUSE: Duration = Duration::from_millis(200);
-/// After a read that failed.
+/// The pause after a failed read.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
-/// Sessions that are remembered.
+/// Most sessions that are cached.
 const MAX_KNOWN: usize = 2048;
 
-/// Where it all goes.
+/// The outgoing queue and counters.
 #[derive(Debug)]
 pub(crate) struct Out {
     pub(crate) spans: mpsc::Sender<Span>,
@@ -69,7 +69,7 @@ impl Follower {
         }
     }
 
-    /// Follows until `stop`, and then to the end of the log as it is.
+    /// Follows the log until `stop`, and then to the log's current end.
     pub(crate) async fn run(mut self, mut commits: watch::Receiver<u64>, stop: CancellationToken) {
         loop {
             let stopping = stop.is_cancelled();
@@ -91,7 +91,7 @@ impl Follower {
                 () = async {
                     self.clock.sleep_until(until).await;
                     if commits.changed().await.is_err() {
-                        // Nobody commits any more: only the word to stop is left.
+                        // Nobody commits any more, so only `stop` can come.
                         std::future::pending::<()>().await;
                     }
                 } => {}
@@ -100,10 +100,10 @@ impl Follower {
         }
     }
 
-    /// Tells of one page. True when there is more.
+    /// Handles one page. Returns true if there is more.
     async fn page(&mut self) -> Result<bool, StoreError> {
-        // Read first: what stands before it and is not in the page tells nothing, and is not to be
-        // passed over again with each read.
+        // This is read first: events before it that are not in the page do not matter, and must not
+        // be skipped again with each read.
         let newest = self.store.events_newest(None, Page { limit: 1, after: None }).await?;
         let head = newest.first().map_or(0, |event| event.global);
         if head <= self.after {
@@ -126,7 +126,7 @@ impl Follower {
         Ok(more)
     }
 
-    /// Whether figures moved.
+    /// Handles an event; returns whether a metric changed.
     async fn tell(&mut self, event: &LogEvent) -> Result<bool, StoreError> {
         let ends = ENDS.contains(&&*event.kind);
         let (mut known, mut above, mut row) = (None, None, None);
@@ -163,12 +163,12 @@ impl Follower {
         Ok(told.measured.is_some())
     }
 
-    /// The record of the call that an event ends, where more was kept of it than the event says.
+    /// The record of the call that an event ends, if the record contains more than the event.
     async fn call(&self, event: &LogEvent) -> Result<Option<CallRecord>, StoreError> {
         #[derive(Deserialize)]
         struct Payload {
             call_id: CallId,
-            /// Its digest.
+            /// The digest of the request.
             request: Option<String>,
         }
         if !event.kind.starts_with("budget.") {
@@ -178,7 +178,7 @@ impl Follower {
         if payload.request.is_none() {
             return Ok(None);
         }
-        // Newest first: the first one before the next id is this one.
+        // The order is newest first, so the first one before the next id is this one.
         let after = payload.call_id.as_u128().checked_add(1).map(CallId::from_u128);
         let page = Page { limit: 1, after };
         let found = self.store.call_list(None, page).await?.into_iter().next();

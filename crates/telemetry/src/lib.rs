@@ -1,12 +1,12 @@
-//! What the server does, told to a collector of OpenTelemetry: OTLP over HTTP, in protobuf.
+//! Exports the server's activity to an OpenTelemetry collector: OTLP over HTTP, in protobuf.
 //!
-//! The log is what is followed: `follow` reads events as they become durable and asks
-//! [`overmind_core::telemetry`] what they are as spans. `export` sends those in batches. The
-//! engine calls nothing here and waits for nothing; between the two stands a bounded queue, and
-//! what does not fit is dropped and counted in [`Counts`].
+//! The log is the source: `follow` reads events once they are durable, and
+//! [`overmind_core::telemetry`] converts them to spans. `export` sends those in batches. The engine
+//! calls nothing here and waits for nothing. A bounded queue connects the two parts; spans that do
+//! not fit are dropped and counted in [`Counts`].
 //!
-//! The messages are few and do not change any more, so they are written by hand in `wire`; the
-//! tests read them with OpenTelemetry's own package.
+//! The messages are few and stable, so `wire` encodes them by hand; the tests decode them with
+//! OpenTelemetry's own package.
 
 mod config;
 mod export;
@@ -28,13 +28,13 @@ pub use self::config::{Config, ConfigError, DEFAULT_SERVICE, pairs};
 use self::export::Exporter;
 use self::follow::Follower;
 
-/// Spans that wait to be sent. More are dropped.
+/// Most spans that wait to be sent. Further ones are dropped.
 pub const QUEUE: usize = 8192;
 
-/// Host and port of a provider, by our name of it.
+/// Returns host and port of a provider by its configured name.
 pub type Addresses = Arc<dyn Fn(&str) -> Option<(String, u16)> + Send + Sync>;
 
-/// How often something happened, since the start.
+/// Counters of what happened since the start.
 #[derive(Debug, Default)]
 pub struct Counts {
     spans_sent: AtomicU64,
@@ -54,17 +54,18 @@ impl Exports for Counts {
     }
 
     fn spans_dropped(&self) -> u64 {
-        // The queue was full, or the collector refused them, or did not take them in time.
+        // Dropped spans: the queue was full, or the collector refused them or did not accept them
+        // in time.
         self.spans_dropped.load(Ordering::Relaxed)
     }
 
     fn failures(&self) -> u64 {
-        // Each attempt for itself.
+        // Each failed attempt is counted.
         self.failures.load(Ordering::Relaxed)
     }
 }
 
-/// What the composition root brings.
+/// The parts that the composition root passes in.
 pub struct Parts {
     pub config: Config,
     pub store: Arc<dyn Store>,
@@ -72,7 +73,8 @@ pub struct Parts {
     pub commits: watch::Receiver<u64>,
     pub clock: Arc<dyn Clock>,
     pub addresses: Addresses,
-    /// The global number of the last event that is not told: what was there before the start.
+    /// The global number of the last event that is not exported: earlier ones are from before the
+    /// start.
     pub after: u64,
 }
 
@@ -82,7 +84,7 @@ impl std::fmt::Debug for Parts {
     }
 }
 
-/// At work until [`Telemetry::stop`].
+/// The running export, until [`Telemetry::stop`].
 #[derive(Debug)]
 pub struct Telemetry {
     counts: Arc<Counts>,
@@ -90,16 +92,16 @@ pub struct Telemetry {
     following: JoinHandle<()>,
     exporting: JoinHandle<()>,
     flush: Duration,
-    /// Cancelled when what is left is no longer worth waiting for.
+    /// Cancelled when waiting for the rest is no longer worthwhile.
     give_up: CancellationToken,
 }
 
 impl Telemetry {
-    /// Begins to follow the log and to send.
+    /// Starts to follow the log and to send.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when there can be no client for this collector.
+    /// [`ConfigError`] if no client can be made for this collector.
     pub fn start(parts: Parts) -> Result<Self, ConfigError> {
         let Parts { config, store, commits, clock, addresses, after } = parts;
         let counts = Arc::new(Counts::default());
@@ -130,13 +132,13 @@ impl Telemetry {
         &self.counts
     }
 
-    /// Reads what is still in the log, sends what waits, and ends; all of it within the bound
-    /// that the configuration sets. To be called before the store is closed.
+    /// Reads the rest of the log, sends waiting spans, and ends, all within the time limit of the
+    /// configuration. Call it before the store is closed.
     pub async fn stop(self) {
         let Self { counts, stop, following, exporting, flush, give_up } = self;
         stop.cancel();
         let until = tokio::time::Instant::now() + flush;
-        // The follower ends by itself and takes its end of the queue with it.
+        // The follower ends by itself and closes its end of the queue.
         let in_time = tokio::time::timeout_at(until, async {
             let _ = following.await;
         });

@@ -1,16 +1,16 @@
-//! The messages of OTLP, as protobuf writes them.
+//! Encodes the messages of OTLP as protobuf.
 //!
-//! Only what is sent: no message is read but an answer's, whose content decides nothing. Field
-//! numbers are those of `opentelemetry-proto`, which promises that they stay.
+//! It only encodes: the one message that is read is an answer, whose content is not used. Field
+//! numbers are those of `opentelemetry-proto`, which guarantees that they are stable.
 
 use overmind_core::telemetry::figures::Histogram;
 use overmind_core::telemetry::{Attr, Span, SpanKind};
 use overmind_core::time::Timestamp;
 
-/// Who says all this.
+/// The instrumentation scope of all spans and metrics.
 const SCOPE: &str = "overmind";
 
-/// A message that is being written.
+/// A message that is being encoded.
 #[derive(Debug, Default)]
 struct Message(Vec<u8>);
 
@@ -72,7 +72,7 @@ impl Message {
     }
 }
 
-/// Nanoseconds since the epoch; nothing of ours was before it.
+/// Nanoseconds since the epoch; earlier times become 0.
 fn nanos(at: Timestamp) -> u64 {
     u64::try_from(at.as_micros()).unwrap_or(0).saturating_mul(1000)
 }
@@ -149,7 +149,7 @@ fn span(to: &mut Message, span: &Span) {
             status.number(3, 2);
         });
     }
-    // Sampled: others were not made.
+    // The flag "sampled": other spans are never made.
     to.fixed32(16, 1);
 }
 
@@ -168,7 +168,7 @@ pub(crate) fn traces(of: &[(String, String)], spans: &[Span]) -> Vec<u8> {
     request.0
 }
 
-/// `ExportMetricsServiceRequest`: what was counted from `since` until `now`.
+/// `ExportMetricsServiceRequest`: the counts from `since` until `now`.
 pub(crate) fn metrics<'a>(
     of: &[(String, String)],
     histograms: impl Iterator<Item = &'a Histogram>,
@@ -218,7 +218,7 @@ fn metric(to: &mut Message, histogram: &Histogram, since: Timestamp, now: Timest
                 point.double(12, series.max);
             });
         }
-        // Cumulative.
+        // The temporality is cumulative.
         data.number(2, 2);
     });
 }
