@@ -1,9 +1,9 @@
-//! Pictures, sound and blobs of a result, as files in the session's workspace.
+//! Writes pictures, sound and blobs of a result as files to the session's workspace.
 //!
-//! What lies in the workspace is the agent's: a link may stand where a directory is expected. So this
-//! is the one place of the crate that opens a path there (`cargo xtask check` looks for others): the
-//! workspace by a path without links, every step beneath the one before it, and nothing that is the
-//! server's own, by device and inode. A file is new or it is not written.
+//! The agent controls the workspace: a link may be in place of a directory. So this is the only
+//! code of the crate that opens a path there (`cargo xtask check` looks for others). It opens the
+//! workspace by a path without links, every directory below the one before it, and none of the
+//! server's own files, by device and inode. It never overwrites a file.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -17,17 +17,17 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 pub(crate) const MAX_FILE_BYTES: usize = 6 << 20;
 pub(crate) const MAX_FILES: usize = 16;
 
-/// Where the files of a server lie, relative to the workspace.
+/// The directory of a server's files, relative to the workspace.
 pub(crate) fn place(session: SessionId, server: &str) -> PathBuf {
     [".overmind_runs", &session.to_string(), "artifacts", "mcp", server].iter().collect()
 }
 
-/// Makes the directory, with all above it.
+/// Creates the directory with its parents.
 ///
 /// # Errors
 ///
-/// When the workspace is not there or is reached by a link, when something that is no directory
-/// stands in the way, or when a directory on the way is the server's own.
+/// Fails if the workspace is missing or is reached through a link, if a path component is no
+/// directory, or if a directory in the path is the server's own.
 pub(crate) fn make(workspace: &Path, off_limits: &OffLimits, place: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let plain = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -54,21 +54,21 @@ fn permit(directory: &OwnedFd, off_limits: &OffLimits) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a directory of our own, where a server that belongs to no session works.
+/// Creates a private directory, in which a server without a session works.
 ///
 /// # Errors
 ///
-/// What the file system says.
+/// Returns the error of the file system.
 pub(crate) fn make_own(path: &Path) -> io::Result<()> {
     std::fs::create_dir_all(path)
 }
 
-/// Writes one file; answers its path relative to the workspace.
+/// Writes one file; returns its path relative to the workspace.
 ///
 /// # Errors
 ///
-/// What the file system says; no part of the file is left under its name then, unless it says so
-/// while writing.
+/// Returns the error of the file system. Then no part of the file has the final name, unless
+/// writing failed.
 #[expect(clippy::too_many_arguments, reason = "they are the parts of one name")]
 pub(crate) fn write(
     workspace: &Path,
@@ -82,7 +82,7 @@ pub(crate) fn write(
 ) -> io::Result<String> {
     let place = place(session, server);
     let directory = make(workspace, off_limits, &place)?;
-    // An effect that is done again after a crash has the same id: it gets another name.
+    // An effect that is repeated after a crash has the same id, so its file gets another name.
     for again in 0..100 {
         let suffix = if again == 0 { String::new() } else { format!("-again{again}") };
         let name = format!("{effect}-{number}{suffix}.{extension}");
@@ -100,7 +100,7 @@ pub(crate) fn write(
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// A file name's end for a media type; what is not known is `bin`.
+/// The file name extension for a media type; `bin` for an unknown one.
 pub(crate) fn extension(media_type: Option<&str>) -> &'static str {
     match media_type.unwrap_or_default().split(';').next().unwrap_or_default().trim() {
         "image/png" => "png",

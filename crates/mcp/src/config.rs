@@ -1,4 +1,4 @@
-//! What a person says about one server, and what is refused of it.
+//! The configuration of one server, and its checks.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,12 +7,12 @@ use std::time::Duration;
 use overmind_core::sandbox::SandboxLevel;
 use serde::{Deserialize, Serialize};
 
-/// One MCP server. Stored as JSON; it never holds a secret's text (see [`Value`]).
+/// One MCP server. It is stored as JSON and never contains a secret's text (see [`Value`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerConfig {
-    /// `a-z`, digits, `-` and `_`, beginning with a letter, at most 32: the middle of
-    /// `mcp.<server>.<tool>`.
+    /// `a-z`, digits, `-` and `_`, beginning with a letter, at most 32 characters: the middle part
+    /// of `mcp.<server>.<tool>`.
     pub id: String,
     #[serde(default = "yes")]
     pub enabled: bool,
@@ -25,13 +25,14 @@ pub struct ServerConfig {
     pub same_names: SameNames,
     #[serde(default)]
     pub protocol: Protocol,
-    /// Believe `readOnlyHint` and `idempotentHint`. Off: every tool is done at most once.
+    /// Whether to trust `readOnlyHint` and `idempotentHint`. Otherwise every tool is called at most
+    /// once.
     #[serde(default)]
     pub trust_annotations: bool,
-    /// Only these tools, by the server's own names; empty: all.
+    /// The only allowed tools, by the server's own names; if empty, all are allowed.
     #[serde(default)]
     pub allow: Vec<String>,
-    /// Never these.
+    /// Tools that are never allowed.
     #[serde(default)]
     pub deny: Vec<String>,
     #[serde(default)]
@@ -41,26 +42,26 @@ pub struct ServerConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Transport {
-    /// A program of this machine, spoken to over its standard streams.
+    /// A program on this machine that talks through its standard streams.
     Stdio {
         command: String,
         #[serde(default)]
         args: Vec<String>,
-        /// All that it gets beside `PATH`, `HOME`, `LANG` and `TMPDIR`.
+        /// All of its variables besides `PATH`, `HOME`, `LANG` and `TMPDIR`.
         #[serde(default)]
         env: BTreeMap<String, Value>,
         #[serde(default = "namespace")]
         sandbox: SandboxLevel,
-        /// Directories of the host that it may read, at the same path. In the level `none` it
-        /// reads whatever the daemon's user may.
+        /// Directories of the host that it may read, at the same path. At the level `none` it can
+        /// read everything that the daemon's user can.
         #[serde(default)]
         read_only: Vec<PathBuf>,
-        /// Let it write the whole workspace of its session, not only its own directory in it.
-        /// For [`Scope::Session`] only.
+        /// Whether it may write the whole workspace of its session, and not only its own directory
+        /// there. Only for [`Scope::Session`].
         #[serde(default)]
         writes_workspace: bool,
     },
-    /// Streamable HTTP.
+    /// A server with the transport Streamable HTTP.
     Http {
         url: String,
         #[serde(default)]
@@ -68,12 +69,12 @@ pub enum Transport {
     },
 }
 
-/// A setting that may be secret.
+/// A setting whose value may be a secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields, untagged)]
 pub enum Value {
     Plain(String),
-    /// The name of a secret that the daemon looks up each time it is needed.
+    /// The name of a secret, which the daemon looks up each time it is needed.
     Secret {
         secret: String,
     },
@@ -82,26 +83,26 @@ pub enum Value {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// One process or connection for all sessions.
+    /// One process or connection serves all sessions.
     #[default]
     Shared,
-    /// One for each session, ended with it; its working directory lies in the session's
+    /// Each session has its own, which ends with it; its working directory is in the session's
     /// workspace.
     Session,
 }
 
-/// Who approves what the server offers first.
+/// How the first tools of the server are approved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Approve {
-    /// Whoever adds the server approves the tools of its first answer, and no later ones.
+    /// Adding the server approves the tools of its first answer, but no later ones.
     #[default]
     FirstUse,
     /// Nothing is used before somebody pins it.
     Manual,
 }
 
-/// A tool whose name another server or the program itself has as well.
+/// How to handle a tool whose name another server or a built-in tool also has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SameNames {
@@ -113,26 +114,27 @@ pub enum SameNames {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Protocol {
-    /// 2026-07-28 where the server knows it, else what the handshake of 2025-11-25 agrees on.
+    /// 2026-07-28 if the server supports it, otherwise the version that the handshake of 2025-11-25
+    /// negotiates.
     #[default]
     Auto,
-    /// The handshake only, for a server that does not bear to be asked.
+    /// Only the handshake, for a server that fails when it is asked.
     Handshake,
 }
 
-/// Bounds of one server. Zero is refused.
+/// Limits of one server. Zero is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// From its start to the list of its tools.
+    /// The time from its start to the list of its tools.
     pub start_ms: u64,
-    /// Between signs of life (progress, or the answer) of one call.
+    /// The time between signs of activity (progress, or the answer) of one call.
     pub call_ms: u64,
-    /// Of one call in all, whatever progress it reports.
+    /// The total time of one call, whatever progress it reports.
     pub call_total_ms: u64,
-    /// A session's own server that is not called for so long is ended.
+    /// The time without calls after which a session's own server is ended.
     pub idle_ms: u64,
-    /// Text of one result that is passed on; the rest is counted.
+    /// The bytes of text of one result that are passed on; the rest is only counted.
     pub result_bytes: usize,
     pub memory_bytes: u64,
     pub pids: u32,
@@ -171,7 +173,7 @@ impl Limits {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {why}")]
 pub struct ConfigError {
-    /// For example `command`.
+    /// The name of the field, for example `command`.
     pub field: String,
     pub why: String,
 }
@@ -192,11 +194,11 @@ fn namespace() -> SandboxLevel {
 pub(crate) const MAX_ID_BYTES: usize = 32;
 const MAX_ITEMS: usize = 256;
 const MAX_TEXT_BYTES: usize = 8 << 10;
-/// Longest time that any bound may be: a day.
+/// The longest time of any limit: a day.
 const MAX_MS: u64 = 24 * 60 * 60 * 1000;
 
 impl ServerConfig {
-    /// A server with everything else as it is by default.
+    /// A server with default values for everything else.
     pub fn new(id: impl Into<String>, transport: Transport) -> Self {
         Self {
             id: id.into(),
@@ -215,7 +217,7 @@ impl ServerConfig {
 
     /// # Errors
     ///
-    /// [`ConfigError`] with the first field that is not acceptable.
+    /// [`ConfigError`] names the first invalid field.
     pub fn check(&self) -> Result<(), ConfigError> {
         let mut letters = self.id.bytes();
         let sound = letters.next().is_some_and(|first| first.is_ascii_lowercase())
@@ -293,13 +295,13 @@ impl ServerConfig {
         Ok(())
     }
 
-    /// Whether the lists let this tool, by the server's own name, through.
+    /// Whether the lists allow this tool, by the server's own name.
     pub(crate) fn lists(&self, tool: &str) -> bool {
         let named = |list: &[String]| list.iter().any(|name| name == tool);
         !named(&self.deny) && (self.allow.is_empty() || named(&self.allow))
     }
 
-    /// The same with every plain value of env and headers hidden: for whoever reads.
+    /// A copy for display, with every plain value of env and headers hidden.
     pub fn masked(&self) -> Self {
         let mut shown = self.clone();
         let values = match &mut shown.transport {
@@ -314,8 +316,8 @@ impl ServerConfig {
         shown
     }
 
-    /// Takes the plain values that came back masked from `old`: who edits what was shown does
-    /// not have to know them.
+    /// Restores plain values that came back masked, from `old`: a user can edit the displayed
+    /// configuration without knowing them.
     pub(crate) fn unmask(&mut self, old: &Self) {
         let (new, old) = match (&mut self.transport, &old.transport) {
             (Transport::Stdio { env: new, .. }, Transport::Stdio { env: old, .. })
@@ -352,8 +354,8 @@ impl Value {
     }
 }
 
-/// Shapes of well-known keys. Such a value would be masked in the store and be useless after a
-/// restart; better to say so now.
+/// The forms of well-known keys. The store would mask such a value, which would then be useless
+/// after a restart, so it is refused here.
 fn looks_secret(text: &str) -> bool {
     let bare = text.strip_prefix("Bearer ").unwrap_or(text);
     let starts = ["sk-", "ghp_", "gho_", "ghs_", "github_pat_", "xoxb-", "xoxp-", "AKIA", "glpat-"];
@@ -374,7 +376,7 @@ fn variable(name: &str) -> Result<(), ConfigError> {
     if !first || !bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_') || name.len() > 128 {
         return wrong("env", format!("has a name that is none: `{}`", name.escape_debug()));
     }
-    // What makes the loader or an interpreter run code that nobody configured.
+    // These make the loader or an interpreter run code that was not configured.
     let loads = name.starts_with("LD_")
         || ["NODE_OPTIONS", "PYTHONSTARTUP", "BASH_ENV", "ENV", "PERL5OPT", "RUBYOPT"]
             .contains(&name);

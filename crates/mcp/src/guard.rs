@@ -1,5 +1,5 @@
-//! Bounds on what a server writes, before anything is made of it, and messages that strict readers of
-//! JSON would refuse.
+//! Limits the output of a server before it is parsed, and repairs messages that strict JSON parsers
+//! would refuse.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -12,38 +12,38 @@ use std::task::{Context, Poll, ready};
 use overmind_core::json;
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// Longest message: a result with a picture fits, a flood does not.
+/// Longest message: enough for a result with a picture.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 8 << 20;
-/// Most bytes of lines that are no messages, over the life of a connection. Some servers print a
-/// greeting.
+/// Most bytes of lines that are no messages, over the lifetime of a connection. Some servers print
+/// a greeting.
 pub(crate) const MAX_GARBAGE_BYTES: usize = 256 << 10;
 
-/// Why a connection was ended by us, for whoever asks afterwards.
+/// Why we ended a connection, for later errors.
 pub(crate) type Reason = Arc<Mutex<Option<String>>>;
 
-/// Passes a server's output through, line by line, and fails once it breaks a bound: a server that
-/// does is disconnected, not read for ever. So is one whose message cannot be read: whoever waits for
-/// it would wait in vain.
+/// Passes a server's output through, line by line, and fails once a limit is exceeded: such a
+/// server is disconnected. A server that sends an unreadable message is disconnected, too, because
+/// a caller would wait for it forever.
 #[derive(Debug)]
 pub(crate) struct Guarded<R> {
     inner: R,
-    /// The line whose end has not come.
+    /// The incomplete current line.
     line: Vec<u8>,
-    /// Whole lines that were not asked for yet, and how much of them was.
+    /// Complete lines that were not read yet, and the position up to which they were.
     ready: Vec<u8>,
     given: usize,
     garbage: usize,
     reason: Reason,
-    /// Counted up as soon as the server announces another list of tools. The library tells of it in a
-    /// task of its own, perhaps after the answer that was written behind it.
+    /// Incremented as soon as the server announces a changed list of tools. The library reports the
+    /// announcement in a separate task, possibly after the answer that follows it.
     announced: Arc<AtomicU64>,
     matched: usize,
 }
 
-/// In a result's text it is no announcement, and makes for one look too many.
+/// In a result's text it is no announcement; that only causes an unnecessary check.
 const ANNOUNCEMENT: &[u8] = b"notifications/tools/list_changed";
 
-/// What every message names.
+/// The text that every message contains.
 const VERSION: &[u8] = b"\"jsonrpc\"";
 
 impl<R> Guarded<R> {
@@ -54,7 +54,7 @@ impl<R> Guarded<R> {
 
     fn look(&mut self, bytes: &[u8]) -> Result<(), String> {
         for &byte in bytes {
-            // Its first letter, `n`, comes again only where a fresh start is right.
+            // Its first letter, `n`, occurs again only where starting over is right.
             self.matched = match byte == ANNOUNCEMENT[self.matched] {
                 true => self.matched + 1,
                 false => usize::from(byte == ANNOUNCEMENT[0]),
@@ -84,9 +84,9 @@ impl<R> Guarded<R> {
         Ok(())
     }
 
-    /// A line is over.
+    /// Handles the end of a line.
     fn whole(&mut self) -> Result<(), String> {
-        // What has no version is no message of the protocol, and passed over by its reader.
+        // A line without a version is no message of the protocol, and its reader skips it.
         let is_message = self.line.first() == Some(&b'{')
             && self.line.windows(VERSION.len()).any(|at| at == VERSION);
         match json::mended(&self.line) {
@@ -97,7 +97,7 @@ impl<R> Guarded<R> {
             return Err(format!("it sent a message that cannot be read: {err}"));
         }
         self.line.clear();
-        // One picture is no reason to hold megabytes for good.
+        // One picture must not keep megabytes allocated.
         self.line.shrink_to(64 << 10);
         Ok(())
     }
@@ -118,7 +118,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for Guarded<R> {
             let mut read = ReadBuf::new(&mut bytes);
             ready!(Pin::new(&mut this.inner).poll_read(cx, &mut read))?;
             if read.filled().is_empty() {
-                // What has no end is no message.
+                // A line without an end is no message.
                 return Poll::Ready(Ok(()));
             }
             if let Err(why) = this.look(read.filled()) {
@@ -134,7 +134,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for Guarded<R> {
     }
 }
 
-/// The end of what a server wrote to its standard error.
+/// The last part of a server's standard error.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
     kept: VecDeque<u8>,
@@ -152,7 +152,7 @@ impl Tail {
         self.kept.extend(last);
     }
 
-    /// One line that can be shown: no controls, the last words only.
+    /// One line that can be shown: without control characters, and only the last words.
     pub(crate) fn words(&self) -> Option<String> {
         let bytes: Vec<u8> = self.kept.iter().copied().collect();
         let text = String::from_utf8_lossy(&bytes);

@@ -1,23 +1,24 @@
-//! MCP servers: tools from outside, kept at arm's length.
+//! Runs MCP servers and isolates their tools.
 //!
-//! [`McpServers`] runs the configured servers and is the
-//! [`ToolSource`](overmind_core::tool_source::ToolSource) of their tools, which agents know as
-//! `mcp.<server>.<tool>`. It isolates the MCP library; nothing above this crate sees its types.
+//! [`McpServers`] runs the configured servers and implements the
+//! [`ToolSource`](overmind_core::tool_source::ToolSource) of their tools, which agents call
+//! `mcp.<server>.<tool>`. It encapsulates the MCP library; nothing above this crate sees its types.
 //!
-//! What it refuses: tools that nobody approved, or that changed since (`pins.rs`), tools that
-//! hide something or are built to harm (`vet/`), messages and results beyond their bounds, and a
-//! server's wishes to use the client (sampling, roots, elicitation). What it never does: show a
-//! model a definition that is not pinned, pass a server the daemon's environment, let one
-//! server's failure reach another's tools, or leave a process behind.
+//! It refuses tools that nobody approved or that changed since (`pins.rs`), tools that hide text or
+//! are made to do harm (`vet/`), messages and results beyond their limits, and a server's requests
+//! to the client (sampling, roots, elicitation). It never shows a model a definition that is not
+//! pinned, never gives a server the daemon's environment, never lets one server's failure affect
+//! another's tools, and never leaves a process behind.
 //!
-//! Start at [`McpServers`] in `servers/mod.rs`; `servers/worker.rs` is the life of one server,
-//! `link.rs` one connection to it, `result.rs` what becomes of an answer.
+//! Start at [`McpServers`] in `servers/mod.rs`. `servers/worker.rs` runs one server, `link.rs` is
+//! one connection to it, and `result.rs` converts its answers.
 //!
 //! # Trust
 //!
-//! A server is a stranger, its descriptions are read by models and its results by both. So all
-//! of it is data: bounded, vetted, labelled `"untrusted": true`. Its annotations (`readOnlyHint`
-//! and the like) are claims; they count only for a server whose configuration says so.
+//! A server is not trusted. Models read its descriptions, and models and people read its results.
+//! So all of its data is limited, checked, and labelled `"untrusted": true`. Its annotations
+//! (`readOnlyHint` and others) are only claims; they count if the server's configuration allows
+//! that.
 
 mod artifacts;
 mod config;
@@ -37,5 +38,5 @@ pub use servers::{
     McpError, McpServers, Parts, SecretLookup, ServerState, ServerView, ToolState, ToolView,
 };
 
-/// What the names of all tools from MCP servers begin with.
+/// The prefix of the names of all tools from MCP servers.
 pub const PREFIX: &str = "mcp.";

@@ -1,8 +1,8 @@
-//! One connection to one server: started, asked for its tools, called, and ended with
-//! everything that belongs to it.
+//! One connection to one server: starts it, lists and calls its tools, and ends it with everything
+//! that belongs to it.
 //!
-//! A [`Link`] owns the connection's tasks and, for a program, its process tree. Dropped or
-//! closed, both end; [`Link::closed`] says when they have.
+//! A [`Link`] owns the connection's tasks and, for a program, its process tree. Dropping or closing
+//! it ends both; [`Link::closed`] returns when they have ended.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -41,17 +41,17 @@ use crate::guard::{Guarded, MAX_MESSAGE_BYTES, Reason, Tail};
 use crate::traced::Traced;
 use crate::vet::{MAX_TOOLS, Offered};
 
-/// Calls at one time; more wait for their turn.
+/// Most calls at one time; further calls wait.
 const MAX_CALLS: usize = 16;
-/// Pages of one list of tools.
+/// Most pages of one list of tools.
 const MAX_PAGES: usize = 64;
-/// How long a server may take to end by itself once nobody speaks to it any more.
+/// How long a server may take to end by itself after its input was closed.
 const END_GRACE: Duration = Duration::from_secs(2);
 const CLOSE_GRACE: Duration = Duration::from_secs(5);
-/// Reports of progress that wait for a call to look at them; more are dropped.
+/// Most unread progress reports of a call; further ones are dropped.
 const PROGRESS_WAITING: usize = 64;
 
-/// What to connect to; secrets are resolved here.
+/// The target of a connection, with secrets resolved.
 #[derive(Clone)]
 pub(crate) enum Target {
     Program {
@@ -69,12 +69,12 @@ pub(crate) enum Target {
     },
 }
 
-/// How a call ended without a result.
+/// Why a call ended without a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CallError {
     /// `mcp_transport_error`.
     Transport(String),
-    /// `mcp_tool_error`: the server answered, with an error of the protocol.
+    /// `mcp_tool_error`: the server answered with a protocol error.
     Refused(String),
     /// `timeout`.
     Timeout(Duration),
@@ -97,11 +97,11 @@ impl std::fmt::Debug for Link {
     }
 }
 
-/// What the connection's tasks and its users both see.
+/// State that the connection's tasks and its users share.
 #[derive(Debug, Default)]
 struct Shared {
-    /// How often the server announced another list of tools, which announcements the last
-    /// question came after, and which of them its answer is known everywhere.
+    /// Counts the announcements of a changed list of tools. `asked` is the count at the last query,
+    /// and `taken` the count whose answer is in use everywhere.
     announced: Arc<AtomicU64>,
     asked: AtomicU64,
     taken: AtomicU64,
@@ -111,7 +111,7 @@ struct Shared {
     /// Why we ended the connection, if we did.
     reason: Reason,
     exit: Mutex<Option<Exit>>,
-    /// What the sandbox of its process was measured to give.
+    /// The attestation of its process's sandbox.
     attested: Mutex<Option<AttestationRef>>,
 }
 
@@ -122,19 +122,19 @@ impl Shared {
     }
 }
 
-/// Who waits for reports of progress.
+/// The receivers of progress reports.
 #[derive(Debug, Default)]
 struct Progress {
     waiting: HashMap<ProgressToken, mpsc::Sender<ProgressNotificationParam>>,
-    /// Reports whose call is not known yet: its token comes with the sending of it, and a quick
-    /// server is quicker. At most [`PROGRESS_WAITING`]; the oldest go.
+    /// Reports whose call is not known yet: its token is only known when it is sent, and a server
+    /// may answer faster. At most [`PROGRESS_WAITING`] are kept; the oldest are dropped.
     early: VecDeque<ProgressNotificationParam>,
 }
 
 impl Progress {
     fn heard(&mut self, report: ProgressNotificationParam) {
         if let Some(waiting) = self.waiting.get(&report.progress_token) {
-            // Full: the call looks at a later one.
+            // If it is full, the call uses a later report.
             let _ = waiting.try_send(report);
             return;
         }
@@ -156,7 +156,7 @@ impl Progress {
     }
 }
 
-/// Our side of the protocol. It offers a server nothing: no sampling, no roots, no questions.
+/// Our side of the protocol. It offers a server nothing: no sampling, no roots, no elicitation.
 #[derive(Debug)]
 struct Handler(Arc<Shared>);
 
@@ -181,17 +181,16 @@ impl ClientHandler for Handler {
 }
 
 impl Link {
-    /// What the sandbox of the server's process was measured to give; `None` for one that has no
-    /// process here, or no sandbox.
+    /// The attestation of the server's sandbox; `None` if it has no process here, or no sandbox.
     pub(crate) fn attested(&self) -> Option<AttestationRef> {
         lock(&self.shared.attested).clone()
     }
 
-    /// Connects, without a bound in time: the caller has one.
+    /// Connects, without a time limit, because the caller has one.
     ///
     /// # Errors
     ///
-    /// A text for people, with the server's last words.
+    /// Returns a text for people, with the server's last error output.
     ///
     /// # Cancel safety
     ///
@@ -204,7 +203,7 @@ impl Link {
         tracker: &TaskTracker,
     ) -> Result<Arc<Self>, String> {
         match Self::open_once(target, launcher, protocol, limits, tracker).await {
-            // A server of the old kind may end when it is asked in the new way.
+            // A server with the old protocol may end when it gets the new query.
             Err(Failed::Handshake(_)) if protocol == Protocol::Auto => {
                 Self::open_once(target, launcher, Protocol::Handshake, limits, tracker).await
             }
@@ -241,7 +240,7 @@ impl Link {
                 };
                 let (tell, told) = oneshot::channel();
                 let tree = TreeEnd::default();
-                // Kills when this future is dropped before the link has taken over.
+                // It kills the process if this future is dropped before the link owns it.
                 let guard = tree.stop.clone().drop_guard();
                 tracker.spawn(own(
                     Arc::clone(launcher),
@@ -300,7 +299,8 @@ impl Link {
             Ok(service) => service,
             Err(err) => {
                 if let Some(tree) = tree {
-                    // Mostly it has ended; how says more than that the pipe has.
+                    // Usually the process has ended; its exit status is more informative than a
+                    // closed pipe.
                     tree.end().await;
                 }
                 let err = err.to_string();
@@ -311,7 +311,7 @@ impl Link {
             }
         };
         let peer = service.peer().clone();
-        // A list that is asked for is asked of the server.
+        // A requested list must come from the server and not from a cache.
         peer.set_response_cache_config(ClientCacheConfig::disabled()).await;
         let info = peer.peer_info();
         let plain =
@@ -341,13 +341,13 @@ impl Link {
         Ok(link)
     }
 
-    /// The server's tools, as it describes them.
+    /// Lists the server's tools, as it describes them.
     ///
     /// # Errors
     ///
-    /// A text for people.
+    /// Returns a text for people.
     pub(crate) async fn tools(&self) -> Result<Vec<Offered>, String> {
-        // Before the question: what changes while it is answered is asked for again.
+        // This comes before the query: changes during the answer cause another query.
         self.shared.asked.store(self.shared.announced.load(Ordering::SeqCst), Ordering::SeqCst);
         let mut all = Vec::new();
         let mut cursor = None;
@@ -377,25 +377,25 @@ impl Link {
         Err(format!("its list of tools has more than {MAX_PAGES} pages"))
     }
 
-    /// What [`Link::tools`] last answered is what everybody goes by now.
+    /// Marks the last answer of [`Link::tools`] as in use everywhere.
     pub(crate) fn taken(&self) {
         self.shared.taken.store(self.shared.asked.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
-    /// Whether the server said that its list is another one, and not everybody goes by it yet.
+    /// Whether the server announced another list that is not in use everywhere yet.
     pub(crate) fn is_dirty(&self) -> bool {
         let announced = self.shared.announced.load(Ordering::SeqCst);
         announced != self.shared.taken.load(Ordering::SeqCst)
     }
 
-    /// Waits for the server to say so. Cancel safe.
+    /// Waits for such an announcement. Cancel safe.
     pub(crate) async fn changed(&self) {
         while !self.is_dirty() {
             self.shared.changed.notified().await;
         }
     }
 
-    /// Calls one tool by the server's own name. `progress` hears what the server reports.
+    /// Calls one tool by the server's own name. `progress` receives the server's progress reports.
     ///
     /// # Cancel safety
     ///
@@ -446,14 +446,14 @@ impl Link {
                     continue;
                 }
                 () = tokio::time::sleep_until(deadline) => {
-                    // Dropping `asked` tells the server.
+                    // Dropping `asked` informs the server.
                     let bound = if deadline == total { limits.call_total() } else { limits.call() };
                     return Err(CallError::Timeout(bound));
                 }
             };
             asked.handle = None;
-            // Reports that came before the answer are handled by tasks of their own, each of which
-            // has something to do at most once.
+            // Reports that came before the answer are handled in tasks of their own, each of which
+            // needs only one turn.
             for _ in 0..PROGRESS_WAITING {
                 tokio::task::yield_now().await;
             }
@@ -462,7 +462,7 @@ impl Link {
             }
             return match answer {
                 Err(_) | Ok(Err(ServiceError::TransportClosed)) => {
-                    // How the process ended is known a moment later.
+                    // The exit status of the process is known a moment later.
                     let _ = tokio::time::timeout(CLOSE_GRACE, self.closed()).await;
                     Err(closed())
                 }
@@ -482,7 +482,7 @@ impl Link {
         }
     }
 
-    /// Waits until connection and processes are gone. Cancel safe.
+    /// Waits until connection and processes have ended. Cancel safe.
     pub(crate) async fn closed(&self) {
         self.closed.cancelled().await;
     }
@@ -491,13 +491,13 @@ impl Link {
         self.closed.is_cancelled() || self.peer.is_transport_closed()
     }
 
-    /// Ends it all, and waits until it is gone.
+    /// Ends everything and waits until it has ended.
     pub(crate) async fn close(&self) {
         self.stop.cancel();
         self.closed().await;
     }
 
-    /// Why the connection is gone.
+    /// Why the connection has ended.
     pub(crate) fn why_closed(&self) -> String {
         self.shared.why("the connection ended")
     }
@@ -510,13 +510,14 @@ impl Drop for Link {
 }
 
 enum Failed {
-    /// Nothing to speak to.
+    /// There is no server to talk to.
     Start(String),
     Handshake(String),
 }
 
 impl Shared {
-    /// `what`, or the better reason that is known, with how the process ended and its last words.
+    /// `what`, or a better known reason, with the exit status of the process and its last error
+    /// output.
     fn why(&self, what: &str) -> String {
         let mut why = lock(&self.reason).clone().unwrap_or_else(|| what.to_owned());
         match *lock(&self.exit) {
@@ -531,7 +532,7 @@ impl Shared {
     }
 }
 
-/// One request under way. Dropped with its handle, it tells the server to stop.
+/// A request under way. Dropping it tells the server to stop.
 struct Asked<'a> {
     handle: Option<RequestHandle<RoleClient>>,
     token: ProgressToken,
@@ -558,7 +559,7 @@ fn service_words(err: &ServiceError) -> String {
     text.escape_debug().to_string()
 }
 
-/// The word to end a process tree, and the word that it is gone.
+/// Signals to end a process tree, and that it has ended.
 #[derive(Clone, Debug, Default)]
 struct TreeEnd {
     stop: CancellationToken,
@@ -572,8 +573,8 @@ impl TreeEnd {
     }
 }
 
-/// Starts a process tree and owns it until it is gone. A task of its own, so that whoever waits
-/// for the server's tasks has waited for its processes too, however the connection ended.
+/// Starts a process tree and owns it until it has ended. It is a separate task, so that waiting for
+/// the server's tasks also waits for its processes, however the connection ended.
 async fn own(
     launcher: Arc<dyn Launcher>,
     request: PipedRequest,
@@ -585,7 +586,7 @@ async fn own(
     let Piped { stdin, stdout, stderr, mut tree, attested } = match launcher.launch(request).await {
         Ok(piped) => piped,
         Err(err) => {
-            // Nobody may be there any more to hear it.
+            // The receiver may be gone.
             let _ = tell.send(Err(err.to_string()));
             return;
         }
@@ -595,7 +596,7 @@ async fn own(
     let exit = tokio::select! {
         exit = tree.ended() => Some(exit),
         () = end.stop.cancelled(), if heard => {
-            // Its input is closed, or will be: the polite way to be asked to end.
+            // Its input is closed, or soon will be, which asks it to end.
             tokio::time::timeout(END_GRACE, tree.ended()).await.ok()
         }
         () = std::future::ready(()), if !heard => None,
@@ -606,7 +607,7 @@ async fn own(
     tree.kill().await;
 }
 
-/// Waits for the end of a connection, then sees that nothing is left of it.
+/// Waits for the end of a connection, then makes sure that nothing is left of it.
 async fn end(
     service: RunningService<RoleClient, Handler>,
     tree: Option<TreeEnd>,
@@ -623,7 +624,7 @@ async fn end(
     tokio::select! {
         _ = &mut waiting => {}
         () = tree.gone.cancelled() => {
-            // What it wrote last may still be in the pipe.
+            // Its last output may still be in the pipe.
             if tokio::time::timeout(CLOSE_GRACE, &mut waiting).await.is_err() {
                 token.cancel();
             }
@@ -632,7 +633,7 @@ async fn end(
     tree.end().await;
 }
 
-/// Reads the standard error for as long as anybody writes it.
+/// Reads standard error until it is closed.
 async fn drain(mut stderr: pipe::Receiver, shared: Arc<Shared>) {
     let mut buffer = vec![0; 16 << 10];
     while let Ok(count) = stderr.read(&mut buffer).await
@@ -642,7 +643,7 @@ async fn drain(mut stderr: pipe::Receiver, shared: Arc<Shared>) {
     }
 }
 
-/// From 2026-07-28 on a server tells of changes only to who listens.
+/// From 2026-07-28 on a server reports changes only to subscribers.
 async fn listen(peer: Peer<RoleClient>, shared: Arc<Shared>, stop: CancellationToken) {
     let filter = SubscriptionFilter::builder().tools_list_changed().build();
     let hear = async {
@@ -662,7 +663,7 @@ fn http(
     headers: &[(String, String)],
 ) -> Result<StreamableHttpClientTransport<Traced>, String> {
     let client = reqwest::Client::builder()
-        // A redirect could lead anywhere, headers and all.
+        // A redirect could lead anywhere, with all headers.
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(Duration::from_secs(10))
         .no_proxy()

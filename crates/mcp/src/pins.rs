@@ -1,4 +1,4 @@
-//! What was approved, and how what is offered now differs from it.
+//! Approved tools, and how the tools that are offered now differ from them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use similar::TextDiff;
 
 use crate::vet::Vetted;
 
-/// One approved tool: all of its definition, so that a change can be shown.
+/// One approved tool, with its whole definition, so that a change can be shown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Pin {
     pub(crate) hash: String,
@@ -20,7 +20,7 @@ pub(crate) struct Pin {
     pub(crate) at: Timestamp,
 }
 
-/// By the server's own names.
+/// Pins by the server's own tool names.
 pub(crate) type Pins = BTreeMap<String, Pin>;
 
 impl Pin {
@@ -35,7 +35,7 @@ impl Pin {
     }
 }
 
-/// A tool that is not what was approved.
+/// A tool that differs from the approved one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     pub pinned: String,

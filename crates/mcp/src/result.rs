@@ -1,5 +1,5 @@
-//! What becomes of a server's answer: one envelope, bounded, labelled, with files for what is
-//! no text.
+//! Converts a server's answer to an envelope that is limited and labelled, with files for parts
+//! that are not text.
 //!
 //! ```text
 //! {"ok": true, "untrusted": true,
@@ -8,8 +8,8 @@
 //!  "hidden_characters_removed": N?}
 //! ```
 //!
-//! An error adds `"ok": false, "error": {"code": "mcp_tool_error", "message"}`. In `content` a
-//! picture, sound or blob stands as `{"type", "mimeType", "bytes", "path"}`.
+//! An error adds `"ok": false, "error": {"code": "mcp_tool_error", "message"}`. In `content`, a
+//! picture, sound or blob is `{"type", "mimeType", "bytes", "path"}`.
 
 use base64::Engine as _;
 use overmind_core::tool::{ToolContext, ToolOutcome};
@@ -19,22 +19,22 @@ use serde_json::{Map, Value, json};
 use crate::artifacts;
 use crate::vet::clean;
 
-/// Most blocks of one result; the rest is counted.
+/// Most blocks of one result; the rest is only counted.
 const MAX_BLOCKS: usize = 256;
 
-/// What a result is made for.
+/// The context of a result.
 #[derive(Debug)]
 pub(crate) struct For<'a> {
     pub(crate) context: &'a ToolContext,
     pub(crate) server: &'a str,
     pub(crate) tool: &'a str,
-    /// Bytes of text that are passed on.
+    /// Most bytes of text that are passed on.
     pub(crate) text_bytes: usize,
-    /// Texts that are replaced by `***` wherever they stand.
+    /// Texts that are replaced by `***` everywhere.
     pub(crate) secrets: &'a [String],
 }
 
-/// A failure of the call itself, in the same envelope.
+/// The envelope for a failure of the call itself.
 pub(crate) fn failure(server: &str, tool: &str, code: &str, message: String) -> ToolOutcome {
     let mut outcome = ToolOutcome::failure(code, message);
     if let Some(fields) = outcome.result.as_object_mut() {
@@ -44,7 +44,7 @@ pub(crate) fn failure(server: &str, tool: &str, code: &str, message: String) -> 
     outcome
 }
 
-/// Writes files, so it may block for as long as a disk does.
+/// Converts a result. It writes files, so it may block as long as a disk takes.
 pub(crate) fn outcome(result: CallToolResult, wanted: &For<'_>) -> ToolOutcome {
     let is_error = result.is_error.unwrap_or(false);
     let mut budget = Budget { left: wanted.text_bytes, ..Budget::default() };
@@ -58,7 +58,8 @@ pub(crate) fn outcome(result: CallToolResult, wanted: &For<'_>) -> ToolOutcome {
     if let Some(given) = result.structured_content {
         let (leaves, cut) = (leaves(&given), budget.total - budget.kept);
         let made = budget.value(given, wanted);
-        // Structured content is whole or not there: a part of it would say something else.
+        // Structured content is kept whole or dropped, because a part of it could mean something
+        // else.
         structured_left_out = budget.total - budget.kept > cut || self::leaves(&made) < leaves;
         if let (false, Some(answer)) = (structured_left_out, answer.as_object_mut()) {
             answer.insert("structuredContent".into(), made);
@@ -95,7 +96,7 @@ pub(crate) fn outcome(result: CallToolResult, wanted: &For<'_>) -> ToolOutcome {
     ToolOutcome { allowed: true, result: Value::Object(fields) }
 }
 
-/// How many values that hold no others a value has.
+/// The number of leaf values in a value.
 fn leaves(value: &Value) -> usize {
     match value {
         Value::Array(items) => items.iter().map(leaves).sum(),
@@ -121,7 +122,7 @@ struct Budget {
     kept: usize,
     hidden: usize,
     files: Vec<String>,
-    /// Files that were too large, too many, or could not be written.
+    /// The number of files that were too large, too many, or could not be written.
     lost: usize,
 }
 
@@ -167,13 +168,13 @@ impl Budget {
                 "type": "resource_link", "uri": self.text(&link.uri, wanted),
                 "name": self.text(&link.name, wanted),
             }),
-            // The library may learn kinds that we do not know.
+            // The library may support kinds that are unknown here.
             _ => json!({"type": "unknown"}),
         }
     }
 
-    /// Text within structured content counts as any other; numbers and names are free, but the
-    /// whole message is bounded.
+    /// Text within structured content counts like other text; numbers and names do not, but the
+    /// whole message is limited.
     fn value(&mut self, value: Value, wanted: &For<'_>) -> Value {
         match value {
             Value::String(text) => Value::String(self.text(&text, wanted)),

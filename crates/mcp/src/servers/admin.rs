@@ -1,7 +1,7 @@
-//! The servers as JSON: what the API and the command line show and take.
+//! The servers as JSON, for the API and the command line.
 //!
-//! Taken is a [`ServerConfig`], or the short form `{"id", "command", "args"?, "env"?, "enabled"?}`
-//! of a program with everything else by default. Shown are both: the short form's fields beside
+//! Input is a [`ServerConfig`], or for a program the short form `{"id", "command", "args"?, "env"?,
+//! "enabled"?}` with defaults for the rest. Output contains both: the short form's fields beside
 //! `config`.
 
 use std::sync::Arc;
@@ -65,7 +65,7 @@ fn told(err: McpError) -> ToolServerError {
     }
 }
 
-/// Reads either form. Of the short one, items and texts are trimmed and blank ones dropped.
+/// Parses either form. In the short form, items and texts are trimmed and blank ones dropped.
 fn taken(config: Value) -> Result<ServerConfig, String> {
     let Value::Object(mut fields) = config else {
         return Err("an MCP server is a JSON object".to_owned());
@@ -94,7 +94,7 @@ fn taken(config: Value) -> Result<ServerConfig, String> {
         }
         fields.insert("transport".into(), Value::Object(transport));
     }
-    // serde takes a list for a struct, by position.
+    // serde accepts a list for a struct, by position.
     for field in ["transport", "limits"] {
         if fields.get(field).is_some_and(|value| !value.is_object()) {
             return Err(format!("`{field}` must be an object"));

@@ -1,4 +1,4 @@
-//! What is known of each server, and what follows from it. Nothing here waits.
+//! The state of each server, and decisions based on it. Nothing here waits.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use crate::link::Link;
 use crate::pins::{Pin, Pins, difference};
 use crate::vet::{Verdict, Vetted, fold, speaks_of_others};
 
-/// What is kept of a server over a restart.
+/// The state of a server that survives a restart.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Saved {
     pub(super) config: ServerConfig,
     #[serde(default)]
     pub(super) pins: Pins,
-    /// The first answer has been approved: later tools are not by themselves.
+    /// Whether the first answer has been approved: later tools are not approved automatically.
     #[serde(default)]
     pub(super) met: bool,
 }
@@ -64,23 +64,23 @@ pub(super) struct Server {
     pub(super) pins: Pins,
     pub(super) met: bool,
     pub(super) state: ServerState,
-    /// What it last offered; `None` before its first answer.
+    /// The tools of its last answer; `None` before the first one.
     pub(super) seen: Option<Vec<Verdict>>,
     pub(super) protocol: String,
     pub(super) server_info: String,
     pub(super) attested: Option<AttestationRef>,
-    /// The shared connection, while there is one.
+    /// The shared connection, if there is one.
     pub(super) link: Option<Arc<Link>>,
     pub(super) own: HashMap<SessionId, Arc<Own>>,
-    /// Ends the worker and what it started.
+    /// Ends the worker and everything that it started.
     pub(super) stop: CancellationToken,
-    /// The worker, and all tasks of all connections: empty when no process is left.
+    /// The worker and all tasks of all connections; empty when no process is left.
     pub(super) tasks: TaskTracker,
-    /// Cuts the wait for the next attempt short.
+    /// Ends the wait before the next attempt.
     pub(super) wake: Arc<Notify>,
 }
 
-/// What has to end before its place is free.
+/// A replaced server that must end before its place is free.
 #[derive(Debug)]
 pub(super) struct Retired {
     pub(super) stop: CancellationToken,
@@ -115,7 +115,8 @@ impl Server {
     }
 }
 
-/// All servers, in the order they were added: of two tools with one name the older server's wins.
+/// All servers, in the order they were added: if two tools have one name, the older server's is
+/// used.
 #[derive(Debug)]
 pub(super) struct Book {
     pub(super) servers: Vec<Server>,
@@ -139,7 +140,7 @@ impl Book {
         self.servers.iter().map(Server::saved).collect()
     }
 
-    /// What would be saved if these were approved as well.
+    /// The state that would be saved if these were approved as well.
     pub(super) fn saved_with(&self, id: &str, pins: &Pins) -> Vec<Saved> {
         let mut next = self.saved();
         for saved in next.iter_mut().filter(|saved| saved.config.id == id) {
@@ -149,7 +150,7 @@ impl Book {
         next
     }
 
-    /// Takes a server's pins from what was saved.
+    /// Restores a server's pins from the saved state.
     pub(super) fn take_pins(&mut self, id: &str, saved: &[Saved]) {
         let Some(saved) = saved.iter().find(|saved| saved.config.id == id) else { return };
         if let Some(server) = self.find_mut(id) {
@@ -158,7 +159,7 @@ impl Book {
         }
     }
 
-    /// Puts a configuration in place; answers what has to end.
+    /// Stores a configuration; returns the old server, which has to end.
     pub(super) fn put(&mut self, config: ServerConfig) -> Option<Retired> {
         let place = self.servers.iter().position(|server| server.config.id == config.id);
         let Some(place) = place else {
@@ -171,7 +172,7 @@ impl Book {
         Some(retire(std::mem::replace(&mut self.servers[place], new)))
     }
 
-    /// The same server, to be started again.
+    /// Replaces a server by a new start of itself.
     pub(super) fn renew(&mut self, id: &str) -> Option<Retired> {
         let config = self.find(id)?.config.as_ref().clone();
         self.put(config)
@@ -204,7 +205,7 @@ impl Book {
                     tools.push((name.clone(), ToolState::Gone, None));
                 }
             }
-            // What is approved keeps its name even while its server is away.
+            // An approved tool keeps its name even if its server is away.
             if config.enabled {
                 for name in server.pins.keys() {
                     taken.entry(fold(name)).or_insert_with(|| format!("`{}`", config.id));
@@ -265,8 +266,8 @@ impl Book {
             .collect()
     }
 
-    /// Works out again which tools are offered. Those of a server that is away for the moment
-    /// stay: calls say what is the matter, and no session loses a tool to a restart.
+    /// Computes which tools are offered. Tools of a server that is away for the moment stay: calls
+    /// report the problem, and no session loses a tool because of a restart.
     pub(super) fn publish(&mut self, built_in: &[String]) {
         let mut specs = Vec::new();
         for (server, tools) in self.servers.iter().zip(self.judged(built_in)) {
@@ -283,7 +284,7 @@ impl Book {
             }
         }
         specs.sort_by(|a, b| a.name.cmp(&b.name));
-        // The same list is the same `Arc`: whoever holds it need not look again.
+        // An unchanged list stays the same `Arc`, so its holders need not compare it.
         if *self.specs != *specs {
             self.specs = specs.into();
         }
@@ -299,7 +300,7 @@ impl Book {
         state.unwrap_or(ToolState::Gone)
     }
 
-    /// What [`super::McpServers::pin`] approves.
+    /// The tools that [`super::McpServers::pin`] approves.
     pub(super) fn to_pin(
         &self,
         id: &str,
@@ -359,7 +360,7 @@ impl Book {
         Ok(pins)
     }
 
-    /// The pins of a server's first answer, if it is one and the configuration approves it.
+    /// The pins for a server's first answer, if it is the first and the configuration approves it.
     pub(super) fn first_pins(&self, id: &str, built_in: &[String], at: Timestamp) -> Option<Pins> {
         let server = self.find(id)?;
         if server.met || server.config.approve != Approve::FirstUse {
@@ -381,7 +382,7 @@ fn retire(server: Server) -> Retired {
 
 fn view(server: &Server, (name, state, tool): (String, ToolState, Option<&Vetted>)) -> ToolView {
     let pin = server.pins.get(&name);
-    // A refused text is not shown: it may be what it was refused for.
+    // A refused text is not shown, because the text may be the reason for the refusal.
     let shown = tool.filter(|_| !matches!(state, ToolState::Refused(_)));
     debug_assert!(
         state != ToolState::Ready || tool.is_some_and(|tool| pinned(pin, &tool.hash)),
