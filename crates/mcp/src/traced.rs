@@ -1,10 +1,9 @@
-//! The span of a call also as a header, for servers over HTTP.
+//! Sends the span of a call also as a header, for servers over HTTP.
 //!
-//! Every server finds it in `_meta.traceparent`, as the protocol has it. What watches a server over
-//! HTTP (its framework, a proxy before it) looks for the header `traceparent`, so there the same
-//! stands in both.
+//! Every server gets it in `_meta.traceparent`, as the protocol defines. Software around a server
+//! over HTTP (its framework, a proxy) reads the header `traceparent`, so both have the same value.
 //!
-//! Events in which half a character stands, which strict readers of JSON refuse, are mended here.
+//! Events with half a character, which strict JSON parsers refuse, are repaired here.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -20,7 +19,7 @@ use rmcp::transport::streamable_http_client::{
 };
 use sse_stream::Sse;
 
-/// A client of HTTP that says in which span a tool is called.
+/// An HTTP client that adds the span of a tool call.
 #[derive(Clone, Debug)]
 pub(crate) struct Traced(pub(crate) reqwest::Client);
 
@@ -28,7 +27,7 @@ type Failed = StreamableHttpError<reqwest::Error>;
 type Headers = HashMap<HeaderName, HeaderValue>;
 type Events = BoxStream<'static, Result<Sse, SseError>>;
 
-/// The headers of a message, and with them its span.
+/// The headers of a message, with its span.
 fn with_span(mut headers: Headers, message: &ClientJsonRpcMessage) -> Headers {
     if let JsonRpcMessage::Request(request) = message
         && let ClientRequest::CallToolRequest(call) = &request.request

@@ -1,4 +1,5 @@
-//! Calls: which connection, whether the tool is still the approved one, what is answered.
+//! Calls of tools: chooses the connection, checks that the tool is still the approved one, and
+//! converts the answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -22,16 +23,16 @@ use crate::link::{CallError, Link};
 use crate::result::{self, For};
 use crate::vet::clean;
 
-/// Sessions that may have a server of their own at one time, for each server.
+/// Most sessions that may have their own instance of a server at one time, for each server.
 const MAX_OWN: usize = 64;
-/// Bytes of the message of one report of progress.
+/// Most bytes of the message in one progress report.
 const MAX_PROGRESS_BYTES: usize = 1024;
 const TRANSPORT: &str = "mcp_transport_error";
 
 /// A session's own connection to a server.
 #[derive(Debug, Default)]
 pub(super) struct Own {
-    /// Held while it is made.
+    /// Locked while the connection is made.
     link: tokio::sync::Mutex<Option<Arc<Link>>>,
     ended: CancellationToken,
     used_at: AtomicI64,
@@ -39,7 +40,7 @@ pub(super) struct Own {
 }
 
 impl Own {
-    /// Ends it and waits until its processes are gone.
+    /// Ends the connection and waits until its processes have ended.
     pub(super) async fn end(&self) {
         self.ended.cancel();
         let link = self.link.lock().await.take();
@@ -49,7 +50,7 @@ impl Own {
     }
 }
 
-/// Counts a call in and out.
+/// Counts a call while it exists.
 struct InUse<'a>(&'a Own, &'a McpServers);
 
 impl Drop for InUse<'_> {
@@ -134,13 +135,13 @@ impl McpServers {
         args: &Value,
     ) -> Result<ToolOutcome, Not> {
         let link = self.shared_link(config).await?;
-        // What the server announced as changed is looked at before it is used.
+        // An announced change is read before the tool is used.
         self.fresh(&link, config).await?;
         self.approved(&config.id, tool)?;
         self.through(&link, config, tool, context, args).await
     }
 
-    /// The shared connection; waits while the server starts, and hurries its next attempt.
+    /// The shared connection; waits while the server starts, and triggers its next attempt.
     async fn shared_link(&self, config: &ServerConfig) -> Result<Arc<Link>, Not> {
         let mut changes = self.changes.subscribe();
         let mut hurried = false;
@@ -177,7 +178,7 @@ impl McpServers {
             .unwrap_or_else(|_elapsed| Err(Not::transport("the MCP server is not there in time")))
     }
 
-    /// Waits until the list that the server has announced has been looked at.
+    /// Waits until the list that the server announced was read.
     async fn fresh(&self, link: &Link, config: &ServerConfig) -> Result<(), Not> {
         let mut changes = self.changes.subscribe();
         let wait = async {
@@ -222,7 +223,7 @@ impl McpServers {
         let (own, stop, tasks) = self.own_of(config, context)?;
         own.in_use.fetch_add(1, Ordering::SeqCst);
         let _in_use = InUse(&own, self);
-        // Raced as a whole: whoever ends the session waits for this lock.
+        // All of it is raced, because the code that ends the session waits for this lock.
         let link = tokio::select! {
             () = own.ended.cancelled() => return Err(Not::transport("the session has ended")),
             link = self.own_link(config, &own, context, &stop, &tasks) => link?,
@@ -234,7 +235,7 @@ impl McpServers {
         }
     }
 
-    /// The session's connection, with a list of tools that has been looked at.
+    /// The session's connection, whose list of tools was read.
     async fn own_link(
         &self,
         config: &Arc<ServerConfig>,
@@ -259,13 +260,13 @@ impl McpServers {
             }
         };
         *made = Some(Arc::clone(&link));
-        // An instance that offers something else is the server offering something else.
+        // If an instance offers something else, that counts as the server offering something else.
         let taken = self.accept(&config.id, config, &link, offered, stop).await;
         taken.map_err(Not::transport)?;
         Ok(link)
     }
 
-    /// The session's place, made if there is none, with somebody who ends it when it is idle.
+    /// The session's entry, made if there is none, with a task that ends it when it is idle.
     fn own_of(
         &self,
         config: &Arc<ServerConfig>,
@@ -299,8 +300,8 @@ impl McpServers {
         Ok((own, stop, tasks))
     }
 
-    /// Ends a session's server with the session, with its server's stop, or when it was not
-    /// called for long.
+    /// Ends a session's server when the session or its server ends, or when it was idle for too
+    /// long.
     async fn reap(
         &self,
         config: &ServerConfig,
@@ -362,7 +363,7 @@ impl McpServers {
                 ),
             },
         })?;
-        // Files are written and megabytes copied: not on a thread that others wait for.
+        // This writes files and copies megabytes, so it must not block an async thread.
         let (context, config, tool) = (context.clone(), Arc::clone(config), tool.to_owned());
         let secrets = self.hidden_texts(&config);
         let made = tokio::task::spawn_blocking(move || {

@@ -1,8 +1,8 @@
-//! All configured servers: what people ask of them, and the tools that agents get.
+//! All configured servers: administration, and the tools for agents.
 //!
 //! [`McpServers::begin`] reads the configuration and starts every enabled server at once; each has
-//! a worker of its own (`worker.rs`), so a server that hangs delays nobody. `book.rs` keeps what
-//! is known of each and decides which of their tools are offered; `calls.rs` calls them.
+//! its own worker (`worker.rs`), so a server that hangs delays no other. `book.rs` holds the state
+//! of each and decides which tools are offered; `calls.rs` calls them.
 
 mod admin;
 mod book;
@@ -31,13 +31,13 @@ use book::{Book, Server};
 /// Finds a secret's text by its name.
 pub type SecretLookup = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
-/// What the servers run with.
+/// The dependencies of the servers.
 #[derive(Clone)]
 pub struct Parts {
     pub launcher: Arc<dyn Launcher>,
     pub secrets: SecretLookup,
     pub clock: Arc<dyn Clock>,
-    /// Directory of the daemon in which each shared server gets one of its own.
+    /// The daemon's directory in which each shared server gets its own.
     pub scratch: PathBuf,
     /// Names of the built-in tools.
     pub built_in: Vec<String>,
@@ -49,15 +49,15 @@ impl fmt::Debug for Parts {
     }
 }
 
-/// Why a request about servers was not done.
+/// Why a request about servers failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum McpError {
-    /// The reference's words, which clients compare.
+    /// The text is that of the reference implementation, because clients compare it.
     #[error("MCP server not found")]
     NotFound,
     #[error("the MCP server's {0}")]
     Config(#[from] ConfigError),
-    /// For example a tool to pin that is refused, or not there.
+    /// For example, a tool to pin is refused or missing.
     #[error("{0}")]
     Refused(String),
     #[error("saving the MCP servers: {0}")]
@@ -68,14 +68,14 @@ pub enum McpError {
     ShuttingDown,
 }
 
-/// How a server is.
+/// The state of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerState {
     Disabled,
     Starting,
-    /// It has answered, and is there (or is started for each session).
+    /// It has answered and is running (or is started for each session).
     Ready,
-    /// With the reason, and when the next attempt is made.
+    /// It failed, for this reason; the next attempt is at the given time.
     Failed {
         reason: String,
         next_try: Option<Timestamp>,
@@ -93,20 +93,20 @@ impl ServerState {
     }
 }
 
-/// How a tool is.
+/// The state of a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolState {
     /// Approved and offered.
     Ready,
-    /// Never approved: pin it.
+    /// It was never approved and must be pinned.
     New,
-    /// Not what was approved: withdrawn until somebody pins it again.
+    /// It differs from the approved one and is withdrawn until somebody pins it again.
     Changed(Box<Difference>),
-    /// Cannot be approved as it is.
+    /// It cannot be approved as it is.
     Refused(String),
-    /// Left out by the configuration's lists.
+    /// The configuration's lists exclude it.
     Denied,
-    /// Approved, but no longer offered by the server.
+    /// It was approved, but the server no longer offers it.
     Gone,
 }
 
@@ -123,7 +123,7 @@ impl ToolState {
     }
 }
 
-/// One tool, for people. The texts are the server's: untrusted, but vetted.
+/// One tool, for people. The texts come from the server: untrusted, but checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolView {
     /// The server's own name, escaped.
@@ -136,7 +136,7 @@ pub struct ToolView {
     /// `Null` when refused.
     pub schema: Value,
     pub class: EffectClass,
-    /// Of what is offered now; empty when refused.
+    /// The hash of the current definition; empty when refused.
     pub hash: String,
     pub pinned_at: Option<Timestamp>,
 }
@@ -146,19 +146,19 @@ pub struct ToolView {
 pub struct ServerView {
     pub config: ServerConfig,
     pub state: ServerState,
-    /// The protocol's version, once agreed on; empty before.
+    /// The version of the protocol, empty before it is negotiated.
     pub protocol: String,
-    /// Name and version that it gives itself.
+    /// The server's own name and version.
     pub server_info: String,
-    /// What its sandbox was measured to give before it was started last.
+    /// The attestation of its sandbox before its last start.
     pub attested: Option<AttestationRef>,
     pub tools: Vec<ToolView>,
-    /// Sessions that have a server of their own now.
+    /// The number of sessions that have their own instance now.
     pub sessions: usize,
 }
 
 impl ServerView {
-    /// Whether somebody has to look: tools wait for approval.
+    /// Whether somebody has to act, because tools wait for approval.
     pub fn needs_approval(&self) -> bool {
         self.tools.iter().any(|tool| match tool.state {
             ToolState::New | ToolState::Changed(_) => true,
@@ -167,15 +167,15 @@ impl ServerView {
     }
 }
 
-/// The servers. Shared by `Arc`; the workers hold it weakly.
+/// All servers. Shared by `Arc`; the workers hold weak references.
 pub struct McpServers {
     parts: Parts,
-    /// Where changes are saved, once it has begun.
+    /// Saves changes, once [`begin`](Self::begin) was called.
     keeper: OnceLock<Arc<dyn Keeper>>,
     book: Mutex<Book>,
-    /// Held over a change and its save: changes are made one after the other.
+    /// Locked during a change and its save, so that changes are made one after the other.
     changing: tokio::sync::Mutex<()>,
-    /// Counts changes of anything that a view shows.
+    /// Incremented by every change that a view shows.
     changes: watch::Sender<u64>,
     stop: CancellationToken,
     me: std::sync::Weak<Self>,
@@ -189,11 +189,11 @@ impl fmt::Debug for McpServers {
 
 /// Most servers.
 const MAX_SERVERS: usize = 64;
-/// How long the last children may take to go at the end.
+/// How long the last children may take to end at shutdown.
 const DRAIN: Duration = Duration::from_secs(15);
 
 impl McpServers {
-    /// Without any server until [`begin`](Self::begin).
+    /// Makes an instance without servers, until [`begin`](Self::begin).
     pub fn new(parts: Parts) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             parts,
@@ -206,13 +206,13 @@ impl McpServers {
         })
     }
 
-    /// Reads what was saved and starts every enabled server. Does not wait for them:
+    /// Reads the saved state and starts every enabled server. Does not wait for them;
     /// [`McpServers::settled`] does.
     ///
     /// # Errors
     ///
-    /// When what was saved cannot be read, and the second time. A server that cannot be started
-    /// is no error.
+    /// Fails if the saved state cannot be read, and at a second call. It is no error if a server
+    /// cannot be started.
     pub fn begin(&self, saved: Option<Value>, keeper: Arc<dyn Keeper>) -> Result<(), McpError> {
         let servers = match saved {
             Some(document) => book::read(document).map_err(McpError::Damaged)?,
@@ -228,8 +228,8 @@ impl McpServers {
         Ok(())
     }
 
-    /// Waits until every server has answered once or has failed. Each has its own bound in
-    /// time, so this ends.
+    /// Waits until every server has answered once or has failed. Each has its own time limit, so
+    /// this ends.
     ///
     /// # Cancel safety
     ///
@@ -244,7 +244,7 @@ impl McpServers {
         }
     }
 
-    /// Counts up whenever a server, a tool or a state changes.
+    /// A counter that is incremented whenever a server, a tool or a state changes.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
@@ -258,21 +258,21 @@ impl McpServers {
 
     /// # Errors
     ///
-    /// [`McpError::NotFound`].
+    /// [`McpError::NotFound`] if there is no such server.
     pub fn get(&self, id: &str) -> Result<ServerView, McpError> {
         self.list().into_iter().find(|view| view.config.id == id).ok_or(McpError::NotFound)
     }
 
-    /// Adds a server, or replaces the one with its id, whose pins stay. Waits for its first
-    /// answer, which may be a failure: look at the view's state.
+    /// Adds a server, or replaces the one with its id, whose pins stay. Waits for its first answer,
+    /// which may be a failure: check the state of the returned view.
     ///
     /// # Errors
     ///
-    /// [`McpError`]; nothing has changed then.
+    /// [`McpError`]; nothing is changed then.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future before the answer leaves a server that is added or one that is not.
+    /// If the future is dropped before the answer, the server may or may not have been added.
     pub async fn put(&self, mut config: ServerConfig) -> Result<ServerView, McpError> {
         let id = config.id.clone();
         {
@@ -306,7 +306,7 @@ impl McpServers {
                     Some(known) => book::Saved { config: config.clone(), ..known.saved() },
                     None => book::Saved::new(config.clone()),
                 };
-                // In place, so that it keeps its rank.
+                // It is replaced in place, so that it keeps its rank.
                 let place = book.servers.iter().position(|s| s.config.id == id);
                 next.insert(place.unwrap_or(next.len()), entry);
                 next
@@ -317,7 +317,8 @@ impl McpServers {
             if let Some(old) = old {
                 self.retire(old).await;
             }
-            // Before anybody else may change it: what waits for a server's end relies on its
+            // This comes before any other change: waiting for a server's end requires that its
+            // worker was started.
             // worker having been started.
             self.start_worker(&id);
         }
@@ -326,11 +327,11 @@ impl McpServers {
         self.get(&id)
     }
 
-    /// Forgets a server and its pins. Its processes are gone when this answers.
+    /// Deletes a server and its pins. Its processes have ended when this returns.
     ///
     /// # Errors
     ///
-    /// [`McpError::NotFound`], or when it cannot be saved.
+    /// [`McpError::NotFound`], or an error if the change cannot be saved.
     pub async fn remove(&self, id: &str) -> Result<(), McpError> {
         let old = {
             let _changing = self.changing.lock().await;
@@ -351,21 +352,21 @@ impl McpServers {
         Ok(())
     }
 
-    /// Turns a server on or off.
+    /// Enables or disables a server.
     ///
     /// # Errors
     ///
-    /// As [`McpServers::put`].
+    /// The same as for [`McpServers::put`].
     pub async fn set_enabled(&self, id: &str, enabled: bool) -> Result<ServerView, McpError> {
         let config = self.lock().find(id).ok_or(McpError::NotFound)?.config.as_ref().clone();
         self.put(ServerConfig { enabled, ..config }).await
     }
 
-    /// Ends a server and starts it again now, whatever it waits for.
+    /// Restarts a server now, whatever it waits for.
     ///
     /// # Errors
     ///
-    /// [`McpError::NotFound`].
+    /// [`McpError::NotFound`] if there is no such server.
     pub async fn restart(&self, id: &str) -> Result<ServerView, McpError> {
         {
             let _changing = self.changing.lock().await;
@@ -378,14 +379,14 @@ impl McpServers {
         self.get(id)
     }
 
-    /// Approves what the server offers now: one tool by the server's own name, or all that can
-    /// be approved. `hash` is what the person saw: if the tool is another one by now, nothing is
-    /// approved.
+    /// Approves the tools that the server offers now: one tool by the server's own name, or all
+    /// that can be approved. `hash` is the definition that the person saw: if the tool has changed
+    /// since, nothing is approved.
     ///
     /// # Errors
     ///
-    /// [`McpError::NotFound`] for the server; [`McpError::Refused`] for a tool that is not there,
-    /// refused, or not what was seen.
+    /// [`McpError::NotFound`] if there is no such server; [`McpError::Refused`] for a tool that is
+    /// missing, refused, or different from the one seen.
     pub async fn pin(
         &self,
         id: &str,
@@ -409,11 +410,12 @@ impl McpServers {
         self.get(id)
     }
 
-    /// Takes an approval back.
+    /// Withdraws an approval.
     ///
     /// # Errors
     ///
-    /// [`McpError::NotFound`] for the server; [`McpError::Refused`] when the tool has no pin.
+    /// [`McpError::NotFound`] if there is no such server; [`McpError::Refused`] if the tool has no
+    /// pin.
     pub async fn unpin(&self, id: &str, tool: &str) -> Result<ServerView, McpError> {
         {
             let _changing = self.changing.lock().await;
@@ -439,8 +441,8 @@ impl McpServers {
         self.get(id)
     }
 
-    /// Ends every server. All processes are gone when this answers; if not, after
-    /// 15 s, the log says so.
+    /// Ends every server. All processes have ended when this returns; after 15 s it gives up and
+    /// logs that.
     pub async fn shutdown(&self) {
         self.stop.cancel();
         let all: Vec<_> = {
@@ -493,7 +495,7 @@ impl McpServers {
         keeper.save(document, kind, event).await.map_err(McpError::Settings)
     }
 
-    /// Approves what a server offers first, if its configuration says so.
+    /// Approves the first tools of a server, if its configuration says so.
     async fn pin_first(&self, id: &str) -> Result<(), String> {
         let _changing = self.changing.lock().await;
         let at = self.parts.clock.now();
@@ -508,7 +510,7 @@ impl McpServers {
         Ok(())
     }
 
-    /// Works out again what is offered, and tells everybody.
+    /// Computes which tools are offered, and notifies everybody.
     fn publish(&self) {
         self.lock().publish(&self.parts.built_in);
         self.changes.send_modify(|count| *count += 1);
@@ -523,7 +525,7 @@ impl McpServers {
     }
 }
 
-/// Whether a pin is of this very definition.
+/// Whether a pin is for exactly this definition.
 fn pinned(pin: Option<&Pin>, hash: &str) -> bool {
     pin.is_some_and(|pin| pin.hash == hash)
 }

@@ -1,4 +1,4 @@
-//! The life of one server: started, asked, watched, started again.
+//! Runs one server: starts it, reads its tools, watches it, and restarts it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use crate::config::{Scope, ServerConfig, Transport, Value};
 use crate::link::{Link, Target};
 use crate::vet::{Offered, vet};
 
-/// Before the second attempt; doubled with each further one.
+/// The delay before the second attempt; it doubles with each further one.
 const FIRST_DELAY: Duration = Duration::from_millis(500);
 const LAST_DELAY: Duration = Duration::from_secs(60);
-/// A server that lived so long begins at the first delay again.
+/// After running for this time, the delay is reset to the first.
 const STEADY: Duration = Duration::from_secs(60);
-/// Between two looks at a list, however often the server says that it changed.
+/// The shortest time between two reads of a list, however often the server announces changes.
 const LOOK_DELAY: Duration = Duration::from_millis(500);
 
 impl McpServers {
-    /// Starts the worker of a server that is enabled and has none.
+    /// Starts the worker of an enabled server that has none.
     pub(super) fn start_worker(&self, id: &str) {
         let Some(me) = self.me.upgrade() else { return };
         let (stop, tasks, enabled) = {
@@ -40,7 +40,7 @@ impl McpServers {
         }
     }
 
-    /// Waits until all that a server started is gone.
+    /// Waits until everything that a server started has ended.
     pub(super) async fn retire(&self, old: Retired) {
         old.stop.cancel();
         for own in &old.own {
@@ -62,7 +62,8 @@ impl McpServers {
             };
             let began = self.parts.clock.now();
             let ended = tokio::select! {
-                // What `once` had is dropped, and so ended; the server's tasks see to it.
+                // The dropped future of `once` ends its connection; the server's tasks wait for
+                // that.
                 () = stop.cancelled() => {
                     self.forget_link(id);
                     return;
@@ -86,7 +87,7 @@ impl McpServers {
         }
     }
 
-    /// One connection from beginning to end. `Ok` when it was told to stop, or has nothing more
+    /// Handles one connection from start to end. `Ok` if it was told to stop, or has nothing more
     /// to do.
     async fn once(
         self: &Arc<Self>,
@@ -100,7 +101,7 @@ impl McpServers {
         self.accept(id, config, &link, offered, stop).await?;
         match config.scope {
             Scope::Session => {
-                // That was to see what it offers; sessions get their own.
+                // This was only to read its tools; sessions get their own instances.
                 link.close().await;
                 self.set_state(id, stop, ServerState::Ready);
                 stop.cancelled().await;
@@ -121,7 +122,7 @@ impl McpServers {
         }
     }
 
-    /// Lets go of the server's shared connection, if it is no good any more.
+    /// Drops the server's shared connection, if it has ended.
     fn forget_link(&self, id: &str) {
         let mut book = self.lock();
         if let Some(server) = book.find_mut(id)
@@ -132,7 +133,7 @@ impl McpServers {
         }
     }
 
-    /// Looks at the list again whenever the server says so, until the connection ends.
+    /// Reads the list again whenever the server announces a change, until the connection ends.
     async fn watch(
         self: &Arc<Self>,
         id: &str,
@@ -153,7 +154,7 @@ impl McpServers {
         }
     }
 
-    /// Connects and asks for the tools, in the time that the configuration gives.
+    /// Connects and lists the tools, within the configured time.
     pub(super) async fn connect(
         &self,
         config: &ServerConfig,
@@ -177,7 +178,7 @@ impl McpServers {
             .map_err(|_elapsed| late("answer", config))?
     }
 
-    /// Takes over what a server offers now.
+    /// Stores the tools that a server offers now.
     pub(super) async fn accept(
         &self,
         id: &str,
@@ -195,14 +196,14 @@ impl McpServers {
             server.server_info.clone_from(&link.server_info);
             server.attested = link.attested();
         }
-        // Before others are told: whoever waited for it looks again then.
+        // This comes before others are notified, because waiting callers check it then.
         link.taken();
         self.pin_first(id).await?;
         self.publish();
         Ok(())
     }
 
-    /// The book, if the worker that asks is still the server's.
+    /// The book, if the calling worker is still the server's current one.
     fn current(
         &self,
         id: &str,
@@ -222,7 +223,7 @@ impl McpServers {
         self.publish();
     }
 
-    /// Where and how a server is started: for all, or for one session.
+    /// Where and how a server is started: for all sessions, or for one.
     pub(super) fn target(
         &self,
         config: &ServerConfig,
@@ -297,8 +298,8 @@ impl McpServers {
             .collect()
     }
 
-    /// The texts that a server's results and words must not show: its secrets. Plain values are
-    /// configuration, and a result may well repeat them.
+    /// The texts that a server's results and messages must not show: its secrets. Plain values are
+    /// configuration, which a result may repeat.
     pub(super) fn hidden_texts(&self, config: &ServerConfig) -> Vec<String> {
         let values = match &config.transport {
             Transport::Stdio { env, .. } => env,
@@ -308,7 +309,7 @@ impl McpServers {
             Value::Plain(_) => None,
             Value::Secret { secret } => (self.parts.secrets)(secret),
         };
-        // Shorter ones would mask half of every text.
+        // Shorter ones would mask parts of ordinary text.
         values.values().filter_map(secret).filter(|text| text.len() >= 6).collect()
     }
 

@@ -1,11 +1,12 @@
-//! Characters that a reader does not see and a model does.
+//! Finds characters that are invisible to people but not to a model.
 
-/// The first character of `text` that has no business in a description: controls (a terminal's
-/// escape among them), and whatever is invisible, reorders text or means nothing yet.
+/// The first character of `text` that does not belong in a description: control characters
+/// (including a terminal's escape), and characters that are invisible, reorder text or are
+/// unassigned.
 pub(crate) fn hidden_in(text: &str) -> Option<char> {
     let mut before = None;
     for c in text.chars() {
-        // The selector that makes an emoji of a symbol; a second one in a row carries a message.
+        // This selector makes a symbol an emoji; several in a row could carry a message.
         let selector = c == '\u{fe0f}' && before.is_some_and(|b: char| !b.is_ascii() && b != c);
         if !matches!(c, '\n' | '\t' | '\r') && !selector && is_hidden(c) {
             return Some(c);
@@ -26,10 +27,10 @@ fn is_hidden(c: char) -> bool {
             | '\u{f0000}'..='\u{10ffff}')
 }
 
-/// A result's text without what hides in it, and how many characters that were.
+/// Returns a result's text without hidden characters, and how many there were.
 ///
-/// Joiners stay: Persian, Indic scripts and emoji need them. Everything else that is invisible,
-/// and all controls but tab and line ends, goes.
+/// Joiners are kept, because Persian, Indic scripts and emoji need them. All other invisible
+/// characters, and all controls except tab and line ends, are removed.
 pub(crate) fn clean(text: &str) -> (String, usize) {
     let goes = |c: char| {
         !matches!(c, '\n' | '\t' | '\r' | '\u{200c}' | '\u{200d}' | '\u{fe0f}')

@@ -1,8 +1,9 @@
-//! What a server's list of tools must be like to be looked at at all.
+//! Checks a server's list of tools before any of them can be approved.
 //!
-//! [`vet`] takes the list as it came and says of each tool either what it is or why not. It
-//! knows no pins and no other servers; those are looked at afterwards. A tool is refused, never
-//! repaired: a description with hidden text removed would be a description that nobody wrote.
+//! [`vet`] takes the unchanged list and returns for each tool either its definition or the reason
+//! for a refusal. It does not consider pins and other servers; these are checked later. A tool is
+//! refused and never repaired: a description without its hidden text would be one that nobody
+//! wrote.
 
 mod hidden;
 mod schema;
@@ -14,12 +15,12 @@ use serde_json::Value;
 
 pub(crate) use hidden::{clean, hidden_in};
 
-/// Most tools of one server; more refuses the server as a whole.
+/// Most tools of one server; if there are more, all are refused.
 pub(crate) const MAX_TOOLS: usize = 256;
 const MAX_NAME_BYTES: usize = 64;
 const MAX_DESCRIPTION_BYTES: usize = 8 << 10;
 
-/// One tool as the server described it, with only what counts for us.
+/// One tool as the server described it, with only the relevant fields.
 #[derive(Clone, Debug)]
 pub(crate) struct Offered {
     pub(crate) name: String,
@@ -37,21 +38,21 @@ pub(crate) struct Vetted {
     pub(crate) description: String,
     pub(crate) schema: Value,
     pub(crate) class: EffectClass,
-    /// Of own name, description, schema and class: what is pinned.
+    /// The hash of own name, description, schema and class, which is pinned.
     pub(crate) hash: String,
 }
 
-/// The answer for one tool, in the server's order.
+/// The result for one tool, in the server's order.
 #[derive(Clone, Debug)]
 pub(crate) struct Verdict {
-    /// Safe to show: cut, and without control characters.
+    /// The name, safe to show: shortened, and without control characters.
     pub(crate) name: String,
     pub(crate) tool: Result<Vetted, String>,
 }
 
-/// Looks at each tool. `trusted`: the server's annotations count.
+/// Checks each tool. With `trusted`, the server's annotations count.
 pub(crate) fn vet(offered: Vec<Offered>, trusted: bool) -> Vec<Verdict> {
-    // Two names that differ only in what a reader overlooks: refused, both.
+    // If two names look alike to a reader, both are refused.
     let mut folded: HashMap<String, usize> = HashMap::new();
     for tool in &offered {
         *folded.entry(fold(&tool.name)).or_default() += 1;
@@ -67,7 +68,7 @@ pub(crate) fn vet(offered: Vec<Offered>, trusted: bool) -> Vec<Verdict> {
         .collect()
 }
 
-/// What is left of a name for a hasty reader.
+/// Normalizes a name to what a hasty reader sees.
 pub(crate) fn fold(name: &str) -> String {
     name.chars()
         .map(|c| match c.to_ascii_lowercase() {
@@ -97,8 +98,8 @@ fn one(tool: Offered, twins: usize, trusted: bool) -> Result<Vetted, String> {
         (true, false, true) => EffectClass::Idempotent,
         (true, false, false) | (false, _, _) => EffectClass::Once,
     };
-    // What the server claims of itself is part of what is approved, believed or not: a tool
-    // that begins to write is another tool.
+    // The server's claims are part of the approval, whether trusted or not: a tool that begins to
+    // write is another tool.
     let claims = format!("{}\0{}", tool.read_only, tool.idempotent);
     let hash = definition(&format!("{}\0{claims}", tool.name), &tool.description, &tool.schema);
     let Offered { name, description, schema, .. } = tool;
@@ -121,9 +122,9 @@ fn name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Names in `text` that belong to others: full names of tools of other servers than `server`,
-/// and built-in tools that none of `own` is called like. A description that speaks of them
-/// wants to change how they are used.
+/// Finds names in `text` that belong to others: full names of other servers' tools than `server`'s,
+/// and built-in tools whose names are not in `own`. A description that mentions them tries to
+/// change how they are used.
 pub(crate) fn speaks_of_others(
     text: &str,
     server: &str,
@@ -139,7 +140,7 @@ pub(crate) fn speaks_of_others(
         {
             return Some(word.to_owned());
         }
-        // A one-word name may be a plain English word.
+        // A one-word name may be an ordinary English word.
         if lower.contains('_') && built_in.contains(&lower) && !own.contains(&lower.as_str()) {
             return Some(word.to_owned());
         }

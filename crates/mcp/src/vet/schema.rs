@@ -1,4 +1,4 @@
-//! Schemas that are what they seem: bounded, self-contained, and not larger inside than outside.
+//! Checks that schemas are limited, self-contained, and not larger when expanded than they look.
 
 use std::collections::HashMap;
 
@@ -8,17 +8,17 @@ use super::hidden::hidden_in;
 
 const MAX_BYTES: usize = 64 << 10;
 const MAX_DEPTH: usize = 24;
-/// Sub-schemas and values when every `$ref` is written out.
+/// Most sub-schemas and values after every `$ref` is expanded.
 const MAX_NODES: usize = 20_000;
-/// What a pattern may have: long ones are slow to compile, whatever they match.
+/// Longest pattern in bytes: long ones are slow to compile, whatever they match.
 const MAX_PATTERN_BYTES: usize = 1024;
 
-/// Says why not, as the end of the sentence `its schema …`.
+/// Describes the error; the text completes the sentence `its schema …`.
 pub(super) fn check(schema: &Value) -> Result<(), String> {
     let Some(top) = schema.as_object() else {
         return Err("is not an object".into());
     };
-    // Depth first, in a loop of its own: what follows recurses.
+    // Depth is checked first, in a loop, because the following checks are recursive.
     depth(schema)?;
     let bytes = schema.to_string().len();
     if bytes > MAX_BYTES {
@@ -55,7 +55,7 @@ fn depth(schema: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Every text and every keyword in it.
+/// Checks every text and every keyword in the value.
 fn words(value: &Value) -> Result<(), String> {
     match value {
         Value::String(text) => text_is_plain(text),
@@ -106,11 +106,11 @@ fn short(text: &str) -> String {
     text.chars().take(80).collect::<String>().escape_debug().to_string()
 }
 
-/// Counts nodes with every reference written out, without writing them out.
+/// Counts the nodes after expanding every reference, without expanding it.
 struct Sizes<'a> {
     root: &'a Value,
     known: HashMap<&'a str, usize>,
-    /// References that are being followed: one that comes again is a circle.
+    /// The references that are being followed: a repeated one is a cycle.
     open: Vec<&'a str>,
 }
 
