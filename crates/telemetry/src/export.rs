@@ -4,7 +4,6 @@
 //! `Retry-After`. Meanwhile new spans wait in the queue; if that is full, they are dropped where
 //! they are made. So memory is bounded, and an unreachable collector costs only an occasional
 //! attempt.
-//! then.
 
 use std::sync::Arc;
 use std::time::Duration;

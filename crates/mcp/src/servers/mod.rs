@@ -319,7 +319,6 @@ impl McpServers {
             }
             // This comes before any other change: waiting for a server's end requires that its
             // worker was started.
-            // worker having been started.
             self.start_worker(&id);
         }
         self.publish();
