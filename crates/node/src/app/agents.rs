@@ -12,11 +12,13 @@ const NAME: &str = "agents.sock";
 
 pub(super) struct Agents {
     pub(super) listener: Listener,
-    /// Without links. Its directory stays the same over restarts: open proxies connect there.
+    /// The path without links. Its directory stays the same over restarts, because open proxies
+    /// connect there.
     pub(super) path: PathBuf,
 }
 
-/// `None` where there can be none: commands that want the mesh for a network are then refused.
+/// Opens the socket; `None` if that is impossible: commands that want the mesh network are then
+/// refused.
 pub(super) async fn listen(config: &Config) -> Option<Agents> {
     match try_listen(config).await {
         Ok(agents) => Some(agents),
@@ -30,7 +32,7 @@ pub(super) async fn listen(config: &Config) -> Option<Agents> {
 async fn try_listen(config: &Config) -> Result<Agents, String> {
     let directory = match config.sandbox_run_as {
         None => config.data.path().to_owned(),
-        // Who cannot come to where the data lies.
+        // Another user cannot enter the data directory.
         Some(_) => shared(config.data.path()).map_err(|err| format!("its directory: {err}"))?,
     };
     let directory =
@@ -44,7 +46,7 @@ async fn try_listen(config: &Config) -> Result<Agents, String> {
     Ok(Agents { listener, path })
 }
 
-/// A directory that others may pass through and not look into, named for the data directory.
+/// A directory that others may pass through but not list, named after the data directory.
 fn shared(data: &Path) -> io::Result<PathBuf> {
     let name = blake3::hash(data.as_os_str().as_encoded_bytes()).to_hex();
     let make = |base: &Path| -> io::Result<PathBuf> {

@@ -1,4 +1,4 @@
-//! The real clock and the real source of ids: the two places where chance and time come in.
+//! The real clock and the real source of ids: the only sources of time and randomness.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +10,7 @@ use overmind_core::time::{Clock, Timestamp};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
-/// Longest single sleep: a wall clock that is set forward is noticed after at most this.
+/// Longest single sleep: a wall clock that was set forward is noticed after at most this time.
 const NAP: Duration = Duration::from_secs(30);
 
 impl Clock for SystemClock {
@@ -20,7 +20,7 @@ impl Clock for SystemClock {
             Ok(since) => {
                 Timestamp::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
             }
-            // A clock before 1970 is broken; `doctor` says so. Time stands still at 0 until then.
+            // A clock before 1970 is wrong, which `doctor` reports. Until it is set, the time is 0.
             Err(_) => Timestamp::from_micros(0),
         }
     }

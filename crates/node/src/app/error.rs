@@ -45,7 +45,7 @@ pub enum StartError {
     Engine(#[from] EngineError),
 }
 
-/// A provider that had a key at the last start and has none now, and who uses it.
+/// A provider that had a key at the last start and has none now, and the runs that use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingKey {
     pub provider: String,
@@ -54,7 +54,7 @@ pub struct MissingKey {
     pub what_to_do: String,
 }
 
-/// Runs of one provider that are named.
+/// Most runs of one provider that are named.
 const NAMED: usize = 10;
 
 fn missing(keys: &[MissingKey]) -> String {
@@ -74,7 +74,7 @@ fn missing(keys: &[MissingKey]) -> String {
 }
 
 impl StartError {
-    /// What the reader can do.
+    /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Config(err) => err.hint(),
@@ -111,13 +111,13 @@ impl StartError {
     }
 }
 
-/// An error and each of its sources once, on one line.
+/// Joins an error and each of its sources, once, on one line.
 pub fn chain(err: &dyn Error) -> String {
     let mut text = err.to_string();
     let mut next = err.source();
     while let Some(source) = next {
         let more = source.to_string();
-        // Transparent errors show their source's text as their own.
+        // Transparent errors repeat their source's text.
         if !text.ends_with(&more) {
             text.push_str(": ");
             text.push_str(&more);

@@ -1,17 +1,17 @@
-//! Makes the process die at a named place, for crash tests only.
+//! Kills the process at a named point, for crash tests only.
 //!
-//! `OVERMIND_FAILPOINTS=store.before_commit:3,engine.after_commit:1` kills the process with
-//! SIGKILL the third time the first point is passed, or the first time the second one is.
-//! Nothing is cleaned up and nothing is flushed, as when the power fails.
+//! `OVERMIND_FAILPOINTS=store.before_commit:3,engine.after_commit:1` kills the process with SIGKILL
+//! the third time the first point is passed, or the first time the second one is. Nothing is
+//! cleaned up or flushed, as in a power cut.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Arms the points that `spec` names.
+/// Arms the points in `spec`.
 ///
 /// # Errors
 ///
-/// A text that says which part of `spec` cannot be read.
+/// Names the part of `spec` that cannot be parsed.
 pub fn arm(spec: &str) -> Result<(), String> {
     let mut points = BTreeMap::new();
     for part in spec.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -32,11 +32,11 @@ pub fn arm(spec: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Ends the process as the kernel would: no destructors, no flush, no exit handlers.
+/// Ends the process as the kernel would: without destructors, flush or exit handlers.
 fn die() -> ! {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-    // The signal is delivered before the call returns to a thread of the process; should it
-    // ever not be, an abort comes close.
+    // The signal is delivered before the call returns to a thread of the process; if it ever is
+    // not, an abort is the closest alternative.
     std::process::abort()
 }
 

@@ -1,5 +1,5 @@
-//! Keeps an idle server small: when a burst of work is over, what only the burst needed is let
-//! go of.
+//! Keeps an idle server small: after a burst of work, it releases memory and code that only the
+//! burst needed.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::sys;
 
-/// How often it looks, and for how long nothing must have gone on.
+/// The interval of checks, and how long the process must have been idle.
 const LOOK: Duration = Duration::from_secs(1);
-/// Processor time of a second in which nothing goes on: 2,000 silent commands take less.
+/// Processor time in one interval below which the process counts as idle: 2,000 silent commands
+/// take less.
 const IDLE: Duration = Duration::from_millis(60);
-/// So many bytes more than after the last time are worth the trouble.
+/// The growth in bytes since the last release that makes another one worthwhile.
 const WORTH: u64 = 4 << 20;
 
-/// Lets go of memory that was freed and of code that was used, whenever the process has grown
-/// and nothing goes on. Costs a few milliseconds then, and else a read of one file in each second
-/// in which nothing goes on. Never ends.
+/// Releases freed memory and unused code whenever the process has grown and is idle. This takes a
+/// few milliseconds, and otherwise one read of a file in each idle second. It never returns.
 pub async fn stay_small() -> Infallible {
     let mut tick = tokio::time::interval(LOOK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -34,7 +34,7 @@ pub async fn stay_small() -> Infallible {
     }
 }
 
-/// Answers what is left, in bytes.
+/// Releases memory and returns the resident bytes that are left.
 fn let_go() -> u64 {
     sys::give_back_memory();
     sys::let_go_of_code();
@@ -48,7 +48,7 @@ fn cpu() -> Duration {
     Duration::new(whole, rest)
 }
 
-/// Resident bytes of this process; 0 where the system does not tell.
+/// Resident bytes of this process; 0 if the system does not report them.
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());

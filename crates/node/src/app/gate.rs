@@ -1,5 +1,5 @@
-//! The policy that holds: the built-in one, a file that is read again whenever it changes, or none
-//! because someone said so.
+//! The policy in force: the built-in one, a file that is read again whenever it changes, or none if
+//! that was explicitly requested.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,19 +16,20 @@ use overmind_policy::{Policy, PolicyGate};
 use super::StartError;
 use crate::config::{ConfigError, PolicyChoice};
 
-/// Between two looks at the file. A stat costs microseconds, and works on every file system.
+/// The time between two checks of the file. A stat costs microseconds, and works on every file
+/// system.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The warning about running without a policy, at every start and in `doctor` and `status`.
+/// The warning about running without a policy, shown at every start and by `doctor` and `status`.
 pub const OFF: &str = "the policy is OFF: agents may do whatever their sandbox allows, without \
     questions";
 
-/// The policy that `choice` names.
+/// Reads the policy that `choice` names.
 ///
 /// # Errors
 ///
-/// A file that was named and is not there, cannot be read, or is no policy: nothing may start
-/// without the rules that it was given. Only the usual place may be empty.
+/// Fails if a named file is missing, cannot be read, or is no policy: the server must not start
+/// without the configured rules. Only the default file may be missing.
 pub fn read(choice: &PolicyChoice) -> Result<Policy, StartError> {
     let (path, must) = match choice {
         PolicyChoice::Off { .. } => return Ok(Policy::off()),
@@ -42,11 +43,11 @@ pub fn read(choice: &PolicyChoice) -> Result<Policy, StartError> {
     }
 }
 
-/// The gate of the server, around the policy that `choice` names.
+/// Makes the server's policy gate with the policy that `choice` names.
 ///
 /// # Errors
 ///
-/// As [`read`].
+/// The same as for [`read`].
 pub(super) fn open(choice: &PolicyChoice) -> Result<Arc<PolicyGate>, StartError> {
     if let PolicyChoice::Off { said } = choice {
         tracing::warn!(said, "{OFF}");
@@ -54,7 +55,7 @@ pub(super) fn open(choice: &PolicyChoice) -> Result<Arc<PolicyGate>, StartError>
     Ok(Arc::new(PolicyGate::new(read(choice)?)))
 }
 
-/// Tells the log which policy holds, and starts the loop that reads its file again.
+/// Records in the log which policy is in force, and starts the loop that reads its file again.
 pub(super) async fn watch(gate: Arc<PolicyGate>, choice: &PolicyChoice, engine: &Engine) {
     match choice {
         PolicyChoice::Off { .. } => tell(&gate, engine).await,
@@ -73,8 +74,8 @@ pub(super) async fn watch(gate: Arc<PolicyGate>, choice: &PolicyChoice, engine: 
     }
 }
 
-/// Reads the policy again whenever its file has changed. A text that is no policy changes nothing and
-/// is an error until the file is another one; so is a file that is gone.
+/// Reads the policy again whenever its file has changed. An invalid text changes nothing and is
+/// reported as an error until the file changes; so is a missing file.
 struct PolicyFile {
     gate: Arc<PolicyGate>,
     file: PathBuf,
@@ -117,7 +118,7 @@ fn stamp(file: &Path) -> Option<(SystemTime, u64)> {
     Some((found.modified().ok()?, found.len()))
 }
 
-/// Whether another policy holds now.
+/// Returns whether another policy is in force now.
 async fn take(gate: &PolicyGate, file: &Path, engine: &Engine) -> Result<bool, String> {
     let name = file.display().to_string();
     let text = std::fs::read_to_string(file).map_err(|err| {

@@ -1,6 +1,7 @@
-//! The providers that had a key at the last start, by name. A server that is started again from another
-//! shell may lack one: then the model calls of open runs would fail one by one. It does not start, and
-//! says which key is missing and which runs use it; `up --force` starts it all the same.
+//! Remembers the names of the providers that had a key at the last start. A server that is
+//! restarted from another shell may lack one: then the model calls of open runs would fail one by
+//! one. So it does not start, and names the missing key and the runs that use it; `up --force`
+//! starts it anyway.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,21 +19,21 @@ use overmind_llm::Gateway;
 use super::error::{MissingKey, StartError};
 use crate::config::{Config, ConfigError, DataDir, settings};
 
-/// Open runs in one read.
+/// Open runs that are read at once.
 const PAGE: u32 = 500;
 
-/// Refuses a start without a key of the last one that an open run needs.
+/// Refuses to start without a key that the last start had and an open run needs.
 ///
 /// # Errors
 ///
-/// [`StartError::Keys`]; [`StartError::Store`] when runs cannot be read.
+/// [`StartError::Keys`]; [`StartError::Store`] if runs cannot be read.
 pub(super) async fn check(
     config: &Config,
     store: &dyn Store,
     models: &Gateway,
     vault: &Vault,
 ) -> Result<(), StartError> {
-    // What answers from recordings asks no provider.
+    // Answers from recordings need no provider.
     if config.without_keys || config.text(settings::GATEWAY_REPLAY).is_some() {
         return Ok(());
     }
@@ -41,7 +42,7 @@ pub(super) async fn check(
         .unkeyed()
         .into_iter()
         .filter(|lacks| before.contains(&lacks.provider))
-        // One that waits for the vault's passphrase is there.
+        // A key in a vault that waits for its passphrase counts as present.
         .filter(|lacks| !lacks.secret.as_ref().is_some_and(|name| vault.holds(name)))
         .map(|lacks| (lacks.provider.clone(), lacks))
         .collect();
@@ -60,7 +61,7 @@ pub(super) async fn check(
             let agent = match agents.entry((row.agent, row.agent_version)) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(place) => {
-                    // Newest first, so the one before the next is this one.
+                    // The order is newest first, so the one before the next version is this one.
                     let page = Page { limit: 1, after: row.agent_version.checked_add(1) };
                     place.insert(store.agent_versions(row.agent, page).await?.pop())
                 }
@@ -86,7 +87,7 @@ pub(super) async fn check(
     Err(StartError::Keys(keys.collect()))
 }
 
-/// Notes who has a key now, for the next start.
+/// Records the providers that have a key now, for the next start.
 ///
 /// # Errors
 ///
@@ -108,7 +109,7 @@ pub(super) fn note(data: &DataDir, models: &Gateway, vault: &Vault) -> Result<()
     write().map_err(|source| ConfigError::Data { attempt: "writing", path: path.clone(), source })
 }
 
-/// Who had a key at the last start. Before there was one, nobody.
+/// The providers that had a key at the last start; none before the first start.
 fn read(data: &DataDir) -> BTreeSet<String> {
     let path = data.keyed_file();
     match std::fs::read(&path) {
@@ -125,8 +126,8 @@ fn read(data: &DataDir) -> BTreeSet<String> {
     }
 }
 
-/// The provider that runs of an agent ask through this server, when those of `before` have a key. `None`
-/// for those that ask nobody, and for programs of which nobody knows whom they ask.
+/// The provider that runs of an agent call through this server, if those in `before` have a key.
+/// `None` for agents that call none, and for programs whose provider is unknown.
 fn provider_of(spec: &AgentSpec, models: &Gateway, before: &BTreeSet<String>) -> Option<String> {
     let Some(command) = &spec.command else {
         return match spec.policy.resolve(&spec.model) {

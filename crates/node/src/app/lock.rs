@@ -1,10 +1,11 @@
-//! One server per data directory, and how others find it.
+//! Allows one server per data directory, and tells other processes how to find it.
 //!
-//! `overmind.pid` holds the server's pid and is locked while the server runs. The kernel drops
-//! the lock with the process, so a lock is never stale; only the text of a dead server's file is.
-//! A child that a killed server was just starting holds a copy of the lock until it executes its
-//! own program, and a reader that looks holds it for a moment: such a lock is waited for.
-//! `server.json` says where the server listens. Commands read both and trust the lock alone.
+//! `overmind.pid` contains the server's pid and is locked while the server runs. The kernel
+//! releases the lock with the process, so a lock is never stale; only the text in a dead server's
+//! file is. If a server was killed while it started a child, the child holds a copy of the lock
+//! until it executes its own program, and a reader holds it for a moment: such locks are waited
+//! for. `server.json` contains the addresses of the server. Commands read both files but trust only
+//! the lock.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -19,10 +20,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigError, DataDir};
 
-/// How long a lock of nobody alive is waited for.
+/// How long to wait for a lock whose holder is dead.
 const LAST_BREATH: Duration = Duration::from_secs(2);
 
-/// Held by the server until it ends.
+/// The lock, held by the server until it ends.
 #[derive(Debug)]
 pub struct DataLock {
     file: File,
@@ -30,7 +31,7 @@ pub struct DataLock {
     instance: String,
 }
 
-/// What the server wrote down about itself.
+/// The server's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerFile {
     pub pid: u32,
@@ -41,15 +42,15 @@ pub struct ServerFile {
     pub started_at: String,
 }
 
-/// Who holds the data directory.
+/// The holder of the data directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
     Nobody,
-    /// Nobody any more: a server was killed and its files are still there.
+    /// A server was killed, and its files are still there.
     Dead {
         pid: u32,
     },
-    /// A living server. It may not have written down where it listens yet.
+    /// A running server, which may not have written its addresses yet.
     Server {
         pid: u32,
         file: Option<ServerFile>,
@@ -61,7 +62,7 @@ impl DataLock {
     ///
     /// # Errors
     ///
-    /// `Ok(Err(pid))` when a server holds it; [`ConfigError::Data`] when the file cannot be used.
+    /// `Ok(Err(pid))` if another server holds it; [`ConfigError::Data`] if the file cannot be used.
     pub fn take(data: &DataDir) -> Result<Result<Self, u32>, ConfigError> {
         let path = data.pid_file();
         let failed = |source| ConfigError::Data { attempt: "locking", path: path.clone(), source };
@@ -96,16 +97,16 @@ impl DataLock {
         Ok(())
     }
 
-    /// A name of this start, never used before on this machine.
+    /// A name for this start that was never used before on this machine.
     pub fn instance(&self) -> &str {
         &self.instance
     }
 
-    /// Writes down where the server listens; atomic, so nobody reads half of it.
+    /// Writes the server's addresses atomically, so that nobody reads half of them.
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Data`].
+    /// [`ConfigError::Data`] if the file cannot be written.
     pub fn publish(&self, server: &ServerFile) -> Result<(), ConfigError> {
         let path = self.data.server_file();
         let write = || -> io::Result<()> {
@@ -121,16 +122,16 @@ impl DataLock {
 
 impl Drop for DataLock {
     fn drop(&mut self) {
-        // What is left behind is harmless: readers trust the lock, not the text.
+        // Remaining files are harmless, because readers trust only the lock.
         let _ = std::fs::remove_file(self.data.server_file());
         let _ = self.write_pid(None);
     }
 }
 
-/// Looks who holds the data directory, changing nothing.
+/// Finds the holder of the data directory without changing anything.
 pub fn holder(data: &DataDir) -> Holder {
     let path = data.pid_file();
-    // Opened without creating: a look at a directory must leave no trace.
+    // The file is opened without creating it, because a check must leave no trace.
     let Ok(file) = OpenOptions::new().read(true).open(&path) else { return Holder::Nobody };
     let began = Instant::now();
     loop {
@@ -138,8 +139,8 @@ pub fn holder(data: &DataDir) -> Holder {
         match (file.try_lock_shared(), pid) {
             (Ok(()) | Err(TryLockError::Error(_)), Some(pid)) => return Holder::Dead { pid },
             (Ok(()) | Err(TryLockError::Error(_)), None) => return Holder::Nobody,
-            // Its server is dead and a child of it has the lock, or the next one has just taken it
-            // and not written its number yet.
+            // Its server is dead and a child has the lock, or the next server has just taken it and
+            // not written its pid yet.
             (Err(TryLockError::WouldBlock), Some(pid)) if !is_alive(pid) => {
                 if began.elapsed() > LAST_BREATH {
                     return Holder::Dead { pid };
@@ -153,7 +154,7 @@ pub fn holder(data: &DataDir) -> Holder {
     }
 }
 
-/// Where the server last said that it listens; it may be dead by now.
+/// The last addresses that a server wrote; that server may be dead by now.
 pub fn read_server_file(data: &DataDir) -> Option<ServerFile> {
     serde_json::from_slice(&std::fs::read(data.server_file()).ok()?).ok()
 }
@@ -170,7 +171,7 @@ fn read_pid(path: &Path) -> Option<u32> {
 
 fn is_alive(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    // Refused means that it is somebody else's process, and alive.
+    // "Refused" means that the process belongs to another user and is alive.
     pid.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
 }
 

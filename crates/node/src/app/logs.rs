@@ -1,4 +1,4 @@
-//! Where the server's own log goes: standard error, as text for people or as JSON for machines.
+//! The server's own log, on standard error: text for people or JSON for programs.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _};
@@ -12,16 +12,16 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::config::LogFormat;
 
-/// A log file that grew beyond this is set aside; one old file is kept.
+/// A larger log file is renamed; one old file is kept.
 const ROTATE_AT: u64 = 16 << 20;
 
-/// Starts logging for the whole process. The second call in a process does nothing, so that
-/// tests may start several servers. `file`: where standard error of a server in the background leads,
-/// which is set aside when it has grown.
+/// Starts logging for the whole process. A second call does nothing, so that tests may start
+/// several servers. `file` is the target of standard error for a server in the background; it is
+/// renamed when it has grown.
 ///
 /// # Errors
 ///
-/// A text that names the directive that cannot be read.
+/// Names the directive that cannot be parsed.
 pub fn start(level: &str, format: LogFormat, file: Option<&Path>) -> Result<(), String> {
     let filter = EnvFilter::try_new(level).map_err(|err| format!("`log.level`: {err}"))?;
     let json = match format {
@@ -38,7 +38,7 @@ pub fn start(level: &str, format: LogFormat, file: Option<&Path>) -> Result<(), 
         let colour = io::stderr().is_terminal();
         registry.with(fmt::layer().compact().with_ansi(colour).with_writer(writer)).try_init()
     };
-    // The only failure is that logging has been started before.
+    // The only failure is that logging was started before.
     let _ = done;
     Ok(())
 }
@@ -47,7 +47,7 @@ pub fn start(level: &str, format: LogFormat, file: Option<&Path>) -> Result<(), 
 ///
 /// # Errors
 ///
-/// What the file system says.
+/// Returns the error of the file system.
 pub fn open_file(path: &Path) -> io::Result<File> {
     open_within(path, ROTATE_AT)
 }
@@ -60,12 +60,12 @@ fn open_within(path: &Path, limit: u64) -> io::Result<File> {
     std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
-/// The file that standard error of a server in the background leads to.
+/// The file to which a background server's standard error is written.
 #[derive(Debug)]
 struct Kept {
     path: PathBuf,
     limit: u64,
-    /// Bytes that it holds, as far as is known.
+    /// Its size in bytes, as far as known.
     length: Mutex<u64>,
 }
 
@@ -75,19 +75,19 @@ impl Kept {
         Self { path, limit, length: Mutex::new(length) }
     }
 
-    /// Counts what is about to be written. The file that has grown beyond its limit is set aside, and a
-    /// new one answered, which standard error is to lead to.
+    /// Counts the bytes of a coming write. If the file has grown beyond its limit, it is renamed,
+    /// and a new file is returned, to which standard error must be redirected.
     fn grows(&self, bytes: usize) -> Option<File> {
         let mut length = self.length.lock().unwrap_or_else(PoisonError::into_inner);
         *length += bytes as u64;
         if *length <= self.limit {
             return None;
         }
-        // Somebody else may have set it aside, or written to it as well.
+        // Another process may have renamed it, or written to it as well.
         let before = std::fs::metadata(&self.path).map_or(0, |meta| meta.len());
         let opened = open_within(&self.path, self.limit);
         *length = std::fs::metadata(&self.path).map_or(0, |meta| meta.len());
-        // On a full disk the old one goes on.
+        // If the disk is full, the old file continues.
         opened.ok().filter(|_| before > self.limit || before == 0)
     }
 }
@@ -98,7 +98,7 @@ struct Writer(Option<Arc<Kept>>);
 impl io::Write for Writer {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if let Some(file) = self.0.as_ref().and_then(|kept| kept.grows(line.len())) {
-            // Panics and what libraries say lead there too.
+            // Panics and messages of libraries go to the same file.
             rustix::stdio::dup2_stderr(&file)?;
         }
         io::stderr().write(line)

@@ -1,4 +1,4 @@
-//! What the server does from time to time as long as it runs, as loops of the engine's runner.
+//! The server's periodic work, as loops of the engine's runner.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use overmind_engine::{Caller, Engine};
 
 use crate::config::Config;
 
-/// Between two looks for homes that nobody needs.
+/// The interval of searches for homes that no session needs.
 const HOMES_EVERY: Duration = Duration::from_hours(1);
-/// Between two looks for rests that are too long.
+/// The interval of searches for idle sessions that rest too long.
 const RESTS_EVERY: Duration = Duration::from_mins(5);
-/// Between two looks for work that nobody decided about.
+/// The interval of searches for work without a decision.
 const UNDECIDED_EVERY: Duration = Duration::from_hours(1);
-/// Between two looks for what the retention may remove.
+/// The interval of searches for data that retention may remove.
 const RETENTION_EVERY: Duration = Duration::from_hours(1);
-/// Between two looks for expired memory, and how much of it goes in one commit.
+/// The interval of searches for expired memory, and how much of it one commit removes.
 const COLLECT_EVERY: Duration = Duration::from_mins(5);
 const COLLECT_BATCH: u32 = 200;
 
-/// A loop that is a function of the time.
+/// A loop that runs a function at a fixed interval.
 struct Every<Pass> {
     name: &'static str,
     every: Duration,
@@ -51,8 +51,8 @@ where
     }
 }
 
-/// Starts them: checkpoints of the log, expired memory and, if the configuration says so, undecided
-/// work and retention.
+/// Starts the loops: checkpoints of the log, expired memory and, if configured, undecided work and
+/// retention.
 pub(super) async fn start(
     config: &Config,
     engine: &Engine,
@@ -120,7 +120,7 @@ pub(super) async fn start(
     }
 }
 
-/// Batch by batch, so that other commits go on between them.
+/// It works in batches, so that other commits continue between them.
 async fn collect(memory: Arc<dyn Memory>) -> Result<String, String> {
     let mut all = 0;
     loop {

@@ -1,8 +1,8 @@
-//! The composition root: the one place that knows which adapter is behind which port.
+//! The composition root: the only place that knows which adapter implements which port.
 //!
-//! [`App::start`] builds the whole product from a [`Config`]; [`App::stop`] takes it down in
-//! order: stop accepting, finish requests, let sessions come to their last durable step, close
-//! the store, let go of the data directory. `up`, the demo and the whole-product tests use it.
+//! [`App::start`] builds the whole product from a [`Config`]; [`App::stop`] stops it in this order:
+//! stop accepting, finish requests, let sessions reach their last durable step, close the store,
+//! release the data directory. `up`, the demo and the whole-product tests use it.
 
 mod agents;
 pub mod clock;
@@ -71,19 +71,19 @@ pub struct App {
     processes: overmind_supervise::Supervisor,
     rooms: Arc<overmind_workspace::rooms::LocalRooms>,
     server_file: ServerFile,
-    /// Cancelled to stop accepting; the server then finishes what it has.
+    /// Cancelled to stop accepting; the server then finishes its current requests.
     closing: CancellationToken,
     server: JoinHandle<overmind_server::Drained>,
-    /// Tells when the server has ended, asked or not.
+    /// Cancelled when the server has ended, requested or not.
     ended: CancellationToken,
     housekeeping: Housekeeping,
     telemetry: Option<Telemetry>,
-    // Last: the directory is let go when everything else is gone.
+    // This is last, because the directory is released after everything else.
     lock: DataLock,
 }
 
 impl App {
-    /// Starts everything. When it answers, the listeners accept and recovery has begun.
+    /// Starts everything. When it returns, the listeners accept and recovery has begun.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl App {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future lets go of the data directory; a store that was opened is closed.
+    /// Dropping the future releases the data directory and closes an opened store.
     pub async fn start(mut config: Config) -> Result<Self, StartError> {
         config.data.prepare()?;
         let lock = DataLock::take(&config.data)?
@@ -102,7 +102,8 @@ impl App {
         let token_key = config.data.token_key()?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
 
-        // Bound first: a port that is taken should not cost the opening of a large store.
+        // Listeners are bound first, so that a port in use is reported before a large store is
+        // opened.
         let mut listeners = listen(&config).await?;
         let store = Arc::new(open_store(&config, admin.expose())?);
         let notary = Some(store.notary());
@@ -139,7 +140,7 @@ impl App {
             .expect("no built-in tool has a dot in its name");
         let processes = processes(&config)?;
         let agents = agents::listen(&config).await;
-        // They speak to the API by its socket, where there is one and they have the host's network.
+        // With the host's network, they call the API through its socket, if there is one.
         let enclosures = Enclosures::new(
             overmind_sandbox::Options { notary: Some(store.notary()), ..sandbox_options(&config) },
             config.data.homes(),
@@ -244,22 +245,22 @@ impl App {
         &self.engine
     }
 
-    /// Where it listens.
+    /// The addresses at which it listens.
     pub fn server_file(&self) -> &ServerFile {
         &self.server_file
     }
 
-    /// Whether commands can have the default sandbox on this machine now. What is measured for
-    /// the answer is kept: the first command finds it there.
+    /// Checks whether commands can use the default sandbox on this machine now. The measurement is
+    /// cached for the first command.
     ///
     /// # Errors
     ///
-    /// Why not, and what to do.
+    /// Explains why not, and what to do.
     pub async fn check_sandbox(&self) -> Result<(), SandboxError> {
         self.sandboxes.get(SandboxLevel::Namespace).attest().await.map(drop)
     }
 
-    /// The providers that have what they need, in words.
+    /// Lists the providers that are ready, in words.
     pub fn models_line(&self) -> String {
         let mut names = providers(&self.config);
         let vault = self.engine.vault();
@@ -271,14 +272,13 @@ impl App {
         in_words(&names)
     }
 
-    /// Waits until the server has ended without being asked.
+    /// Waits until the server has ended without a request.
     pub async fn ended(&self) {
         self.ended.cancelled().await;
     }
 
-    /// Takes everything down; returns how many sessions and requests had to be cut off. They
-    /// lose nothing that was acknowledged and go on at the next start. `now` ends the waiting
-    /// for them early.
+    /// Stops everything; returns how many sessions and requests were interrupted. They lose nothing
+    /// that was acknowledged and continue at the next start. `now` ends the waiting for them early.
     pub async fn stop(self, now: impl Future<Output = ()>) -> usize {
         let Self {
             config,
@@ -297,7 +297,7 @@ impl App {
         } = self;
         let mut now = std::pin::pin!(now);
         closing.cancel();
-        // A checkpoint takes milliseconds and a retention pass stops at its own commits.
+        // A checkpoint takes milliseconds, and a retention pass stops at its own commits.
         let _ = engine.loops_drain(Duration::from_secs(2)).await;
         housekeeping.stop().await;
         let mut hurry = false;
@@ -315,7 +315,7 @@ impl App {
                 0
             }
         };
-        // Sent to the end when everything is written, and before the store is closed.
+        // It is sent after everything is written, and before the store is closed.
         let telemetry = std::sync::Mutex::new(telemetry);
         let told = || telemetry::stop(&telemetry);
         let mut sessions = None;
@@ -331,15 +331,15 @@ impl App {
         };
         door.close();
         mcp.shutdown().await;
-        // Lets go of them: they go on.
+        // This disconnects from them; they run on.
         processes.close().await;
         rooms.shutdown().await;
-        // Cgroups of commands that were cut off, as far as the kernel lets go of them in time.
+        // It removes cgroups of interrupted commands, as far as the kernel releases them in time.
         let left = sandboxes.clone();
         if let Err(err) = tokio::task::spawn_blocking(move || left.namespace().settled()).await {
             tracing::error!(error = %err, "waiting for the sandboxes of cut off commands");
         }
-        // Containers of commands that were cut off are removed by the next start at the latest.
+        // The next start at the latest removes containers of interrupted commands.
         let removed = sandboxes.docker().settled();
         let _ = tokio::time::timeout(Duration::from_secs(5), removed).await;
         drop(lock);
@@ -347,20 +347,20 @@ impl App {
     }
 }
 
-/// What the environment of every command has: where programs are, and where this server is.
+/// The environment variables of every command: where programs are, and where this server is.
 fn environment(config: &Config, listeners: &[Listener]) -> Vec<(String, String)> {
     let socket = config.socket.as_ref().map(|path| format!("unix:{}", path.display()));
-    // The socket first: it needs no certificate.
+    // The socket is preferred, because it needs no certificate.
     let tcp = listeners.iter().find(|listener| listener.address().is_some());
     let server = socket.or_else(|| tcp.map(|listener| listener.at().to_owned()));
     let server = server.map(|server| (env::SERVER.to_owned(), server));
-    // What asks for models speaks HTTP over TCP, and would not trust a certificate of ours.
+    // Programs that call models use HTTP over TCP, and would not trust our certificate.
     let plain = tcp.map(Listener::at).filter(|at| at.starts_with("http://"));
     let gateway = plain.map(|at| (overmind_engine::GATEWAY.to_owned(), at.to_owned()));
     config.environment.iter().cloned().chain(server).chain(gateway).collect()
 }
 
-/// What agents may name for the environment of their commands.
+/// The credentials that agents may name for the environment of their commands.
 fn credentials(config: &Config) -> overmind_engine::Credentials {
     let all = config.credentials.iter();
     overmind_engine::Credentials::new(
@@ -368,19 +368,20 @@ fn credentials(config: &Config) -> overmind_engine::Credentials {
     )
 }
 
-/// Shims of commands, in the data directory. They outlive this process, and a new file of this
-/// program: the link names the one that runs.
+/// Makes the supervisor of commands in the data directory. Its shims outlive this process, also if
+/// the program's file was replaced: the link refers to the running program.
 fn processes(config: &Config) -> Result<overmind_supervise::Supervisor, StartError> {
     let program = PathBuf::from("/proc/self/exe");
     let options = overmind_supervise::Options::new(program, config.data.processes());
     Ok(overmind_supervise::Supervisor::open(options)?)
 }
 
-/// How many sandboxes wait for a command between calls, of each kind. See docs/sandbox.md for
+/// How many sandboxes of each kind wait for a command between calls. See docs/sandbox.md for their
+/// cost and benefit.
 /// what one costs and saves.
 const KEPT: usize = 2;
 
-/// How the namespace and the `none` driver are set up.
+/// The options of the namespace and the `none` driver.
 pub fn sandbox_options(config: &Config) -> overmind_sandbox::Options {
     overmind_sandbox::Options {
         read_only: config.sandbox_read_only.clone(),
@@ -396,17 +397,17 @@ pub fn sandbox_options(config: &Config) -> overmind_sandbox::Options {
     }
 }
 
-/// What of the data directory sandboxes may show, piece by piece: environments and homes of sessions, and
-/// what tool servers work in.
+/// The parts of the data directory that sandboxes may show, each by itself: environments and homes
+/// of sessions, and the directories in which tool servers work.
 fn rooms_in_data(config: &Config) -> Vec<PathBuf> {
     let data = &config.data;
     let made = [config.rooms_worktrees.clone(), data.workspaces(), data.homes()];
-    // A database's directory is for its own server only.
+    // A database's directory is used only by its own server.
     made.into_iter().chain(["mcp", "leases", "lent"].map(|name| data.path().join(name))).collect()
 }
 
-/// Where sessions work that name nothing: in the configured directory, or each in an
-/// empty one of its own, which is true then.
+/// Chooses the directory for sessions that name none: the configured one, or with the returned
+/// `true` an empty one for each session.
 fn choose_workspace(config: &mut Config, off_limits: &OffLimits) -> Result<bool, StartError> {
     if config.text(settings::WORKSPACE).is_some() {
         return match off_limits.refusal(&config.workspace) {
@@ -422,7 +423,7 @@ fn run_as(config: &Config) -> Option<overmind_sandbox::RunAs> {
     config.sandbox_run_as.map(|(uid, gid)| overmind_sandbox::RunAs { uid, gid })
 }
 
-/// How the microvm driver is set up.
+/// The options of the microvm driver.
 pub fn microvm_options(config: &Config) -> overmind_sandbox::microvm::Options {
     overmind_sandbox::microvm::Options {
         dir: config.microvm_dir.clone(),
@@ -431,7 +432,7 @@ pub fn microvm_options(config: &Config) -> overmind_sandbox::microvm::Options {
     }
 }
 
-/// How the docker driver is set up. `instance` is new with every start.
+/// The options of the docker driver. `instance` is new with every start.
 pub fn docker_options(config: &Config, instance: &str) -> overmind_sandbox::docker::Options {
     let usual = overmind_sandbox::docker::Options::default();
     let host = config.docker_host.as_deref();
@@ -444,7 +445,7 @@ pub fn docker_options(config: &Config, instance: &str) -> overmind_sandbox::dock
         image: config.docker_image.clone(),
         enforce_pinned_image: config.docker_pinned,
         user: run_as(config),
-        // The directory's name tells the containers of two servers on one machine apart.
+        // The directory's name distinguishes the containers of two servers on one machine.
         owner: blake3::hash(config.data.path().as_os_str().as_encoded_bytes()).to_hex()[..16]
             .to_owned(),
         instance: instance.to_owned(),
@@ -484,7 +485,7 @@ fn open_store(config: &Config, admin: &str) -> Result<overmind_store::Sqlite, St
     Ok(overmind_store::Sqlite::open(options)?)
 }
 
-/// Every secret of the configuration.
+/// Every secret in the configuration.
 fn secrets(config: &Config) -> Vec<String> {
     let of_table = SETTINGS
         .iter()
@@ -517,7 +518,7 @@ fn memory(
     Ok(Arc::new(MemoryService::new(store, clock, Arc::new(SystemIds), embedder)))
 }
 
-/// The model gateway as configured.
+/// Makes the model gateway from the configuration.
 ///
 /// # Errors
 ///
@@ -557,12 +558,12 @@ pub fn models(
     Ok(overmind_llm::Gateway::new(llm))
 }
 
-/// Whether any model is configured beyond those that need nothing.
+/// Whether a model is configured besides those that need no provider.
 pub fn has_real_models(config: &Config) -> bool {
     !providers(config).is_empty()
 }
 
-/// The providers that have what they need, in words.
+/// Lists the providers that are ready, in words.
 pub fn models_line(config: &Config) -> String {
     in_words(&providers(config))
 }
@@ -624,14 +625,15 @@ fn server_config(config: &Config, telemetry: Option<&Telemetry>) -> ServerConfig
     }
 }
 
-/// Connections for which one listener has descriptors: a quarter of all, so that the others, what
-/// they ask for and the store keep theirs.
+/// Most connections of one listener: a quarter of all descriptors, so that other listeners,
+/// outgoing connections and the store keep theirs.
 fn places_of_a_listener() -> usize {
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     files.map_or(usize::MAX, |files| usize::try_from(files / 4).unwrap_or(usize::MAX))
 }
 
-/// What the app does beside the engine: it ends with the app, and nobody waits for a result.
+/// Background work of the app beside the engine: it ends with the app, and nobody waits for its
+/// result.
 #[derive(Debug)]
 struct Housekeeping {
     tasks: TaskTracker,
@@ -643,7 +645,7 @@ impl Housekeeping {
         let this = Self { tasks: TaskTracker::new(), stop: CancellationToken::new() };
         let sandboxes = sandboxes.clone();
         this.tasks.spawn(async move {
-            // Without an engine there is nothing to sweep, and nothing that anyone waits for.
+            // Without an engine there is nothing to remove, and nobody waits for it.
             match sandboxes.docker().sweep().await {
                 Ok(0) => {}
                 Ok(swept) => tracing::info!(swept, "removed containers of an earlier start"),

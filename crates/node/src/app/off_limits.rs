@@ -1,8 +1,8 @@
-//! What of this machine is the server's own: no session is given it, as a workspace, a project or a
-//! grant, and no tool opens it.
+//! Protects the server's own files: no session gets them as a workspace, a project or a grant, and
+//! no tool opens them.
 //!
-//! Of the data directory only the environments are exempt that the server itself makes for sessions, each
-//! by itself. Everything is compared by device and inode.
+//! In the data directory, only the environments that the server itself makes for sessions are
+//! exempt, each by itself. Everything is compared by device and inode.
 
 use std::collections::HashSet;
 use std::fs::Metadata;
@@ -15,18 +15,18 @@ use overmind_workspace::secrets;
 
 use crate::config::{Config, PolicyChoice};
 
-/// Directories of the system that are nobody's project.
+/// System directories that are nobody's project.
 const SYSTEM: &[&str] = &[
     "/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/opt", "/proc", "/root",
     "/run", "/sbin", "/srv", "/sys", "/usr", "/var",
 ];
-/// Those in which nothing is.
+/// Directories whose contents are protected, too.
 const WHOLLY: &[&str] = &["/boot", "/dev", "/etc", "/proc", "/sys"];
 
-/// What to do about it, in every refusal.
+/// The remedy in every refusal.
 const INSTEAD: &str = "use the directory of a project: `cd` there, or name it with `--project`";
 
-/// The files of the configuration that lie outside of the data directory, as far as they are there.
+/// The existing files of the configuration that are outside of the data directory.
 pub(crate) fn files(config: &Config) -> Vec<PathBuf> {
     let store = &config.store_path;
     let beside = |suffix: &str| {
@@ -50,7 +50,7 @@ pub(crate) fn files(config: &Config) -> Vec<PathBuf> {
     all.filter(|path| path.is_file() && !path.starts_with(config.data.path())).collect()
 }
 
-/// What is off limits with this configuration.
+/// The rules for this configuration.
 pub(crate) fn of(config: &Config) -> OffLimits {
     let user = rustix::process::geteuid().as_raw();
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
@@ -77,12 +77,13 @@ fn home_of(passwd: &str, user: u32) -> Option<PathBuf> {
 #[derive(Debug)]
 struct Server {
     data: PathBuf,
-    /// Where the server makes what sessions work in.
+    /// The directories in which the server makes sessions' directories.
     rooms: Vec<PathBuf>,
-    /// Of these: the worktrees of environments, and directories in which nothing was at the beginning.
+    /// Two kinds of these: the worktrees of environments, and directories that were empty at the
+    /// start.
     worktrees: PathBuf,
     empty: PathBuf,
-    /// Of the user that the server runs as.
+    /// The homes of the user that the server runs as.
     homes: Vec<PathBuf>,
     /// See [`files`].
     files: Vec<PathBuf>,
@@ -96,7 +97,7 @@ fn id(path: &Path) -> Option<FileId> {
     std::fs::metadata(path).ok().as_ref().map(id_of)
 }
 
-/// A path without links, also where its end is not there yet.
+/// A path without links; its last components may not exist yet.
 fn resolved(path: &Path) -> PathBuf {
     let missing = |above: &Path| path.strip_prefix(above).map(Path::to_owned).unwrap_or_default();
     path.ancestors()
@@ -104,7 +105,7 @@ fn resolved(path: &Path) -> PathBuf {
         .unwrap_or_else(|| path.to_owned())
 }
 
-/// A directory and all above it.
+/// A directory and all its parents.
 fn chain(path: &Path) -> HashSet<FileId> {
     path.ancestors().filter_map(id).collect()
 }
@@ -150,7 +151,7 @@ impl Own for Server {
     }
 
     fn all(&self) -> HashSet<FileId> {
-        // A name in there may be of a file that others call otherwise.
+        // An entry there may be a hard link to a file with another name elsewhere.
         let entries = std::fs::read_dir(&self.data).into_iter().flatten();
         let entries = entries.filter_map(|entry| Some(id_of(&entry.ok()?.metadata().ok()?)));
         let rooms: Vec<_> = self.rooms.iter().filter_map(|room| id(room)).collect();
@@ -160,7 +161,7 @@ impl Own for Server {
     }
 
     fn withheld(&self, workspace: &Path) -> Result<Vec<PathBuf>, String> {
-        // All that is in there its session has made.
+        // Everything in it was made by its session.
         if resolved(workspace).starts_with(resolved(&self.empty)) {
             return Ok(Vec::new());
         }

@@ -1,7 +1,7 @@
 //! The permission matrix of the mesh, from a file that is read again whenever it changes.
 //!
-//! JSON in the shape of the earlier fleet, `{"permissions": {"agent": {…}}}`, or the same as TOML
-//! when the file is called `….toml`. Without a file nothing is allowed to agents but what was
+//! The format is JSON as in the earlier version, `{"permissions": {"agent": {…}}}`, or the same as
+//! TOML if the file is called `….toml`. Without a file, agents have only the permissions that were
 //! written through the API.
 
 use std::io;
@@ -17,15 +17,16 @@ use overmind_engine::Engine;
 use super::StartError;
 use crate::config::ConfigError;
 
-/// Between two looks at the file. A stat costs microseconds, and works on every file system.
+/// The time between two checks of the file. A stat costs microseconds, and works on every file
+/// system.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Where the matrix stands.
+/// The place of the matrix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PermissionsPlace {
-    /// The first of these that is there.
+    /// The candidates, of which the first existing one is used.
     pub files: Vec<PathBuf>,
-    /// Somebody named it: it must be there.
+    /// Whether a user named the file, so that it must exist.
     pub must: bool,
 }
 
@@ -35,11 +36,11 @@ impl PermissionsPlace {
     }
 }
 
-/// What a file says.
+/// Parses a file.
 ///
 /// # Errors
 ///
-/// What is wrong with it, and where.
+/// Describes the error and its position.
 pub fn parse(path: &Path, text: &str) -> Result<PermissionsFile, String> {
     let toml = path.extension().is_some_and(|end| end == "toml");
     let file: PermissionsFile = if toml {
@@ -60,8 +61,8 @@ fn read(path: &Path) -> Result<PermissionsFile, String> {
 ///
 /// # Errors
 ///
-/// A file that was named and is not there, or is no matrix: nothing may start with other rules
-/// than it was given.
+/// Fails if a named file is missing, or is no matrix: the server must not start with other rules
+/// than the configured ones.
 pub(super) async fn load(place: &PermissionsPlace, engine: &Engine) -> Result<(), StartError> {
     let Some(path) = place.file() else {
         return match (place.must, place.files.first()) {
@@ -85,8 +86,8 @@ pub(super) async fn watch(place: PermissionsPlace, engine: &Engine) {
     engine.loop_add(Watched { place, engine: engine.clone(), seen, wrong: None }).await;
 }
 
-/// What is no matrix changes nothing and is an error until the file is another one; a file that is gone
-/// allows nothing.
+/// Watches the file. An invalid matrix changes nothing and is reported as an error until the file
+/// changes; a deleted file removes all permissions that it gave.
 struct Watched {
     place: PermissionsPlace,
     engine: Engine,

@@ -1,4 +1,4 @@
-//! The file of prices: what models cost here, before the built-in table.
+//! The file of the user's own prices, which take precedence over the built-in table.
 //!
 //! ```toml
 //! as_of = "2026-11-22"
@@ -20,14 +20,14 @@ use serde::Deserialize;
 
 use super::StartError;
 
-/// Dearest price that is believed, in dollars for a million tokens.
+/// Highest accepted price, in dollars for a million tokens.
 const DEAREST: f64 = 1e6;
 
-/// Prices of the user's own.
+/// The user's own prices.
 #[derive(Debug)]
 pub struct Own {
     pub prices: BTreeMap<String, Price>,
-    /// Day and source.
+    /// Their date and source.
     pub from: (String, String),
 }
 
@@ -47,7 +47,7 @@ struct File {
 struct Model {
     input: f64,
     output: f64,
-    /// As `input` where it is not given.
+    /// The default is the price of `input`.
     cached_input: Option<f64>,
     cache_write: Option<f64>,
     long_above: Option<u64>,
@@ -65,8 +65,8 @@ fn hundred() -> u64 {
 ///
 /// # Errors
 ///
-/// [`StartError::Prices`] when it cannot be read or says something that is no price: a wrong price
-/// is worse than none.
+/// [`StartError::Prices`] if the file cannot be read or contains an invalid price: a wrong price is
+/// worse than none.
 pub fn read(path: &Path) -> Result<Option<Own>, StartError> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
