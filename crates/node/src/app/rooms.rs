@@ -1,4 +1,5 @@
-//! Environments of sessions as configured: beneath the data directory, with what commands inherit.
+//! The environments of sessions as configured: below the data directory, with the variables that
+//! commands inherit.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,10 +16,11 @@ use overmind_workspace::services::confine::Encloses;
 use super::{StartError, docker_options, off_limits};
 use crate::config::Config;
 
-/// How long one call of git may take: a first checkout of a large repository included.
+/// The time limit of one git call, which may be the first checkout of a large repository.
 const GIT: Duration = Duration::from_mins(5);
 
-/// The environments of this data directory. Nothing is read or made before the first session wants one.
+/// The environments of this data directory. Nothing is read or made before the first session needs
+/// one.
 pub(super) fn open(
     config: &Config,
     clock: &Arc<dyn Clock>,
@@ -35,7 +37,8 @@ pub(super) fn open(
         user: config.sandbox_run_as.map(|(uid, gid)| ProcessUser { uid, gid }),
         encloses: Encloses::by(Arc::clone(enclosures)),
         environment: config.environment.iter().cloned().collect(),
-        // What `url_env` of a project may name: as with tools, only what was meant to be named.
+        // The credentials that a project's `url_env` may name: as with tools, only those meant for
+        // that.
         secrets: config
             .credentials
             .iter()
@@ -52,7 +55,7 @@ pub(super) fn open(
     }))
 }
 
-/// The proxy for names of what runs serve, if one is wanted. It listens already.
+/// The proxy for the names of runs' services, if it is configured. It already listens.
 pub(super) async fn proxy(
     config: &Config,
     rooms: &Arc<LocalRooms>,
@@ -62,7 +65,7 @@ pub(super) async fn proxy(
     Ok(Some(Proxy::bind(address, names).await?))
 }
 
-/// Names of open environments.
+/// The names of open environments.
 #[derive(Debug)]
 struct Names(Arc<LocalRooms>);
 

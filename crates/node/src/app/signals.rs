@@ -1,4 +1,4 @@
-//! What SIGTERM and SIGINT mean: the first drains, the second stops now, the third aborts.
+//! Handles SIGTERM and SIGINT: the first drains, the second stops now, the third aborts.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -8,9 +8,9 @@ use tokio::sync::watch;
 pub enum Stop {
     #[default]
     No,
-    /// Let work under way finish.
+    /// Finish the current work.
     Graceful,
-    /// Cut it off; nothing acknowledged is lost.
+    /// Interrupt it; nothing acknowledged is lost.
     Now,
 }
 
@@ -19,11 +19,11 @@ pub enum Stop {
 pub struct Signals(watch::Receiver<Stop>);
 
 impl Signals {
-    /// Takes over both signals. Must be called inside a runtime.
+    /// Installs handlers for both signals. Must be called inside of a runtime.
     ///
     /// # Errors
     ///
-    /// When the handlers cannot be installed.
+    /// Fails if the handlers cannot be installed.
     pub fn install() -> std::io::Result<Self> {
         let (term, int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let (said, heard) = watch::channel(Stop::No);
@@ -38,7 +38,7 @@ impl Signals {
     /// Waits until the process is asked to end at least as urgently as `least`.
     pub async fn asked(&mut self, least: Stop) {
         if self.0.wait_for(|stop| *stop >= least).await.is_err() {
-            // The watcher is gone only with the runtime.
+            // The watcher ends only with the runtime.
             std::future::pending::<()>().await;
         }
     }

@@ -1,4 +1,4 @@
-//! Telling a collector of OpenTelemetry what is done, where one is configured.
+//! Exports telemetry to an OpenTelemetry collector, if one is configured.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,13 +11,13 @@ use overmind_telemetry::{Parts, Telemetry};
 use super::StartError;
 use crate::config::Config;
 
-/// The newest event that is there before anything begins.
+/// The newest event at the start.
 pub(super) async fn head(store: &dyn Store) -> Result<u64, StoreError> {
     let newest = store.events_newest(None, Page { limit: 1, after: None }).await?;
     Ok(newest.first().map_or(0, |event| event.global))
 }
 
-/// Begins to tell of what comes after the event `after`.
+/// Starts to export events after the event `after`.
 pub(super) fn start(
     config: &Config,
     store: &Arc<overmind_store::Sqlite>,
@@ -27,7 +27,7 @@ pub(super) fn start(
     models: Arc<Gateway>,
 ) -> Result<Option<Telemetry>, StartError> {
     let Some(mut collector) = config.telemetry.clone() else { return Ok(None) };
-    // Two servers on one machine are two; one that starts again is the same.
+    // Two servers on one machine get different ids; a restarted server keeps its id.
     let data = blake3::hash(config.data.path().as_os_str().as_encoded_bytes()).to_hex();
     if !collector.resource.iter().any(|(name, _)| name == "service.instance.id") {
         collector.describe("service.instance.id", &data[..32]);
@@ -42,7 +42,7 @@ pub(super) fn start(
     })?))
 }
 
-/// Tells the rest and ends, if that was not done yet.
+/// Exports the rest and ends, if that was not done yet.
 pub(super) async fn stop(telemetry: &Mutex<Option<Telemetry>>) {
     let taken = telemetry.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(telemetry) = taken {

@@ -1,4 +1,4 @@
-//! The tools as configured: what they may reach, and the servers of further ones.
+//! The tools as configured: their permitted targets, and the MCP servers with further tools.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub(super) fn gateway(
     Ok(gateway.expect("the built-in tools have names of their own and sound schemas"))
 }
 
-/// The servers of tools. The engine tells them which there are and keeps what they must remember.
+/// Makes the MCP servers. The engine passes them their configuration and stores their state.
 pub(super) fn mcp_servers<'a>(
     config: &Config,
     clock: &Arc<dyn Clock>,

@@ -1,4 +1,4 @@
-//! The vault as configured: where its key is, and which services the operator declares.
+//! The vault as configured: the place of its key, and the services that the operator declares.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
@@ -15,7 +15,7 @@ use overmind_tools::egress::{Services, SystemResolver};
 use super::StartError;
 use crate::config::Config;
 
-/// Opens it. A vault that stays locked is said in the log; the server starts all the same.
+/// Opens the vault. If it stays locked, that is logged and the server starts anyway.
 pub(super) async fn open(
     config: &Config,
     store: &Arc<overmind_store::Sqlite>,
@@ -66,7 +66,7 @@ pub(super) async fn open(
     Ok(Vault::open(parts).await?)
 }
 
-/// Where the master keys are, without what opens them.
+/// The places of the master keys, without the passphrase.
 pub fn places(config: &Config) -> overmind_vault::Options {
     overmind_vault::Options {
         keyring: config.vault_keyring.as_ref().map(overmind_vault::Keyring::new),
@@ -89,7 +89,7 @@ fn of_file(file: &Path) -> Result<Secret, String> {
     Secret::new(&text).map_err(|err| format!("what {at} holds: {err}"))
 }
 
-/// For what the servers of tools get their secrets.
+/// The purpose for which MCP servers get their secrets.
 pub(super) fn for_tool_servers() -> Use {
     Use { host: Some("tool server".to_owned()), ..Use::default() }
 }

@@ -1,4 +1,4 @@
-//! `[canaries.NAME]`: what is planted on top of what every session has.
+//! Reads `[canaries.NAME]`: canaries that are planted in addition to those of every session.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
@@ -9,24 +9,24 @@ use super::error::ConfigError;
 use super::layers::Layers;
 use super::secret::Secret;
 
-/// Most of them: each call is searched for all.
+/// Most declared canaries: each call is searched for all of them.
 const MOST: usize = 16;
 /// Longest text of a file, in bytes.
 const MAX_TEXT: usize = 4096;
-/// What commands have anyway.
+/// Variables that commands have anyway.
 const TAKEN: &[&str] = &["PATH", "HOME", "LANG", "TERM", "TMPDIR", "IFS", "PWD", VARIABLE];
 
-/// One that is declared, its value not looked up yet: only the server has the secrets.
+/// A declared canary whose value was not looked up yet: only the server has the secrets.
 #[derive(Clone, Debug)]
 pub(super) struct DeclaredCanary {
     name: String,
     place: Place,
-    /// Name of the secret that is its value.
+    /// The name of the secret that is its value.
     credential: Option<String>,
     text: Option<String>,
 }
 
-/// All that are declared, each with a place of its own.
+/// All declared canaries, each with a place of its own.
 pub(super) fn declared(layers: &Layers) -> Result<Vec<DeclaredCanary>, ConfigError> {
     let mut names: Vec<&str> = layers
         .0
@@ -59,11 +59,11 @@ pub(super) fn declared(layers: &Layers) -> Result<Vec<DeclaredCanary>, ConfigErr
     Ok(all)
 }
 
-/// The same with their values.
+/// The declared canaries with their values.
 ///
 /// # Errors
 ///
-/// [`ConfigError`] for a secret that is not there, or that ordinary text could hold.
+/// [`ConfigError`] if a secret is missing, or ordinary text could contain it.
 pub(super) fn resolved(
     declared: &[DeclaredCanary],
     credentials: &BTreeMap<String, Secret>,
@@ -164,7 +164,7 @@ fn is_file(path: &str) -> bool {
         && !path.contains('\0')
 }
 
-/// Whether both cannot be: they are the same, or one file would be the other's directory.
+/// Whether both places conflict: they are equal, or one file would be the other's directory.
 fn same_place(one: &Place, other: &Place) -> bool {
     match (one, other) {
         (Place::Env(one), Place::Env(other)) => one == other,

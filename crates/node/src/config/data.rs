@@ -1,7 +1,7 @@
-//! The data directory: where it is, who may read it, and the two secrets that live in it.
+//! The data directory: its place, its permissions, and its two secrets.
 //!
-//! The directory has mode 0700 and its secrets 0600. A directory that others can write, or a
-//! secret that others can read, is an error and never silently fixed: someone may have read it.
+//! The directory has mode 0700 and its secrets 0600. If others can write the directory or read a
+//! secret, that is an error and never silently fixed, because someone may have read it.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -12,22 +12,22 @@ use super::env::{self, Env};
 use super::error::ConfigError;
 use super::secret::Secret;
 
-/// What the name of a file begins with until it is whole and gets its own.
+/// The prefix of a file's name until the file is complete.
 const DRAFT: &str = ".draft-";
 
-/// What an admin token begins with.
+/// The prefix of an admin token.
 pub const ADMIN_PREFIX: &str = "ova_";
 
-/// A data directory that is known to exist or about to be made.
+/// A data directory that exists or will be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataDir(PathBuf);
 
 impl DataDir {
-    /// The directory that `--data`, else OVERMIND_DATA, else the user's data home names.
+    /// The directory from `--data`, OVERMIND_DATA or the user's data home, in this order.
     ///
     /// # Errors
     ///
-    /// [`ConfigError::NoHome`] when none of them is set.
+    /// [`ConfigError::NoHome`] if none of them is set.
     pub fn locate(flag: Option<&Path>, env: &Env, cwd: &Path) -> Result<Self, ConfigError> {
         let path = flag
             .map(Path::to_owned)
@@ -46,33 +46,35 @@ impl DataDir {
         self.0.join("overmind.toml")
     }
 
-    /// Holds the server's pid, and its lock while it runs.
+    /// The file with the server's pid, locked while the server runs.
     pub fn pid_file(&self) -> PathBuf {
         self.0.join("overmind.pid")
     }
 
-    /// Says where the running server listens.
+    /// The file with the addresses of the running server.
     pub fn server_file(&self) -> PathBuf {
         self.0.join("server.json")
     }
 
-    /// Names the providers that had a key at the last start.
+    /// The file with the providers that had a key at the last start.
     pub fn keyed_file(&self) -> PathBuf {
         self.0.join("keyed.json")
     }
 
-    /// Holds a directory for each run whose agent is a command: its log, and its shim's socket.
+    /// The directory with a subdirectory for each run whose agent is a command: its log, and its
+    /// shim's socket.
     pub fn processes(&self) -> PathBuf {
         self.0.join("processes")
     }
 
-    /// Holds the home of each run whose agent is a command in a sandbox.
+    /// The directory with the home of each run whose agent is a command in a sandbox.
     pub fn homes(&self) -> PathBuf {
         self.0.join("homes")
     }
 
-    /// Where worktrees of runs are made; `beside` the directory where programs of runs are another
-    /// user's, who cannot come to what lies in it.
+    /// The directory in which worktrees of runs are made. With `beside` it is next to the data
+    /// directory, for runs whose programs belong to another user, who cannot enter the data
+    /// directory.
     pub fn worktrees(&self, beside: bool) -> PathBuf {
         if !beside {
             return self.0.join("worktrees");
@@ -82,7 +84,7 @@ impl DataDir {
         name.into()
     }
 
-    /// Holds the directories of runs that name no project.
+    /// The directory with the directories of runs that name no project.
     pub fn workspaces(&self) -> PathBuf {
         self.0.join("workspaces")
     }
@@ -99,11 +101,11 @@ impl DataDir {
         self.0.join("token.key")
     }
 
-    /// Makes the directory, its parents included, if it does not exist.
+    /// Creates the directory, including its parents, if it does not exist.
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Data`], or [`ConfigError::OpenFile`] when others can read or write it.
+    /// [`ConfigError::Data`], or [`ConfigError::OpenFile`] if others can read or write it.
     pub fn prepare(&self) -> Result<(), ConfigError> {
         let failed =
             |source| ConfigError::Data { attempt: "creating", path: self.0.clone(), source };
@@ -111,43 +113,44 @@ impl DataDir {
         only_owner(&self.0, 0o700)
     }
 
-    /// A new file in the directory that will get its name when it is whole. Mode 0600 from its
-    /// first moment; removed when it is dropped before.
+    /// A new file in the directory that gets its name when it is complete. It has mode 0600 from
+    /// the start, and is removed if it is dropped before.
     ///
     /// # Errors
     ///
-    /// What creating it gives.
+    /// Returns the error of creating it.
     pub fn draft(&self) -> io::Result<tempfile::NamedTempFile> {
         tempfile::Builder::new().prefix(DRAFT).tempfile_in(&self.0)
     }
 
-    /// Removes the drafts of servers that were killed. Only for the one who holds the directory.
+    /// Removes the drafts of servers that were killed. Only the holder of the directory may call
+    /// it.
     pub fn remove_drafts(&self) {
         let entries = fs::read_dir(&self.0).into_iter().flatten();
         for entry in entries.filter_map(Result::ok) {
             if entry.file_name().as_encoded_bytes().starts_with(DRAFT.as_bytes()) {
-                // One that stays takes a few bytes and is tried again at the next start.
+                // A remaining file takes a few bytes and is tried again at the next start.
                 let _ = fs::remove_file(entry.path());
             }
         }
     }
 
-    /// The admin token, made at the first call.
+    /// The admin token, which the first call creates.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when it cannot be read, written or is not one.
+    /// [`ConfigError`] if it cannot be read or written, or is invalid.
     pub fn admin_token(&self) -> Result<Secret, ConfigError> {
         let path = self.admin_token_file();
         let text = self.read_or_make(&path, || Ok(format!("{ADMIN_PREFIX}{}", random_hex()?)))?;
         check_admin_token(&path, &text)
     }
 
-    /// The admin token if there is one; for commands that only talk to a server.
+    /// The admin token if it exists; for commands that only talk to a server.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when it cannot be read or is not one.
+    /// [`ConfigError`] if it cannot be read or is invalid.
     pub fn existing_admin_token(&self) -> Result<Option<Secret>, ConfigError> {
         let path = self.admin_token_file();
         match read_private(&path)? {
@@ -156,11 +159,11 @@ impl DataDir {
         }
     }
 
-    /// The key that session tokens are made with; it outlives a restart.
+    /// The key that signs session tokens; it is kept over restarts.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] when it cannot be read, written or is not one.
+    /// [`ConfigError`] if it cannot be read or written, or is invalid.
     pub fn token_key(&self) -> Result<[u8; 32], ConfigError> {
         let path = self.token_key_file();
         let text = self.read_or_make(&path, random_hex)?;
@@ -168,8 +171,9 @@ impl DataDir {
             .ok_or(ConfigError::BadToken { path, why: "does not hold 64 hexadecimal digits" })
     }
 
-    /// Reads `path`, or makes it with what `make` gives. Those that race get the same text: the
-    /// file appears whole and only where none is, and the one that comes second reads the first's.
+    /// Reads `path`, or creates it with the result of `make`. Concurrent callers get the same text:
+    /// the file appears complete and only if none exists, and the second caller reads the first
+    /// one's.
     fn read_or_make(
         &self,
         path: &Path,
@@ -209,11 +213,11 @@ fn check_admin_token(path: &Path, text: &str) -> Result<Secret, ConfigError> {
     }
 }
 
-/// Refuses what has more permissions than `wanted`.
+/// Refuses a file with more permissions than `wanted`.
 ///
 /// # Errors
 ///
-/// [`ConfigError::OpenFile`] or [`ConfigError::Data`].
+/// [`ConfigError::OpenFile`], or [`ConfigError::Data`] if it cannot be checked.
 pub fn only_owner(path: &Path, wanted: u32) -> Result<(), ConfigError> {
     let failed =
         |source| ConfigError::Data { attempt: "looking at", path: path.to_owned(), source };
@@ -236,7 +240,7 @@ fn read_private(path: &Path) -> Result<Option<String>, ConfigError> {
     }
 }
 
-/// 32 bytes from the operating system's generator, as 64 digits.
+/// 32 bytes from the operating system's generator, as 64 hexadecimal digits.
 fn random_hex() -> io::Result<String> {
     let mut bytes = [0_u8; 32];
     fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;

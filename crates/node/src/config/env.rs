@@ -1,8 +1,8 @@
-//! The environment, read once, here and nowhere else in the program.
+//! Reads the environment, once; no other code of the program does.
 //!
-//! Every name that means something to Overmind stands in [`NAMES`]. The names of earlier
-//! versions keep their meaning. A variable that begins with `OVERMIND_` and is not listed is
-//! reported by `doctor` and `config show`, for it is most likely a typing error.
+//! [`NAMES`] lists every name that Overmind uses. The names of earlier versions keep their meaning.
+//! A variable that begins with `OVERMIND_` and is not listed is reported by `doctor` and `config
+//! show`, because it is probably a typing error.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,25 +11,25 @@ use overmind_core::vault::import::PREFIXES;
 
 use super::secret::Secret;
 
-/// What `overmind edit` opens a text with; [`VISUAL`] counts first.
+/// The program with which `overmind edit` opens a text; [`VISUAL`] takes precedence.
 pub const EDITOR: &str = "EDITOR";
 pub const VISUAL: &str = "VISUAL";
-/// The directory that holds everything of one Overmind.
+/// The data directory of one Overmind.
 pub const DATA: &str = "OVERMIND_DATA";
-/// The configuration file, in place of `<data>/overmind.toml`.
+/// The configuration file, instead of `<data>/overmind.toml`.
 pub const CONFIG: &str = "OVERMIND_CONFIG";
-/// Where the commands of the client find the server.
+/// The server's address for commands of the client.
 pub const SERVER: &str = "OVERMIND_SERVER";
-/// The token that the commands of the client present.
+/// The token for commands of the client.
 pub const TOKEN: &str = "OVERMIND_TOKEN";
-/// In a command that is a run, and in a command of a tool: the run that it is of.
-/// Not empty and not `0`: `run` ends with the answer, as with `--once`.
+/// Makes `run` end with the answer, as `--once` does, unless it is empty or `0`.
 pub const ONCE: &str = "OVERMIND_ONCE";
+/// The run, in a command that is a run's agent and in commands of its tools.
 pub const SESSION_ID: &str = "OVERMIND_SESSION_ID";
 pub const SESSION: &str = "OVERMIND_SESSION";
-/// PEM file of the roots that the client trusts in place of the machine's.
+/// The PEM file with the roots that the client trusts instead of the machine's.
 pub const CA_FILE: &str = "OVERMIND_CA_FILE";
-/// Address to listen at. [`HOST`] and [`PORT`] are its two halves, for who sets only one.
+/// The address to listen at. [`HOST`] and [`PORT`] are its two parts, for users who set only one.
 pub const LISTEN: &str = "OVERMIND_LISTEN";
 pub const HOST: &str = "OVERMIND_HOST";
 pub const PORT: &str = "OVERMIND_PORT";
@@ -63,7 +63,7 @@ pub const MODEL_API_KEY: &str = "OVERMIND_MODEL_API_KEY";
 pub const CASSETTES: &str = "OVERMIND_CASSETTE_DIR";
 pub const DOCKER_HOST: &str = "DOCKER_HOST";
 pub const DOCKER_IMAGE: &str = "OVERMIND_DOCKER_IMAGE";
-/// Opens the file of the vault's keys, or protects one that is made.
+/// The passphrase that opens the file of the vault's keys, or protects a new one.
 pub const VAULT_PASSPHRASE: &str = "OVERMIND_VAULT_PASSPHRASE";
 pub const LOG: &str = "OVERMIND_LOG";
 pub const LOG_FORMAT: &str = "OVERMIND_LOG_FORMAT";
@@ -76,10 +76,10 @@ pub const OTEL_CONTENT: &str = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTE
 pub const OTEL_SPANS_EVERY: &str = "OTEL_BSP_SCHEDULE_DELAY";
 pub const OTEL_METRICS_EVERY: &str = "OTEL_METRIC_EXPORT_INTERVAL";
 pub const OTEL_DISABLED: &str = "OTEL_SDK_DISABLED";
-/// `name:n,…`: the n-th time that the named point is passed, the process kills itself. For
-/// crash tests only.
+/// `name:n,…`: the process kills itself the n-th time the named point is passed. For crash tests
+/// only.
 pub const FAILPOINTS: &str = "OVERMIND_FAILPOINTS";
-/// The span that whoever started this program is in: the commands of the client pass it on.
+/// The span in which this program was started; commands of the client pass it on.
 pub const TRACEPARENT: &str = "TRACEPARENT";
 pub const NO_COLOR: &str = "NO_COLOR";
 pub const CLICOLOR_FORCE: &str = "CLICOLOR_FORCE";
@@ -94,11 +94,11 @@ pub const LANG: &str = "LANG";
 pub const LC_ALL: &str = "LC_ALL";
 pub const TZ: &str = "TZ";
 
-/// What agents that are commands inherit of the server's environment: who the user is and where
-/// programs are found. Nothing that could be a key.
+/// The server's variables that command agents inherit: who the user is and where programs are. None
+/// of them can be a key.
 pub const INHERITED: &[&str] = &[PATH, HOME, USER, LOGNAME, SHELL, LANG, LC_ALL, TZ];
 
-/// All of the above: nothing else is ever looked up.
+/// All of these names; no other variable is ever read.
 pub const NAMES: &[&str] = &[
     EDITOR,
     VISUAL,
@@ -170,7 +170,7 @@ pub const NAMES: &[&str] = &[
     TZ,
 ];
 
-/// What the names of variables that hold secrets begin with.
+/// The prefix of variables that contain secrets.
 const CREDENTIAL: &str = "OVERMIND_CRED_";
 
 /// A copy of the environment at one moment. Tests build theirs from pairs.
@@ -178,8 +178,8 @@ const CREDENTIAL: &str = "OVERMIND_CRED_";
 pub struct Env(BTreeMap<String, OsString>);
 
 impl Env {
-    /// Copies what [`NAMES`] lists out of the process's environment, and every other
-    /// `OVERMIND_…` name, so that [`Env::unknown`] can report it.
+    /// Copies the variables in [`NAMES`] from the process's environment, and every other
+    /// `OVERMIND_…` variable, so that [`Env::unknown`] can report it.
     pub fn of_process() -> Self {
         Self(
             std::env::vars_os()
@@ -196,8 +196,8 @@ impl Env {
         Self(pairs.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect())
     }
 
-    /// The value of `name`; `None` when it is unset, empty or not UTF-8: an empty variable is
-    /// how scripts unset one.
+    /// The value of `name`; `None` if it is unset, empty or not UTF-8. Scripts unset a variable by
+    /// making it empty.
     pub fn text(&self, name: &'static str) -> Option<&str> {
         debug_assert!(NAMES.contains(&name), "{name} is not listed");
         self.0.get(name)?.to_str().filter(|value| !value.is_empty())
@@ -209,8 +209,8 @@ impl Env {
         self.0.get(name).filter(|value| !value.is_empty()).map(std::path::PathBuf::from)
     }
 
-    /// Names that begin with `OVERMIND_` and mean nothing here. Those of the tests' counterparts
-    /// (`OVERMIND_TEST_…`) are not meant for this program.
+    /// Names that begin with `OVERMIND_` and are not known. `OVERMIND_TEST_…` belongs to tests and
+    /// is not reported.
     pub fn unknown(&self) -> Vec<&str> {
         self.0
             .keys()
@@ -220,13 +220,13 @@ impl Env {
             .collect()
     }
 
-    /// All variables that begin with one of these.
+    /// All variables that begin with one of these prefixes.
     pub fn beginning_with(&self, prefixes: &[&str]) -> Vec<(String, Secret)> {
         let all = self.0.iter().filter(|(name, _)| prefixes.iter().any(|p| name.starts_with(p)));
         all.filter_map(|(name, value)| Some((name.clone(), Secret::new(value.to_str()?)))).collect()
     }
 
-    /// Secrets by name: what `OVERMIND_CRED_NAME` holds is the secret `NAME`.
+    /// Secrets by name: `OVERMIND_CRED_NAME` contains the secret `NAME`.
     pub fn credentials(&self) -> BTreeMap<String, Secret> {
         let named = |(name, value): (&String, &OsString)| {
             let name = name.strip_prefix(CREDENTIAL).filter(|name| !name.is_empty())?;

@@ -1,4 +1,4 @@
-//! What can be wrong with the configuration or the data directory.
+//! Errors of the configuration and the data directory.
 
 use std::fmt;
 use std::io;
@@ -29,13 +29,13 @@ pub enum ConfigError {
         given: String,
         wanted: String,
     },
-    /// A secret stands in a file that others can read.
+    /// A secret is in a file that others can read.
     OpenSecret {
         key: String,
         path: PathBuf,
         mode: u32,
     },
-    /// Two settings that need each other, or exclude each other.
+    /// Two settings need each other, or exclude each other.
     Together {
         message: String,
         hint: String,
@@ -47,13 +47,13 @@ pub enum ConfigError {
         path: PathBuf,
         source: io::Error,
     },
-    /// A file that only its owner may read can be read by others.
+    /// Others can read a file that only its owner may read.
     OpenFile {
         path: PathBuf,
         mode: u32,
         wanted: u32,
     },
-    /// A token or key file does not hold what it should.
+    /// The content of a token or key file is invalid.
     BadToken {
         path: PathBuf,
         why: &'static str,
@@ -94,7 +94,7 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl ConfigError {
-    /// What the reader can do.
+    /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::UnknownKey { suggestion: Some(near), .. } => {

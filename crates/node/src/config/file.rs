@@ -1,7 +1,7 @@
-//! The configuration file, written: a setting at a time, and a sample with all of them.
+//! Writes the configuration file: one setting at a time, or a sample with all of them.
 //!
-//! What stands in the file besides, comments included, stays as it is. Nothing takes the file's place
-//! before all of it was read and found right.
+//! The rest of the file, including comments, is unchanged. The file is replaced only after the
+//! whole new text was parsed and is valid.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -14,14 +14,14 @@ use super::error::ConfigError;
 use super::layers::{self, Layers, Source};
 use super::settings::{FAMILIES, Kind, SETTINGS, Setting};
 
-/// Columns of a comment in the sample.
+/// The width of a comment in the sample, in columns.
 const WIDTH: usize = 96;
 
-/// The file's text; none where there is no file.
+/// The file's text; empty if there is no file.
 ///
 /// # Errors
 ///
-/// [`ConfigError::Read`].
+/// [`ConfigError::Read`] if it cannot be read.
 pub fn read(path: &Path) -> Result<String, ConfigError> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(text),
@@ -30,12 +30,12 @@ pub fn read(path: &Path) -> Result<String, ConfigError> {
     }
 }
 
-/// `text` with `key` set to `value`, which is written as a variable's would be: lists are separated by
-/// commas. [`replace`] checks whether it is valid.
+/// `text` with `key` set to `value`, in the form of a variable: lists are separated by commas.
+/// [`replace`] checks whether it is valid.
 ///
 /// # Errors
 ///
-/// [`ConfigError::Syntax`] when `text` is not TOML, or has something else in the place of a table.
+/// [`ConfigError::Syntax`] if `text` is not TOML, or has another value in place of a table.
 pub fn set(text: &str, path: &Path, key: &str, value: &str) -> Result<String, ConfigError> {
     let kind = layers::known(key).map_or(Kind::Text, |setting| setting.kind);
     let value = value_of(kind, value);
@@ -56,7 +56,7 @@ pub fn set(text: &str, path: &Path, key: &str, value: &str) -> Result<String, Co
     }
     match table.get_mut(last).and_then(Item::as_value_mut) {
         Some(before) => {
-            // A comment behind the value stays there.
+            // A comment after the value is kept.
             let decor = before.decor().clone();
             *before = value;
             *before.decor_mut() = decor;
@@ -68,11 +68,11 @@ pub fn set(text: &str, path: &Path, key: &str, value: &str) -> Result<String, Co
     Ok(document.to_string())
 }
 
-/// `text` without `key`; `None` where it is not set there.
+/// `text` without `key`; `None` if it is not set there.
 ///
 /// # Errors
 ///
-/// [`ConfigError::Syntax`] when `text` is not TOML.
+/// [`ConfigError::Syntax`] if `text` is not TOML.
 pub fn unset(text: &str, path: &Path, key: &str) -> Result<Option<String>, ConfigError> {
     let mut document = parsed(text, path)?;
     let (tables, last) = key.rsplit_once('.').unwrap_or(("", key));
@@ -86,15 +86,15 @@ pub fn unset(text: &str, path: &Path, key: &str) -> Result<Option<String>, Confi
     Ok(table.remove(last).map(|_| document.to_string()))
 }
 
-/// Puts `text` in the file's place, with mode 0600, if all of it is right. `data`: the data directory,
-/// which defaults name.
+/// Replaces the file by `text`, with mode 0600, if all of it is valid. `data` is the data
+/// directory, which defaults refer to.
 ///
 /// # Errors
 ///
-/// [`ConfigError`]: what is wrong with the text, with its line; or what kept it from being written.
+/// [`ConfigError`] describes the error in the text, with its line, or why it could not be written.
 pub fn replace(path: &Path, data: &Path, text: &str) -> Result<(), ConfigError> {
     let failed = |source| ConfigError::Data { attempt: "writing", path: path.to_owned(), source };
-    // A link stays one: what it points to is replaced.
+    // A link is kept, and its target is replaced.
     let place = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let directory = place.parent().unwrap_or(Path::new("/"));
     std::fs::create_dir_all(directory).map_err(failed)?;
@@ -110,7 +110,7 @@ pub fn replace(path: &Path, data: &Path, text: &str) -> Result<(), ConfigError> 
     Ok(())
 }
 
-/// The mistake of a draft, as an error of the file that it was to replace.
+/// Converts an error of a draft to an error of the file that it should replace.
 fn of_file(err: ConfigError, file: &Path) -> ConfigError {
     let path = file.to_owned();
     match err {
@@ -135,7 +135,7 @@ fn parsed(text: &str, path: &Path) -> Result<DocumentMut, ConfigError> {
     })
 }
 
-/// A value as the file has it. One that is not of its kind stays a text, which is then refused.
+/// A value in the form of the file. An invalid one stays a text, which is then refused.
 fn value_of(kind: Kind, text: &str) -> Value {
     match kind {
         Kind::Whole { .. } => text.trim().parse::<i64>().map_or_else(|_| text.into(), Value::from),
@@ -159,8 +159,8 @@ fn value_of(kind: Kind, text: &str) -> Value {
     }
 }
 
-/// A configuration file with every setting, its meaning and its default. All settings are comments, so
-/// that it changes nothing where it lies.
+/// A configuration file with every setting, its meaning and its default. All settings are comments,
+/// so it changes nothing.
 pub fn sample() -> String {
     let mut text =
         "# Every setting of Overmind with its default. Remove the # before a setting to change \
@@ -186,7 +186,7 @@ pub fn sample() -> String {
     text
 }
 
-/// A setting's lines: what it means, and how it is written.
+/// The lines of a setting: its meaning, and its form.
 fn one(text: &mut String, key: &str, setting: &Setting) {
     let key = key.trim_start_matches('.');
     let mut line = String::from("#");

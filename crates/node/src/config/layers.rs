@@ -1,4 +1,5 @@
-//! Layers of settings: defaults < file < environment < flags, each value with where it came from.
+//! Merges the layers of settings, defaults < file < environment < flags; each value remembers its
+//! source.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +13,7 @@ use super::env::{self, Env};
 use super::error::ConfigError;
 use super::settings::{self, Kind, Setting};
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     Default,
@@ -56,23 +57,23 @@ pub struct Placed {
     pub source: Source,
 }
 
-/// All values, by key. Keys of tables with names (`providers.<name>.<field>`) come from the file alone.
+/// All values, by key. Keys of named tables (`providers.<name>.<field>`) come only from the file.
 #[derive(Clone, Debug, Default)]
 pub struct Layers(pub BTreeMap<String, Placed>);
 
-/// Where relative paths of a value begin.
+/// The directory to which relative paths of a value refer.
 struct Base<'a> {
     directory: &'a Path,
     home: Option<&'a Path>,
 }
 
 impl Layers {
-    /// Lays the four layers on each other. `flags` are `(key, flag's name, value)`; `cwd` is
-    /// where relative paths outside the file begin. A missing file is an empty one.
+    /// Merges the four layers. `flags` are `(key, flag's name, value)`; relative paths outside of
+    /// the file refer to `cwd`. A missing file counts as empty.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`], with the key, its place and what would be right.
+    /// [`ConfigError`] names the key, its place and valid values.
     pub fn collect(
         data: &Path,
         file: &Path,
@@ -96,7 +97,7 @@ impl Layers {
                 layers.text(setting.key, setting.kind, text, Source::Env(name), &here)?;
             }
         }
-        // The two halves of the address matter only when the whole was not given.
+        // The two parts of the address are used only if the whole was not given.
         let (host, port) = (env.text(env::HOST), env.text(env::PORT));
         if env.text(env::LISTEN).is_none() && (host.is_some() || port.is_some()) {
             let name = if host.is_some() { env::HOST } else { env::PORT };
@@ -138,7 +139,7 @@ impl Layers {
         }
     }
 
-    /// Puts a value written as text: from a default, a variable or a flag.
+    /// Stores a value that is written as text: a default, a variable or a flag.
     fn text(
         &mut self,
         key: &str,
@@ -179,7 +180,7 @@ impl Layers {
         base: &Base<'_>,
     ) -> Result<(), ConfigError> {
         let value = value.and_then(|value| fit(kind, value, base)).ok_or_else(|| {
-            // What is wrong with a secret is said without it.
+            // An error about a secret does not contain it.
             let given =
                 if kind == Kind::Secret { "…".into() } else { shown.chars().take(80).collect() };
             ConfigError::BadValue {
@@ -225,7 +226,7 @@ impl Layers {
     }
 }
 
-/// The leaves of a table, as dotted keys with the offset of the key.
+/// The values of a table, as dotted keys with the offset of each key.
 fn flatten<'t, 'i>(
     prefix: &str,
     table: &'t DeTable<'i>,
@@ -244,7 +245,7 @@ fn flatten<'t, 'i>(
     }
 }
 
-/// The definition behind a key of the file.
+/// The definition of a key in the file.
 pub fn known(key: &str) -> Option<&'static Setting> {
     match of_family(key) {
         Some((_, fields, name, field)) => {
@@ -256,7 +257,7 @@ pub fn known(key: &str) -> Option<&'static Setting> {
     }
 }
 
-/// Of a key such as `providers.NAME.FIELD`: the family, its fields, the name and the field.
+/// Splits a key such as `providers.NAME.FIELD` into the family, its fields, the name and the field.
 fn of_family(key: &str) -> Option<(&'static str, &'static [Setting], &str, &str)> {
     let (family, rest) = key.split_once('.')?;
     let (family, fields) = settings::FAMILIES.iter().find(|(name, _)| *name == family)?;
@@ -264,7 +265,7 @@ fn of_family(key: &str) -> Option<(&'static str, &'static [Setting], &str, &str)
     Some((family, fields, name, field))
 }
 
-/// The key that may have been meant by one that there is not.
+/// A similar key that may have been meant by an unknown one.
 pub fn meant(key: &str) -> Option<String> {
     match of_family(key) {
         Some((family, fields, name, field)) => {
@@ -273,7 +274,7 @@ pub fn meant(key: &str) -> Option<String> {
         }
         None => {
             let keys = settings::SETTINGS.iter().map(|setting| setting.key);
-            // A key without its table (`listen`), or in another's, is the most common slip of all.
+            // A key without its table (`listen`), or in another table, is the most common error.
             let last = key.rsplit('.').next().unwrap_or(key);
             let tail = |known: &str| known.rsplit('.').next() == Some(last);
             let whole = keys.clone().find(|known| tail(known));
@@ -303,7 +304,7 @@ fn private(path: &Path, key: &str) -> Result<(), ConfigError> {
     Err(ConfigError::OpenSecret { key: key.to_owned(), path: path.to_owned(), mode })
 }
 
-/// The value if its TOML type is the right one, and how to show it when it is not.
+/// The value if its TOML type is right, and its text for an error otherwise.
 fn from_toml(kind: Kind, value: &DeValue<'_>) -> (Option<Given>, String) {
     let shown = match value {
         DeValue::String(text) => text.to_string(),
@@ -339,7 +340,7 @@ fn from_toml(kind: Kind, value: &DeValue<'_>) -> (Option<Given>, String) {
     (given, shown)
 }
 
-/// What a word of a choice means as a TOML boolean, if it is one of two such.
+/// The TOML boolean for a word of a choice that has two such words.
 fn flag(word: &str) -> Option<bool> {
     match word {
         "true" | "yes" | "on" | "enabled" => Some(true),
@@ -348,7 +349,7 @@ fn flag(word: &str) -> Option<bool> {
     }
 }
 
-/// The value in the form the program uses, if it is fit.
+/// The value in the program's form, if it is valid.
 fn fit(kind: Kind, value: Given, base: &Base<'_>) -> Option<Given> {
     match (kind, &value) {
         (Kind::Whole { min, max }, Given::Whole(number)) => {
@@ -373,7 +374,7 @@ fn fit(kind: Kind, value: Given, base: &Base<'_>) -> Option<Given> {
         }
         (Kind::Lines, Given::Text(text)) => (!text.trim().is_empty()).then_some(value),
         (Kind::Text | Kind::Secret, Given::Text(text)) => {
-            // A line break in a key is a slip of copying that no provider would explain.
+            // A line break in a key is a copying error that no provider would explain.
             (!text.trim().is_empty() && !text.contains('\n'))
                 .then(|| Given::Text(text.trim().to_owned()))
         }
@@ -381,8 +382,8 @@ fn fit(kind: Kind, value: Given, base: &Base<'_>) -> Option<Given> {
     }
 }
 
-/// `localhost:8420`, `127.0.0.1:8420`, `[::1]:8420`. Names other than `localhost` are refused:
-/// what they mean may change while the server runs.
+/// Parses `localhost:8420`, `127.0.0.1:8420` or `[::1]:8420`. Names other than `localhost` are
+/// refused, because their addresses may change while the server runs.
 pub fn listen_address(text: &str) -> Option<SocketAddr> {
     match text.strip_prefix("localhost:") {
         Some(port) => Some(SocketAddr::from(([127, 0, 0, 1], port.parse().ok()?))),
@@ -402,7 +403,7 @@ fn absolute(text: &str, base: &Base<'_>) -> Option<String> {
     std::path::absolute(path).ok()?.to_str().map(str::to_owned)
 }
 
-/// What would be right, in words.
+/// Describes valid values in words.
 fn wanted(kind: Kind) -> String {
     match kind {
         Kind::Text | Kind::Secret => "a text of one line that is not blank".into(),

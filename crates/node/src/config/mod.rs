@@ -1,9 +1,8 @@
-//! Configuration: file < environment < flags, checked once, here.
+//! The configuration: file < environment < flags, checked once, here.
 //!
-//! [`Config::load`] is the entry point. Unknown keys in the file are errors, because a typing
-//! error must not become a default; each value remembers where it came from, for
-//! `overmind config show`. Nothing outside this module reads the environment, and no other
-//! crate reads either: they are given values.
+//! [`Config::load`] is the entry point. Unknown keys in the file are errors, because a typing error
+//! must not silently select a default. Each value remembers its source, for `overmind config show`.
+//! No code outside of this module reads the environment; other crates get values.
 
 mod canaries;
 pub mod data;
@@ -34,7 +33,7 @@ use layers::{Layers, Source};
 pub use secret::Secret;
 use settings as key;
 
-/// Everything the server needs to know, each value checked.
+/// All settings of the server, checked.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub data: DataDir,
@@ -42,67 +41,67 @@ pub struct Config {
     pub file: PathBuf,
     pub listen: Option<SocketAddr>,
     pub socket: Option<PathBuf>,
-    /// Certificate chain and key, both or neither.
+    /// Certificate chain and key; both or neither are set.
     pub tls: Option<(PathBuf, PathBuf)>,
     pub allowed_hosts: Vec<String>,
     pub drain: Duration,
-    /// Requests a second and the burst; `None` is no limit.
+    /// Requests per second and the burst; `None` is no limit.
     pub request_rate: Option<(u32, u32)>,
     pub store_path: PathBuf,
     pub retention: Option<Duration>,
     pub checkpoint_every: Duration,
     pub workspace: PathBuf,
-    /// Where names of what runs serve are answered for.
+    /// The address of the proxy for the names of runs' services.
     pub rooms_proxy: Option<SocketAddr>,
-    /// Where worktrees of runs are made.
     /// Database servers, `host:port`, that projects of runs in a sandbox may name.
     pub rooms_servers: Vec<String>,
+    /// The directory in which worktrees of runs are made.
     pub rooms_worktrees: PathBuf,
     pub max_running: u32,
     pub max_running_per_agent: u32,
     pub max_running_per_colony: u32,
-    /// Model servers beyond the usual ones.
+    /// Model servers in addition to the built-in ones.
     pub providers: Vec<Provider>,
-    /// `[aliases.NAME]`: models by a name of ours, first choice first.
+    /// `[aliases.NAME]`: models by our own names, first choice first.
     pub aliases: BTreeMap<String, Vec<String>>,
-    /// Absolute directories that the namespace sandbox shows beside the system's own.
+    /// Absolute directories that the namespace sandbox shows in addition to the system's.
     pub sandbox_read_only: Vec<PathBuf>,
-    /// User and group that commands of a server that is root run as.
+    /// The user and group as which a root server runs commands.
     pub sandbox_run_as: Option<(u32, u32)>,
     pub docker_pinned: bool,
     pub docker_host: Option<String>,
     pub docker_image: String,
     pub microvm_dir: PathBuf,
     pub microvm_acceleration: Acceleration,
-    /// What the tools may do; see the settings of the same names.
+    /// The limits of the tools; see the settings of the same names.
     pub allow_hosts: Vec<String>,
     pub commands: Vec<String>,
     pub runner: Vec<String>,
     pub private_paths: Option<Vec<String>>,
     pub untrusted_paths: Option<Vec<String>>,
-    /// What agents that are commands inherit of the server's environment.
+    /// The server's variables that command agents inherit.
     pub environment: Vec<(String, String)>,
-    /// Whether canaries are planted and watched for.
+    /// Whether canaries are planted and searched.
     pub canaries: bool,
-    /// Those on top of what every session has.
+    /// Canaries in addition to those of every session.
     declared_canaries: Vec<DeclaredCanary>,
     pub policy: PolicyChoice,
-    /// What models cost, if somebody says it. The file may be missing.
+    /// The file of the user's own prices, which may be missing.
     pub prices: Option<PathBuf>,
     pub permissions: PermissionsPlace,
     pub approval_ttl: Option<Duration>,
-    /// How long a rest may keep a program or services; `None`: for ever.
+    /// How long an idle session may keep a program or services; `None` means forever.
     pub rest: Option<Duration>,
-    /// How long worktrees wait for a decision; `None`: for ever.
+    /// How long worktrees wait for a decision; `None` means forever.
     pub undecided: Option<Duration>,
     pub propose_after: u32,
-    /// Where spans and metrics are sent; `None`: nowhere.
+    /// The target of spans and metrics; `None` means nowhere.
     pub telemetry: Option<overmind_telemetry::Config>,
     pub log_level: String,
     pub log_format: LogFormat,
-    /// Where the vault's master keys are, and what opens them.
+    /// The file of the vault's master keys.
     pub vault_key_file: PathBuf,
-    /// The entry of the keyring that holds them in place of the file.
+    /// The keyring entry that holds them instead of the file.
     pub vault_keyring: Option<String>,
     pub vault_passphrase: Option<Secret>,
     pub vault_passphrase_file: Option<PathBuf>,
@@ -110,7 +109,7 @@ pub struct Config {
     pub services: Vec<Service>,
     /// Secrets by name, from `OVERMIND_CRED_…`.
     pub credentials: BTreeMap<String, Secret>,
-    /// Whether a store that lost what was acknowledged is gone on with.
+    /// Whether the server continues with a store that lost acknowledged data.
     pub accept_loss: bool,
     /// Whether the server starts without a key that open runs use.
     pub without_keys: bool,
@@ -123,12 +122,12 @@ pub struct Provider {
     pub name: String,
     pub base_url: String,
     pub key: Option<Secret>,
-    /// The secret of the vault that is its key, while there is one.
+    /// The secret of the vault that is its key, while that secret exists.
     pub secret: String,
     pub format: String,
-    /// Names of its models beside those that name it (`NAME:MODEL`).
+    /// Names of its models in addition to those of the form `NAME:MODEL`.
     pub models: Vec<String>,
-    /// Calls of `/llm` at once, and in a minute; `None` is as usual.
+    /// Most calls of `/llm` at once, and in a minute; `None` selects the default.
     pub max_concurrent: Option<usize>,
     pub max_per_minute: Option<u32>,
 }
@@ -140,7 +139,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// What the command line says about the configuration.
+/// The configuration from the command line.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
     pub data: Option<PathBuf>,
@@ -154,17 +153,17 @@ pub struct Flags {
 }
 
 impl Config {
-    /// Reads and checks all layers. Makes nothing on disk.
+    /// Reads and checks all layers. Creates nothing on disk.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`].
+    /// [`ConfigError`] describes the first problem.
     pub fn load(flags: &Flags, env: &Env, cwd: &Path) -> Result<Self, ConfigError> {
         let data = DataDir::locate(flags.data.as_deref(), env, cwd)?;
         let file = match flags.config.clone().or_else(|| env.path(env::CONFIG)) {
             Some(path) => {
                 let path = cwd.join(path);
-                // A file that was named must exist; the usual one may be missing.
+                // A named file must exist; the default one may be missing.
                 std::fs::metadata(&path)
                     .map_err(|source| ConfigError::Read { path: path.clone(), source })?;
                 path
@@ -327,14 +326,15 @@ impl Config {
     }
 }
 
-/// Which policy judges the calls of agents.
+/// The policy that judges the calls of agents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PolicyChoice {
-    /// Nobody named one: the file at its usual place if it is there, the built-in policy if not.
+    /// No policy was named: the file at its default place if it exists, otherwise the built-in
+    /// policy.
     Usual(PathBuf),
-    /// This file, which must be there.
+    /// This file, which must exist.
     File(PathBuf),
-    /// None at all. `said` is where that was written.
+    /// No policy. `said` is where that was configured.
     Off { said: String },
 }
 
@@ -362,18 +362,18 @@ fn permissions(layers: &Layers) -> PermissionsPlace {
 }
 
 impl Config {
-    /// The value of the setting that the variable `name` sets, wherever it came from: for the
-    /// crates that take their configuration by those names. `None` for other names.
+    /// The value of the setting for the variable `name`, whatever its source: for crates whose
+    /// configuration uses those names. `None` for other names.
     pub fn var(&self, name: &str) -> Option<String> {
         let setting = settings::SETTINGS.iter().find(|setting| setting.env == Some(name))?;
         self.layers.get(setting.key).map(ToString::to_string)
     }
 
-    /// The canaries that are declared, with their values: for the server, which has the secrets.
+    /// The declared canaries with their values, for the server, which has the secrets.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] for a secret that is not there, or that ordinary text could hold.
+    /// [`ConfigError`] if a secret is missing, or ordinary text could contain it.
     pub fn declared_canaries(&self) -> Result<Vec<Declared>, ConfigError> {
         canaries::resolved(&self.declared_canaries, &self.credentials)
     }
@@ -409,8 +409,8 @@ fn read_only(layers: &Layers) -> Result<Vec<PathBuf>, ConfigError> {
     }
 }
 
-/// Providers that are there without a table, and what names their server. A table of the same name
-/// would stand beside them, and calls and the key would still go to the built-in host.
+/// Built-in providers, with the settings that name their servers. A table of the same name would
+/// not replace them: calls and the key would still go to the built-in host.
 const BUILT_IN: [(&str, &str); 4] = [
     ("anthropic", "models.anthropic_url"),
     ("custom", "models.base_url"),
@@ -465,7 +465,7 @@ fn whole<N: TryFrom<u64>>(layers: &Layers, provider: &str, field: &str) -> Optio
     layers.whole_of(&format!("providers.{provider}.{field}")).and_then(|n| N::try_from(n).ok())
 }
 
-/// Names of ours for models.
+/// Our own names for models.
 fn aliases(layers: &Layers) -> Result<BTreeMap<String, Vec<String>>, ConfigError> {
     let names = layers
         .0

@@ -1,4 +1,4 @@
-//! A text that never prints itself.
+//! A text that is never printed.
 
 use std::fmt;
 
@@ -11,12 +11,12 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The text itself, for the one place that needs it.
+    /// The text itself. Use it only where it is needed.
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// First and last four characters; only stars when that would show half of it or more.
+    /// The first and last four characters; only stars if that would show half of it or more.
     pub fn masked(&self) -> String {
         let chars: Vec<char> = self.0.chars().collect();
         if chars.len() <= 16 {

@@ -1,5 +1,5 @@
-//! `[services.NAME]`: places outside that a secret opens, as the operator declares them. What a table
-//! leaves out of a built-in service is as it is built in.
+//! Reads `[services.NAME]`: external services that a secret opens, as the operator declares them.
+//! Fields that a table omits keep the built-in service's values.
 
 use overmind_core::vault::catalogue;
 use overmind_core::vault::service::{Allow, AuthPlacement, Limits, LlmFormat, Method, Service};
@@ -7,7 +7,7 @@ use overmind_core::vault::service::{Allow, AuthPlacement, Limits, LlmFormat, Met
 use super::error::ConfigError;
 use super::layers::Layers;
 
-/// All that are declared, each checked.
+/// All declared services, each checked.
 pub(super) fn declared(layers: &Layers) -> Result<Vec<Service>, ConfigError> {
     let mut names: Vec<&str> = layers
         .0
