@@ -1,11 +1,11 @@
-//! The server as a whole: its configuration, and what is behind which port.
+//! The server as a whole: its configuration, and which adapter implements which port.
 //!
-//! Where to start: [`app::App::start`] is the composition root, the one place that knows which
-//! adapter is behind which port; [`config::Config`] is everything that can be set. Tests of the
-//! whole product in one process use the same [`app::App`].
+//! Start at [`app::App::start`], the composition root and the only place that knows which adapter
+//! implements which port; [`config::Config`] contains all settings. Tests of the whole product in
+//! one process use the same [`app::App`].
 //!
-//! What this crate refuses: to decide anything about agents (that is the engine) and to know a
-//! command line or a terminal (that is `cli`). It alone reads the environment and installs signal
+//! This crate does not decide anything about agents (the engine does) and knows no command line or
+//! terminal (`cli` does). It is the only crate that reads the environment and installs signal
 //! handlers.
 
 pub mod app;

@@ -1,11 +1,11 @@
 //! The only module of this crate that may use `unsafe`; all it exports is safe to call.
 #![allow(unsafe_code)]
 
-/// Tells the C allocator to keep few arenas and to give freed memory back early.
+/// Configures the C allocator to keep few arenas and to return freed memory early.
 ///
-/// glibc makes up to eight arenas per core, and each keeps what it once used: an idle server
-/// would hold several times the memory it needs. Call it before the first thread starts. Does
-/// nothing on systems with another C library.
+/// glibc makes up to eight arenas per core, and each keeps its memory: an idle server would hold
+/// several times the memory it needs. Call this before the first thread starts. It does nothing on
+/// systems with another C library.
 pub fn frugal_allocator() {
     #[cfg(target_env = "gnu")]
     for (option, value) in [(libc::M_ARENA_MAX, 2), (libc::M_TRIM_THRESHOLD, 512 << 10)] {
@@ -16,7 +16,7 @@ pub fn frugal_allocator() {
     }
 }
 
-/// Gives memory that was freed back to the system: after a burst, or once start-up is done.
+/// Returns freed memory to the system: after a burst, or after start-up.
 pub fn give_back_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: `malloc_trim` takes the allocator's own locks and touches only memory that is
@@ -26,11 +26,11 @@ pub fn give_back_memory() {
     }
 }
 
-/// Lets go of the pages of this program's own code: what a start needs and nothing later does.
-/// Code that is needed comes back from the page cache, a few microseconds for each 64 KiB.
+/// Releases the pages of this program's code, most of which only the start needs. Code that is
+/// needed again comes from the page cache, in a few microseconds for each 64 KiB.
 ///
-/// Only code: what the loader has written to (relocated constants) cannot be read again from the
-/// file.
+/// Only code is released: data that the loader has written (relocated constants) cannot be read
+/// again from the file.
 pub(crate) fn let_go_of_code() {
     let Ok(program) = std::fs::read_link("/proc/self/exe") else { return };
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
@@ -43,7 +43,8 @@ pub(crate) fn let_go_of_code() {
     }
 }
 
-/// Where a line of `/proc/self/maps` is about the code of this program: first address and end.
+/// The first address and the end of a line of `/proc/self/maps`, if the line is for this program's
+/// code.
 fn code_of(line: &str, program: &std::path::Path) -> Option<(usize, usize)> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;

@@ -1,17 +1,18 @@
-//! Every setting there is: its key in the file, its variable, what it may be, what it means.
+//! The table of all settings: the key in the file, the variable, the valid values, the meaning.
 //!
-//! One table feeds the file's check for unknown keys, the environment layer, `config show` and
-//! the manual, so that none of them can fall behind.
+//! This table is the source for the check of unknown keys in the file, the environment layer,
+//! `config show` and the manual, so that they stay consistent.
 
 use super::env;
 
-/// What a setting's value may be.
+/// The type of a setting's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Text,
     /// A text of any number of lines.
     Lines,
-    /// Relative ones in the file start at the file's directory, elsewhere at the current one.
+    /// A path. A relative one in the file refers to the file's directory, otherwise to the current
+    /// one.
     Path,
     /// A path, or the word `none`.
     PathOrNone,
@@ -26,9 +27,9 @@ pub enum Kind {
     Listen,
     /// `http://…` or `https://…`.
     Url,
-    /// In the file an array of texts, elsewhere separated by commas.
+    /// An array of texts in the file, otherwise separated by commas.
     List,
-    /// Shown masked, and refused in a file that others can read.
+    /// A secret, which is shown masked, and refused in a file that others can read.
     Secret,
 }
 
@@ -38,7 +39,7 @@ pub struct Setting {
     /// The variable that sets it, if there is one.
     pub env: Option<&'static str>,
     pub kind: Kind,
-    /// As it would be written; `None` means unset. `<data>` stands for the data directory.
+    /// The default as it would be written; `None` means unset. `<data>` is the data directory.
     pub default: Option<&'static str>,
     pub help: &'static str,
 }
@@ -676,7 +677,7 @@ pub const PROVIDER_FIELDS: &[Setting] = &[
     ),
 ];
 
-/// Fields of `[aliases.NAME]`, one table for each name of ours for models.
+/// Fields of `[aliases.NAME]`, one table for each of our own names for models.
 pub const ALIAS_FIELDS: &[Setting] = &[setting(
     "to",
     None,
@@ -685,7 +686,7 @@ pub const ALIAS_FIELDS: &[Setting] = &[setting(
     "models for calls of /llm with this name; if one fails, the next one is used",
 )];
 
-/// Fields of `[canaries.NAME]`, one table for each secret that is planted on top.
+/// Fields of `[canaries.NAME]`, one table for each additional canary.
 pub const CANARY_FIELDS: &[Setting] = &[
     setting("env", None, Kind::Text, None, "the variable of commands that contains the canary"),
     setting("file", None, Kind::Text, None, "the canary's file, relative to a sandbox's home"),
@@ -699,7 +700,8 @@ pub const CANARY_FIELDS: &[Setting] = &[
     setting("text", None, Kind::Lines, None, "what the file says, with {canary} for the value"),
 ];
 
-/// Fields of `[services.NAME]`, one table for each place that a secret of the vault opens.
+/// Fields of `[services.NAME]`, one table for each external service that a secret of the vault
+/// opens.
 pub const SERVICE_FIELDS: &[Setting] = &[
     setting("base_url", None, Kind::Url, None, "base URL; paths of calls are below it"),
     setting(
@@ -769,7 +771,7 @@ pub const SERVICE_FIELDS: &[Setting] = &[
     ),
 ];
 
-/// Tables of which there may be many, each with a name: how their keys begin, and their fields.
+/// Named tables of which there may be several: the prefix of their keys, and their fields.
 pub const FAMILIES: &[(&str, &[Setting])] = &[
     ("providers", PROVIDER_FIELDS),
     ("canaries", CANARY_FIELDS),

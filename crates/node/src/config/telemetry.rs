@@ -1,4 +1,4 @@
-//! `[telemetry]`, and OpenTelemetry's own variables.
+//! Reads `[telemetry]`, and OpenTelemetry's own variables.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use overmind_telemetry::{Config, ConfigError as Wrong, pairs};
 use super::layers::Layers;
 use super::{ConfigError, key};
 
-/// Where to tell of what is done; `None`: nowhere.
+/// The telemetry settings; `None` if nothing is exported.
 pub(super) fn declared(layers: &Layers) -> Result<Option<Config>, ConfigError> {
     let text = |key: &str| layers.text_of(key).filter(|text| !text.is_empty());
     let Some(endpoint) = text(key::OTLP).filter(|_| text(key::OTEL_DISABLED) != Some("true"))
@@ -31,7 +31,7 @@ pub(super) fn declared(layers: &Layers) -> Result<Option<Config>, ConfigError> {
             config.describe(&name, &value);
         }
     }
-    // Its own variable stands above what the others say of the same.
+    // This variable takes precedence over the same attribute in other variables.
     if let Some(name) = text(key::OTEL_SERVICE_NAME) {
         config.describe("service.name", name);
     }
