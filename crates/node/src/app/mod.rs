@@ -378,7 +378,6 @@ fn processes(config: &Config) -> Result<overmind_supervise::Supervisor, StartErr
 
 /// How many sandboxes of each kind wait for a command between calls. See docs/sandbox.md for their
 /// cost and benefit.
-/// what one costs and saves.
 const KEPT: usize = 2;
 
 /// The options of the namespace and the `none` driver.
