@@ -1,4 +1,4 @@
-//! The whole: memory, settings, the log, audit, backup, retention, status.
+//! Administration of the whole server: memory, settings, the log, audit, backup, retention, status.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -24,20 +24,20 @@ use crate::caller::Caller;
 use crate::error::EngineError;
 use crate::view::{Readiness, Status};
 
-/// A text to remember, as somebody outside gives it.
+/// A text to store in memory, as a client gives it.
 #[derive(Clone, Debug)]
 pub struct MemoryNew {
     pub collection: String,
     pub text: String,
     pub metadata: Value,
-    /// The same name in the same collection stores once.
+    /// An idempotency key: the same key in the same collection stores only once.
     pub key: Option<String>,
-    /// After so long it is forgotten. At least a second.
+    /// The time after which the text expires; at least a second.
     pub ttl: Option<Duration>,
     pub supersedes: Option<MemoryId>,
-    /// Whose word it is; the author is the caller.
+    /// How far the text is trusted; its author is the caller.
     pub trust: Trust,
-    /// The event it was taken from, `<stream>.<seq>`.
+    /// The source event, `<stream>.<seq>`.
     pub source_event: Option<String>,
 }
 
@@ -46,8 +46,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`EngineError::Invalid`] when it is too long; [`EngineError::Conflict`] when what it
-    /// supersedes is not there or was replaced before; [`EngineError::Unavailable`] when the
+    /// [`EngineError::Invalid`] if it is too long; [`EngineError::Conflict`] if the item that it
+    /// replaces does not exist or was already replaced; [`EngineError::Unavailable`] if the
     /// embedding service cannot be reached.
     pub async fn memory_store(
         &self,
@@ -71,7 +71,7 @@ impl Engine {
         self.cortex.memory.store(draft).await.map_err(memory_error)
     }
 
-    /// One item, replaced or not. What has expired is not found.
+    /// One item, replaced or not. An expired item is not found.
     ///
     /// # Errors
     ///
@@ -84,21 +84,21 @@ impl Engine {
             .ok_or_else(|| EngineError::not_found("Memory item"))
     }
 
-    /// Gives a batch of items vectors of the configured model.
+    /// Makes vectors of the configured model for a batch of items.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Invalid`] when no embedder is configured.
+    /// [`EngineError::Invalid`] if no embedder is configured.
     pub async fn memory_reembed(&self, by: &Caller, limit: u32) -> Result<Reembedded, EngineError> {
         by.require(Role::Admin)?;
         self.cortex.memory.reembed(limit).await.map_err(memory_error)
     }
 
-    /// Finds texts.
+    /// Searches texts.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Invalid`] when `top_k` is not 1 to 50.
+    /// [`EngineError::Invalid`] if `top_k` is not 1 to 50.
     pub async fn memory_search(
         &self,
         by: &Caller,
@@ -136,7 +136,7 @@ impl Engine {
         Ok(self.cortex.store.memory_list(scope, page).await?)
     }
 
-    /// Forgets an item.
+    /// Deletes an item.
     ///
     /// # Errors
     ///
@@ -188,7 +188,8 @@ impl Engine {
         Ok(self.cortex.store.events(query).await?)
     }
 
-    /// Changes whenever any stream grows. Read [`events_after`](Self::events_after) again then.
+    /// A counter that changes whenever any stream grows. Read [`events_after`](Self::events_after)
+    /// again then.
     pub fn log_watch(&self) -> watch::Receiver<u64> {
         self.cortex.watchers.watch_all()
     }
@@ -207,7 +208,7 @@ impl Engine {
         Ok(self.cortex.store.setting_fetch(key.to_owned()).await?)
     }
 
-    /// Changes a setting. The log says who and which, never the value.
+    /// Changes a setting. The log records who changed which setting, but never the value.
     ///
     /// # Errors
     ///
@@ -254,7 +255,7 @@ impl Engine {
         })
     }
 
-    /// Whether it can work now. Cheap, and open to everyone.
+    /// Whether the server can work now. It is cheap, and open to everyone.
     pub fn readiness(&self) -> Readiness {
         self.cortex.readiness()
     }
@@ -263,17 +264,17 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`EngineError::Forbidden`]. What it finds is in the report.
+    /// [`EngineError::Forbidden`]. Findings are in the report.
     pub async fn audit(&self, by: &Caller) -> Result<AuditReport, EngineError> {
         by.require(Role::Viewer)?;
         Ok(self.cortex.store.audit().await?)
     }
 
-    /// Writes a backup to `path` on the server's disk; answers its size in bytes.
+    /// Writes a backup to `path` on the server's disk; returns its size in bytes.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Invalid`] when the path is not absolute or exists.
+    /// [`EngineError::Invalid`] if the path is not absolute or already exists.
     pub async fn backup(&self, by: &Caller, path: PathBuf) -> Result<u64, EngineError> {
         by.require(Role::Admin)?;
         backup_target(&path).map_err(|message| EngineError::invalid("path", message))?;
@@ -304,7 +305,7 @@ impl Engine {
         let now = self.cortex.clock.now();
         let micros = i64::try_from(older_than.as_micros()).unwrap_or(i64::MAX);
         let before = Timestamp::from_micros(now.as_micros().saturating_sub(micros));
-        // Of a session that is gone nobody would decide any more.
+        // Nobody would decide about a removed session's work any more.
         self.park_undecided(by, before).await?;
         Ok(self.cortex.store.prune(before, now).await?)
     }

@@ -1,4 +1,4 @@
-//! The agent registry: versioned definitions, none ever lost.
+//! The agent registry: versioned definitions, all of which are kept.
 
 use std::sync::Arc;
 
@@ -24,19 +24,19 @@ use crate::request::{AgentDraft, AgentPatch};
 use crate::sessions::may_name_credentials;
 use crate::view::{AgentView, Created};
 
-/// What needs an admin.
+/// An action that needs an admin.
 const NO_SANDBOX: &str = "say what an agent without a sandbox is";
 
-/// How often a change is tried again when somebody else changed the agent meanwhile.
+/// How often a change is tried again if another caller changed the agent meanwhile.
 const TRIES: usize = 5;
 
 impl Engine {
-    /// Makes an agent. With an Idempotency-Key that was used before, answers what it made then.
+    /// Makes an agent. With an Idempotency-Key that was used before, returns the agent made then.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Invalid`] names the field; [`EngineError::Conflict`] when the key was used
-    /// with another body.
+    /// [`EngineError::Invalid`] names the field; [`EngineError::Conflict`] if the key was used with
+    /// another body.
     pub async fn agent_create(
         &self,
         by: &Caller,
@@ -92,7 +92,7 @@ impl Engine {
         match self.cortex.store.commit(commit).await {
             Ok(_) => {}
             Err(err @ StoreError::Conflict { .. }) => {
-                // Another request with the same key was quicker.
+                // Another request with the same key was faster.
                 if let Some(agent) = self.agent_made_before(&scope, idempotency.as_ref()).await? {
                     return Ok(Created { value: self.agent_view(agent), replayed: true });
                 }
@@ -118,7 +118,7 @@ impl Engine {
         Ok(self.cortex.store.agent_fetch(id).await?)
     }
 
-    /// What an earlier request with this Idempotency-Key made.
+    /// The result of an earlier request with this Idempotency-Key.
     pub(crate) async fn made_before(
         &self,
         scope: &str,
@@ -135,11 +135,11 @@ impl Engine {
         }
     }
 
-    /// Agents, newest first; for a session its own and those that it may start.
+    /// Agents, newest first; a session sees its own agent and those that it may start.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Forbidden`], or the store's.
+    /// [`EngineError::Forbidden`], or the store's error.
     pub async fn agent_list(
         &self,
         by: &Caller,
@@ -167,7 +167,7 @@ impl Engine {
         }
     }
 
-    /// One agent, by id or exact name; for a session its own, or one that it may start.
+    /// One agent, by id or exact name; a session finds its own and those that it may start.
     ///
     /// # Errors
     ///
@@ -185,8 +185,8 @@ impl Engine {
         Ok(found)
     }
 
-    /// Refuses a name that holds a secret of the vault or of the configuration, or what looks like one:
-    /// names stand in lists, addresses and logs as they are.
+    /// Refuses a name that contains a known secret, or a text that looks like one: names appear
+    /// unmasked in lists, URLs and logs.
     pub(crate) fn no_secret(&self, field: &str, name: &str) -> Result<(), EngineError> {
         let mut masked = serde_json::Value::String(name.to_owned());
         self.cortex.store.redact(&mut masked);
@@ -205,8 +205,9 @@ impl Engine {
         found.map(Arc::unwrap_or_clone).ok_or_else(|| EngineError::not_found("Agent"))
     }
 
-    /// The agent that somebody reads, changes or starts. That of commands is there for whoever names it,
-    /// and is made where it is not; who only asks whose name it is calls [`Self::find_agent`].
+    /// The agent that a caller reads, changes or starts. The agent of commands always exists for
+    /// callers that name it: it is made if it is missing. To only look a name up, call
+    /// [`Self::find_agent`].
     pub(crate) async fn agent_wanted(&self, agent: &str) -> Result<Agent, EngineError> {
         match self.find_agent(agent).await {
             Err(EngineError::NotFound { .. }) if agent == COMMANDS => {
@@ -216,8 +217,8 @@ impl Engine {
         }
     }
 
-    /// Makes the agent of commands. It is the server's own: what it is does not bound what the author of
-    /// a record may run.
+    /// Makes the agent of commands. It belongs to the server itself: its definition does not limit
+    /// what the author of a record may run.
     async fn agent_of_commands(&self) -> Result<Agent, EngineError> {
         if self.key_named(COMMANDS).await?.is_some() {
             let message = format!(
@@ -236,7 +237,7 @@ impl Engine {
                 self.cortex.keep_agent(&agent);
                 Ok(Arc::unwrap_or_clone(agent))
             }
-            // Somebody else has just named it, too.
+            // Another caller has just named it, too.
             Err(StoreError::Conflict { .. }) => self.find_agent(COMMANDS).await,
             Err(err) => Err(err.into()),
         }
@@ -260,7 +261,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`EngineError::Conflict`] when `if_version` is not the agent's.
+    /// [`EngineError::Conflict`] if the agent's version is not `if_version`.
     pub async fn agent_patch(
         &self,
         by: &Caller,
@@ -332,7 +333,7 @@ impl Engine {
                 Err(StoreError::Conflict { what, .. }) if what.kind == ConflictKind::AgentName => {
                     return Err(name_taken(&new.spec.name));
                 }
-                // Somebody else was quicker: look again and decide again.
+                // Another caller was faster: read it again and decide again.
                 Err(StoreError::Conflict { .. }) => {
                     if let Some(fresh) = self.cortex.store.agent_fetch(old.id).await? {
                         self.cortex.keep_agent(&Arc::new(fresh));
@@ -344,29 +345,30 @@ impl Engine {
         Err(EngineError::conflict("the agent is being changed by many at once; try again"))
     }
 
-    /// Disables an agent: sessions that run go on, new ones are refused.
+    /// Disables an agent: running sessions continue, new ones are refused.
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`].
+    /// [`EngineError::NotFound`] if there is no such agent.
     pub async fn agent_disable(&self, by: &Caller, agent: &str) -> Result<Agent, EngineError> {
         let patch = AgentPatch { status: Some(AgentStatus::Disabled), ..AgentPatch::default() };
         Ok(self.agent_patch(by, agent, patch).await?.agent)
     }
 
-    /// Removes an agent: it is in no list any more, and its name is free. Its id still finds it, for
-    /// the runs that it had.
+    /// Removes an agent: it is in no list any more, and its name is free. Its id still finds it,
+    /// for its earlier runs.
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`]; [`EngineError::Conflict`] while a run of it is under way.
+    /// [`EngineError::NotFound`]; [`EngineError::Conflict`] while one of its runs is under way.
     pub async fn agent_remove(&self, by: &Caller, agent: &str) -> Result<Agent, EngineError> {
         let patch = AgentPatch { status: Some(AgentStatus::Removed), ..AgentPatch::default() };
         Ok(self.agent_patch(by, agent, patch).await?.agent)
     }
 
-    /// Refuses whoever is no admin to say what an agent of this name is, where the vault grants agents of
-    /// that name something: it would be theirs. A grant to all (`*`) is meant for theirs, too.
+    /// Refuses callers other than admins to define an agent of this name if the vault grants
+    /// something to agents of that name, because the caller's agent would get it. A grant to all
+    /// (`*`) is meant for such agents, too.
     pub(crate) fn may_write_granted(&self, by: &Caller, name: &str) -> Result<(), EngineError> {
         if by.is_admin() || by.on_host {
             return Ok(());
@@ -386,8 +388,8 @@ impl Engine {
         }
     }
 
-    /// Refuses whoever is no admin to call an agent as a key is called: on the mesh its runs would be
-    /// taken for whoever has that key.
+    /// Refuses callers other than admins to give an agent the name of a key: on the mesh its runs
+    /// would be taken for the key's owner.
     async fn may_be_called(&self, by: &Caller, name: &str) -> Result<(), EngineError> {
         if by.is_admin() || self.key_named(name).await?.is_none() {
             return Ok(());
@@ -423,8 +425,7 @@ impl Engine {
         Ok(self.cortex.store.agent_versions(agent.id, page).await?)
     }
 
-    /// An agent with what keeps it from working as it is defined: tools that are not there, and a model that
-    /// no provider serves now.
+    /// An agent with its problems: missing tools, and a model that no provider serves now.
     pub fn agent_view(&self, agent: Agent) -> AgentView {
         let tools = self.tools.specs();
         let mut warnings: Vec<String> = agent
@@ -451,7 +452,7 @@ impl Engine {
     }
 }
 
-/// Answers whether the patch says anything of the spec, and not only whether the agent is enabled.
+/// Returns whether the patch changes the spec, and not only whether the agent is enabled.
 fn apply(agent: &mut Agent, patch: AgentPatch) -> bool {
     fn set<T>(field: &mut T, value: Option<T>) {
         if let Some(value) = value {
@@ -483,8 +484,8 @@ fn author(by: &Caller) -> Option<Author> {
     by.role().map(|role| Author { name: by.name.clone(), role })
 }
 
-/// Whether what `by` writes is worth more than who wrote the agent last: an admin who writes it again,
-/// with the same words, answers for it.
+/// Whether `by` has more rights than the agent's last author: an admin who writes the same
+/// definition again takes responsibility for it.
 fn lends_more(by: &Caller, agent: &Agent) -> bool {
     author(by).is_some_and(|new| agent.author.as_ref().is_none_or(|old| old.role < new.role))
 }
@@ -515,7 +516,7 @@ fn agent_commit(kind: &'static str, by: &Caller, agent: &Agent) -> Commit {
     Commit { guards: Vec::new(), events: vec![event], changes }
 }
 
-/// Refuses what could not work, in words that name the field.
+/// Refuses a definition that could not work, and names the field.
 fn check(spec: &AgentSpec) -> Result<(), EngineError> {
     let text = |field: &str, value: &str, max: usize| {
         if value.trim().is_empty() {
@@ -575,7 +576,7 @@ fn has_credentials(spec: &AgentSpec) -> bool {
     spec.command.as_ref().is_some_and(|command| !command.env_from.is_empty())
 }
 
-/// What an agent that is a command may not ask for.
+/// Checks the settings that a command agent must not have.
 fn check_command(spec: &AgentSpec, command: &CommandSpec) -> Result<(), EngineError> {
     command.check().map_err(|err| EngineError::invalid("command", err.to_string()))?;
     if !spec.approvals.is_empty() {
@@ -586,7 +587,7 @@ fn check_command(spec: &AgentSpec, command: &CommandSpec) -> Result<(), EngineEr
     sandbox_of_commands(spec.sandbox)
 }
 
-/// Said aloud instead of given less: not every level can be put around a command that lives.
+/// Refuses a level that cannot be used for a long-running command, instead of silently using less.
 pub(crate) fn sandbox_of_commands(level: SandboxLevel) -> Result<(), EngineError> {
     match level {
         SandboxLevel::None | SandboxLevel::Namespace => Ok(()),
@@ -600,7 +601,7 @@ pub(crate) fn sandbox_of_commands(level: SandboxLevel) -> Result<(), EngineError
     }
 }
 
-/// What of the host is shown to a command beyond its own is an admin's to say.
+/// Only an admin may show a command more of the host than its own files.
 pub(crate) fn granted_by(
     by: &Caller,
     before: &CommandSpec,

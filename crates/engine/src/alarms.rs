@@ -1,7 +1,7 @@
-//! How many alarms each session has raised: what a list of sessions shows beside them.
+//! Counts the alarms of each session, for lists of sessions.
 //!
-//! The alarms themselves stand in the log. This is a count of them, written with each, so that a
-//! list need not read logs and a restart does not forget.
+//! The alarms themselves are in the log. This is a count that is written with each alarm, so that a
+//! list need not read logs and a restart does not lose it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use overmind_core::time::Timestamp;
 use serde_json::{Map, Value};
 
 const KEY: &str = "alarms";
-/// Sessions that are counted; of more, the oldest are forgotten here and not in the log.
+/// Most sessions that are counted; the oldest are dropped here but not in the log.
 const KEPT: usize = 1000;
 
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ impl Alarms {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers what earlier lives have counted.
+    /// Reads the counts of earlier processes.
     pub(crate) async fn load(&self, store: &dyn Store) -> Result<(), StoreError> {
         let stored = store.setting_fetch(KEY.to_owned()).await?;
         let counts = stored.as_ref().and_then(Value::as_object).into_iter().flatten();
@@ -34,14 +34,14 @@ impl Alarms {
         Ok(())
     }
 
-    /// Counts one more; what it answers belongs into the commit that tells of the alarm. Of two
-    /// sessions that raise one in the same instant the later commit may lack the other's until
-    /// the next alarm.
+    /// Counts one more alarm; the returned change belongs to the commit that records the alarm. If
+    /// two sessions raise one at the same instant, the later commit may lack the other's count
+    /// until the next alarm.
     pub(crate) fn raise(&self, session: SessionId, at: Timestamp) -> Change {
         let mut counts = self.lock();
         *counts.entry(session).or_default() += 1;
         while counts.len() > KEPT {
-            // Ids begin with the time of their making.
+            // Ids begin with their creation time, so this drops the oldest.
             counts.pop_first();
         }
         let value: Map<String, Value> =

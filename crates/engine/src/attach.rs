@@ -1,4 +1,4 @@
-//! Terminals that people look at, and what all lives use.
+//! Terminals that people watch, and the resource usage of all processes.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,12 +16,12 @@ use crate::Engine;
 use crate::caller::Caller;
 use crate::error::EngineError;
 
-/// How old a measurement of all may be.
+/// How old a cached measurement of all processes may be.
 const FRESH: Duration = Duration::from_millis(500);
 /// Most runs in a measurement of all.
 const MOST: usize = 4000;
 
-/// A terminal that somebody looks at.
+/// A terminal that a person watches.
 #[derive(Debug)]
 pub struct Attached {
     pub view: Box<dyn Attachment>,
@@ -32,7 +32,7 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// Of which life the terminal is.
+    /// The number of the process to which the terminal belongs.
     pub fn life(&self) -> u32 {
         self.key.epoch
     }
@@ -43,7 +43,7 @@ impl Attached {
     }
 }
 
-/// What one run's processes use.
+/// The resources that one run's processes use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LifeUsage {
     pub row: SessionRow,
@@ -53,20 +53,20 @@ pub struct LifeUsage {
     pub activity: Activity,
 }
 
-/// A measurement of all lives.
+/// A measurement of all processes.
 #[derive(Clone, Debug)]
 pub struct Usages {
     pub at: Timestamp,
     pub lives: Vec<LifeUsage>,
-    /// Some were left out: there are too many.
+    /// Whether some were left out because there are too many.
     pub more: bool,
 }
 
-/// The last measurement, for all that ask within its time.
+/// The last measurement, shared by all callers within its time.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
     last: std::sync::Mutex<Option<(Instant, Arc<Usages>)>>,
-    /// Held across the measuring: who comes meanwhile waits for it and gets the same.
+    /// Locked during a measurement: concurrent callers wait for it and share it.
     measuring: tokio::sync::Mutex<()>,
 }
 
@@ -78,12 +78,13 @@ impl Measured {
 }
 
 impl Engine {
-    /// Looks at the terminal of a run's command, and types into it unless `read_only`. Who does is
-    /// in the run's events, and whoever may type also in its log; what is typed is in neither.
+    /// Attaches to the terminal of a run's command, and may type into it unless `read_only`. The
+    /// run's events record who attached; if typing is allowed, its log does, too. Typed text is
+    /// recorded in neither.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Conflict`] when it has ended, has no process now, or no terminal.
+    /// [`EngineError::Conflict`] if the run has ended, has no process now, or no terminal.
     pub async fn session_attach(
         &self,
         by: &Caller,
@@ -118,16 +119,16 @@ impl Engine {
         Ok(attached)
     }
 
-    /// Lets go of a terminal, and records it.
+    /// Detaches from a terminal, and records that.
     ///
     /// # Errors
     ///
-    /// When the store does not take it.
+    /// Fails if the store cannot record it.
     pub async fn session_detach(&self, attached: Attached) -> Result<(), EngineError> {
         let mut payload = attached.payload();
         payload["seconds"] = json!(attached.began.elapsed().as_secs());
         let session = attached.key.session;
-        // Whoever waits for this sees the terminal without the viewer.
+        // A caller that waits for this sees the terminal without the viewer.
         drop(attached);
         self.observe(session, "attach.ended", payload).await
     }
@@ -145,12 +146,12 @@ impl Engine {
         Ok(())
     }
 
-    /// What the processes of all runs use, newest run first: measured at most half a second ago,
-    /// once for all that ask.
+    /// The resource usage of all runs' processes, newest run first: measured at most half a second
+    /// ago, once for all callers.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Forbidden`]; [`EngineError::Unavailable`] where no commands are run.
+    /// [`EngineError::Forbidden`]; [`EngineError::Unavailable`] if this server runs no commands.
     pub async fn usages(&self, by: &Caller) -> Result<Arc<Usages>, EngineError> {
         by.require(Role::Viewer)?;
         if let Some(fresh) = self.measured.fresh() {

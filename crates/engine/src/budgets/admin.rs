@@ -1,4 +1,4 @@
-//! Limits, costs and the emergency stop, as people see and change them.
+//! Administration of limits, costs and the emergency stop.
 
 use std::collections::BTreeSet;
 
@@ -27,16 +27,16 @@ use crate::mesh::ask::is_unwaited;
 use crate::quests::starts_runs;
 use crate::request::SessionBudget;
 
-/// Items of the inbox that are looked at when a limit was raised.
+/// Most items of the inbox that are checked after a limit was raised.
 const LOOKED_AT: u32 = 1000;
-/// Keys that are looked through at once.
+/// Keys that are read at once.
 const KEYS: u32 = 100;
 /// Longest reason of an emergency stop, in bytes.
 const REASON_BYTES: usize = 2_000;
-/// Sessions read at a time when all are ended.
+/// Sessions that are read at once when all are ended.
 const SCAN: u32 = 500;
 
-/// Items of the inbox that wait for the same limit have the same group.
+/// The group of inbox items that wait for the same limit.
 pub(crate) fn group_of(limit: LimitId) -> String {
     format!("raise:{limit}")
 }
@@ -44,7 +44,7 @@ pub(crate) fn group_of(limit: LimitId) -> String {
 /// The group of sessions that wait for the end of an emergency stop.
 const HALTED: &str = "halted";
 
-/// A limit that somebody wants. What stood there before is replaced.
+/// A limit to set; it replaces an existing one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewLimit {
     pub scope: Scope,
@@ -55,32 +55,33 @@ pub struct NewLimit {
     pub unknown_price: UnknownPrice,
 }
 
-/// A limit and how its window stands.
+/// A limit with the state of its window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitView {
     pub limit: Limit,
     pub window: Window,
-    /// When the window began.
+    /// The start of the window.
     pub start: Timestamp,
-    /// When it ends; `None` when it never does.
+    /// The end of the window; `None` if it never ends.
     pub resets_at: Option<Timestamp>,
-    /// What people call the scope, where it names an id: `agent:coder`, `session:fix`, `fleet/web`.
+    /// A readable name of the scope, if that contains an id: `agent:coder`, `session:fix`,
+    /// `fleet/web`.
     pub name: Option<String>,
 }
 
-/// How much more a limit gets.
+/// The amount by which a limit is increased.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Raise {
     pub microusd: u64,
     pub tokens: u64,
-    /// For good; otherwise until the window ends.
+    /// Permanently; otherwise until the window ends.
     pub for_good: bool,
 }
 
-/// What an emergency stop does with sessions that are moving.
+/// What an emergency stop does with running sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Halting {
-    /// They go on until they ask a model, wait then, and go on when it is over.
+    /// They continue until their next model call, wait there, and continue when the stop is over.
     Pause,
     /// They are cancelled.
     Kill,
@@ -102,7 +103,7 @@ impl Budgets {
         LimitView { name: self.name_of(limit.scope).await, ..self.view(limit, now) }
     }
 
-    /// The limits that a session's calls count in, the widest scope first.
+    /// The limits that apply to a session's calls, the widest scope first.
     pub(crate) async fn limits_of(
         &self,
         row: &overmind_core::row::SessionRow,
@@ -118,7 +119,7 @@ impl Budgets {
         Ok(limits.iter().map(|limit| self.view(limit, now)).collect())
     }
 
-    /// Puts a limit: in force when this answers, and on disk.
+    /// Sets a limit, which is in force and on disk when this returns.
     async fn put_limit(
         &self,
         limit: Limit,
@@ -140,7 +141,7 @@ impl Budgets {
             let (moved, fresh) = ledger.put(limit.clone(), limit.updated_at);
             let (limit, before) = (Box::new(limit), before.map(Box::new));
             let op = Op::Put { limit, before, moved, fresh, event, also, reply };
-            // Refused only when nobody writes any more; then the answer never comes.
+            // It fails only if the writer has ended; then the answer never comes.
             let _ = self.0.queue.send(op);
         }
         done(answer).await
@@ -178,7 +179,7 @@ impl Budgets {
         Ok(limit)
     }
 
-    /// Makes the limit of an agent what its definition says.
+    /// Sets the limit of an agent to that of its definition.
     pub(crate) async fn follow(&self, agent: &Agent, by: &str) -> Result<(), EngineError> {
         let scope = Scope::Agent(agent.id);
         let wanted = agent.spec.budget.as_ref();
@@ -222,11 +223,11 @@ impl Budgets {
         self.put_limit(limit, "budget.limit_set", by, Vec::new()).await
     }
 
-    /// Limits what a session that is about to be made may spend.
+    /// Limits the spending of a session that is about to be made.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Invalid`] when it bounds nothing or too much.
+    /// [`EngineError::Invalid`] if there is no amount or it is too large.
     pub(crate) async fn bind(
         &self,
         session: SessionId,
@@ -252,7 +253,7 @@ impl Budgets {
         self.put_limit(limit, "budget.limit_set", by, Vec::new()).await
     }
 
-    /// Removes every limit of a session that is not there.
+    /// Removes every limit of a session that does not exist.
     pub(crate) async fn unbind(&self, session: SessionId, by: &str) -> Result<(), EngineError> {
         self.remove_limits(Scope::Session(session), by).await
     }
@@ -268,8 +269,8 @@ impl Budgets {
         Ok(())
     }
 
-    /// Removes the limits of sessions that are not there: a crash came before they were made, or they were
-    /// removed.
+    /// Removes the limits of sessions that do not exist: they were removed, or a crash came before
+    /// they were made.
     pub(crate) async fn unbind_lost(&self) -> Result<(), EngineError> {
         let of_session = |scope| if let Scope::Session(id) = scope { Some(id) } else { None };
         for session in self.limited(of_session) {
@@ -280,12 +281,12 @@ impl Budgets {
         Ok(())
     }
 
-    /// What has limits, of the scopes that `pick` takes.
+    /// The objects with limits, for scopes that `pick` selects.
     fn limited<T: Ord>(&self, pick: impl Fn(Scope) -> Option<T>) -> BTreeSet<T> {
         self.ledger().limits().filter_map(|limit| pick(limit.scope)).collect()
     }
 
-    /// Removes the limits of records that are not there any more. Answers how many.
+    /// Removes the limits of records that no longer exist. Returns their number.
     pub(crate) async fn unbind_records(&self) -> Result<u64, EngineError> {
         let of_record = |scope| if let Scope::Owner(id) = scope { Some(id) } else { None };
         let mut removed = 0;
@@ -310,17 +311,17 @@ async fn done(
 }
 
 impl Engine {
-    /// The budgets: what reserves and settles calls.
+    /// The budgets, which reserve and settle calls.
     pub fn budgets(&self) -> &Budgets {
         &self.cortex.budgets
     }
 
-    /// The time as the engine sees it.
+    /// The engine's current time.
     pub fn now(&self) -> Timestamp {
         self.cortex.clock.now()
     }
 
-    /// All limits, the widest scope first, with how their windows stand.
+    /// All limits, the widest scope first, with the states of their windows.
     ///
     /// # Errors
     ///
@@ -341,7 +342,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`].
+    /// [`EngineError::NotFound`] if there is no such limit.
     pub async fn budget_fetch(&self, by: &Caller, id: LimitId) -> Result<LimitView, EngineError> {
         by.require(Role::Viewer)?;
         let limit = self.budgets().ledger().limit(id).cloned();
@@ -349,13 +350,13 @@ impl Engine {
         Ok(self.budgets().named_view(&limit, self.cortex.clock.now()).await)
     }
 
-    /// The scope that a text names: as [`Scope`] does, or `agent:` and an agent's name, or a kind and
-    /// the name of one that is there (`fleet/web`). A key must be there, and not be revoked.
+    /// Parses a scope: in the form of [`Scope`], as `agent:` with an agent's name, or as a kind and
+    /// the name of an existing record (`fleet/web`). A key must exist and not be revoked.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Invalid`] for no scope, [`EngineError::NotFound`] for something that is not
-    /// there.
+    /// [`EngineError::Invalid`] for an invalid scope, [`EngineError::NotFound`] for a missing
+    /// object.
     pub async fn budget_scope(&self, by: &Caller, text: &str) -> Result<Scope, EngineError> {
         by.require(Role::Viewer)?;
         if let Some(agent) = text.strip_prefix("agent:") {
@@ -385,7 +386,7 @@ impl Engine {
         }
     }
 
-    /// The record of a kind whose runs a limit bounds.
+    /// The scope of a record whose runs a limit applies to.
     async fn owner_scope(&self, kind: &str, name: &str) -> Result<Scope, EngineError> {
         let info =
             find(KINDS, kind).map_err(|err| EngineError::invalid("scope", err.to_string()))?;
@@ -403,7 +404,7 @@ impl Engine {
         Ok(Scope::Owner(record.id))
     }
 
-    /// Whether somebody calls by this name: the holder of the data directory, or of an API key.
+    /// Whether this is a caller's name: the holder of the data directory, or of an API key.
     async fn is_key(&self, name: &str) -> Result<bool, EngineError> {
         let mut after = None;
         loop {
@@ -419,12 +420,12 @@ impl Engine {
         }
     }
 
-    /// Sets a limit, or replaces it. What was spent in its window before counts. Sessions that
-    /// wait for it try again.
+    /// Sets or replaces a limit. Earlier spending in its window counts. Sessions that wait for it
+    /// try again.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Invalid`] when it bounds nothing or too much.
+    /// [`EngineError::Invalid`] if there is no amount or it is too large.
     pub async fn budget_put(&self, by: &Caller, new: NewLimit) -> Result<LimitView, EngineError> {
         by.require(Role::Admin)?;
         let now = self.cortex.clock.now();
@@ -450,11 +451,11 @@ impl Engine {
         self.budget_fetch(&Caller::admin(), id).await
     }
 
-    /// Removes a limit. What was spent stays in the costs. Sessions that wait for it go on.
+    /// Removes a limit. The costs keep what was spent. Sessions that wait for it continue.
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`].
+    /// [`EngineError::NotFound`] if there is no such limit.
     pub async fn budget_remove(&self, by: &Caller, id: LimitId) -> Result<LimitView, EngineError> {
         by.require(Role::Admin)?;
         let view = self.budget_fetch(by, id).await?;
@@ -495,7 +496,7 @@ impl Engine {
 
     // --- the emergency stop
 
-    /// The emergency stop that is in force.
+    /// The emergency stop in force.
     ///
     /// # Errors
     ///
@@ -506,12 +507,12 @@ impl Engine {
     }
 
     /// Stops every model call that has not begun, at once and over restarts, until
-    /// [`Engine::resume`]. Nothing that waits in the queue starts meanwhile. Answers how many
-    /// sessions were cancelled.
+    /// [`Engine::resume`]. No queued session starts meanwhile. Returns how many sessions were
+    /// cancelled.
     ///
     /// # Errors
     ///
-    /// The store's; calls are refused all the same then, until this process ends.
+    /// Returns the store's error; calls are refused anyway then, until this process ends.
     pub async fn halt(
         &self,
         by: &Caller,
@@ -525,7 +526,7 @@ impl Engine {
         }
         let since = self.cortex.clock.now();
         let halt = match self.budgets().halted() {
-            // The first one stands; a second may still end what moves.
+            // The first stop stays in force; a second one may still end running sessions.
             Some(known) => known,
             None => {
                 let halt = Halt { by: by.name.clone(), reason, since };
@@ -572,11 +573,11 @@ impl Engine {
         Ok(ended)
     }
 
-    /// Ends an emergency stop. Sessions that wait for it go on.
+    /// Ends an emergency stop. Sessions that wait for it continue.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Conflict`] when there is none.
+    /// [`EngineError::Conflict`] if there is none.
     pub async fn resume(&self, by: &Caller) -> Result<Halt, EngineError> {
         by.require(Role::Operator)?;
         let none = || EngineError::conflict("nothing is halted");
@@ -598,7 +599,7 @@ impl Engine {
 
     // --- raises
 
-    /// Answers an item that asks for more of a limit.
+    /// Answers an inbox item that asks for an increase of a limit.
     pub(crate) async fn raise(
         &self,
         by: &Caller,
@@ -606,7 +607,8 @@ impl Engine {
         raise: Raise,
         reason: Option<String>,
     ) -> Result<InboxItem, EngineError> {
-        // One at a time: an item that is answered while this waits is not raised for.
+        // Increases are handled one at a time: an item that is answered during this wait causes
+        // none.
         let _turn = self.raises.lock().await;
         let item = self.find_item(item.id).await?;
         if item.state != InboxState::Open {
@@ -649,7 +651,7 @@ impl Engine {
         self.find_item(item.id).await
     }
 
-    /// Denies a raise: the session that waits ends; a warning is put away.
+    /// Denies an increase: the waiting session ends; a warning is closed.
     pub(crate) async fn raise_deny(
         &self,
         by: &Caller,
@@ -691,7 +693,7 @@ impl Engine {
         self.find_item(id).await
     }
 
-    /// Lets sessions go on that wait for the same thing.
+    /// Continues the sessions that wait for the same thing.
     async fn wake(&self, group: &str, words: &str, by: &Caller) {
         let filter = InboxFilter {
             state: Some(InboxState::Open),
@@ -717,14 +719,14 @@ impl Engine {
                 let (message, by) = (words.to_owned(), by.name.clone());
                 self.cortex.order(session, Order::Answer { item: Some(item), message, by })
             });
-            // One that was answered a moment ago is no loss.
+            // An item that was just answered is not needed.
             let _ = futures_util::future::join_all(all).await;
         }
     }
 }
 
 impl Engine {
-    /// Closes requests behind which nobody waits: what they ask for is there.
+    /// Closes requests for which no session waits, because they are already met.
     async fn let_go(&self, items: &[InboxItem], words: &str, by: &Caller) {
         let asked: Vec<&InboxItem> = items.iter().filter(|item| is_unwaited(item)).collect();
         if asked.is_empty() {

@@ -1,4 +1,4 @@
-//! Calls of models that neither a session's own turn nor the gateway makes: memory's embeddings.
+//! Meters model calls that neither a session's turn nor the gateway makes: memory's embeddings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use overmind_core::model::Usage;
 use super::{BudgetError, Budgets, Ticket};
 use crate::MeshDoor;
 
-/// A call that is under way.
+/// A call under way.
 struct Open {
     hold: Ticket,
     ask: Ask,
@@ -89,7 +89,7 @@ impl Budgets {
     }
 }
 
-/// Memory is there before the engine: what asks meanwhile waits.
+/// Memory exists before the engine, so early calls wait.
 impl Meter for MeshDoor {
     fn open(&self, wish: Wish) -> Fut<'_, Result<Box<dyn Metered>, NotMetered>> {
         Box::pin(async move {
