@@ -5,7 +5,7 @@ use overmind_core::bus::{BUS_VERSION, BusError, CortexBus, Envelope, HiveBus, To
 use overmind_core::ids::HiveId;
 use tokio::sync::{Mutex, mpsc};
 
-/// Messages that may wait in each direction; a sender waits when there are as many.
+/// Most messages that wait in each direction; then the sender waits.
 const WAITING: usize = 1024;
 
 /// Makes both ends for `hive`.
@@ -23,7 +23,7 @@ pub fn local(hive: HiveId) -> (LocalCortexBus, LocalHiveBus) {
 pub struct LocalCortexBus {
     hive: HiveId,
     to_hive: mpsc::Sender<Envelope<ToHive>>,
-    // Async because it is held while waiting for the next message; there is one receiver.
+    // It is async because it is held while waiting for the next message; there is one receiver.
     inbox: Mutex<mpsc::Receiver<Envelope<ToCortex>>>,
 }
 

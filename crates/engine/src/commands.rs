@@ -1,4 +1,4 @@
-//! Agents that are commands, as callers see them: their log, what they use, what is typed.
+//! Command agents as callers see them: their log, their resource usage, their input.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +51,7 @@ impl Engine {
         self.processes.as_ref().ok_or_else(|| EngineError::Unavailable { message: message.into() })
     }
 
-    /// The life that goes on now.
+    /// The process that runs now.
     pub(crate) async fn alive(
         &self,
         id: SessionId,
@@ -61,7 +61,7 @@ impl Engine {
         let Some(epoch) = life.map(|command| command.life) else {
             let why = match (&row.command, &row.room) {
                 (None, None) => "Run has no command",
-                // Without a life so far: its room is being made.
+                // There is no process yet: its environment is being made.
                 (Some(_), _) | (None, Some(_)) => "Run has no process now",
             };
             return Err(EngineError::conflict(why));
@@ -69,12 +69,12 @@ impl Engine {
         Ok((row, ProcessKey { session: id, epoch }))
     }
 
-    /// Reads what a run's command has written, over all its lives. A run without a command has
+    /// Reads the output of a run's command, from all of its processes. A run without a command has
     /// an empty log.
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`]; [`EngineError::Invalid`] for a pattern that is none.
+    /// [`EngineError::NotFound`]; [`EngineError::Invalid`] for an invalid pattern.
     pub async fn session_log(
         &self,
         by: &Caller,
@@ -86,19 +86,20 @@ impl Engine {
         Ok(self.processes()?.log(id, query).await?)
     }
 
-    /// Says more to a run: it goes on with that when it rests or has ended, hears it before its
-    /// next turn while a model works on it, when its turn is over if it is a program that works on one
-    /// thing at a time (Claude Code, Codex), and takes it as the answer when it asks something.
+    /// Sends a text to a run. A run that is idle or has ended continues with it. A run whose model
+    /// is working gets it before its next turn, and a program that does one thing at a time (Claude
+    /// Code, Codex) gets it after its turn. If the run asks something, the text is the answer.
     ///
-    /// Of a command that lives it is written to the input, in the encoding of its provider's protocol
-    /// if it speaks one, marked in the log as a person's word, and recorded. `raw` sends the bytes as
-    /// they are, without a line end; of a `secret` neither the log nor the event has the text.
+    /// For a running command the text is written to its input, in its provider's protocol if it has
+    /// one, marked in the log as written by a person, and recorded. `raw` sends the bytes
+    /// unchanged, without a line end; the text of a `secret` is neither in the log nor in the
+    /// event.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Conflict`] when it can take no more: it waits for an approval, or it is a command
-    /// without a conversation that has no process now, whose input is closed, or that does not read
-    /// within ten seconds (the message says how much was taken).
+    /// [`EngineError::Conflict`] if it cannot take the text: it waits for an approval; or it is a
+    /// command without a conversation that has no process now, whose input is closed, or that does
+    /// not read within ten seconds (the message tells how much was accepted).
     pub async fn session_send(
         &self,
         by: &Caller,
@@ -149,7 +150,7 @@ impl Engine {
         Ok(row)
     }
 
-    /// What is asked of a run whose conversation takes `text`; `None`: its command's input does.
+    /// The order for a run whose conversation takes `text`; `None` if its command's input does.
     async fn told(
         &self,
         by: &Caller,
@@ -170,7 +171,7 @@ impl Engine {
         }
         let (message, by) = (text.to_owned(), by.name.clone());
         let agent = self.cortex.agent(row.agent).await?;
-        // Before its first life the row says nothing of a command.
+        // Before its first process the row does not show a command.
         let is_command = row.command.is_some()
             || agent.as_ref().is_some_and(|agent| agent.spec.command.is_some());
         match row.status {
@@ -198,8 +199,8 @@ impl Engine {
         Ok(Some(Order::Tell { message, by }))
     }
 
-    /// Refuses to go on with a run that has ended if its agent is none any more, or its name is another
-    /// one's by now.
+    /// Refuses to continue an ended run if its agent was removed, or its name now belongs to
+    /// another agent.
     pub(crate) async fn may_go_on(&self, row: &SessionRow) -> Result<(), EngineError> {
         let agent = self.cortex.agent(row.agent).await?;
         if agent.is_none_or(|agent| agent.status != AgentStatus::Active) {
@@ -209,13 +210,13 @@ impl Engine {
         self.has_name(row).await
     }
 
-    /// Whether its program hears what is said when its turn is over.
+    /// Whether its program gets texts after its turn.
     async fn hears_later(&self, row: &SessionRow) -> Result<bool, EngineError> {
         let spec = self.spec_of(row.id).await?;
         Ok(spec.agent.command.as_ref().is_some_and(launch::hears_later))
     }
 
-    /// Refuses to go on with a run whose name another one has by now.
+    /// Refuses to continue a run whose name another run has now.
     async fn has_name(&self, row: &SessionRow) -> Result<(), EngineError> {
         let filter = SessionFilter {
             colony: Some(row.colony),
@@ -236,11 +237,11 @@ impl Engine {
         }
     }
 
-    /// What a run's processes use now.
+    /// The resources that a run's processes use now.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Conflict`] when it has no process now.
+    /// [`EngineError::Conflict`] if it has no process now.
     pub async fn session_usage(
         &self,
         by: &Caller,

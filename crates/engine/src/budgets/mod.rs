@@ -1,9 +1,9 @@
-//! Budgets at work: reserve before a call, settle after it, and nothing in between can leak.
+//! Budgets: reserve before a call and settle after it, so that no cost is lost in between.
 //!
-//! The ledger stands in memory and decides under a lock; what it decided goes, in that order, to
-//! one task that makes it durable in groups ([`writer`]). A reservation is on disk before its
-//! [`Ticket`] is handed out. A ticket that is dropped is settled at its worst; so are those that
-//! a crash left, at the next start. What the disk refuses is taken back.
+//! The ledger is in memory and decides under a lock. Its decisions go, in their order, to one task
+//! that makes them durable in groups ([`writer`]). A reservation is on disk before its [`Ticket`]
+//! is returned. A dropped ticket is settled at its maximum cost; so are tickets that a crash left,
+//! at the next start. If the disk refuses a reservation, it is undone.
 
 mod admin;
 mod meter;
@@ -35,34 +35,34 @@ pub use self::admin::{Halting, LimitView, NewLimit, Raise};
 pub(crate) use self::native::{Held, Unheld};
 use self::writer::{End, Op};
 
-/// Sessions of which is remembered what they count in.
+/// Most sessions whose scopes are cached.
 const KEPT_LINES: usize = 10_000;
-/// Generations of sessions, and of owners, that a call counts in.
+/// Most levels of parent sessions and owners to which a call is charged.
 const GENERATIONS: usize = 32;
-/// A refusal that repeats is written down once in this time.
+/// A repeated refusal is recorded once in this time.
 const REFUSALS: Duration = Duration::from_secs(60);
-/// Different refusals that are remembered for that.
+/// Most different refusals that are remembered for that.
 const KEPT_REFUSALS: usize = 1_000;
-/// The setting that an emergency stop stands in.
+/// The setting that stores an emergency stop.
 const HALT: &str = "budget/halt";
 
 /// Why there is no ticket, or why a settlement is not on disk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BudgetError {
-    /// A limit, an unknown price or an emergency stop is in the way. Nothing was reserved.
+    /// A limit, an unknown price or an emergency stop refuses it. Nothing was reserved.
     #[error("{}", .0.message())]
     Refused(Box<Refusal>),
-    /// A call of this id is under way.
+    /// A call with this id is under way.
     #[error("call {0} is under way already")]
     Twice(CallId),
-    /// The reservation could not be made durable, and was taken back; or a settlement was not
-    /// written: then the next start settles the call at its worst.
+    /// The reservation could not be made durable and was undone; or a settlement was not written,
+    /// so the next start settles the call at its maximum cost.
     #[error("the budget could not be written down")]
     Store(#[source] StoreError),
 }
 
-/// A reservation that is on disk. To be given back to [`Budgets::settle`] or
-/// [`Budgets::release`]; dropped without, it counts at its worst.
+/// A reservation that is on disk. Pass it to [`Budgets::settle`] or [`Budgets::release`]; if it is
+/// dropped instead, its maximum cost counts.
 #[derive(Debug)]
 #[must_use = "a ticket that is dropped counts at its worst"]
 pub struct Ticket {
@@ -73,9 +73,9 @@ pub struct Ticket {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// On its way to whoever asked: nothing can have been sent yet.
+    /// It is being returned to the caller, so nothing was sent yet.
     Fresh,
-    /// In hand.
+    /// The caller has it.
     Open,
     Done,
 }
@@ -85,7 +85,7 @@ impl Ticket {
         self.ask.call
     }
 
-    /// What it was given for.
+    /// The request for which it was made.
     pub fn ask(&self) -> &Ask {
         &self.ask
     }
@@ -107,18 +107,18 @@ impl Drop for Ticket {
     }
 }
 
-/// A reservation that was made.
+/// The result of a decision.
 enum Decided {
     Now(Ticket),
-    /// Once it is on disk.
+    /// The ticket follows once the reservation is on disk.
     Later(oneshot::Receiver<Result<Ticket, StoreError>>),
 }
 
-/// What waits to be made durable, until [`Budgets::write`] runs.
+/// Decisions that wait to be made durable by [`Budgets::write`].
 #[derive(Debug)]
 pub(crate) struct Waiting(mpsc::UnboundedReceiver<Op>);
 
-/// What a call came to.
+/// The result of a call.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
     Spent(Spend),
@@ -126,7 +126,7 @@ enum Outcome {
     Nothing,
 }
 
-/// Of this run, and somebody waits until its end is on disk; or nobody does.
+/// The call is of this process and somebody waits for its end on disk; or nobody does.
 const WATCHED: (bool, bool) = (false, true);
 const UNWATCHED: (bool, bool) = (false, false);
 
@@ -141,25 +141,27 @@ struct Inner {
     ids: Arc<dyn IdSource>,
     prices: Arc<dyn Prices>,
     ledger: Mutex<Ledger>,
-    /// Unbounded, for whoever sends waits for an answer or holds a ticket, of which each sends
-    /// once more. Sent to under the ledger's lock, so that its order is that of the decisions.
+    /// The queue is unbounded, because each sender waits for an answer, or holds a ticket and sends
+    /// once more. Values are sent under the ledger's lock, so that their order is that of the
+    /// decisions.
     queue: mpsc::UnboundedSender<Op>,
-    /// Ends that are queued.
+    /// The number of queued ends of calls.
     ends: AtomicUsize,
-    /// What was spent before a new limit was looked up.
+    /// Notified when earlier spending for a new limit was read.
     ready: Notify,
     records: Arc<dyn RecordRows>,
     lines: Mutex<HashMap<SessionId, Arc<[Scope]>>>,
     refused: Mutex<HashMap<Repeat, Repeated>>,
-    /// Limits change one after the other.
+    /// Locked while limits change, one after the other.
     limits: tokio::sync::Mutex<()>,
-    /// Counts what may let a call in that was refused: reservations that end, limits that change.
+    /// Incremented when a refused call may succeed: a reservation has ended, or a limit has
+    /// changed.
     freed: watch::Sender<u64>,
-    /// Counts changes of the inbox; see `Cortex::inbox`.
+    /// Incremented by changes of the inbox; see `Cortex::inbox`.
     inbox: watch::Sender<u64>,
 }
 
-/// Refusals that are one and the same to a reader.
+/// Identifies refusals that are the same to a reader.
 type Repeat = (Option<SessionId>, &'static str, Option<Scope>);
 
 #[derive(Debug)]
@@ -168,7 +170,7 @@ struct Repeated {
     since: u64,
 }
 
-/// What [`Budgets::load`] is made of.
+/// The dependencies of [`Budgets::load`].
 pub(crate) struct Parts {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -179,8 +181,8 @@ pub(crate) struct Parts {
 }
 
 impl Budgets {
-    /// Reads limits, windows and what a crash left. Calls that were under way then are settled at
-    /// their worst: they stand in the queue before anything else.
+    /// Reads limits, windows and the rest of a crash. Calls that were under way then are settled at
+    /// their maximum cost; these entries are the first in the queue.
     pub(crate) async fn load(parts: Parts) -> Result<(Self, Waiting), StoreError> {
         let Parts { store, clock, ids, prices, records, inbox } = parts;
         let snapshot = store.budget_snapshot().await?;
@@ -223,17 +225,17 @@ impl Budgets {
         self.0.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes when a call that was refused for what is reserved now may be tried again.
+    /// Changes when a call that was refused because of current reservations may be tried again.
     pub(crate) fn freed(&self) -> watch::Receiver<u64> {
         self.0.freed.subscribe()
     }
 
-    /// Something was freed.
+    /// Notifies that something was freed.
     fn free(&self) {
         self.0.freed.send_modify(|times| *times = times.wrapping_add(1));
     }
 
-    /// Prices, as they are known here.
+    /// The known prices.
     pub fn prices(&self) -> &Arc<dyn Prices> {
         &self.0.prices
     }
@@ -243,7 +245,7 @@ impl Budgets {
         CallId::mint(&*self.0.ids)
     }
 
-    /// All that a call of `ask` counts in.
+    /// All scopes to which a call of `ask` is charged.
     async fn scopes(&self, ask: &Ask) -> Result<Vec<Scope>, StoreError> {
         let mut scopes = vec![Scope::Swarm, Scope::Colony(ask.colony)];
         scopes.extend(ask.agent.map(Scope::Agent));
@@ -255,8 +257,8 @@ impl Budgets {
         Ok(scopes)
     }
 
-    /// A session and those above it, itself last, each behind the records that it exists for. Who owns
-    /// a record is looked at once: a change of that is followed after the next start.
+    /// A session and its parents, itself last, each after the records for which it exists. The
+    /// owner of a record is read once: a change is only followed after the next start.
     async fn line(&self, session: SessionId) -> Result<Arc<[Scope]>, StoreError> {
         let kept = || self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = kept().get(&session) {
@@ -287,7 +289,7 @@ impl Budgets {
         Ok(line)
     }
 
-    /// Adds a record and those that own it, itself first, each once.
+    /// Adds a record and its owners, itself first, each once.
     async fn owners_above(
         &self,
         mut owner: Option<RecordId>,
@@ -311,8 +313,8 @@ impl Budgets {
         Ok(self.ledger().is_bounded(&scopes))
     }
 
-    /// Reserves the most that a call may cost. When this answers with a ticket, the reservation
-    /// is on disk: nothing may be sent before.
+    /// Reserves the maximum cost of a call. When this returns a ticket, the reservation is on disk;
+    /// nothing may be sent before.
     ///
     /// # Errors
     ///
@@ -320,12 +322,13 @@ impl Budgets {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future takes the reservation back.
+    /// Dropping the future undoes the reservation.
     pub async fn reserve(&self, ask: Ask) -> Result<Ticket, BudgetError> {
         self.reserve_noting(ask, |_| true).await
     }
 
-    /// As [`Budgets::reserve`]; refusals that `notes` says no to are not written down.
+    /// Works as [`Budgets::reserve`], but refusals for which `notes` returns false are not
+    /// recorded.
     async fn reserve_noting(
         &self,
         ask: Ask,
@@ -346,7 +349,7 @@ impl Budgets {
         loop {
             let ready = self.0.ready.notified();
             tokio::pin!(ready);
-            // Before looking: what is said in between is heard.
+            // It is enabled before the check, so that no notification in between is missed.
             ready.as_mut().enable();
             match self.decide(ask, &scopes) {
                 Ok(Some(decided)) => return Ok(decided),
@@ -363,7 +366,7 @@ impl Budgets {
         }
     }
 
-    /// A refusal with what people call the scope whose limit it is.
+    /// A refusal with a readable name of the scope whose limit it is.
     async fn named(&self, refusal: Refusal) -> Refusal {
         let Some(scope) = refusal.scope() else { return refusal };
         match self.name_of(scope).await {
@@ -372,8 +375,8 @@ impl Budgets {
         }
     }
 
-    /// What people call a scope that is told by an id: `agent:coder`, `session:fix`, `fleet/web`.
-    /// `None` when the scope says it itself, or what it names is gone.
+    /// The readable name of a scope with an id: `agent:coder`, `session:fix`, `fleet/web`. `None`
+    /// if the scope contains it already, or its object is gone.
     async fn name_of(&self, scope: Scope) -> Option<String> {
         let Inner { store, records, .. } = &*self.0;
         match scope {
@@ -393,7 +396,7 @@ impl Budgets {
         }
     }
 
-    /// `None` when something has to be looked up first.
+    /// Decides; `None` if something must be read first.
     fn decide(&self, ask: &Ask, scopes: &[Scope]) -> Result<Option<Decided>, BudgetError> {
         let mut ledger = self.ledger();
         if ledger.is_open(ask.call) {
@@ -407,7 +410,7 @@ impl Budgets {
             Err(refusal) => return Err(BudgetError::Refused(Box::new(refusal))),
         };
         if moved.is_empty() && ask.worst.microusd == Some(0) {
-            // It costs nothing and counts nowhere: a crash may forget it.
+            // It costs nothing and is charged to no limit, so a crash may lose it.
             let ticket = Ticket { ask: ask.clone(), budgets: self.clone(), stage: Stage::Open };
             return Ok(Some(Decided::Now(ticket)));
         }
@@ -424,13 +427,13 @@ impl Budgets {
         Ok(Some(Decided::Later(answer)))
     }
 
-    /// Ends a call that cost `spend`, and keeps its record; both in one commit. More than was
-    /// reserved is counted, and said. Where `spend` has no price, the reserved one counts.
+    /// Ends a call that cost `spend` and stores its record, in one commit. A cost above the
+    /// reservation counts and is reported. If `spend` has no price, the reserved one counts.
     ///
     /// # Errors
     ///
-    /// [`BudgetError::Store`] when the store is closed or damaged: the next start settles the
-    /// call at its worst. A full disk is waited for.
+    /// [`BudgetError::Store`] if the store is closed or damaged: the next start settles the call at
+    /// its maximum cost. A full disk is waited for.
     ///
     /// # Cancel safety
     ///
@@ -446,11 +449,11 @@ impl Budgets {
         written(answer).await
     }
 
-    /// Ends a call of which nothing was billed, and keeps its record.
+    /// Ends a call that was not billed, and stores its record.
     ///
     /// # Errors
     ///
-    /// As [`Budgets::settle`].
+    /// The same as for [`Budgets::settle`].
     ///
     /// # Cancel safety
     ///
@@ -461,8 +464,8 @@ impl Budgets {
         written(answer).await
     }
 
-    /// Decides how a call ends, and queues that. `None` when it is not open, or nobody waits for the
-    /// disk.
+    /// Decides how a call ends, and queues that. `None` if the call is not open, or nobody waits
+    /// for the disk.
     fn end(
         &self,
         call: CallId,
@@ -485,7 +488,7 @@ impl Budgets {
             let (provider, model, told) = (&record.provider, &record.model, record.usage);
             tracing::warn!(%call, provider, model, usage = ?told, "a provider tells of more tokens than any call has: what was reserved is counted");
         }
-        // The sums of days and those of windows tell the same story.
+        // Daily sums and windows use the same time.
         record.started_at = reservation.ask.at;
         record.microusd = spend.microusd;
         record.at_most = match outcome {
@@ -500,7 +503,7 @@ impl Budgets {
         let released = matches!(outcome, Outcome::Nothing);
         let now = self.0.clock.now();
         let (reply, answer) = waited.then(oneshot::channel).unzip();
-        // What such a call says stands in its session's log.
+        // The session's log already contains such a call.
         let idle = moved.is_empty()
             && spend.microusd == Some(0)
             && reservation.ask.worst.microusd == Some(0)
@@ -509,14 +512,14 @@ impl Budgets {
             End { reservation, record, spend, released, above, absurd, recovered, reached, now };
         let op = Op::End { end: Box::new(end), moved, idle, reply };
         self.0.ends.fetch_add(1, Ordering::Relaxed);
-        // A closed queue drops the reply, which whoever waits hears.
+        // If the queue is closed, the dropped reply informs the waiting caller.
         let _ = self.0.queue.send(op);
         drop(ledger);
         self.free();
         answer
     }
 
-    /// Writes a refusal down, unless the same was written a moment ago.
+    /// Records a refusal, unless the same was just recorded.
     fn note(&self, ask: &Ask, refusal: &Refusal) {
         let key: Repeat = (ask.session, refusal.code(), refusal.scope());
         let now = self.0.clock.now();
@@ -526,7 +529,7 @@ impl Budgets {
                 refused.clear();
             }
             match refused.get_mut(&key) {
-                // A clock that went back makes it tell again, which is no harm.
+                // If the clock went back, it is recorded again, which is harmless.
                 Some(known) if known.told <= now && now.since(known.told) < REFUSALS => {
                     known.since += 1;
                     return;
@@ -570,7 +573,7 @@ fn ended() -> StoreError {
     StoreError::Closed { detail: "the budgets are no longer kept".into() }
 }
 
-/// A ticket, once its reservation is on disk.
+/// Returns the ticket once its reservation is on disk.
 async fn ticket_of(
     answer: oneshot::Receiver<Result<Ticket, StoreError>>,
 ) -> Result<Ticket, BudgetError> {

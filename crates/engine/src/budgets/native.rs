@@ -1,8 +1,7 @@
-//! Calls of the engine's own loop: reserved before the Hive hears of them, settled when it
-//! reports.
+//! Calls of the engine's own loop: reserved before the Hive gets them, settled when it reports.
 //!
-//! A refusal becomes the failed reply of a model, which the session hears, records and waits
-//! over: a replay finds it in the log like any other reply.
+//! A refusal becomes a failed model reply, which the session records and waits after: a replay
+//! finds it in the log like any other reply.
 
 use overmind_core::budget::{Ask, CallRecord, Ended, Price, Refusal, Spend, estimate};
 use overmind_core::ids::EffectId;
@@ -12,11 +11,11 @@ use tokio::sync::watch;
 
 use super::{BudgetError, Budgets, Outcome, Stage, Ticket, UNWATCHED};
 
-/// Who asks, where the engine does. What such calls say stands in their session's log already.
+/// The caller's name of the engine itself. Such calls are already in their session's log.
 pub(super) const ENGINE: &str = "engine";
 
-/// Failures that a provider bills nothing for, when nothing was streamed: it refused, was not
-/// reached, or was never asked.
+/// Failures that a provider does not bill if nothing was streamed: it refused, was not reached, or
+/// was never called.
 const UNBILLED: [&str; 9] = [
     "model_unconfigured",
     "model_unknown",
@@ -29,32 +28,32 @@ const UNBILLED: [&str; 9] = [
     "cassette",
 ];
 
-/// A model call under way. When it is dropped, what was streamed is counted.
+/// A model call under way. If it is dropped, the streamed part is charged.
 #[derive(Debug)]
 pub(crate) struct Held {
     effect: EffectId,
     ticket: Ticket,
-    /// The model as its agent names it.
+    /// The model as the agent names it.
     model: String,
     price: Option<Price>,
     /// The most input tokens that the request can have.
     input: u64,
     /// The most output tokens that one attempt can have.
     output: u64,
-    /// Bytes streamed in this attempt, and in those before it.
+    /// Bytes streamed in this attempt, and in earlier ones.
     streamed: u64,
     lost: u64,
-    /// Attempts that broke off after the provider had the request.
+    /// The number of attempts that broke off after the provider had the request.
     broken: u64,
 }
 
 impl Budgets {
-    /// Reserves for a request of a session. Where a hard limit applies, a request without a bound
-    /// on its output gets one.
+    /// Reserves for a session's request. If a hard limit applies, a request without a limit of its
+    /// output gets one.
     ///
     /// # Errors
     ///
-    /// [`Unheld`].
+    /// [`Unheld`] tells why nothing is reserved.
     pub(crate) async fn hold(
         &self,
         row: &SessionRow,
@@ -82,7 +81,7 @@ impl Budgets {
             microusd: quote.price.map(|price| price.worst(input, output)),
             tokens: input.saturating_add(output),
         };
-        // Before it is decided: what is freed from now on is heard.
+        // It is taken before the decision, so that no later release is missed.
         let freed = self.freed();
         let ticket = match self.reserve(ask).await {
             Ok(ticket) => ticket,
@@ -97,16 +96,17 @@ impl Budgets {
     }
 }
 
-/// Why nothing is held for a model call.
+/// Why nothing is reserved for a model call.
 #[derive(Debug)]
 pub(crate) enum Unheld {
-    /// What the session hears in place of a reply.
+    /// The failure that the session gets instead of a reply.
     Refused(ModelFailure),
-    /// Only what calls under way have reserved is in the way: when this changes, it may be tried again.
+    /// Only current reservations of other calls prevent it: it may be tried again when this
+    /// changes.
     Later(watch::Receiver<u64>),
 }
 
-/// A refusal as a session hears it.
+/// The refusal in the form that a session gets.
 fn said(err: BudgetError) -> Unheld {
     Unheld::Refused(match err {
         BudgetError::Refused(refusal) => refused(&refusal),
@@ -128,7 +128,7 @@ fn refused(refusal: &Refusal) -> ModelFailure {
         code: refusal.code().to_owned(),
         message: refusal.message(),
         status: Some(refusal.status()),
-        // Read back by the session: what is to be raised.
+        // The session reads it to know which limit to increase.
         body: serde_json::to_string(refusal).ok(),
         transient: true,
     }
@@ -152,7 +152,7 @@ impl Held {
         }
     }
 
-    /// Ends the call with what came of it.
+    /// Ends the call with its result.
     pub(crate) fn finish(mut self, reply: Result<&ModelReply, &ModelFailure>, latency_ms: u64) {
         let failed = reply.is_err();
         let mut record = CallRecord::of(self.ticket.ask(), Ended::Completed);
@@ -204,12 +204,12 @@ impl Held {
         record.asked.model = Some(std::mem::take(&mut self.model));
         let tokens = record.usage.input_tokens.saturating_add(record.usage.output_tokens);
         let outcome = Outcome::Spent(Spend { microusd, tokens });
-        // Its place in the queue is what counts: whoever waits for nothing loses nothing.
+        // It only needs its place in the queue, so nobody waits for the disk.
         let _ = self.ticket.budgets.end(self.ticket.call(), outcome, record, UNWATCHED);
     }
 
-    /// What was sent in all attempts that may be billed, and what had come back: both as much as they can
-    /// have been.
+    /// Charges everything that was sent in attempts that may be billed, and everything that came
+    /// back, both at their maximum.
     fn end_as_streamed(&mut self, mut record: CallRecord) {
         let now = estimate::streamed_tokens(self.streamed).min(self.output);
         record.usage = Usage {

@@ -1,5 +1,5 @@
-//! Calls that are passed on: they wait for a while for what others have reserved, and nobody waits
-//! until their end is on disk.
+//! Relayed calls: they wait some time for reservations of other calls to end, and nobody waits
+//! until their own end is on disk.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use overmind_core::budget::{Ask, CallRecord, Refusal, Spend};
 
 use super::{BudgetError, Budgets, Outcome, Stage, Ticket, UNWATCHED};
 
-/// How long a call that is passed on waits for others to free what they have reserved, before its client is
-/// told to try again.
+/// How long a relayed call waits for reservations of others to end before its client is asked to
+/// try again.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Budgets {
-    /// As [`Budgets::reserve`], and waits for a while where only what calls under way have reserved is
-    /// in the way.
+    /// Works as [`Budgets::reserve`], but waits some time if only current reservations of other
+    /// calls prevent it.
     ///
     /// # Errors
     ///
@@ -21,13 +21,13 @@ impl Budgets {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future takes the reservation back.
+    /// Dropping the future undoes the reservation.
     pub(crate) async fn reserve_in_turn(&self, ask: Ask) -> Result<Ticket, BudgetError> {
         self.in_turn(ask, |_| true).await
     }
 
-    /// As [`Budgets::reserve_in_turn`], for who may ask again for less: that a limit is too small is not
-    /// written down.
+    /// Works as [`Budgets::reserve_in_turn`], for a caller that may ask again for less: a limit
+    /// that is too small is not recorded.
     pub(crate) async fn try_in_turn(&self, ask: Ask) -> Result<Ticket, BudgetError> {
         self.in_turn(ask, |refusal| !refusal.is_too_small()).await
     }
@@ -36,7 +36,7 @@ impl Budgets {
         let until = self.0.clock.now().after(PATIENCE);
         let mut late = self.0.clock.sleep_until(until);
         loop {
-            // Before it is decided: what is freed from now on is heard.
+            // It is taken before the decision, so that no later release is missed.
             let mut freed = self.freed();
             match self.reserve_noting(ask.clone(), notes).await {
                 Err(BudgetError::Refused(refusal)) if refusal.is_temporary() => {
@@ -52,13 +52,13 @@ impl Budgets {
 }
 
 impl Ticket {
-    /// Ends the call: with `None` nothing of it is billed. Its place in the queue is what counts, so
-    /// nobody waits for the disk here.
+    /// Ends the call; with `None` nothing of it is billed. It only needs its place in the queue, so
+    /// nobody waits for the disk.
     pub(crate) fn end(self, spend: Option<Spend>, record: CallRecord) {
         self.ended(spend.map_or(Outcome::Nothing, Outcome::Spent), record);
     }
 
-    /// Ends the call: nobody knows what of it is billed, so all that was reserved counts.
+    /// Ends the call with its maximum cost, because the billed amount is unknown.
     pub(crate) fn end_at_worst(self, record: CallRecord) {
         self.ended(Outcome::Worst, record);
     }

@@ -1,11 +1,12 @@
-//! The one task that makes decisions of the ledger durable: in their order, in groups.
+//! The task that makes decisions of the ledger durable: in their order, in groups.
 //!
-//! What waits while a group is being written becomes the next group: one commit with one row for
-//! each window that moved, however many calls moved it. A group that the store refuses is taken
-//! back as far as it reserves; what it ends is tried again until it is written.
+//! Decisions that wait while a group is being written become the next group: one commit with one
+//! row for each changed window, however many calls changed it. If the store refuses a group, its
+//! reservations are undone; the ends of calls in it are tried again until they are written.
 //!
-//! Ends that nobody waits for are gathered for a moment ([`LINGER`], [`LINGER_IDLE`]): each would
-//! take a turn of the disk. Whoever reads calls or sums has them written first ([`Budgets::flush`]).
+//! Ends for which nobody waits are collected for a moment ([`LINGER`], [`LINGER_IDLE`]), because
+//! each would otherwise need its own disk write. Before calls or sums are read, they are written
+//! ([`Budgets::flush`]).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -29,12 +30,13 @@ use super::{Budgets, Stage, Ticket, Waiting};
 
 /// Most decisions in one commit.
 const GROUP: usize = 256;
-/// How long what nobody waits for may wait for company: a commit costs about the same for one call
-/// and for fifty. A crash in this time settles their calls at the worst.
+/// How long ends for which nobody waits are collected: a commit costs about the same for one call
+/// and for fifty. After a crash in this time, their calls are settled at their maximum cost.
 const LINGER: Duration = Duration::from_millis(5);
-/// The same for calls that are free and counted nowhere: what they say stands in their sessions' logs.
+/// The same for calls that are free and charged to no limit; their sessions' logs contain them
+/// already.
 const LINGER_IDLE: Duration = Duration::from_millis(50);
-/// How long to wait before a commit that the disk refused is tried again.
+/// The wait before a commit that the disk refused is tried again.
 const DISK_RETRY: Duration = Duration::from_millis(500);
 
 type Ops = mpsc::UnboundedReceiver<Op>;
@@ -45,55 +47,55 @@ pub(super) enum Op {
     Reserve {
         reservation: Box<Reservation>,
         moved: Moved,
-        /// For whoever does not begin before it is on disk.
+        /// For a caller that does not begin before it is on disk.
         ticket: Ticket,
         reply: oneshot::Sender<Result<Ticket, StoreError>>,
     },
     End {
         end: Box<End>,
         moved: Moved,
-        /// Free, counted nowhere, and of our own loop.
+        /// Whether it is free, charged to no limit, and of our own loop.
         idle: bool,
-        /// Whoever waits until it is on disk, if anybody does.
+        /// The caller that waits until it is on disk, if any.
         reply: Option<Reply>,
     },
-    /// Answered when all before it is written, or has been refused once.
+    /// Answered when everything before it is written, or was refused once.
     Flush { reply: Reply },
-    /// Something to tell of that changes nothing.
+    /// An event that changes nothing.
     Note { event: NewEvent },
-    /// A limit that the ledger has already. `fresh` when what was spent before is to be looked
-    /// up; `before` is what stood there.
+    /// A limit that the ledger has already. `fresh` means that earlier spending must be read;
+    /// `before` is the previous limit.
     Put {
         limit: Box<Limit>,
         before: Option<Box<Limit>>,
         moved: Moved,
         fresh: bool,
         event: NewEvent,
-        /// Changes of the same commit.
+        /// Changes for the same commit.
         also: Vec<Change>,
         reply: Reply,
     },
-    /// Written as it stands, alone; `then` runs when it is.
+    /// Written alone and unchanged; `then` runs when it is on disk.
     Alone { commit: Commit, then: Then, reply: Reply },
 }
 
-/// How a call ended. Its event is made of it when it is written.
+/// The end of a call. Its event is built when it is written.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) reservation: Reservation,
     pub(super) record: CallRecord,
     pub(super) spend: Spend,
     pub(super) released: bool,
-    /// It cost more than was reserved.
+    /// Whether it cost more than was reserved.
     pub(super) above: bool,
     pub(super) absurd: bool,
-    /// It was under way when the last run of this program ended.
+    /// Whether it was under way when the last process ended.
     pub(super) recovered: bool,
     pub(super) reached: Vec<Reached>,
     pub(super) now: Timestamp,
 }
 
-/// What follows from a commit that is durable.
+/// The action after a durable commit.
 #[derive(Debug)]
 pub(super) enum Then {
     Nothing,
@@ -102,7 +104,7 @@ pub(super) enum Then {
 }
 
 impl Op {
-    /// Lets go of it without consequences: nothing of it is known to anyone.
+    /// Drops it without consequences, because nobody knows of it.
     pub(super) fn defuse(self) {
         if let Self::Reserve { mut ticket, .. } = self {
             ticket.stage = Stage::Done;
@@ -133,14 +135,14 @@ impl Op {
         }
     }
 
-    /// Whether it may be gathered for a moment.
+    /// Whether it may be collected for a moment.
     fn is_idle(&self) -> bool {
         matches!(self, Self::End { idle: true, .. })
     }
 }
 
 impl Budgets {
-    /// Writes until `stop` is cancelled, and then what has been queued by then.
+    /// Writes until `stop` is cancelled, and then everything that was queued by then.
     pub(crate) async fn write(self, waiting: Waiting, stop: CancellationToken) {
         let Waiting(mut ops) = waiting;
         let mut next = None;
@@ -170,8 +172,8 @@ impl Budgets {
         }
     }
 
-    /// Fills a group that nobody waits for, until somebody does, it is full, or its time is over.
-    /// Answers what cannot be in it and comes next.
+    /// Fills a group for which nobody waits, until somebody waits, it is full, or its time is over.
+    /// Returns an operation that cannot join it and comes next.
     async fn linger(
         &self,
         ops: &mut Ops,
@@ -201,23 +203,23 @@ impl Budgets {
         None
     }
 
-    /// Has everything written that was decided until now: reads of the store find it then. A
-    /// store that refuses is waited for once.
+    /// Writes everything that was decided until now, so that reads of the store find it. If the
+    /// store refuses, it waits only once.
     pub(crate) async fn flush(&self) {
         if self.0.ends.load(Ordering::Relaxed) == 0 {
             return;
         }
         let (reply, answer) = oneshot::channel();
         {
-            // In the order of the decisions, as all others.
+            // The order of the decisions is kept.
             let _ledger = self.ledger();
             let _ = self.0.queue.send(Op::Flush { reply });
         }
-        // Refused, or nobody writes any more: the store says so itself.
+        // It was refused, or the writer has ended: the store reports that itself.
         let _ = answer.await;
     }
 
-    /// Writes a group, and tries again what must not be lost.
+    /// Writes a group, and tries again to write what must not be lost.
     async fn group(
         &self,
         mut group: Vec<Op>,
@@ -261,14 +263,15 @@ impl Budgets {
                 () = self.0.clock.sleep_until(at) => {}
                 () = stop.cancelled() => {}
             }
-            // Whoever asked in the meantime is not kept waiting for a disk that is full.
+            // Callers that asked meanwhile must not wait for a full disk.
             if next.is_none() {
                 *next = gather(ops, &mut group);
             }
         }
     }
 
-    /// Takes back what a group reserves. What it ends is kept to be written `again`.
+    /// Undoes the reservations of a group. With `again`, the ends of calls in it are kept for
+    /// another attempt.
     fn take_back(&self, group: Vec<Op>, err: &StoreError, again: bool) -> Vec<Op> {
         let mut kept = Vec::new();
         for op in group {
@@ -278,7 +281,7 @@ impl Budgets {
                     self.ledger().release(ticket.call());
                     let _ = reply.send(Err(err.clone()));
                 }
-                // It is told when there is room again.
+                // It is written when there is space again.
                 op @ (Op::End { .. } | Op::Note { .. }) if again => kept.push(op),
                 op => answer(op, Err(err.clone())),
             }
@@ -291,7 +294,7 @@ impl Budgets {
             Op::Put { limit, before, moved, fresh, event, also, reply } => {
                 let done = self.put(&limit, moved, fresh, event, also).await;
                 if done.is_err() {
-                    // As it was: the new limit was never there.
+                    // Restores the previous state: the new limit never existed.
                     let mut ledger = self.ledger();
                     match before {
                         Some(before) => drop(ledger.put(*before, limit.updated_at)),
@@ -329,8 +332,8 @@ impl Budgets {
         let (scope, period) = (limit.scope, limit.period);
         let mut changes = also;
         if fresh {
-            // All that was decided before is on disk, and all that is decided from here on finds
-            // the new window.
+            // Everything that was decided before is on disk, and all later decisions use the new
+            // window.
             let start = period.start(limit.updated_at);
             let baseline = self.0.store.budget_baseline(scope, period::day_of(start)).await?;
             moved.extend(self.ledger().loaded(scope, period, limit.updated_at, baseline));
@@ -343,7 +346,7 @@ impl Budgets {
     }
 }
 
-/// Fills a group; answers what cannot be in it and comes next.
+/// Fills a group; returns an operation that cannot join it and comes next.
 fn gather(ops: &mut Ops, group: &mut Vec<Op>) -> Option<Op> {
     while group.len() < GROUP {
         match ops.try_recv() {
@@ -358,7 +361,7 @@ fn gather(ops: &mut Ops, group: &mut Vec<Op>) -> Option<Op> {
 fn answer(op: Op, done: Result<(), StoreError>) {
     match op {
         Op::Reserve { ticket, reply, .. } => {
-            // Whoever does not wait any more sent nothing: the ticket knows.
+            // A caller that no longer waits has sent nothing, which the ticket knows.
             let _ = reply.send(done.map(|()| ticket));
         }
         Op::End { reply: None, .. } => {}
@@ -415,7 +418,7 @@ fn commit_of(group: &[Op]) -> Commit {
         }
     }
     if let Some(ts) = at {
-        // One event for all of a group: each call has its own when it ends.
+        // There is one event for the whole group: each call has its own when it ends.
         let payload = json!({"calls": reserved});
         events.push(NewEvent { stream: StreamId::System, kind: "budget.reserved", ts, payload });
     }
@@ -428,7 +431,7 @@ fn ended_event(end: &End) -> NewEvent {
     let End { reservation, record, spend, released, above, absurd, recovered, reached: _, now } =
         end;
     let ask = &reservation.ask;
-    // One is made for each call: in a map that need not grow.
+    // There is one for each call, so its map must not need to grow.
     let mut payload = Map::with_capacity(20);
     let mut tell = |name: &str, what: Value| payload.insert(name.to_owned(), what);
     tell("call_id", json!(ask.call));
@@ -482,7 +485,7 @@ fn ended_event(end: &End) -> NewEvent {
         }
     }
     let payload = Value::Object(payload);
-    // Of the engine's own calls their session's log has told already.
+    // The session's log already contains the engine's own calls.
     let own = ask.caller == ENGINE;
     let session = ask.session.filter(|_| !own);
     NewEvent {
@@ -493,8 +496,8 @@ fn ended_event(end: &End) -> NewEvent {
     }
 }
 
-/// What is told when a soft limit is reached: an event, and an item of the inbox that may be
-/// answered with more.
+/// The event and the inbox item for a reached soft limit; the item can be answered with an
+/// increase.
 fn warning(reached: &Reached, record: &CallRecord) -> (NewEvent, InboxItem) {
     let Reached { limit, key, window } = reached;
     let at = record.started_at;
@@ -512,7 +515,7 @@ fn warning(reached: &Reached, record: &CallRecord) -> (NewEvent, InboxItem) {
         ts: at,
         payload: details.clone(),
     };
-    // One for each window and call that reached it: a changed limit may warn again.
+    // There is one for each window and call that reached it, so a changed limit may warn again.
     let id = InboxId::from_u128(record.call.as_u128() ^ limit.id.as_u128().rotate_left(64));
     let item = InboxItem {
         agent: record.agent,
