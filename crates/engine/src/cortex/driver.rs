@@ -1,7 +1,7 @@
 //! The driver of one session: the only task that changes it.
 //!
-//! Input → redact → step (pure) → commit → effects. An effect leaves for its Hive only after
-//! the commit that says so is durable; an answer to a caller likewise.
+//! Each input is redacted, then passed to the pure step function, then committed, then its effects
+//! are sent. An effect goes to its Hive only after its commit is durable; so do answers to callers.
 
 mod attested;
 mod live;
@@ -44,38 +44,39 @@ use crate::budgets::Held;
 use crate::error::EngineError;
 use crate::homes::has_conversation;
 
-/// So long before it is due the next life of a command is written down and made ready.
+/// How long before its start the next process of a command is recorded and prepared.
 const AHEAD: Duration = Duration::from_millis(5);
-/// How long to wait before a commit that the disk refused is tried again.
+/// The wait before a commit that the disk refused is tried again.
 const DISK_RETRY: Duration = Duration::from_millis(500);
 
 /// Why a driver stops before its session does.
 enum Stop {
-    /// Another start of the session came first, or the log refuses it.
+    /// A newer start of the session has replaced this one, or the log refuses it.
     Fenced,
-    /// The process ends.
+    /// The process is shutting down.
     Shutdown,
-    /// The commit that would have made it was refused: there is no session.
+    /// The commit that would have made the session was refused, so it does not exist.
     Unmade(Box<(Made, StoreError)>),
 }
 
-/// Who waits for a session to be made.
+/// The caller that waits for a session to be made.
 type Made = oneshot::Sender<Result<(), StoreError>>;
 
 struct Driver {
     cortex: Arc<Cortex>,
     id: SessionId,
-    /// Taken out only while a step is made of it: a copy would cost the whole conversation.
+    /// Taken out only during a step, because a copy would need the whole conversation.
     held: Option<Box<Session>>,
-    /// Of the model call under way. Boxed, as the next: who keeps a command has none.
+    /// The stream of the current model call. It is boxed like the next ones: a driver of a command
+    /// has none.
     streamed: Option<Box<streamed::Streamed>>,
-    /// What is reserved for it.
+    /// The reservation for the current model call.
     reserved: Option<Box<Held>>,
-    /// One that waits for its budget.
+    /// A model call that waits for its budget.
     postponed: Option<Box<Postponed>>,
     /// Calls of the model's last reply in which canaries were masked.
     masked: Vec<Masked>,
-    /// Output of tool calls under way that waits for its lines to end.
+    /// Output of running tool calls that waits for the ends of its lines.
     live: Vec<live::Output>,
     stop: CancellationToken,
 }
@@ -87,8 +88,8 @@ pub(super) async fn drive(
     mut mailbox: Mailbox,
     stop: CancellationToken,
 ) {
-    // Boxed, here and below, is what is awaited once or seldom: a driver of a command waits for
-    // days, there are thousands of them, and each would keep room for it.
+    // Rarely awaited futures are boxed, here and below: a driver of a command waits for days, there
+    // are thousands of them, and each would reserve memory for them.
     let Some(session) = Box::pin(begin(&cortex, id, fresh, &mut mailbox)).await else { return };
     let mut driver = Driver {
         cortex: Arc::clone(&cortex),
@@ -104,7 +105,7 @@ pub(super) async fn drive(
     let outcome = driver.run(&mut mailbox).await;
     let status = driver.session().status();
     if matches!(status, SessionStatus::AwaitingInput | SessionStatus::Idle) {
-        // At rest, it can take a letter.
+        // An idle session can take a message.
         cortex.mesh.post.poke(driver.session().row().agent);
     }
     match outcome {
@@ -115,14 +116,14 @@ pub(super) async fn drive(
         Err(Stop::Shutdown) => refuse(&cortex, id, &mut mailbox, &shutting_down()),
         Err(Stop::Unmade(why)) => {
             refuse(&cortex, id, &mut mailbox, &EngineError::not_found("Run"));
-            // Last: whoever hears it may make it under another name.
+            // This is last, because the caller may make the session under another name then.
             let (made, err) = *why;
             let _ = made.send(Err(err));
             return;
         }
     }
     match status {
-        // Still in its line, or cut off by a shutdown: its place stays as it is.
+        // It is still queued, or was interrupted by a shutdown: its place is kept.
         SessionStatus::Queued | SessionStatus::Running => {}
         SessionStatus::AwaitingInput
         | SessionStatus::AwaitingApproval
@@ -133,8 +134,8 @@ pub(super) async fn drive(
     }
 }
 
-/// What is driven: just made, kept since it was, or read back from its log. `None` where there is
-/// none; everyone who waits has been told then.
+/// The session to drive: just made, kept since then, or read from its log. `None` if there is none;
+/// all waiting callers were informed then.
 async fn begin(
     cortex: &Arc<Cortex>,
     id: SessionId,
@@ -155,9 +156,9 @@ async fn begin(
     None
 }
 
-/// Ends a driver that cannot work: everyone who waits is told why.
+/// Ends a driver that cannot work; all waiting callers get the reason.
 fn refuse(cortex: &Arc<Cortex>, id: SessionId, mailbox: &mut Mailbox, why: &EngineError) {
-    // Mail is posted under this lock, and only to who is on the list.
+    // Mail is posted under this lock, and only to registered drivers.
     lock(&cortex.drivers).remove(&id);
     while let Ok(mail) = mailbox.try_recv() {
         if let Mail::Order { reply, .. } = *mail {
@@ -172,8 +173,8 @@ impl Driver {
         self.held.as_ref().expect("a driver holds its session between steps")
     }
 
-    /// Takes the session one step on. What it says becomes true with the commit that follows;
-    /// when that fails for good the driver ends, and the next one reads the log.
+    /// Advances the session by one step. The result becomes valid with the following commit; if
+    /// that fails for good, the driver ends, and the next one reads the log.
     fn step(&mut self, input: &Input, now: Timestamp) -> Step {
         let session = self.held.take().expect("a driver holds its session between steps");
         let (next, step) = session.step(input, now);
@@ -190,7 +191,7 @@ impl Driver {
             }
             let mail = tokio::select! {
                 biased;
-                // Its sender is on the list for as long as this runs.
+                // Its sender is registered as long as this runs.
                 Some(mail) = mailbox.recv() => mail,
                 () = self.stop.cancelled() => return Err(Stop::Shutdown),
                 () = self.may_try_again(), if self.postponed.is_some() => {
@@ -198,9 +199,9 @@ impl Driver {
                     continue;
                 }
                 () = self.due() => {
-                    // As it was: nothing else changes the session.
+                    // Nothing has changed: only this task changes the session.
                     let Some((at, input)) = self.session().due() else { continue };
-                    // What is written ahead is told of the moment for which it is written.
+                    // An input that is recorded ahead has the time for which it is recorded.
                     let now = self.cortex.clock.now().max(at);
                     Box::pin(self.input_after(Vec::new(), input, now)).await?;
                     continue;
@@ -213,7 +214,7 @@ impl Driver {
         }
     }
 
-    /// Waits until something is due by the clock alone, for ever where nothing is.
+    /// Waits until something is due by the clock, forever if nothing is.
     fn due(&self) -> Fut<'_, ()> {
         match self.session().due() {
             Some((at, input)) => {
@@ -224,7 +225,7 @@ impl Driver {
         }
     }
 
-    /// Takes itself off the list, unless mail came in meanwhile. True when it is off.
+    /// Unregisters the driver, unless mail came meanwhile. Returns whether it did.
     fn leave(&self, mailbox: &Mailbox) -> bool {
         let mut drivers = lock(&self.cortex.drivers);
         if !mailbox.is_empty() {
@@ -322,17 +323,17 @@ impl Driver {
                 Box::pin(self.room_attested(of, attested)).await?;
             }
             Mail::Order { order, reply } => self.ordered(order, reply).await?,
-            // Handled after the mail, as for every other one.
+            // It is handled after the mail, as in all other cases.
             Mail::Drain => {}
         }
         Ok(())
     }
 
-    /// The events that show what a command said in its protocol.
+    /// The events for facts that a command reported in its protocol.
     fn said(&self, facts: &[Fact], now: Timestamp) -> Vec<NewEvent> {
         let command = self.session().row().command.clone().unwrap_or_default();
         let known = |fact: &&Fact| match fact {
-            // Said again with every turn.
+            // It is reported again with every turn.
             Fact::Conversation { id, .. } => command.conversation.as_ref() != Some(id),
             _ => true,
         };
@@ -367,8 +368,8 @@ impl Driver {
             EffectResult::Model { reply, latency_ms } => {
                 if let Some(mut held) = self.reserved.take_if(|held| held.is_of(effect)) {
                     streamed.iter().for_each(|delta| held.heard(delta));
-                    // Queued before the reply is written: a crash in between counts it at its
-                    // worst, and never not at all.
+                    // The end is queued before the reply is written: after a crash in between, the
+                    // call counts at its maximum, and never not at all.
                     held.finish(reply.as_deref(), latency_ms);
                 }
                 Input::ModelDone { effect: number, reply, latency_ms }
@@ -390,8 +391,8 @@ impl Driver {
         self.input_after(ahead, input, now).await
     }
 
-    /// What must hold for whatever it does next: nobody else has moved it meanwhile. One that has
-    /// ended must have its name for itself when it goes on.
+    /// The guards for its next commit: no other task has changed it. An ended session that
+    /// continues must still own its name.
     fn stands(&self) -> Vec<Guard> {
         let row = self.session().row();
         let (session, epoch, colony) = (self.id, row.epoch, row.colony);
@@ -404,13 +405,13 @@ impl Driver {
         }
     }
 
-    /// Feeds one input, makes what follows durable, and sends the effects off.
+    /// Processes one input, makes the result durable, and sends the effects.
     async fn input(&mut self, input: Input) -> Result<(), Stop> {
         let now = self.cortex.clock.now();
         self.input_after(Vec::new(), input, now).await
     }
 
-    /// [`Driver::input`], with observations that stand before it in the log.
+    /// Works as [`Driver::input`], with observations before it in the log.
     async fn input_after(
         &mut self,
         ahead: Vec<NewEvent>,
@@ -421,8 +422,8 @@ impl Driver {
         Box::pin(self.input_in(commit, None, input, now)).await
     }
 
-    /// [`Driver::input`], in a commit that has been begun. With `opening` it is the one that makes
-    /// the session, of which its maker is told: tried once, and without it there is none.
+    /// Works as [`Driver::input`], in an existing commit. With `opening`, the commit makes the
+    /// session and its maker is informed: it is tried once, and if it fails there is no session.
     async fn input_in(
         &mut self,
         mut commit: Commit,
@@ -432,7 +433,7 @@ impl Driver {
     ) -> Result<(), Stop> {
         let (said, held) = self.cortex.mask_canaries(self.id, &mut input);
         self.cortex.redact(&mut input);
-        // Outside values may be nested deeper than the log's reader goes.
+        // External values may be nested deeper than the log's parser allows.
         input.flatten();
         if matches!(input, Input::ModelDone { .. }) {
             self.masked = Masked::of(&input, held);
@@ -451,19 +452,19 @@ impl Driver {
         commit.events.extend(self.cortex.said_canaries(row, model, &said, now));
         let before = self.session().row().clone();
         let waited = self.session().inbox_item();
-        // What of these is done again was begun in an earlier life.
+        // Which of these repeated effects were begun by an earlier process.
         let begun = self.session().effects_under_way();
         let ended = matches!(input, Input::Life(LifeInput::Ended { .. }))
             .then(|| before.command.as_ref().map(|row| row.life))
             .flatten();
         let (mut effects, mut aborted, orders) = self.fed(&input, now, &mut commit);
-        // What it wants judged is judged in the same commit: no wait, and nothing between.
+        // Calls that need a verdict get it in the same commit, without a wait in between.
         while let Some(verdict) = self.verdict() {
             let mut input = Input::Judged { verdict: Box::new(verdict) };
             self.cortex.redact(&mut input);
             let (more, stopped, _) = self.fed(&input, now, &mut commit);
             for id in stopped {
-                // What this very commit would have begun never begins.
+                // An effect of this very commit is removed before it begins.
                 match effects.iter().position(|effect| effect.id == id) {
                     Some(at) => drop(effects.remove(at)),
                     None => aborted.push(id),
@@ -494,7 +495,7 @@ impl Driver {
         let epoch = self.session().row().epoch;
         let old = before.epoch;
         for effect in aborted {
-            // What it streamed until here is counted.
+            // The part that was streamed so far is charged.
             drop(self.reserved.take_if(|held| held.is_of(effect)));
             drop(self.postponed.take_if(|postponed| postponed.is_of(effect)));
             self.tell(ToHive::Abort { session: self.id, epoch: old, effect }).await;
@@ -529,7 +530,7 @@ impl Driver {
         for (effect, order) in orders {
             self.tell(ToHive::Order { session, epoch, effect, order }).await;
         }
-        // Only now: what it begins with is on its way.
+        // Only now are its first effects on their way.
         opening.map(|made| made.send(Ok(())));
         if let Some(life) = ended {
             self.tell(ToHive::Recorded { session, life }).await;
@@ -548,13 +549,13 @@ impl Driver {
         }
     }
 
-    /// A model was not asked; the session hears why, as it hears everything else.
+    /// Reports to the session that a model call was not made.
     async fn never_asked(&mut self, effect: u64, failure: ModelFailure) -> Result<(), Stop> {
         let reply = Err(failure);
         self.input(Input::ModelDone { effect, reply, latency_ms: 0 }).await
     }
 
-    /// Takes one step and writes down what it says.
+    /// Makes one step and records its result.
     fn fed(
         &mut self,
         input: &Input,
@@ -587,7 +588,7 @@ impl Driver {
         (effects, aborted, orders)
     }
 
-    /// What the policy says about the call that the session wants to begin, if it wants one.
+    /// The policy's verdict about the call that the session wants to make, if any.
     fn verdict(&self) -> Option<GateVerdict> {
         let session = self.session();
         let call = session.to_judge()?;
@@ -603,7 +604,7 @@ impl Driver {
         let asks = session.agent_asks(call.tool);
         let mut verdict = self.cortex.judge(row, agent, call.tool, call.args, call.labels, asks);
         if verdict.decision == gate::Decision::Allow && !asks {
-            // The log keeps who allowed it and under which policy; nobody has to be told why.
+            // The log records who allowed it and under which policy; the reasons are not needed.
             verdict.actions = Vec::new();
             verdict.files = Vec::new();
             verdict.reason = String::new();
@@ -612,23 +613,24 @@ impl Driver {
         Some(verdict)
     }
 
-    /// Keeps the queue, the Hive and the counters in step with a change of the row.
+    /// Updates the queue, the Hive and the counters after a change of the row.
     async fn moved(&self, before: &SessionRow) {
         let row = self.session().row();
-        // A command that waits for an answer lives on and has its place too.
+        // A command that waits for an answer keeps running and keeps its place.
         let running = row.status == SessionStatus::Running;
         let placed = row.epoch != before.epoch && (running || self.session().is_alive());
         if placed {
             self.tell(ToHive::Assign(assignment(self.session(), self.cortex.config.traced))).await;
         }
-        // A command goes on without a new start; so does one whose room is to be given back.
+        // A command continues without a new start; so does one whose environment is being removed.
         let again = matches!(
             before.status,
             SessionStatus::AwaitingInput | SessionStatus::AwaitingApproval | SessionStatus::Idle
         );
         let had_left = before.command.as_ref().is_none_or(|command| command.pid.is_none());
         if running && again && !placed && (row.command.is_none() || had_left) {
-            // It left its place while it waited for a person, and has one again to give its room back.
+            // It gave up its place while it waited for a person, and needs one again to remove its
+            // environment.
             self.tell(ToHive::Assign(assignment(self.session(), self.cortex.config.traced))).await;
         }
         if running && (placed || again) {
@@ -662,8 +664,8 @@ impl Driver {
         }
     }
 
-    /// [`Driver::commit`], or the one that makes the session: what the store says of that one goes
-    /// to whoever waits for it, at once if it refuses.
+    /// Works as [`Driver::commit`]; for the commit that makes the session, the store's answer goes
+    /// to the waiting maker, at once if it refuses.
     async fn commit_with(
         &self,
         commit: Commit,
@@ -680,8 +682,7 @@ impl Driver {
         Ok(Some(made))
     }
 
-    /// Commits, and tries again while the disk refuses: the result that is being written is
-    /// nowhere else.
+    /// Commits, and tries again while the disk refuses: the result exists nowhere else.
     async fn commit(&self, commit: Commit) -> Result<(), Stop> {
         let start = commit.changes.iter().find_map(|change| {
             let Change::SessionUpdate(row) = change else { return None };
@@ -722,9 +723,9 @@ impl Driver {
         }
     }
 
-    /// Effects that were decided on while the engine shuts down: they are not begun, and the
-    /// log says so, so that the next start begins them without doubt. Those in `begun` were begun
-    /// once, whatever became of it: the next start does them again under the same id.
+    /// Handles effects that were decided on during shutdown: they are not begun, and the log
+    /// records that, so that the next start can begin them without doubt. Those in `begun` were
+    /// begun once, with an unknown result: the next start repeats them under the same id.
     async fn keep_back(&mut self, effects: Vec<Effect>, begun: &[EffectId]) -> Result<(), Stop> {
         let not_begun: Vec<u64> = effects
             .iter()
@@ -743,8 +744,8 @@ impl Driver {
         Err(Stop::Shutdown)
     }
 
-    /// While draining: a session that waits for a model call only is left at once, for that is
-    /// done again; one with a tool under way gets the time that is left.
+    /// During a drain: a session that only waits for a model call is left at once, because the call
+    /// is repeated; one with a running tool gets the remaining time.
     fn may_leave_running(&self, mailbox: &Mailbox) -> bool {
         (self.session().status() == SessionStatus::Running || self.session().is_alive())
             && mailbox.is_empty()

@@ -1,4 +1,4 @@
-//! Asking the policy.
+//! Gets verdicts from the policy.
 
 use overmind_core::agent::AgentSpec;
 use overmind_core::canary::{self, Alarm, Sighting};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::Cortex;
 
-/// A call of a model's reply, as it is now, and the canaries that stood in it.
+/// A call of a model's reply after masking, with the canaries that it contained.
 #[derive(Debug)]
 pub(crate) struct Masked {
     tool: String,
@@ -25,7 +25,7 @@ pub(crate) struct Masked {
 }
 
 impl Masked {
-    /// Those calls of a reply that held any; `held` is about the same calls in their order.
+    /// The calls of a reply that contained any; `held` is about the same calls in order.
     pub(crate) fn of(input: &Input, held: Vec<Vec<Sighting>>) -> Vec<Self> {
         let Input::ModelDone { reply: Ok(reply), .. } = input else { return Vec::new() };
         let calls = reply.calls.iter().zip(held).filter(|(_, held)| !held.is_empty());
@@ -36,9 +36,9 @@ impl Masked {
 }
 
 impl Cortex {
-    /// The refusal of a call that carries a canary; `None` for all others. `masked` says what stood
-    /// where the mask stands now in the calls of the last reply, as far as it is known. The policy is not asked
-    /// about one: nobody shall be able to agree to it.
+    /// The refusal of a call that contains a canary; `None` for all others. `masked` are the known
+    /// original values in the last reply's calls. The policy is not asked about such a call, so
+    /// that nobody can approve it.
     pub(crate) fn alarm(
         &self,
         session: SessionId,
@@ -70,10 +70,9 @@ impl Cortex {
         })
     }
 
-    /// Masks canaries in what a model wants. What it says is masked by their shape anyway; what it
-    /// encodes would not be, and a call that carries the mask is known as one that carried a
-    /// canary. Answers what it says apart from calls, which are judged by themselves, and what
-    /// stood in each call.
+    /// Masks canaries in a model's calls. Plain text is masked by their form anyway, but encoded
+    /// text would not be, and a call with the mask is known to have contained a canary. Returns
+    /// canaries in the text, which is handled separately, and those of each call.
     pub(crate) fn mask_canaries(
         &self,
         session: SessionId,
@@ -96,8 +95,8 @@ impl Cortex {
         (said, held)
     }
 
-    /// The alarm about a model that has said a canary: nothing has left, and whoever told the model
-    /// of it has had it from elsewhere.
+    /// The alarm for a model that has output a canary: nothing has left the server, but the canary
+    /// came from somewhere.
     pub(crate) fn said_canaries(
         &self,
         session: &SessionRow,
@@ -121,8 +120,8 @@ impl Cortex {
         })
     }
 
-    /// What the policy says about a call of this session, and about nothing else: what the
-    /// agent's own definition asks for comes on top; `asks` says that it wants a human here.
+    /// The policy's verdict about a call of this session. Requirements of the agent's own
+    /// definition are added; `asks` means that it requires a human here.
     pub(crate) fn judge(
         &self,
         row: &SessionRow,
@@ -132,13 +131,13 @@ impl Cortex {
         labels: Labels,
         asks: bool,
     ) -> GateVerdict {
-        // A session that began under a policy is never let go by an engine that has none. The
-        // server always has one: switched off, it is a policy that allows everything.
+        // A session that began under a policy never runs without one. The server always has one:
+        // "off" is a policy that allows everything.
         let Some(gate) = &self.gate else { return no_policy() };
         let (sandbox, workspace) = (agent.sandbox, row.directory().to_string_lossy());
         let mut request = gate_request(row.colony, &agent.name, sandbox, &workspace, tool, args);
         if sandbox == SandboxLevel::Namespace && row.has_worktree() {
-            // Its commands see it where it is.
+            // Its commands see the workspace at its host path.
             request.workspace = workspace.into_owned();
         }
         let room = sandbox != SandboxLevel::None && self.has_room_of_its_own(row);
@@ -152,8 +151,8 @@ impl Cortex {
 }
 
 impl Cortex {
-    /// The refusal of a call whose arguments do not fit, or in which a secret was masked: something
-    /// else would run than the model said. `None` for all others.
+    /// The refusal of a call with invalid arguments, or with a masked secret, because it would
+    /// differ from the model's call. `None` for all others.
     pub(crate) fn misfit(&self, tool: &str, args: &Value) -> Option<GateVerdict> {
         let why = self.tools.misfit(tool, args).or_else(|| {
             let kind = masked_kind(args)?;
@@ -167,15 +166,15 @@ impl Cortex {
         Some(GateVerdict::misfit(tool, why, policy))
     }
 
-    /// Whether nobody else works where the session does: in a worktree, or in a directory that was
-    /// made for it.
+    /// Whether only this session works in its workspace: a worktree, or a directory that was made
+    /// for it.
     fn has_room_of_its_own(&self, row: &SessionRow) -> bool {
         let config = &self.config;
         row.has_worktree() || config.private && row.directory().starts_with(&config.workspace)
     }
 }
 
-/// A call as policies see it, of any session that has read nothing yet.
+/// A call in the form of the policy, for a session that has not read anything yet.
 pub(crate) fn gate_request(
     colony: ColonyId,
     agent: &str,
@@ -190,7 +189,7 @@ pub(crate) fn gate_request(
         agent: agent.to_owned(),
         tool: tool.to_owned(),
         args: args.clone(),
-        // As the command sees it.
+        // This is the path that the command sees.
         workspace: if inside { "/workspace".into() } else { workspace.to_owned() },
         cwd: String::new(),
         scratch: scratch_of("session"),
@@ -200,7 +199,7 @@ pub(crate) fn gate_request(
     }
 }
 
-/// What people, and so their policies, call a colony: its id as text when it has no name here.
+/// The colony's name, as people and their policies use it: its id as text if it has no name here.
 fn colony_name(colony: ColonyId) -> String {
     match colony {
         ColonyId::DEFAULT => ColonyId::DEFAULT_NAME.to_owned(),
@@ -208,7 +207,7 @@ fn colony_name(colony: ColonyId) -> String {
     }
 }
 
-/// The verdict of a server that has no policy about a session that needs one.
+/// The verdict if this server has no policy but the session needs one.
 fn no_policy() -> GateVerdict {
     GateVerdict {
         decision: Decision::Ask,

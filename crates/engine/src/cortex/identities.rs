@@ -1,8 +1,9 @@
-//! Whose key is which, without asking the store each time.
+//! A cache of API keys' owners, so that the store is not read each time.
 //!
-//! As with [`super::tokens`]: what is known was read from rows that nothing has changed since. Who
-//! revokes a key says so before its row is written and after it was; what was read before that, or in
-//! between, is not kept. So a key opens nothing from the commit on that revokes it.
+//! It works as [`super::tokens`]: cached values come from rows that have not changed since. A
+//! revocation marks its beginning before the row is written and its end after that; a value that
+//! was read earlier or in between is not cached. So a key is useless from the commit that revokes
+//! it.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -18,15 +19,15 @@ pub(crate) struct Identities(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// By the hash of a key that is not revoked.
+    /// The owners by the hash of a key that is not revoked.
     known: HashMap<[u8; 32], Caller>,
     /// How many revocations are being written.
     revoking: u32,
-    /// Changes with each of them: a read that began before it keeps nothing.
+    /// Incremented by each revocation: a read that began before it is not cached.
     generation: u64,
 }
 
-/// When a row was read.
+/// The generation at which a row was read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadAt(u64);
 
@@ -35,13 +36,14 @@ pub(crate) struct ReadAt(u64);
 pub(crate) struct Revoking<'a>(&'a Identities);
 
 impl Identities {
-    /// Whose key this is; `Err` where its row must be read, to be kept with [`Identities::keep`].
+    /// The owner of this key; `Err` if its row must be read and then cached with
+    /// [`Identities::keep`].
     pub(crate) fn of(&self, hash: &[u8; 32]) -> Result<Caller, ReadAt> {
         let inner = lock(&self.0);
         inner.known.get(hash).cloned().ok_or(ReadAt(inner.generation))
     }
 
-    /// Keeps what the row of a good key says, unless one was revoked since it was read.
+    /// Caches the row of a valid key, unless one was revoked since it was read.
     pub(crate) fn keep(&self, hash: [u8; 32], caller: Caller, read: ReadAt) {
         let mut inner = lock(&self.0);
         if inner.generation != read.0 || inner.revoking > 0 {
@@ -53,7 +55,7 @@ impl Identities {
         inner.known.insert(hash, caller);
     }
 
-    /// To be held over the commit that revokes a key.
+    /// Must be held during the commit that revokes a key.
     pub(crate) fn revoking(&self) -> Revoking<'_> {
         let mut inner = lock(&self.0);
         inner.generation += 1;

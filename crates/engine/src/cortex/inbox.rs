@@ -1,4 +1,4 @@
-//! The inbox follows the sessions: what it says changes in the commits that explain it.
+//! Keeps the inbox consistent with the sessions: both change in the same commits.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::mesh::ask;
 /// Sessions read at a time.
 const SCAN: u32 = 500;
 
-/// Puts into `commit` what `input` changed: `waited` is the open item from before it. Answers
-/// whether anything changed.
+/// Adds to `commit` the inbox changes that `input` causes: `waited` is the previously open item.
+/// Returns whether anything changed.
 pub(super) fn follow(
     waited: Option<InboxItem>,
     session: &Session,
@@ -40,12 +40,13 @@ pub(super) fn follow(
 }
 
 impl Cortex {
-    /// Wakes those who watch the inbox. To be called after the commit.
+    /// Notifies watchers of the inbox. Call it after the commit.
     pub(crate) fn inbox_moved(&self) {
         self.inbox.send_modify(|changes| *changes += 1);
     }
 
-    /// Nobody reads an answer to a session that ends: closes what it has asked by its tools.
+    /// Closes the questions that an ending session has asked by its tools, because nobody reads the
+    /// answers.
     pub(super) async fn withdraw_questions(
         &self,
         session: SessionId,
@@ -66,8 +67,8 @@ impl Cortex {
         }
     }
 
-    /// Gives an item to each session that waits and has none: those that began to wait before
-    /// there was an inbox. Nothing moves a session while this runs.
+    /// Makes an item for each waiting session without one: those from before there was an inbox. No
+    /// session is running during this.
     pub(super) async fn fill_inbox(self: &Arc<Self>) -> Result<(), StoreError> {
         let mut after = None;
         let mut filled = 0_u64;
@@ -76,7 +77,7 @@ impl Cortex {
             let Some(last) = page.last() else { break };
             after = Some(*last);
             for id in page {
-                // A session whose log cannot be read keeps its server from nothing.
+                // A session with an unreadable log must not stop its server.
                 match self.load(id).await {
                     Ok(Some(session)) => filled += u64::from(self.fill(id, &session).await?),
                     Ok(None) => {}
@@ -105,7 +106,7 @@ impl Cortex {
         match self.store.commit(Commit { guards: vec![guard], events: vec![event], changes }).await
         {
             Ok(_) => Ok(true),
-            // It has moved on after all: whoever moved it has said what it waits for.
+            // It has continued after all; the other task has updated its item.
             Err(StoreError::Conflict { .. }) => Ok(false),
             Err(err) => Err(err),
         }

@@ -1,4 +1,4 @@
-//! What servers of tools must remember, kept by the Cortex: one document, and an event for each
+//! Stores the persistent state of MCP servers in the Cortex: one document, and an event for each
 //! change of it in the same commit.
 
 use std::sync::Weak;
@@ -14,15 +14,14 @@ use super::{Cortex, count};
 /// The document's key in the store.
 pub(crate) const TOOL_SERVERS: &str = "mcp_servers";
 
-/// The way from the servers, which are there first, to the Cortex. Dropped with the engine, it
-/// keeps nothing alive.
+/// Connects the servers, which are made first, to the Cortex. It holds only a weak reference.
 #[derive(Debug, Default)]
 pub(crate) struct ToolServersKeeper {
     cortex: watch::Sender<Option<Weak<Cortex>>>,
 }
 
 impl ToolServersKeeper {
-    /// From now on what is saved is saved; what came before waited.
+    /// From now on changes are saved; earlier ones waited.
     pub(crate) fn bind(&self, cortex: Weak<Cortex>) {
         self.cortex.send_replace(Some(cortex));
     }

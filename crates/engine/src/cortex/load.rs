@@ -1,4 +1,4 @@
-//! Sessions from their log: the same walk that a verification makes, without the comparing.
+//! Rebuilds sessions from their logs, in the same way as a verification but without the comparison.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use overmind_core::store::{EventQuery, LogEvent, StreamId};
 use super::Cortex;
 use crate::error::EngineError;
 
-/// Events read at a time.
+/// Events that are read at once.
 const PAGE: u32 = 2000;
 
 impl Cortex {
-    /// Rebuilds a session. `None` when there is no such session.
+    /// Rebuilds a session. `None` if there is no such session.
     pub(crate) async fn load(&self, id: SessionId) -> Result<Option<Session>, EngineError> {
         let mut replayer = Replayer::default();
         let mut after = 0;
@@ -43,7 +43,7 @@ impl Cortex {
         replayer.finish(after).map_err(|err| broken(id, &err))
     }
 
-    /// The protocol that a session's command is spoken to in; raw where it speaks none.
+    /// The protocol of a session's command; raw if it has none.
     pub(crate) async fn speaks(&self, id: SessionId) -> Result<Provider, EngineError> {
         let stream = Some(StreamId::Session(id));
         let query = EventQuery { stream, after: 0, kinds: &["run.queued"], limit: 1 };
@@ -54,7 +54,7 @@ impl Cortex {
         Ok(command.map_or(Provider::Raw, |command| command.provider))
     }
 
-    /// The tool definitions that the session of this first event decides with.
+    /// The tool definitions of the session with this first event.
     pub(crate) async fn toolset_of(
         &self,
         first: &LogEvent,

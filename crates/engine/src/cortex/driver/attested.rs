@@ -1,4 +1,4 @@
-//! What sandboxes were measured to give, in the log and on the row.
+//! Records attestations of sandboxes in the log and the row.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{Driver, Stop};
 
 impl Driver {
-    /// Writes down what the sandbox was measured to give, once for each measurement.
+    /// Records the attestation of a session's sandbox, once for each measurement.
     pub(super) async fn attested(
         &mut self,
         epoch: u32,
@@ -20,7 +20,7 @@ impl Driver {
     ) -> Result<(), Stop> {
         let row = self.session().row();
         let known = row.attestation.as_ref().is_some_and(|known| known.digest == attested.digest);
-        // How it ends is in the log already where only its room is still given back.
+        // If only its environment is still being removed, its end is already in the log.
         let over = row.status != SessionStatus::Running || self.session().is_closing();
         if known || epoch != row.epoch || over {
             return Ok(());
@@ -41,8 +41,8 @@ impl Driver {
         self.commit(Commit { guards: vec![guard], events: vec![event], changes }).await
     }
 
-    /// Writes down what the sandbox of a program of the room was measured to give: at each start of
-    /// it that is told, for as long as there is a room.
+    /// Records the attestation of the sandbox of a program in the session's environment, at each
+    /// reported start, as long as there is an environment.
     pub(super) async fn room_attested(
         &mut self,
         of: String,
@@ -53,7 +53,7 @@ impl Driver {
             return Ok(());
         }
         let epoch = row.epoch;
-        // The row is what the log says: masked before either has it.
+        // The row must equal the log, so it is masked first.
         let mut of = Value::String(of);
         self.cortex.store.redact(&mut of);
         let of = of.as_str().unwrap_or_default().to_owned();

@@ -1,9 +1,9 @@
-//! What a tool call says while it runs, on its way into the log.
+//! Records a tool call's live output in the log.
 //!
-//! The pieces become observations: `tool.output.delta`, `tool.output.skipped`, `tool.progress`.
-//! The log's masking sees one event at a time, so text is written only as far as no secret can
-//! reach from it into what comes later ([`Store::settled`](overmind_core::store::Store::settled)):
-//! whole lines, and a private key in one piece.
+//! The pieces become observations: `tool.output.delta`, `tool.output.skipped`, `tool.progress`. The
+//! log's masking sees one event at a time, so text is written only as far as no secret can extend
+//! from it into later text ([`Store::settled`](overmind_core::store::Store::settled)): whole lines,
+//! and a private key in one piece.
 
 use overmind_core::ids::EffectId;
 use overmind_core::live::LivePiece;
@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 
 use super::{Driver, Stop};
 
-/// Most bytes that wait for their line to end. A stream with longer lines is not shown live.
+/// Most bytes that wait for the end of their line. A stream with longer lines is not shown live.
 const MAX_WAITING: usize = 16 << 10;
 
-/// The output of one call that waits to be written.
+/// The output of one call that is not written yet.
 #[derive(Debug)]
 pub(super) struct Output {
     effect: EffectId,
@@ -27,23 +27,23 @@ pub(super) struct Output {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Where in the stream `bytes` begin.
+    /// The offset of `bytes` in the stream.
     offset: u64,
     bytes: Vec<u8>,
-    /// Nothing more of it is shown.
+    /// Whether nothing more of it is shown.
     closed: bool,
 }
 
-/// How much of what waits can be written.
+/// How much of the waiting output can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Upto {
     Settled,
-    /// The stream has ended.
+    /// Everything, because the stream has ended.
     All,
 }
 
 impl Driver {
-    /// Writes what a call said meanwhile.
+    /// Records what a call has written so far.
     pub(super) async fn live(
         &mut self,
         effect: EffectId,
@@ -57,7 +57,7 @@ impl Driver {
         self.commit(Commit { guards: vec![guard], events, changes: Vec::new() }).await
     }
 
-    /// The events about the end of what a call said.
+    /// The events for the last part of a call's live output.
     pub(super) fn last_live_events(
         &mut self,
         effect: EffectId,
@@ -84,7 +84,7 @@ impl Driver {
         if pieces.is_empty() {
             return Vec::new();
         }
-        // Calls that were given up leave theirs behind.
+        // Calls that were aborted leave theirs behind.
         let session = self.held.as_ref().expect("a driver holds its session between steps");
         self.live.retain(|output| session.effect_number(output.effect).is_some());
         let mut output = match self.live.iter().position(|output| output.effect == effect) {
@@ -113,7 +113,7 @@ impl Driver {
                 written.map(|text| self.delta(effect, stream, text, now))
             }
             LivePiece::Capped { stdout_bytes, stderr_bytes } => {
-                // What waits may be half a line: the other half does not come.
+                // The rest may be half a line whose other half never comes.
                 output.stdout.close();
                 output.stderr.close();
                 Some(self.skipped(effect, "limit", (stdout_bytes, stderr_bytes), now))
@@ -125,7 +125,7 @@ impl Driver {
         }
     }
 
-    /// Takes what can be written now, with its place in the stream.
+    /// Takes the output that can be written now, with its offset in the stream.
     fn written(&self, side: &mut Waiting, upto: Upto) -> Option<(u64, String)> {
         let end = match upto {
             Upto::All => side.bytes.len(),
@@ -183,7 +183,7 @@ impl Output {
         }
     }
 
-    /// Bytes of both streams that have come here.
+    /// Bytes of both streams that were received.
     fn seen(&self) -> (u64, u64) {
         (self.stdout.end(), self.stderr.end())
     }
@@ -196,7 +196,7 @@ impl Waiting {
 
     fn take(&mut self, offset: u64, bytes: &[u8]) {
         if offset != self.end() {
-            // A call that is done again begins again.
+            // A repeated call starts from the beginning.
             self.offset = offset;
             self.bytes.clear();
             self.closed &= offset > 0;
@@ -214,8 +214,7 @@ impl Waiting {
         self.closed = true;
     }
 
-    /// `settled` of what waits, in bytes: it speaks of text, in which a byte that is none has
-    /// become three.
+    /// Converts `settled` for text to bytes: in text, an invalid byte has become three.
     fn settled(&self, settled: impl Fn(&str) -> usize) -> usize {
         let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
         let Some(last) = self.bytes.iter().rposition(is_end) else { return 0 };

@@ -1,4 +1,4 @@
-//! What reaches the driver of a session.
+//! The messages to the driver of a session.
 
 use std::sync::Arc;
 
@@ -16,28 +16,28 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::error::EngineError;
 
-/// What reaches a session.
+/// A message to a session.
 #[derive(Debug)]
 pub(crate) enum Mail {
-    /// It is new: `opening` makes it, and it begins in the same commit.
+    /// The session is new: `opening` makes it, and it begins in the same commit.
     Begin {
         opening: Box<Commit>,
         reply: oneshot::Sender<Result<(), StoreError>>,
     },
     /// Its turn in the queue has come.
     Start,
-    /// It ran when the last process ended.
+    /// It was running when the last process ended.
     Recover,
     Report {
         epoch: u32,
         effect: EffectId,
         result: EffectResult,
-        /// The end of what the model streamed.
+        /// The last part of the model's stream.
         streamed: Vec<ModelDelta>,
-        /// The end of what a tool said.
+        /// The last part of the tool's live output.
         live: Vec<LivePiece>,
     },
-    /// What a tool says while it runs.
+    /// Live output of a tool.
     Live {
         epoch: u32,
         effect: EffectId,
@@ -48,35 +48,35 @@ pub(crate) enum Mail {
         effect: EffectId,
         delta: ModelDelta,
     },
-    /// What is said of its command's life.
+    /// A report about its command's process.
     Life {
         epoch: u32,
         effect: EffectId,
         word: LifeWord,
     },
-    /// What is said of its room while it is made or given back.
+    /// A report about its environment while that is being made or removed.
     Room {
         epoch: u32,
         effect: EffectId,
         word: RoomWord,
     },
-    /// What was decided over the work of its room, and done.
+    /// The decision about its environment's work was carried out.
     RoomDone {
         decision: Box<RoomDecision>,
         reply: oneshot::Sender<Result<SessionRow, EngineError>>,
     },
-    /// The files of its room were brought back.
+    /// The files of its environment were restored.
     RoomUndone {
         by: String,
         undone: Box<RoomUndone>,
         reply: oneshot::Sender<Result<(), EngineError>>,
     },
-    /// What its sandbox was measured to give.
+    /// The attestation of its sandbox.
     Attested {
         epoch: u32,
         attested: Arc<Attested>,
     },
-    /// What the sandbox of a program of its room was measured to give.
+    /// The attestation of the sandbox of a program in its environment.
     RoomAttested {
         of: String,
         attested: Arc<Attested>,
@@ -89,14 +89,14 @@ pub(crate) enum Mail {
     Drain,
 }
 
-/// Where mail for a driver is put. Boxed: a letter may be large, and there is one queue for each
-/// session that moves.
+/// The queue of a driver. Entries are boxed: a message may be large, and there is one queue for
+/// each active session.
 pub(crate) type Slot = mpsc::UnboundedSender<Box<Mail>>;
 
-/// The driver's end. Dropped, whoever waits for an answer is told that there is none.
+/// The driver's end of the queue. After its drop, waiting callers learn that there is no answer.
 pub(crate) type Mailbox = mpsc::UnboundedReceiver<Box<Mail>>;
 
-/// What a caller asks of a session.
+/// A caller's request to a session.
 #[derive(Clone, Debug)]
 pub(crate) enum Order {
     Cancel {
@@ -108,26 +108,26 @@ pub(crate) enum Order {
         how: StopHow,
         by: String,
     },
-    /// Ends a session that rests; one that does not is left alone.
+    /// Ends an idle session; any other is not changed.
     EndRest {
         by: String,
     },
-    /// Ends its command at once; cancels what has none.
+    /// Ends its command at once; cancels a session without a command.
     Kill {
         by: String,
     },
-    /// To the question `item`; without one, to whatever it asks now.
+    /// Answers the question `item`; without one, the current question.
     Answer {
         item: Option<InboxId>,
         message: String,
         by: String,
     },
-    /// More to do for a conversation that rests, works or has ended.
+    /// Sends another text to a conversation that is idle, working or ended.
     Tell {
         message: String,
         by: String,
     },
-    /// What has ended, with the epoch `ended`, is to be there again.
+    /// Restores a session that ended with the epoch `ended`.
     Restore {
         ended: u32,
         by: String,
@@ -141,12 +141,12 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    /// How the session's commands end by it, and who wants that.
+    /// How the session's commands are ended by it, and who requested that.
     pub(crate) fn end(&self) -> Option<(StopHow, String)> {
         match self {
             Self::Stop { how, by } => Some((*how, by.clone())),
             Self::Cancel { by, .. } | Self::Kill { by } => Some((StopHow::Kill, by.clone())),
-            // What was begun meanwhile is not ended.
+            // A process that was started meanwhile is not ended.
             Self::EndRest { .. }
             | Self::Answer { .. }
             | Self::Tell { .. }

@@ -1,4 +1,4 @@
-//! What callers ask of a session: ends, answers, decisions, and more to do.
+//! Requests of callers: ends, answers, decisions, and further texts.
 
 use overmind_core::command::{LifeInput, StopHow};
 use overmind_core::row::{SessionRow, SessionStatus};
@@ -10,7 +10,7 @@ use crate::cortex::shutting_down;
 use crate::error::EngineError;
 
 impl Driver {
-    /// Does what is asked, and answers with the row as it is then.
+    /// Executes a request, and answers with the resulting row.
     pub(super) async fn ordered(
         &mut self,
         order: Order,
@@ -57,14 +57,14 @@ impl Driver {
             },
             Order::Answer { item: _, message, by } => Input::Answered { message, by, epoch, hive },
             Order::Tell { message, by } => Input::Told { message, by, epoch, hive },
-            // Of this one end of it, and of no later one.
+            // It applies to this end, and to no later one.
             Order::Restore { ended, by } => Input::Restored { by, epoch: ended + 1, hive },
             Order::Decide { approval, approve, reason, by } => {
                 Input::Decided { approval, approve, reason, by, epoch, hive }
             }
         };
         let answer = match self.session().accepts(&input) {
-            // It is being ended already, and at least as hard.
+            // It is already being ended, at least as forcefully.
             Err(Refusal::Stale) if matches!(input, Input::Life(LifeInput::StopAsked { .. })) => {
                 Ok(self.session().row().clone())
             }

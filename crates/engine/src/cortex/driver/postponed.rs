@@ -1,5 +1,5 @@
-//! A model call that waits for a budget: what is in its way is only reserved, by calls under way, and
-//! is free again when they have cost less. The session stays as it is meanwhile, and hears orders.
+//! Model calls that wait for a budget, because running calls have reserved it and may cost less.
+//! Meanwhile the session does not change and still handles requests.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::{Driver, Stop};
 use crate::budgets::Unheld;
 
-/// How long nothing need be freed before it is looked again: a window ends by the clock alone.
+/// The longest time until the next attempt without any release: a window ends by the clock alone.
 const AGAIN: Duration = Duration::from_secs(30);
 
 pub(super) struct Postponed {
@@ -29,11 +29,11 @@ impl Postponed {
 }
 
 impl Driver {
-    /// Reserves for a model call. `Ok(false)`: it waits for its turn, and is not to be begun now.
+    /// Reserves for a model call. `Ok(false)` means that it waits and must not be begun now.
     ///
     /// # Errors
     ///
-    /// What the session hears in place of a reply.
+    /// Returns the failure that the session gets instead of a reply.
     pub(super) async fn reserve(&mut self, effect: &mut Effect) -> Result<bool, ModelFailure> {
         let EffectAction::Model(request) = &mut effect.action else { return Ok(true) };
         let row = self.session().row().clone();
@@ -51,23 +51,23 @@ impl Driver {
         }
     }
 
-    /// Waits until a call that was postponed may be tried again; for ever where there is none.
+    /// Waits until a postponed call may be tried again; forever if there is none.
     pub(super) async fn may_try_again(&self) {
         let Some(postponed) = &self.postponed else { return std::future::pending().await };
-        // A copy has seen what the first has seen.
+        // A clone has seen the same value as the original.
         let mut freed = postponed.freed.clone();
         tokio::select! {
-            // Closed only with the budgets themselves, which this driver keeps.
+            // It is closed only with the budgets themselves, which this driver holds.
             _ = freed.changed() => {}
             () = self.cortex.clock.sleep_until(postponed.again) => {}
         }
     }
 
-    /// Tries a call again that was postponed.
+    /// Tries a postponed call again.
     pub(super) async fn try_again(&mut self) -> Result<(), Stop> {
         let Some(postponed) = self.postponed.take() else { return Ok(()) };
         let mut effect = postponed.effect;
-        // Who was stopped meanwhile wants it no more.
+        // A session that was stopped meanwhile no longer needs it.
         let Some(number) = self.session().effect_number(effect.id) else { return Ok(()) };
         match self.reserve(&mut effect).await {
             Ok(true) => {

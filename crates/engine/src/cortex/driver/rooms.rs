@@ -1,4 +1,4 @@
-//! What stands in a session's log about its room beside inputs and decisions.
+//! Records in a session's log about its environment, in addition to inputs and decisions.
 
 use overmind_core::inbox::InboxState;
 use overmind_core::room::history::{RoomChanges, RoomUndone};
@@ -12,7 +12,7 @@ use serde_json::json;
 use super::{Driver, Stop};
 
 impl Driver {
-    /// Writes down a step or a warning.
+    /// Records a step or a warning.
     pub(super) async fn room_word(&mut self, word: RoomWord) -> Result<(), Stop> {
         let mut counted = None;
         let (kind, payload) = match word {
@@ -33,7 +33,7 @@ impl Driver {
         self.commit(Commit { guards, events: vec![event], changes }).await
     }
 
-    /// Takes over what its work changes now; the row is written when it shows something else then.
+    /// Stores the current size of its work's changes; the row is written if it differs then.
     fn counted(&mut self, counted: Option<RoomChanges>) -> Vec<Change> {
         let Some((session, counted)) = self.held.as_mut().zip(counted) else { return Vec::new() };
         match session.note_changes(counted) {
@@ -42,7 +42,7 @@ impl Driver {
         }
     }
 
-    /// Writes down that its files were brought back, also when it has ended.
+    /// Records that its files were restored, also if the session has ended.
     pub(super) async fn room_undone(&mut self, by: &str, undone: &RoomUndone) -> Result<(), Stop> {
         let payload = json!({"run_id": self.id, "by": by, "undone": undone});
         let (stream, ts) = (StreamId::Session(self.id), self.cortex.clock.now());
@@ -52,7 +52,7 @@ impl Driver {
         self.commit(Commit { guards, events: vec![event], changes }).await
     }
 
-    /// One that has ended has no epoch to be guarded by: nothing starts it again.
+    /// An ended session has no epoch as a guard, because nothing starts it again.
     fn guard(&self) -> Guard {
         let row = self.session().row();
         match row.status.is_terminal() {
@@ -61,10 +61,10 @@ impl Driver {
         }
     }
 
-    /// Writes down what was decided over its work, also when it has ended.
+    /// Records the decision about its work, also if the session has ended.
     pub(super) async fn room_done(&mut self, decision: RoomDecision) -> Result<(), Stop> {
         let mut payload = json!({"run_id": self.id, "decision": decision});
-        // The row shows it as it is recorded.
+        // The row shows it in the recorded form.
         self.cortex.store.redact_record(&mut payload);
         let masked = serde_json::from_value(payload["decision"].clone());
         let before = self.session().row().clone();
@@ -83,8 +83,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Puts into `commit` the item about work that the session has left, or closes it: `before` is its
-    /// row from before. Answers whether the inbox changes.
+    /// Adds the inbox item about work that the session has left to `commit`, or closes it. `before`
+    /// is the session's previous row. Returns whether the inbox changes.
     pub(super) async fn follow_work(
         &self,
         before: &SessionRow,

@@ -1,4 +1,4 @@
-//! What a model says while it says it.
+//! Records a model's reply while it streams.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Driver, Stop};
 
-/// Bytes of what was shown that are remembered, to know a canary that comes in pieces.
+/// Bytes of shown text that are remembered, to find a canary that comes in pieces.
 const TAIL: usize = 512;
 
 /// The stream of one model call.
@@ -18,12 +18,12 @@ const TAIL: usize = 512;
 pub(super) struct Streamed {
     effect: EffectId,
     chars: u64,
-    /// The end of what each channel said, as it was said.
+    /// The last part of each channel's text.
     tails: HashMap<&'static str, String>,
 }
 
 impl Streamed {
-    /// The event of its end.
+    /// The event for the end of the stream.
     pub(super) fn completed(self, run: SessionId, now: Timestamp) -> NewEvent {
         NewEvent {
             stream: StreamId::Session(run),
@@ -35,7 +35,7 @@ impl Streamed {
         }
     }
 
-    /// Answers the end of the channel so far, and makes `text` part of it.
+    /// Returns the last part of the channel, and appends `text` to it.
     fn go_on(&mut self, channel: &'static str, text: &str) -> String {
         let tail = self.tails.entry(channel).or_default();
         let before = tail.clone();
@@ -49,7 +49,7 @@ impl Streamed {
 }
 
 impl Driver {
-    /// Writes a piece of a model's reply while it streams.
+    /// Records a piece of a model's reply while it streams.
     pub(super) async fn progress(
         &mut self,
         effect: EffectId,
