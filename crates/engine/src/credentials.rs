@@ -14,8 +14,8 @@ use zeroize::Zeroizing;
 
 use crate::vault::Vault;
 
-/// Credentials by name: those of the vault, and behind them those of the server's own environment.
-/// Never printed, stored or sent: a Hive looks them up when it starts a command.
+/// Credentials by name: those of the vault, then those of the server's own environment. They are
+/// never printed, stored or sent: a Hive looks them up when it starts a command.
 #[derive(Clone, Default)]
 pub struct Credentials {
     environment: BTreeMap<String, String>,
@@ -23,7 +23,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Those of the environment.
+    /// Makes credentials from the environment.
     pub fn new(all: impl IntoIterator<Item = (String, String)>) -> Self {
         Self { environment: all.into_iter().collect(), vault: None }
     }
@@ -34,7 +34,7 @@ impl Credentials {
         self
     }
 
-    /// The vault, or one that holds nothing and says so.
+    /// The vault, or an empty one whose errors explain that.
     pub(crate) fn vault(
         &self,
         store: &Arc<dyn Store>,
@@ -45,12 +45,12 @@ impl Credentials {
         self.vault.clone().unwrap_or_else(absent)
     }
 
-    /// What a start of a command of the agent gets in place of a service's key, and where it finds
+    /// The value that a command of the agent gets instead of a service's key, and the address of
     /// the service.
     ///
     /// # Errors
     ///
-    /// Why there is none, and what to do.
+    /// Explains why there is none, and what to do.
     pub(crate) fn placeholder(
         &self,
         service: &str,
@@ -76,12 +76,12 @@ impl Credentials {
         Ok((vault.placeholder(session, start, &found), url, found.kind))
     }
 
-    /// What a command of the agent gets under this name. A secret of the vault goes before one of
-    /// the environment, and needs a grant.
+    /// The value that a command of the agent gets under this name. A secret of the vault takes
+    /// precedence over one of the environment, and needs a grant.
     ///
     /// # Errors
     ///
-    /// Why there is none, and what to do.
+    /// Explains why there is none, and what to do.
     pub(crate) fn take(
         &self,
         name: &str,

@@ -1,35 +1,35 @@
-//! What the engine answers when it does not do what was asked.
+//! The errors of the engine.
 
 use overmind_core::conflict::{Conflict, ConflictKind};
 use overmind_core::store::StoreError;
 
-/// Each variant says what the reader can do about it; the surface maps it to a status.
+/// Each variant tells the reader what to do; the API maps it to a status.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
-    /// The request itself is wrong: what, where and what would be right. `field` is empty when
-    /// no single field is to blame.
+    /// The request is wrong: the message contains what, where and what would be right. `field` is
+    /// empty if no single field is wrong.
     #[error("{message}")]
     Invalid { field: String, message: String },
-    /// No or a wrong credential.
+    /// The credential is missing or wrong.
     #[error("{message}")]
     Unauthenticated { message: String },
-    /// The caller is known and may not do this.
+    /// The caller is known but may not do this.
     #[error("{message}")]
     Forbidden { message: String },
-    /// The project orders what no admin has confirmed.
+    /// The project runs commands that no admin has confirmed.
     #[error("{message}")]
     Untrusted { message: String },
     /// `Run not found`, `Agent not found`, …
     #[error("{message}")]
     NotFound { message: String },
-    /// The thing stands in a state that does not allow this: `Run is not awaiting input`. `what`: which
-    /// thing, what it was taken for and what was found, where that is a name or a version.
+    /// The state of the object does not allow this: `Run is not awaiting input`. `what` names the
+    /// object with its expected and its actual state, if that is a name or a version.
     #[error("{message}")]
     Conflict { message: String, what: Option<Box<Conflict>> },
     /// A bounded queue is full.
     #[error("{message}")]
     Busy { message: String },
-    /// The server drains, or its store cannot write now.
+    /// The server is draining, or its store cannot write now.
     #[error("{message}")]
     Unavailable { message: String },
     #[error(transparent)]
@@ -49,12 +49,12 @@ impl EngineError {
         Self::Conflict { message: message.into(), what: None }
     }
 
-    /// A conflict in words that help more than those of `what`.
+    /// A conflict with a message that is more helpful than that of `what`.
     pub fn conflict_of(what: Box<Conflict>, message: impl Into<String>) -> Self {
         Self::Conflict { message: message.into(), what: Some(what) }
     }
 
-    /// Whether it is a conflict with something of this sort.
+    /// Whether it is a conflict of this kind.
     pub fn is_conflict_of(&self, kind: ConflictKind) -> bool {
         matches!(self, Self::Conflict { what: Some(what), .. } if what.kind == kind)
     }

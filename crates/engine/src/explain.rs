@@ -1,4 +1,4 @@
-//! Explaining a call without making it: what the policy, and the agent's own definition, say to it.
+//! Explains a call without making it: the verdicts of the policy and of the agent's own definition.
 
 use overmind_core::gate::{Decision, GateVerdict, Labels, RuleRef};
 use overmind_core::ids::ColonyId;
@@ -11,21 +11,21 @@ use crate::caller::Caller;
 use crate::cortex::gate_request;
 use crate::error::EngineError;
 
-/// A call that nobody makes.
+/// A hypothetical call.
 #[derive(Clone, Debug)]
 pub struct ExplainDraft {
     pub tool: String,
     pub args: Value,
-    /// Whose call it is, by id or exact name.
+    /// The calling agent, by id or exact name.
     pub agent: Option<String>,
-    /// In place of the agent's own; `namespace` without either.
+    /// Replaces the agent's own level; `namespace` if neither is given.
     pub sandbox: Option<SandboxLevel>,
     pub labels: Labels,
-    /// The run has a worktree of its own.
+    /// Whether the run has a worktree of its own.
     pub worktree: bool,
 }
 
-/// What was judged, and the verdict.
+/// The judged call with its verdict.
 #[derive(Clone, Debug)]
 pub struct Explained {
     pub tool: String,
@@ -35,19 +35,19 @@ pub struct Explained {
     pub verdict: GateVerdict,
 }
 
-/// The place of the rules that an agent's definition sets by itself.
+/// The place of rules that come from an agent's definition.
 fn of_agent(name: &str) -> String {
     format!("agent {name}")
 }
 
 impl Engine {
-    /// What a call would be answered: allowed, asked or denied, by which rule and why. Nothing runs,
-    /// nothing is recorded, and no one is asked.
+    /// The verdict about a call: allowed, asked or denied, by which rule and why. Nothing is run or
+    /// recorded, and nobody is asked.
     ///
     /// # Errors
     ///
     /// [`EngineError::Forbidden`] below viewer, [`EngineError::NotFound`] for the agent,
-    /// [`EngineError::Conflict`] when this server has no policy.
+    /// [`EngineError::Conflict`] if this server has no policy.
     pub async fn policy_explain(
         &self,
         by: &Caller,
@@ -70,7 +70,7 @@ impl Engine {
         let mut request = gate_request(colony, name, sandbox, &workspace, &tool, &args);
         request.labels = labels;
         request.room = worktree && sandbox != SandboxLevel::None;
-        // In the order in which a call of a run meets them.
+        // The order is that of a run's calls.
         let mut verdict = match self.cortex.misfit(&tool, &args) {
             Some(misfit) => misfit,
             None => gate.judge(&request),

@@ -1,9 +1,10 @@
-//! Fleets, lineages and sentinels: the loops that carry out what [`overmind_core::fleet`] decides.
+//! Fleets, lineages and sentinels: the loops that execute the decisions of
+//! [`overmind_core::fleet`].
 //!
-//! The status that says a slot is there, and the pack of a new revision, are one commit; the session of
-//! a slot is made after it, from the pack of its revision, and found by its owner and the label of its
-//! number. So a crash at any point leaves something that the next pass finishes. The session of a lineage's
-//! slot that has ended is brought back, of the end that was seen and of no later one.
+//! The status that names a slot, and the pack of a new revision, are written in one commit. The
+//! session of a slot is made after it, from the pack of its revision, and is found by its owner and
+//! the label with its number. So the next pass can finish the work after a crash at any point. When
+//! the session of a lineage's slot has ended, that end is undone, and no later one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,9 +31,9 @@ use crate::quests::start::{Begin, reason};
 use crate::quests::{kept_author, system, told};
 use crate::records::CascadeWish;
 
-/// How often one fleet is decided on in one pass, while it changes.
+/// How often one fleet is decided on in one pass while it changes.
 const TURNS: u32 = 16;
-/// The label of a session that says which revision of its fleet it is.
+/// The label of a session with its fleet's revision.
 const REVISION: &str = "overmind/revision";
 
 /// The loop `fleets`.
@@ -70,13 +71,13 @@ type Decide = fn(
     &[sentinel::Hive],
 ) -> Plan;
 
-/// What fleets, lineages and sentinels differ in.
+/// The differences between fleets, lineages and sentinels.
 struct Sort {
     info: &'static KindInfo,
     read: fn(&Value) -> Result<FleetSpec, Vec<FieldError>>,
     decide: Decide,
     pack_name: fn(&str, u32) -> String,
-    /// A session that has ended is brought back, and its name is nobody else's.
+    /// Whether an ended session is restored, so that its name stays reserved.
     keeps: bool,
 }
 
@@ -121,7 +122,7 @@ fn invalid(what: &str, why: impl ToString) -> EngineError {
 }
 
 impl Engine {
-    /// Decides on a fleet and does it, until there is nothing to do.
+    /// Decides on a fleet and executes that, until there is nothing to do.
     async fn fleet_turns(&self, id: RecordId, of: &Sort) -> Result<Turned, EngineError> {
         let mut turned = Turned::default();
         for _ in 0..TURNS {
@@ -150,7 +151,7 @@ impl Engine {
             match self.fleet_do(record, &spec, status, plan).await {
                 Ok(false) => return Ok(turned),
                 Ok(true) => turned.did = true,
-                // Somebody has changed it: it is read again.
+                // Another caller has changed it: it is read again.
                 Err(EngineError::Conflict { .. }) => {}
                 Err(err) => return Err(err),
             }
@@ -159,8 +160,8 @@ impl Engine {
         Ok(turned)
     }
 
-    /// Says how many sessions the spec wants where that follows a schedule or a queue. Answers the status
-    /// with it, and when to look again.
+    /// Computes the number of sessions if the spec follows a schedule or a queue. Returns the
+    /// status with it, and when to compute it again.
     async fn fleet_size(
         &self,
         spec: &mut FleetSpec,
@@ -182,27 +183,27 @@ impl Engine {
         Ok((known, again))
     }
 
-    /// How many messages wait in the mailbox of an agent; none of one that is not there.
+    /// The number of messages that wait in an agent's mailbox; 0 for a missing agent.
     async fn waiting_for(&self, agent: &str) -> Result<u32, EngineError> {
         let id = match self.agent_wanted(agent).await {
             Ok(agent) => agent.id,
             Err(EngineError::NotFound { .. }) => return Ok(0),
             Err(err) => return Err(err),
         };
-        // The list is in the order of the agents: the first one after its predecessor.
+        // The list is ordered by agent, so this reads the first one after its predecessor.
         let before = id.as_u128().checked_sub(1).map(AgentId::from_u128);
         let found = self.cortex.store.mailbox_list(before, 1).await?;
         let own = found.into_iter().find(|(of, _)| *of == id);
         Ok(own.map_or(0, |(_, counts)| counts.waiting))
     }
 
-    /// The hives that there are: this server.
+    /// The existing hives: this server.
     #[expect(clippy::unused_self, reason = "which hives there are is the engine's to know")]
     fn hives(&self) -> Vec<sentinel::Hive> {
         vec![sentinel::Hive::new("local")]
     }
 
-    /// Answers whether anything was done.
+    /// Returns whether anything was done.
     async fn fleet_do(
         &self,
         mut record: Record,
@@ -277,17 +278,17 @@ impl Engine {
                 None => format!("{}-{}", short.replace('.', "-"), slot.ordinal),
             },
             labels,
-            // It stays, and takes what it is sent.
+            // It stays, and takes further messages.
             kind: CommandKind::Session,
-            // An agent rests after its answer; a program takes more if it says so.
+            // An agent is idle after its answer; a program takes more if it supports that.
             conversation: template.run.command.is_none().then_some(true),
             named_so: keeps,
         };
         self.owned_start(record, status.author.as_ref(), begin).await
     }
 
-    /// Makes a session of a lineage that has ended be there again: as whoever wrote the spec last, who
-    /// must be there too.
+    /// Restores an ended session of a lineage, with the rights of the spec's last author, who must
+    /// still exist.
     async fn bring_back(
         &self,
         status: &FleetStatus,
@@ -308,7 +309,7 @@ impl Engine {
         self.cortex.order(row.id, Order::Restore { ended, by }).await.map(drop)
     }
 
-    /// What the sessions of a revision are.
+    /// The sessions' template in a revision.
     async fn fleet_template(&self, fleet: &Record, revision: u32) -> Result<Template, EngineError> {
         let key = self.pack_key(fleet, revision)?;
         let pack = self.records.record_fetch(key.clone()).await?;
@@ -331,7 +332,8 @@ impl Engine {
         })
     }
 
-    /// Writes a status, with the pack of a new revision, if the record is still as it was read.
+    /// Writes a status, with the pack of a new revision, if the record has not changed since it was
+    /// read.
     async fn fleet_status(
         &self,
         record: &Record,
@@ -361,7 +363,7 @@ impl Engine {
         Ok(Record { version, changed: global, status: value, ..record.clone() })
     }
 
-    /// The pack of a revision. `None`: it is there already, and says the same.
+    /// The write of a revision's pack. `None` if it exists already with the same content.
     async fn pack_write(
         &self,
         fleet: &Record,
@@ -394,7 +396,7 @@ impl Engine {
         Ok(kept_author(made, status.author.as_ref()).write)
     }
 
-    /// The revisions of the template of a fleet, a lineage or a sentinel; none of anything else.
+    /// The revisions of the template of a fleet, a lineage or a sentinel; none for other records.
     pub(crate) async fn packs_of(&self, record: &Record) -> Result<Vec<Record>, EngineError> {
         if ![FLEET.name, LINEAGE.name, SENTINEL.name].contains(&record.key.kind.as_str()) {
             return Ok(Vec::new());
@@ -408,7 +410,7 @@ impl Engine {
         Ok(self.records.record_list(query).await?.records)
     }
 
-    /// Deletes packs that the history is too long for; those that sessions run from stay.
+    /// Deletes packs beyond the length of the history, except those of existing sessions.
     async fn fleet_prune(
         &self,
         fleet: &Record,
@@ -434,7 +436,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The sessions of a fleet by number: all that have not ended, and what became of those in slots.
+    /// The sessions of a fleet by number: all that have not ended, and the results of those in
+    /// slots.
     async fn fleet_seen(
         &self,
         record: &Record,

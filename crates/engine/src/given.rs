@@ -1,4 +1,4 @@
-//! What a new session is given of contexts: read when it is made, and copied into it.
+//! The contexts of a new session: they are read when it is made, and copied into it.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::error::EngineError;
 use crate::{Caller, Engine, quests};
 
 impl Engine {
-    /// The contexts of these names, as they are now, and the name of one that no admin wrote.
+    /// The current contexts with these names, and the name of one that no admin wrote.
     pub(crate) async fn contexts_given(
         &self,
         by: &Caller,
@@ -63,11 +63,11 @@ impl Engine {
     }
 }
 
-/// That an agent's sandbox can show the files.
+/// Checks that an agent's sandbox can show the files.
 ///
 /// # Errors
 ///
-/// When it shows nothing but its workspace.
+/// Fails if it shows only its workspace.
 pub(crate) fn check_shown(agent: &AgentSpec, contexts: &[GivenContext]) -> Result<(), EngineError> {
     match agent.sandbox {
         SandboxLevel::None | SandboxLevel::Namespace => Ok(()),

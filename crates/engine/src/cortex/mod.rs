@@ -1,8 +1,8 @@
-//! The Cortex: the only place that touches the store, decides, and says what Hives shall do.
+//! The Cortex: the only code that accesses the store, decides, and sends orders to Hives.
 //!
-//! Each session that moves has one driver task ([`driver`]); nothing else changes it. A driver
-//! begins when there is something to do, and ends when its session ends or waits for a human:
-//! a session that waits costs no task and no timer.
+//! Each active session has one driver task ([`driver`]), and nothing else changes it. A driver
+//! begins when there is work, and ends when its session ends or waits for a human: a waiting
+//! session needs no task and no timer.
 
 mod driver;
 mod gating;
@@ -56,14 +56,13 @@ use crate::tasks::Tasks;
 use crate::troubles::Troubles;
 use crate::view::Readiness;
 
-/// Sessions that were just created are kept decoded until their turn, up to this many; others
-/// are read from the log.
+/// Most new sessions that are kept in memory until their turn; others are read from the log.
 const KEPT_FRESH: usize = 4096;
-/// Agents kept decoded.
+/// Most agents that are cached.
 const KEPT_AGENTS: usize = 10_000;
-/// Sets of tool definitions kept decoded; tools that come and go make new ones.
+/// Most sets of tool definitions that are cached; changing tools make new sets.
 const KEPT_TOOLSETS: usize = 256;
-/// Sessions read at a time when the engine starts.
+/// Sessions that are read at once when the engine starts.
 const SCAN: u32 = 500;
 
 #[derive(Debug)]
@@ -76,11 +75,11 @@ pub(crate) struct Cortex {
     pub(crate) ids: Arc<dyn IdSource>,
     pub(crate) config: Config,
     pub(crate) tasks: Tasks,
-    /// The tools offered now, and the definitions that new sessions begin with.
+    /// The tools offered now, and the definitions that new sessions get.
     toolset: Mutex<(Arc<[ToolSpec]>, Arc<Toolset>)>,
     tools: Arc<dyn Toolbox>,
     pub(crate) watchers: Arc<Watchers>,
-    /// Counts the commits of this process that changed the inbox.
+    /// Counts this process's commits that changed the inbox.
     pub(crate) inbox: tokio::sync::watch::Sender<u64>,
     pub(crate) budgets: Budgets,
     pub(crate) started_at: Timestamp,
@@ -88,7 +87,7 @@ pub(crate) struct Cortex {
     pub(crate) alarms: Alarms,
     pub(crate) troubles: Troubles,
     pub(crate) mesh: MeshState,
-    /// Set when the drain begins: nothing new starts.
+    /// Set when the drain begins, after which nothing new starts.
     draining: AtomicBool,
     /// Why the store refuses writes now, if it does.
     degraded: tokio::sync::watch::Sender<Option<String>>,
@@ -96,7 +95,7 @@ pub(crate) struct Cortex {
     drivers: Mutex<HashMap<SessionId, Slot>>,
     fresh: Mutex<HashMap<SessionId, Box<Session>>>,
     agents: Mutex<HashMap<AgentId, Arc<Agent>>>,
-    /// Ids of agents by a name that they had once.
+    /// Ids of agents by names that they had at some time.
     agent_names: Mutex<HashMap<(ColonyId, String), AgentId>>,
     toolsets: Mutex<HashMap<String, Arc<Toolset>>>,
     calls: Mutex<HashMap<EffectId, oneshot::Sender<Called>>>,
@@ -105,7 +104,7 @@ pub(crate) struct Cortex {
     pub(crate) passes: Passes,
 }
 
-/// What became of a call from outside.
+/// The result of a call from outside of sessions.
 #[derive(Debug)]
 pub(crate) struct Called {
     pub(crate) outcome: ToolOutcome,
@@ -113,7 +112,7 @@ pub(crate) struct Called {
     pub(crate) attested: Option<Arc<Attested>>,
 }
 
-/// What `/metrics` shows; all only grow.
+/// The counters of `/metrics`; all only grow.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) created: AtomicU64,
@@ -129,7 +128,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Counts what an event tells that somebody should look at.
+    /// Counts an event that somebody should check.
     pub(crate) fn of_event(&self, kind: &str) {
         if kind == Alarm::Seen.kind() {
             count(&self.canaries_seen);
@@ -143,7 +142,7 @@ pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What [`Cortex::new`] is made of.
+/// The dependencies of [`Cortex::new`].
 pub(crate) struct CortexParts {
     pub(crate) budgets: Budgets,
     pub(crate) inbox: tokio::sync::watch::Sender<u64>,
@@ -213,7 +212,7 @@ impl Cortex {
         })
     }
 
-    /// Hears the Hives until the bus closes.
+    /// Handles messages of the Hives until the bus closes.
     pub(crate) async fn hear(self: Arc<Self>, stop: CancellationToken) {
         loop {
             let message = tokio::select! {
@@ -256,7 +255,7 @@ impl Cortex {
                 }
                 ToCortex::Called { call, outcome, latency_ms, attested } => {
                     if let Some(waiting) = lock(&self.calls).remove(&call) {
-                        // A caller that left does not hear; its task writes the result all the same.
+                        // A caller that left gets nothing; its task records the result anyway.
                         let _ = waiting.send(Called { outcome, latency_ms, attested });
                     }
                 }
@@ -267,16 +266,16 @@ impl Cortex {
         }
     }
 
-    /// Tells the session what its sandbox was measured to give. Without a driver it is over or at
-    /// rest, and its row does not change.
+    /// Sends a session its sandbox's attestation. Without a driver it has ended or is idle, and its
+    /// row does not change.
     pub(crate) fn attested(&self, session: SessionId, epoch: u32, attested: Arc<Attested>) {
         if let Some(driver) = lock(&self.drivers).get(&session) {
             put(driver, Mail::Attested { epoch, attested });
         }
     }
 
-    /// The same of a program of its room, which may begin before the session is put back to work
-    /// after a restart: it is then, by this.
+    /// Does the same for a program of its environment, which may start before the session is
+    /// recovered after a restart; this then starts its driver.
     fn room_attested(self: &Arc<Self>, session: SessionId, of: String, attested: Arc<Attested>) {
         let mail = Mail::RoomAttested { of, attested };
         if let Some(driver) = lock(&self.drivers).get(&session) {
@@ -287,7 +286,7 @@ impl Cortex {
         }
     }
 
-    /// Results go only to a driver that is there: without one, nobody waits for them.
+    /// Results go only to an existing driver: without one, nobody waits for them.
     fn report(&self, session: SessionId, mail: Mail) {
         match lock(&self.drivers).get(&session) {
             Some(driver) => put(driver, mail),
@@ -295,20 +294,20 @@ impl Cortex {
         }
     }
 
-    /// Hands mail to the session's driver, and starts one if there is none.
+    /// Posts mail to the session's driver, and starts one if there is none.
     pub(crate) fn post(self: &Arc<Self>, session: SessionId, mail: Mail) {
         self.drive(session, None, mail);
     }
 
-    /// [`Self::post`]; a driver that is started holds `fresh`.
+    /// Works as [`Self::post`]; a newly started driver gets `fresh`.
     fn drive(self: &Arc<Self>, session: SessionId, fresh: Option<Box<Session>>, mail: Mail) {
         let mut drivers = lock(&self.drivers);
         if let Some(driver) = drivers.get(&session) {
-            // The driver removes itself under this lock, with its mailbox empty: it hears this.
+            // The driver unregisters under this lock with an empty mailbox, so it will read this.
             return put(driver, mail);
         }
-        // Unbounded, for whoever sends is bounded: one result per effect, gathered pieces of
-        // one model call over a bounded bus, and API requests that wait for their answer.
+        // The queue is unbounded because its senders are bounded: one result per effect, collected
+        // pieces of one model call over a bounded bus, and API requests that wait for their answer.
         let (slot, mailbox): (Slot, Mailbox) = mpsc::unbounded_channel();
         put(&slot, mail);
         drivers.insert(session, slot);
@@ -317,7 +316,7 @@ impl Cortex {
         self.tasks.spawn(move |stop| driver::drive(cortex, session, fresh, mailbox, stop));
     }
 
-    /// Gives an order to a session and waits for what comes of it.
+    /// Sends a request to a session and waits for the result.
     pub(crate) async fn order(
         self: &Arc<Self>,
         session: SessionId,
@@ -335,7 +334,7 @@ impl Cortex {
         }
     }
 
-    /// Writes down what was decided over the work of a session's room.
+    /// Records the decision about the work in a session's environment.
     pub(crate) async fn room_done(
         self: &Arc<Self>,
         session: SessionId,
@@ -346,7 +345,7 @@ impl Cortex {
         answer.await.unwrap_or_else(|_| Err(shutting_down()))
     }
 
-    /// Writes down that the files of a session's room were brought back.
+    /// Records that the files in a session's environment were restored.
     pub(crate) async fn room_undone(
         self: &Arc<Self>,
         session: SessionId,
@@ -360,12 +359,12 @@ impl Cortex {
 
     // --- the queue
 
-    /// Makes a new session what it is with the commit `opening`. When nobody waits and there is
-    /// room, it begins in that same commit: one turn of the disk, and no crash in between.
+    /// Makes a new session with the commit `opening`. If nothing is queued and there is capacity,
+    /// it begins in that same commit: one disk write, and no crash in between.
     ///
     /// # Errors
     ///
-    /// Those of the store. There is no session then.
+    /// Returns the store's error. There is no session then.
     pub(crate) async fn make(
         self: &Arc<Self>,
         session: Session,
@@ -381,7 +380,7 @@ impl Cortex {
             return Ok(());
         }
         let (reply, made) = oneshot::channel();
-        // The place is given back by its driver, also when there is no session in the end.
+        // Its driver gives the place back, also if the session could not be made.
         self.drive(id, Some(Box::new(session)), Mail::Begin { opening: Box::new(opening), reply });
         let closed = || StoreError::Closed { detail: "the server is shutting down".into() };
         made.await.unwrap_or_else(|_| Err(closed()))
@@ -403,13 +402,13 @@ impl Cortex {
         self.pump();
     }
 
-    /// Starts whatever may run now.
+    /// Starts the sessions that may run now.
     fn pump(self: &Arc<Self>) {
         if self.holds_back() {
             return;
         }
         loop {
-            // Bound by a statement of its own: the guard must not live while mail is posted.
+            // This is a separate statement, because the lock must not be held while mail is posted.
             let next = lock(&self.queue).pop();
             match next {
                 Some(ticket) => self.post(ticket.session, Mail::Start),
@@ -418,7 +417,7 @@ impl Cortex {
         }
     }
 
-    /// Starts what waited for the end of an emergency stop.
+    /// Starts the sessions that waited for the end of an emergency stop.
     pub(crate) fn go_on(self: &Arc<Self>) {
         self.pump();
     }
@@ -444,7 +443,7 @@ impl Cortex {
         lock(&self.fresh).remove(&session)
     }
 
-    /// Puts back to work what a crash or a shutdown left.
+    /// Continues the sessions that a crash or a shutdown interrupted.
     pub(crate) async fn recover(self: &Arc<Self>) -> Result<u64, StoreError> {
         self.fill_inbox().await?;
         self.keep_what_lives().await?;
@@ -458,7 +457,7 @@ impl Cortex {
                 after = Some(last.id);
                 for row in &page {
                     if matches!(status, AwaitingInput | Idle) {
-                        // A command lives on while it waits for a human; nothing else does.
+                        // Only a command keeps running while it waits for a human.
                         if row.command.as_ref().is_some_and(|command| command.pid.is_some()) {
                             recovered += 1;
                             self.post(row.id, Mail::Recover);
@@ -481,8 +480,8 @@ impl Cortex {
         Ok(recovered)
     }
 
-    /// Says which lives of commands and which rooms are still wanted, before anything is done
-    /// about any.
+    /// Reports which processes of commands and which environments are still needed, before anything
+    /// is done with them.
     async fn keep_what_lives(&self) -> Result<(), StoreError> {
         let (mut lives, mut rooms) = (Vec::new(), Vec::new());
         use SessionStatus::{AwaitingApproval, AwaitingInput, Idle, Running};
@@ -498,8 +497,8 @@ impl Cortex {
                         rooms.push(row.id);
                     }
                     match row.command.as_ref().map(|command| (command.life, command.restart_at)) {
-                        // Of one that only waits for its room to be given back nothing lives any
-                        // more.
+                        // If a session only waits for its environment to be removed, none of its
+                        // processes is running.
                         Some((life, None)) if room != Some(RoomPhase::Closing) => {
                             lives.push((row.id, life));
                         }
@@ -534,7 +533,8 @@ impl Cortex {
         Ok(agent)
     }
 
-    /// The agent of this name. Without a read of the store when it is known and still called so.
+    /// The agent of this name. It does not read the store if the agent is cached under its current
+    /// name.
     pub(crate) async fn agent_named(
         &self,
         colony: ColonyId,
@@ -566,7 +566,7 @@ impl Cortex {
         if agents.len() >= KEPT_AGENTS {
             agents.clear();
         }
-        // Two writers may come here in either order; the newer version stays.
+        // Two writers may come here in either order; the newer version is kept.
         match agents.get(&agent.id) {
             Some(known) if known.version > agent.version => {}
             Some(_) | None => {
@@ -585,7 +585,6 @@ impl Cortex {
         }
     }
 
-    /// The tool definitions with this hash, from memory or from the settings.
     /// The definitions that a session begins with now, stored under their hash.
     pub(crate) async fn current_toolset(&self) -> Result<Arc<Toolset>, EngineError> {
         let specs = self.tools.specs();
@@ -642,7 +641,7 @@ impl Cortex {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Nothing starts from here on; running effects may still end.
+    /// From here on nothing starts; running effects may still end.
     pub(crate) fn begin_drain(&self) {
         self.draining.store(true, Ordering::Release);
         for driver in lock(&self.drivers).values() {
@@ -650,7 +649,7 @@ impl Cortex {
         }
     }
 
-    /// Whether a driver moves this session.
+    /// Whether a driver is running for this session.
     pub(crate) fn moves(&self, session: SessionId) -> bool {
         lock(&self.drivers).contains_key(&session)
     }
@@ -685,8 +684,8 @@ impl Cortex {
         }
     }
 
-    /// Masks secrets in an input before anything is decided on it, so that the decisions that
-    /// are recorded are the decisions that were made.
+    /// Masks secrets in an input before anything is decided on it, so that recorded and actual
+    /// decisions are the same.
     fn redact(&self, input: &mut Input) {
         let text = |text: &mut String| {
             let mut value = serde_json::Value::String(std::mem::take(text));
@@ -715,7 +714,7 @@ impl Cortex {
             }
             Input::Answered { message, .. } | Input::Told { message, .. } => text(message),
             Input::Decided { reason: Some(reason), .. } => text(reason),
-            // A policy sees the arguments, and shows what it saw.
+            // A policy sees the arguments, and may have repeated them.
             Input::Judged { verdict } => self.mask(&mut **verdict),
             Input::Life(life) => match life {
                 LifeInput::Noticed { effect: _, notice } => self.mask(notice),
@@ -746,7 +745,7 @@ impl Cortex {
     }
 }
 
-/// Stores the tool definitions under their hash, once: sessions name the hash.
+/// Stores the tool definitions once, under their hash: sessions refer to the hash.
 pub(crate) async fn keep_toolset(
     store: &dyn Store,
     clock: &dyn Clock,
@@ -776,13 +775,13 @@ pub(crate) fn shutting_down() -> EngineError {
     EngineError::Unavailable { message: "the server is shutting down; try again soon".into() }
 }
 
-/// Hands mail to a driver. One that has just ended reads none: whoever waits for an answer is told.
+/// Posts mail to a driver. If it has just ended, waiting callers are informed.
 fn put(driver: &Slot, mail: Mail) {
     let _ = driver.send(Box::new(mail));
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic in another task must not take the whole engine along: the data behind these
-    // locks is changed in single steps that cannot stop halfway.
+    // A panic in another task must not stop the whole engine: the data behind these locks is
+    // changed in single steps that cannot stop halfway.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

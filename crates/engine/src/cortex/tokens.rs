@@ -1,8 +1,8 @@
-//! Which sessions' tokens open something, without asking the store each time.
+//! A cache of valid session tokens, so that the store is not read each time.
 //!
-//! What is known here was read from a row that nothing has changed since: a driver says so before it
-//! writes the row and after it has, and what was read before or in between is not kept. So a token is
-//! refused from the commit on that ends its session or its life.
+//! A cached value comes from a row that has not changed since. A driver marks the beginning and the
+//! end of each write of a row, and a value that was read before or in between is not cached. So a
+//! token is refused from the commit that ends its session or its process.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -20,22 +20,22 @@ pub(crate) struct Tokens(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// The start or life whose token is good, of sessions that have not ended.
+    /// The start or process number whose token is valid, for sessions that have not ended.
     known: HashMap<SessionId, u32>,
-    /// Sessions whose rows are being written. One driver moves a session, so once each.
+    /// Sessions whose rows are being written. One driver writes a session, so once each.
     moving: HashMap<SessionId, u32>,
-    /// Changes with each write: a read that began before it keeps nothing.
+    /// Incremented by each write: a read that began before it is not cached.
     generation: u64,
 }
 
-/// The start or life whose token a session has; `None` once it has ended.
+/// The start or process number of a session's token; `None` once the session has ended.
 pub(crate) fn start_of(row: &SessionRow) -> Option<u32> {
-    // A command keeps its token for its whole life, over restarts of ours.
+    // A command keeps its token for its whole process, over restarts of the server.
     let start = row.command.as_ref().map_or(row.epoch, |command| command.life);
     (!row.status.is_terminal()).then_some(start)
 }
 
-/// When a row was read.
+/// The generation at which a row was read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadAt(u64);
 
@@ -47,7 +47,7 @@ pub(crate) struct Moving<'a> {
 }
 
 impl Tokens {
-    /// Whether the token of this start is good; `Err` where the row must be read, to be kept with
+    /// Whether the token of this start is valid; `Err` if the row must be read and then cached with
     /// [`Tokens::keep`].
     pub(crate) fn is_good(&self, session: SessionId, start: u32) -> Result<bool, ReadAt> {
         let inner = lock(&self.0);
@@ -57,7 +57,7 @@ impl Tokens {
         }
     }
 
-    /// Keeps what the row of a session that has not ended says, unless a row was written since.
+    /// Caches the row of a session that has not ended, unless a row was written since.
     pub(crate) fn keep(&self, session: SessionId, start: u32, read: ReadAt) {
         let mut inner = lock(&self.0);
         if inner.generation != read.0 || inner.moving.contains_key(&session) {
@@ -69,7 +69,7 @@ impl Tokens {
         inner.known.insert(session, start);
     }
 
-    /// To be held over the commit that writes a session's row.
+    /// Must be held during the commit that writes a session's row.
     pub(crate) fn moving(&self, session: SessionId) -> Moving<'_> {
         let mut inner = lock(&self.0);
         inner.generation += 1;

@@ -1,5 +1,5 @@
-//! Ends that are done before they are written down: while the store refuses, most often because its
-//! disk is full, and what fills it may be the very command that is to end.
+//! Ends commands before that is recorded, while the store refuses writes. Usually its disk is full,
+//! and the command to end may be what fills it.
 
 use std::time::Duration;
 
@@ -12,16 +12,17 @@ use tokio::sync::oneshot;
 use super::{Cortex, shutting_down};
 use crate::error::EngineError;
 
-/// For the record, once the processes were told to end. After that the caller hears that it is late.
+/// How long to wait for the record after the processes were asked to end. Then the caller is told
+/// that it is late.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Cortex {
-    /// Waits for the answer to an order to end a session. Where the store refuses, its commands are
-    /// told to end without a record; that follows when there is room.
+    /// Waits for the answer to a request to end a session. If the store refuses, its commands are
+    /// ended without a record, which follows when there is space.
     ///
     /// # Errors
     ///
-    /// Those of the order; [`EngineError::Unavailable`] when it is done and not recorded.
+    /// The request's errors; [`EngineError::Unavailable`] if it is done but not recorded.
     pub(super) async fn ended_by(
         &self,
         session: SessionId,

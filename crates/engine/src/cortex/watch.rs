@@ -1,4 +1,4 @@
-//! Who watches which stream, and how far it has come.
+//! Watchers of streams, and the newest event of each watched stream.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,24 +6,24 @@ use std::sync::{Mutex, PoisonError};
 use overmind_core::store::StreamId;
 use tokio::sync::watch;
 
-/// Watchers of streams. A stream that nobody watches costs nothing.
+/// The watchers of streams. A stream without watchers costs nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
-    /// How many commits there were while somebody watched all streams.
+    /// The number of commits while somebody watched all streams.
     all: watch::Sender<u64>,
     streams: Mutex<HashMap<StreamId, watch::Sender<u64>>>,
 }
 
 impl Watchers {
-    /// The receiver's value is the newest sequence number seen since it began to watch, 0
-    /// before that: it says *that* something came, the store says what.
+    /// The receiver's value is the newest sequence number since it began to watch, 0 before that.
+    /// It tells *that* something came; the store has the events.
     pub(crate) fn watch(&self, stream: StreamId) -> watch::Receiver<u64> {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams.retain(|_, sender| sender.receiver_count() > 0);
         streams.entry(stream).or_insert_with(|| watch::Sender::new(0)).subscribe()
     }
 
-    /// The receiver's value changes with each commit, whatever its streams.
+    /// The receiver's value changes with each commit, whatever its streams are.
     pub(crate) fn watch_all(&self) -> watch::Receiver<u64> {
         self.all.subscribe()
     }
