@@ -1,5 +1,5 @@
-//! Homes of programs in sandboxes. They outlive an attempt, and where the program has a conversation that
-//! can go on, the run: what a provider needs to go on with it lies there.
+//! Homes of programs in sandboxes. A home outlives the process and, if the program's conversation
+//! can continue, the run: it contains what a provider needs to continue.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use overmind_core::time::Timestamp;
 use crate::Engine;
 use crate::error::EngineError;
 
-/// How long after a run's end its conversation can go on.
+/// How long after a run's end its conversation can continue.
 const KEPT: Duration = Duration::from_hours(14 * 24);
 
-/// Whether a session's provider can go on with its conversation.
+/// Whether a session's provider can continue its conversation.
 pub(crate) fn has_conversation(row: &SessionRow) -> bool {
     row.command.as_ref().is_some_and(|command| command.conversation.is_some())
 }
 
 impl Engine {
-    /// Removes the homes of sessions that are gone, that have ended without a conversation, or that ended
-    /// more than 14 days before `now`. Answers how many went.
+    /// Removes the homes of removed sessions, of sessions that ended without a conversation, and of
+    /// those that ended more than 14 days before `now`. Returns their number.
     ///
     /// # Errors
     ///
-    /// When a session cannot be read: the homes that were not looked at stay.
+    /// Fails if a session cannot be read: the homes that were not checked stay.
     pub async fn homes_sweep(&self, now: Timestamp) -> Result<u32, EngineError> {
         let Some(enclosures) = &self.enclosures else { return Ok(0) };
         let mut removed = 0;

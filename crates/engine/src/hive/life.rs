@@ -1,8 +1,9 @@
-//! Commands that live: started, looked after, ended; found again after a restart.
+//! Runs long-running commands: starts them, watches them, ends them, and finds them again after a
+//! restart.
 //!
-//! The life of a command is one long effect. Dropping its future leaves the process alone: what
-//! outlives the daemon must outlive a drain too. Only an abort, an order, or a [`ToHive::Keep`]
-//! that does not name it ends one.
+//! A command's process is one long effect. Dropping its future does not end the process: a process
+//! that outlives the daemon must outlive a drain too. Only an abort, an order, or a
+//! [`ToHive::Keep`] that does not name it ends one.
 //!
 //! [`ToHive::Keep`]: overmind_core::bus::ToHive::Keep
 
@@ -39,24 +40,24 @@ use crate::credentials::Credentials;
 use crate::relay::{self, Door, GATEWAY, SERVER};
 use crate::tasks::Tasks;
 
-/// Rows of a screen that are looked at.
+/// Rows of a screen that are examined.
 const ROWS: u16 = 40;
-/// How long a program may take to read what is typed.
+/// How long a program may take to read typed text.
 const TYPING: Duration = Duration::from_secs(10);
-/// The same of what it is told first, while it is still starting.
+/// The same for its first text, while it is still starting.
 const FIRST: Duration = Duration::from_secs(60);
-/// How long processes that nobody wants are waited for before the rooms are looked after.
+/// How long to wait for processes that are being ended, before environments are handled.
 const SETTLING: Duration = Duration::from_secs(30);
-/// Processor time within a silence that tells that something is worked on.
+/// The share of processor time during a silence that shows activity, as a divisor.
 const BUSY_SHARE: u32 = 20;
 
-/// Sends what is said of a life to the Cortex, in its order.
+/// Sends reports about a process to the Cortex, in order.
 pub(crate) type Say = Arc<dyn Fn(Said) + Send + Sync>;
 
-/// What is said of a life while it goes on.
+/// A report about a running process.
 #[derive(Debug)]
 pub(crate) enum Said {
-    /// What the sandbox that it is about to begin in was measured to give.
+    /// The attestation of the sandbox in which it is about to start.
     Attested(Arc<Attested>),
     Word(LifeWord),
 }
@@ -68,14 +69,14 @@ type Found = Option<HashMap<ProcessKey, Adopted>>;
 #[derive(Debug)]
 pub(crate) struct Lives {
     processes: Arc<dyn Processes>,
-    /// Sandboxes, if this hive can put any around a command.
+    /// Sandboxes for commands, if this hive has any.
     enclosures: Option<Arc<dyn Enclose>>,
     clock: Arc<dyn Clock>,
-    /// What every command's environment has.
+    /// The variables of every command's environment.
     environment: Vec<(String, String)>,
-    /// What agents may name for theirs.
+    /// The credentials that agents may name for their environments.
     credentials: Credentials,
-    /// Says what else the commands of a session with a room have.
+    /// Provides further variables for commands of a session with an environment.
     stays: Option<Arc<Stays>>,
     tasks: Tasks,
     under_way: Mutex<HashMap<EffectId, UnderWay>>,
@@ -86,17 +87,17 @@ pub(crate) struct Lives {
     door: Door,
 }
 
-/// What a life begins with.
+/// The data for starting a process.
 #[derive(Debug)]
 pub(crate) struct Birth {
     pub(crate) launch: Box<Launch>,
-    /// Its session's own.
+    /// The token of its session.
     pub(crate) token: Option<String>,
-    /// When its program is to begin.
+    /// The earliest start of its program.
     pub(crate) not_before: Option<Timestamp>,
 }
 
-/// What of a launch is needed after the start: the rest of it goes then.
+/// The parts of a launch that are needed after the start; the rest is dropped.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     provider: Provider,
@@ -112,7 +113,7 @@ impl Kept {
     }
 }
 
-/// As long as it is there, a process of the session is being started or killed.
+/// While this exists, a process of the session is being started or killed.
 pub(crate) struct Busy {
     lives: Arc<Lives>,
     session: SessionId,
@@ -131,22 +132,22 @@ impl Drop for Busy {
     }
 }
 
-/// An effect that keeps a life, from when it was asked for.
+/// An effect that keeps a process, from the request on.
 #[derive(Debug)]
 struct UnderWay {
     key: ProcessKey,
-    /// What is wanted of it, in its order. It waits until the life has begun or was found.
+    /// Orders for it, in sequence. They wait until the process has started or was found.
     orders: mpsc::UnboundedSender<LifeOrder>,
-    /// For whoever looks after the life; `None` when somebody does already.
+    /// For the task that watches the process; `None` once a task does.
     inbox: Option<mpsc::UnboundedReceiver<LifeOrder>>,
 }
 
-/// What a life runs in: the stronger of its agent's and its project's.
+/// The level of a process: the stronger of its agent's and its project's.
 fn level_of(assignment: &Assignment, launch: &Launch) -> SandboxLevel {
     assignment.sandbox.max(launch.sandbox.unwrap_or(SandboxLevel::None))
 }
 
-/// What a life reaches. Outside of sandboxes that is the host's network.
+/// The network of a process. Outside of sandboxes that is the host's.
 fn network_of(assignment: &Assignment, launch: &Launch) -> Network {
     match level_of(assignment, launch) {
         SandboxLevel::None => Network::Host,
@@ -181,7 +182,7 @@ impl Lives {
         }
     }
 
-    /// How programs that ask this server for models find it.
+    /// Sets the proxy through which programs call this server for models.
     pub(crate) fn with_door(self, door: Door) -> Self {
         Self { door, ..self }
     }
@@ -191,14 +192,14 @@ impl Lives {
         Busy { lives: Arc::clone(self), session }
     }
 
-    /// Waits until it is known what an earlier process left, and nothing of the session is being
-    /// started or killed.
+    /// Waits until earlier processes were searched and nothing of the session is being started or
+    /// killed.
     pub(crate) async fn gone(&self, session: SessionId) {
         let _ = self.found.subscribe().wait_for(Option::is_some).await;
         let _ = self.busy.subscribe().wait_for(|busy| !busy.contains_key(&session)).await;
     }
 
-    /// Waits, not for ever, until what nobody wants of an earlier process is gone.
+    /// Waits, for a limited time, until earlier processes that nobody needs have ended.
     pub(crate) async fn settled(&self) {
         let settled = async {
             let _ = self.found.subscribe().wait_for(Option::is_some).await;
@@ -222,11 +223,11 @@ impl Lives {
         self.under_way().insert(effect, one);
     }
 
-    /// Lives a life: starts it unless it is there, looks after it, and tells how it ended.
+    /// Runs a process: starts it unless it exists, watches it, and reports its exit.
     ///
     /// # Cancel safety
     ///
-    /// Dropped, a life that has begun goes on.
+    /// If dropped, a process that has started continues.
     pub(crate) async fn live(
         self: &Arc<Self>,
         assignment: &Assignment,
@@ -235,13 +236,13 @@ impl Lives {
         say: &Say,
     ) -> LifeEnded {
         let inbox = self.under_way().get_mut(&effect).and_then(|one| one.inbox.take());
-        // Aborted before it began.
+        // It was aborted before it began.
         let Some(mut orders) = inbox else {
             return self.told(Ended::Lost { reason: "it was canceled".to_owned(), killed: 0 });
         };
         let key = ProcessKey { session: assignment.session, epoch: birth.launch.life };
         let kept = Kept::of(&birth.launch);
-        // Boxed: what a life needs until it has begun is given back then.
+        // It is boxed, so that the memory for starting is freed afterwards.
         let begun = Box::pin(self.begin(assignment, effect, key, birth, say)).await;
         let ended = match begun {
             Ok(()) => self.watch(key, kept, &mut orders, say).await,
@@ -251,7 +252,7 @@ impl Lives {
         ended
     }
 
-    /// Finds or starts a life. `Err` is how it ended before anybody looked after it.
+    /// Finds or starts a process. `Err` contains an exit from before it was watched.
     async fn begin(
         self: &Arc<Self>,
         assignment: &Assignment,
@@ -271,7 +272,7 @@ impl Lives {
             }
             Some(Adopted::Unreachable { reason, .. }) => return lost(reason),
             None => match self.processes.activity(key) {
-                // Placed anew while it lives: the same process is looked after.
+                // It was assigned again while running: the same process is watched.
                 Some(_) => return Ok(()),
                 None => {
                     let (room, lent) = match self.around(assignment, &launch).await {
@@ -292,11 +293,12 @@ impl Lives {
         match started {
             Ok(started) => {
                 if launch.answered {
-                    // It was answered before whoever was to close its input went.
+                    // It was answered, but the task that had to close its input has ended.
                     read::answered(&*self.processes, key, launch.input).await;
                 }
                 if let Some(first) = &launch.first {
-                    // Before its start is told: until then it is typed again after a crash.
+                    // This comes before the start is reported: until then a crash causes it to be
+                    // typed again.
                     let bytes = first.as_bytes().to_vec();
                     if let Err(err) = self.processes.write(key, bytes, FIRST).await {
                         tracing::warn!(life = %key, error = %err, "its task could not be typed");
@@ -309,8 +311,8 @@ impl Lives {
         }
     }
 
-    /// Starts a life in a task of its own: when the effect's future is dropped by a shutdown, what
-    /// is being started goes on; when it was aborted, it is ended as soon as it has begun.
+    /// Starts a process in a separate task: if a shutdown drops the effect's future, the start
+    /// continues; if the effect was aborted, the process is ended as soon as it has started.
     async fn start(
         self: &Arc<Self>,
         effect: EffectId,
@@ -319,7 +321,7 @@ impl Lives {
         let (tell, told) = oneshot::channel();
         let (lives, key) = (Arc::clone(self), spec.key);
         let busy = self.busy(key.session);
-        // Whoever aborted it before may have seen that nothing is being started.
+        // The aborting task may have seen that nothing is being started.
         if !self.under_way().contains_key(&effect) {
             return Err(ProcessError::NotAlive(key));
         }
@@ -346,7 +348,7 @@ impl Lives {
         let network = network_of(assignment, launch);
         let mut env = self.environment.clone();
         if network == Network::Mesh {
-            // Wherever the server is outside: inside it is here.
+            // The addresses of the server are different inside of the sandbox.
             let known = |name: &str| [SERVER, GATEWAY].contains(&name);
             env.retain(|(name, _)| !known(name));
             env.extend([SERVER, GATEWAY].map(|name| (name.to_owned(), DOOR_URL.to_owned())));
@@ -356,7 +358,7 @@ impl Lives {
             env.retain(|(known, _)| known != name);
             env.push((name.to_owned(), value));
         };
-        // What its log never has.
+        // These must never be in its log.
         let mut secrets: Vec<String> = token.iter().cloned().collect();
         for (name, value) in assignment.given.iter() {
             set(name, value.clone());
@@ -391,7 +393,7 @@ impl Lives {
         if let Some(conversation) = &launch.conversation {
             set("OVERMIND_CONVERSATION", conversation.clone());
         }
-        // Last: nothing that a user writes stands for these.
+        // These are set last, so that no user variable replaces them.
         set("OVERMIND_SESSION_ID", assignment.session.to_string());
         set("OVERMIND_SESSION_NAME", assignment.name.clone());
         let door = self.door.of(launch, network)?;
@@ -416,7 +418,7 @@ impl Lives {
                     launch::Input::Closed => StdinKind::Null,
                     launch::Input::UntilAnswer | launch::Input::Open => StdinKind::Open,
                 };
-                // What is read line by line must not have errors in the middle of one.
+                // Output that is parsed line by line must not have errors in the middle of a line.
                 let stderr = match launch.read_from {
                     Some(_) => StderrKind::Tagged,
                     None => StderrKind::Merged,
@@ -448,8 +450,8 @@ impl Lives {
         Ok(ProcessSpec { env, secrets, io, opening, group: launch.limits.group(), ..spec })
     }
 
-    /// What is started in place of a command that its agent wants in a sandbox. The sandbox was
-    /// measured then, and the Cortex was told.
+    /// Returns what is started instead of a command that runs in a sandbox. The sandbox was
+    /// measured, and the Cortex was informed.
     async fn enclosed(
         &self,
         assignment: &Assignment,
@@ -497,13 +499,13 @@ impl Lives {
         let Enclosed { argv, cwd, needs, tells, user, attested } = enclosures.enclose(plan).await?;
         say(Said::Attested(attested));
         let mut env = spec.env;
-        // What its agent says of these, it means.
+        // Values that its agent sets explicitly are kept.
         let own = |name: &str| launch.env.iter().any(|(known, _)| known == name);
-        // That of its room is outside; inside, `/tmp` is its own.
+        // The value from its environment is outside; inside, `/tmp` is its own.
         env.retain(|(name, _)| name != "TMPDIR" || own(name));
         let quiet = match launch.is_own && is_claude {
-            // As root it takes `bypassPermissions` only where it is told of the sandbox; what it sends
-            // elsewhere reaches nobody from here.
+            // As root it accepts `bypassPermissions` only if it knows of the sandbox; and its
+            // telemetry can reach nobody from here.
             true => &["IS_SANDBOX", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"][..],
             false => &[],
         };
@@ -516,14 +518,14 @@ impl Lives {
         Ok(ProcessSpec { argv, cwd, env, user, enclosed: true, ..spec })
     }
 
-    /// The session is over, and what its attempts left behind is not needed any more.
+    /// Cleans up after a session has ended: the rest of its attempts is not needed any more.
     pub(crate) fn session_ended(&self, session: SessionId) {
         if let Some(enclosures) = self.enclosures.clone() {
             self.tasks.spawn(|_stop| async move { enclosures.ended(session).await });
         }
     }
 
-    /// Looks after a life until it ends.
+    /// Watches a process until it ends.
     async fn watch(
         self: &Arc<Self>,
         key: ProcessKey,
@@ -552,7 +554,8 @@ impl Lives {
                         read::answered(&*self.processes, key, kept.input).await;
                     }
                     Box::pin(self.look(key, kept, &mut look, say)).await;
-                    // Whose words are read is looked at as often as it may say some.
+                    // While its output is parsed, it is checked as often as it may report
+                    // something.
                     let next = if reading.is_open() { LOOK } else { look.pause() };
                     if next != pause {
                         pause = next;
@@ -570,13 +573,13 @@ impl Lives {
             *look = Look { offset: activity.offset, asks: look.asks.take(), ..Look::default() };
         }
         let silence = now.since(activity.last_output_at);
-        // Who speaks a protocol asks in it, and shows no screen.
+        // A program with a protocol asks through that, and has no screen.
         if kept.read_from.is_none()
             && let Some(after) = JUDGED_AFTER.get(look.judged)
             && silence >= *after
         {
             look.judged += 1;
-            // Where nothing was ever written, nothing asks.
+            // A program that has written nothing asks nothing.
             if activity.offset > 0 {
                 self.judge(key, kept.provider, silence, look, say).await;
             }
@@ -585,7 +588,7 @@ impl Lives {
         if silence < limit || look.silent_until.is_some_and(|until| silence < until) {
             return;
         }
-        // Working hard without a word is no standstill.
+        // A program that uses the processor is not stuck, even without output.
         let cpu = self.processes.usage(key).await.map(|usage| usage.cpu).unwrap_or_default();
         let before = look.cpu.replace(cpu).unwrap_or_default();
         if cpu.saturating_sub(before) > limit / BUSY_SHARE {
@@ -644,16 +647,16 @@ impl Lives {
         }
     }
 
-    /// Hands an order to whoever looks after the life, at once or as soon as somebody does.
+    /// Sends an order to the task that watches the process, at once or as soon as there is one.
     pub(crate) fn order(&self, effect: EffectId, order: LifeOrder) {
         if let Some(one) = self.under_way().get(&effect) {
-            // Nobody reads when the life is over already.
+            // Nobody receives it if the process has already ended.
             let _ = one.orders.send(order);
         }
     }
 
-    /// Does what is wanted of a life. Typing is done beside: a program that does not read must not
-    /// keep it from being ended.
+    /// Executes an order. Typing runs in parallel: a program that does not read must not prevent
+    /// its end.
     async fn obey(self: &Arc<Self>, key: ProcessKey, kept: Kept, order: LifeOrder) {
         let done = match order {
             LifeOrder::End { how, reason } => {
@@ -682,7 +685,7 @@ impl Lives {
         }
     }
 
-    /// Types a person's line, and notes in the log that a person did.
+    /// Types a person's line, and records in the log that a person wrote it.
     async fn type_line(
         &self,
         key: ProcessKey,
@@ -704,7 +707,8 @@ impl Lives {
         self.processes.write(key, line.into_bytes(), TYPING).await
     }
 
-    /// What an effect kept alive, which is to be killed now; `None` when it is none of this kind.
+    /// Takes the process of an aborted effect, which is to be killed now; `None` if the effect has
+    /// none.
     pub(crate) fn aborted(self: &Arc<Self>, effect: EffectId) -> Option<(ProcessKey, Busy)> {
         let key = self.under_way().remove(&effect)?.key;
         Some((key, self.busy(key.session)))
@@ -717,7 +721,7 @@ impl Lives {
                     tracing::warn!(life = %key, error = %err, "whether a process ended is unknown");
                 }
             }
-            // It ended by itself, or was being started and never will be.
+            // It ended by itself, or will never be started.
             Err(ProcessError::NotAlive(_)) => {}
             Err(err) => tracing::error!(life = %key, error = %err, "a process cannot be ended"),
         }

@@ -1,7 +1,7 @@
-//! A Hive: does effects, and nothing else. It knows no store and decides nothing.
+//! A Hive: executes effects. It knows no store and decides nothing.
 //!
-//! It hears [`ToHive`] and says [`ToCortex`]. Work for an older epoch than it knows is dropped;
-//! an aborted effect's future is dropped, which kills what it started.
+//! It receives [`ToHive`] and sends [`ToCortex`]. Work for an older epoch is dropped. An aborted
+//! effect's future is dropped, which kills what it started.
 
 pub(crate) mod life;
 mod look;
@@ -45,34 +45,34 @@ use self::rooms::{Stays, Turn};
 use crate::live::{self, Gathered as LiveGathered};
 use crate::tasks::Tasks;
 
-/// How often a hive says that it lives.
+/// The interval of heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// How long streamed pieces are gathered before they are sent on.
+/// How long streamed pieces are collected before they are sent.
 const GATHER: Duration = Duration::from_millis(50);
-/// More than this is sent without waiting for a word to end.
+/// More bytes than this are sent without waiting for the end of a word.
 const GATHER_BYTES: usize = 2048;
 
-/// What a hive needs.
+/// The dependencies of a hive.
 #[derive(Debug)]
 pub(crate) struct Hive {
     pub(crate) bus: Arc<dyn HiveBus>,
     pub(crate) tools: Arc<dyn Toolbox>,
     pub(crate) models: Arc<dyn Models>,
     pub(crate) gate: Option<Arc<dyn Gate>>,
-    /// Commands, if this hive can run any.
+    /// Runs commands, if this hive can.
     pub(crate) lives: Option<Arc<Lives>>,
-    /// Rooms, if this hive makes any.
+    /// Makes environments, if this hive can.
     pub(crate) stays: Option<Arc<Stays>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) tasks: Tasks,
-    /// Sandboxes that show what a room has, if this hive can make any.
+    /// Makes sandboxes that show an environment's files, if this hive can.
     pub(crate) enclosures: Option<Arc<dyn Enclose>>,
     pub(crate) off_limits: OffLimits,
-    /// Holds a directory for each session that names no project.
+    /// The directory for sessions that name no project.
     pub(crate) private: Option<PathBuf>,
 }
 
-/// What came of an effect, with the end of what it said while it ran.
+/// The result of an effect, with the last part of its output.
 struct Done {
     result: EffectResult,
     streamed: Vec<ModelDelta>,
@@ -80,13 +80,13 @@ struct Done {
 }
 
 impl Done {
-    /// Of what says nothing while it is done.
+    /// The result of an effect without output.
     fn of(result: EffectResult) -> Self {
         Self { result, streamed: Vec::new(), live: Vec::new() }
     }
 }
 
-/// A call of a tool.
+/// A tool call.
 struct Call {
     name: String,
     args: Value,
@@ -97,7 +97,7 @@ struct Call {
 #[derive(Debug)]
 struct Placed {
     assignment: Arc<Assignment>,
-    /// The measurement of its sandbox that the Cortex was told of.
+    /// The attestation that was already sent to the Cortex.
     attested: Option<String>,
     effects: HashMap<EffectId, CancellationToken>,
 }
@@ -176,7 +176,7 @@ impl Hive {
                 }
                 let (lives, stays) = (self.lives.clone(), self.stays.clone());
                 self.tasks.spawn(|_stop| async move {
-                    // Nothing is taken from under a process that is still being ended.
+                    // No directory is removed while a process that uses it is being ended.
                     if let Some(lives) = lives {
                         lives.settled().await;
                     }
@@ -205,7 +205,7 @@ impl Hive {
                 release(sessions, session, epoch);
                 if over {
                     if let Some(base) = &self.private {
-                        // Only an empty one goes: what a session has left in it stays.
+                        // Only an empty directory is removed; files of a session stay.
                         let _ = std::fs::remove_dir(base.join(session.to_string()));
                     }
                     self.tools.session_ended(session);
@@ -278,9 +278,10 @@ impl Hive {
         let (hive, sessions, id) = (Arc::clone(self), Arc::clone(sessions), effect.id);
         let work = self.act(assignment, effect, token, turn.clone(), &sessions);
         self.tasks.spawn(|_shutdown| async move {
-            // It is cancelled by a shutdown, too.
+            // A shutdown cancels it, too.
             let result = stop.run_until_cancelled(work).await;
-            // Only now may another be done about the room: what was dropped is over.
+            // Only now may another action on the environment begin, because the dropped one is
+            // over.
             drop(turn);
             if let Some(placed) = lock(&sessions).get_mut(&session)
                 && placed.assignment.epoch == epoch
@@ -296,8 +297,8 @@ impl Hive {
         });
     }
 
-    /// Does one effect. Each kind is a future of its own: whoever keeps a command for days holds
-    /// no room for a call.
+    /// Executes one effect. Each kind has its own future, so that a long-running command does not
+    /// reserve memory for a call.
     fn act(
         self: &Arc<Self>,
         assignment: Arc<Assignment>,
@@ -308,7 +309,7 @@ impl Hive {
     ) -> Fut<'static, Done> {
         let (hive, Effect { id, step: _, not_before, action }) = (Arc::clone(self), effect);
         match action {
-            // A life is made ready before its time.
+            // A process is prepared before its start time.
             EffectAction::Live(launch) => {
                 let birth = Box::new(Birth { launch, token, not_before });
                 Box::pin(async move { hive.live(&assignment, id, birth).await })
@@ -359,7 +360,7 @@ impl Hive {
         }
     }
 
-    /// What a call of a tool is given of its session.
+    /// The context of a tool call from its session.
     async fn context(
         &self,
         assignment: &Assignment,
@@ -385,7 +386,7 @@ impl Hive {
             }),
             None => None,
         };
-        // What the environment itself says goes before what a context gives.
+        // Variables of the environment take precedence over those of a context.
         let own = |name: &String| variables.iter().any(|(known, _)| known == name);
         let given: Vec<_> =
             assignment.given.iter().filter(|(name, _)| !own(name)).cloned().collect();
@@ -408,8 +409,8 @@ impl Hive {
         }
     }
 
-    /// What runs the commands of a session with a worktree of its own, where they are to see all that
-    /// is in there, and of one with files to read.
+    /// The driver for commands of a session with its own worktree, if they may see all of it, and
+    /// of a session with context files.
     fn driver(&self, assignment: &Assignment, lent: Option<PathBuf>) -> Option<Arc<dyn Sandbox>> {
         let Assignment { session, sandbox, .. } = *assignment;
         let room = match &assignment.room {
@@ -442,7 +443,7 @@ impl Hive {
         failpoint::point("hive.before_effect");
     }
 
-    /// Calls a tool, unless what a human agreed to is not what would be called.
+    /// Calls a tool, unless the call differs from what a human approved.
     async fn call(
         &self,
         assignment: &Assignment,
@@ -469,7 +470,7 @@ impl Hive {
         Done { result, streamed: Vec::new(), live: gathered.rest() }
     }
 
-    /// Keeps a command alive, and sends on what is to be said of it meanwhile.
+    /// Runs a command, and forwards reports about it.
     async fn live(&self, assignment: &Assignment, effect: EffectId, birth: Box<Birth>) -> Done {
         failpoint::point("hive.before_effect");
         self.make_private(&assignment.workspace);
@@ -479,9 +480,9 @@ impl Hive {
             return Done::of(EffectResult::Lived(end));
         };
         Box::pin(self.save_files(assignment, effect, RoomMark::Again)).await;
-        // Words leave in their order, and all of them before the report of the end.
+        // Reports are sent in order, and all of them before the report of the exit.
         let (words, mut said) = mpsc::unbounded_channel();
-        // Heard until the life has ended.
+        // It receives until the process has ended.
         let say: Say = Arc::new(move |word| drop(words.send(word)));
         let life = lives.live(assignment, effect, birth, &say);
         tokio::pin!(life);
@@ -519,7 +520,7 @@ impl Hive {
         }
     }
 
-    /// Waits for a call, and sends on what it says meanwhile.
+    /// Waits for a call, and forwards its live output.
     async fn listening(
         &self,
         assignment: &Assignment,
@@ -545,8 +546,8 @@ impl Hive {
         }
     }
 
-    /// Tells the Cortex what the sandbox of this call was measured to give, before anything runs
-    /// in it, unless it knows. When the measurement is refused the call answers that itself.
+    /// Sends the attestation of this call's sandbox to the Cortex before anything runs in it,
+    /// unless that was sent already. If the measurement fails, the call itself returns the error.
     async fn attest(
         &self,
         assignment: &Assignment,
@@ -569,7 +570,7 @@ impl Hive {
         self.say(ToCortex::Attested { session, epoch, attested }).await;
     }
 
-    /// Whether a call is still what a human agreed to, right before it begins.
+    /// Whether a call is still what a human approved, checked directly before it begins.
     async fn still_agreed(
         &self,
         context: &ToolContext,
@@ -587,8 +588,8 @@ impl Hive {
         Err(ToolOutcome::failure(STALE_APPROVAL, message))
     }
 
-    /// Asks the model, and sends what it streams on in gathered pieces. The last piece comes
-    /// with the reply.
+    /// Calls the model, and forwards its stream in collected pieces. The last piece comes with the
+    /// reply.
     async fn ask(
         &self,
         assignment: &Assignment,
@@ -618,8 +619,8 @@ impl Hive {
     }
 }
 
-/// Streamed pieces that wait to be sent. A piece ends at white space: a secret that a model
-/// repeats would otherwise be cut in two, and neither half look like one to the redaction.
+/// Streamed pieces that wait to be sent. A piece ends at white space: otherwise a secret that a
+/// model repeats would be cut in two, and neither half would be redacted.
 #[derive(Debug, Default)]
 struct Gathered {
     waiting: Vec<ModelDelta>,
@@ -640,7 +641,7 @@ impl Gathered {
         }
     }
 
-    /// All but the unfinished last word.
+    /// All text but the unfinished last word.
     fn ready(&mut self) -> Vec<ModelDelta> {
         let mut ready = std::mem::take(&mut self.waiting);
         if let Some(last) = ready.pop() {
@@ -702,7 +703,7 @@ fn place(sessions: &Sessions, assignment: Assignment) -> bool {
     true
 }
 
-/// What is begun for the session from now on works in its room.
+/// Makes the session's later work use its environment.
 fn moves_in(sessions: &Sessions, assignment: &Assignment, made: &RoomMade) {
     if let Some(placed) = lock(sessions).get_mut(&assignment.session)
         && placed.assignment.epoch == assignment.epoch
@@ -713,8 +714,8 @@ fn moves_in(sessions: &Sessions, assignment: &Assignment, made: &RoomMade) {
     }
 }
 
-/// Which state of the files is to be saved after what a command said in its protocol: a turn has ended,
-/// or it is about to do something that a person is asked about.
+/// The file state to save after a command's protocol message: a turn has ended, or the command is
+/// about to do something that a person is asked about.
 fn turn_in(facts: &[Fact]) -> Option<RoomMark> {
     let ended = facts.iter().any(|fact| matches!(fact, Fact::Result { .. }));
     let asks = facts.iter().any(|fact| matches!(fact, Fact::Asks(_)));

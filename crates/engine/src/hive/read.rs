@@ -1,8 +1,8 @@
-//! What commands say in a protocol of their own, read from their logs.
+//! Parses the protocol messages of commands from their logs.
 //!
-//! The log is read by offset, and what was told of it is recorded with the place where reading
-//! goes on. So nothing is told twice or never, whatever is killed in between; and a program that
-//! writes faster than it is read is held up by nobody.
+//! The log is read by offset, and each report is recorded with the offset at which reading
+//! continues. So nothing is reported twice or never, whatever is killed in between, and a program
+//! that writes faster than it is read is not delayed.
 
 use overmind_core::command::LifeWord;
 use overmind_core::ids::SessionId;
@@ -13,20 +13,20 @@ use overmind_core::process::{PieceReader, ProcessError, ProcessKey, Processes};
 
 use super::life::{Said, Say};
 
-/// Most bytes that are read before what they say is told.
+/// Most bytes that are read before their messages are reported.
 const AT_ONCE: u64 = 512 << 10;
 
-/// The place in a log that has been read up to. Of a command that says nothing to be read: none.
+/// The offset up to which a log has been read. None for a command without a protocol.
 #[derive(Debug)]
 pub(super) struct Reading(Option<Box<Open>>);
 
 #[derive(Debug)]
 struct Open {
     reader: Reader,
-    /// Opened when it is first read.
+    /// Opened at the first read.
     pieces: Option<Box<dyn PieceReader>>,
     facts: Vec<Fact>,
-    /// Told once, not twice a second.
+    /// Whether a failure was already logged.
     failed: bool,
 }
 
@@ -42,13 +42,14 @@ impl Reading {
         }))
     }
 
-    /// Whether there is anything to be read.
+    /// Whether there is anything to read.
     pub(super) fn is_open(&self) -> bool {
         self.0.is_some()
     }
 }
 
-/// Reads on, at most [`AT_ONCE`], and tells what it says. Answers whether a turn was over in it.
+/// Reads on, at most [`AT_ONCE`], and reports the messages. Returns whether a turn has ended in
+/// them.
 pub(super) async fn on(
     processes: &dyn Processes,
     key: ProcessKey,
@@ -62,19 +63,20 @@ pub(super) async fn on(
     over
 }
 
-/// Its answer is there. A program whose input is open only for that ends when it is closed.
+/// Called when its answer is there. A program whose input is open only for that ends when it is
+/// closed.
 pub(super) async fn answered(processes: &dyn Processes, key: ProcessKey, input: Input) {
     if input != Input::UntilAnswer {
         return;
     }
     match processes.close_input(key).await {
-        // It was closed before, or the program is gone already.
+        // It was closed before, or the program has already ended.
         Ok(()) | Err(ProcessError::InputRefused { .. } | ProcessError::NotAlive(_)) => {}
         Err(err) => tracing::warn!(life = %key, error = %err, "its input could not be closed"),
     }
 }
 
-/// Reads what is left of a life that has ended.
+/// Reads the rest of an ended process's log.
 pub(super) async fn to_the_end(
     processes: &dyn Processes,
     key: ProcessKey,
@@ -110,7 +112,7 @@ impl Open {
         true
     }
 
-    /// Takes the next pieces; false when there are none.
+    /// Takes the next pieces; false if there are none.
     async fn pieces(
         &mut self,
         processes: &dyn Processes,
@@ -130,7 +132,8 @@ impl Open {
         Ok(!next.is_empty())
     }
 
-    /// What says nothing is not recorded: it is read again after a restart, which is cheap.
+    /// Lines without a message are not recorded: they are read again after a restart, which is
+    /// cheap.
     fn tell(&mut self, say: &Say) {
         if !self.facts.is_empty() {
             let facts = std::mem::take(&mut self.facts);
@@ -139,7 +142,7 @@ impl Open {
     }
 }
 
-/// The line that begins at this place of a log, as far as it is there.
+/// The line that begins at this offset of a log, as far as it exists.
 pub(super) async fn line_at(
     processes: &dyn Processes,
     session: SessionId,
@@ -154,7 +157,7 @@ pub(super) async fn line_at(
             break;
         }
         for piece in next {
-            // Where it is gone by the log's limits, something else stands.
+            // If the log's limits removed it, other text is there.
             if !begun && piece.offset > at {
                 return Ok(Vec::new());
             }

@@ -1,7 +1,7 @@
-//! Rooms: made before a command begins, given back when nothing of its session lives any more.
+//! Environments: made before a command begins, removed when no process of its session is left.
 //!
-//! Whatever is done about one session's room is done in the order in which it was asked for, each
-//! after the one before has ended or was dropped.
+//! Actions on one session's environment are done in the order of the requests, each after the one
+//! before has ended or was dropped.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -27,32 +27,32 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{Done, Hive};
 
-/// Steps and warnings that are told of one act on a room.
+/// Most steps and warnings of one action that are reported.
 const MOST_WORDS: u32 = 200;
-/// Lines of output of one act that go into the session's log.
+/// Most lines of output of one action that go to the session's log.
 const MOST_LINES: u32 = 2_000;
-/// How long the last of an act's output may take to be written.
+/// How long the last lines of an action's output may take to be written.
 const LAST_LINES: Duration = Duration::from_secs(5);
-/// A step of giving a room back that takes no longer is not told in the session's log.
+/// A step of a removal that is faster is not recorded in the session's log.
 const QUICK: Duration = Duration::from_secs(1);
-/// How long processes that are being killed are waited for before their room is given back.
+/// How long to wait for killed processes before their environment is removed.
 const GONE: Duration = Duration::from_secs(60);
-/// How long giving a room back may take. Its hooks and services have bounds of their own.
+/// The time limit of a removal. Its hooks and services have their own limits.
 const CLOSING: Duration = Duration::from_secs(15 * 60);
 
-/// The rooms of this hive.
+/// The environments of this hive.
 #[derive(Debug)]
 pub(crate) struct Stays {
     rooms: Arc<dyn Rooms>,
-    /// Keeps the logs of sessions.
+    /// Holds the logs of sessions.
     processes: Option<Arc<dyn Processes>>,
-    /// Whether what an earlier process left has been judged.
+    /// Whether environments of an earlier daemon have been checked.
     kept: watch::Sender<bool>,
-    /// The end of what was last asked for, by session.
+    /// The end of the last requested action, by session.
     turns: Mutex<HashMap<SessionId, CancellationToken>>,
 }
 
-/// A place in the order of what is done about one room. Dropped, the next one begins.
+/// A place in the sequence of actions on one environment. Dropping it lets the next begin.
 #[derive(Debug)]
 pub(crate) struct Turn {
     before: Option<CancellationToken>,
@@ -61,9 +61,9 @@ pub(crate) struct Turn {
 
 type Progress = mpsc::UnboundedSender<Option<RoomProgress>>;
 
-/// Passes on what sandboxes of rooms were measured to give. It waits for room on the bus, so what it
-/// was told of leaves before anything that is said later. Rooms may outlive the hive: then nobody
-/// hears it.
+/// Forwards attestations of environments' sandboxes. It waits for capacity of the bus, so that a
+/// report is sent before all later ones. Environments may outlive the hive; then nobody receives
+/// it.
 #[derive(Debug)]
 struct Witness(Weak<dyn HiveBus>);
 
@@ -92,20 +92,20 @@ impl Stays {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To be taken when an act is asked for, before the next message is heard.
+    /// Take it when an action is requested, before the next message is handled.
     pub(crate) fn turn(&self, session: SessionId) -> Turn {
         let over = CancellationToken::new();
         let before = self.turns().insert(session, over.clone());
         Turn { before, _over: over.drop_guard() }
     }
 
-    /// The session has ended.
+    /// Forgets a session that has ended.
     pub(crate) fn forget(&self, session: SessionId) {
         self.turns().remove(&session);
     }
 
-    /// Takes up the rooms that are still wanted, and gives all others back.
-    /// `living`: sessions whose commands live, which read what they were lent.
+    /// Keeps the environments that are still needed, and removes all others. `living` are sessions
+    /// with running commands, which read their context files.
     pub(crate) async fn keep(&self, wanted: Vec<SessionId>, living: Vec<SessionId>) {
         self.rooms.keep_lent(wanted.iter().copied().chain(living).collect()).await;
         self.rooms.keep(wanted).await;
@@ -113,15 +113,15 @@ impl Stays {
     }
 
     async fn kept(&self) {
-        // The sender lives as long as this does.
+        // The sender exists as long as this value.
         let _ = self.kept.subscribe().wait_for(|kept| *kept).await;
     }
 
-    /// The variables of a session's room.
+    /// The variables of a session's environment.
     ///
     /// # Errors
     ///
-    /// As [`Rooms::environment`].
+    /// The same as for [`Rooms::environment`].
     pub(crate) async fn environment(
         &self,
         session: SessionId,
@@ -130,11 +130,11 @@ impl Stays {
         self.rooms.environment(session).await
     }
 
-    /// Where the files lie that a session is given by its contexts; `None`: it is given none.
+    /// The directory of a session's context files; `None` if it has none.
     ///
     /// # Errors
     ///
-    /// As [`Rooms::lend`].
+    /// The same as for [`Rooms::lend`].
     pub(crate) async fn lent(&self, assignment: &Assignment) -> Result<Option<PathBuf>, RoomError> {
         if assignment.files.is_empty() {
             return Ok(None);
@@ -143,7 +143,7 @@ impl Stays {
         self.rooms.lend(assignment.session, assignment.files.to_vec()).await.map(Some)
     }
 
-    /// What a session was lent is not needed any more, or made anew if it is.
+    /// Removes a session's context files; they are made again if needed.
     pub(crate) async fn returned(&self, session: SessionId) {
         self.rooms.returned(session).await;
     }
@@ -160,7 +160,7 @@ impl Stays {
     }
 }
 
-/// Hands on what is said, up to the bounds; what comes after them is counted and left out.
+/// Forwards messages up to the limits; further ones are counted and dropped.
 fn sink(said: Progress) -> RoomSink {
     let (words, lines) = (AtomicU32::new(0), AtomicU32::new(0));
     Arc::new(move |progress| {
@@ -170,7 +170,7 @@ fn sink(said: Progress) -> RoomSink {
         };
         let before = count.fetch_add(1, Ordering::Relaxed);
         if before < most {
-            // Nobody hears any more: the act was dropped.
+            // Nobody receives it: the action was dropped.
             let _ = said.send(Some(progress));
         } else if before == most {
             let text = "there is more, which is left out".to_owned();
@@ -181,11 +181,12 @@ fn sink(said: Progress) -> RoomSink {
 }
 
 impl Hive {
-    /// Makes a session's room, or gives it back, and tells how it goes meanwhile.
+    /// Makes or removes a session's environment, and reports the progress.
     ///
     /// # Cancel safety
     ///
-    /// Dropped, a room is half made or half given back: [`RoomAct::Close`] goes on from there.
+    /// If dropped, an environment is partly made or removed: [`RoomAct::Close`] continues from
+    /// there.
     pub(super) async fn room(
         &self,
         assignment: &Assignment,
@@ -224,7 +225,7 @@ impl Hive {
             report
         };
         let tell = async {
-            // A step of giving it back is routine: it is told when it takes long.
+            // A step of the removal is routine, so it is only reported if it takes long.
             let mut held: Option<String> = None;
             loop {
                 let next = match held.is_some() {
@@ -259,7 +260,7 @@ impl Hive {
         let report = tokio::select! {
             biased;
             report = &mut work => report,
-            // It ends only after the work has said its last.
+            // It ends only after the work has sent its last message.
             () = &mut tell => return work.await,
         };
         if tokio::time::timeout(LAST_LINES, tell).await.is_err() {
@@ -271,12 +272,12 @@ impl Hive {
         report
     }
 
-    /// Saves the files of a session's room for `overmind undo`, and tells what was saved. That it did
-    /// not work is told, and keeps nothing from going on.
+    /// Saves the files of a session's environment for `overmind undo`, and reports what was saved.
+    /// A failure is reported and does not stop anything.
     ///
     /// # Cancel safety
     ///
-    /// Dropped, they are saved or not.
+    /// If dropped, they may or may not be saved.
     pub(super) async fn save_files(
         &self,
         assignment: &Assignment,
@@ -297,16 +298,17 @@ impl Hive {
         self.say(ToCortex::Room { session, epoch, effect, word }).await;
     }
 
-    /// Brings the files of a session's room back to what they were before a call, at `step`, that was cut
-    /// off.
+    /// Restores the files of a session's environment to their state before a call, at `step`, that
+    /// was interrupted.
     ///
     /// # Errors
     ///
-    /// What becomes of the call when they could not be brought back: whether it was done is not known.
+    /// The result of the call if they could not be restored: it is unknown whether the call was
+    /// done.
     ///
     /// # Cancel safety
     ///
-    /// Dropped, some files are brought back.
+    /// If dropped, some files are restored.
     pub(super) async fn take_back(
         &self,
         assignment: &Assignment,
@@ -338,7 +340,7 @@ impl Hive {
         Err(Done::of(EffectResult::Tool { outcome, latency_ms: 0 }))
     }
 
-    /// Waits, not for ever, until no process of the session lives.
+    /// Waits, for a limited time, until no process of the session is running.
     async fn nothing_lives(&self, session: SessionId) {
         let Some(lives) = &self.lives else { return };
         if tokio::time::timeout(GONE, lives.gone(session)).await.is_err() {
@@ -349,7 +351,7 @@ impl Hive {
     }
 }
 
-/// What is said of a room, as a line of its session's log.
+/// A report about an environment as a line of its session's log.
 fn told(progress: &RoomProgress, closing: bool) -> String {
     match progress {
         RoomProgress::Step(step) => format!("the environment: {step}"),

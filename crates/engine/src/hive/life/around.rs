@@ -1,4 +1,5 @@
-//! What a command finds around it: variables of its room, and files of its session's contexts.
+//! Provides a command's surroundings: variables of its environment, and files of its session's
+//! contexts.
 
 use std::path::PathBuf;
 
@@ -10,8 +11,8 @@ use overmind_core::session::given::FILES_VARIABLE;
 use super::Lives;
 
 impl Lives {
-    /// What is added to the environment of a session's commands, and the directory of files that they
-    /// may read.
+    /// The additional variables for a session's commands, and the directory of files that they may
+    /// read.
     pub(super) async fn around(
         &self,
         assignment: &Assignment,

@@ -1,4 +1,4 @@
-//! Ends of lives that no order of the log wants yet.
+//! Ends processes although no order in the log requests it yet.
 
 use overmind_core::command::{LifeOrder, StopHow};
 use overmind_core::ids::SessionId;
@@ -6,10 +6,10 @@ use overmind_core::ids::SessionId;
 use super::Lives;
 
 impl Lives {
-    /// Has all lives of a session end.
+    /// Ends all processes of a session.
     pub(crate) fn end_all(&self, session: SessionId, how: StopHow, reason: &str) {
         for one in self.under_way().values().filter(|one| one.key.session == session) {
-            // Nobody reads when the life is over already.
+            // Nobody receives it if the process has already ended.
             let _ = one.orders.send(LifeOrder::End { how, reason: reason.to_owned() });
         }
     }
