@@ -1,8 +1,8 @@
-//! The inbox: everything that waits for a human, answered once, from anywhere.
+//! The inbox: everything that waits for a human, answered once, from any client.
 //!
-//! An answer is an order to the session that waits, with the item that it is about: the session's
-//! driver is the one place where the first answer wins. What became of an item is read back from
-//! the store, so that whoever comes second is told who came first.
+//! An answer is a request to the waiting session, with the item that it answers. The session's
+//! driver decides which answer was first. The resulting item is read back from the store, so that a
+//! second caller learns who was first.
 
 use std::collections::BTreeMap;
 
@@ -30,15 +30,15 @@ use crate::request::{InboxAnswer, InboxBatch, InboxQuery};
 use crate::sessions::is_closing;
 use crate::view::{InboxGroup, InboxProposal};
 
-/// Items that one batch may answer.
+/// Most items of one batch of answers.
 pub const MAX_BATCH: usize = 100;
-/// Open items that grouping looks at, and answered ones that proposals look at.
+/// Most open items that grouping reads, and answered ones that proposals read.
 const LOOKED_AT: u32 = 1000;
 /// Longest reason, in bytes.
 const REASON_BYTES: usize = 10_000;
 
 impl Engine {
-    /// Items that fit, those asked last first.
+    /// The matching items, newest first.
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`].
+    /// [`EngineError::NotFound`] if there is no such item.
     pub async fn inbox_fetch(&self, by: &Caller, id: InboxId) -> Result<InboxItem, EngineError> {
         by.require(Role::Viewer)?;
         self.find_item(id).await
@@ -95,7 +95,7 @@ impl Engine {
         item: InboxItem,
         answer: InboxAnswer,
     ) -> Result<InboxItem, EngineError> {
-        // A limit is an admin's; for good it is changed by one alone.
+        // Only an admin may change a limit, permanently or not.
         let for_good = matches!(&answer, InboxAnswer::Raise { raise, .. } if raise.for_good);
         by.require(if for_good { Role::Admin } else { Role::Operator })?;
         match answer {
@@ -120,14 +120,14 @@ impl Engine {
             .ok_or_else(|| EngineError::not_found("Inbox item"))
     }
 
-    /// Answers an item. The first answer counts; the item is answered as it stands after.
+    /// Answers an item. The first answer counts; returns the item after it.
     ///
-    /// An approval that comes after its time leaves the item `expired` and asks anew.
+    /// An approval that comes too late makes the item `expired` and asks again.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Conflict`] when it was answered before, or nobody waits for it any more;
-    /// [`EngineError::Invalid`] when the answer is not of the item's kind.
+    /// [`EngineError::Conflict`] if it was answered before, or nobody waits for it any more;
+    /// [`EngineError::Invalid`] if the answer does not fit the item's kind.
     pub async fn inbox_answer(
         &self,
         by: &Caller,
@@ -145,7 +145,7 @@ impl Engine {
         }
     }
 
-    /// The open item that stands for a question now, when a restart of the server has asked it anew.
+    /// The open item for a question that was asked again after a restart of the server.
     async fn asked_anew(&self, by: &Caller, id: InboxId) -> Result<Option<InboxItem>, EngineError> {
         let item = self.find_item(id).await?;
         let withdrawn = item.state == InboxState::Withdrawn && item.answered_by.is_none();
@@ -175,8 +175,8 @@ impl Engine {
         }
     }
 
-    /// Answers what a program has asked by a tool. It goes on meanwhile; the end of such a question is
-    /// that of its session.
+    /// Answers a question that a program asked by a tool. The program continues meanwhile; such a
+    /// question ends with its session.
     async fn tool_answer(
         &self,
         by: &Caller,
@@ -192,7 +192,7 @@ impl Engine {
         self.answer_question(by, item.id, message).await
     }
 
-    /// Answers the session that waits.
+    /// Answers the waiting session.
     async fn answer_session(
         &self,
         by: &Caller,
@@ -200,7 +200,7 @@ impl Engine {
         answer: InboxAnswer,
     ) -> Result<InboxItem, EngineError> {
         let id = item.id;
-        // What is said to a run is said by those who may have it do anything; no is said by all.
+        // A text to a run needs the right to direct it; a refusal is open to all.
         if let Some(session) = item.session
             && !matches!(answer, InboxAnswer::Deny { .. })
         {
@@ -212,7 +212,8 @@ impl Engine {
         };
         match self.cortex.order(session, order).await {
             Ok(row) => {
-                // What the answer ended has given its room back when the caller hears of it.
+                // If the answer ends the session, its environment is removed before the caller gets
+                // the result.
                 if is_closing(&row) {
                     self.ended(row).await?;
                 }
@@ -233,12 +234,12 @@ impl Engine {
         }
     }
 
-    /// Answers several items in the same way, each for itself: one that cannot be answered holds
-    /// up no other. With a group, only items of that group; never one that is not named.
+    /// Answers several items in the same way, each separately: one that cannot be answered does not
+    /// stop the others. With a group, only items of that group, and only named ones.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Invalid`] for no item, more than [`MAX_BATCH`], or one named twice.
+    /// [`EngineError::Invalid`] for no item, more than [`MAX_BATCH`], or a repeated one.
     pub async fn inbox_answer_all(
         &self,
         by: &Caller,
@@ -265,7 +266,8 @@ impl Engine {
                     }
                     let raise = matches!(answer, InboxAnswer::Raise { .. });
                     match self.inbox_answer(by, id, answer).await {
-                        // One raise lets all go on that wait for the same limit, of this batch, too.
+                        // One increase continues all sessions that wait for the same limit, also
+                        // those of this batch.
                         Err(err @ EngineError::Conflict { .. }) if raise => {
                             let now = self.find_item(id).await?;
                             let done = now.state == InboxState::Approved;
@@ -277,11 +279,11 @@ impl Engine {
                 (id, done.await)
             }
         };
-        // Side by side: their commits share their way to the disk.
+        // They run in parallel, so that their commits share disk writes.
         Ok(join_all(ids.into_iter().map(one)).await)
     }
 
-    /// Open items that are alike, together: the largest group first. Looks at the newest 1,000.
+    /// Groups of similar open items, the largest first. Reads the newest 1,000.
     ///
     /// # Errors
     ///
@@ -301,10 +303,10 @@ impl Engine {
         Ok(groups)
     }
 
-    /// Rules that would spare a human questions: one for each action that was approved often
-    /// enough, the same way each time, with no denial since. Looks at the newest 1,000 approvals
-    /// and as many denials. What the policy in force allows by now is left out, and so is what
-    /// no narrow rule can stand for.
+    /// Proposes rules that would reduce questions: one for each action that was approved often
+    /// enough, the same way each time, and not denied since. Reads the newest 1,000 approvals and
+    /// as many denials. Actions that the policy in force allows now are omitted, and so are those
+    /// that no narrow rule can cover.
     ///
     /// # Errors
     ///
@@ -346,7 +348,7 @@ impl Engine {
         Ok(proposals)
     }
 
-    /// How many items are open, and the number of the last change of any.
+    /// The number of open items, and the number of the last change of any.
     ///
     /// # Errors
     ///
@@ -356,7 +358,7 @@ impl Engine {
         Ok(self.cortex.store.inbox_counts(ColonyId::DEFAULT).await?)
     }
 
-    /// Items that changed after the change `after`, as they stand now.
+    /// Items that changed after the change `after`, in their current state.
     ///
     /// # Errors
     ///
@@ -371,13 +373,13 @@ impl Engine {
         Ok(self.cortex.store.inbox_changes(ColonyId::DEFAULT, after, limit).await?)
     }
 
-    /// Changes whenever the inbox does. Ask [`Engine::inbox_changes`] again then.
+    /// A counter that changes with the inbox. Call [`Engine::inbox_changes`] again then.
     pub fn inbox_watch(&self) -> watch::Receiver<u64> {
         self.cortex.inbox.subscribe()
     }
 }
 
-/// Who takes the answers to a sort of items. What none of them takes is for the session that waits.
+/// The handler for answers to one kind of item. Other items are for the waiting session.
 struct Answerer {
     fits: fn(&InboxItem) -> bool,
     answer: Answered,
@@ -401,10 +403,10 @@ const ANSWERERS: [Answerer; 3] = [
     },
 ];
 
-/// Answers to one and the same action, newest first.
+/// Answers to the same action, newest first.
 #[derive(Default)]
 struct Alike {
-    /// Since the last denial.
+    /// The approvals since the last denial.
     approved: Vec<(InboxItem, GateRequest)>,
     denied: bool,
 }
@@ -413,7 +415,7 @@ fn newest() -> Page<InboxCursor> {
     Page { limit: LOOKED_AT, after: None }
 }
 
-/// The order that an answer is to the session that waits.
+/// The request to the waiting session for an answer.
 fn order_of(
     engine: &Engine,
     item: &InboxItem,
@@ -455,7 +457,7 @@ fn order_of(
     }
 }
 
-/// Why an item that is not open cannot be answered.
+/// Why a closed item cannot be answered.
 pub(crate) fn closed(item: &InboxItem) -> EngineError {
     let at = item.answered_at.map(|at| format!(" at {at}")).unwrap_or_default();
     let by = item.answered_by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
@@ -466,7 +468,7 @@ pub(crate) fn closed(item: &InboxItem) -> EngineError {
         InboxState::Expired => {
             format!("this had expired when it was approved{by}{at}; it is asked anew")
         }
-        // Somebody ended the run, or it waits for this no more.
+        // Somebody ended the run, or it no longer waits for this.
         InboxState::Withdrawn if item.answered_by.is_some() => {
             format!("this was withdrawn{by}{at}: the run has ended")
         }
@@ -477,7 +479,7 @@ pub(crate) fn closed(item: &InboxItem) -> EngineError {
     })
 }
 
-/// The call that was asked about; `None` when the item does not say all of it.
+/// The call that was asked about; `None` if the item does not contain all of it.
 fn request_of(item: &InboxItem) -> Option<GateRequest> {
     if item.details.get("args_cut").is_some() {
         return None;

@@ -1,4 +1,4 @@
-//! Who is there: the admin token, named API keys, and tokens of sessions.
+//! Authentication: the admin token, named API keys, and tokens of sessions.
 
 use overmind_core::agent::COMMANDS;
 use overmind_core::ids::{ApiKeyId, ColonyId, SessionId};
@@ -23,15 +23,15 @@ fn wrong() -> EngineError {
     EngineError::Unauthenticated { message: "the token is not valid".into() }
 }
 
-/// Who acts without a key. A key of such a name would be taken for them in the log, and share the
-/// idempotency keys of what they start.
+/// Names of callers without a key. A key of such a name would be taken for them in the log, and
+/// share the idempotency keys of their requests.
 const RESERVED: [&str; 3] = ["admin", Part::Dispatcher.name(), Part::Reconcilers.name()];
-/// Beginnings of the names of sessions and agents.
+/// Prefixes of the names of sessions and agents.
 const RESERVED_BEGINNINGS: [&str; 2] = ["ses_", "agent:"];
 
-/// Why nobody can be called so, if nobody can.
+/// Why a name cannot be used, if that is so.
 pub(crate) fn reserved(name: &str) -> Option<String> {
-    // Whoever reads the log does not tell `Admin` from `admin`.
+    // A reader of the log may confuse `Admin` and `admin`.
     let plain = name.to_lowercase();
     let is =
         RESERVED.contains(&&*plain) || RESERVED_BEGINNINGS.iter().any(|of| plain.starts_with(of));
@@ -59,8 +59,8 @@ impl Engine {
         }
     }
 
-    /// Finds out who holds `token`: the admin token, an `ovk_…` API key, or an `ovs_…` token of
-    /// a session that lives in the epoch it names.
+    /// Finds the owner of `token`: the admin token, an `ovk_…` API key, or an `ovs_…` token of a
+    /// session that is running in the token's epoch.
     ///
     /// # Errors
     ///
@@ -70,8 +70,9 @@ impl Engine {
         self.caller_of(&holder).await
     }
 
-    /// The same for who is let in for longer than a look: the pass says when the token has ended.
-    /// With `service` also when the grant of it is taken back, once [`Passes::bind`] has said whose.
+    /// The same for a caller that stays connected: the pass reports when the token has ended. With
+    /// `service` it also ends when the grant of it is revoked, once [`Passes::bind`] has set the
+    /// owner.
     ///
     /// [`Passes::bind`]: crate::passes::Passes::bind
     pub(crate) async fn admit(
@@ -83,12 +84,12 @@ impl Engine {
         if let Holder::Session { service: of, .. } = &mut holder {
             *of = service.map(str::to_owned);
         }
-        // Before the look: see there.
+        // It is made before the check, for the reason given there.
         let pass = self.cortex.passes.enter(&holder);
         Ok((self.caller_of(&holder).await?, pass))
     }
 
-    /// What a token says of itself, if it was made here or may be a key.
+    /// The owner that a token claims, if it was made here or may be a key.
     fn holder(&self, token: &str) -> Option<Holder> {
         if token.len() > 256 {
             return None;
@@ -106,7 +107,7 @@ impl Engine {
         Some(Holder::Key(hash))
     }
 
-    /// Whether that is worth anything now.
+    /// Whether that claim is valid now.
     async fn caller_of(&self, holder: &Holder) -> Result<Caller, EngineError> {
         let hash = match holder {
             Holder::Admin => return Ok(Caller::admin()),
@@ -115,7 +116,7 @@ impl Engine {
             }
             Holder::Key(hash) => *hash,
         };
-        // Found by its hash: what an attacker can time is the hash of a guess, not the key.
+        // The key is found by its hash, so timing reveals only the hash of a guess.
         let read = match self.cortex.identities.of(&hash) {
             Ok(caller) => return Ok(caller),
             Err(read) => read,
@@ -149,16 +150,16 @@ impl Engine {
         (start == epoch).then(caller)
     }
 
-    /// The token that a session's own processes may use, until it ends or starts again.
+    /// The token for a session's own processes, valid until it ends or starts again.
     pub fn session_token(&self, session: SessionId, epoch: u32) -> String {
         self.cortex.session_token(session, epoch)
     }
 
-    /// Makes a key. Its secret is in the answer and nowhere else.
+    /// Makes a key. Only the result contains its secret.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Conflict`] when a key of that name is in use.
+    /// [`EngineError::Conflict`] if a key of that name is in use.
     pub async fn key_create(
         &self,
         by: &Caller,
@@ -180,7 +181,7 @@ impl Engine {
             let message = format!("an agent is called `{name}`: give the key another name");
             return Err(EngineError::conflict(message));
         }
-        // 244 random bits of the operating system's generator.
+        // It has 244 random bits from the operating system's generator.
         let secret =
             format!("ovk_{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
         let key = ApiKey {
@@ -196,7 +197,7 @@ impl Engine {
         Ok(NewKey { key, secret })
     }
 
-    /// Keys, newest first; revoked ones stay listed. Sign-ins are listed while they last.
+    /// Keys, newest first, including revoked ones. Sign-ins are listed while they are valid.
     ///
     /// # Errors
     ///
@@ -222,11 +223,11 @@ impl Engine {
         }
     }
 
-    /// Revokes a key: it opens nothing from the moment this returns.
+    /// Revokes a key, which is useless when this returns.
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`]; [`EngineError::Conflict`] when it was revoked before.
+    /// [`EngineError::NotFound`]; [`EngineError::Conflict`] if it was already revoked.
     pub async fn key_revoke(&self, by: &Caller, id: ApiKeyId) -> Result<ApiKey, EngineError> {
         by.require(Role::Admin)?;
         let mut after = None;
@@ -247,10 +248,10 @@ impl Engine {
 
     async fn key_end(&self, by: &Caller, mut key: ApiKey) -> Result<ApiKey, EngineError> {
         key.revoked_at = Some(self.cortex.clock.now());
-        // Over the commit: whoever sees its event finds the key revoked.
+        // It is held during the commit: a reader of its event finds the key revoked.
         let _revoking = self.cortex.identities.revoking();
-        // Before it, too: the event reaches streams, and may come first. Should the commit fail, whoever
-        // holds the key opens them again.
+        // This also comes before it, because the event may reach streams first. If the commit
+        // fails, the key's owner can open them again.
         self.cortex.passes.revoked(key.hash);
         self.key_commit("key.revoked", by, &key).await?;
         self.cortex.passes.revoked(key.hash);
@@ -276,7 +277,7 @@ impl Engine {
 }
 
 impl Cortex {
-    /// `start`: the session's epoch, or the life of its command.
+    /// `start` is the session's epoch, or the number of its command's process.
     pub(crate) fn session_token(&self, session: SessionId, start: u32) -> String {
         let bare = session.to_string();
         let bare = bare.trim_start_matches("ses_");

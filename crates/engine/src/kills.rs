@@ -1,7 +1,7 @@
-//! Ending many sessions: those that somebody names, all that run, all below one.
+//! Ends many sessions: named ones, all running ones, or all below one.
 //!
-//! Each is asked for itself, side by side: their commits share their way to the disk, and one that
-//! cannot be ended holds up no other.
+//! Each is requested separately and in parallel: their commits share disk writes, and one that
+//! cannot be ended does not stop the others.
 
 use std::collections::BTreeSet;
 
@@ -17,40 +17,40 @@ use crate::cortex::Order;
 use crate::error::EngineError;
 use crate::sessions::{is_closing, open_statuses};
 
-/// Most sessions that are killed by one request, or looked at.
+/// Most sessions that one request kills, or reads.
 pub const MAX_KILLS: usize = 1000;
-/// Sessions below one that are ended at the same time.
+/// Most sessions below one that are ended at the same time.
 const AT_ONCE: usize = 512;
-/// Sessions read at a time.
+/// Sessions that are read at once.
 const SCAN: u32 = 1000;
 
-/// Which sessions are to be killed.
+/// Selects the sessions to kill.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kills {
     /// At most [`MAX_KILLS`], each once.
     Named(Vec<SessionId>),
-    /// All whose command runs or will, among the next [`MAX_KILLS`] that have not ended: newest
-    /// first, those older than `after`.
+    /// All whose command is running or will run, among the next [`MAX_KILLS`] that have not ended:
+    /// newest first, those older than `after`.
     All { after: Option<SessionId> },
 }
 
-/// What became of them.
+/// The results.
 #[derive(Debug)]
 pub struct Killed {
     pub each: Vec<(SessionId, Result<SessionRow, EngineError>)>,
-    /// Behind which session there may be more.
+    /// The session after which there may be more.
     pub next: Option<SessionId>,
 }
 
 impl Engine {
-    /// Kills the commands of many sessions, and cancels those of them that have none; with
-    /// `cascade` cancels them and all that were started for them. Answers when that is durable;
-    /// a session ends when its processes have. Of [`Kills::All`], one that ended by itself
-    /// meanwhile is no failure.
+    /// Kills the commands of many sessions, and cancels those without a command; with `cascade`
+    /// cancels them and all that were started for them. Returns when that is durable; a session
+    /// ends when its processes have. If a session of [`Kills::All`] ended by itself meanwhile, that
+    /// is no failure.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Invalid`] for no session, more than [`MAX_KILLS`], or one named twice.
+    /// [`EngineError::Invalid`] for no session, more than [`MAX_KILLS`], or a repeated one.
     pub async fn session_kill_each(
         &self,
         by: &Caller,
@@ -102,13 +102,13 @@ impl Engine {
         self.orders(by, Role::Operator, id).await?;
         self.is_there(id).await?;
         let row = self.cortex.order(id, Order::Kill { by: by.name.clone() }).await?;
-        // Between two lives there is nothing to be ended first.
+        // Between two processes there is nothing to end first.
         if is_closing(&row) { self.ended(row).await } else { Ok(row) }
     }
 
-    /// Of the sessions that have not ended, a page: those whose command runs or will, and where
-    /// the next page begins. Nothing more can be ended of one whose room is given back. With `own`:
-    /// of those below it.
+    /// One page of the sessions that have not ended and whose command is running or will run, and
+    /// the start of the next page. If an environment is being removed, nothing more can be ended.
+    /// With `own`, only sessions below it.
     async fn open_commands(
         &self,
         own: Option<SessionId>,
@@ -123,7 +123,7 @@ impl Engine {
         let found = rows
             .iter()
             .filter(|row| {
-                // One whose room is made may be a command.
+                // A session whose environment is being made may be a command.
                 let prepares = row.room.as_ref().is_some_and(|room| room.made.is_none());
                 (row.command.is_some() || prepares) && !is_closing(row) && own != Some(row.id)
             })
@@ -132,12 +132,12 @@ impl Engine {
     }
 
     /// Cancels a session and all that were started for it, those first. Sessions that ended by
-    /// themselves meanwhile are no failure. What is started for one of them while this goes on is
-    /// found too: a session that has ended is no parent any more.
+    /// themselves meanwhile are no failure. Sessions that are started for one of them meanwhile are
+    /// found too, because an ended session can have no new children.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Conflict`] when all of them had ended already.
+    /// [`EngineError::Conflict`] if all of them had already ended.
     pub async fn session_cancel_all(
         &self,
         by: &Caller,
@@ -162,7 +162,7 @@ impl Engine {
         }
     }
 
-    /// How many of these this has canceled, one generation after the other; those that have ended
+    /// Cancels these, one generation after the other, and returns how many; those that have ended
     /// are no failure.
     async fn cancel_each(
         &self,
@@ -185,8 +185,7 @@ impl Engine {
         Ok(canceled)
     }
 
-    /// Sessions that were started for `id`, for those, and so on, that have not ended: by
-    /// generations, the youngest first.
+    /// All descendants of `id` that have not ended, by generation, the youngest first.
     async fn open_below(&self, id: SessionId) -> Result<Vec<Vec<SessionId>>, EngineError> {
         let (mut parents, mut open) = (vec![id], Vec::new());
         while !parents.is_empty() {
@@ -199,9 +198,9 @@ impl Engine {
                     let rows = self.cortex.store.session_list(filter.clone(), page).await?;
                     let Some(last) = rows.last() else { break };
                     after = Some(last.id);
-                    // Ended ones are passed through: what they started may go on.
+                    // Ended ones are included in the search, because their children may still run.
                     children.extend(rows.iter().map(|row| row.id));
-                    // Nothing of one goes on whose room is given back.
+                    // A session whose environment is being removed no longer runs.
                     let goes_on = rows
                         .iter()
                         .filter(|row| !row.status.is_terminal() && !is_closing(row))

@@ -1,8 +1,9 @@
-//! Sessions, turns, scheduling, recovery and replay: the one place where things are decided.
+//! Sessions, turns, scheduling, recovery and replay: all decisions are made here.
 //!
-//! [`Engine::start`] is the entry point; surfaces call its methods, each with the [`Caller`]
-//! that asks. The engine sees only ports: it never knows which store, sandbox or model it got.
-//! Inside, a Cortex and a Hive talk in messages over the bus, as they would between machines.
+//! [`Engine::start`] is the entry point; surfaces call its methods, each with the calling
+//! [`Caller`]. The engine sees only ports and never knows which store, sandbox or model is behind
+//! them. Inside, a Cortex and a Hive exchange messages over the bus, as they would between
+//! machines.
 
 mod admin;
 mod agents;
@@ -108,38 +109,38 @@ pub use self::vault::{
     VaultParts, VaultStatus,
 };
 
-/// What an operator sets.
+/// The operator's settings.
 #[derive(Clone)]
 pub struct Config {
-    /// Sessions that run at once on this hive.
+    /// Most sessions that run at once on this hive.
     pub max_running: u32,
-    /// Default of an agent's `max_concurrent`.
+    /// The default of an agent's `max_concurrent`.
     pub max_running_per_agent: u32,
     pub max_running_per_colony: u32,
-    /// How long a human may take over an approval before it has to be asked for anew; `None` is
-    /// for ever.
+    /// How long an approval may wait for a human before it must be asked for again; `None` means
+    /// forever.
     pub approval_ttl: Option<Duration>,
-    /// After so many equal approvals a rule is proposed; at least 2.
+    /// The number of equal approvals after which a rule is proposed; at least 2.
     pub propose_after: u32,
-    /// Where sessions work that name no workspace. Callers below admin may name only
-    /// directories beneath it.
+    /// The directory for sessions that name no workspace. Callers below admin may only name
+    /// directories below it.
     pub workspace: PathBuf,
-    /// Whether each of those works in an own directory beneath it, which is made when it is needed
-    /// and removed at the end if it is empty.
+    /// Whether each of those gets its own directory below it, which is made when needed and removed
+    /// at the end if it is empty.
     pub private: bool,
-    /// What of the host no session is given.
+    /// The host's files that no session gets.
     pub off_limits: OffLimits,
-    /// Secret of session tokens: 32 random bytes that outlive a restart.
+    /// The secret for session tokens: 32 random bytes that outlive a restart.
     pub token_key: [u8; 32],
     /// The admin token's BLAKE3.
     pub admin_hash: [u8; 32],
-    /// What the environment of every command has. Nothing else of the daemon's own is passed on.
+    /// The variables of every command's environment. No other variable of the daemon is passed on.
     pub environment: Vec<(String, String)>,
-    /// Secrets that agents may name for the environment of their commands.
+    /// The credentials that agents may name for the environment of their commands.
     pub credentials: Credentials,
-    /// Who plants the canaries that calls are searched for; the tools must have the same one.
+    /// Plants the canaries that calls are searched for; the tools must use the same one.
     pub canaries: Option<Planter>,
-    /// Whether spans of what is done here are recorded, so that others are told of them.
+    /// Whether spans are recorded, so that they can be exported.
     pub traced: bool,
 }
 
@@ -155,7 +156,7 @@ impl Config {
 
 impl std::fmt::Debug for Config {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The keys stay out of every log.
+        // The keys must not appear in any log.
         f.debug_struct("Config")
             .field("max_running", &self.max_running)
             .field("max_running_per_agent", &self.max_running_per_agent)
@@ -166,27 +167,29 @@ impl std::fmt::Debug for Config {
     }
 }
 
-/// What the composition root puts behind the ports.
+/// The adapters that the composition root passes in.
 #[derive(Debug)]
 pub struct Parts {
     pub store: Arc<dyn Store>,
-    /// Declared things, in the same store.
+    /// Declared records, in the same store.
     pub records: Arc<dyn RecordRows>,
     pub models: Arc<dyn Models>,
     pub tools: Arc<dyn Toolbox>,
-    /// Servers whose tools are among those, if there is a client for them.
+    /// The MCP servers whose tools are included, if there is a client for them.
     pub tool_servers: Option<Arc<dyn ToolServers>>,
     pub memory: Arc<dyn Memory>,
-    /// Judges each call before it begins. Without one, agents' own `approvals` alone count, and
-    /// sessions are as they were before there were policies: only tests begin such ones.
+    /// Judges each call before it begins. Without it, only agents' own `approvals` count; only
+    /// tests start sessions in this way.
     pub gate: Option<Arc<dyn Gate>>,
-    /// Keeps the processes of agents that are commands. Without one there are no such agents.
+    /// Holds the processes of command agents. Without it there are no such agents.
     pub processes: Option<Arc<dyn Processes>>,
-    /// Puts sandboxes around those. Without one such agents have none.
+    /// Makes sandboxes for those. Without it such agents have none.
     pub enclosures: Option<Arc<dyn Enclose>>,
-    /// Makes what their sessions work in. Without it they work where they are started.
+    /// Makes the environments of their sessions. Without it they work in the directory where they
+    /// are started.
     pub rooms: Option<Arc<dyn Rooms>>,
-    /// What models cost. Without them limits in dollars refuse all that does not say otherwise.
+    /// The prices of models. Without them, limits in dollars refuse every model without a price,
+    /// unless configured otherwise.
     pub prices: Arc<dyn Prices>,
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn IdSource>,
@@ -207,25 +210,25 @@ pub struct Engine {
     decisions: Arc<Decisions>,
     vault: Arc<Vault>,
     relaying: Arc<Relaying>,
-    /// Raises are answered one after the other.
+    /// Locked while increases of limits are answered, one after the other.
     raises: Arc<tokio::sync::Mutex<()>>,
-    /// Projects whose orders may be run.
+    /// Projects whose commands may be run.
     trusting: trust::Trusting,
     loops: Arc<Loops>,
     records: Arc<dyn RecordRows>,
     tasks: Tasks,
-    /// Bus ends and the hive: they go on until the last driver is done.
+    /// Bus ends and the hive, which run until the last driver is done.
     backstage: Tasks,
-    /// What writes the budgets: the last to end before the store.
+    /// The writer of the budgets, which ends last before the store.
     written: Tasks,
 }
 
 impl Engine {
-    /// Recovers what a crash or shutdown left, and begins to run sessions.
+    /// Recovers the state after a crash or shutdown, and begins to run sessions.
     ///
     /// # Errors
     ///
-    /// [`EngineError`] when the store cannot be read or written.
+    /// [`EngineError`] if the store cannot be read or written.
     pub async fn start(parts: Parts) -> Result<Self, EngineError> {
         let Parts {
             store,
@@ -363,20 +366,20 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Secrets, services and who may use them.
+    /// Secrets, services, and the grants to use them.
     pub fn vault(&self) -> &Arc<Vault> {
         &self.vault
     }
 
-    /// Stops taking work and gives tools under way `grace` to end. Sessions that run stay where
-    /// their last commit stands and go on after the next start. Then flushes and closes the
-    /// store. Answers how many sessions had a tool cut off.
+    /// Accepts no more work and gives running tools `grace` to end. Running sessions stay at their
+    /// last commit and continue after the next start. Then flushes and closes the store. Returns
+    /// how many sessions had a tool interrupted.
     pub async fn drain(&self, grace: Duration) -> usize {
         self.drain_and(grace, std::future::ready(())).await
     }
 
-    /// As [`Engine::drain`], and does `last` when everything is written and the store not yet
-    /// closed.
+    /// Works as [`Engine::drain`], and runs `last` when everything is written and the store is not
+    /// closed yet.
     pub async fn drain_and(&self, grace: Duration, last: impl Future<Output = ()>) -> usize {
         self.cortex.begin_drain();
         if let Drained::TimedOut { left } = self.loops_drain(Duration::from_secs(2)).await {
@@ -385,7 +388,7 @@ impl Engine {
         let poll = Duration::from_millis(5);
         let until = std::time::Instant::now() + grace;
         while self.cortex.drivers_left() > 0 && std::time::Instant::now() < until {
-            // Bounded by `grace`; drivers say nothing when they leave but leave the list.
+            // It is bounded by `grace`; drivers unregister when they end, without another signal.
             let _ = tokio::time::timeout(poll, std::future::pending::<()>()).await;
         }
         let cut = self.cortex.drivers_left();

@@ -1,11 +1,9 @@
-//! The Hive's part of what a tool call says while it runs: gathered, bounded, sent on a few times
-//! a second.
+//! The Hive's part of a tool call's live output: collected, limited, sent a few times a second.
 //!
-//! A command may write gigabytes a second; its watchers are people. So the first
-//! [`MAX_BYTES`] of a call are passed on and of the rest only counts, at most [`PER_TICK`] of a
-//! stream at a time, and a call that ends before the first tick says nothing at all: its result is
-//! there. The tool itself is never held up: what is said is put into memory, and dropped beyond
-//! these bounds.
+//! A command may write gigabytes a second, but people watch it. So the first [`MAX_BYTES`] of a
+//! call are forwarded and the rest is only counted, at most [`PER_TICK`] of a stream at a time. A
+//! call that ends before the first tick sends no live output, because its result is there. The tool
+//! itself is never delayed: its output is put into memory, and dropped beyond these limits.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,17 +11,17 @@ use std::time::Duration;
 use overmind_core::live::{Live, LivePiece, LiveSink, MAX_BYTES};
 use overmind_core::sandbox::OutputStream;
 
-/// How often a call's pieces are sent on. Each time is one commit.
+/// The interval at which a call's pieces are sent. Each time is one commit.
 pub(crate) const TICK: Duration = Duration::from_millis(200);
-/// Bytes of one stream in one message.
+/// Most bytes of one stream in one message.
 const PER_TICK: usize = 16 << 10;
-/// Ticks between two reports of progress, and between two counts.
+/// Ticks between two progress reports, and between two counts.
 const PROGRESS_TICKS: u32 = 5;
 const COUNT_TICKS: u32 = 25;
-/// Reports of progress that one call may make; a server decides how many it sends.
+/// Most progress reports of one call, because a server decides how many it sends.
 const MAX_REPORTS: u32 = 1000;
 
-/// What one call has said and nobody has been told yet.
+/// The output of one call that was not sent yet.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered(Mutex<Inner>);
 
@@ -31,30 +29,30 @@ pub(crate) struct Gathered(Mutex<Inner>);
 struct Inner {
     stdout: Side,
     stderr: Side,
-    /// Bytes taken of both.
+    /// The number of accepted bytes of both streams.
     taken: usize,
     capped: bool,
-    /// What the last count said.
+    /// The values of the last count.
     counted: (u64, u64),
     progress: Option<LivePiece>,
     reports: u32,
-    /// Ticks to wait until the next report, and the next count.
+    /// Ticks until the next report, and until the next count.
     report_in: u32,
     count_in: u32,
-    /// Something was sent: the end of it is sent as well.
+    /// Whether anything was sent: then the last part is sent as well.
     said: bool,
 }
 
 #[derive(Debug, Default)]
 struct Side {
     total: u64,
-    /// Where in the stream `waiting` begins.
+    /// The offset of `waiting` in the stream.
     offset: u64,
     waiting: Vec<u8>,
 }
 
 impl Gathered {
-    /// What a tool speaks into.
+    /// The sink for a tool's output.
     pub(crate) fn sink(self: &Arc<Self>) -> LiveSink {
         let this = Arc::clone(self);
         LiveSink::new(move |what| this.hear(what))
@@ -70,13 +68,13 @@ impl Gathered {
             Live::Output { stream, bytes } => inner.output(stream, bytes),
             Live::Progress { progress, total, message } => {
                 let message = message.map(str::to_owned);
-                // Of reports that come faster than they are sent on, the last one counts.
+                // If reports come faster than they are sent, only the last one counts.
                 inner.progress = Some(LivePiece::Progress { progress, total, message });
             }
         }
     }
 
-    /// What is to be sent at a tick.
+    /// The pieces to send at a tick.
     pub(crate) fn due(&self) -> Vec<LivePiece> {
         let mut inner = self.lock();
         let mut pieces = inner.pieces(PER_TICK);
@@ -92,7 +90,7 @@ impl Gathered {
         pieces
     }
 
-    /// The end of what was said, if any of it has been sent.
+    /// The last part of the output, if any of it has been sent.
     pub(crate) fn rest(&self) -> Vec<LivePiece> {
         let mut inner = self.lock();
         if !inner.said {

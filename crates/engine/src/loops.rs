@@ -1,7 +1,7 @@
-//! The one runner of loops: each has a task of its own, which owns it.
+//! Runs all loops; each has its own task.
 //!
-//! A pass begins when the loop's clock or its wake-up says so, or when somebody asks for it. Which
-//! loops are paused is kept as one setting, written before a loop is told.
+//! A pass begins when the loop's schedule or its wake-up triggers it, or on request. The names of
+//! paused loops are one setting, which is written before a loop is paused.
 
 mod run;
 
@@ -22,20 +22,20 @@ use crate::caller::Caller;
 use crate::error::EngineError;
 use crate::tasks::{Drained, Tasks};
 
-/// The setting that keeps the names of paused loops. A name stays when its loop is not there: it
-/// may be again after the next start.
+/// The setting with the names of paused loops. A name is kept if its loop does not exist, because
+/// it may exist again after the next start.
 const PAUSED: &str = "loops/paused";
-/// Requests to run one loop that wait at once.
+/// Most requests to run one loop that wait at once.
 const WAITING: usize = 64;
 
 /// All loops of an engine.
 pub(crate) struct Loops {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
-    /// Of those loops that need no engine that still works when they end.
+    /// The tasks of loops that do not need a working engine when they end.
     tasks: Tasks,
     known: Mutex<BTreeMap<&'static str, Known>>,
-    /// Locked while one is paused or resumed.
+    /// Locked while a loop is paused or resumed.
     paused: tokio::sync::Mutex<BTreeSet<String>>,
 }
 
@@ -46,9 +46,9 @@ struct Known {
 }
 
 enum Order {
-    /// Do a pass now, and answer with what it left.
+    /// Run a pass now, and return the resulting status.
     Run(oneshot::Sender<LoopStatus>),
-    /// The status was changed: wait anew.
+    /// The status has changed: wait again.
     Look,
 }
 
@@ -79,8 +79,8 @@ impl Loops {
         Ok(Self { store, clock, tasks, known, paused: tokio::sync::Mutex::new(paused) })
     }
 
-    /// Starts a loop among `tasks`, paused if it was. A name that is taken is refused in the log:
-    /// the first loop of it goes on.
+    /// Starts a loop among `tasks`, paused if it was. If the name is taken, an error is logged and
+    /// the first loop continues.
     pub(crate) async fn add(&self, tasks: &Tasks, what: Box<dyn Reconcile>) {
         let paused = self.paused.lock().await;
         let (name, now) = (what.name(), self.clock.now());
@@ -141,20 +141,20 @@ impl Loops {
                 false => status.resumed(self.clock.now()),
             }
         }
-        // Nobody listens any more when the server stops.
+        // At the server's stop nobody receives it.
         drop(known.orders.send(Order::Look).await);
         Ok(lock(&known.status).clone())
     }
 }
 
 impl Engine {
-    /// Starts a loop, paused if somebody paused it before a restart. It stops at
+    /// Starts a loop, paused if it was paused before a restart. It stops at
     /// [`Engine::loops_drain`], and at [`Engine::drain`] at the latest.
     pub async fn loop_add(&self, what: impl Reconcile + 'static) {
         self.loops.add(&self.loops.tasks, Box::new(what)).await;
     }
 
-    /// Ends the loops of [`Engine::loop_add`]: passes under way have `grace` to end.
+    /// Ends the loops of [`Engine::loop_add`]: running passes have `grace` to end.
     pub async fn loops_drain(&self, grace: Duration) -> Drained {
         self.loops.tasks.drain(grace).await
     }
@@ -170,12 +170,12 @@ impl Engine {
         Ok(known.values().map(|known| lock(&known.status).clone()).collect())
     }
 
-    /// From now on only [`Engine::loop_run`] begins a pass, also after a restart. A pass under way
-    /// goes on.
+    /// Pauses a loop: only [`Engine::loop_run`] starts a pass from now on, also after a restart. A
+    /// running pass continues.
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`].
+    /// [`EngineError::NotFound`] if there is no such loop.
     pub async fn loop_pause(&self, by: &Caller, name: &str) -> Result<LoopStatus, EngineError> {
         by.require(Role::Admin)?;
         self.loops.switch(by, name, true).await
@@ -185,18 +185,18 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// As [`Engine::loop_pause`].
+    /// The same as for [`Engine::loop_pause`].
     pub async fn loop_resume(&self, by: &Caller, name: &str) -> Result<LoopStatus, EngineError> {
         by.require(Role::Admin)?;
         self.loops.switch(by, name, false).await
     }
 
-    /// Does one pass, paused or not and whatever the backoff, and answers when it has ended. Who
-    /// asks while a pass is under way gets the next one.
+    /// Runs one pass, paused or not and whatever the backoff is, and returns when it has ended.
+    /// During a running pass, the caller gets the next one.
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`]; [`EngineError::Busy`] when too many wait for this loop;
+    /// [`EngineError::NotFound`]; [`EngineError::Busy`] if too many callers wait for this loop;
     /// [`EngineError::Unavailable`] while the server stops.
     pub async fn loop_run(&self, by: &Caller, name: &str) -> Result<LoopStatus, EngineError> {
         by.require(Role::Admin)?;

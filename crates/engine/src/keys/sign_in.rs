@@ -1,9 +1,9 @@
-//! Signing in to the dashboard: keys that end by themselves.
+//! Signing in to the dashboard, with keys that expire.
 //!
-//! Such a key is minted for one sign-in and stored as all keys are: it survives a restart, is listed,
-//! and can be revoked. It reads `ovk_<64 digits>.<end in seconds since 1970>`; what is stored is the
-//! hash of all of it, so that nobody can put its end off. Its name is `<who>@web-<16 digits>`: it acts
-//! as `<who>`, with the role that `<who>` had when signing in.
+//! Such a key is made for one sign-in and stored like other keys: it survives a restart, is listed,
+//! and can be revoked. Its form is `ovk_<64 digits>.<end in seconds since 1970>`; the stored hash
+//! covers all of it, so nobody can extend it. Its name is `<who>@web-<16 digits>`: it acts as
+//! `<who>`, with the role that `<who>` had when signing in.
 
 use std::time::Duration;
 
@@ -17,22 +17,22 @@ use crate::caller::{Caller, Rights};
 use crate::error::EngineError;
 use crate::view::NewKey;
 
-/// Between a name and what tells its sign-ins apart. No name that people give holds it.
+/// Separates a name from the number of its sign-in. No name given by a user contains it.
 pub(super) const WEB: &str = "@web-";
 
-/// Where a token with an end ends; `None` for other tokens.
+/// The end of a token that expires; `None` for other tokens.
 pub(super) fn end_of(token: &str) -> Option<Timestamp> {
     let (_, seconds) = token.strip_prefix("ovk_")?.split_once('.')?;
     let seconds: i64 = seconds.parse().ok()?;
     Some(Timestamp::from_micros(seconds.saturating_mul(1_000_000)))
 }
 
-/// Whether a sign-in minted this token: it ends by itself, and says when.
+/// Whether this token belongs to a sign-in, and so expires.
 pub fn is_of_a_sign_in(token: &str) -> bool {
     end_of(token).is_some()
 }
 
-/// Whom a key acts as.
+/// The name as which a key acts.
 pub(super) fn acts_as(name: String) -> String {
     match name.split_once(WEB) {
         Some((who, _)) => who.to_owned(),
@@ -43,18 +43,18 @@ pub(super) fn acts_as(name: String) -> String {
 /// How long a sign-in lasts.
 pub const SIGN_IN_LASTS: Duration = Duration::from_secs(12 * 3600);
 
-/// Whether a key is one of a sign-in that has ended by `now`.
+/// Whether a key belongs to a sign-in that has expired by `now`.
 fn is_over(key: &ApiKey, now: Timestamp, lifetime: Duration) -> bool {
     key.name.contains(WEB) && key.created_at.after(lifetime) <= now
 }
 
-/// Whether a list of keys shows it: a sign-in only while it lasts.
+/// Whether a list of keys shows it: a sign-in only while it is valid.
 pub(super) fn is_listed(key: &ApiKey, now: Timestamp) -> bool {
     !key.name.contains(WEB) || (key.revoked_at.is_none() && !is_over(key, now, SIGN_IN_LASTS))
 }
 
 impl Engine {
-    /// Mints a key of the caller's name and role that ends `lifetime` from now.
+    /// Makes a key with the caller's name and role that expires after `lifetime`.
     ///
     /// # Errors
     ///
@@ -87,11 +87,11 @@ impl Engine {
         Ok(NewKey { key, secret })
     }
 
-    /// Revokes the key of a sign-in, as its own holder may.
+    /// Revokes the key of a sign-in, for its own holder.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Unauthenticated`] when it is no such key, or has ended.
+    /// [`EngineError::Unauthenticated`] if it is no such key, or has expired.
     pub async fn sign_out(&self, token: &str) -> Result<(), EngineError> {
         let by = self.authenticate(token).await?;
         let hash = *blake3::hash(token.as_bytes()).as_bytes();
@@ -102,7 +102,7 @@ impl Engine {
         }
     }
 
-    /// Revokes the sign-ins that have ended by themselves, so that none stays open in the store.
+    /// Revokes expired sign-ins, so that none stays unrevoked in the store.
     async fn sign_ins_expire(
         &self,
         by: &Caller,
