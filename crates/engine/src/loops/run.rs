@@ -36,7 +36,7 @@ pub(super) async fn turn(
             () = until(&*clock, next) => {}
             () = what.wakes_on(), if hears => {}
         }
-        // Whoever asked before the pass begins is served by it.
+        // All requests from before the pass are served by it.
         while let Ok(order) = orders.try_recv() {
             if let Order::Run(reply) = order {
                 asked.push(reply);
@@ -44,15 +44,15 @@ pub(super) async fn turn(
         }
         pass(&mut *what, &status, &*clock).await;
         for reply in asked {
-            // Who asked may have left.
+            // The caller may have left.
             drop(reply.send(lock(&status).clone()));
         }
     }
     what.stopped(clock.now()).await;
 }
 
-/// Returns at `next`. A wall clock that is set back does not make it later: the time that was left
-/// when the waiting began is a bound.
+/// Returns at `next`. A wall clock that is set back does not delay it: the remaining time at the
+/// start of the wait is the limit.
 async fn until(clock: &dyn Clock, next: Option<Timestamp>) {
     let Some(next) = next else { return std::future::pending().await };
     let left = next.since(clock.now());
@@ -74,7 +74,7 @@ async fn pass(what: &mut dyn Reconcile, status: &Mutex<LoopStatus>, clock: &dyn 
     status.ended(clock.now(), now, began.elapsed(), result);
 }
 
-/// An error stands in the log once, not with each pass that finds it again.
+/// An error is logged once, not with each pass that finds it again.
 fn tell(name: &str, before: Option<&Result<String, String>>, result: &Result<Report, String>) {
     match (before, result) {
         (Some(Err(old)), Err(new)) if old == new => {

@@ -1,4 +1,4 @@
-//! The permission matrix: what a file says, what was written through the API, and what follows.
+//! The permission matrix: entries from a file, entries from the API, and the result.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock};
@@ -16,15 +16,15 @@ use crate::Engine;
 use crate::caller::{Caller, Rights};
 use crate::error::EngineError;
 
-/// The key of what was written through the API: one document with its version.
+/// The key of the entries from the API: one document with its version.
 const DOCUMENT: &str = "mesh/permissions";
 
-/// Entries as they stand.
+/// The current entries.
 #[derive(Debug, Default)]
 struct Entries {
     file: BTreeMap<String, Permissions>,
     api: BTreeMap<String, Permissions>,
-    /// Of the API's document; 0 before the first.
+    /// The version of the API's document; 0 before the first.
     version: u64,
     matrix: Arc<Matrix>,
 }
@@ -32,11 +32,11 @@ struct Entries {
 #[derive(Debug, Default)]
 pub(super) struct Acl {
     entries: RwLock<Entries>,
-    /// Held over read, commit and change: one change at a time.
+    /// Locked over read, commit and change: one change at a time.
     turn: tokio::sync::Mutex<()>,
 }
 
-/// One entry of the matrix, as it counts.
+/// One effective entry of the matrix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AclEntry {
     pub agent: String,
@@ -44,11 +44,11 @@ pub struct AclEntry {
     pub permissions: Permissions,
 }
 
-/// What an agent may, and who has a say in it.
+/// An agent's effective permissions, and their sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effective {
     pub agent: String,
-    /// All of them must allow what it does: its own and, for a session, its parents'.
+    /// All of them must allow an action: the agent's own and, for a session, its parents'.
     pub layers: Vec<Layer>,
 }
 
@@ -81,17 +81,17 @@ impl Acl {
 }
 
 impl Engine {
-    /// The matrix that counts now.
+    /// The current matrix.
     pub fn permissions(&self) -> Arc<Matrix> {
         self.cortex.mesh.acl.matrix()
     }
 
-    /// Takes what a file says, in place of what it said before. The same again changes nothing.
+    /// Replaces the file's entries. An equal file changes nothing.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Invalid`] when the file breaks a bound, or the store's; what held before
-    /// holds on.
+    /// [`EngineError::Invalid`] if the file exceeds a limit, or the store's error; the earlier
+    /// entries stay in force.
     pub async fn permissions_loaded(
         &self,
         file: PermissionsFile,
@@ -112,7 +112,7 @@ impl Engine {
         Ok(())
     }
 
-    /// All entries by name, and the version of those that were written through the API.
+    /// All entries by name, and the version of those from the API.
     ///
     /// # Errors
     ///
@@ -130,12 +130,12 @@ impl Engine {
         Ok((version, all.collect()))
     }
 
-    /// Writes an agent's entry, which takes the place of the file's; `None` takes it away, so that
-    /// the file's counts again. Answers the document's new version.
+    /// Writes an agent's entry, which overrides the file's; `None` removes it, so that the file's
+    /// applies again. Returns the document's new version.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Conflict`] when `if_version` is not the document's.
+    /// [`EngineError::Conflict`] if the document's version is not `if_version`.
     pub async fn acl_put(
         &self,
         by: &Caller,
@@ -190,7 +190,7 @@ impl Engine {
         Ok(version)
     }
 
-    /// Whether an agent may do something, and by which rule. A session may ask about itself only.
+    /// Whether an agent may do something, and by which rule. A session may only ask about itself.
     ///
     /// # Errors
     ///
@@ -211,7 +211,7 @@ impl Engine {
         Ok((name, verdict))
     }
 
-    /// What an agent may. A session may ask about itself only.
+    /// An agent's effective permissions. A session may only ask about itself.
     ///
     /// # Errors
     ///
@@ -227,8 +227,8 @@ impl Engine {
         Ok(Effective { agent, layers })
     }
 
-    /// A name, and the names whose permissions count for it. A name that no agent has may be
-    /// asked about: the entry may come before the agent.
+    /// A name, and the names whose permissions apply to it. The name need not belong to an agent,
+    /// because an entry may exist before its agent.
     async fn asked_about(
         &self,
         by: &Caller,

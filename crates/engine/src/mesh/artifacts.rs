@@ -1,8 +1,8 @@
-//! Artifacts: files that a run leaves behind, kept by the store and told of in the shared state.
+//! Artifacts: files that remain after a run, kept by the store and listed in the shared state.
 //!
-//! The bytes are on disk before the commit that tells of them, and those that a new version has
-//! replaced go after it. One writer at a time for a run, so that the event knows the version that
-//! the row gets, and the entry of the shared state follows the row.
+//! The bytes are on disk before the commit that names them, and replaced bytes are removed after
+//! it. Each run has one writer at a time, so that the event contains the version of the row, and
+//! the entry of the shared state follows the row.
 
 use std::sync::Arc;
 
@@ -26,16 +26,16 @@ use crate::caller::{Caller, Rights};
 use crate::cortex::{Cortex, shutting_down};
 use crate::error::EngineError;
 
-/// Runs that share a lock for saving.
+/// The number of locks among which runs are distributed for saving.
 const TURNS: usize = 256;
-/// Contents that are looked through at once: each is held in memory some times over.
+/// Most contents that are processed at once: each needs several times its size in memory.
 const SAVING: usize = 4;
-/// Bytes of text, and of anything else, that a tool is shown at a time.
+/// Most bytes of text, and of other content, that a tool gets at a time.
 const SHOWN_TEXT: usize = 64 << 10;
 const SHOWN_BYTES: usize = 48 << 10;
-/// Rows read at a time of a list that is not all the reader's.
+/// Rows that are read at once of a list of which the reader may see only a part.
 const ROWS: u32 = 200;
-/// Times that a content is looked for while others save new ones.
+/// How often opening a content is retried while others save new versions.
 const TRIES: usize = 3;
 
 #[derive(Debug)]
@@ -65,26 +65,26 @@ impl Saving {
 pub struct ArtifactDraft {
     pub name: String,
     pub content: Vec<u8>,
-    /// Guessed without one.
+    /// Guessed if it is missing.
     pub media_type: Option<String>,
 }
 
-/// What was saved.
+/// The result of saving.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArtifactSaved {
     pub artifact: Artifact,
-    /// The key of the shared state that tells of it, or why there is none.
+    /// The key in the shared state that lists it, or why there is none.
     pub shared: Result<Key, String>,
 }
 
-/// An artifact, opened.
+/// An opened artifact.
 #[derive(Clone, Debug)]
 pub struct ArtifactOpened {
     pub artifact: Artifact,
     pub content: Arc<dyn ArtifactContent>,
 }
 
-/// A content as it will be kept.
+/// A content in the form in which it is stored.
 struct Ready {
     content: Vec<u8>,
     hash: [u8; 32],
@@ -108,7 +108,7 @@ fn too_large(bytes: usize) -> EngineError {
     EngineError::invalid("content", message)
 }
 
-/// Masks secrets in a text; what is no text and holds one is refused, for a mask would break it.
+/// Masks secrets in a text; other content with a secret is refused, because a mask would damage it.
 fn ready(
     store: &dyn Store,
     canaries: Option<&Canaries>,
@@ -152,7 +152,7 @@ fn ready(
 }
 
 impl Cortex {
-    /// The whole of one save, behind the turn of its run.
+    /// One whole save, in the turn of its run.
     async fn artifact_write(
         &self,
         who: &Who,
@@ -165,7 +165,7 @@ impl Cortex {
         if let Some(before) = &before
             && before.file == file
         {
-            // The same call, done again.
+            // The same call is repeated.
             return Ok(before.clone());
         }
         let sums = self.store.artifact_sums(session).await?;
@@ -198,8 +198,8 @@ impl Cortex {
         };
         let done = self.store.commit(commit).await;
         drop(hold);
-        // What nothing names any more: the version before, or what could not be told of. Should
-        // this fail, the next start removes it.
+        // This removes files that no row names any more: the earlier version, or one that could not
+        // be recorded. If it fails, the next start removes them.
         let unnamed = match &done {
             Ok(_) => before.map(|before| before.file),
             Err(_) => Some(file),
@@ -217,7 +217,7 @@ impl Cortex {
         }
     }
 
-    /// Tells of an artifact in the shared state, where the run's agent may write there.
+    /// Lists an artifact in the shared state, if the run's agent may write there.
     async fn artifact_share(&self, who: &Who, agent: &str, row: &Artifact) -> Result<Key, String> {
         let key = shared_key(agent, &row.name)
             .ok_or("no key of the shared state can say the agent's name and the artifact's")?;
@@ -236,13 +236,13 @@ impl Cortex {
         done.map(|_| key).map_err(|err| err.to_string())
     }
 
-    /// Takes back what [`Cortex::artifact_share`] has told of this version.
+    /// Undoes [`Cortex::artifact_share`] for this version.
     async fn artifact_unshare(&self, who: &Who, agent: &str, row: &Artifact) {
         let Some(key) = shared_key(agent, &row.name) else { return };
         let found = self.store.board_fetch(ColonyId::DEFAULT, key.clone()).await;
         let Ok(Some(entry)) = found else { return };
         if entry.effect == Some(row.file) {
-            // Whoever has written it since keeps it.
+            // If somebody has written it since, it is kept.
             let done = self.board_remove(who.clone(), key, Some(entry.version)).await;
             if let Err(err) = done {
                 tracing::debug!(error = %err, "the shared state still tells of an artifact");
@@ -252,14 +252,14 @@ impl Cortex {
 }
 
 impl Engine {
-    /// Saves an artifact of a run: an operator, or the run itself. The same name again is a new
-    /// version; the bytes of the one before are gone then. Secrets in a text are masked before it is
-    /// kept.
+    /// Saves an artifact of a run; the caller is an operator, or the run itself. An existing name
+    /// gets a new version, and the earlier bytes are removed. Secrets in a text are masked before
+    /// it is stored.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Invalid`] for a name, a media type or a content out of bounds,
-    /// [`EngineError::Conflict`] when the run has no room left.
+    /// [`EngineError::Invalid`] for a name, a media type or a content beyond the limits,
+    /// [`EngineError::Conflict`] if the run has no space left.
     pub async fn artifact_save(
         &self,
         by: &Caller,
@@ -275,7 +275,7 @@ impl Engine {
         self.artifact_save_as(owner, author, run, None, draft).await
     }
 
-    /// Whether a caller may save artifacts of a run, before the content is there.
+    /// Checks whether a caller may save artifacts of a run, before the content is read.
     ///
     /// # Errors
     ///
@@ -285,7 +285,7 @@ impl Engine {
         self.find_session(run).await.map(|_| ())
     }
 
-    /// `owner` is the run's identity. `call` saves once, however often it is done.
+    /// `owner` is the run's identity. `call` saves once, however often it is repeated.
     async fn artifact_save_as(
         &self,
         owner: Who,
@@ -344,11 +344,11 @@ impl Engine {
         .await
     }
 
-    /// Deletes an artifact, and what the shared state tells of it.
+    /// Deletes an artifact, and its entry in the shared state.
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`], or [`EngineError::Forbidden`] for anybody below an operator.
+    /// [`EngineError::NotFound`], or [`EngineError::Forbidden`] for callers below operator.
     pub async fn artifact_delete(
         &self,
         by: &Caller,
@@ -384,12 +384,12 @@ impl Engine {
         .await
     }
 
-    /// Artifacts of a run, those saved last first. A run that is not above it is shown what the matrix
-    /// lets it read.
+    /// Artifacts of a run, the last saved first. A run that is not above it gets only those that
+    /// the matrix lets it read.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Forbidden`] when that can be none.
+    /// [`EngineError::Forbidden`] if the caller can read none.
     pub async fn artifact_list(
         &self,
         by: &Caller,
@@ -403,8 +403,8 @@ impl Engine {
         Ok(self.cortex.store.artifact_list(run, page).await?)
     }
 
-    /// Who reads of that run what the matrix lets them; `None`: all of it, as its own run, the runs
-    /// above it and viewers do.
+    /// The reader whose access the matrix limits; `None` for the run itself, the runs above it and
+    /// viewers, who see everything.
     async fn who_reads_shared(
         &self,
         by: &Caller,
@@ -418,7 +418,7 @@ impl Engine {
         }
     }
 
-    /// Those of another's run that `who` may read.
+    /// The artifacts of another's run that `who` may read.
     async fn artifact_list_of(
         &self,
         who: &Who,
@@ -480,7 +480,7 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let agent = self.who_session(run).await?.name;
         let object = shared_key(&agent, name);
-        // What no key can say, nobody else can be let read.
+        // An object without a valid key cannot be permitted to others.
         let object =
             object.map_or_else(|| format!("{SHARED}{agent}/{name}"), |key| key.to_string());
         let what = || format!("Agent {} cannot read {object}", who.name);
@@ -499,7 +499,7 @@ impl Engine {
         for _ in 0..TRIES {
             let found = store.artifact_fetch(run, name.clone()).await?;
             let artifact = found.ok_or_else(|| missing(name))?;
-            // `None` when it was replaced just now: there is a newer row.
+            // `None` means that it was just replaced, and there is a newer row.
             if let Some(content) = store.artifact_open(run, artifact.file).await? {
                 return Ok(ArtifactOpened { artifact, content });
             }
@@ -565,7 +565,7 @@ impl Engine {
         Ok(json!({"run_id": run, "count": shown.len(), "artifacts": shown, "next": next}))
     }
 
-    /// What an agent shares, as the shared state tells of it.
+    /// The artifacts that an agent shares, from the shared state.
     async fn artifacts_shared(
         &self,
         who: &Who,
@@ -574,7 +574,7 @@ impl Engine {
         after: Option<String>,
     ) -> Result<Value, EngineError> {
         if agent.contains('/') {
-            // It would be another agent's, and the beginning of a name.
+            // With a slash it would be another agent's, or the beginning of a name.
             return Err(EngineError::invalid("agent", "agent is a name without slashes"));
         }
         let prefix = format!("{SHARED}{agent}/");
@@ -652,7 +652,7 @@ impl Engine {
         let run = entry.value.get("run").and_then(Value::as_str);
         let run: Option<SessionId> = run.and_then(|run| run.parse().ok());
         let run = run.ok_or_else(|| missing(name))?;
-        // Others may write there, too: what they say of a run that is not the agent's is not so.
+        // Others may write there too, so an entry that names another agent's run is ignored.
         if self.who_session(run).await?.name == agent { Ok(run) } else { Err(missing(name)) }
     }
 }
@@ -675,8 +675,8 @@ fn encoded(bytes: &[u8]) -> String {
     base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 
-/// The text in part of one, without what is left of characters at its ends; and how many bytes of
-/// the first one there are.
+/// The text in a part of a content, without partial characters at its ends; and the number of bytes
+/// of the first one.
 fn whole_characters(part: &[u8]) -> (usize, &str) {
     let skipped = part.iter().take_while(|byte| (0x80..0xC0).contains(*byte)).count();
     let rest = &part[skipped..];

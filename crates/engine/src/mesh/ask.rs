@@ -1,8 +1,8 @@
-//! Questions that a program asks people by a tool, and what is left of what it may spend.
+//! Questions that a program asks people by a tool, and the rest of its budget.
 //!
-//! A session of our own waits while it asks; a program goes on and looks whether there is an answer.
-//! So its question is an item of the inbox with nobody behind it who waits: it is answered here, the
-//! first answer counts, and what nobody has answered is withdrawn with the session.
+//! Our own session waits while it asks; a program continues and checks whether there is an answer.
+//! So its question is an inbox item for which nobody waits: it is answered here, the first answer
+//! counts, and it is withdrawn with the session if nobody has answered.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -21,29 +21,29 @@ use crate::cortex::lock;
 use crate::error::EngineError;
 use crate::inbox::closed;
 
-/// Questions of one session that wait at once.
+/// Most open questions of one session.
 const MAX_OPEN: usize = 20;
 /// Longest question, in bytes.
 const MAX_QUESTION: usize = 10_000;
 /// Longest title, in characters.
 const MAX_TITLE: usize = 200;
-/// What marks such a question among the details of an item.
+/// Marks such a question in the details of an item.
 pub(crate) const MARK: &str = "asked_by_tool";
-/// Items read at a time.
+/// Items that are read at once.
 const SCAN: u32 = 500;
 
-/// What is wanted of people by an item for which nobody waits.
+/// What an item for which nobody waits asks of people.
 #[derive(Debug)]
 pub(crate) enum Wants {
     Words,
-    /// More of a limit.
+    /// An increase of a limit.
     More {
         group: String,
         expires_at: Option<Timestamp>,
     },
 }
 
-/// Questions that are open, and requests for more of a limit.
+/// Open questions, and requests to increase a limit.
 #[derive(Debug, Default)]
 pub(crate) struct Questions(Mutex<HashMap<SessionId, Vec<InboxId>>>);
 
@@ -64,18 +64,18 @@ impl Questions {
         }
     }
 
-    /// Those of a session that ends; it has none from now on.
+    /// Takes the questions of an ending session, which then has none.
     pub(crate) fn take(&self, session: SessionId) -> Vec<InboxId> {
         lock(&self.0).remove(&session).unwrap_or_default()
     }
 }
 
-/// Whether nobody waits behind this item.
+/// Whether nobody waits for this item.
 pub(crate) fn is_unwaited(item: &InboxItem) -> bool {
     item.details.get(MARK) == Some(&Value::Bool(true))
 }
 
-/// Whether nobody waits behind this question.
+/// Whether nobody waits for this question.
 pub(crate) fn is_tools(item: &InboxItem) -> bool {
     item.kind == InboxKind::Question && is_unwaited(item)
 }
@@ -94,7 +94,7 @@ fn shown(item: &InboxItem) -> Value {
 }
 
 impl Engine {
-    /// Puts a question into the inbox. The same call done again is the same question.
+    /// Adds a question to the inbox. A repeated call is the same question.
     pub(super) async fn ask_people(
         &self,
         session: SessionId,
@@ -123,7 +123,7 @@ impl Engine {
         self.put_asked(session, id, details, Wants::Words).await
     }
 
-    /// Puts an item for which nobody waits; `details` have a `prompt` and the mark.
+    /// Adds an item for which nobody waits; `details` contains a `prompt` and the mark.
     pub(crate) async fn put_asked(
         &self,
         session: SessionId,
@@ -137,7 +137,7 @@ impl Engine {
         };
         let row = self.find_session(session).await?;
         let agent = self.find_agent(&row.agent.to_string()).await?;
-        // Redacted by the store as all that is written is.
+        // The store redacts it, like everything that is written.
         self.cortex.store.redact(&mut details);
         let now = self.cortex.clock.now();
         let title = title(details["prompt"].as_str().unwrap_or_default());
@@ -166,7 +166,7 @@ impl Engine {
             ts: now,
             payload: json!({"run_id": session, "inbox_id": id, "title": item.title}),
         };
-        // Whoever has ended meanwhile asks nothing any more.
+        // A session that ended meanwhile asks nothing any more.
         let guards = vec![Guard::SessionEpoch { session, epoch: row.epoch }];
         let changes = vec![Change::InboxPut(Box::new(item))];
         let done = self.cortex.store.commit(Commit { guards, events: vec![event], changes }).await;
@@ -188,7 +188,7 @@ impl Engine {
         }
     }
 
-    /// What became of a question of the session's own; waits for an answer at most so long.
+    /// The state of a question of the session; waits for an answer up to the given time.
     pub(super) async fn read_answer(
         &self,
         session: SessionId,
@@ -218,8 +218,8 @@ impl Engine {
         message: String,
     ) -> Result<InboxItem, EngineError> {
         self.can_be_told(&message)?;
-        // One after the other: nobody else changes such an item but the end of its session, which
-        // the guard tells.
+        // Answers are handled one after the other. Otherwise such an item only changes when its
+        // session ends, which the guard detects.
         let _turn = self.raises.lock().await;
         let item = self.find_item(id).await?;
         if item.state != InboxState::Open {
@@ -234,7 +234,7 @@ impl Engine {
             );
             return Err(EngineError::Forbidden { message });
         }
-        // Of a call of a key there is no session.
+        // A call with a key has no session.
         let guards = match session {
             Some(session) => {
                 let epoch = self.find_session(session).await?.epoch;
@@ -265,7 +265,7 @@ impl Engine {
         self.find_item(id).await
     }
 
-    /// How much the session may still spend: each limit that applies to it, and what it has spent.
+    /// The session's remaining budget: each limit that applies, and what was spent.
     pub(super) async fn cost_left(&self, session: SessionId) -> Result<Value, EngineError> {
         let row: SessionRow = self.find_session(session).await?;
         let limits: Vec<Value> = self
@@ -303,7 +303,7 @@ impl Engine {
     }
 }
 
-/// What withdraws the questions of a session that has ended, for the commit that says so.
+/// The changes that withdraw an ended session's questions, for the commit of its end.
 pub(crate) async fn withdrawn(
     store: &dyn Store,
     questions: Vec<InboxId>,

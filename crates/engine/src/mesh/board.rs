@@ -1,8 +1,8 @@
 //! The shared state: keys with values that agents read and write.
 //!
-//! One writer at a time for a key, so that the event knows the version that the row gets; writers
-//! of different keys share a commit of the store. A copy of what was read or written lately is
-//! kept in memory.
+//! Each key has one writer at a time, so that the event contains the version of the row; writers of
+//! different keys share a commit of the store. Recently read and written values are cached in
+//! memory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -22,21 +22,21 @@ use crate::caller::Caller;
 use crate::cortex::{Cortex, lock, shutting_down};
 use crate::error::EngineError;
 
-/// Keys that share a lock for writing.
+/// The number of locks among which keys are distributed for writing.
 const TURNS: usize = 1024;
-/// Parts of the memory, each with a lock of its own.
+/// The number of parts of the cache, each with its own lock.
 const SHARDS: usize = 64;
-/// Bytes kept in each: 64 MB in all.
+/// Bytes in each part: 64 MB in total.
 const SHARD_BYTES: usize = 1 << 20;
-/// Rows that one page of a list looks at, those included that the caller may not read.
+/// Most rows that one page of a list reads, including those that the caller may not see.
 const LOOKED_AT: u32 = 5_000;
 const ROWS: u32 = 500;
-/// How often a write is begun anew when the sweep or another process came between.
+/// How often a write is retried if the sweep or another process came between.
 const TRIES: usize = 3;
-/// Events that one look of a watch reads.
+/// Most events that one check of a watch reads.
 const WATCHED: u32 = 1_000;
 
-/// What was written to keys, for watches.
+/// The kinds of events about keys, for watches.
 const KINDS: &[&str] = &["blackboard.put", "blackboard.deleted", "blackboard.expired"];
 
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub(super) struct Board {
 struct Shard {
     kept: HashMap<Key, (Arc<BoardEntry>, usize)>,
     bytes: usize,
-    /// Changes with each write: a read that began before it keeps nothing.
+    /// Incremented by each write: a read that began before it is not cached.
     generation: u64,
 }
 
@@ -76,7 +76,7 @@ impl Board {
         shard.kept.get(key).map(|(entry, _)| Arc::clone(entry)).ok_or(shard.generation)
     }
 
-    /// Keeps what was read, unless something was written since.
+    /// Caches a value that was read, unless something was written since.
     fn keep(&self, entry: &Arc<BoardEntry>, bytes: usize, generation: u64) {
         let mut shard = lock(self.shard(&entry.key));
         if shard.generation == generation {
@@ -84,7 +84,7 @@ impl Board {
         }
     }
 
-    /// Nothing that is read from now on until the next call is kept.
+    /// Nothing that is read from now until the next call is cached.
     fn writing(&self, key: &Key, now: Option<(&Arc<BoardEntry>, usize)>) {
         let mut shard = lock(self.shard(key));
         shard.generation += 1;
@@ -118,12 +118,12 @@ impl Shard {
 #[derive(Clone, Debug, Default)]
 pub struct BoardWrite {
     pub value: Value,
-    /// Seconds; not below `history/`.
+    /// The lifetime in seconds; not allowed below `history/`.
     pub ttl: Option<u64>,
     pub workflow: Option<String>,
-    /// Only if the key stands at this version; 0 is a key that is not there.
+    /// Writes only if the key has this version; 0 means that it does not exist.
     pub version: Option<u64>,
-    /// The call that writes: done again, it changes nothing.
+    /// The writing call; if it is repeated, it changes nothing.
     pub effect: Option<EffectId>,
 }
 
@@ -143,7 +143,7 @@ pub(super) fn parsed(key: &str) -> Result<Key, EngineError> {
 }
 
 impl Cortex {
-    /// The entry whatever its age.
+    /// The entry, also if it has expired.
     async fn board_entry(&self, key: &Key) -> Result<Option<Arc<BoardEntry>>, StoreError> {
         let board = &self.mesh.board;
         let generation = match board.get(key) {
@@ -157,7 +157,7 @@ impl Cortex {
         Ok(found)
     }
 
-    /// The whole of one write: at most one at a time for a key.
+    /// One whole write, at most one at a time for a key.
     pub(super) async fn board_write(
         &self,
         who: Who,
@@ -184,7 +184,7 @@ impl Cortex {
                 return Err(EngineError::conflict(message));
             }
             stands_at(&key, live, write.version)?;
-            // A version is never given twice: who remembers the deleted key's is told apart.
+            // A version is never reused, so that a deleted key's version can be recognized.
             let before = match &raw {
                 Some(raw) => raw.version,
                 None => self.store.board_past(ColonyId::DEFAULT, key.clone()).await?,
@@ -255,12 +255,12 @@ impl Cortex {
         Ok(())
     }
 
-    /// Removes keys that have expired, at most `limit`; how many.
+    /// Removes at most `limit` expired keys; returns their number.
     pub(super) async fn board_sweep(&self, limit: u32) -> Result<u32, StoreError> {
         let now = self.clock.now();
         let found = self.store.board_expired(now, limit).await?;
         let removed = join_all(found.into_iter().map(|(colony, key, version)| async move {
-            // Whoever writes it now will find it expired.
+            // A current writer of the key will find it expired.
             let Ok(_turn) = self.mesh.board.turn(&key).try_lock() else { return Ok(0) };
             let payload = json!({"key": key.as_str(), "version": version});
             let guard = Guard::BoardVersion { colony, key: key.clone(), version: Some(version) };
@@ -309,7 +309,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`], also for one that has expired.
+    /// [`EngineError::NotFound`], also for an expired key.
     pub async fn board_get(
         &self,
         by: &Caller,
@@ -337,8 +337,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`EngineError::Conflict`] when it stands at another version, or is below `history/` and
-    /// there.
+    /// [`EngineError::Conflict`] if it has another version, or exists below `history/`.
     pub async fn board_put(
         &self,
         by: &Caller,
@@ -377,7 +376,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// As [`Engine::board_put`], and [`EngineError::NotFound`].
+    /// The same as for [`Engine::board_put`], and [`EngineError::NotFound`].
     pub async fn board_delete(
         &self,
         by: &Caller,
@@ -402,7 +401,7 @@ impl Engine {
         self.whole(async move { cortex.board_remove(who, key, version).await }).await
     }
 
-    /// Does `work` to its end, also when whoever waits for it leaves: memory follows the store.
+    /// Completes `work`, also if its caller leaves, so that the cache follows the store.
     pub(super) async fn whole<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, EngineError>> + Send + 'static,
@@ -418,12 +417,11 @@ impl Engine {
     }
 
     /// Entries whose keys begin with exactly `prefix`, by key, as far as the caller may read them.
-    /// A page may be short, or empty, and still have a next one.
+    /// A page may be short or empty and still have a next one.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Forbidden`] when there can be nothing below the prefix that the caller may
-    /// read.
+    /// [`EngineError::Forbidden`] if the caller may not read any key with this prefix.
     pub async fn board_list(
         &self,
         by: &Caller,
@@ -454,7 +452,7 @@ impl Engine {
                 rows,
             );
             let page = page.await?;
-            // Fewer than wanted: the end, or values that are large.
+            // There are fewer than requested: the end is reached, or values are large.
             let short = page.len() < rows as usize;
             let now = self.cortex.clock.now();
             let Some(last) = page.last() else { return Ok(found) };
@@ -492,12 +490,12 @@ impl Engine {
         Ok(matrix)
     }
 
-    /// Changes of keys that begin with `prefix`, of those that the caller may read: events of the
-    /// mesh's stream after number `after`. Answers also up to which number it has looked.
+    /// Changes of keys that begin with `prefix`, as far as the caller may read them: events of the
+    /// mesh's stream after number `after`. Also returns the number up to which events were read.
     ///
     /// # Errors
     ///
-    /// As [`Engine::board_list`].
+    /// The same as for [`Engine::board_list`].
     pub async fn board_changes(
         &self,
         by: &Caller,
@@ -521,24 +519,24 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// The store's.
+    /// Returns the store's error.
     pub async fn mesh_head(&self) -> Result<u64, EngineError> {
         let page = overmind_core::store::Page { limit: 1, after: None };
         let newest = self.cortex.store.events_newest(Some(StreamId::Mesh), page).await?;
         Ok(newest.first().map_or(0, |event| event.seq))
     }
 
-    /// Changes whenever anything happens in the mesh.
+    /// A counter that changes with every event of the mesh.
     pub fn mesh_watch(&self) -> watch::Receiver<u64> {
         self.cortex.watchers.watch(StreamId::Mesh)
     }
 
-    /// Removes what has expired and buries letters that time has killed, a bounded batch of each.
-    /// Answers whether there may be more.
+    /// Removes expired entries and moves expired messages to the dead ones, a bounded batch of
+    /// each. Returns whether there may be more.
     ///
     /// # Errors
     ///
-    /// The store's.
+    /// Returns the store's error.
     pub async fn mesh_sweep(&self, limit: u32) -> Result<bool, EngineError> {
         let keys = self.cortex.board_sweep(limit).await?;
         let letters = self.letters_sweep(limit).await?;

@@ -17,29 +17,29 @@ use crate::Engine;
 use crate::cortex::lock;
 use crate::error::EngineError;
 
-/// How much of a value a list shows, in characters.
+/// Most characters of a value that a list shows.
 const PREVIEW: usize = 200;
 
 #[derive(Clone, Debug, Default)]
 enum Bound {
-    /// The engine is not there yet: calls wait for it.
+    /// The engine is not started yet: calls wait for it.
     #[default]
     Not,
     To(Box<Engine>),
     Closed,
 }
 
-/// The way from the tools, which are there first, to the engine. Clones share it.
+/// Connects the tools, which are made first, to the engine. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct MeshDoor(Arc<watch::Sender<Bound>>);
 
 impl MeshDoor {
-    /// From now on calls are done; those that came before waited.
+    /// From now on calls are executed; earlier ones waited.
     pub fn open(&self, engine: Engine) {
         self.0.send_replace(Bound::To(Box::new(engine)));
     }
 
-    /// Lets the engine go. Calls are refused from now on.
+    /// Releases the engine. Calls are refused from now on.
     pub fn close(&self) {
         self.0.send_replace(Bound::Closed);
     }
@@ -89,7 +89,7 @@ impl Mesh for MeshDoor {
 }
 
 impl Engine {
-    /// Does something for a session; the answer has the fields of a tool's result.
+    /// Does something for a session; the result has the fields of a tool's result.
     async fn mesh_act(
         &self,
         session: SessionId,

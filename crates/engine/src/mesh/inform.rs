@@ -1,4 +1,4 @@
-//! Who is there: registrations, the list of agents, what an agent has done lately.
+//! The agents of the mesh: registrations, the list, and an agent's recent history.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use crate::caller::Caller;
 use crate::cortex::lock;
 use crate::error::EngineError;
 
-/// Agents that a list has at most.
+/// Most agents in a list.
 const AGENTS: u32 = 1000;
-/// Sessions that a history tells of.
+/// Most sessions in a history.
 const SESSIONS: u32 = 20;
-/// Of a task and of an answer, so many characters are told.
+/// Most characters of a task and of an answer in a history.
 const TOLD: usize = 500;
 
 /// An agent as others see it.
@@ -35,7 +35,7 @@ pub struct MeshAgent {
 }
 
 impl Engine {
-    /// Remembers what an agent can do, and subscribes it to each topic that its permissions name
+    /// Stores an agent's capabilities, and subscribes it to each topic that its permissions name
     /// without a wildcard.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Agents that may work, newest first.
+    /// Enabled agents, newest first.
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ impl Engine {
         Ok(shown.collect())
     }
 
-    /// What an agent has done lately, in lines: name, role, lines.
+    /// An agent's recent history: name, role, lines.
     ///
     /// # Errors
     ///

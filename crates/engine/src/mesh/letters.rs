@@ -1,7 +1,7 @@
-//! Letters: sending, reading, acknowledging, and those that died.
+//! Messages: sending, reading, acknowledging, and dead ones.
 //!
-//! What is done to the letters of one agent is done one after the other; agents do not wait for
-//! each other. A mailbox holds so many letters and no more: who sends to a full one is told so.
+//! Operations on one agent's messages are done one after the other; agents do not wait for each
+//! other. A mailbox has a limit: a sender to a full one gets an error.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,26 +29,26 @@ use crate::caller::{Caller, Rights};
 use crate::cortex::{Cortex, lock};
 use crate::error::EngineError;
 
-/// Longest kind of a letter, and other small fields, in characters.
+/// Longest kind of a message, and of other small fields, in characters.
 const FIELD_CHARS: usize = 200;
-/// Letters that one call reads, acknowledges or moves.
+/// Most messages that one call reads, acknowledges or moves.
 pub(super) const MAX_BATCH: u32 = 100;
 /// Longest wait of one call.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// Between two looks of a call that waits while all letters are held.
+/// The interval of checks by a call that waits while all messages are held.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What is counted and waited for of one agent's letters.
+/// The counters and notifications of one agent's messages.
 #[derive(Debug)]
 pub(super) struct Mailbox {
     pub(super) waiting: AtomicU32,
     dead: AtomicU32,
-    /// Rings when there may be something to read.
+    /// Notified when there may be something to read.
     bell: watch::Sender<u64>,
-    /// Held over reading and changing letters.
+    /// Locked while messages are read and changed.
     pub(super) turn: tokio::sync::Mutex<()>,
-    /// Calls that wait for a letter now: what is pushed would be taken from them.
+    /// The number of calls that wait for a message: pushing one would take it from them.
     pub(super) readers: AtomicU32,
 }
 
@@ -65,7 +65,7 @@ impl Default for Mailbox {
 }
 
 impl Mailbox {
-    /// Takes a place for a letter; false when all are taken.
+    /// Reserves a place for a message; false if all are taken.
     pub(super) fn reserve(&self) -> bool {
         let more = |waiting| (waiting < MAX_WAITING).then_some(waiting + 1);
         self.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
@@ -109,39 +109,40 @@ impl Mailboxes {
     }
 }
 
-/// A letter to send.
+/// A message to send.
 #[derive(Clone, Debug, Default)]
 pub struct LetterDraft {
-    /// An agent's name or id, or `capability:` and what some agent registered first.
+    /// An agent's name or id, or `capability:` and a capability, for the agent that registered it
+    /// first.
     pub to: String,
     pub kind: String,
     pub payload: Value,
     pub workflow: Option<String>,
     pub reply_to: Option<String>,
     pub priority: Priority,
-    /// Seconds after which it is dead; `None` is never.
+    /// The lifetime in seconds; `None` means forever.
     pub ttl: Option<u64>,
-    /// The call that sends: done again, the letter has the same id.
+    /// The sending call; if it is repeated, the message has the same id.
     pub effect: Option<EffectId>,
 }
 
-/// A letter that is on its way.
+/// A sent message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LetterSent {
     pub id: LetterId,
-    /// The name of the agent that gets it.
+    /// The name of the receiving agent.
     pub to: String,
     pub from: String,
     pub kind: String,
 }
 
 impl Engine {
-    /// Sends a letter to an agent. It is durable when this returns.
+    /// Sends a message to an agent. It is durable when this returns.
     ///
     /// # Errors
     ///
     /// [`EngineError::Forbidden`], [`EngineError::NotFound`] for the agent, and
-    /// [`EngineError::Busy`] when its mailbox is full.
+    /// [`EngineError::Busy`] if its mailbox is full.
     pub async fn letter_send(
         &self,
         by: &Caller,
@@ -256,7 +257,7 @@ impl Engine {
         Ok(sent)
     }
 
-    /// The agent that an address names.
+    /// The agent of an address.
     async fn addressed(&self, to: &str) -> Result<Option<Agent>, EngineError> {
         if let Some(capability) = to.strip_prefix("capability:") {
             let first = {
@@ -275,8 +276,8 @@ impl Engine {
         }
     }
 
-    /// Hands out letters that can be read, oldest first. Each is held for a while; without an
-    /// acknowledgement it can be read again. Waits up to `wait` for the first one.
+    /// Returns readable messages, oldest first. Each is held for some time; without an
+    /// acknowledgement it becomes readable again. Waits up to `wait` for the first one.
     ///
     /// # Errors
     ///
@@ -284,7 +285,7 @@ impl Engine {
     ///
     /// # Cancel safety
     ///
-    /// Letters that were handed out to nobody come back.
+    /// If the future is dropped, returned messages become readable again.
     pub async fn letters_receive(
         &self,
         by: &Caller,
@@ -296,8 +297,8 @@ impl Engine {
         self.receive(agent, &who.name, (None, who.session), limit, wait).await
     }
 
-    /// `holder` is the call that reads, and the session that makes it: what the session holds by
-    /// earlier calls is acknowledged, and what this very call has read before is read again.
+    /// `holder` is the reading call and its session. Messages that the session holds from earlier
+    /// calls are acknowledged; those that this same call has read before are returned again.
     pub(super) async fn receive(
         &self,
         agent: AgentId,
@@ -327,7 +328,7 @@ impl Engine {
         }
     }
 
-    /// Also answers when to look again.
+    /// Also returns when to check again.
     async fn receive_now(
         &self,
         mailbox: &Arc<Mailbox>,
@@ -346,7 +347,7 @@ impl Engine {
             let held = self.cortex.store.letter_list(agent, held, 0, MAX_BATCH).await?;
             let (same, earlier): (Vec<Letter>, Vec<Letter>) =
                 held.into_iter().partition(|letter| letter.mark.holder == Some(call));
-            // Not what it has read in another way: that is acknowledged in that way.
+            // Messages that it read in another way are acknowledged in that way.
             let by_calls = earlier.iter().filter(|letter| letter.mark.holder.is_some());
             let done: Vec<LetterId> = by_calls.map(|letter| letter.id).collect();
             if !done.is_empty() {
@@ -360,7 +361,7 @@ impl Engine {
         let mut letters = self.cortex.store.letter_list(agent, readable, 0, limit).await?;
         letters.retain(|letter| letter.fate(now).is_none());
         if letters.is_empty() {
-            // Those that are there are held; one may be given back by time alone.
+            // All existing messages are held; one may become readable by time alone.
             return Ok((letters, Some(now.after(LOOK_AGAIN))));
         }
         let mut guards = Vec::with_capacity(letters.len());
@@ -382,12 +383,12 @@ impl Engine {
         Ok((letters, None))
     }
 
-    /// Letters of an agent that are not dead, or those that are, in the order in which they came,
-    /// after the place `after`. Nothing is handed out by it.
+    /// An agent's messages, either dead or not, in the order of arrival, after the place `after`.
+    /// They are not held by that.
     ///
     /// # Errors
     ///
-    /// As [`Engine::letters_receive`].
+    /// The same as for [`Engine::letters_receive`].
     pub async fn letters_list(
         &self,
         by: &Caller,
@@ -401,11 +402,11 @@ impl Engine {
         Ok(self.cortex.store.letter_list(agent, filter, after, limit).await?)
     }
 
-    /// Acknowledges letters: they are gone. Answers those that were there.
+    /// Acknowledges messages, which removes them. Returns those that existed.
     ///
     /// # Errors
     ///
-    /// As [`Engine::letters_receive`].
+    /// The same as for [`Engine::letters_receive`].
     pub async fn letters_acknowledge(
         &self,
         by: &Caller,
@@ -432,7 +433,7 @@ impl Engine {
         .await
     }
 
-    /// The caller holds the mailbox's turn.
+    /// The caller must hold the mailbox's lock.
     pub(super) async fn acknowledge(
         &self,
         mailbox: &Mailbox,
@@ -464,12 +465,13 @@ impl Engine {
         Ok(known)
     }
 
-    /// Gives letters back, dead ones too: they can be read at once, those that had died as if
-    /// nobody had. Answers those that were there.
+    /// Makes messages readable again, also dead ones, which become like unread ones. Returns those
+    /// that existed.
     ///
     /// # Errors
     ///
-    /// As [`Engine::letters_receive`]; [`EngineError::Busy`] when dead ones find no place.
+    /// The same as for [`Engine::letters_receive`]; [`EngineError::Busy`] if there is no place for
+    /// dead ones.
     pub async fn letters_requeue(
         &self,
         by: &Caller,
@@ -506,7 +508,7 @@ impl Engine {
                 }
                 None => letter.mark.given_back(now, Duration::ZERO),
             };
-            // What has died of old age does not die of it again.
+            // An expired message does not expire again.
             let expires_at = letter.expires_at.filter(|at| *at > now);
             known.push(id);
             changes.push(Change::LetterMark { to: agent, id, mark, expires_at });
@@ -526,7 +528,7 @@ impl Engine {
         Ok(known)
     }
 
-    /// Buries letters that time has killed, at most `limit`; how many.
+    /// Moves at most `limit` expired messages to the dead ones; returns their number.
     pub(super) async fn letters_sweep(&self, limit: u32) -> Result<u32, EngineError> {
         let now = self.cortex.clock.now();
         let due = self.cortex.store.letter_due(now, limit).await?;
@@ -542,7 +544,7 @@ impl Engine {
         Ok(buried)
     }
 
-    /// The caller holds the mailbox's turn.
+    /// The caller must hold the mailbox's lock.
     async fn bury(
         &self,
         mailbox: &Mailbox,
@@ -582,7 +584,7 @@ impl Engine {
     }
 }
 
-/// Counts a call that waits for a letter. When it leaves, what came meanwhile may be brought.
+/// Counts a call that waits for a message. When it ends, messages may be delivered.
 struct Reader {
     cortex: Arc<Cortex>,
     mailbox: Arc<Mailbox>,
