@@ -1,9 +1,9 @@
 //! Loops over records that own sessions: quests, fleets and lineages.
 //!
-//! A pass looks at each record that there may be something to do for, decides on it until nothing is
-//! left, and is begun by a change of records, by a session of theirs that moves, and by time. One record
-//! that fails waits for its own next try and holds up no other. One that is [still](Turned::still) is passed
-//! over until it changes or a session of it moves.
+//! A pass visits each record with possible work and decides on it until nothing is left. Passes are
+//! started by changes of records, by changes of their sessions, and by time. A failing record waits
+//! for its own next attempt and delays no other. A [still](Turned::still) record is skipped until
+//! it or one of its sessions changes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -24,11 +24,11 @@ use crate::Engine;
 use crate::error::EngineError;
 use crate::sessions::open_statuses;
 
-/// Between two passes that nothing begins.
+/// The time between two passes without other triggers.
 const EVERY: Duration = Duration::from_secs(20);
-/// The longest that a pass waits for more to happen.
+/// The longest time that a pass waits for more changes.
 const MOST_WAIT: Duration = Duration::from_millis(500);
-/// Between two passes that also look at what is still, for a change that nobody has told of.
+/// The time between two passes that also visit still records, in case a change was not reported.
 const ALL: Duration = Duration::from_mins(5);
 /// Records that are read at once.
 const PAGE: u32 = 500;
@@ -38,11 +38,12 @@ pub(crate) struct Owning {
     /// The loop's name.
     pub(crate) name: &'static str,
     pub(crate) kind: &'static str,
-    /// The index term of the records that there may be something to do for.
+    /// The index term of the records with possible work.
     pub(crate) open: (&'static str, &'static str),
-    /// Decides on one and does it, until there is nothing to do.
+    /// Decides on one record and executes that, until there is nothing to do.
     pub(crate) turns: for<'a> fn(&'a Engine, RecordId) -> Fut<'a, Result<Turned, EngineError>>,
-    /// It is looked at when a session of it begins to run, and not only when one ends.
+    /// Whether it is also visited when one of its sessions starts to run, and not only when one
+    /// ends.
     pub(crate) follows_starts: bool,
 }
 
@@ -53,23 +54,23 @@ pub(crate) struct Owners {
     changes: watch::Receiver<u64>,
     /// The last change before the last pass.
     seen: u64,
-    /// Sessions of records that have not ended, and what tells that they move.
+    /// Sessions of records that have not ended, with watches of their changes.
     running: HashMap<SessionId, watch::Receiver<u64>>,
-    /// Of those, which run: not only queued.
+    /// Those of them that are running, not only queued.
     begun: HashSet<SessionId>,
-    /// Of those, which have moved and were not looked at since.
+    /// Those of them that have changed and were not visited since.
     moved: HashSet<SessionId>,
-    /// One has ended and no pass has begun since.
+    /// Whether one has ended and no pass has begun since.
     ended: bool,
-    /// Quests that failed to be looked at: how often in a row, and when to look again.
+    /// Records whose visit failed: how often in a row, and when to try again.
     failing: HashMap<RecordId, (u32, Timestamp)>,
-    /// Those that are still: the version that was looked at, and the sessions that run.
+    /// The still records: the visited version, and the running sessions.
     still: HashMap<RecordId, (u64, Vec<SessionId>)>,
-    /// From when on a pass looks at them, too.
+    /// When a pass visits them, too.
     all: Timestamp,
-    /// A pass has looked at all records since the start.
+    /// Whether a pass has visited all records since the start.
     looked: bool,
-    /// How long the last pass took.
+    /// The duration of the last pass.
     took: Duration,
 }
 
@@ -95,7 +96,7 @@ impl Owners {
         }
     }
 
-    /// Whether one of those that have moved has ended, or begun where that matters.
+    /// Checks whether a changed session has ended or, if that matters, started.
     async fn any_ended(&mut self) {
         while let Some(id) = self.moved.iter().next().copied() {
             let row = self.engine.cortex.store.session_fetch(id).await.ok().flatten();
@@ -167,7 +168,7 @@ impl Owners {
                     again = sooner(again, turned.again);
                     running.extend(turned.running);
                 }
-                // One that fails holds up no other.
+                // A failing record delays no other.
                 Err(err) => {
                     let times = before.map_or(0, |(times, _)| times) + 1;
                     let until = now.after(backoff(Duration::from_secs(1), times));
@@ -196,7 +197,7 @@ impl Owners {
     }
 }
 
-/// Whether a session runs: a command does when its program does.
+/// Whether a session is running: for a command, whether its program is.
 pub(crate) fn is_up(row: &SessionRow) -> bool {
     match row.status {
         SessionStatus::Queued => false,
@@ -210,22 +211,22 @@ pub(crate) fn sooner(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Times
     [a, b].into_iter().flatten().min()
 }
 
-/// Returns when the number is another one; never when nothing changes any more.
+/// Returns when the number differs; never if nothing changes any more.
 pub(crate) async fn differs(changes: &mut watch::Receiver<u64>, seen: u64) {
     if changes.wait_for(|now| *now != seen).await.is_err() {
-        // The engine stops.
+        // The engine is stopping.
         std::future::pending::<()>().await;
     }
 }
 
-/// Returns a session that has moved.
+/// Returns a session that has changed.
 async fn any(running: &mut HashMap<SessionId, watch::Receiver<u64>>) -> SessionId {
     if running.is_empty() {
         return std::future::pending().await;
     }
     let moves = running.iter_mut().map(|(id, moves)| {
         Box::pin(async move {
-            // Whose watcher is gone is looked at as well.
+            // A session whose watcher is gone is visited as well.
             let _ = moves.changed().await;
             *id
         })
@@ -255,8 +256,9 @@ impl Reconcile for Owners {
                     id = any(running) => drop(moved.insert(id)),
                 }
             }
-            // What moves at the same time is looked at together: of a thousand sessions that begin,
-            // not each begins a pass over the thousand. One that is quick waits for nearly nothing.
+            // Changes at the same time are handled together: when a thousand sessions start, they
+            // do not each cause a pass over the thousand. After a quick pass there is almost no
+            // wait.
             let wait = self.took.min(MOST_WAIT);
             let clock = &self.engine.cortex.clock;
             clock.sleep_until(clock.now().after(wait)).await;

@@ -1,8 +1,8 @@
-//! The mesh: shared state, topics and letters between agents, and who may do what there.
+//! The mesh: shared state, topics and messages between agents, and their permissions.
 //!
-//! Everything goes the same way: prove who asks ([`who`]), ask the matrix ([`acl`]), commit the
-//! rows with the one event that explains them, tell those who wait. What stands in memory is a
-//! copy of what the store holds, or a count of it; a restart loses nothing.
+//! Every operation has the same steps: identify the caller ([`who`]), check the matrix ([`acl`]),
+//! commit the rows with the event that explains them, notify waiting callers. The state in memory
+//! is a copy or a count of the store's, so a restart loses nothing.
 
 mod acl;
 mod artifacts;
@@ -40,15 +40,15 @@ use crate::caller::Caller;
 use crate::cortex::{Cortex, lock};
 use crate::error::EngineError;
 
-/// Rows read at a time when the engine starts.
+/// Rows that are read at once when the engine starts.
 const SCAN: u32 = 1000;
-/// Sessions whose line of agents is kept.
+/// Most sessions whose line of agents is cached.
 const KEPT_LINES: usize = 10_000;
 
-/// The agents of a session, of the session above it, and so on.
+/// The agents of a session, of its parent session, and so on.
 type Line = Arc<[AgentId]>;
 
-/// What the mesh keeps in memory.
+/// The mesh's state in memory.
 #[derive(Debug, Default)]
 pub(crate) struct MeshState {
     board: board::Board,
@@ -57,18 +57,18 @@ pub(crate) struct MeshState {
     pub(crate) post: postmaster::Post,
     subscriptions: Mutex<BTreeMap<(AgentId, String), Arc<Subscription>>>,
     registrations: Mutex<BTreeMap<AgentId, Arc<Registration>>>,
-    /// Neither a session's agent nor its parent ever changes.
+    /// A session's agent and parent never change.
     lines: Mutex<HashMap<SessionId, Line>>,
-    /// Keys whose calls of tools are under way, by what stands for their session.
+    /// The keys with tool calls under way, by the id that represents their session.
     pub(crate) seats: Mutex<HashMap<SessionId, Caller>>,
     pub(crate) questions: ask::Questions,
     saving: artifacts::Saving,
-    /// Held over counting children and starting one.
+    /// Locked while children are counted and one is started.
     spawning: tokio::sync::Mutex<()>,
 }
 
 impl MeshState {
-    /// Reads what earlier lives have left.
+    /// Reads the state that earlier processes have left.
     pub(crate) async fn load(&self, store: &dyn Store) -> Result<(), StoreError> {
         self.acl.load(store).await?;
         self.questions.load(store).await?;
@@ -95,18 +95,18 @@ impl MeshState {
     }
 }
 
-/// One event of the mesh's stream.
+/// An event of the mesh's stream.
 fn event(kind: &'static str, ts: Timestamp, payload: Value) -> NewEvent {
     NewEvent { stream: StreamId::Mesh, kind, ts, payload }
 }
 
-/// A commit of one event and what it explains.
+/// A commit with one event and the changes that it explains.
 fn explained(event: NewEvent, guards: Vec<Guard>, changes: Vec<Change>) -> Commit {
     Commit { guards, events: vec![event], changes }
 }
 
 impl Cortex {
-    /// Masks secrets in a value as it will be written; answers its size as compact JSON.
+    /// Masks secrets in a value as it will be written; returns its size as compact JSON.
     fn measured(&self, field: &str, value: &mut Value) -> Result<usize, EngineError> {
         self.store.redact(value);
         let bytes = value.to_string().len();
@@ -120,13 +120,13 @@ impl Cortex {
     }
 }
 
-/// What a caller is told whose wish is denied.
+/// The error for a denied request.
 fn denied(what: String, verdict: &Verdict) -> EngineError {
     let ask = verdict.ask_for.as_ref().map(|ask| format!("; ask for {ask}")).unwrap_or_default();
     EngineError::Forbidden { message: format!("{what} ({}){ask}", verdict.rule) }
 }
 
-/// Seconds that something may live.
+/// Checks a lifetime in seconds.
 fn checked_ttl(ttl: Option<u64>) -> Result<Option<std::time::Duration>, EngineError> {
     use overmind_core::mesh::MAX_TTL;
     match ttl {

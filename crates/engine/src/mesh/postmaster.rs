@@ -1,9 +1,10 @@
-//! The postmaster: brings letters to agents that do not ask for them.
+//! The dispatcher: delivers messages to agents that do not ask for them.
 //!
-//! One lane for each agent: its letters are brought one after the other, at most a few before
-//! another agent has its turn, and so many lanes at once. What cannot be brought now waits: a
-//! session that comes to rest, a letter that comes, or time wakes the lane again. Who has a turn is
-//! decided by the loop `dispatcher`; the lanes work beside it, so that none waits for another.
+//! There is one lane for each agent: its messages are delivered one after the other, a few before
+//! another agent has its turn, and a limited number of lanes works at once. A message that cannot
+//! be delivered now waits: a session that becomes idle, a new message, or time wakes the lane
+//! again. The loop `dispatcher` decides who has a turn; the lanes work beside it, so that none
+//! waits for another.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -33,19 +34,19 @@ use crate::cortex::{Order, lock};
 use crate::error::EngineError;
 use crate::request::SessionDraft;
 
-/// Lanes that work at once.
+/// Most lanes that work at once.
 const LANES: usize = 16;
-/// Letters that a lane brings before another agent has its turn.
+/// Messages that a lane delivers before another agent has its turn.
 const TURN: u32 = 8;
-/// Sessions of an agent that are looked at.
+/// Most sessions of an agent that are checked.
 const LOOKED_AT: u32 = 50;
 /// How long a command may take to read a line.
 const TYPING: Duration = Duration::from_secs(10);
-/// Between two sweeps for what time has changed.
+/// The interval of sweeps for expired entries.
 const SWEEP: Duration = Duration::from_secs(1);
 const SWEEP_BATCH: u32 = 200;
 
-/// Agents whose letters may be brought now, in turn. Bounded by how many agents there are.
+/// Agents whose messages may be delivered now, in turn. Bounded by the number of agents.
 #[derive(Debug, Default)]
 pub(crate) struct Post {
     line: Mutex<Turns>,
@@ -57,12 +58,12 @@ struct Turns {
     queue: VecDeque<AgentId>,
     queued: HashSet<AgentId>,
     busy: HashSet<AgentId>,
-    /// Retries.
+    /// Retries, with their times.
     later: BTreeSet<(Timestamp, AgentId)>,
 }
 
 impl Post {
-    /// There may be something to bring to this agent.
+    /// Notifies that there may be something to deliver to this agent.
     pub(crate) fn poke(&self, agent: AgentId) {
         let mut turns = lock(&self.line);
         if turns.queued.insert(agent) {
@@ -103,13 +104,13 @@ impl Post {
     }
 }
 
-/// What became of one letter.
+/// The result for one message.
 enum Brought {
     Yes,
-    /// Nobody is there who could take it: it waits for a session to come to rest.
+    /// No session can take it: it waits until one becomes idle.
     Nobody,
-    /// Its sender may not tell these sessions what to do. It stays in the mailbox, which the agent may
-    /// read, and holds up no other.
+    /// Its sender may not direct these sessions. It stays in the mailbox, where the agent may read
+    /// it, and delays no other message.
     Refused,
     /// It may work later.
     Failed(EngineError),
@@ -119,7 +120,7 @@ enum Brought {
 pub(crate) struct Dispatcher {
     engine: Engine,
     lanes: Arc<Semaphore>,
-    /// When the next sweep is due.
+    /// The time of the next sweep.
     sweep: Timestamp,
 }
 
@@ -129,8 +130,8 @@ impl Dispatcher {
         Self { engine, lanes: Arc::new(Semaphore::new(LANES)), sweep }
     }
 
-    /// Gives each agent that waits its turn, while there are lanes. What fails holds nothing up, not
-    /// even the next change: it is tried again by its own time.
+    /// Gives each waiting agent its turn, while there are free lanes. A failure stops nothing: it
+    /// is tried again at its own time.
     async fn look(&mut self, now: Timestamp) -> Report {
         let engine = &self.engine;
         let mut said = String::new();
@@ -151,7 +152,7 @@ impl Dispatcher {
                 engine.cortex.mesh.post.done(agent);
             });
         }
-        // While all lanes are busy nothing can begin: one that gets free rings the bell.
+        // While all lanes are busy nothing can begin; a lane that becomes free notifies.
         let retry = post.wakes_at().filter(|_| self.lanes.available_permits() > 0);
         Report { said, again: Some(retry.map_or(self.sweep, |at| at.min(self.sweep))) }
     }
@@ -166,7 +167,7 @@ impl Reconcile for Dispatcher {
         Pace { jitter: Duration::ZERO, ..Pace::every(SWEEP).at_once().steady() }
     }
 
-    /// A ring that nobody has heard stays in the bell.
+    /// A notification that nobody received is kept.
     fn wakes_on(&mut self) -> Fut<'_, ()> {
         Box::pin(self.engine.cortex.mesh.post.bell.notified())
     }
@@ -177,7 +178,7 @@ impl Reconcile for Dispatcher {
 }
 
 impl Engine {
-    /// In batches, and only some: other commits go on between them.
+    /// It works in batches and has a limit, so that other commits continue in between.
     async fn sweep_all(&self) -> Result<(), EngineError> {
         for _ in 0..5 {
             if !self.mesh_sweep(SWEEP_BATCH).await? {
@@ -190,7 +191,7 @@ impl Engine {
     /// One turn of an agent's lane.
     async fn bring(&self, agent: AgentId) {
         match self.bring_some(agent).await {
-            // More may wait: at the end of the line.
+            // If more may wait, the agent goes to the end of the line.
             Ok(true) => self.cortex.mesh.post.poke(agent),
             Ok(false) => {}
             Err(err) => {
@@ -201,11 +202,11 @@ impl Engine {
         }
     }
 
-    /// Answers whether there may be more to bring at once.
+    /// Returns whether there may be more to deliver at once.
     async fn bring_some(&self, id: AgentId) -> Result<bool, EngineError> {
         let mailbox = self.cortex.mesh.mail.of(id);
         use std::sync::atomic::Ordering::Acquire;
-        // Whoever waits for a letter gets it that way.
+        // A call that waits for a message gets it in that way.
         if mailbox.waiting.load(Acquire) == 0 || mailbox.readers.load(Acquire) > 0 {
             return Ok(false);
         }
@@ -240,7 +241,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Writes down what became of a letter that was brought, or could not be.
+    /// Records the result of a delivery.
     async fn brought(
         &self,
         mailbox: &Mailbox,
@@ -309,7 +310,7 @@ impl Engine {
             };
             match taken {
                 Ok(()) => return Brought::Yes,
-                // It has moved on meanwhile.
+                // The message has changed meanwhile.
                 Err(EngineError::Conflict { .. }) => {}
                 Err(err) => return Brought::Failed(err),
             }
@@ -349,7 +350,7 @@ impl Engine {
         }
     }
 
-    /// Sessions of an agent that have not ended, those that wait for input first, newer before
+    /// Sessions of an agent that have not ended: those that wait for input first, newer before
     /// older.
     async fn live_sessions(&self, agent: AgentId) -> Result<Vec<SessionRow>, EngineError> {
         use SessionStatus::{AwaitingApproval, AwaitingInput, Idle, Queued, Running};
@@ -365,7 +366,7 @@ impl Engine {
         Ok(rows)
     }
 
-    /// Types a letter into a command, as a person's word is.
+    /// Types a message into a command, like a person's text.
     async fn type_letter(
         &self,
         row: &SessionRow,
@@ -376,7 +377,7 @@ impl Engine {
         let speaks = self.cortex.speaks(row.id).await?;
         let text = match speaks {
             Provider::Claude => shown(letter),
-            // One line, whatever the payload holds.
+            // It must be one line, whatever the payload contains.
             Provider::Raw | Provider::Codex | Provider::Lines => {
                 json!({"message": told(letter)}).to_string()
             }
@@ -400,13 +401,13 @@ impl Engine {
         Ok(())
     }
 
-    /// For tests and status: how many letters wait for an agent.
+    /// For tests and status: how many messages wait for an agent.
     pub fn letters_waiting(&self, agent: AgentId) -> u32 {
         self.cortex.mesh.mail.of(agent).waiting.load(std::sync::atomic::Ordering::Acquire)
     }
 }
 
-/// A letter for a program.
+/// The form of a message for a program.
 pub(super) fn told(letter: &Letter) -> Value {
     json!({
         "id": letter.id, "from": letter.from, "type": letter.kind, "topic": letter.topic,
@@ -416,7 +417,7 @@ pub(super) fn told(letter: &Letter) -> Value {
     })
 }
 
-/// A letter for a model.
+/// The form of a message for a model.
 fn shown(letter: &Letter) -> String {
     let text = match (&letter.payload, letter.payload.get("text").and_then(Value::as_str)) {
         (Value::String(text), _) => text.clone(),

@@ -1,4 +1,4 @@
-//! Child sessions: an agent starts another, beneath itself and never above.
+//! Child sessions: an agent starts another, with no more rights than its own.
 
 use overmind_core::acl::Verb;
 use overmind_core::agent::{AgentLimits, AgentSpec};
@@ -18,12 +18,12 @@ use crate::error::EngineError;
 use crate::request::{AgentDraft, SessionDraft};
 use crate::view::Created;
 
-/// A new agent that names no time takes no longer than this, in seconds.
+/// The default time limit of a new agent, in seconds.
 const TTL: u64 = 3600;
 /// Longest role of a new agent, in characters.
 const ROLE_CHARS: usize = 200;
 
-/// A child that was started.
+/// A started child.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spawned {
     /// The agent's name.
@@ -34,8 +34,8 @@ pub struct Spawned {
     pub ttl: Option<u64>,
 }
 
-/// Who starts a session's children: an operator in its name. What runs on the host may start what
-/// runs there.
+/// The caller that starts a session's children: an operator in its name. A session on the host may
+/// start others on the host.
 fn in_name_of(parent: &SessionRow) -> Caller {
     let mut caller = Caller::new(parent.id.to_string(), Rights::Role(Role::Operator));
     caller.on_host = level_of(parent) == SandboxLevel::None;
@@ -43,7 +43,7 @@ fn in_name_of(parent: &SessionRow) -> Caller {
     caller
 }
 
-/// What a session runs in: its agent's level, or the stronger one that its project asks for.
+/// The level of a session: its agent's, or the stronger one that its project requires.
 fn level_of(row: &SessionRow) -> SandboxLevel {
     let made = row.room.as_ref().and_then(|room| room.made.as_ref());
     row.sandbox.max(made.and_then(|made| made.sandbox).unwrap_or(SandboxLevel::None))
@@ -63,8 +63,8 @@ fn no_weaker(agent: &str, level: SandboxLevel, parent: &SessionRow) -> Result<()
     Err(EngineError::Forbidden { message })
 }
 
-/// Has a command that is a child begin in no weaker sandbox than its parent's, and, where that is a
-/// command too, with its network, granted paths, bounds and models at most.
+/// Limits a child's command to its parent's rights: no weaker sandbox and, if the parent is a
+/// command too, at most its network, granted paths, limits and models.
 fn within_parents(
     agent: &AgentSpec,
     draft: &mut SessionDraft,
@@ -109,13 +109,13 @@ fn within_parents(
 }
 
 impl Engine {
-    /// Starts a session beneath the caller's own, of an agent that is there or of a new one made
-    /// after the caller's. With a key: beneath none.
+    /// Starts a session below the caller's own, of an existing agent or of a new one derived from
+    /// the caller's. With a key, it has no parent.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Forbidden`], [`EngineError::Conflict`] when it has too many children or
-    /// stands too deep.
+    /// [`EngineError::Forbidden`], [`EngineError::Conflict`] if it has too many children or is
+    /// nested too deep.
     pub async fn spawn(
         &self,
         by: &Caller,
@@ -186,7 +186,7 @@ impl Engine {
             room: None,
             step_limit: None,
             workspace: parent.as_ref().and_then(|row| self.place_of_children(row)),
-            // Whoever started it waits for its answer.
+            // The parent waits for its answer.
             conversation: Some(false),
             idempotency: key,
             ..SessionDraft::default()
@@ -207,14 +207,14 @@ impl Engine {
         })
     }
 
-    /// Lets through who may start a child of the agent, or of the role.
+    /// Checks whether the caller may start a child of the agent, or has the role.
     pub(crate) async fn may_start(&self, who: &Who, object: &str) -> Result<(), EngineError> {
         let what = || format!("Agent {} cannot spawn {object}", who.name);
         self.permit(who, Verb::Spawn, object, what).await
     }
 
-    /// A session that another one's own token asks for: below it, of an agent that it may start, and
-    /// with no more of the host than it has itself.
+    /// A session that another session's token requests: below it, of an agent that it may start,
+    /// and with no more access to the host than it has itself.
     pub(crate) async fn child_create(
         &self,
         by: &Caller,
@@ -230,7 +230,8 @@ impl Engine {
         }
         let agent = self.agent_wanted(&draft.agent).await?.spec;
         self.may_start(&who, &agent.name).await?;
-        // Setup of a room that begins at a branch has the host's network, and a run may write its own.
+        // The set-up of an environment from a branch has the host's network, and a run may write a
+        // branch itself.
         let chosen = |room: &RoomWish| room.base.is_some() || room.carry_changes;
         if level_of(&parent) != SandboxLevel::None && draft.room.as_ref().is_some_and(chosen) {
             let message = "children of a run in a sandbox begin at the project's own revision: leave \
@@ -251,8 +252,8 @@ impl Engine {
         Box::pin(self.session_create(&as_operator, draft)).await
     }
 
-    /// Where children work whose parent has no room, as it does itself: `None` is a directory of their
-    /// own, and with a room a room of the same project.
+    /// The workspace of children whose parent has no environment: `None` means a directory of their
+    /// own and, with an environment, one of the same project.
     fn place_of_children(&self, parent: &SessionRow) -> Option<String> {
         let config = &self.cortex.config;
         let inside = std::path::Path::new(&parent.workspace).starts_with(&config.workspace);
@@ -290,7 +291,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A new agent: no wider than the one that it is made after.
+    /// A new agent, with no more rights than the one from which it is derived.
     async fn after_parent(
         &self,
         who: &Who,
@@ -316,7 +317,7 @@ impl Engine {
                 return Err(EngineError::invalid("model", message));
             }
         };
-        // Twelve of the random digits of an id.
+        // These are twelve of the random digits of an id.
         let digits = format!("{:032x}", self.cortex.ids.next());
         let name = format!("spawn_{}", &digits[20..]);
         let role = match wish.system_prompt.is_empty() {
@@ -346,7 +347,7 @@ impl Engine {
             reasoning_effort: None,
             max_output_tokens: own.as_ref().and_then(|own| own.max_output_tokens),
             command: None,
-            // What it costs counts for its parent's session, too.
+            // Its cost is also charged to its parent's session.
             budget: own.as_ref().and_then(|own| own.budget),
         })
     }

@@ -1,4 +1,4 @@
-//! Topics: who wants what, and what is published.
+//! Topics: subscriptions, and publishing.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use crate::caller::{Caller, Rights};
 use crate::cortex::lock;
 use crate::error::EngineError;
 
-/// What became of something that was published.
+/// The result of publishing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Published {
     pub id: Option<LetterId>,
-    /// Agents that get a letter.
+    /// The number of agents that get a message.
     pub notified: u32,
-    /// Agents that would, and whose mailboxes are full.
+    /// Agents that would get one but whose mailboxes are full.
     pub full: Vec<String>,
 }
 
@@ -34,12 +34,12 @@ fn pattern(text: &str) -> Result<TopicPattern, EngineError> {
 }
 
 impl Engine {
-    /// Publishes to a topic: one letter for each agent with a subscription that fits, durable
-    /// when this returns.
+    /// Publishes to a topic: one message for each agent with a matching subscription, durable when
+    /// this returns.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Forbidden`]; [`EngineError::Invalid`] for a topic that is none.
+    /// [`EngineError::Forbidden`]; [`EngineError::Invalid`] for an invalid topic.
     pub async fn topic_publish(
         &self,
         by: &Caller,
@@ -66,7 +66,7 @@ impl Engine {
         let matrix = self.permissions();
         let mut wanted: Vec<AgentId> = {
             let all = lock(&self.cortex.mesh.subscriptions);
-            // Permissions as they are now: what was subscribed may have been forbidden since.
+            // Current permissions apply, because they may have changed since the subscription.
             let fits = |one: &&Arc<Subscription>| {
                 one.pattern.matches(topic)
                     && matrix.may_in_line(&one.line, Verb::Subscribe, topic).allowed
@@ -137,11 +137,12 @@ impl Engine {
         Ok(Published { id: Some(id), notified, full })
     }
 
-    /// Subscribes an agent to topics: the caller's own, or with a role any. Twice is once.
+    /// Subscribes an agent to topics: the caller's own or, with a role, any. A repeated
+    /// subscription has no effect.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Forbidden`]; [`EngineError::Conflict`] when it has too many.
+    /// [`EngineError::Forbidden`]; [`EngineError::Conflict`] if it has too many.
     pub async fn topic_subscribe(
         &self,
         by: &Caller,
@@ -159,7 +160,7 @@ impl Engine {
         topic: &str,
     ) -> Result<Arc<Subscription>, EngineError> {
         let pattern = pattern(topic)?;
-        // Whoever subscribes another agent with a key gives it no more than it may have.
+        // A key cannot give another agent more than that agent may have.
         let line = match who.agent {
             Some(_) => who.line.clone(),
             None => {
@@ -220,11 +221,11 @@ impl Engine {
         Ok(subscription)
     }
 
-    /// Takes a subscription back. Answers whether there was one.
+    /// Removes a subscription. Returns whether there was one.
     ///
     /// # Errors
     ///
-    /// As [`Engine::topic_subscribe`].
+    /// The same as for [`Engine::topic_subscribe`].
     pub async fn topic_unsubscribe(
         &self,
         by: &Caller,
@@ -259,7 +260,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Subscriptions: of one agent, or with a role of all.
+    /// Subscriptions of one agent or, with a role, of all.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
-//! Who asks, and whether the matrix lets them.
+//! Identifies callers in the mesh, and checks the matrix for them.
 //!
-//! An agent is known by its session's token and by nothing else. Earlier clients say an
-//! `agent_id` besides: one that is true is let pass, any other is refused.
+//! An agent is identified only by its session's token. Earlier clients also send an `agent_id`: a
+//! correct one is accepted, any other is refused.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::caller::{Caller, Rights};
 use crate::cortex::lock;
 use crate::error::EngineError;
 
-/// Most sessions above one another.
+/// Most nested parent sessions.
 const DEEPEST: usize = 64;
 
 /// An identity in the mesh.
@@ -26,13 +26,13 @@ pub(crate) struct Who {
     pub(crate) name: String,
     pub(crate) agent: Option<AgentId>,
     pub(crate) session: Option<SessionId>,
-    /// Names of the agents whose permissions count. Empty for a key.
+    /// Names of the agents whose permissions apply. Empty for a key.
     pub(crate) line: Vec<String>,
     pub(super) role: Option<Role>,
 }
 
 impl Who {
-    /// The same rights, and another name in the log.
+    /// The same rights, with another name in the log.
     pub(super) fn in_name_of(self, name: String) -> Self {
         Self { name, ..self }
     }
@@ -50,11 +50,11 @@ impl Who {
 }
 
 impl Engine {
-    /// Finds out who a caller is in the mesh. `given` is what the request says about that.
+    /// Identifies a caller in the mesh. `given` is the identity in the request, if any.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Forbidden`] when it says something else.
+    /// [`EngineError::Forbidden`] if that is a different one.
     pub(crate) async fn who(&self, by: &Caller, given: Option<&str>) -> Result<Who, EngineError> {
         let who = match &by.rights {
             Rights::Role(_) | Rights::System(_) => Who {
@@ -104,7 +104,7 @@ impl Engine {
         let (mut agents, mut next) = (Vec::new(), Some(session));
         while let Some(id) = next {
             if agents.len() == DEEPEST {
-                // Rather nothing than what a parent may not.
+                // It is refused, because otherwise a parent's restrictions could be missed.
                 let message = format!("more than {DEEPEST} runs stand above this one");
                 return Err(EngineError::Forbidden { message });
             }
@@ -121,8 +121,7 @@ impl Engine {
         Ok(line)
     }
 
-    /// Lets through what the matrix allows, for agents, or the role, for keys. `what` says in
-    /// words what is denied.
+    /// Checks the matrix for agents, and the role for keys. `what` describes the action in words.
     pub(crate) async fn permit(
         &self,
         who: &Who,
@@ -134,8 +133,8 @@ impl Engine {
         self.permitted(who, verb, object, verdict, what).await
     }
 
-    /// Asks the matrix about what others decide about as well (models, services): it has a say in
-    /// that once there is any entry at all.
+    /// Checks the matrix about actions that other rules also decide (models, services): it applies
+    /// once it has any entry.
     pub(crate) async fn permit_beside(
         &self,
         session: SessionId,
@@ -151,7 +150,7 @@ impl Engine {
         self.permit(&who, verb, object, denied).await
     }
 
-    /// As [`Engine::permit`], with the matrix's verdict.
+    /// Works as [`Engine::permit`], and returns the matrix's verdict.
     pub(crate) async fn permitted(
         &self,
         who: &Who,
@@ -188,7 +187,7 @@ impl Engine {
         Err(denied(what(), &verdict))
     }
 
-    /// An agent that a caller may look at: its own, or with a role any.
+    /// The agent that a caller may read: its own or, with a role, any.
     pub(crate) async fn mailbox_of(
         &self,
         by: &Caller,
