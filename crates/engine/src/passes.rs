@@ -1,10 +1,11 @@
-//! Calls that may outlive their token: whoever makes one holds a [`Pass`], and hears when the token ends.
+//! Ends calls together with their token: each call holds a [`Pass`], which reports when the token
+//! ends.
 //!
-//! Nobody polls. A pass is taken before the token is looked at: an end that was written before that look
-//! is seen by it, and one that is written later finds the pass here. Whoever ends tokens says so right
-//! after the commit that does it: [`Passes::moved`], [`Passes::revoked`], [`Passes::regranted`]. Of a key
-//! it is said before as well, for the commit itself is told to streams.
-//! All calls of one token share what they wait for.
+//! Nothing polls. A pass is taken before the token is checked: the check sees an end that was
+//! written before, and a later end finds the pass here. Code that ends tokens calls
+//! [`Passes::moved`], [`Passes::revoked`] or [`Passes::regranted`] directly after its commit, and
+//! for a key also before, because streams may see the commit first. All calls with one token share
+//! one notification.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -12,27 +13,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use overmind_core::ids::SessionId;
 use tokio_util::sync::CancellationToken;
 
-/// What is said of a token that was worth something when it was shown.
+/// The message for a call whose token was valid at first.
 pub const LAPSED: &str = "the token is no longer valid: its key was revoked, or its run has ended \
                           or begun again";
 
-/// What a token says of itself, once it is known that nobody forged it.
+/// The owner that a token names, after its signature was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// Whoever holds the data directory: that never ends.
+    /// The owner of the data directory, whose token never ends.
     Admin,
-    /// The hash of something that may be a key.
+    /// The hash of a possible key.
     Key([u8; 32]),
     Session {
         session: SessionId,
-        /// The start or life that it was given for.
+        /// The start or process number for which it was made.
         start: u32,
-        /// The service that a grant is asked for, too.
+        /// The service, if a grant is also needed.
         service: Option<String>,
     },
 }
 
-/// Held by a call for as long as it is under way.
+/// Held by a call while it is under way.
 #[derive(Clone, Debug)]
 pub struct Pass(Option<Arc<Entry>>);
 
@@ -53,28 +54,28 @@ enum Whose {
 struct Slot {
     start: u32,
     service: Option<String>,
-    /// Whose grant of that service it is, once that is known.
+    /// The agent whose grant of that service is used, once it is known.
     agent: Option<String>,
     end: CancellationToken,
     entry: Weak<Entry>,
 }
 
-/// The tokens that calls are under way with. As many at most as there are requests.
+/// The tokens of calls under way. There are at most as many as requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Passes(Arc<Mutex<HashMap<Whose, Vec<Slot>>>>);
 
 impl Pass {
-    /// Whether the token is worth nothing any more.
+    /// Whether the token is no longer valid.
     #[cfg(test)]
     pub(crate) fn has_ended(&self) -> bool {
         self.0.as_ref().is_some_and(|entry| entry.end.is_cancelled())
     }
 
-    /// Waits until it is.
+    /// Waits until the token is no longer valid.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: what has ended stays so.
+    /// Nothing is lost: an ended token stays ended.
     pub(crate) async fn ended(&self) {
         match &self.0 {
             Some(entry) => entry.end.cancelled().await,
@@ -101,7 +102,7 @@ impl Passes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To be taken before anybody looks whether the token is worth anything.
+    /// Take it before the token is checked.
     pub(crate) fn enter(&self, holder: &Holder) -> Pass {
         let (whose, start, service) = match holder {
             Holder::Admin => return Pass(None),
@@ -113,7 +114,7 @@ impl Passes {
         let mut all = self.lock();
         let slots = all.entry(whose).or_default();
         let same = |slot: &&Slot| slot.start == start && slot.service.as_deref() == service;
-        // One that is being dropped takes itself off the list; there may be two for that moment.
+        // One that is being dropped removes itself from the list; there may be two for a moment.
         if let Some(entry) = slots.iter().filter(same).find_map(|slot| slot.entry.upgrade()) {
             return Pass(Some(entry));
         }
@@ -124,7 +125,7 @@ impl Passes {
         Pass(Some(entry))
     }
 
-    /// Says whose grant of its service a pass stands on. The grant is to be looked at after this.
+    /// Sets the agent whose grant a pass needs. The grant must be checked after this.
     pub(crate) fn bind(&self, pass: &Pass, agent: &str) {
         let Some(entry) = &pass.0 else { return };
         let mut all = self.lock();
@@ -136,7 +137,8 @@ impl Passes {
         }
     }
 
-    /// A session's row was written: the token of `good` counts, and none where it has ended.
+    /// A session's row was written: only the token of `good` is valid, or none if the session has
+    /// ended.
     pub(crate) fn moved(&self, session: SessionId, good: Option<u32>) {
         let whose = Whose::Session(session);
         let mut all = self.lock();
@@ -149,13 +151,13 @@ impl Passes {
         end(over);
     }
 
-    /// A key was revoked.
+    /// Ends the calls of a revoked key.
     pub(crate) fn revoked(&self, hash: [u8; 32]) {
         let over = self.lock().remove(&Whose::Key(hash));
         end(over.unwrap_or_default());
     }
 
-    /// Grants were taken back: those stay that `may_call` lets an agent call a service by.
+    /// Grants were revoked: calls stay if `may_call` allows the agent to call the service.
     pub(crate) fn regranted(&self, may_call: impl Fn(&str, &str) -> bool) {
         let mut over = Vec::new();
         self.lock().retain(|_, slots| {
@@ -174,7 +176,8 @@ impl Passes {
     }
 }
 
-/// Not under the lock: whoever is woken may drop its pass, which takes it.
+/// This is not done under the lock, because a notified call may drop its pass, which takes the
+/// lock.
 fn end(over: Vec<Slot>) {
     for slot in over {
         slot.end.cancel();

@@ -1,4 +1,4 @@
-//! Which policies were in force, and since when.
+//! Records the policies that were in force.
 
 use overmind_core::gate::{PolicySource, PolicyVersion};
 use overmind_core::store::{Change, Commit, NewEvent, StreamId};
@@ -8,12 +8,12 @@ use crate::Engine;
 use crate::error::EngineError;
 
 impl Engine {
-    /// Keeps the text of a policy that has come into force under its version, so that a verdict
-    /// of the log can be explained later.
+    /// Stores the text of a policy that has come into force under its version, so that a verdict in
+    /// the log can be explained later.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Store`].
+    /// [`EngineError::Store`] if it cannot be written.
     pub async fn policy_loaded(
         &self,
         version: &PolicyVersion,

@@ -1,10 +1,10 @@
-//! Quests: the loop that carries out what [`overmind_core::quest`] decides.
+//! Quests: the loop that executes the decisions of [`overmind_core::quest`].
 //!
-//! A pass looks at each quest that has not finished or is being deleted. It writes the status that
-//! was decided, and only then starts and ends sessions; a crash between the two is finished by the
-//! next pass, for the session of an attempt is found by its owner and the label of its number. Sessions are
-//! started with the rights of the author of the spec: the role that they had when they wrote it, and no
-//! more than they have now ([`author`]).
+//! A pass visits each quest that has not finished or is being deleted. It writes the decided status
+//! first and then starts and ends sessions. The next pass completes this after a crash in between,
+//! because an attempt's session is found by its owner and the label with its number. Sessions are
+//! started with the rights of the spec's author: the role at the time of writing, and no more than
+//! the author has now ([`author`]).
 
 mod author;
 pub(crate) mod start;
@@ -30,10 +30,10 @@ use crate::error::EngineError;
 use crate::owners::{Owning, Turned, sooner};
 use crate::records::CascadeWish;
 
-/// How often one quest is decided on in one pass, while it changes.
+/// How often one quest is decided on in one pass while it changes.
 const TURNS: u32 = 16;
 
-/// Who the reconcilers are.
+/// The caller that reconcilers act as.
 pub(crate) fn system() -> Caller {
     Caller::system(Part::Reconcilers)
 }
@@ -48,7 +48,7 @@ pub(crate) const QUESTS: Owning = Owning {
 };
 
 impl Engine {
-    /// Decides on a quest and does it, until there is nothing to do.
+    /// Decides on a quest and executes that, until there is nothing to do.
     async fn quest_turns(&self, id: RecordId) -> Result<Turned, EngineError> {
         let mut turned = Turned::default();
         for _ in 0..TURNS {
@@ -69,7 +69,7 @@ impl Engine {
             match self.carry_out(record, &spec, status, plan).await {
                 Ok(false) => return Ok(turned),
                 Ok(true) => turned.did = true,
-                // Somebody has changed it: it is read again.
+                // Another caller has changed it: it is read again.
                 Err(EngineError::Conflict { .. }) => {}
                 Err(err) => return Err(err),
             }
@@ -78,7 +78,7 @@ impl Engine {
         Ok(turned)
     }
 
-    /// Answers whether anything was done.
+    /// Returns whether anything was done.
     async fn carry_out(
         &self,
         mut record: Record,
@@ -122,7 +122,7 @@ impl Engine {
         }
     }
 
-    /// Writes a status, if the record is still as it was read.
+    /// Writes a status, if the record has not changed since it was read.
     async fn quest_status(
         &self,
         record: &Record,
@@ -143,7 +143,7 @@ impl Engine {
         Ok(Record { version, changed, status: value, ..record.clone() })
     }
 
-    /// The sessions of a quest: all that have not ended, and what became of those that are active.
+    /// The sessions of a quest: all that have not ended, and the results of the active ones.
     async fn attempts(
         &self,
         record: &Record,
@@ -184,7 +184,7 @@ fn seen_of(row: &SessionRow) -> Seen {
     }
 }
 
-/// The beginning of a message, on one line.
+/// The first part of a message, on one line.
 fn short(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
 }

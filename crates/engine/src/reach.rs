@@ -1,9 +1,10 @@
-//! What a run's own token reaches: the run, and the tree of runs that began with it. And which runs keys
-//! below admin may tell what to do: those that do nothing on the host, where they may have runs work.
+//! Limits the access of a run's own token to the run and its tree, and decides which runs a key
+//! below admin may direct: those that do nothing on the host, in directories where the key may
+//! start runs.
 //!
-//! It reads all of its tree. Orders it gives only to what the tree has started itself: a run that
-//! somebody else has put below it may have another sandbox, and is theirs. What lies outside is
-//! for it as what is not there.
+//! A token may read its whole tree. It may only direct runs that its tree has started itself: a run
+//! that somebody else has put below it may have another sandbox. Everything outside of the tree
+//! does not exist for it.
 
 use std::path::Path;
 
@@ -22,24 +23,25 @@ use crate::caller::{Caller, Rights};
 use crate::error::EngineError;
 use crate::place::resolved;
 
-/// What the sender of a message is refused.
+/// The refusal for the sender of a message.
 const TELL: &str = "write to a run that has no sandbox, reaches beyond it, or works in a project's \
                     directory itself";
-/// Who sent a message: a person or a program with a key, or an agent.
+/// The sender of a message: a person or a program with a key, or an agent.
 enum Sender {
     Key(Caller),
     Agent(Caller),
 }
 
-/// Most sessions above one another that are looked at.
+/// Most parent sessions that are checked.
 const DEEPEST: usize = 64;
 
 impl Engine {
-    /// Lets a caller of this role read a session, and a session read itself and what is below it.
+    /// Allows a caller with this role to read a session, and a session to read itself and its
+    /// descendants.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Forbidden`]; [`EngineError::NotFound`] for a session that stands elsewhere.
+    /// [`EngineError::Forbidden`]; [`EngineError::NotFound`] for a session outside of the tree.
     pub(crate) async fn reads(
         &self,
         by: &Caller,
@@ -53,8 +55,9 @@ impl Engine {
         }
     }
 
-    /// Refuses whoever may not run programs on the host, where this session does, and whoever may not have
-    /// one work where it works: by telling it what to do they would. Its own token may.
+    /// Refuses callers that may not run programs on the host if this session does, and callers that
+    /// may not start a run in its directory: by directing the session they would. Its own token is
+    /// allowed.
     pub(crate) async fn require_host_of(
         &self,
         by: &Caller,
@@ -74,8 +77,9 @@ impl Engine {
         self.may_work_in(by, &spec.workspace).await
     }
 
-    /// Refuses a message to this session by whose sender it may not be told what to do, as
-    /// [`Self::require_host_of`] does. Who may write to whom at all was looked at when it was sent.
+    /// Refuses a message to this session if its sender may not direct it, by the rules of
+    /// [`Self::require_host_of`]. Whether the sender may write to the agent at all was checked when
+    /// it was sent.
     pub(crate) async fn may_be_told(
         &self,
         letter: &Letter,
@@ -101,8 +105,8 @@ impl Engine {
         if reaches_host(agent, None) { by.require_host(TELL) } else { Ok(()) }
     }
 
-    /// Who sent a message, with the rights that they have now. Whoever came under that name only after it
-    /// was sent is somebody else.
+    /// The sender of a message, with the current rights. An owner of that name who came after the
+    /// sending is somebody else.
     async fn sender_of(&self, letter: &Letter) -> Result<Sender, EngineError> {
         let name = letter.from.as_str();
         let sent_it = |since: Timestamp| since <= letter.sent_at;
@@ -126,15 +130,15 @@ impl Engine {
         }
     }
 
-    /// Whether a session has neither an environment nor a directory of its own: what it writes is there
-    /// at once.
+    /// Whether a session has neither an environment nor a directory of its own, so that its writes
+    /// take effect at once.
     fn works_in_itself(&self, spec: &Spec) -> bool {
         let home = resolved(&self.cortex.config.workspace);
         spec.room.is_none() && !Path::new(&spec.workspace).starts_with(home)
     }
 
-    /// Refuses whoever may not have a run work where this session does: what becomes of its work there is
-    /// not theirs to say.
+    /// Refuses callers that may not start a run in this session's directory: they may not decide
+    /// about its work there.
     pub(crate) async fn require_place_of(
         &self,
         by: &Caller,
@@ -147,20 +151,20 @@ impl Engine {
     }
 
     async fn may_work_in(&self, by: &Caller, workspace: &str) -> Result<(), EngineError> {
-        // The server's own workspace, and what runs have for themselves in it.
+        // This is the server's own workspace, including the runs' private directories in it.
         if Path::new(workspace).starts_with(resolved(&self.cortex.config.workspace)) {
             return Ok(());
         }
         self.workspace(by, Some(workspace)).await.map(drop)
     }
 
-    /// Lets a caller of this role give orders to a session, and a session to what was started
-    /// by it and below it.
+    /// Allows a caller with this role to direct a session, and a session to direct those that it or
+    /// its descendants have started.
     ///
     /// # Errors
     ///
-    /// As [`Engine::reads`]; [`EngineError::Forbidden`] for itself, and for what others have put
-    /// below it.
+    /// The same as for [`Engine::reads`]; [`EngineError::Forbidden`] for the session itself, and
+    /// for sessions that others have put below it.
     pub(crate) async fn orders(
         &self,
         by: &Caller,
@@ -202,12 +206,12 @@ impl Engine {
     }
 }
 
-/// Admins, and the tokens of runs: what those may do is bounded by the tree of their run.
+/// Whether the caller is an admin or a run's token, which the tree of its run limits.
 fn has_all_places(by: &Caller) -> bool {
     by.is_admin() || matches!(by.rights, Rights::Session { .. })
 }
 
-/// Whether programs of a run reach what only an admin gives: all of the host, or a part of it.
+/// Whether a run's programs reach something that only an admin may give: all or a part of the host.
 pub(crate) fn reaches_host(agent: &AgentSpec, room: Option<&RoomWish>) -> bool {
     agent.sandbox == SandboxLevel::None
         || room.is_some_and(|room| room.when == RoomWhen::Never)

@@ -1,9 +1,9 @@
-//! Declared things: applied, read, followed, deleted, each by whom its kind allows.
+//! Declared records: applied, read, followed and deleted, by the callers that their kind allows.
 //!
-//! What becomes of a record is decided by [`overmind_core::record::decide`]; here it is read,
-//! committed, and decided again when somebody else was faster. All records of one apply are one
-//! commit. A deletion takes what the record owns with it ([`delete`](Engine::record_delete)); what a
-//! crash leaves of it is for the loop `garbage`.
+//! [`overmind_core::record::decide`] decides on changes; this code reads, commits, and decides
+//! again if another writer was faster. All records of one apply are one commit. A deletion includes
+//! the records that a record owns ([`delete`](Engine::record_delete)); the loop `garbage` completes
+//! it after a crash.
 
 mod apply;
 mod delete;
@@ -30,22 +30,22 @@ use crate::Engine;
 use crate::caller::Caller;
 use crate::error::EngineError;
 
-/// How often a write is decided again when others write the same records.
+/// How often a write is decided again if others write the same records.
 const TRIES: u32 = 8;
 
 /// Why nothing was done with records.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// All mistakes, each with the place of its wish, from 0.
+    /// All errors, each with the index of its request, from 0.
     #[error("{}", list(.0))]
     Invalid(Vec<(usize, FieldError)>),
-    /// It is not as it was when it was read.
+    /// The record has changed since it was read.
     #[error("{key} has changed: it is at resource version {found}, not {wanted}")]
     Changed { key: RecordKey, wanted: u64, found: u64 },
-    /// Writers were faster each time.
+    /// Other writers were faster each time.
     #[error("{0} is written by others all the time; try again")]
     Contended(String),
-    /// Changes that cannot be told any more, or not yet.
+    /// The changes are no longer known, or not known yet.
     #[error(transparent)]
     Changes(ChangesError),
     #[error(transparent)]
@@ -62,15 +62,15 @@ impl From<StoreError> for RecordError {
     }
 }
 
-/// Which records of a kind.
+/// Selects records of a kind.
 #[derive(Clone, Debug, Default)]
 pub struct RecordFilter {
     pub selector: Selector,
-    /// Only what exists for this.
+    /// Only records that exist for this owner.
     pub owner: Option<Owner>,
-    /// Only those behind this name.
+    /// Only records after this name.
     pub after: Option<Name>,
-    /// At most this many, 1..=1000.
+    /// The limit, 1..=1000.
     pub limit: u32,
 }
 
@@ -79,7 +79,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`EngineError::Forbidden`], [`EngineError::NotFound`], and what the store says.
+    /// [`EngineError::Forbidden`], [`EngineError::NotFound`], and the store's errors.
     pub async fn record_fetch(
         &self,
         by: &Caller,
@@ -91,20 +91,20 @@ impl Engine {
         self.records.record_fetch(key.clone()).await?.ok_or_else(|| absent(&key))
     }
 
-    /// The record that has this id, whatever its kind.
+    /// The record with this id, whatever its kind.
     ///
     /// # Errors
     ///
-    /// As [`Self::record_fetch`].
+    /// The same as for [`Self::record_fetch`].
     pub async fn record_by_id(&self, id: RecordId) -> Result<Option<Record>, EngineError> {
         Ok(self.records.record_by_id(id).await?)
     }
 
-    /// A page of the records of a kind, by name. A page whose records are large ends early.
+    /// A page of a kind's records, by name. A page with large records ends early.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Forbidden`], and what the store says.
+    /// [`EngineError::Forbidden`], and the store's errors.
     pub async fn record_list(
         &self,
         by: &Caller,
@@ -125,11 +125,11 @@ impl Engine {
         Ok(self.records.record_list(query).await?)
     }
 
-    /// What changed of a kind after a resource version.
+    /// The changes of a kind after a resource version.
     ///
     /// # Errors
     ///
-    /// [`RecordError::Changes`] when the changes are not known (any more), else as
+    /// [`RecordError::Changes`] if the changes are not known (any more), otherwise as for
     /// [`Self::record_list`].
     pub async fn record_changes(
         &self,
@@ -147,12 +147,13 @@ impl Engine {
         })
     }
 
-    /// Changes whenever a record does. Ask [`Engine::record_changes`] again then.
+    /// A counter that changes with every record. Call [`Engine::record_changes`] again then.
     pub fn record_watch(&self) -> watch::Receiver<u64> {
         self.cortex.watchers.watch(StreamId::Records)
     }
 
-    /// Masks what looks like a secret, as the store will. What cannot be masked is a mistake.
+    /// Masks texts that look like secrets, as the store will. A secret that cannot be masked is an
+    /// error.
     fn record_mask(&self, wish: &mut RecordWish) -> Vec<FieldError> {
         let store = &self.cortex.store;
         store.redact_record(&mut wish.spec);

@@ -1,4 +1,4 @@
-//! With whose rights a quest starts sessions.
+//! Determines the rights with which a quest starts sessions.
 //!
 //! The status keeps who wrote the spec last, and their role then. It is written in the commit that
 //! writes the spec, and a document cannot say it. A change of labels alone changes no author: who
@@ -21,8 +21,8 @@ use crate::Engine;
 use crate::caller::{Caller, Rights};
 use crate::error::EngineError;
 
-/// Kinds that keep their author: those whose reconcilers start sessions, and contexts, which say what is
-/// in the environment of a command.
+/// Kinds that store their author: those whose reconcilers start sessions, and contexts, which
+/// determine a command's variables.
 const KINDS: &[&str] = &["context", "fleet", "lineage", "quest", "ritual", "sentinel"];
 
 /// Whether runs exist for records of a kind.
@@ -30,7 +30,7 @@ pub(crate) fn starts_runs(kind: &str) -> bool {
     kind != CONTEXT.name && (KINDS.contains(&kind) || kind == PACK.name)
 }
 
-/// The finalizers that a record gets: quests and fleets always have the one of their reconciler.
+/// The finalizers of a new record: quests and fleets always have that of their reconciler.
 pub(crate) fn held(
     info: &KindInfo,
     found: Option<&Record>,
@@ -53,7 +53,7 @@ pub(crate) fn held(
     Some(all)
 }
 
-/// Fields that say how much and when, and not what.
+/// Fields that determine how many and when, but not what.
 const STEERING: &[&str] = &[
     "backoff",
     "completions",
@@ -65,10 +65,11 @@ const STEERING: &[&str] = &[
     "suspend",
     "ttl",
 ];
-/// What is written into a template to have all of it started anew.
+/// The field in a template that causes a restart of everything.
 const RESTARTED: &str = "restartedAt";
 
-/// What a spec starts: its template, or all of it but how much and when.
+/// The part of a spec that determines what is started: its template, or everything except number
+/// and time.
 fn started(spec: &Value) -> Value {
     let mut started = spec.get("template").unwrap_or(spec).clone();
     if let Some(fields) = started.as_object_mut() {
@@ -81,9 +82,10 @@ fn author_of(record: &Record) -> Option<Author> {
     serde_json::from_value(record.status.get("author").cloned()?).ok()
 }
 
-/// Keeps in a record who has written its spec: the caller, or somebody who may do less and has written
-/// what it starts. That is the author of what is there where it starts the same, and that of its owner,
-/// whose template it is made from. `earlier` are the revisions of its template, to which it may return.
+/// Sets the author of a record: the caller, or somebody with fewer rights who has written what the
+/// record starts. That is the existing author if it starts the same, and the author of the owner if
+/// it is made from the owner's template. `earlier` are revisions of its template, to which it may
+/// return.
 pub(crate) fn authored(
     by: &Caller,
     found: Option<&Record>,
@@ -104,7 +106,7 @@ pub(crate) fn authored(
     kept_author(put, Some(&author))
 }
 
-/// Writes an author into the status of what is put.
+/// Writes an author into the status of a record.
 pub(crate) fn kept_author(mut put: Put, author: Option<&Author>) -> Put {
     let set = |status: &mut Value| {
         if let Some(fields) = status.as_object_mut() {
@@ -120,15 +122,16 @@ pub(crate) fn kept_author(mut put: Put, author: Option<&Author>) -> Put {
     put
 }
 
-/// The role of who wrote the agent last. Of agents that nobody is known to have written it is the
+/// The role of the agent's last author. For an agent without a known author it is the lowest role
+/// that may write one.
 /// lowest role that may write one.
 fn writer(agent: &Agent) -> Role {
     agent.author.as_ref().map_or(Role::Operator, |author| author.role)
 }
 
-/// Who a record starts sessions of this agent as: the author of its spec, with no more rights than
-/// who wrote the agent last. A spec names its agent by name, and whoever may write agents can put
-/// another one under that name.
+/// The caller as which a record starts sessions of this agent: the author of its spec, with no more
+/// rights than the agent's last author. A spec refers to its agent by name, and whoever may write
+/// agents can replace the agent of that name.
 pub(crate) fn lent(by: &Caller, agent: &Agent) -> Caller {
     let rights = match by.role() {
         Some(role) => Rights::Role(role.min(writer(agent))),
@@ -137,7 +140,7 @@ pub(crate) fn lent(by: &Caller, agent: &Agent) -> Caller {
     Caller { rights, ..by.clone() }
 }
 
-/// What to add to a refusal, where the agent's writer is why.
+/// The addition to a refusal if the agent's author is the reason.
 pub(crate) fn lent_less(by: &Caller, agent: &Agent) -> Option<String> {
     if lent(by, agent).rights == by.rights {
         return None;
@@ -156,17 +159,17 @@ pub(crate) fn lent_less(by: &Caller, agent: &Agent) -> Option<String> {
     ))
 }
 
-/// Whether an admin wrote the spec of this record last.
+/// Whether an admin wrote this record's spec last.
 pub(crate) fn is_of_an_admin(record: &Record) -> bool {
     author_of(record).is_some_and(|author| author.role == Role::Admin)
 }
 
 impl Engine {
-    /// The author as a caller, as far as they may do now what they might do then.
+    /// The author as a caller, with the rights that they had then and still have.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Forbidden`] when nobody is known, or their key was revoked.
+    /// [`EngineError::Forbidden`] if no author is known, or the author's key was revoked.
     pub(crate) async fn author(&self, author: Option<&Author>) -> Result<Caller, EngineError> {
         let Some(author) = author else {
             let message = "the author of the spec is unknown: apply it again".to_owned();

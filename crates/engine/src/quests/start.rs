@@ -1,4 +1,4 @@
-//! One attempt of a quest becomes a session.
+//! Starts a session for one attempt of a quest.
 
 use std::collections::BTreeMap;
 
@@ -15,20 +15,21 @@ use crate::Engine;
 use crate::error::EngineError;
 use crate::request::SessionDraft;
 
-/// A session that is to be made for a record.
+/// A session that will be made for a record.
 pub(crate) struct Begin<'a> {
-    /// What of it is about one session.
+    /// The part of the spec for one session.
     pub(crate) spec: &'a QuestSpec,
-    /// No other session of the record has it.
+    /// A number that no other session of the record has.
     pub(crate) number: u32,
-    /// Where it is free.
+    /// The name, if it is free.
     pub(crate) name: String,
     pub(crate) labels: BTreeMap<String, String>,
-    /// Of its own command, where it has one.
+    /// The kind of its own command, if it has one.
     pub(crate) kind: CommandKind,
-    /// Whether it rests after its answer instead of ending; `None`: as its program is.
+    /// Whether it becomes idle after its answer instead of ending; `None` means the program's
+    /// default.
     pub(crate) conversation: Option<bool>,
-    /// Another one's name is a conflict, and not a reason to be called otherwise.
+    /// Whether a taken name is a conflict, instead of a reason for another name.
     pub(crate) named_so: bool,
 }
 
@@ -48,7 +49,7 @@ impl Engine {
         Ok(self.cortex.store.session_list(filter, page).await?.pop())
     }
 
-    /// Makes the session of an attempt, unless it is there.
+    /// Makes the session of an attempt, unless it exists.
     pub(super) async fn attempt_start(
         &self,
         record: &Record,
@@ -69,7 +70,7 @@ impl Engine {
         self.owned_start(record, author, as_is).await
     }
 
-    /// Makes a session that a record owns, unless it is there.
+    /// Makes a session that a record owns, unless it exists.
     pub(crate) async fn owned_start(
         &self,
         record: &Record,
@@ -77,7 +78,7 @@ impl Engine {
         begin: Begin<'_>,
     ) -> Result<(), EngineError> {
         let Begin { spec, number, name, mut labels, kind, conversation, named_so } = begin;
-        // The key below is forgotten after a while, and is another one for another author.
+        // The idempotency key below is only kept for some time, and differs between authors.
         if self.attempt_made(record, number).await?.is_some() {
             return Ok(());
         }
@@ -107,7 +108,7 @@ impl Engine {
         };
         let unnamed = SessionDraft { name: None, ..draft.clone() };
         let made = match Box::pin(self.session_create(&by, draft)).await {
-            // The name may be another session's: then it gets a generated one.
+            // If another session has the name, a generated one is used.
             Err(err) if !named_so && err.is_conflict_of(ConflictKind::SessionName) => {
                 Box::pin(self.session_create(&by, unnamed)).await
             }
@@ -125,7 +126,7 @@ impl Engine {
             Err(EngineError::Forbidden { message }) => {
                 let agent = self.find_agent(&spec.agent).await.ok();
                 let why = agent.and_then(|agent| lent_less(&by, &agent));
-                // First, for only the beginning of a long message is kept.
+                // It comes first, because only the first part of a long message is kept.
                 let message = why.map_or(message.clone(), |why| format!("{why}. {message}"));
                 Err(EngineError::Forbidden { message })
             }
@@ -134,7 +135,7 @@ impl Engine {
     }
 }
 
-/// One word for programs and a sentence for people.
+/// A code for programs and a sentence for people.
 pub(crate) fn reason(refused: &EngineError) -> (&'static str, String) {
     let word = match refused {
         EngineError::Invalid { .. } => "Invalid",

@@ -1,4 +1,4 @@
-//! Records as somebody wants them: all of one apply in one commit, or none.
+//! Applies requested records: all of one apply in one commit, or none.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -23,47 +23,47 @@ use crate::quests;
 /// Most records of one apply.
 pub const MAX_APPLIED: usize = 5_000;
 
-/// What somebody wants a record to be.
+/// The requested state of a record.
 #[derive(Clone, Debug)]
 pub struct RecordWish {
     pub info: &'static KindInfo,
     pub name: Name,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
-    /// An object.
+    /// A JSON object.
     pub spec: Value,
-    /// `None` leaves them as they are, and so the owner.
+    /// `None` leaves them unchanged, and likewise for the owner.
     pub finalizers: Option<Vec<String>>,
     pub owner: Option<OwnerWish>,
-    /// The resource version that it was read at; 0: it must not exist. `None`: whatever it is.
+    /// The resource version at which it was read; 0 means that it must not exist, `None` any state.
     pub was: Option<u64>,
 }
 
-/// What became of one wish.
+/// The result for one request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Applied {
     pub outcome: Outcome,
     pub record: Record,
 }
 
-/// What became of all wishes.
+/// The results for all requests.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AllApplied {
-    /// One for each wish, in their order.
+    /// One result for each request, in order.
     pub applied: Vec<Applied>,
-    /// What no wish named, as it was.
+    /// The deleted records that no request named.
     pub pruned: Vec<Record>,
 }
 
 impl Engine {
-    /// Makes records what `wishes` say: all in one commit. With `dry` nothing is written, and the
-    /// answer is the same, without resource versions of what would be new.
+    /// Makes the records equal to `wishes`, all in one commit. With `dry` nothing is written, and
+    /// the result is the same, without resource versions of new states.
     ///
     /// # Errors
     ///
-    /// [`RecordError::Invalid`] with all mistakes of all wishes, [`RecordError::Changed`],
-    /// [`EngineError::Conflict`] for what is being deleted, [`EngineError::Forbidden`]. Nothing is
-    /// written then.
+    /// [`RecordError::Invalid`] with all errors of all requests, [`RecordError::Changed`],
+    /// [`EngineError::Conflict`] for a record that is being deleted, [`EngineError::Forbidden`].
+    /// Nothing is written then.
     pub async fn record_apply(
         &self,
         by: &Caller,
@@ -73,12 +73,14 @@ impl Engine {
         Ok(self.record_apply_all(by, wishes, None, dry).await?.applied)
     }
 
-    /// As [`Self::record_apply`]. With `prune`, the same commit deletes what has those labels and no
-    /// owner, and what no wish names; what those own goes after it, as with each deletion.
+    /// Works as [`Self::record_apply`]. With `prune`, the same commit deletes records with those
+    /// labels and without an owner that no request names; records that they own follow, as with
+    /// each deletion.
     ///
     /// # Errors
     ///
-    /// As [`Self::record_apply`]; [`EngineError::Invalid`] when more than [`MAX_APPLIED`] would be pruned.
+    /// The same as for [`Self::record_apply`]; [`EngineError::Invalid`] if more than
+    /// [`MAX_APPLIED`] would be pruned.
     pub async fn record_apply_all(
         &self,
         by: &Caller,
@@ -109,7 +111,7 @@ impl Engine {
             }
             match self.committed(&by.name, puts, &pruned).await {
                 Ok(applied) => return Ok(AllApplied { applied, pruned }),
-                // Somebody was faster: what they wrote is read, and decided on.
+                // Another writer was faster: its records are read, and decided on.
                 Err(StoreError::Conflict { .. }) => {}
                 Err(err) => return Err(err.into()),
             }
@@ -118,7 +120,8 @@ impl Engine {
         Err(RecordError::Contended(names.unwrap_or_default()))
     }
 
-    /// What has the labels and no owner, and no wish names; what is being deleted already is left out.
+    /// The records with the labels and without an owner that no request names, except those already
+    /// being deleted.
     async fn unnamed(
         &self,
         by: &Caller,
@@ -160,7 +163,7 @@ impl Engine {
         Ok(found)
     }
 
-    /// `wrong` has the mistakes that are known already.
+    /// `wrong` contains the errors that are known already.
     async fn decided(
         &self,
         by: &Caller,
@@ -212,7 +215,7 @@ impl Engine {
                             ));
                             continue;
                         }
-                        // One that is created with it has the same author.
+                        // An owner that is created in the same apply has the same author.
                         Some(Owner::Record(id)) => self.records.record_by_id(id).await?,
                         Some(Owner::Session(_)) | None => None,
                     };
@@ -237,7 +240,7 @@ impl Engine {
         }
     }
 
-    /// The owner that is wished for, or why it cannot be one. `ids` are those of all wishes.
+    /// The requested owner, or why it cannot be one. `ids` are those of all requests.
     async fn owner_wished(
         &self,
         wish: &RecordWish,
@@ -316,7 +319,7 @@ impl Engine {
         }
         let deleted = commit.changes.len() - puts;
         let last = self.cortex.store.commit(commit).await?.global.saturating_sub(deleted as u64);
-        // One event a record, in this order; those of what was pruned are the last.
+        // There is one event for each record, in this order; those of pruned records are the last.
         for (n, at) in written.iter().rev().enumerate() {
             if let Some(one) = applied.get_mut(*at) {
                 one.record.changed = last.saturating_sub(n as u64);
@@ -329,7 +332,7 @@ impl Engine {
     }
 }
 
-/// Two wishes for one record are a mistake of the second.
+/// Of two requests for one record, the second is an error.
 fn doubled(wishes: &[RecordWish]) -> Vec<(usize, FieldError)> {
     let mut known = HashSet::new();
     let again =
@@ -360,7 +363,7 @@ fn put(
         finalizers: finalizers.clone(),
         expires_at: None,
     };
-    // What is being deleted can only be let go.
+    // For a record that is being deleted, only finalizers can be removed.
     if let (Some(old), Some(left)) = (found, &finalizers)
         && old.deleting.is_some()
         && let Some(write) = released(old, left, stamp)
@@ -371,7 +374,7 @@ fn put(
     decide::put(info, found, draft, id, stamp)
 }
 
-/// Takes off a record that is being deleted the finalizers that are not in `left`, if `left` has no
+/// Removes finalizers that are not in `left` from a record that is being deleted, if `left` has no
 /// others and is shorter.
 fn released(old: &Record, left: &[String], stamp: Stamp<'_>) -> Option<RecordWrite> {
     let last = old.finalizers.iter().find(|one| !left.contains(one))?;

@@ -1,4 +1,4 @@
-//! Records that go, and what they own with them.
+//! Deletes records with the records that they own.
 
 use overmind_core::conflict::{Conflict, ConflictKind, Stands};
 use overmind_core::record::decide::{self, Cascade, Deletion, Stamp};
@@ -10,32 +10,33 @@ use super::{RecordError, TRIES, absent, key};
 use crate::Engine;
 use crate::caller::Caller;
 
-/// Records read at once.
+/// Records that are read at once.
 pub(super) const PAGE: u32 = 500;
-/// Holds an owner until what it owns is gone: what Kubernetes calls the same.
+/// Holds an owner until the records that it owns are gone; the name is that of Kubernetes.
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
 
-/// What becomes of what a record owns.
+/// The handling of the records that a record owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CascadeWish {
-    /// The record goes first, then what it owns.
+    /// The record is deleted first, then the records that it owns.
     Background,
-    /// What it owns goes first; the record stays, marked, while any of that is held.
+    /// The records that it owns are deleted first; the record stays, marked, while any of them is
+    /// held.
     Foreground,
-    /// What it owns stays, without an owner.
+    /// The records that it owns stay, without an owner.
     Orphan,
 }
 
-/// What became of a record that was to be deleted.
+/// The result of a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordDeleted {
     Gone,
-    /// Finalizers hold it, or what it owns does.
+    /// Finalizers hold it, or the records that it owns do.
     Marked,
 }
 
 impl Engine {
-    /// Deletes a record. `was`: only if it is at this resource version.
+    /// Deletes a record. With `was`, only if it has this resource version.
     ///
     /// # Errors
     ///
@@ -107,8 +108,8 @@ impl Engine {
         Ok(done)
     }
 
-    /// What follows when a record is gone: what it owned goes, and an owner that waited for it.
-    /// What cannot be done now is left to the loop `garbage`.
+    /// Continues after a record is gone: deletes the records that it owned, and an owner that
+    /// waited for it. The loop `garbage` retries failures.
     pub(super) async fn after_gone(&self, by: &str, gone: &Record) {
         if let Err(err) = self.cleared(by, gone).await {
             tracing::warn!(error = %err, record = %gone.key, "what it owned is deleted later");
@@ -125,7 +126,7 @@ impl Engine {
         }
     }
 
-    /// Takes a finalizer off a record. Answers whether the record is gone now.
+    /// Removes a finalizer from a record. Returns whether the record is gone now.
     pub(super) async fn finalized(
         &self,
         by: &str,
@@ -160,7 +161,7 @@ impl Engine {
         Err(StoreError::Conflict { what, guard: None })
     }
 
-    /// Deletes what an owner has, and what that owns in turn. What is held stays, marked.
+    /// Deletes an owner's records, and those that they own in turn. Held records stay, marked.
     pub(super) async fn delete_owned(&self, by: &str, owner: Owner) -> Result<(), StoreError> {
         for record in self.owned(owner).await? {
             self.delete_one(by, record).await?;
@@ -168,7 +169,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Deletes a record whatever others make of it meanwhile. Answers whether it is gone.
+    /// Deletes a record, whatever others change meanwhile. Returns whether it is gone.
     pub(super) async fn delete_one(&self, by: &str, record: Record) -> Result<bool, StoreError> {
         let mut found = Some(record);
         for _ in 0..TRIES {
@@ -182,7 +183,7 @@ impl Engine {
         Ok(false)
     }
 
-    /// All that an owner has.
+    /// All records of an owner.
     pub(super) async fn owned(&self, owner: Owner) -> Result<Vec<Record>, StoreError> {
         let mut all: Vec<Record> = Vec::new();
         loop {

@@ -1,8 +1,8 @@
-//! The loop `garbage`: what nothing else deletes.
+//! The loop `garbage`: deletes records that no other code deletes.
 //!
-//! It deletes records whose owner is gone and records that have expired, and releases owners that
-//! wait for what they own. Deletions do the same at once; the loop is for what a crash leaves
-//! between two commits, for runs that are removed, and for time.
+//! It deletes records whose owner is gone and expired records, and releases owners that wait for
+//! the records that they own. Deletions do the same at once; the loop handles crashes between two
+//! commits, removed runs, and expiry.
 
 use std::time::Duration;
 
@@ -17,11 +17,12 @@ use super::delete::{FOREGROUND, PAGE, waits};
 use crate::Engine;
 use crate::error::EngineError;
 
-/// Between two passes that no change begins: the most by which a record outlives its expiry.
+/// The time between two passes without a change: the longest time that a record outlives its
+/// expiry.
 const EVERY: Duration = Duration::from_mins(1);
-/// Between two passes that changes begin. A pass reads every record that has an owner.
+/// The shortest time between two passes caused by changes. A pass reads every record with an owner.
 const GAP: Duration = Duration::from_secs(10);
-/// Who is said to have deleted.
+/// The name under which it deletes.
 const BY: &str = "system";
 
 pub(crate) struct Garbage {
@@ -29,7 +30,7 @@ pub(crate) struct Garbage {
     changes: watch::Receiver<u64>,
     /// The last change before the last pass.
     seen: u64,
-    /// No change begins a pass before.
+    /// No change starts a pass before this time.
     rests: Timestamp,
 }
 
@@ -54,7 +55,7 @@ impl Reconcile for Garbage {
         Box::pin(async move {
             let seen = self.seen;
             if self.changes.wait_for(|now| *now != seen).await.is_err() {
-                // Nothing changes any more: the engine stops.
+                // Nothing changes any more: the engine is stopping.
                 std::future::pending::<()>().await;
             }
             self.engine.cortex.clock.sleep_until(self.rests).await;
@@ -70,7 +71,7 @@ impl Reconcile for Garbage {
     }
 }
 
-/// What became of many: one that fails holds up no other.
+/// The sum of many results: a failure does not stop the others.
 #[derive(Default)]
 struct Tally {
     done: u64,
@@ -91,12 +92,12 @@ impl Tally {
 }
 
 impl Engine {
-    /// Deletes records whose owners are gone: what a crash left between the two. Answers how many
+    /// Deletes records whose owners are gone, which a crash in between can leave. Returns how many
     /// are gone; finalizers may hold others.
     ///
     /// # Errors
     ///
-    /// What the store says; the other records are deleted all the same.
+    /// Returns the store's error; the other records are deleted anyway.
     pub async fn record_orphans_delete(&self) -> Result<u64, EngineError> {
         let (mut after, mut tally) = (None, Tally::default());
         loop {
@@ -109,7 +110,7 @@ impl Engine {
         }
     }
 
-    /// Deletes records that have expired. Answers how many are gone.
+    /// Deletes expired records. Returns how many are gone.
     async fn record_expired_delete(&self, now: Timestamp) -> Result<u64, StoreError> {
         let (mut after, mut tally) = (None, Tally::default());
         loop {
@@ -123,7 +124,7 @@ impl Engine {
         }
     }
 
-    /// Goes on with deletions that take what a record owns first. Answers how many of the records
+    /// Continues deletions in which owned records are deleted first. Returns how many of the owners
     /// are gone.
     async fn record_waiting_release(&self) -> Result<u64, StoreError> {
         let (mut after, mut tally) = (None, Tally::default());
@@ -139,7 +140,7 @@ impl Engine {
 
     async fn released(&self, owner: Record) -> Result<bool, StoreError> {
         let id = owner.id;
-        // The last one that goes releases the owner.
+        // The last owned record releases the owner.
         self.delete_owned(BY, Owner::Record(id)).await?;
         let Some(owner) = self.records.record_by_id(id).await? else { return Ok(true) };
         match waits(&owner) && self.owned(Owner::Record(id)).await?.is_empty() {
