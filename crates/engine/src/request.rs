@@ -1,4 +1,4 @@
-//! What callers ask for, already parsed and not yet checked.
+//! Requests of callers, parsed but not checked yet.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use overmind_core::sandbox::SandboxLevel;
 use overmind_core::store::NameFilter;
 use serde_json::Value;
 
-/// A new agent. What is `None` takes its default.
+/// A new agent. A field that is `None` gets its default.
 #[derive(Clone, Debug, Default)]
 pub struct AgentDraft {
     pub name: String,
@@ -31,7 +31,7 @@ pub struct AgentDraft {
     pub budget: Option<AgentBudget>,
 }
 
-/// A change of an agent. What is `None` stays as it is.
+/// A change of an agent. A field that is `None` stays unchanged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AgentPatch {
     pub name: Option<String>,
@@ -47,69 +47,70 @@ pub struct AgentPatch {
     pub reasoning_effort: Option<String>,
     pub max_output_tokens: Option<u32>,
     pub command: Option<CommandSpec>,
-    /// `Some(None)` takes it away.
+    /// `Some(None)` removes it.
     pub budget: Option<Option<AgentBudget>>,
-    /// The version that the caller read (If-Match); another one is a conflict.
+    /// The version that the caller read (If-Match); a different one is a conflict.
     pub if_version: Option<u32>,
 }
 
 /// A new session.
 #[derive(Clone, Debug, Default)]
 pub struct SessionDraft {
-    /// Id or exact name.
+    /// The agent's id or exact name.
     pub agent: String,
     /// May be empty.
     pub task: String,
-    /// `None` takes a generated one.
+    /// `None` gets a generated name.
     pub name: Option<String>,
-    /// The session that it is started for: an id, or the name of one that has not ended.
+    /// The session for which it is started: an id, or the name of one that has not ended.
     pub parent: Option<String>,
-    /// In place of the agent's own command; an empty `argv` takes the agent's.
+    /// Replaces the agent's own command; with an empty `argv`, the agent's is kept.
     pub command: Option<CommandSpec>,
-    /// In place of the agent's sandbox, of an agent that is a command: a stronger one.
+    /// Replaces the sandbox of a command agent by a stronger one.
     pub sandbox: Option<SandboxLevel>,
-    /// What a run of a command works in; `None` is the default wish.
+    /// The environment of a command's run; `None` means the default.
     pub room: Option<RoomWish>,
-    /// `None` takes the agent's `max_steps`; 0 is none.
+    /// `None` means the agent's `max_steps`; 0 is no limit.
     pub step_limit: Option<u32>,
-    /// Absolute directory; `None` takes the server's workspace.
+    /// An absolute directory; `None` means the server's workspace.
     pub workspace: Option<String>,
-    /// Whether it rests after its answer; `None`: only a program that takes more input does.
+    /// Whether it becomes idle after its answer; with `None`, only a program that takes more input
+    /// does.
     pub conversation: Option<bool>,
     pub labels: BTreeMap<String, String>,
-    /// Names of contexts that it is given.
+    /// Names of its contexts.
     pub contexts: Vec<String>,
-    /// What it and all that it starts may spend in all.
+    /// The total that it and all its descendants may spend.
     pub budget: Option<SessionBudget>,
-    /// The record that a reconciler starts it for.
+    /// The record for which a reconciler starts it.
     pub owner: Option<RecordId>,
     /// The Idempotency-Key header and the BLAKE3 of the body.
     pub idempotency: Option<(String, [u8; 32])>,
 }
 
-/// What a session may spend in all; at least one of the two is given.
+/// The total that a session may spend; at least one of the two is given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionBudget {
     /// Millionths of a US dollar.
     pub microusd: Option<u64>,
-    /// Input and output tokens together.
+    /// The sum of input and output tokens.
     pub tokens: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct SessionQuery {
-    /// At one of these; empty: at any.
+    /// Only sessions with one of these statuses; if empty, with any.
     pub statuses: Vec<SessionStatus>,
     pub agent: Option<AgentId>,
-    /// Started by this session.
+    /// Only sessions that this session started.
     pub parent: Option<SessionId>,
     pub name: Option<NameFilter>,
-    /// Started for this record.
+    /// Only sessions for this record.
     pub owner: Option<RecordId>,
     pub selector: Selector,
 }
 
-/// What a fork changes from the fork on.
+/// The changes of a fork.
 #[derive(Clone, Debug, Default)]
 pub struct ForkDraft {
     /// The fork repeats everything before this step.
@@ -117,7 +118,7 @@ pub struct ForkDraft {
     pub model: Option<String>,
     /// Replaces the agent's role text.
     pub prompt: Option<String>,
-    /// Not given: a generated one.
+    /// `None` gets a generated name.
     pub name: Option<String>,
 }
 
@@ -127,7 +128,7 @@ pub enum Decision {
     Deny,
 }
 
-/// Which items of the inbox; all that is given must fit.
+/// Selects inbox items; all given conditions must be met.
 #[derive(Clone, Debug, Default)]
 pub struct InboxQuery {
     pub state: Option<InboxState>,
@@ -136,30 +137,30 @@ pub struct InboxQuery {
     pub group: Option<String>,
 }
 
-/// What a human says to an item of the inbox.
+/// A human's answer to an inbox item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InboxAnswer {
-    /// To an approval.
+    /// The answer to an approval.
     Approve { reason: Option<String> },
-    /// To an approval; the model hears the reason.
+    /// The answer to an approval; the model gets the reason.
     Deny { reason: Option<String> },
-    /// To a question.
+    /// The answer to a question.
     Words { message: String },
-    /// To a raise: by how much.
+    /// The answer to a budget request: the amount of the increase.
     Raise { raise: crate::budgets::Raise, reason: Option<String> },
 }
 
 /// One answer to several items.
 #[derive(Clone, Debug)]
 pub struct InboxBatch {
-    /// What the human has seen: nothing else is answered.
+    /// The items that the human has seen; no others are answered.
     pub ids: Vec<InboxId>,
-    /// Refuse items that are not of this group.
+    /// Refuses items that are not in this group.
     pub group: Option<String>,
     pub answer: InboxAnswer,
 }
 
-/// A direct call of a tool in a run's name.
+/// A direct tool call on behalf of a run.
 #[derive(Clone, Debug)]
 pub struct ToolCallDraft {
     pub tool: String,

@@ -1,4 +1,4 @@
-//! Rituals: the loop that carries out what [`overmind_core::ritual`] decides.
+//! Rituals: the loop that executes the decisions of [`overmind_core::ritual`].
 //!
 //! The status that says a tick was decided on and the quest of that tick are one commit, guarded by
 //! the version of the ritual: a crash, or a second one who decides, can neither lose nor double it.
@@ -28,7 +28,7 @@ use crate::owners::{differs, sooner};
 use crate::quests::system;
 use crate::records::CascadeWish;
 
-/// Between two passes that nothing begins.
+/// The time between two passes without other triggers.
 const EVERY: Duration = Duration::from_mins(1);
 /// Records that are read at once.
 const PAGE: u32 = 500;
@@ -38,7 +38,7 @@ const OTHERS: u32 = 50;
 const OTHERS_FOR: Duration = Duration::from_millis(10);
 /// How often one ritual is decided on in one pass, while it changes.
 const TURNS: u32 = 8;
-/// Until a ritual that failed is looked at again.
+/// The time until a failed ritual is visited again.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// The loop `rituals`.
@@ -47,7 +47,7 @@ pub(crate) struct Rituals {
     changes: watch::Receiver<u64>,
     /// The last change before the last pass.
     seen: u64,
-    /// Which rituals no pass has looked at since the start: those behind this one, or all.
+    /// The rituals that no pass has visited since the start: those after this one, or all.
     others: Option<Option<RecordKey>>,
 }
 
@@ -129,7 +129,7 @@ impl Reconcile for Rituals {
 }
 
 impl Engine {
-    /// Some rituals, by name, from behind one.
+    /// Some rituals, by name, after the given one.
     async fn rituals_after(&self, after: Option<RecordKey>) -> Result<RecordPage, StoreError> {
         let kind = Kind::parse(RITUAL.name).ok();
         let query = RecordQuery { kind, after, limit: OTHERS, ..RecordQuery::default() };
@@ -150,7 +150,7 @@ impl Engine {
         }
     }
 
-    /// When the next ritual is due, if that is soon. What is due by now was looked at.
+    /// The time of the next due ritual, if that is soon. Rituals that are due by now were visited.
     async fn ritual_next(&self, now: Timestamp) -> Result<Option<Timestamp>, StoreError> {
         let Ok(kind) = Kind::parse(RITUAL.name) else { return Ok(None) };
         let after = Some((now, RecordId::from_u128(u128::MAX)));
@@ -158,8 +158,8 @@ impl Engine {
         Ok(due.first().and_then(Record::wake))
     }
 
-    /// Decides on a ritual and does it, until there is nothing to do. Answers how many ticks got a
-    /// quest.
+    /// Decides on a ritual and executes that, until there is nothing to do. Returns how many ticks
+    /// got a quest.
     async fn ritual_turns(&self, id: RecordId) -> Result<usize, EngineError> {
         let mut fired = 0;
         for _ in 0..TURNS {
@@ -178,7 +178,7 @@ impl Engine {
             }
             match self.ritual_commit(&record, &spec, &status, &plan).await {
                 Ok(()) => fired += plan.fire.len(),
-                // Somebody has changed it: it is read again.
+                // Another caller has changed it: it is read again.
                 Err(EngineError::Conflict { .. }) => continue,
                 Err(err) => return Err(err),
             }
@@ -194,7 +194,7 @@ impl Engine {
         Ok(fired)
     }
 
-    /// Those that are not being deleted.
+    /// The quests that are not being deleted.
     async fn ritual_quests(&self, ritual: &Record) -> Result<Vec<Owned>, StoreError> {
         let query = RecordQuery {
             kind: Kind::parse(QUEST.name).ok(),
@@ -213,7 +213,7 @@ impl Engine {
         Ok(owned.collect())
     }
 
-    /// The status and the quests of its ticks, in one commit.
+    /// Writes the status and the quests of its ticks, in one commit.
     async fn ritual_commit(
         &self,
         ritual: &Record,
@@ -245,7 +245,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The quest of a tick. `None`: something of its name is there.
+    /// The quest of a tick. `None` if a record with its name exists.
     async fn ritual_quest(
         &self,
         ritual: &Record,
@@ -278,7 +278,7 @@ impl Engine {
         let Put { write, .. } =
             made.map_err(|err| EngineError::invalid("spec", err.to_string()))?;
         Ok(write.map(|mut write| {
-            // The quest may what the author of the ritual may.
+            // The quest gets the rights of the ritual's author.
             if let RecordChange::Put(record) = &mut write.change {
                 record.status = json!({ "author": RitualStatus::read(&ritual.status).author });
             }

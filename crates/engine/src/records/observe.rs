@@ -1,4 +1,4 @@
-//! What reconcilers write of records: what was observed, and that a finalizer's work is done.
+//! Writes of reconcilers to records: observations, and completed finalizers.
 
 use overmind_core::ids::RecordId;
 use overmind_core::record::condition::{self, Condition};
@@ -14,25 +14,25 @@ use crate::Engine;
 use crate::caller::Caller;
 use crate::error::EngineError;
 
-/// What was observed of a record.
+/// An observation about a record.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
-    /// The status, all but its conditions. `None` leaves it as it is.
+    /// The status without its conditions. `None` leaves it unchanged.
     pub fields: Option<Map<String, Value>>,
-    /// Set one by one, each in place of the one of its type; the others stay.
+    /// Each replaces the condition of its type; the others stay.
     pub conditions: Vec<Condition>,
-    /// When the record is to be deleted. `None` leaves it as it is.
+    /// When the record is to be deleted. `None` leaves it unchanged.
     pub expires_at: Option<Timestamp>,
 }
 
 impl Engine {
-    /// Writes what was observed of a record, if it is still as it was `found`. The generation stays.
-    /// Answers the record as it is now; without a change nothing is written.
+    /// Writes an observation about a record, if it is still as it was `found`. The generation
+    /// stays. Returns the current record; without a change nothing is written.
     ///
     /// # Errors
     ///
-    /// [`RecordError::Changed`]: look again. [`RecordError::Invalid`] when the status is too large;
-    /// [`EngineError::Forbidden`], [`EngineError::NotFound`], and what the store says.
+    /// [`RecordError::Changed`] if it must be read again, [`RecordError::Invalid`] if the status is
+    /// too large; [`EngineError::Forbidden`], [`EngineError::NotFound`], and the store's errors.
     pub async fn record_status(
         &self,
         by: &Caller,
@@ -81,7 +81,7 @@ impl Engine {
         }
     }
 
-    /// The whole status, masked as the store masks it: the same observation twice is no change.
+    /// The whole status, masked as the store masks it, so that a repeated observation is no change.
     fn status_of(&self, found: &Record, observed: &Observed) -> Value {
         let mut status = match &observed.fields {
             None => found.status.clone(),
@@ -108,13 +108,13 @@ impl Engine {
         status
     }
 
-    /// Takes a finalizer off a record, whose work is done. The last one of a record that is being
-    /// deleted lets it go, and what it owns with it. Answers whether the record is gone now; it may
-    /// be already, and without that finalizer too.
+    /// Removes a completed finalizer from a record. The last one of a record that is being deleted
+    /// releases it, and the records that it owns. Returns whether the record is gone now; it may
+    /// already be, or lack that finalizer.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Forbidden`], [`RecordError::Contended`], and what the store says.
+    /// [`EngineError::Forbidden`], [`RecordError::Contended`], and the store's errors.
     pub async fn record_finalize(
         &self,
         by: &Caller,

@@ -1,4 +1,4 @@
-//! What became of a record, and what it owns.
+//! The history of a record, and the records and sessions that it owns.
 
 use overmind_core::ids::ColonyId;
 use overmind_core::record::rows::RecordQuery;
@@ -11,14 +11,14 @@ use crate::Engine;
 use crate::caller::Caller;
 use crate::error::EngineError;
 
-/// The newest changes of all records, in which those of one are looked for.
+/// The newest changes of all records, among which those of one are searched.
 const LOOKED_AT: u32 = 5_000;
-/// Events of one record that are answered.
+/// Most events of one record that are returned.
 const EVENTS: usize = 200;
-/// Things of one kind, records or sessions, that are answered.
+/// Most records, and most sessions, that are returned.
 const OWNED: u32 = 500;
 
-/// What a record owns.
+/// The records and sessions that a record owns.
 #[derive(Clone, Debug, Default)]
 pub struct RecordOwned {
     pub records: Vec<Record>,
@@ -27,12 +27,12 @@ pub struct RecordOwned {
 }
 
 impl Engine {
-    /// What was written of a record, oldest first: at most the newest 200 of its events, of those
-    /// that are among the newest 5,000 of all records.
+    /// The events of a record, oldest first: at most the newest 200, of those among the newest
+    /// 5,000 of all records.
     ///
     /// # Errors
     ///
-    /// As [`Engine::record_fetch`].
+    /// The same as for [`Engine::record_fetch`].
     pub async fn record_events(
         &self,
         by: &Caller,
@@ -54,11 +54,11 @@ impl Engine {
         Ok(events)
     }
 
-    /// What exists for a record: at most 500 records and the newest 500 sessions.
+    /// The owned records and sessions: at most 500 records and the newest 500 sessions.
     ///
     /// # Errors
     ///
-    /// As [`Engine::record_fetch`].
+    /// The same as for [`Engine::record_fetch`].
     pub async fn record_owned(
         &self,
         by: &Caller,

@@ -1,5 +1,5 @@
-//! A bound on a call's input that its provider has counted, for limits that are too small for the bound
-//! that holds without asking.
+//! Limits a call's input by its provider's own count, if a limit is too small for the bound that
+//! holds without a count.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::budgets::Ticket;
 use crate::passes::{LAPSED, Pass};
 use crate::{BudgetError, Engine};
 
-/// How long a provider may take to count.
+/// The time limit for a provider's count.
 const WITHIN: Duration = Duration::from_secs(10);
 
 impl Engine {
-    /// Reserves the most that a call may cost. Where a limit is too small for that, its provider is asked
-    /// once how many tokens the input has: `ask` and `call` are bounded by that from then on.
+    /// Reserves the maximum cost of a call. If a limit is too small for that, the provider is asked
+    /// once for the number of input tokens, which limits `ask` and `call` from then on.
     ///
     /// # Errors
     ///
@@ -25,7 +25,7 @@ impl Engine {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future takes the reservation back, and drops the connection to who counts.
+    /// Dropping the future undoes the reservation, and closes the connection for the count.
     pub(super) async fn hold(
         &self,
         upstreams: &dyn Upstreams,
@@ -46,7 +46,7 @@ impl Engine {
         let mut least = call.peek.clone();
         least.prompt_bound = 0;
         let mut told = None;
-        // Where nothing but the output is too much, no count helps.
+        // If the output alone exceeds the limit, a count does not help.
         if refusal.has_room_for(worst(upstreams, call.endpoint, &least, hop)) {
             told = Box::pin(self.count(upstreams, pass, call, hop)).await?;
         }
@@ -66,8 +66,8 @@ impl Engine {
         self.budgets().reserve_in_turn(ask.clone()).await.map_err(refused)
     }
 
-    /// What the provider counts, and the bound that follows. `None` where it does not answer that, or the
-    /// bound is not below the one that holds without asking.
+    /// The provider's count, and the resulting bound. `None` if the provider gives no count, or the
+    /// bound is not below the one that holds without it.
     async fn count(
         &self,
         upstreams: &dyn Upstreams,
@@ -84,7 +84,7 @@ impl Engine {
             body: question.body.clone(),
             peek,
             at: call.at,
-            // A count costs nothing, whatever becomes of it.
+            // A count costs nothing, whatever its result.
             sent: Sent::default(),
         };
         let hops = [Hop { endpoint: Endpoint::CountTokens, ..hop.clone() }];
@@ -104,7 +104,7 @@ impl Engine {
     }
 }
 
-/// The number in the answer of a provider; `None` if there is none.
+/// The number in a provider's answer; `None` if there is none.
 async fn told(upstreams: &dyn Upstreams, call: &Call, hops: &[Hop]) -> Option<u64> {
     let mut answer = match upstreams.open(call, hops).await {
         Ok(answer) if answer.status == 200 => answer,

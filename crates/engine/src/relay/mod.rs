@@ -1,13 +1,14 @@
-//! Model calls of others, passed on: who asks, may they, what may it cost, what did it cost.
+//! Relays model calls of programs: identifies the caller, checks permissions, reserves the cost,
+//! settles it.
 //!
 //! ```text
 //! Caller (proved) ─▶ may it name this model ─▶ plan ─▶ reserve ─▶ open ─▶ bytes ─▶ settle
 //! ```
 //!
-//! Where a limit applies, nothing is sent before the most that it can cost is reserved on disk; where
-//! none does, the reservation is on its way there. However a call ends, it is settled once: by its
-//! figures, by what was streamed when it broke off or nobody wanted the rest, and by nothing when
-//! the provider refused it.
+//! If a limit applies, nothing is sent before the maximum cost is reserved on disk; otherwise the
+//! reservation may still be on its way there. Each call is settled exactly once: by its reported
+//! usage, by the streamed part if it broke off or nobody wanted the rest, and by nothing if the
+//! provider refused it.
 
 mod counted;
 mod raise;
@@ -37,58 +38,58 @@ use crate::error::EngineError;
 use crate::passes::{LAPSED, Pass};
 use crate::{BudgetError, Engine};
 
-/// The output of a call that names no limit of its own, in tokens: more than models give.
+/// The output limit of a call that names none, in tokens: more than models produce.
 const MOST_OUTPUT: u64 = 128_000;
-/// Sessions whose agents are remembered.
+/// Most sessions whose agents are cached.
 const MAX_KNOWN: usize = 10_000;
 
-/// The variable that says where commands reach this server's API, by its socket or by HTTP.
+/// The variable with the address of this server's API for commands, as a socket or by HTTP.
 pub const SERVER: &str = "OVERMIND_SERVER";
-/// The variable that says where commands reach this server by HTTP.
+/// The variable with the HTTP address of this server for commands.
 pub const GATEWAY: &str = "OVERMIND_GATEWAY";
 
-/// Why a call was not passed on.
+/// Why a call was not relayed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RelayError {
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// A limit, an unknown price or an emergency stop is in the way.
+    /// A limit, an unknown price or an emergency stop prevents it.
     #[error("{}", .0.message())]
     Budget(budget::Refusal),
 }
 
-/// Who has shown a token that is worth a call.
+/// A caller with a valid token.
 #[derive(Clone, Debug)]
 pub struct Proved {
     pub caller: Caller,
-    /// With a placeholder of the vault: the provider that it leads to, and no other.
+    /// For a placeholder of the vault: the only provider that may be called.
     pub only: Option<String>,
     pass: Pass,
 }
 
-/// On whose behalf a call is made. Never changes for a session.
+/// The owner on whose behalf a call is made. It never changes for a session.
 #[derive(Clone, Debug)]
 struct Party {
     session: Option<SessionId>,
     agent: Option<AgentId>,
     colony: ColonyId,
-    /// The models that it may name; `None`: all there are.
+    /// The models that it may name; `None` means all.
     models: Option<Arc<[String]>>,
     trail: Option<Trail>,
 }
 
-/// What is remembered between calls.
+/// The state between calls.
 #[derive(Debug, Default)]
 pub(crate) struct Relaying {
     parties: Mutex<HashMap<SessionId, Party>>,
 }
 
 impl Engine {
-    /// Who makes a call with this token.
+    /// The caller with this token.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Unauthenticated`].
+    /// [`EngineError::Unauthenticated`] if it is not valid.
     pub async fn relay_caller(&self, token: &str) -> Result<Proved, EngineError> {
         let Some((bound, pass)) = self.placeholder(token).await? else {
             let (caller, pass) = self.admit(token, None).await?;
@@ -99,20 +100,20 @@ impl Engine {
         Ok(Proved { caller, only: Some(bound.service.name.clone()), pass })
     }
 
-    /// Passes a call on. When this answers, the provider has begun to.
+    /// Relays a call. When this returns, the provider has begun to answer.
     ///
-    /// It ends when the token of `by` does, and so does its answer: see [`RelayedBody::next`].
+    /// The call and its answer end with the token of `by`: see [`RelayedBody::next`].
     ///
     /// # Errors
     ///
-    /// [`RelayError`]; nothing was sent then, or nothing was billed, but where the token has ended while a
-    /// provider was asked, or its connection broke after it had the request: the most that it may have cost
-    /// counts then.
+    /// [`RelayError`]. Nothing was sent then, or nothing was billed, with two exceptions: the token
+    /// has ended while a provider was called, or the connection broke after the provider had the
+    /// request. In these cases the maximum cost counts.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the connection to the provider; what was reserved is settled at
-    /// its worst if something had been sent.
+    /// Dropping the future closes the connection to the provider; the reservation is settled at its
+    /// maximum if anything was sent.
     pub async fn relay(&self, by: &Proved, mut call: Call) -> Result<Relayed, RelayError> {
         let Proved { caller: by, only, pass } = by;
         let upstreams = self.upstreams()?;
@@ -201,7 +202,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`RelayError`].
+    /// [`RelayError`] if the caller may make no calls.
     pub async fn relay_models(
         &self,
         by: &Caller,
@@ -212,7 +213,7 @@ impl Engine {
         let mut offered = upstreams.offered(dialect);
         if let Some(models) = &party.models {
             offered.retain(|one| may_use(models, &one.name));
-            // What it may name is there, even if only its provider knows that.
+            // A permitted model is listed, even if only its provider knows that it exists.
             for name in models.iter().filter(|name| !name.ends_with('*')) {
                 if !offered.iter().any(|one| one.name == *name) {
                     offered.push(Offered { name: name.clone(), provider: "overmind".into() });
@@ -259,8 +260,8 @@ impl Engine {
         Ok(party)
     }
 
-    /// Refuses the calls of a run that is being stopped. An agent whose tool was just ended by the stop
-    /// asks its model what to do next, which nobody wants to pay for.
+    /// Refuses the calls of a run that is being stopped. An agent whose tool was ended by the stop
+    /// asks its model what to do next, and nobody wants to pay for that.
     async fn goes_on(&self, session: SessionId) -> Result<(), Refusal> {
         let row = self.find_session(session).await.map_err(|err| {
             tracing::error!(%session, error = %err, "looking up who makes a model call");
@@ -282,14 +283,14 @@ impl Engine {
         let models = match &agent.command {
             Some(command) if command.models.is_empty() => None,
             Some(command) => Some(command.models.as_slice().into()),
-            // A session of our own loop has its one model.
+            // A session of our own loop has exactly one model.
             None => Some([agent.model.clone()].into()),
         };
         let agent = Some(row.agent);
         Ok(Party { session: Some(session), agent, colony: row.colony, models, trail })
     }
 
-    /// What a call may cost at most, wherever it goes.
+    /// The maximum cost of a call, at any of its providers.
     fn ask(
         &self,
         by: &Caller,
@@ -318,7 +319,7 @@ impl Engine {
     }
 }
 
-/// The most that a call can cost at one provider.
+/// The maximum cost of a call at one provider.
 fn worst(upstreams: &dyn Upstreams, endpoint: Endpoint, peek: &Peek, hop: &Hop) -> Spend {
     if !endpoint.is_billed() {
         return Spend::NONE;
@@ -337,8 +338,8 @@ fn worst(upstreams: &dyn Upstreams, endpoint: Endpoint, peek: &Peek, hop: &Hop) 
     Spend { microusd, tokens: usage.input_tokens.saturating_add(usage.output_tokens) }
 }
 
-/// What providers may bill that had the call and gave no answer that could be used: nobody saw anything of
-/// what they did, so the most that it can have cost counts.
+/// The possible bills of providers that had the call but gave no usable answer: nobody saw what
+/// they did, so the maximum cost counts.
 fn lost(upstreams: &dyn Upstreams, call: &Call, hops: &[Hop]) -> Option<Spend> {
     let lost = call.sent.lost();
     let hops = lost.iter().filter_map(|at| hops.get(*at));
@@ -346,7 +347,7 @@ fn lost(upstreams: &dyn Upstreams, call: &Call, hops: &[Hop]) -> Option<Spend> {
     each.reduce(Spend::plus)
 }
 
-/// Why a provider's answer is none, in words.
+/// Why a provider's answer is not usable.
 fn unanswered(answer: &Answer, hops: &[Hop]) -> Option<String> {
     if !is_trouble(answer.status) {
         return None;
@@ -357,7 +358,7 @@ fn unanswered(answer: &Answer, hops: &[Hop]) -> Option<String> {
     Some(format!("provider {provider} answers {}{}", answer.status, said.unwrap_or_default()))
 }
 
-/// Whether a party may name a model: by the name that it gave, or by where that leads.
+/// Whether a caller may name a model: by the given name, or by the models it leads to.
 fn permitted(party: &Party, model: &str, hops: &[Hop]) -> Result<(), Refusal> {
     let Some(models) = &party.models else { return Ok(()) };
     if may_use(models, model.trim()) || hops.iter().all(|hop| may_use(models, &hop.model)) {
@@ -382,12 +383,12 @@ fn refused(err: BudgetError) -> RelayError {
     }
 }
 
-/// What agents' programs need to know to ask this server for models.
+/// The data that agents' programs need to call this server for models.
 #[derive(Clone, Default)]
 pub(crate) struct Door {
-    /// Without a slash at its end; `None` where no program could reach it.
+    /// The address without a slash at its end; `None` if no program could reach it.
     server: Option<String>,
-    /// Asked at each start: a key may be put into the vault at any time.
+    /// It is asked at each start, because a key may be added to the vault at any time.
     models: Option<Arc<dyn Models>>,
 }
 
@@ -398,7 +399,7 @@ impl std::fmt::Debug for Door {
 }
 
 impl Door {
-    /// `environment`: what all commands have.
+    /// `environment` contains the variables of all commands.
     pub(crate) fn new(environment: &[(String, String)], models: Arc<dyn Models>) -> Self {
         let server = environment.iter().find(|(name, _)| name == GATEWAY);
         Self {
@@ -407,17 +408,17 @@ impl Door {
         }
     }
 
-    /// Whether some provider of the dialect has what it needs.
+    /// Whether some provider of the dialect is ready.
     fn ready(&self, dialect: Dialect) -> bool {
         let upstreams = self.models.as_ref().and_then(|models| models.upstreams());
         upstreams.is_some_and(|all| all.is_ready(dialect))
     }
 
-    /// Where a life's program is to ask, if it is to.
+    /// The address that a process's program must call, if any.
     ///
     /// # Errors
     ///
-    /// Why it cannot, though its agent wants it.
+    /// Explains why the address is not available although the agent needs it.
     pub(crate) fn of(&self, launch: &Launch, network: Network) -> Result<Option<&str>, String> {
         let own = launch.env.iter().chain(&launch.env_from).any(|(name, _)| {
             ["ANTHROPIC_", "OPENAI_", "CODEX_"].iter().any(|start| name.starts_with(start))
@@ -444,7 +445,7 @@ impl Door {
     }
 }
 
-/// The variables that point a program at this server.
+/// The variables that direct a program to this server.
 pub(crate) fn variables(
     provider: Provider,
     server: &str,
@@ -462,7 +463,7 @@ pub(crate) fn variables(
     }
 }
 
-/// The command line that does the same for a program that does not go by variables: Codex.
+/// The command line for the same, for a program that ignores such variables: Codex.
 pub(crate) fn arguments(provider: Provider, server: &str, argv: Vec<String>) -> Vec<String> {
     let is_codex = provider == Provider::Codex
         && matches!(argv.as_slice(), [program, exec, ..] if program == "codex" && exec == "exec");

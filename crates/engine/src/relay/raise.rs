@@ -1,7 +1,8 @@
-//! A budget that stops a program's calls, as people are asked about it.
+//! Asks people when a budget stops a program's calls.
 //!
-//! A session of our own waits for its limit. A program tries again by itself, or ends: so its request for
-//! more is an item of the inbox behind which nobody waits. It is closed by its answer and with its run.
+//! Our own session waits for its limit. A program tries again by itself, or ends: so its request
+//! for an increase is an inbox item for which nobody waits. It is closed by its answer, or together
+//! with its run.
 
 use overmind_core::budget;
 use overmind_core::ids::{InboxId, SessionId};
@@ -15,7 +16,8 @@ use crate::error::EngineError;
 use crate::mesh::ask::{MARK, Wants};
 
 impl Engine {
-    /// A budget has refused a call of a run's program: its run says so, and people are asked for more.
+    /// Records in the run that a budget has refused a call of its program, and asks people for an
+    /// increase.
     pub(super) async fn ask_for_more(
         &self,
         session: SessionId,
@@ -36,7 +38,7 @@ impl Engine {
         self.call_failed(session, model, &why).await;
     }
 
-    /// One for a run and limit, unless one was denied in the same window.
+    /// Makes one request for a run and limit, unless one was denied in the same window.
     async fn put_raise(
         &self,
         session: SessionId,
@@ -44,7 +46,7 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let budget::Refusal::Over { id, unit, resets_at, .. } = refusal else { return Ok(()) };
         let group = group_of(*id);
-        // Calls that are refused at the same time ask once.
+        // Calls that are refused at the same time cause one request.
         let _turn = self.raises.lock().await;
         let filter = InboxFilter {
             session: Some(session),

@@ -1,4 +1,4 @@
-//! What a call came to: counted while its answer passes, and settled once.
+//! The cost of a call: counted while its answer passes, and settled once.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,26 +17,26 @@ use crate::Engine;
 use crate::budgets::Ticket;
 use crate::passes::{LAPSED, Pass};
 
-/// What is kept of a request for its record.
+/// The parts of a request that are kept for its record.
 #[derive(Debug)]
 pub(super) struct Seen {
     endpoint: Endpoint,
-    /// No more input than this.
+    /// The maximum number of input tokens.
     prompt: u64,
-    /// Bytes of each text that are kept; 0 is none.
+    /// Bytes that are kept of each text; 0 means none.
     capture: usize,
     request: Option<Content>,
     asked: Asked,
 }
 
-/// Headers by which programs name their own session.
+/// Headers with the program's own session.
 const CLIENT_SESSIONS: [&str; 3] = ["x-claude-code-session-id", "session_id", "session-id"];
-/// Longest name of a model that costs are listed under, in bytes.
+/// Longest name of a model under which costs are listed, in bytes.
 const MAX_MODEL: usize = 256;
 /// Longest name of a session that is kept, in bytes.
 const MAX_CLIENT_SESSION: usize = 128;
 
-/// What a program calls its own session. It is shown to people: printable, and short.
+/// The program's name of its own session. It is shown to people, so it must be printable and short.
 fn client_session(headers: &HeaderMap) -> Option<String> {
     let named = CLIENT_SESSIONS.iter().find_map(|name| headers.get(*name))?.to_str().ok()?;
     let fits = !named.is_empty() && named.len() <= MAX_CLIENT_SESSION;
@@ -57,7 +57,7 @@ impl Seen {
     }
 }
 
-/// A text that is kept as far as it may be.
+/// A text that is kept up to a limit.
 #[derive(Debug, Default)]
 struct Said {
     hash: blake3::Hasher,
@@ -79,7 +79,7 @@ impl Said {
     }
 }
 
-/// An open bill.
+/// The open account of one call.
 pub(super) struct Tab {
     models: Arc<dyn Models>,
     ask: Ask,
@@ -93,7 +93,7 @@ impl Tab {
         Self { models: Arc::clone(&engine.models), ask, hold, seen, began: Instant::now() }
     }
 
-    /// Ends it: nobody answered, and nothing is billed but what was `lost`.
+    /// Closes it: nobody answered, and only `lost` is billed.
     pub(super) fn failed(self, refusal: &Refusal, lost: Option<Spend>, dialect: Dialect) {
         let (hold, mut record) = self.unanswered(refusal, Ended::Failed);
         record.status = refusal.status(dialect);
@@ -102,8 +102,8 @@ impl Tab {
         hold.end(lost, record);
     }
 
-    /// Ends it: a provider was asked, and its answer is for nobody any more. Who has seen nothing of
-    /// it cannot tell what it will be billed: the most that it may cost counts.
+    /// Closes it: a provider was called, and its answer is no longer wanted. As nothing of the
+    /// answer was seen, the maximum cost counts.
     pub(super) fn forsaken(self, refusal: &Refusal) {
         let (hold, record) = self.unanswered(refusal, Ended::Cut);
         hold.end_at_worst(record);
@@ -119,7 +119,7 @@ impl Tab {
         (self.hold, record)
     }
 
-    /// `lost`: what providers may bill that were asked before.
+    /// `lost` is what earlier called providers may bill.
     pub(super) fn opened(
         self,
         answer: Answer,
@@ -153,7 +153,7 @@ impl Tab {
     }
 }
 
-/// An answer that is passed on.
+/// A relayed answer.
 #[derive(Debug)]
 pub struct Relayed {
     pub status: u16,
@@ -161,14 +161,14 @@ pub struct Relayed {
     pub body: RelayedBody,
 }
 
-/// Its body. Dropped before its end, the call is settled by what was streamed.
+/// The body. If it is dropped before its end, the call is settled by the streamed part.
 pub struct RelayedBody {
-    /// `None` from its end on.
+    /// `None` after the end.
     pieces: Option<Box<dyn Pieces>>,
-    /// What the head says.
+    /// The length in the head.
     length: Option<u64>,
     passed: u64,
-    /// Where in a stream of events it is.
+    /// The position in a stream of events.
     between: Option<Between>,
     pass: Pass,
     open: Option<Box<Open>>,
@@ -179,13 +179,13 @@ struct Open {
     hop: Hop,
     status: u16,
     first_byte_ms: u64,
-    /// `None` where nothing is kept. What hashes it is two kilobytes.
+    /// `None` if nothing is kept. Its hasher needs two kilobytes.
     said: Option<Box<Said>>,
-    /// Hardly ever there.
+    /// It is almost never set.
     lost: Option<Box<Spend>>,
 }
 
-/// The last bytes of a stream of events: whether one is whole there.
+/// The last bytes of a stream of events, which show whether an event is complete.
 #[derive(Debug)]
 struct Between([u8; 4]);
 
@@ -221,17 +221,17 @@ impl fmt::Debug for RelayedBody {
 impl RelayedBody {
     /// The next bytes as they come; `None` at the end.
     ///
-    /// When the token ends that the call was made with, nothing more of the answer passes, and the
-    /// provider is left. A stream that stands between two events has an error as its last one, in the
-    /// shape of its API.
+    /// When the call's token ends, nothing more of the answer is passed on, and the connection to
+    /// the provider is closed. If a stream is between two events, an error in the format of its API
+    /// is its last event.
     ///
     /// # Errors
     ///
-    /// [`Cut`]: what came is not the whole.
+    /// [`Cut`] if the answer is incomplete.
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped loses nothing.
+    /// Dropping the future loses no data.
     pub async fn next(&mut self) -> Option<Result<Bytes, Cut>> {
         let open = self.open.as_mut()?;
         let came = tokio::select! {
@@ -262,13 +262,14 @@ impl RelayedBody {
         }
     }
 
-    /// Whoever has all that the head promised, or the last figures, does not ask for more.
+    /// Whether the caller has everything that the head promised, or the final usage, and so asks
+    /// for no more.
     fn is_whole(&self) -> bool {
         self.length.is_some_and(|length| self.passed >= length)
             || self.pieces.as_ref().is_some_and(|pieces| pieces.tally().is_final)
     }
 
-    /// The token has ended: what is said last, if anything can be.
+    /// Returns the last bytes after the token has ended, if anything can be sent.
     fn lapsed(&mut self) -> Option<Result<Bytes, Cut>> {
         if self.is_whole() {
             self.settle(Ended::Completed, None);
@@ -279,7 +280,7 @@ impl RelayedBody {
         self.settle(Ended::Cut, Some(CallError::new(refusal.kind.as_str(), LAPSED)));
         let between = self.between.as_ref().is_some_and(Between::events);
         match endpoint {
-            // More than the head promises would be no HTTP.
+            // More bytes than the head promises would be invalid HTTP.
             Some(endpoint) if between && self.length.is_none() => {
                 Some(Ok(refusal.event(endpoint).into()))
             }
@@ -303,7 +304,7 @@ impl RelayedBody {
         record.asked = seen.asked;
         record.response = said.map(|said| said.content());
         let mut tally = pieces.tally();
-        // With it the connection to the provider goes, unless it can serve another call.
+        // This also closes the connection to the provider, unless another call can use it.
         drop(pieces);
         record.ending = std::mem::take(&mut tally.ending);
         if record.ending.error.is_none() {
@@ -321,7 +322,7 @@ impl RelayedBody {
             return;
         }
         if tally.usage.is_none() && tally.said_bytes == 0 {
-            // Nothing was told and nothing understood: what passed is what there is to go by.
+            // No usage was reported or understood, so the number of passed bytes is used.
             tally.said_bytes = self.passed;
         }
         if let Some(model) = &tally.model {
@@ -337,7 +338,7 @@ impl RelayedBody {
     }
 }
 
-/// Tokens of which nobody knows what they were.
+/// Tokens of unknown kind.
 fn unseen(lost: Option<Spend>) -> Usage {
     Usage { input_tokens: lost.map_or(0, |lost| lost.tokens), ..Usage::default() }
 }
