@@ -1,4 +1,4 @@
-//! Rooms of sessions, as callers see them: what was done in one, and what becomes of it.
+//! Environments of sessions as callers see them: the work in one, and decisions about it.
 
 mod removal;
 mod rest;
@@ -27,7 +27,7 @@ use crate::error::EngineError;
 
 /// Longest name of a revision or branch, in bytes.
 const NAME_BYTES: usize = 250;
-/// How long a cancel waits for a room to be given back before it answers that it goes on.
+/// How long a cancel waits for the removal of an environment before it returns anyway.
 const GIVING_BACK: Duration = Duration::from_secs(10);
 
 impl From<RoomError> for EngineError {
@@ -43,7 +43,7 @@ impl From<RoomError> for EngineError {
     }
 }
 
-/// Sessions over whose work somebody decides right now.
+/// Sessions whose work is being decided on.
 #[derive(Debug, Default)]
 pub(crate) struct Decisions(Mutex<HashSet<SessionId>>);
 
@@ -53,7 +53,7 @@ impl Decisions {
     }
 }
 
-/// One decision under way; another one over the same work is refused until this is dropped.
+/// One decision under way; another one about the same work is refused until this is dropped.
 struct Deciding {
     decisions: Arc<Decisions>,
     session: SessionId,
@@ -75,7 +75,7 @@ impl Drop for Deciding {
     }
 }
 
-/// A session's room, as the port wants it.
+/// A session's environment, in the form of the port.
 struct Stay {
     order: RoomOrder,
     made: RoomMade,
@@ -88,12 +88,12 @@ impl Engine {
         self.rooms.as_ref().ok_or_else(|| EngineError::Unavailable { message: message.into() })
     }
 
-    /// The wish that a new session is made with; `None`: it gets no room. One that names no project
-    /// has none to make a room of.
+    /// The environment request of a new session; `None` means that it gets no environment. A
+    /// session without a project cannot have one.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Invalid`] when something is asked for that cannot be had.
+    /// [`EngineError::Invalid`] if the request cannot be met.
     pub(crate) fn room_wish(
         &self,
         wish: Option<RoomWish>,
@@ -123,7 +123,7 @@ impl Engine {
         }
     }
 
-    /// What a session's room is or was.
+    /// A session's current or former environment.
     async fn stay(&self, row: &SessionRow) -> Result<Stay, EngineError> {
         let room = row.room.as_ref().ok_or_else(|| {
             let message =
@@ -162,32 +162,33 @@ impl Engine {
         }
     }
 
-    /// What a session has done in its worktree, against the commit that it began at.
+    /// The work of a session in its worktree, compared with its first commit.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Conflict`] when it has no room, none that was made, or its work is merged;
-    /// [`EngineError::NotFound`] when nothing of its work is there any more.
+    /// [`EngineError::Conflict`] if it has no environment, none that was made, or its work is
+    /// merged; [`EngineError::NotFound`] if nothing of its work is left.
     pub async fn session_work(&self, by: &Caller, id: SessionId) -> Result<RoomWork, EngineError> {
         self.reads(by, Role::Viewer, id).await?;
         let row = self.find_session(id).await?;
         let Stay { order, made, closed } = self.stay(&row).await?;
         let work = self.rooms()?.work(&order, &made, closed.as_ref()).await;
         if work.as_ref().map_or(true, |work| work.files == 0 && work.commits == 0) {
-            // Where it is says more than that nothing is left to be decided.
+            // Its place is more useful than the message that nothing is left to decide.
             merged_already(&row)?;
         }
         Ok(work?)
     }
 
-    /// Carries out what somebody decided over a session's work, and records it; `message` is what a commit
-    /// says that is made for it. One that rests is ended first. A merge that changes files which other programs
-    /// run by themselves is refused unless all of them are in `accept`. Only [`RoomDone::PrBranch`] may be asked for while it works.
+    /// Executes a decision about a session's work, and records it; `message` is the message of a
+    /// commit that is made for it. An idle session is ended first. A merge that changes files which
+    /// other programs run by themselves is refused unless all of them are in `accept`. Only
+    /// [`RoomDone::PrBranch`] is possible while the session is working.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Conflict`] while its command runs or its room is given back, when it has no
-    /// room, when another decision is being carried out, and for a merge that has conflicts.
+    /// [`EngineError::Conflict`] while its command runs or its environment is being removed, if it
+    /// has no environment, if another decision is being executed, and for a merge with conflicts.
     pub async fn session_done(
         &self,
         by: &Caller,
@@ -213,7 +214,8 @@ impl Engine {
         let row = match (row.status, &what) {
             (SessionStatus::Idle, RoomDone::PrBranch { .. }) => row,
             (SessionStatus::Idle, RoomDone::Merge { .. }) => {
-                // Merged before it is ended: one that cannot be merged goes on, to solve it.
+                // The merge comes before the end: if it fails, the session continues, to solve the
+                // conflicts.
                 merged = Some(self.carried_out(&row, &what, message.as_deref(), accept).await?);
                 self.concluded(row, by).await?
             }
@@ -241,7 +243,7 @@ impl Engine {
         }
         let mut outcome = self.carried_out(&row, &what, message.as_deref(), accept).await?;
         if let Some(merged) = merged.filter(|_| outcome.commit.is_none()) {
-            // All of it was merged before the end: that is what is told.
+            // All of it was merged before the end, which is what is reported.
             let RoomOutcome { kept, warnings, .. } = outcome;
             outcome = RoomOutcome { kept, warnings, ..merged };
         }
@@ -251,7 +253,7 @@ impl Engine {
         Ok((row, decision))
     }
 
-    /// Carries out a decision over the work of a session, whether its environment is still there or not.
+    /// Executes a decision about a session's work, whether its environment still exists or not.
     async fn carried_out(
         &self,
         row: &SessionRow,
@@ -271,12 +273,12 @@ impl Engine {
         Ok(self.rooms()?.done(&order, &made, closed.as_ref(), what.clone()).await?)
     }
 
-    /// Puts the work of sessions that ended before `before`, and over which nobody decided, on their
-    /// branches. How many there were; one that cannot be put aside is told in the log, and stays.
+    /// Saves undecided work of sessions that ended before `before` on their branches. Returns how
+    /// many there were; a failure is logged, and that work stays.
     ///
     /// # Errors
     ///
-    /// When the worktrees or the sessions cannot be listed.
+    /// Fails if the worktrees or the sessions cannot be listed.
     pub async fn park_undecided(&self, by: &Caller, before: Timestamp) -> Result<u32, EngineError> {
         let Some(rooms) = &self.rooms else { return Ok(0) };
         let mut parked = 0;
@@ -296,14 +298,14 @@ impl Engine {
         Ok(parked)
     }
 
-    /// Brings the files of a session's worktree back to a snapshot: to that before step `to`, or by
-    /// its whole label; without it to the last one before the latest change.
+    /// Restores the files of a session's worktree from a snapshot: that before step `to`, or with
+    /// that whole label; without it, the last one before the latest change.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Conflict`] while it works, when it has no worktree (any more), when nothing was
-    /// changed, and while its work is decided over; [`EngineError::Invalid`] when there is no such
-    /// snapshot.
+    /// [`EngineError::Conflict`] while it works, if it has no worktree (any more), if nothing was
+    /// changed, and while its work is being decided on; [`EngineError::Invalid`] if there is no
+    /// such snapshot.
     pub async fn session_undo(
         &self,
         by: &Caller,
@@ -333,7 +335,7 @@ impl Engine {
             | SessionStatus::Canceled => {}
         }
         let rooms = self.rooms()?;
-        // What comes after its last step is a snapshot of that very name, or nothing.
+        // A number after its last step is the name of a snapshot, or nothing.
         let beyond = |to: &String| to.parse::<u32>().is_ok_and(|step| step > row.steps);
         let to = to.map(|to| if beyond(&to) { format!("{to}.0") } else { to });
         let undone = rooms.undo(&order, &made, closed.as_ref(), to.as_deref()).await;
@@ -348,8 +350,8 @@ impl Engine {
         Ok(undone)
     }
 
-    /// The files of a session's worktree as they were before a step, for a fork to begin with. `None`:
-    /// it had no worktree, or they were not saved.
+    /// The files of a session's worktree before a step, as the start of a fork. `None` if it had no
+    /// worktree, or they were not saved.
     pub(crate) async fn files_before(
         &self,
         row: &SessionRow,
@@ -359,27 +361,27 @@ impl Engine {
         Ok(self.rooms()?.files_at(&order, &made, step).await?)
     }
 
-    /// Everything on the machine that no living session accounts for.
+    /// Everything on the machine that belongs to no running session.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Unavailable`] when this server makes no rooms.
+    /// [`EngineError::Unavailable`] if this server makes no environments.
     pub async fn rooms_leaks(&self, by: &Caller) -> Result<Vec<Leak>, EngineError> {
         by.require(Role::Operator)?;
         Ok(self.rooms()?.leaks().await)
     }
 
-    /// Removes what is ours for certain of that, and answers what is left then.
+    /// Removes what certainly belongs to this server, and returns the rest.
     ///
     /// # Errors
     ///
-    /// As [`Self::rooms_leaks`].
+    /// The same as for [`Self::rooms_leaks`].
     pub async fn rooms_fix(&self, by: &Caller) -> Result<Vec<Leak>, EngineError> {
         by.require(Role::Admin)?;
         Ok(self.rooms()?.fix().await)
     }
 
-    /// Ends the rest of a session, and waits until it has ended.
+    /// Ends an idle session, and waits until it has ended.
     async fn concluded(&self, row: SessionRow, by: &Caller) -> Result<SessionRow, EngineError> {
         let how = StopHow::Stop { grace_ms: STOP_GRACE_MS };
         let row = self.cortex.order(row.id, Order::Stop { how, by: by.name.clone() }).await?;
@@ -387,7 +389,7 @@ impl Engine {
         self.ended_within(row, longest).await
     }
 
-    /// Waits, not for long, until a session that is ending has ended.
+    /// Waits, for a short time, until an ending session has ended.
     pub(crate) async fn ended(&self, row: SessionRow) -> Result<SessionRow, EngineError> {
         self.ended_within(row, GIVING_BACK).await
     }
@@ -418,7 +420,8 @@ impl Engine {
     }
 }
 
-/// Refuses work with files that other programs run by themselves and that nobody has accepted.
+/// Refuses work that changes files which other programs run by themselves, unless they were
+/// accepted.
 fn check_accepted(work: &RoomWork, accept: &[String]) -> Result<(), EngineError> {
     let unseen: Vec<String> = work
         .runs_later
@@ -436,7 +439,7 @@ fn check_accepted(work: &RoomWork, accept: &[String]) -> Result<(), EngineError>
     )))
 }
 
-/// Whether `name` can be the name of a revision or a branch: never an option of git.
+/// Checks that `name` can be a revision or a branch, and is never an option of git.
 fn check_name(field: &str, name: &str) -> Result<(), EngineError> {
     let odd = name.is_empty() || name.starts_with('-') || name.contains(char::is_control);
     if odd || name.len() > NAME_BYTES {
@@ -448,7 +451,7 @@ fn check_name(field: &str, name: &str) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Refuses a decision over work that was merged whole, and after which nothing was done.
+/// Refuses a decision about work that was completely merged and not continued.
 fn merged_already(row: &SessionRow) -> Result<(), EngineError> {
     let done = row.room.as_ref().and_then(|room| room.done.as_ref());
     let Some(done) = done.filter(|_| row.status.is_terminal()) else { return Ok(()) };
@@ -463,8 +466,8 @@ fn merged_already(row: &SessionRow) -> Result<(), EngineError> {
     }
 }
 
-/// What a decision comes to over the work of a run that ended before its environment was made: there is
-/// none. `None` where there may be some, and for what needs some.
+/// The result of a decision about a run that ended before its environment was made: it has no work.
+/// `None` if there may be some, and for decisions that need some.
 fn nothing_done(row: &SessionRow, what: &RoomDone) -> Option<RoomOutcome> {
     let room = row.room.as_ref().filter(|room| room.made.is_none())?;
     let ended = row.status.is_terminal() && room.phase != RoomPhase::Preparing;

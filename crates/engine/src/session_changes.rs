@@ -1,4 +1,4 @@
-//! Sessions as they change, for whoever follows all of them.
+//! Changes of sessions, for clients that follow all of them.
 
 use std::collections::BTreeSet;
 
@@ -10,24 +10,24 @@ use crate::Engine;
 use crate::caller::Caller;
 use crate::error::EngineError;
 
-/// What changed between two places of the log.
+/// The changes between two places of the log.
 #[derive(Clone, Debug, Default)]
 pub struct SessionChanges {
-    /// As they are now, each once. Their `global` is not the place of any one event: all of them
-    /// are told before `at` is.
+    /// The current rows, each once. Their `global` is not the number of any one event: all of their
+    /// events are before `at`.
     pub rows: Vec<SessionRow>,
     /// Sessions that retention has removed meanwhile.
     pub gone: Vec<SessionId>,
-    /// Everything up to this number of the log was looked at: where to go on.
+    /// The number of the log up to which everything was read; continue from here.
     pub at: u64,
-    /// There is more behind `at` already.
+    /// Whether there is already more after `at`.
     pub more: bool,
 }
 
 impl Engine {
-    /// Sessions that changed after a number of the log, from at most `limit` events. The log is what
-    /// is resumed by: nothing is missed, whatever was asked for how long ago, as long as retention
-    /// keeps it.
+    /// Sessions that changed after a number of the log, from at most `limit` events. As the log is
+    /// the basis, nothing is missed, however long ago the last request was, as long as retention
+    /// keeps the log.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Sessions as callers see them: create, look, order.
+//! Sessions as callers see them: create, read, direct.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -36,23 +36,23 @@ use crate::view::Created;
 
 /// Longest task, in bytes.
 const TASK_BYTES: usize = 200_000;
-/// How often a generated name may be taken before the caller is told so.
+/// How often a generated name may be taken before the caller gets an error.
 const NAME_ATTEMPTS: u32 = 5;
-/// Most sessions above one another, the lowest counted.
+/// Most nested sessions, including the lowest.
 const DEEPEST: u32 = 16;
 
-/// Of sessions that have not ended.
+/// The statuses of sessions that have not ended.
 pub(crate) fn open_statuses() -> Vec<SessionStatus> {
     SessionStatus::ALL.into_iter().filter(|status| !status.is_terminal()).collect()
 }
 
 impl Engine {
-    /// What these agents are called; those that are gone are not in it. Reads the store only for
-    /// agents that have not been asked for lately.
+    /// The names of these agents, without removed ones. Reads the store only for agents that are
+    /// not cached.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Store`].
+    /// [`EngineError::Store`] if they cannot be read.
     pub async fn agent_names(
         &self,
         agents: &[AgentId],
@@ -68,18 +68,18 @@ impl Engine {
         Ok(names)
     }
 
-    /// How many alarms the session has raised; 0 for one that is not known.
+    /// The number of the session's alarms; 0 for an unknown one.
     pub fn session_alarms(&self, id: SessionId) -> u32 {
         self.cortex.alarms.of(id)
     }
 
-    /// Makes a session and puts it in the queue; where there is room, it has begun when this
-    /// answers. What is answered is the session as it was made. A session's own token makes one
-    /// below that session, as its agent may.
+    /// Makes a session and queues it; if there is capacity, it has begun when this returns. Returns
+    /// the session as it was made. A session's own token makes one below that session, with its
+    /// agent's rights.
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`] for the agent; [`EngineError::Conflict`] when it is disabled.
+    /// [`EngineError::NotFound`] for the agent; [`EngineError::Conflict`] if it is disabled.
     pub async fn session_create(
         &self,
         by: &Caller,
@@ -97,7 +97,7 @@ impl Engine {
             return Err(EngineError::invalid("task", message));
         }
         let agent = self.agent_wanted(&draft.agent).await?;
-        // Of the very version that is started.
+        // It is for exactly the version that is started.
         let lent = draft.owner.map(|_| quests::lent(by, &agent));
         let by = lent.as_ref().unwrap_or(by);
         let scope = format!("{}/runs", by.name);
@@ -201,7 +201,7 @@ impl Engine {
             contexts,
         };
         self.runs_as_said(&spec.task, &spec.agent)?;
-        // In force before its first call of a model.
+        // The budget is in force before the first model call.
         if let Some(budget) = draft.budget {
             self.budgets().bind(id, budget, &by.name).await?;
         }
@@ -212,7 +212,7 @@ impl Engine {
         made
     }
 
-    /// Makes a session by the name of the draft, or by a generated one that is free.
+    /// Makes a session with the draft's name, or with a free generated one.
     async fn session_named(
         &self,
         spec: Spec,
@@ -233,12 +233,12 @@ impl Engine {
                     return Ok(Created { value: row, replayed: false });
                 }
                 Err(err @ StoreError::Conflict { .. }) => {
-                    // Another request with the same key was quicker.
+                    // Another request with the same key was faster.
                     let made = self.session_made_before(scope, draft.idempotency.as_ref()).await?;
                     if let Some(row) = made {
                         return Ok(Created { value: row, replayed: true });
                     }
-                    // Or the generated name was taken.
+                    // It may also be that the generated name was taken.
                     let err = EngineError::from(err);
                     let again = draft.name.is_none() && attempt < NAME_ATTEMPTS;
                     if !again || !err.is_conflict_of(ConflictKind::SessionName) {
@@ -251,7 +251,7 @@ impl Engine {
         unreachable!("the last attempt returns")
     }
 
-    /// That labels are such, and hold no secret: they are compared, and cannot be masked.
+    /// Checks that labels are valid and contain no secret: they are compared, and cannot be masked.
     fn labels_as_said(&self, labels: &BTreeMap<String, String>) -> Result<(), EngineError> {
         if let Some(wrong) = check_labels(labels).into_iter().next() {
             return Err(EngineError::invalid("labels", wrong.to_string()));
@@ -262,7 +262,7 @@ impl Engine {
             .try_for_each(|text| self.no_secret("labels", text))
     }
 
-    /// A session as it begins, and the commit that makes it so.
+    /// A new session, and the commit that makes it.
     fn beginning(
         &self,
         mut spec: Spec,
@@ -270,7 +270,7 @@ impl Engine {
         idempotency: Option<(&str, &(String, [u8; 32]))>,
     ) -> (Session, Commit) {
         let mut payload = serde_json::to_value(&spec).expect("a spec is plain data");
-        // Decisions rest on the task as it is recorded.
+        // Decisions use the task as it is recorded.
         self.cortex.store.redact_record(&mut payload);
         if let Ok(masked) = serde_json::from_value(payload.clone()) {
             spec = masked;
@@ -293,8 +293,7 @@ impl Engine {
         (session, commit)
     }
 
-    /// The session that a new one is started for: by its id, or by its name while it has not
-    /// ended.
+    /// The parent of a new session: by its id, or by its name while it has not ended.
     async fn find_parent(&self, given: &str) -> Result<SessionRow, EngineError> {
         let found = match given.parse::<SessionId>() {
             Ok(id) => self.cortex.store.session_fetch(id).await?,
@@ -321,12 +320,12 @@ impl Engine {
         Err(EngineError::invalid("parent", message))
     }
 
-    /// What the sandbox of a run's commands was measured to give: the whole record, and what its
-    /// signature is worth.
+    /// The attestation of the sandbox of a run's commands: the whole record, and whether its
+    /// signature is valid.
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`] for the run, and as long as no command of it ran in a sandbox.
+    /// [`EngineError::NotFound`] for the run, and as long as none of its commands ran in a sandbox.
     pub async fn session_attestation(
         &self,
         by: &Caller,
@@ -356,7 +355,7 @@ impl Engine {
         Ok(self.cortex.store.session_fetch(id).await?)
     }
 
-    /// Sessions, newest first; for a session itself and those below it.
+    /// Sessions, newest first; a session sees itself and those below it.
     ///
     /// # Errors
     ///
@@ -380,14 +379,14 @@ impl Engine {
         self.settled(self.cortex.store.session_list(filter, page).await?).await
     }
 
-    /// Rows as they are shown: what the calls of a session came to is what was settled for it, and not what
-    /// it heard. A program that asks its provider past the gateway says itself what it spent; what
-    /// memory's embeddings cost it comes on top of that.
+    /// Rows for display: the cost of a session's calls is what was settled for it, and not what it
+    /// was told. A program that bypasses the gateway reports its own spending; the cost of memory's
+    /// embeddings is added.
     pub(crate) async fn settled(
         &self,
         mut rows: Vec<SessionRow>,
     ) -> Result<Vec<SessionRow>, EngineError> {
-        // What is free may be gathered for a moment, and its session has heard the same of it.
+        // The writes of free calls may be delayed for a moment, and the session was told the same.
         let free = |row: &SessionRow| row.cost_microusd == Some(0);
         if !rows.iter().all(free) {
             self.budgets().flush().await;
@@ -417,7 +416,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`].
+    /// [`EngineError::NotFound`] if there is no such session.
     pub async fn session_fetch(
         &self,
         by: &Caller,
@@ -432,17 +431,17 @@ impl Engine {
         self.cortex.store.session_fetch(id).await?.ok_or_else(|| EngineError::not_found("Run"))
     }
 
-    /// That there is such a session: one that moves need not be looked up.
+    /// Checks that a session exists; an active one need not be looked up.
     pub(crate) async fn is_there(&self, id: SessionId) -> Result<(), EngineError> {
         if self.cortex.moves(id) { Ok(()) } else { self.find_session(id).await.map(drop) }
     }
 
-    /// Cancels a session that has not ended. Once this returns, nothing of it goes on: its room
-    /// has been given back as well, unless that takes more than some seconds.
+    /// Cancels a session that has not ended. When this returns, nothing of it runs: its environment
+    /// was removed too, unless that takes more than some seconds.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Conflict`] when it has ended.
+    /// [`EngineError::Conflict`] if it has ended.
     pub async fn session_cancel(
         &self,
         by: &Caller,
@@ -456,11 +455,11 @@ impl Engine {
     }
 
     /// Ends the command of a session: TERM to all of its processes and KILL after the grace, or
-    /// KILL at once. Answers when that is asked for; the session ends when its processes have.
+    /// KILL at once. Returns when that is requested; the session ends when its processes have.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Conflict`] when it has none, has ended, or is being ended like this already.
+    /// [`EngineError::Conflict`] if it has none, has ended, or is already being ended like this.
     pub async fn session_stop(
         &self,
         by: &Caller,
@@ -470,15 +469,15 @@ impl Engine {
         self.orders(by, Role::Runs, id).await?;
         self.is_there(id).await?;
         let row = self.cortex.order(id, Order::Stop { how, by: by.name.clone() }).await?;
-        // Between two lives there is nothing to be ended first.
+        // Between two processes there is nothing to end first.
         if is_closing(&row) { self.ended(row).await } else { Ok(row) }
     }
 
-    /// Answers the question that a session waits on. The first answer counts.
+    /// Answers the question for which a session waits. The first answer counts.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Conflict`] when it waits for none.
+    /// [`EngineError::Conflict`] if it waits for none.
     pub async fn session_input(
         &self,
         by: &Caller,
@@ -498,7 +497,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`EngineError::Conflict`] when the session does not wait for this approval.
+    /// [`EngineError::Conflict`] if the session does not wait for this approval.
     pub async fn session_decide(
         &self,
         by: &Caller,
@@ -553,13 +552,13 @@ impl Engine {
         Ok(self.cortex.store.events(EventQuery { stream, after, kinds: &[], limit }).await?)
     }
 
-    /// Changes whenever the session's stream grows. Read the timeline again then.
+    /// A counter that changes whenever the session's stream grows. Read the timeline again then.
     pub fn session_watch(&self, id: SessionId) -> watch::Receiver<u64> {
         self.cortex.watchers.watch(StreamId::Session(id))
     }
 }
 
-/// What agents get of the server's credentials is for an admin to say.
+/// Only an admin may decide which of the server's credentials agents get.
 pub(crate) fn may_name_credentials(by: &Caller) -> Result<(), EngineError> {
     if by.is_admin() {
         return Ok(());
@@ -569,12 +568,12 @@ pub(crate) fn may_name_credentials(by: &Caller) -> Result<(), EngineError> {
     Err(EngineError::Forbidden { message: message.into() })
 }
 
-/// Whether only its room is still given back.
+/// Whether only its environment is still being removed.
 pub(crate) fn is_closing(row: &SessionRow) -> bool {
     row.room.as_ref().is_some_and(|room| room.phase == RoomPhase::Closing)
 }
 
-/// The agent as it is for one run.
+/// The agent as changed for one run.
 fn with_command(
     by: &Caller,
     mut agent: AgentSpec,
@@ -601,7 +600,7 @@ fn with_command(
     command.gateway = command.gateway.or(own.gateway);
     command.limits = command.limits.or(own.limits);
     command.network = command.network.or(own.network);
-    // Whoever says what runs with a credential can read it.
+    // A caller that selects the program for a credential can read the credential.
     let same =
         command.env_from == own.env_from && (own.env_from.is_empty() || command.runs_as(own));
     if !same {
@@ -613,7 +612,7 @@ fn with_command(
     Ok(agent)
 }
 
-/// The agent in the sandbox that a run asks for.
+/// The agent with the sandbox that a run requests.
 fn with_sandbox(
     mut agent: AgentSpec,
     level: Option<SandboxLevel>,
@@ -636,8 +635,8 @@ fn with_sandbox(
 }
 
 impl Engine {
-    /// Refuses what cannot be told to a run: no text, too much, or one in which something would be
-    /// masked, so that the run would read something else.
+    /// Refuses a text that cannot be sent to a run: it is empty or too long, or contains something
+    /// that would be masked, so that the run would get another text.
     pub(crate) fn can_be_told(&self, message: &str) -> Result<(), EngineError> {
         if message.trim().is_empty() {
             return Err(EngineError::invalid("message", "message must be a non-empty string"));

@@ -1,4 +1,4 @@
-//! Every task that must end before the process does, and the word to end.
+//! Tracks the tasks that must end before the process does, with the signal to end.
 
 use std::future::Future;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Owned by whoever starts tasks; clones share it.
+/// Owned by the code that starts tasks; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Tasks {
     stop: CancellationToken,
     tracker: TaskTracker,
 }
 
-/// How a drain ended.
+/// The result of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Drained {
@@ -22,8 +22,8 @@ pub enum Drained {
 }
 
 impl Tasks {
-    /// Starts `task`, which must return soon after its token is cancelled. The token is everybody's:
-    /// a task that must be able to cancel makes a child of it.
+    /// Starts `task`, which must return soon after its token is cancelled. All tasks share the
+    /// token: a task that cancels must make a child of it.
     pub fn spawn<F>(&self, task: impl FnOnce(CancellationToken) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -36,7 +36,7 @@ impl Tasks {
         &self.stop
     }
 
-    /// Says stop, then waits at most `grace` for the tasks to return.
+    /// Signals the tasks to stop, then waits at most `grace` for them to return.
     pub async fn drain(&self, grace: Duration) -> Drained {
         self.tracker.close();
         self.stop.cancel();

@@ -1,5 +1,5 @@
-//! The timeline of a session: its events in order, and with each the step, tool call or model
-//! call that it changed. Every change of a step is an item of its own.
+//! The timeline of a session: its events in order, each with the step, tool call or model call that
+//! it changed. Every change of a step is an item of its own.
 
 use std::collections::HashMap;
 
@@ -13,12 +13,12 @@ use crate::caller::Caller;
 use crate::error::EngineError;
 use crate::view::{ModelCallView, TimelineData, TimelineItem, TimelinePage, ToolCallView};
 
-/// Kinds that tell of a tool call.
+/// Kinds of events about a tool call.
 const TOOL_CALLS: &[&str] = &["tool.called", "tool.denied", "tool.refused"];
-/// Kinds that tell of a model call.
+/// Kinds of events about a model call.
 const MODEL_CALLS: &[&str] = &["model.infer.completed", "model.infer.failed"];
-/// The same, and those that tell of one that was passed on. Of the engine's own calls these stand
-/// in the system's stream, so each call of a session is there once.
+/// The same kinds, and those about relayed calls. For the engine's own calls these are in the
+/// system's stream, so each call of a session occurs once.
 const ALL_MODEL_CALLS: &[&str] =
     &["model.infer.completed", "model.infer.failed", "budget.settled", "budget.released"];
 
@@ -36,10 +36,10 @@ impl Engine {
         limit: u32,
     ) -> Result<TimelinePage, EngineError> {
         self.reads(by, Role::Viewer, id).await?;
-        // Read before the events: a status that says "ended" then means that all are there.
+        // It is read before the events, so that the status "ended" means that all events are there.
         let status = self.find_session(id).await?.status;
         let (seq, part) = after;
-        // The last event is read again when only a part of its items was taken.
+        // The last event is read again if only a part of its items was returned.
         let from = seq.saturating_sub(1);
         let stream = Some(StreamId::Session(id));
         let query = EventQuery { stream, after: from, kinds: &[], limit: limit.saturating_add(1) };
@@ -96,7 +96,8 @@ impl Engine {
         Ok(events.iter().map(|event| tool_call(event, &event.value())).collect())
     }
 
-    /// Model calls in ascending order, the engine's own and those that were passed on, those after sequence number `after`.
+    /// Model calls in ascending order after sequence number `after`: the engine's own and relayed
+    /// ones.
     ///
     /// # Errors
     ///
@@ -137,7 +138,7 @@ fn extra(event: &LogEvent, steps: &HashMap<StepId, StepRow>) -> Option<TimelineD
             let id = event.value().get("step_id")?.as_str()?.parse().ok()?;
             let mut row = steps.get(&id)?.clone();
             if &*event.kind == "step.started" {
-                // As it stood then: the row at rest may have ended since.
+                // This is the state at that time; the current row may have ended since.
                 row.output = None;
                 row.finished_at = None;
                 row.error = None;
@@ -157,7 +158,7 @@ fn extra(event: &LogEvent, steps: &HashMap<StepId, StepRow>) -> Option<TimelineD
 fn session_of(event: &LogEvent) -> SessionId {
     match event.stream {
         StreamId::Session(id) => id,
-        // Calls stand only in sessions' streams; a system event would be a damaged row.
+        // Calls are only in sessions' streams; a system event would be a damaged row.
         StreamId::System | StreamId::Mesh | StreamId::Records => SessionId::from_u128(0),
     }
 }
@@ -209,7 +210,7 @@ fn model_call(event: &LogEvent, payload: &Value) -> ModelCallView {
     }
 }
 
-/// A call that was passed on: what was said in it stands nowhere, or as far as it is captured.
+/// A relayed call: its texts are not recorded, or only the captured part.
 fn passed_on(event: &LogEvent, payload: &Value) -> ModelCallView {
     let text = |key: &str| payload.get(key).and_then(Value::as_str).map(str::to_owned);
     let some = |keys: &[&str]| -> Value {

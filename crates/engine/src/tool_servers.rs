@@ -1,6 +1,6 @@
-//! Servers of tools (MCP), as callers manage them.
+//! Administration of MCP servers.
 //!
-//! Whoever adds a server decides what runs on this machine, so changes are an admin's.
+//! Whoever adds a server decides what runs on this machine, so only admins may make changes.
 
 use overmind_core::row::Role;
 use overmind_core::tool_source::{ToolServerError, ToolServers};
@@ -25,13 +25,13 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`].
+    /// [`EngineError::NotFound`] if there is no such server.
     pub fn tool_server(&self, by: &Caller, id: &str) -> Result<Value, EngineError> {
         let found = self.tool_server_list(by)?.into_iter().find(|server| server["id"] == id);
         found.ok_or_else(|| EngineError::not_found("MCP server"))
     }
 
-    /// Adds a server, or replaces the one with its id; answers once it has answered or failed.
+    /// Adds a server, or replaces the one with its id; returns once it has answered or failed.
     ///
     /// # Errors
     ///
@@ -47,12 +47,13 @@ impl Engine {
         self.tool_servers(by)?.remove(id).await.map_err(told)
     }
 
-    /// Approves one tool as it is offered now, or all that can be. `hash` is what was seen.
+    /// Approves one tool as it is offered now, or all that can be approved. `hash` is the
+    /// definition that was seen.
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`]; [`EngineError::Conflict`] when the tool is refused, or not
-    /// what was seen.
+    /// [`EngineError::NotFound`]; [`EngineError::Conflict`] if the tool is refused, or differs from
+    /// the one that was seen.
     pub async fn tool_server_pin(
         &self,
         by: &Caller,
@@ -63,11 +64,11 @@ impl Engine {
         self.tool_servers(by)?.pin(id, tool, hash).await.map_err(told)
     }
 
-    /// Takes the approval of a tool back.
+    /// Withdraws the approval of a tool.
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`]; [`EngineError::Conflict`] when it has none.
+    /// [`EngineError::NotFound`]; [`EngineError::Conflict`] if it has none.
     pub async fn tool_server_unpin(
         &self,
         by: &Caller,

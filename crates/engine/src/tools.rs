@@ -1,4 +1,4 @@
-//! Tools called through the API in a run's name.
+//! Tools that are called through the API on behalf of a run.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -30,18 +30,18 @@ mod consent;
 
 use consent::Asker;
 
-/// How names of the tools of MCP servers begin.
+/// The prefix of the names of MCP servers' tools.
 const MCP: &str = "mcp.";
 
 /// Why a call does not begin at once.
 enum Refusal {
     No(ToolOutcome),
-    /// A person has to agree first; in words, where nobody can be asked.
+    /// A person has to approve first; the text is for callers for whom nobody can be asked.
     Asks(String),
 }
 
 impl Refusal {
-    /// What the caller is told, where nobody is asked.
+    /// The result for the caller if nobody is asked.
     fn outcome(self) -> ToolOutcome {
         match self {
             Self::No(outcome) => outcome,
@@ -57,10 +57,11 @@ impl Refusal {
     }
 }
 
-/// Whose tools a caller uses.
+/// The set of tools that a caller uses.
 enum Door {
     Run(SessionId),
-    /// A key's, with the rights that its calls have: those of an operator at most, but an admin's.
+    /// The tools of a key, with the rights of its calls: at most an operator's, except for an
+    /// admin.
     Key(Caller),
 }
 
@@ -78,12 +79,12 @@ fn door_of(by: &Caller) -> Result<Door, EngineError> {
     }
 }
 
-/// Whether a key is offered a tool: what needs no run, and tools of MCP servers.
+/// Whether a key may use a tool: one that needs no run, and tools of MCP servers.
 fn for_keys(spec: &ToolSpec) -> bool {
     !spec.internal && (DESK_TOOLS.contains(&&*spec.name) || spec.name.starts_with(MCP))
 }
 
-/// Where a call of a key comes from.
+/// The caller of a key's call.
 struct Seat<'a> {
     engine: &'a Engine,
     session: SessionId,
@@ -106,13 +107,13 @@ impl Engine {
     }
 
     /// Calls a tool as the run's agent would, with its allow-list and sandbox, and records it in
-    /// the run's log. The run itself does not hear of it. Tools that need an approval are
-    /// refused here: the caller is not the human who decides.
+    /// the run's log. The run itself does not notice. Tools that need an approval are refused here,
+    /// because the caller is not the human who decides.
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`] for the run or its agent. A denied or failed call is no error:
-    /// it is in the outcome.
+    /// [`EngineError::NotFound`] for the run or its agent. A denied or failed call is no error: the
+    /// outcome contains it.
     pub async fn tool_call(
         &self,
         by: &Caller,
@@ -124,12 +125,12 @@ impl Engine {
         self.tool_call_with(by, id, call, None).await
     }
 
-    /// The tools that `/mcp` offers. To a run: those of the mesh and of the memory, and what its
-    /// agent's list of tools names. To a key: those of MCP servers, and what of the mesh needs no run.
+    /// The tools that `/mcp` offers. A run gets those of the mesh and the memory, and those in its
+    /// agent's list. A key gets those of MCP servers, and those of the mesh that need no run.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Forbidden`] for a key of another scope, or below an operator.
+    /// [`EngineError::Forbidden`] for a key of another scope, or below operator.
     pub async fn door_tools(&self, by: &Caller) -> Result<Vec<ToolSpec>, EngineError> {
         let run = match door_of(by)? {
             Door::Run(run) => run,
@@ -152,7 +153,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// As there, and as [`Engine::door_tools`].
+    /// The same as there, and as for [`Engine::door_tools`].
     pub async fn door_call(
         &self,
         by: &Caller,
@@ -169,12 +170,12 @@ impl Engine {
         }
     }
 
-    /// The files that a result of [`Engine::door_call`] names, by their paths and as base64: as many as
-    /// have at most `max_bytes` together, before they are encoded.
+    /// The files that a result of [`Engine::door_call`] names, by their paths and as base64: as
+    /// many as have at most `max_bytes` in total before encoding.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// The same as there.
     pub async fn door_files(
         &self,
         by: &Caller,
@@ -201,14 +202,14 @@ impl Engine {
         Ok(found)
     }
 
-    /// Where calls of keys work.
+    /// The directory in which calls of keys work.
     fn workspace_of_keys(&self) -> PathBuf {
         let config = &self.cortex.config;
         config.workspace.join(if config.private { "keys" } else { "" })
     }
 
-    /// A call in the name of a key: the policy judges it like an agent's of that name, and it stands
-    /// in the system's log.
+    /// A call on behalf of a key: the policy judges it like one of an agent with that name, and the
+    /// system's log records it.
     async fn tool_call_of_key(
         &self,
         by: Caller,
@@ -269,7 +270,7 @@ impl Engine {
         Ok(outcome)
     }
 
-    /// Has the Hive call a tool, and waits for what came of it.
+    /// Lets the Hive call a tool, and waits for the result.
     async fn called_by_hive(
         &self,
         effect: EffectId,
@@ -287,7 +288,7 @@ impl Engine {
         answer.await.map_err(|_| shutting_down())
     }
 
-    /// Why a key's call may not happen.
+    /// Why a key's call may not be made.
     fn refuses_key(&self, by: &Caller, known: bool, tool: &str, args: &Value) -> Option<Refusal> {
         if !known {
             return Refusal::no("tool_not_allowed", format!("a key is not offered `{tool}`"));
@@ -310,16 +311,16 @@ impl Engine {
         }
     }
 
-    /// Lets the tools of the mesh know who stands behind a call of a key, for as long as the answer
-    /// lives.
+    /// Registers the owner of a key's call for the tools of the mesh, as long as the returned value
+    /// exists.
     fn take_seat(&self, by: &Caller) -> Seat<'_> {
         let session = SessionId::mint(&*self.cortex.ids);
         lock(&self.cortex.mesh.seats).insert(session, by.clone());
         Seat { engine: self, session }
     }
 
-    /// By `/mcp`, `door` are the tools that are allowed beside those of the agent's list, and people are
-    /// asked where they have to agree.
+    /// For `/mcp`, `door` are the tools that are allowed besides the agent's list, and people are
+    /// asked if they have to approve.
     async fn tool_call_with(
         &self,
         by: &Caller,
@@ -357,7 +358,7 @@ impl Engine {
                 agent_name: agent.name,
                 tools_allowed: agent.tools_allowed.into(),
                 sandbox: row.sandbox,
-                // Who calls a tool in a run's name has variables of its own.
+                // A caller on behalf of a run has its own variables.
                 given: Arc::default(),
                 files: Arc::default(),
                 trail,
@@ -387,7 +388,7 @@ impl Engine {
         }
         let attestation = attested.as_deref().map(AttestationRef::from);
         if let Some(attested) = attested {
-            // The record, for the event that names it; the run's own row is its driver's.
+            // This is the record that the event names; the run's own row belongs to its driver.
             changes.push(Change::AttestationPut(Arc::clone(&attested)));
             self.cortex.attested(id, row.epoch, attested);
         }
@@ -413,8 +414,8 @@ impl Engine {
         Ok(outcome)
     }
 
-    /// Why a call from outside may not happen: the policy forbids it, or a human would have to
-    /// agree, and the caller is not the one who decides.
+    /// Why a call from outside may not be made: the policy forbids it, or a human would have to
+    /// approve, and the caller is not the one who decides.
     fn refuses(
         &self,
         row: &SessionRow,
@@ -423,7 +424,7 @@ impl Engine {
         args: &Value,
     ) -> Option<Refusal> {
         let outside = self.tools.specs().iter().any(|spec| spec.name == tool && !spec.internal);
-        // What the agent may not call at all its gateway refuses, whatever the arguments are.
+        // The gateway refuses tools that the agent may not call, whatever the arguments are.
         let listed = agent.tools_allowed.iter().any(|name| name == tool);
         if let Some(why) = self.tools.misfit(tool, args).filter(|_| outside && listed) {
             return Some(Refusal::No(ToolOutcome::failure("bad_args", why)));
@@ -447,7 +448,7 @@ impl Engine {
         None
     }
 
-    /// The agent as it was when the run was made.
+    /// The agent's definition when the run was made.
     async fn agent_at(&self, row: &SessionRow) -> Result<AgentSpec, EngineError> {
         let after = row.agent_version.checked_add(1);
         let page = Page { limit: 1, after };

@@ -1,4 +1,4 @@
-//! Which trace things done here belong to: the one that their caller is in, else the session's.
+//! Finds the trace of an action: that of its caller, otherwise the session's.
 
 use http::{HeaderMap, HeaderValue};
 use overmind_core::budget::Ask;
@@ -10,8 +10,8 @@ use crate::caller::Caller;
 use crate::error::EngineError;
 
 impl Engine {
-    /// The span that a new session is asked for in: its caller's, else that of the session which
-    /// it is started for.
+    /// The span in which a new session was requested: its caller's, otherwise that of its parent
+    /// session.
     pub(crate) async fn trace_of_child(
         &self,
         by: &Caller,
@@ -30,7 +30,7 @@ impl Engine {
         Ok(Trail::of_session(id, trace, self.cortex.config.traced))
     }
 
-    /// The trail of a call that is made in a session's name from outside.
+    /// The trail of a call from outside on behalf of a session.
     pub(crate) async fn trail_of_call(
         &self,
         by: &Caller,
@@ -42,8 +42,8 @@ impl Engine {
         }
     }
 
-    /// Tells the provider of the span of a call that is passed on, where it is recorded. Else what
-    /// the caller sent passes as it is.
+    /// Sends the span of a relayed call to the provider, if it is recorded. Otherwise the caller's
+    /// header is passed on unchanged.
     pub(crate) fn trace_call(
         &self,
         by: &Caller,

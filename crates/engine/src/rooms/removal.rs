@@ -1,4 +1,4 @@
-//! Removing a session that has ended, with its log: what retention does later, at once.
+//! Removes an ended session with its log at once, as retention does later.
 
 use overmind_core::ids::SessionId;
 use overmind_core::process::ProcessError;
@@ -13,14 +13,14 @@ use crate::caller::Caller;
 use crate::error::EngineError;
 
 impl Engine {
-    /// Removes a session that has ended: its row, steps, log, artifacts and the output of its program. A
-    /// record of the removal stays in the log. With `discard` work that nobody has decided about is thrown
-    /// away first.
+    /// Removes an ended session: its row, steps, log, artifacts and the output of its program. A
+    /// record of the removal stays in the log. With `discard`, undecided work is dropped first.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Conflict`] if it has not ended, if its work is undecided, or if something of its
-    /// environment is left; [`EngineError::NotFound`]; [`EngineError::Forbidden`] unless an admin asks.
+    /// [`EngineError::Conflict`] if it has not ended, if its work is undecided, or if a part of its
+    /// environment is left; [`EngineError::NotFound`]; [`EngineError::Forbidden`] for callers below
+    /// admin.
     pub async fn session_remove(
         &self,
         by: &Caller,
@@ -34,7 +34,7 @@ impl Engine {
         if discard && row.room.as_ref().is_some_and(|room| room.phase == RoomPhase::Kept) {
             self.session_done(by, id, RoomDone::Discard, None, &[]).await?;
         }
-        // No decision over its work begins meanwhile.
+        // No decision about its work can begin meanwhile.
         let _deciding = Deciding::begin(&self.decisions, id)?;
         let row = self.find_session(id).await?;
         has_ended(&row)?;
@@ -62,7 +62,7 @@ impl Engine {
             );
             return Err(EngineError::conflict(message));
         }
-        // Its output first: without its row nothing would find that again.
+        // Its output comes first: without the row nothing would find it again.
         if let Some(processes) = &self.processes {
             processes.forget(id).await.map_err(|err| match err {
                 ProcessError::AlreadyLive { .. } => {

@@ -1,5 +1,5 @@
-//! Rests that cost something have an end: the program and the services of a run that nobody has said
-//! more to for a long time are stopped. Its files stay, and `send` goes on with them.
+//! Ends idle sessions that use resources: if nobody has written to a run for a long time, its
+//! program and services are stopped. Its files stay, and `send` continues with them.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ use crate::caller::Caller;
 use crate::cortex::Order;
 use crate::error::EngineError;
 
-/// The event that begins a rest.
+/// The event with which a session becomes idle.
 const IDLE: &[&str] = &["run.idle"];
 /// Sessions and events that are read at once.
 const PAGE: u32 = 500;
-/// What ends such a rest, in the place where events name a person.
+/// The setting that ends them, in place of a person's name in events.
 const SETTING: &str = "engine.rest_hours";
 
 impl Engine {
-    /// Ends the sessions that have rested since before `now` minus `longest`, and whose program or
-    /// services go on meanwhile. How many there were; one that cannot be ended is told in the log.
+    /// Ends sessions that have been idle since before `now` minus `longest` and whose program or
+    /// services are running. Returns how many there were; a failure is logged.
     ///
     /// # Errors
     ///
-    /// Those of the store; [`EngineError::Forbidden`] below admin.
+    /// The store's errors; [`EngineError::Forbidden`] below admin.
     pub async fn rests_end(
         &self,
         by: &Caller,
@@ -56,7 +56,7 @@ impl Engine {
         }
     }
 
-    /// When its last rest began.
+    /// When it last became idle.
     async fn rests_since(&self, row: &SessionRow) -> Result<Option<Timestamp>, EngineError> {
         let (stream, mut since, mut after) = (Some(StreamId::Session(row.id)), None, 0);
         loop {
@@ -68,8 +68,8 @@ impl Engine {
     }
 }
 
-/// Whether anything of a session that rests uses the machine: its program, or services and databases of
-/// its room.
+/// Whether an idle session uses the machine: by its program, or by services and databases of its
+/// environment.
 fn costs(row: &SessionRow) -> bool {
     let program = row.command.as_ref().is_some_and(|command| command.pid.is_some());
     let made = row.room.as_ref().and_then(|room| room.made.as_ref());

@@ -1,4 +1,4 @@
-//! Consent of a person to one call by `/mcp`.
+//! Asks a person to approve one call through `/mcp`.
 //!
 //! A program that calls a tool waits for an answer of its HTTP request, and no machine of a session
 //! waits with it. So a call that needs an approval puts an item into the inbox and waits a while; when
@@ -19,18 +19,18 @@ use crate::caller::Caller;
 use crate::error::EngineError;
 use crate::mesh::ask::{MARK, Wants};
 
-/// How long a call waits for an answer, before it is told to come again.
+/// How long a call waits for an answer before its caller is asked to try again.
 const WAIT: Duration = Duration::from_secs(25);
-/// Calls of one key that wait at once.
+/// Most calls of one key that wait at once.
 const MAX_OPEN: usize = 20;
 /// How often the same call can be asked about.
 const MAX_TIMES: u32 = 1_000;
-/// Most bytes of arguments that a person is shown.
+/// Most bytes of arguments that a person sees.
 const MAX_SHOWN: usize = 8_000;
-/// What marks an item whose answer was used, among its details.
+/// Marks an item whose answer was used, in its details.
 const USED: &str = "used";
 
-/// Who asks.
+/// The caller that asks.
 #[derive(Clone, Copy)]
 pub(super) enum Asker<'a> {
     Run(&'a SessionRow),
@@ -43,8 +43,8 @@ fn agrees(answer: &str) -> bool {
 }
 
 impl Engine {
-    /// `None` when a person agreed to exactly this call and that was not used yet; it is used now.
-    /// Otherwise what the caller is told.
+    /// `None` if a person approved exactly this call and the approval was not used yet; it is used
+    /// now. Otherwise the message for the caller.
     pub(super) async fn consented(
         &self,
         asker: Asker<'_>,
@@ -111,7 +111,7 @@ impl Engine {
         Err(EngineError::Forbidden { message })
     }
 
-    /// What exactly is asked about, as a hash.
+    /// A hash of the exact call that is asked about.
     fn name_of(&self, asker: Asker<'_>, tool: &str, args: &Value) -> blake3::Hash {
         let specs = self.tools.specs();
         let spec = specs.iter().find(|spec| spec.name == tool);
@@ -173,7 +173,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Marks an answer as used; false when it was already.
+    /// Marks an answer as used; false if it already was.
     async fn use_up(&self, item: InboxItem) -> Result<bool, EngineError> {
         let _turn = self.raises.lock().await;
         let mut item = self.find_item(item.id).await?;
