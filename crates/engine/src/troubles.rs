@@ -1,7 +1,7 @@
-//! Why the model calls of runs fail, while they do: what lists of runs show beside them.
+//! Remembers why the model calls of runs fail, for lists of runs.
 //!
-//! Programs try again by themselves, and say no more than a status while they do. So the first call that
-//! fails, and each after it that fails for another reason, is told in the run's log and its output.
+//! Programs retry by themselves, and report only a status meanwhile. So the first call that fails,
+//! and each later one that fails for another reason, is recorded in the run's log and its output.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 
 use crate::Engine;
 
-/// Sessions that are remembered; with more, all are forgotten and told again.
+/// Most sessions that are remembered; beyond that all are forgotten and reported again.
 const KEPT: usize = 10_000;
-/// Another cause is told so soon after the last.
+/// The shortest time between reports of different causes.
 const SOONEST: Duration = Duration::from_secs(2);
-/// The same cause is told again after so long.
+/// The time after which the same cause is reported again.
 const AGAIN: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl Troubles {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A call has failed. Whether that is to be told.
+    /// Records a failed call. Returns whether it must be reported.
     pub(crate) fn began(&self, session: SessionId, why: &str, now: Timestamp) -> bool {
         let mut all = self.lock();
         if all.len() >= KEPT && !all.contains_key(&session) {
@@ -50,7 +50,7 @@ impl Troubles {
             return true;
         };
         let passed = now.since(known.told_at);
-        // What was over and is there again is news as well.
+        // A problem that returns after its end is reported again.
         let is_new = known.told != why || known.now.is_none();
         known.now = Some(why.to_owned());
         if passed >= AGAIN || (is_new && passed >= SOONEST) {
@@ -60,7 +60,7 @@ impl Troubles {
         false
     }
 
-    /// A call was answered. Whether calls before it were not.
+    /// Records an answered call. Returns whether earlier calls failed.
     pub(crate) fn ended(&self, session: SessionId) -> bool {
         self.lock().get_mut(&session).is_some_and(|known| known.now.take().is_some())
     }
@@ -71,12 +71,12 @@ impl Troubles {
 }
 
 impl Engine {
-    /// Why the last model call of a session was not answered; `None` where it was.
+    /// Why the last model call of a session was not answered; `None` if it was.
     pub fn session_trouble(&self, id: SessionId) -> Option<String> {
         self.cortex.troubles.of(id)
     }
 
-    /// A model call of a run's program was not answered: told once for each cause.
+    /// Reports that a model call of a run's program was not answered, once for each cause.
     pub(crate) async fn call_failed(&self, session: SessionId, model: &str, why: &str) {
         let mut why = Value::String(why.to_owned());
         self.cortex.store.redact(&mut why);
@@ -99,15 +99,15 @@ impl Engine {
         }
     }
 
-    /// A model call of a run's program was answered.
+    /// Reports that a model call of a run's program was answered.
     pub(crate) async fn call_answered(&self, session: SessionId) {
         if self.cortex.troubles.ended(session) {
-            // Hardly ever, and every call has room for what is not boxed.
+            // It is rare, and every call would reserve memory for an unboxed future.
             Box::pin(self.call_note(session, "its model calls are answered again")).await;
         }
     }
 
-    /// A line in what the run's program writes, where it has such a log.
+    /// Writes a line to the output of the run's program, if it has such a log.
     async fn call_note(&self, session: SessionId, text: &str) {
         let Some(processes) = &self.processes else { return };
         if let Err(err) = processes.note(session, NoteKind::Note, text.to_owned()).await {

@@ -1,9 +1,9 @@
-//! Secrets, services and grants: in memory for who looks them up, at rest in commits.
+//! Secrets, services and grants: in memory for reading, on disk through commits.
 //!
-//! [`Vault::open`] reads all rows once and decrypts what it can. A vault that cannot be opened is
-//! no reason not to start: it says what is locked, and [`crate::Engine::vault_unlock`] tries again.
-//! Looking up is a read lock and a map; changes go one at a time through a commit and then into
-//! memory, so that a rotation holds from the next call on. `uses` writes down who used what.
+//! [`Vault::open`] reads all rows once and decrypts what it can. A vault that cannot be opened does
+//! not prevent the start: it reports what is locked, and [`crate::Engine::vault_unlock`] tries
+//! again. Reading takes a read lock and a map lookup; changes are committed one at a time and then
+//! made in memory, so that a rotation applies from the next call on. `uses` records who used what.
 
 mod absent;
 mod calls;
@@ -37,34 +37,35 @@ use crate::cortex::tokens;
 use crate::error::EngineError;
 use uses::Pending;
 
-/// What a vault is made of.
+/// The dependencies of a vault.
 #[derive(Debug)]
 pub struct VaultParts {
     pub store: Arc<dyn Store>,
     pub rows: Arc<dyn VaultRows>,
     pub sealer: Arc<dyn Sealer>,
     pub clock: Arc<dyn Clock>,
-    /// Services that the operator's file declares. They go before those of the API, and both before
-    /// the built-in ones of the same name.
+    /// Services that the operator's file declares. They override those of the API, and both
+    /// override built-in ones of the same name.
     pub services: Vec<Service>,
-    /// Credentials of the server's environment (`OVERMIND_CRED_…`). Secrets of the vault go before them.
+    /// Credentials of the server's environment (`OVERMIND_CRED_…`). Secrets of the vault override
+    /// them.
     pub environment: BTreeMap<SecretName, Secret>,
-    /// Through which calls of services leave; without it there are none.
+    /// The client for calls of services; without it there are none.
     pub outbound: Option<Arc<dyn Outbound>>,
-    /// Where commands reach this server by HTTP, if anywhere: `http://127.0.0.1:8420`.
+    /// The HTTP address of this server for commands, if there is one: `http://127.0.0.1:8420`.
     pub door: Option<String>,
-    /// Makes and checks placeholders: 32 random bytes that outlive a restart.
+    /// The key for making and checking placeholders: 32 random bytes that outlive a restart.
     pub token_key: [u8; 32],
 }
 
-/// All of it. [`Secrets`] for whoever needs a key.
+/// The whole vault; [`Secrets`] is its interface for code that needs a key.
 pub struct Vault {
     parts: VaultParts,
     state: RwLock<State>,
-    /// One change at a time: what is decided on is what stands when it is committed.
+    /// Locked during a change, so that the decision and the commit see the same state.
     change: tokio::sync::Mutex<()>,
     pending: Pending,
-    /// Calls of services within a minute.
+    /// The calls of services within a minute.
     rates: calls::Rates,
 }
 
@@ -74,13 +75,13 @@ struct State {
     grants: BTreeMap<Grant, GrantRow>,
     services: BTreeMap<String, (Arc<Service>, Origin)>,
     uses: HashMap<SecretName, SecretUses>,
-    /// Why the vault as a whole does not open.
+    /// Why the whole vault cannot be opened.
     locked: Option<String>,
 }
 
-/// A secret.
+/// A secret with its versions.
 struct Held {
-    /// Its versions, the newest last. Never empty.
+    /// The versions, newest last. Never empty.
     versions: Vec<SecretRow>,
     current: Result<Secret, SealError>,
 }
@@ -91,13 +92,13 @@ impl Held {
     }
 }
 
-/// Who declared a service.
+/// The origin of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     BuiltIn,
-    /// By the API.
+    /// The API declared it.
     Declared,
-    /// In the operator's file.
+    /// The operator's file declares it.
     File,
 }
 
@@ -116,7 +117,7 @@ impl Origin {
 pub struct SecretView {
     pub name: SecretName,
     pub version: u32,
-    /// All versions that are kept, the newest first.
+    /// All stored versions, newest first.
     pub versions: Vec<u32>,
     pub created_at: Timestamp,
     pub created_by: String,
@@ -124,7 +125,7 @@ pub struct SecretView {
     pub last_used_at: Option<Timestamp>,
     /// Why it cannot be used.
     pub problem: Option<String>,
-    /// The environment has one of this name, too; this one goes before it.
+    /// Whether the environment has one of this name, too, which this one overrides.
     pub shadows_environment: bool,
 }
 
@@ -133,26 +134,26 @@ pub struct SecretView {
 pub struct ServiceView {
     pub service: Arc<Service>,
     pub origin: Origin,
-    /// There is a key for it, or it needs none.
+    /// Whether there is a key for it, or it needs none.
     pub ready: bool,
 }
 
-/// The whole in a few words.
+/// A summary of the vault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VaultStatus {
     pub locked: Option<String>,
     /// `None` while there is no key, or it is locked.
     pub protection: Option<Protection>,
     pub secrets: usize,
-    /// Secrets that do not open, though the vault does.
+    /// Secrets that cannot be decrypted although the vault is open.
     pub damaged: usize,
 }
 
-/// What a placeholder that holds opens.
+/// What a valid placeholder gives access to.
 #[derive(Clone, Debug)]
 pub struct Bound {
     pub session: SessionId,
-    /// The start that it was made for.
+    /// The start for which it was made.
     pub start: u32,
     pub colony: overmind_core::ids::ColonyId,
     pub agent: overmind_core::ids::AgentId,
@@ -169,12 +170,12 @@ impl fmt::Debug for Vault {
 }
 
 impl Vault {
-    /// Reads everything. What cannot be decrypted is said in the log and by
+    /// Reads everything. Secrets that cannot be decrypted are logged and reported by
     /// [`crate::Engine::vault_status`].
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when the rows cannot be read.
+    /// [`StoreError`] if the rows cannot be read.
     pub async fn open(parts: VaultParts) -> Result<Arc<Self>, StoreError> {
         let this = Arc::new(Self {
             state: RwLock::new(State {
@@ -234,7 +235,7 @@ impl Vault {
             rows.map(|row| row.sealed.master.clone()).collect()
         };
         let this = Arc::clone(self);
-        // A passphrase is slow on purpose.
+        // Deriving a key from a passphrase is deliberately slow.
         let opened = tokio::task::spawn_blocking(move || {
             let needed: Vec<String> = needed.into_iter().collect();
             let opened = this.parts.sealer.unlock(&needed, passphrase.as_ref());
@@ -256,7 +257,7 @@ impl Vault {
         opened
     }
 
-    /// Decrypts every version of every secret: the old ones too must be masked where they appear.
+    /// Decrypts every version of every secret, because old ones must be masked too.
     fn decrypt(&self) {
         let mut state = self.state_mut();
         let mut plain = Vec::new();
@@ -268,7 +269,7 @@ impl Vault {
                     if row.version == newest
                         && let Some(why) = words::refused(secret.expose())
                     {
-                        // Of an earlier version of this program, which took such values.
+                        // An earlier version of this program accepted such values.
                         tracing::warn!(secret = %name, "its value {why}: replace it, `overmind vault rotate`");
                     }
                     plain.push(secret.clone());
@@ -287,11 +288,11 @@ impl Vault {
         }
     }
 
-    /// A secret for an agent; `None` when there is none of that name.
+    /// A secret for an agent; `None` if there is none of that name.
     ///
     /// # Errors
     ///
-    /// Inside: why the agent does not get it, and what to do.
+    /// The inner error explains why the agent does not get it, and what to do.
     pub(crate) fn for_agent(&self, name: &str, for_what: Use) -> Option<Result<Secret, String>> {
         let name: SecretName = name.parse().ok()?;
         let agent = for_what.agent.clone().unwrap_or_default();
@@ -313,8 +314,7 @@ impl Vault {
         Some(found.map_err(|err| err.to_string()))
     }
 
-    /// A secret of the vault, or without one there that of the server's environment. Nothing is
-    /// written down of it.
+    /// A secret of the vault, otherwise that of the server's environment. The use is not recorded.
     fn peek(&self, name: &SecretName) -> Option<Secret> {
         match self.state().secrets.get(name) {
             Some(held) => held.current.clone().ok(),
@@ -328,7 +328,7 @@ impl Vault {
         grant::by_which(state.grants.keys(), agent, GrantKind::Service, service).is_some()
     }
 
-    /// A grant to agents of this name, but for those to all.
+    /// A grant to agents of this name, ignoring those to all.
     pub(crate) fn granted_by_name(&self, agent: &str) -> Option<Grant> {
         let state = self.state();
         let mut named =
@@ -336,13 +336,13 @@ impl Vault {
         named.find(|grant| grant.is_for(agent)).cloned()
     }
 
-    /// The service of this name as it stands now.
+    /// The current service of this name.
     pub fn service(&self, name: &str) -> Option<Arc<Service>> {
         self.state().services.get(name).map(|(service, _)| Arc::clone(service))
     }
 
-    /// Where commands find the service: here, in the form that its clients expect. `at` is where
-    /// this server is for those that find it elsewhere.
+    /// The address of the service for commands: on this server, in the form that its clients
+    /// expect. `at` is this server's address for commands with another one.
     pub(crate) fn door(&self, service: &Service, at: Option<&str>) -> Option<String> {
         let door = at.or(self.parts.door.as_deref())?.trim_end_matches('/');
         Some(match service.kind {
@@ -352,25 +352,26 @@ impl Vault {
         })
     }
 
-    /// What a start of a session gets in place of the service's key.
+    /// The value that a start of a session gets instead of the service's key.
     pub fn placeholder(&self, session: SessionId, start: u32, service: &Service) -> String {
         let anthropic = service.kind == Some(LlmFormat::Anthropic);
         let service = service.name.clone();
         Placeholder { session, start, service }.token(&self.parts.token_key, anthropic)
     }
 
-    /// What `token` opens: it was made here, its session lives in the start that it was made for,
-    /// its service is there, and the agent may still call it. One look-up of a row by its id.
+    /// What `token` gives access to: it was made here, its session is running in the token's start,
+    /// its service exists, and the agent may still call it. This takes one look-up of a row by its
+    /// id.
     pub async fn resolve_placeholder(&self, token: &str) -> Option<Bound> {
         self.bound(self.placeholder_of(token)?).await
     }
 
-    /// What a token says that was made here.
+    /// The content of a token that was made here.
     fn placeholder_of(&self, token: &str) -> Option<Placeholder> {
         Placeholder::of_token(token, &self.parts.token_key)
     }
 
-    /// Whether that is worth anything now.
+    /// Whether that content is valid now.
     async fn bound(&self, placeholder: Placeholder) -> Option<Bound> {
         let Placeholder { session, start, service } = placeholder;
         let row = self.parts.store.session_fetch(session).await.ok()??;
@@ -408,7 +409,8 @@ impl Secrets for Vault {
 
     fn has(&self, name: &str) -> bool {
         let sound = |held: &Held| held.current.is_ok();
-        // Asked for each provider at each model call: nearly all names are written as they are kept.
+        // It is called for each provider at each model call, and nearly all names are in the stored
+        // form.
         if !name.bytes().any(|b| b.is_ascii_uppercase()) {
             return match self.state().secrets.get(name) {
                 Some(held) => sound(held),
@@ -433,7 +435,7 @@ impl Secrets for Vault {
 }
 
 impl Engine {
-    /// The whole in a few words.
+    /// A summary of the vault.
     ///
     /// # Errors
     ///
@@ -450,8 +452,8 @@ impl Engine {
         })
     }
 
-    /// The key of a model provider that is looked up, and where it is: in the vault, or in the
-    /// server's environment.
+    /// The key of a model provider that was found, and its place: the vault or the server's
+    /// environment.
     ///
     /// # Errors
     ///
@@ -468,11 +470,11 @@ impl Engine {
         Ok(self.vault.peek(&name).map(|secret| (secret, place)))
     }
 
-    /// Secrets by name, those after `after` only, at most `limit`. Never their values.
+    /// Secrets by name after `after`, at most `limit`, without their values.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Forbidden`] for all but admins: names tell much.
+    /// [`EngineError::Forbidden`] for all but admins, because names reveal much.
     pub fn secret_list(
         &self,
         by: &Caller,
@@ -488,7 +490,7 @@ impl Engine {
             .collect())
     }
 
-    /// Grants in their order, those after `after` only, at most `limit`.
+    /// Grants in order after `after`, at most `limit`.
     ///
     /// # Errors
     ///
@@ -505,7 +507,7 @@ impl Engine {
         Ok(all.take(limit as usize).cloned().collect())
     }
 
-    /// Services by name, those after `after` only, at most `limit`.
+    /// Services by name after `after`, at most `limit`.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What the engine shows, where a row alone does not say it.
+//! Views of the engine that contain more than a row.
 
 use overmind_core::agent::Agent;
 use overmind_core::gate::{PolicySource, PolicyVersion};
@@ -22,23 +22,23 @@ pub struct ToolCallView {
     pub allowed: bool,
     pub latency_ms: u64,
     pub at: Timestamp,
-    /// Its event's sequence number: the cursor of lists.
+    /// Its event's sequence number, which is the cursor of lists.
     pub seq: u64,
 }
 
 /// One model call, read back from the log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelCallView {
-    /// `eff_…` of the engine's own, `call_…` of one that was passed on.
+    /// `eff_…` for the engine's own, `call_…` for a relayed one.
     pub id: String,
-    /// `engine`, or `gateway` for a call of a program that was passed on.
+    /// `engine`, or `gateway` for a program's relayed call.
     pub via: &'static str,
-    /// What that program calls its own session, if it said.
+    /// The program's name of its own session, if it sent one.
     pub client_session: Option<String>,
     pub session: SessionId,
     pub model: String,
-    /// `{kind, model, messages_total, new_messages, tools, request_hash}`: messages that an
-    /// earlier call of the session carried are not repeated.
+    /// `{kind, model, messages_total, new_messages, tools, request_hash}`: messages of earlier
+    /// calls of the session are not repeated.
     pub request: Value,
     pub response: Value,
     pub usage: Value,
@@ -69,13 +69,14 @@ pub enum TimelineData {
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimelinePage {
     pub items: Vec<TimelineItem>,
-    /// More is already there.
+    /// Whether there is already more.
     pub more: bool,
-    /// The status at the time of reading; terminal and `!more` means that nothing will follow.
+    /// The status at the time of reading; if it is terminal and `more` is false, nothing will
+    /// follow.
     pub status: SessionStatus,
 }
 
-/// Open items of the inbox that are alike.
+/// Similar open items of the inbox.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InboxGroup {
     pub key: String,
@@ -83,16 +84,16 @@ pub struct InboxGroup {
     pub items: Vec<InboxItem>,
 }
 
-/// A rule that would have answered these.
+/// A rule that would have answered these items.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InboxProposal {
-    /// As it stands in a policy file.
+    /// The rule in the form of a policy file.
     pub rule: String,
-    /// The approvals that it rests on, newest first.
+    /// The approvals on which it is based, newest first.
     pub items: Vec<InboxItem>,
 }
 
-/// What `replay --verify` found.
+/// The result of `replay --verify`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VerifyReport {
     pub session: SessionId,
@@ -110,12 +111,12 @@ pub struct Divergence {
     pub decided: String,
 }
 
-/// Two sessions laid side by side.
+/// The comparison of two sessions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DiffReport {
     pub a: SessionRow,
     pub b: SessionRow,
-    /// Steps that are equal from the start on.
+    /// The number of equal steps from the start.
     pub common: u32,
     pub rows: Vec<DiffRow>,
 }
@@ -128,7 +129,7 @@ pub struct DiffRow {
     pub same: bool,
 }
 
-/// A key just made. The secret is shown once and never again.
+/// A new key. Its secret is shown only once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewKey {
     pub key: overmind_core::row::ApiKey,
@@ -146,13 +147,13 @@ pub struct Status {
     pub queued: u64,
     pub capacity: u32,
     pub store: StoreStats,
-    /// The policy in force; `None` for an engine that was given none.
+    /// The policy in force; `None` for an engine without one.
     pub policy: Option<(PolicySource, PolicyVersion)>,
-    /// Why a policy that was to take its place does not hold.
+    /// Why a newer policy is not in force.
     pub policy_refused: Option<String>,
-    /// Whose programs this server answers for a model: it has what that takes.
+    /// The dialects for which this server can answer model calls.
     pub answers: Vec<Dialect>,
-    /// Tools by name.
+    /// The names of all tools.
     pub tools: Vec<String>,
 }
 
@@ -160,7 +161,7 @@ pub struct Status {
 pub enum Readiness {
     Ready,
     Draining,
-    /// The store refuses writes: why.
+    /// The store refuses writes, for this reason.
     Degraded(String),
 }
 
@@ -171,7 +172,7 @@ pub struct Created<T> {
     pub replayed: bool,
 }
 
-/// An agent with the warnings that making it gave rise to, such as unknown tool names.
+/// An agent with the warnings from making it, such as unknown tool names.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentView {
     pub agent: Agent,

@@ -1,4 +1,4 @@
-//! A server without a vault.
+//! The vault of a server without one.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock};
@@ -79,7 +79,7 @@ impl VaultRows for Absent {
 }
 
 impl Vault {
-    /// One that holds nothing and takes nothing.
+    /// A vault that contains nothing and accepts nothing.
     pub(crate) fn absent(
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,

@@ -1,5 +1,5 @@
-//! Calls of services in the name of a session: the key is placed here, and what comes back is
-//! looked through for it.
+//! Calls services on behalf of a session: inserts the key into the request, and searches the answer
+//! for it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,10 +26,10 @@ use crate::caller::{Caller, Rights};
 use crate::error::EngineError;
 use crate::passes::{Holder, LAPSED, Pass};
 
-/// What stands in an answer where the key stood.
+/// Replaces the key in an answer.
 const MASK: &str = "[redacted:secret]";
 
-/// Headers of an answer that are about the connection, or would set something here.
+/// Headers of an answer that concern the connection, or would have an effect here.
 const NOT_HANDED_ON: [&str; 11] = [
     "connection",
     "content-encoding",
@@ -44,35 +44,35 @@ const NOT_HANDED_ON: [&str; 11] = [
     "www-authenticate",
 ];
 
-/// A call as somebody makes it. Nothing in it says where it goes.
+/// A call of a service. It cannot choose the target host.
 #[derive(Clone, Debug, Default)]
 pub struct ServiceCall {
     pub service: String,
-    /// In capitals.
+    /// The method in capitals.
     pub method: String,
-    /// Below the service's URL, as it was written.
+    /// The path below the service's URL, unchanged.
     pub path: String,
     pub query: Option<String>,
     pub headers: Vec<(String, Vec<u8>)>,
     pub body: Vec<u8>,
 }
 
-/// What the service said, without the key.
+/// The service's answer, without the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceReply {
     pub status: u16,
     pub headers: Vec<(String, Vec<u8>)>,
     pub body: Vec<u8>,
-    /// The body was longer than the service's limit.
+    /// Whether the body exceeded the service's limit.
     pub truncated: bool,
 }
 
-/// Calls of each service in the minute under way.
+/// The calls of each service in the current minute.
 #[derive(Debug, Default)]
 pub(super) struct Rates(Mutex<HashMap<String, (i64, u32)>>);
 
 impl Rates {
-    /// Counts one more, if there may be one more.
+    /// Counts one more call, if the limit allows it.
     fn admits(&self, service: &Service, now: Timestamp) -> bool {
         let most = service.limits.per_minute;
         if most == 0 {
@@ -87,26 +87,26 @@ impl Rates {
     }
 }
 
-/// Somebody who may call one service, and in whose name. The proof that a token was looked at.
+/// A caller that may call one service. It proves that a token was checked.
 #[derive(Clone, Debug)]
 pub struct ServiceCaller {
     service: String,
     session: Option<SessionId>,
     agent: Option<String>,
-    /// A call ends with the token that it is made with.
+    /// A call ends with the token that it uses.
     pass: Pass,
 }
 
 impl Engine {
-    /// Calls the service that `who` may call, with its key placed.
+    /// Calls the service of `who`, with its key inserted.
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`] for the service, and [`EngineError::Forbidden`] when it is not the
-    /// one that `who` was asked about; [`EngineError::Invalid`] for what may not be called;
+    /// [`EngineError::NotFound`] for the service, and [`EngineError::Forbidden`] if it is not the
+    /// service of `who`; [`EngineError::Invalid`] for a call that is not permitted;
     /// [`EngineError::Busy`] beyond the service's rate; [`EngineError::Unavailable`] without a key,
-    /// or when the service does not answer; [`EngineError::Unauthenticated`] when the token has ended
-    /// meanwhile: what the service answers is for nobody then.
+    /// or if the service does not answer; [`EngineError::Unauthenticated`] if the token has ended
+    /// meanwhile, in which case the answer is dropped.
     pub async fn service_call(
         &self,
         who: &ServiceCaller,
@@ -175,7 +175,7 @@ impl Engine {
             max_response: usize::try_from(limits.response_bytes).unwrap_or(usize::MAX),
             private: service.may_be_private(),
         });
-        // Dropping what was sent closes its connection.
+        // Dropping the request closes its connection.
         let reply = tokio::select! {
             biased;
             () = who.pass.ended() => return Err(lapsed()),
@@ -199,7 +199,7 @@ impl Engine {
         Ok(handed_on)
     }
 
-    /// What a token opens that is a placeholder; `None` for one of another kind.
+    /// What a placeholder gives access to; `None` for another kind of token.
     pub(crate) async fn placeholder(
         &self,
         token: &str,
@@ -210,7 +210,7 @@ impl Engine {
         let wrong = || EngineError::Unauthenticated { message: "the token is not valid".into() };
         let placeholder = self.vault.placeholder_of(token).ok_or_else(wrong)?;
         let Placeholder { session, start, service } = placeholder.clone();
-        // Before the look: see there.
+        // It is made before the check, for the reason given there.
         let holder = Holder::Session { session, start, service: Some(service) };
         let pass = self.cortex.passes.enter(&holder);
         let bound = self.vault.bound(placeholder).await.ok_or_else(wrong)?;
@@ -218,25 +218,25 @@ impl Engine {
         if granted { Ok(Some((bound, pass))) } else { Err(wrong()) }
     }
 
-    /// Has the pass end with the agent's grant of the service; whether that is still there.
+    /// Ends the pass with the agent's grant of the service; returns whether the grant still exists.
     fn still_granted(&self, pass: &Pass, agent: &str, service: &str) -> bool {
         self.cortex.passes.bind(pass, agent);
         self.vault.may_call(agent, service)
     }
 
-    /// Grants or services are fewer: calls under way end that stand on what is gone.
+    /// Ends calls whose grant or service was removed.
     pub(super) fn regranted(&self) {
         self.cortex.passes.regranted(|agent, service| {
             self.vault.service(service).is_some() && self.vault.may_call(agent, service)
         });
     }
 
-    /// Proves a token that services may be called with, before it is read which. `given` is what
-    /// the request says beside it about who calls.
+    /// Checks a token for services, before it is known which. `given` is the caller's identity in
+    /// the request, if any.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Unauthenticated`]; [`EngineError::Forbidden`] when `given` is somebody else.
+    /// [`EngineError::Unauthenticated`]; [`EngineError::Forbidden`] if `given` is somebody else.
     pub async fn service_token(&self, token: &str, given: Option<&str>) -> Result<(), EngineError> {
         let caller = match self.placeholder(token).await? {
             Some((bound, _)) => {
@@ -248,9 +248,9 @@ impl Engine {
         self.who(&caller, given).await.map(drop)
     }
 
-    /// Who calls a service, if they may. `token`: a placeholder for this very service, a session's
-    /// own token, or an admin's. Asked before anything is read or told: also whether there is such
-    /// a service is nobody else's business.
+    /// The caller of a service, if permitted. `token` is a placeholder for exactly this service, a
+    /// session's own token, or an admin's. It is checked before anything is read or revealed:
+    /// whether the service exists is revealed only to permitted callers.
     ///
     /// # Errors
     ///
@@ -299,7 +299,7 @@ impl Engine {
         }
     }
 
-    /// A service gave its own key away.
+    /// Raises the alarm that a service returned its own key.
     async fn alarmed(&self, service: &Service, who: &ServiceCaller) -> Result<(), EngineError> {
         let ts = self.vault.parts.clock.now();
         tracing::warn!(service = service.name, "an answer of a service repeated its key");
@@ -341,7 +341,7 @@ fn failed(service: &Service, err: &OutboundError) -> EngineError {
     EngineError::Unavailable { message: format!("calling `{}`: {err}", service.name) }
 }
 
-/// Masks the key, as it is and encoded, in what came back; whether there was any.
+/// Masks the key, plain and encoded, in an answer; returns whether there was any.
 fn masked(reply: &mut ServiceReply, key: &Secret) -> bool {
     let mut forms = encoded::forms(key.expose());
     forms.push(key.expose().to_owned());
@@ -373,7 +373,7 @@ fn replaced(bytes: &mut Vec<u8>, form: &str) -> bool {
 }
 
 impl Vault {
-    /// The action of a service by its name: method and path.
+    /// The action of a service call for the policy: method and path.
     pub fn action(
         &self,
         service: &str,

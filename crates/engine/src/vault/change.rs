@@ -1,4 +1,4 @@
-//! Changes of secrets and grants: by admins, in one commit with the event that tells of it.
+//! Changes of secrets and grants: by admins, in one commit with the event.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::Engine;
 use crate::caller::Caller;
 use crate::error::EngineError;
 
-/// Most secrets that come in one import.
+/// Most secrets in one import.
 const MAX_IMPORT: usize = 200;
 
 impl From<SealError> for EngineError {
@@ -31,7 +31,7 @@ impl From<SealError> for EngineError {
     }
 }
 
-/// A version that is about to be written.
+/// A version that will be written.
 struct New {
     row: SecretRow,
     secret: Secret,
@@ -41,13 +41,13 @@ struct New {
 }
 
 impl Engine {
-    /// Sets a secret: its first version, or the next one, which holds from when this returns. The
-    /// same value again changes nothing. `keep`: so many older versions stay, to go back to.
+    /// Sets a secret: its first version, or the next one, which is in use when this returns. An
+    /// equal value changes nothing. `keep` is how many older versions stay for a restore.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Invalid`], [`EngineError::Unavailable`] when the vault is locked,
-    /// [`EngineError::NotFound`] with `existing` when there is none of that name.
+    /// [`EngineError::Invalid`], [`EngineError::Unavailable`] if the vault is locked,
+    /// [`EngineError::NotFound`] with `existing` if there is none of that name.
     pub async fn secret_set(
         &self,
         by: &Caller,
@@ -78,7 +78,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`] when that version is not kept.
+    /// [`EngineError::NotFound`] if that version is not stored.
     pub async fn secret_restore(
         &self,
         by: &Caller,
@@ -103,11 +103,11 @@ impl Engine {
         Ok(vault.shown(&name))
     }
 
-    /// Sets many at once, all or none. Answers with those that changed.
+    /// Sets several secrets, all or none. Returns those that changed.
     ///
     /// # Errors
     ///
-    /// As [`Engine::secret_set`].
+    /// The same as for [`Engine::secret_set`].
     pub async fn secret_import(
         &self,
         by: &Caller,
@@ -140,8 +140,8 @@ impl Engine {
         Ok(names.iter().map(|name| vault.shown(name)).collect())
     }
 
-    /// Refuses a new name that is a key: names stand in lists, events and logs as they are. One that is
-    /// there already stays of use.
+    /// Refuses a new name that is a key, because names appear unmasked in lists, events and logs.
+    /// An existing one stays usable.
     fn names_no_key(&self, name: &SecretName, secret: &Secret) -> Result<(), EngineError> {
         if self.vault.state().secrets.contains_key(name) {
             return Ok(());
@@ -159,7 +159,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`].
+    /// [`EngineError::NotFound`] if there is none of that name.
     pub async fn secret_remove(&self, by: &Caller, name: &str) -> Result<(), EngineError> {
         by.require(Role::Admin)?;
         let name = named(name)?;
@@ -176,11 +176,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets agents use a secret or a service.
+    /// Grants agents the use of a secret or a service.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Invalid`]; [`EngineError::Conflict`] when there are too many.
+    /// [`EngineError::Invalid`]; [`EngineError::Conflict`] if there are too many.
     pub async fn grant_put(&self, by: &Caller, grant: Grant) -> Result<GrantRow, EngineError> {
         by.require(Role::Admin)?;
         grant.check().map_err(|(field, text)| EngineError::invalid(field, text))?;
@@ -205,11 +205,11 @@ impl Engine {
         Ok(row)
     }
 
-    /// Takes a grant back; it counts for nothing from when this returns.
+    /// Revokes a grant, which has no effect when this returns.
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`].
+    /// [`EngineError::NotFound`] if there is no such grant.
     pub async fn grant_remove(&self, by: &Caller, grant: &Grant) -> Result<(), EngineError> {
         by.require(Role::Admin)?;
         let vault = Arc::clone(&self.vault);
@@ -224,11 +224,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Opens a vault that is locked, with a passphrase or because its key file is back.
+    /// Opens a locked vault, with a passphrase or because its key file exists again.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Unavailable`]: what is still missing.
+    /// [`EngineError::Unavailable`] tells what is still missing.
     pub async fn vault_unlock(
         &self,
         by: &Caller,
@@ -242,14 +242,14 @@ impl Engine {
         self.vault_status(by)
     }
 
-    /// Puts all secrets under a new master key; with a passphrase, under that one from now on.
+    /// Re-encrypts all secrets under a new master key, and with a passphrase protects that with it.
     ///
-    /// Stopped anywhere, nothing is lost: the key file holds both keys until every row is under the
-    /// new one.
+    /// It can be interrupted at any point without loss: the key file contains both keys until every
+    /// row is under the new one.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Unavailable`]; [`EngineError::Conflict`] when a secret is damaged: remove it
+    /// [`EngineError::Unavailable`]; [`EngineError::Conflict`] if a secret is damaged: remove it
     /// first.
     pub async fn vault_rotate_master(
         &self,
@@ -296,7 +296,7 @@ impl Vault {
             let state = self.state();
             state.secrets.values().flat_map(|held| held.versions.iter().cloned()).collect()
         };
-        // Looked at before anything changes.
+        // All are checked before anything changes.
         for row in &rows {
             self.parts.sealer.open(&row.name, row.version, &row.sealed)?;
         }
@@ -309,7 +309,7 @@ impl Vault {
             .collect()
     }
 
-    /// The next version; `None` when the newest has this very value.
+    /// The next version; `None` if the newest has the same value.
     fn new_version(
         &self,
         by: &Caller,
@@ -336,7 +336,7 @@ impl Vault {
             return Err(EngineError::invalid("value", text));
         }
         let version = before.unwrap_or(0) + 1;
-        // First: from now on it is masked wherever it comes up.
+        // This comes first, so that the value is masked everywhere from now on.
         if !self.parts.rows.learn(&[secret.expose()]) {
             let text = format!("`{name}` could not be masked in what is written: choose another");
             return Err(EngineError::invalid("value", text));

@@ -1,5 +1,5 @@
-//! What is to be carried out must not hold a secret: it would be masked in the log, and what runs
-//! is what the log says.
+//! Refuses requests that contain a secret: it would be masked in the log, and the logged request is
+//! what runs.
 
 use overmind_core::agent::AgentSpec;
 use overmind_core::command::CommandSpec;
@@ -11,7 +11,7 @@ use crate::Engine;
 use crate::error::EngineError;
 
 impl Engine {
-    /// A text as it may be shown where no store masks it, such as in the server's own log.
+    /// A masked text for places where no store masks it, such as the server's own log.
     pub fn masked(&self, text: &str) -> String {
         let mut masked = Value::from(text);
         self.cortex.store.redact(&mut masked);
@@ -22,14 +22,14 @@ impl Engine {
     }
 
     /// Refuses a task, or a program with its arguments and variables, in which something would be
-    /// masked: otherwise something else would run than was said.
+    /// masked: otherwise the executed request would differ from the given one.
     pub(crate) fn runs_as_said(&self, task: &str, agent: &AgentSpec) -> Result<(), EngineError> {
-        // Of a command that is run as it is, the task only says which.
+        // For a command that is run unchanged, the task is only its title.
         self.agent_as_said(agent)?;
         self.as_said("task", "the task", task)
     }
 
-    /// The same of an agent alone, before it is kept.
+    /// Checks an agent alone in the same way, before it is stored.
     pub(crate) fn agent_as_said(&self, agent: &AgentSpec) -> Result<(), EngineError> {
         self.as_said("role", "the agent's role", &agent.role)?;
         let Some(CommandSpec { argv, env, .. }) = &agent.command else { return Ok(()) };
@@ -42,7 +42,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Refuses a text in which something would be masked. `what` says whose text it is.
+    /// Refuses a text in which something would be masked. `what` describes the text.
     pub(crate) fn as_said(&self, field: &str, what: &str, text: &str) -> Result<(), EngineError> {
         let masked = self.masked(text);
         if masked == text {
@@ -69,7 +69,7 @@ impl Engine {
 }
 
 impl super::Vault {
-    /// The secret whose value, of any version that is in memory, stands in a text.
+    /// The secret whose value, of any version in memory, occurs in a text.
     fn name_in(&self, text: &str) -> Option<String> {
         let state = self.state();
         let holds = |held: &super::Held| {
@@ -81,7 +81,7 @@ impl super::Vault {
     }
 }
 
-/// The kind that the first mask names which the text itself does not have.
+/// The kind of the first mask, if the text itself does not contain it.
 fn kind_of<'a>(text: &str, masked: &'a str) -> &'a str {
     let mut new = masks(masked)
         .filter(|(at, _)| !text.is_char_boundary(*at) || !text[*at..].starts_with("[redacted:"));

@@ -1,5 +1,5 @@
-//! Which services there are: built in, declared by the API, declared in the operator's file. Each
-//! goes before the one of the same name before it.
+//! The list of services: built in, declared through the API, declared in the operator's file. Each
+//! source overrides the ones before it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::error::EngineError;
 
 pub(super) type All = BTreeMap<String, (Arc<Service>, Origin)>;
 
-/// The built-in ones, and those of the file.
+/// The built-in services, and those of the file.
 pub(super) fn before(file: &[Service]) -> All {
     let own = |origin| move |service: Service| (service.name.clone(), (Arc::new(service), origin));
     let mut all: All = catalogue::built_in().into_iter().map(own(Origin::BuiltIn)).collect();
@@ -25,8 +25,8 @@ pub(super) fn before(file: &[Service]) -> All {
     all
 }
 
-/// Adds one that was declared by the API before. What an older program accepted and this one would
-/// not is left out, and said.
+/// Adds a service that was declared through the API. If this program no longer accepts it, it is
+/// skipped with a warning.
 pub(super) fn declared(all: &mut All, name: &str, value: Value) {
     if all.get(name).is_some_and(|(_, origin)| *origin == Origin::File) {
         tracing::warn!(service = name, "a service of the file goes before the declared one");
@@ -47,13 +47,13 @@ pub(super) fn declared(all: &mut All, name: &str, value: Value) {
 }
 
 impl Engine {
-    /// Declares a service, or declares one anew; also in place of a built-in one.
+    /// Declares a service, or replaces a declaration; it may override a built-in one.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Forbidden`] for all but admins: a declaration says where a key goes.
-    /// [`EngineError::Invalid`] names the field; [`EngineError::Conflict`] when the operator's file
-    /// declares it.
+    /// [`EngineError::Forbidden`] for all but admins, because a declaration determines where a key
+    /// is sent. [`EngineError::Invalid`] names the field; [`EngineError::Conflict`] if the
+    /// operator's file declares it.
     pub async fn service_put(
         &self,
         by: &Caller,
@@ -95,12 +95,12 @@ impl Engine {
         Ok(ServiceView { service, origin: Origin::Declared, ready })
     }
 
-    /// Takes a declaration back; a built-in service of that name is there again.
+    /// Removes a declaration; a built-in service of that name applies again.
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`]; [`EngineError::Conflict`] for one that is built in or stands in
-    /// the operator's file.
+    /// [`EngineError::NotFound`]; [`EngineError::Conflict`] for one that is built in or in the
+    /// operator's file.
     pub async fn service_remove(&self, by: &Caller, name: &str) -> Result<(), EngineError> {
         by.require(Role::Admin)?;
         let vault = &self.vault;

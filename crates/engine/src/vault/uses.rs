@@ -1,7 +1,7 @@
-//! Who used what: at most one event for each secret, session and minute.
+//! Records who used what: at most one event for each secret, session and minute.
 //!
-//! The first use in a minute is written at once; those that follow are counted, and the count is
-//! written when the minute is over. A kill loses at most the counts of its last minute.
+//! The first use in a minute is recorded at once; later ones are counted, and the count is recorded
+//! after the minute. A kill loses at most the counts of the last minute.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,28 +19,29 @@ use tokio::sync::Notify;
 
 use super::Vault;
 
-/// Pairs of secret and session within a minute; more are counted without their session.
+/// Most pairs of secret and session within a minute; further uses are counted without their
+/// session.
 const MOST: usize = 4096;
 
 type Key = (SecretName, Option<SessionId>);
 
-/// The first use, how many there were, and the last.
+/// The first use, the number of uses, and the last one.
 type Taken = (Key, Use, u64, Timestamp);
 
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     open: Mutex<HashMap<Key, One>>,
-    /// Something is to be written.
+    /// Notified when something must be recorded.
     wake: Notify,
 }
 
 #[derive(Debug)]
 struct One {
-    /// The first of those that were not told.
+    /// The first use that was not recorded.
     what: Use,
     uses: u64,
     last: Timestamp,
-    /// The minute in which an event was written last.
+    /// The minute in which an event was recorded last.
     told: Option<i64>,
 }
 
@@ -74,14 +75,14 @@ impl Pending {
         }
     }
 
-    /// How often it was used, and when last, that no row says yet.
+    /// The number of uses, and the last one, that no row contains yet.
     pub(super) fn of(&self, name: &SecretName) -> Option<(u64, Timestamp)> {
         let open = self.lock();
         let all = open.iter().filter(|((other, _), one)| other == name && one.uses > 0);
         all.map(|(_, one)| (one.uses, one.last)).reduce(|a, b| (a.0 + b.0, a.1.max(b.1)))
     }
 
-    /// What is to be written now. What has been silent for a minute is forgotten.
+    /// The uses to record now. Entries without a use for a minute are dropped.
     fn take(&self, now: Timestamp, all: bool) -> Vec<Taken> {
         let mut open = self.lock();
         let minute = minute(now);
@@ -104,7 +105,7 @@ impl Pending {
         self.lock().is_empty()
     }
 
-    /// It could not be written: it is counted again.
+    /// It could not be recorded, so it is counted again.
     fn put_back(&self, all: Vec<Taken>) {
         let mut open = self.lock();
         for (key, what, uses, last) in all {
@@ -115,8 +116,8 @@ impl Pending {
     }
 }
 
-/// Writes down who uses what. It wakes with the first use of a minute, and again when a minute with
-/// more uses is over.
+/// The loop that records uses. It wakes at the first use of a minute, and again after a minute with
+/// more uses.
 struct Audit(Arc<Vault>);
 
 impl Reconcile for Audit {
@@ -152,12 +153,12 @@ impl Reconcile for Audit {
 }
 
 impl Vault {
-    /// The loop that writes down who uses what.
+    /// Makes the loop that records uses.
     pub(crate) fn audit(self: &Arc<Self>) -> Box<dyn Reconcile> {
         Box::new(Audit(Arc::clone(self)))
     }
 
-    /// Answers how many it told.
+    /// Returns how many uses it recorded.
     async fn tell_uses(&self, now: Timestamp, all: bool) -> Result<usize, String> {
         let (taken, counted) = self.take_uses(now, all);
         if taken.is_empty() {
@@ -193,8 +194,8 @@ impl Vault {
         Ok(told)
     }
 
-    /// What is to be written now, and by secret. It is known from here on as if it were: whoever
-    /// looks meanwhile sees neither too many uses nor too few.
+    /// The uses to record now, and their sums by secret. From here on they count as recorded, so
+    /// that a reader meanwhile sees neither too many nor too few.
     fn take_uses(
         &self,
         now: Timestamp,
