@@ -274,19 +274,19 @@ impl Reconcile for Owners {
     }
 }
 
-/// What the turns of one record came to.
+/// The result of deciding on one record.
 #[derive(Default)]
 pub(crate) struct Turned {
     pub(crate) did: bool,
     pub(crate) again: Option<Timestamp>,
     pub(crate) running: Vec<SessionId>,
-    /// It waits for no time and for nobody: only a change of it or of these sessions can give it
-    /// something to do.
+    /// Whether it waits for no time and for nothing else: only a change of it or of these sessions
+    /// can give it work.
     pub(crate) still: bool,
 }
 
 impl Engine {
-    /// Records for which there may be something to do, and those whose time is over.
+    /// Records with possible work, and those that are being deleted.
     pub(crate) async fn open_owners(&self, of: &Owning) -> Result<Vec<Record>, StoreError> {
         let mut found = self.owners(of, Some((of.open.0.to_owned(), of.open.1.to_owned()))).await?;
         // A deletion computes no index terms.
@@ -325,7 +325,7 @@ impl Engine {
         }
     }
 
-    /// All of the kind, or those with this index term.
+    /// All records of the kind, or those with this index term.
     async fn owners(
         &self,
         of: &Owning,
@@ -349,8 +349,8 @@ impl Engine {
         }
     }
 
-    /// The sessions of a record by the number in their label: all that have not ended, and of `known`
-    /// numbers also those that have.
+    /// The sessions of a record by the number in their label: all that have not ended and, for
+    /// `known` numbers, also those that have.
     pub(crate) async fn owned_sessions(
         &self,
         record: &Record,

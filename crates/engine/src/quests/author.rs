@@ -1,9 +1,10 @@
 //! Determines the rights with which a quest starts sessions.
 //!
-//! The status keeps who wrote the spec last, and their role then. It is written in the commit that
-//! writes the spec, and a document cannot say it. A change of labels alone changes no author: who
-//! puts a label on a quest does not lend it their rights. Nor does who scales a fleet, pauses a ritual or
-//! runs it now: what is started stands in the template, and that is another's.
+//! The status contains the spec's last author with the role at that time. It is written in the
+//! commit that writes the spec, and a document cannot set it. A change of labels alone does not
+//! change the author: a caller that labels a quest does not give it their rights. Scaling a fleet,
+//! pausing a ritual or running it now does not change the author either: the template, which
+//! determines what is started, belongs to another author.
 
 use overmind_core::agent::Agent;
 use overmind_core::fleet;
@@ -124,7 +125,6 @@ pub(crate) fn kept_author(mut put: Put, author: Option<&Author>) -> Put {
 
 /// The role of the agent's last author. For an agent without a known author it is the lowest role
 /// that may write one.
-/// lowest role that may write one.
 fn writer(agent: &Agent) -> Role {
     agent.author.as_ref().map_or(Role::Operator, |author| author.role)
 }

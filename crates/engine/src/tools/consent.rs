@@ -1,9 +1,10 @@
 //! Asks a person to approve one call through `/mcp`.
 //!
-//! A program that calls a tool waits for an answer of its HTTP request, and no machine of a session
-//! waits with it. So a call that needs an approval puts an item into the inbox and waits a while; when
-//! nobody has answered, it is told the item's id and repeats the call. The item belongs to exactly that
-//! call: caller, tool as it is offered now, arguments and policy. A consent is used once.
+//! A program that calls a tool waits for an answer of its HTTP request, and no session's state
+//! machine waits with it. So a call that needs an approval makes an inbox item and waits a while.
+//! If nobody has answered, the caller gets the item's id and repeats the call. The item belongs to
+//! exactly that call: caller, tool as it is offered now, arguments and policy. An approval is used
+//! once.
 
 use std::time::Duration;
 
