@@ -1,11 +1,12 @@
-//! Copying files and directories without following a link, and removing what a session left.
+//! Copies files and directories without following a link, and removes the rest of a session.
 //!
-//! Sessions write in their trees, and what they wrote may be a link to anywhere. So whatever lies beneath
-//! a directory is reached by the [`opener`](crate::opener), which leaves out the server's own as well.
+//! Sessions write in their worktrees, and a file there may be a link to anywhere. So everything
+//! below a directory is accessed through the [`opener`](crate::opener), which also skips the
+//! server's own files.
 //!
-//! Contents are shared by the file system where it can (`FICLONE`: btrfs, XFS, bcachefs) and copied by
-//! the kernel where it cannot. Hard links are not used: a write to one of them in place, by the same
-//! user, changes the other, and that is how a session would write into the primary checkout.
+//! Contents are shared by the file system if it supports that (`FICLONE`: btrfs, XFS, bcachefs) and
+//! otherwise copied by the kernel. Hard links are not used: an in-place write through one of them,
+//! by the same user, changes the other, so a session could write into the primary checkout.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -20,10 +21,10 @@ use rustix::fs::{
 
 use crate::opener::{self, Dir, Entry};
 
-/// Directories within directories that a copy goes down.
+/// The deepest nesting that a copy follows.
 const DEEPEST: usize = 200;
 
-/// What is left of what a copy may take.
+/// The rest of a copy's limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
     pub(crate) bytes: u64,
@@ -39,14 +40,14 @@ impl Budget {
     }
 }
 
-/// What a copy did.
+/// The result of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
     pub files: u64,
     pub bytes: u64,
-    /// Files whose blocks are shared with the original, so that they cost nothing yet.
+    /// Files whose blocks are shared with the original, so that they take no space yet.
     pub shared: u64,
-    /// Sockets, pipes, devices and the server's own files: they are not copied.
+    /// Sockets, pipes, devices and the server's own files, which are not copied.
     pub skipped: u64,
 }
 
@@ -59,7 +60,7 @@ impl Copied {
     }
 }
 
-/// Copies one file or link. What was at the target is replaced.
+/// Copies one file or link, and replaces the target.
 pub(crate) fn copy_one(
     from: &Dir,
     at: &Path,
@@ -74,8 +75,8 @@ pub(crate) fn copy_one(
     entry(&from, name, kind, &to, target, budget)
 }
 
-/// Copies what lies in a directory into another one, which may hold something already: what is there
-/// stays. `leave` says which relative paths are not copied, by what they are.
+/// Copies the contents of a directory into another one; existing files there stay. `leave` selects
+/// relative paths that are not copied, by their type.
 pub(crate) fn copy_dir(
     from: &Dir,
     to: &Dir,
@@ -120,7 +121,7 @@ fn down(
         let target = to.sub_made(Path::new(&name))?;
         copied.add(down(&source, &target, &path, budget, leave, depth + 1)?);
         let stat = fstat(&source.fd)?;
-        // Last, so that a directory without write permission can be filled first.
+        // This is last, so that a directory without write permission can be filled first.
         fchmod(&target.fd, Mode::from_raw_mode(stat.st_mode & 0o777))?;
         futimens(&target.fd, &modified(&stat))?;
     }
@@ -143,7 +144,7 @@ fn entry(
             budget.take(bytes)?;
             let file = to.create(target, 0o600)?;
             let shared = contents(&source, bytes, &file)?;
-            // No set-user-id or set-group-id bit: a copy has another owner's authority.
+            // The set-user-id and set-group-id bits are dropped, because a copy has another owner.
             file.set_permissions(std::fs::Permissions::from_mode(stat.st_mode & 0o777))?;
             futimens(&file, &modified(&stat))?;
             Ok(Copied { files: 1, bytes, shared: u64::from(shared), skipped: 0 })
@@ -158,12 +159,12 @@ fn entry(
     }
 }
 
-/// Copies a file's contents, as many bytes as it had; `true` when the file system shares them.
+/// Copies a file's contents, up to the given length; returns `true` if the file system shares them.
 pub(crate) fn contents(from: &File, bytes: u64, mut to: &File) -> io::Result<bool> {
     if ioctl_ficlone(to, from).is_ok() {
         return Ok(true);
     }
-    // The kernel copies between the two files; nothing passes through this process.
+    // The kernel copies between the two files; no data passes through this process.
     io::copy(&mut from.take(bytes), &mut to)?;
     Ok(false)
 }
@@ -178,8 +179,8 @@ fn modified(stat: &Stat) -> Timestamps {
     }
 }
 
-/// Removes a file, or a directory with all that lies in it, whatever permissions it was left with, and
-/// follows no link. Nothing there is fine.
+/// Removes a file, or a directory with its contents, whatever their permissions are, without
+/// following links. A missing path is no error.
 pub(crate) fn remove_all(path: &Path) -> io::Result<()> {
     match std::fs::remove_dir_all(path) {
         Ok(()) => return Ok(()),
@@ -197,8 +198,8 @@ pub(crate) fn remove_all(path: &Path) -> io::Result<()> {
 /// Most entries that are counted.
 const COUNTED: u32 = 1_000_000;
 
-/// How many bytes a directory takes on its disk with all that lies in it, following no link; shared
-/// blocks count for each. `None` when there is more than can be counted, or some of it cannot be read.
+/// The bytes that a directory takes on disk with its contents, without following links; shared
+/// blocks count each time. `None` if there are too many entries, or some cannot be read.
 pub(crate) fn used(path: &Path) -> Option<u64> {
     use std::os::unix::fs::MetadataExt as _;
     let (mut bytes, mut entries, mut next) = (0_u64, 0_u32, vec![path.to_owned()]);
@@ -216,7 +217,7 @@ pub(crate) fn used(path: &Path) -> Option<u64> {
     Some(bytes)
 }
 
-/// Gives a directory with all that lies in it to a user, following no link.
+/// Gives a directory with its contents to a user, without following links.
 pub(crate) fn give_to(path: &Path, user: u32, group: u32) -> io::Result<()> {
     let (user, group) = (rustix::fs::Uid::from_raw(user), rustix::fs::Gid::from_raw(group));
     let dir = Dir::open(path)?;
@@ -232,7 +233,7 @@ pub(crate) fn give_to(path: &Path, user: u32, group: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives the owner every right on each directory, so that what is in it can be removed.
+/// Gives the owner all permissions on each directory, so that its contents can be removed.
 fn permit(path: &Path, depth: usize) -> io::Result<()> {
     if depth > DEEPEST {
         return Ok(());
@@ -240,8 +241,9 @@ fn permit(path: &Path, depth: usize) -> io::Result<()> {
     let dir = match Dir::open(path) {
         Ok(dir) => dir,
         Err(_) => {
-            // Without read permission it cannot be opened, so the mode is set by its path. This path
-            // is ours but for what the session made, and it is a directory and no link: checked here.
+            // It cannot be opened without read permission, so the mode is set by its path. The path
+            // is ours except for the session's entries, and it is checked here to be a directory
+            // and no link.
             if !std::fs::symlink_metadata(path)?.is_dir() {
                 return Ok(());
             }

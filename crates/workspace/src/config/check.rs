@@ -1,4 +1,4 @@
-//! What holds between parts of a file: dependencies, references, names that must be one.
+//! Checks across parts of a file: dependencies, references, unique names.
 
 use std::collections::BTreeSet;
 
@@ -58,7 +58,7 @@ pub(super) fn check(reader: &mut Reader, config: &Config, node: &Node) {
     }
 }
 
-/// Where the value under `keys` stands, or the deepest of them that is there.
+/// The position of the value under `keys`, or of the deepest of them that exists.
 fn at(node: &Node, keys: &[&str]) -> At {
     let mut here = node;
     for key in keys {
@@ -106,7 +106,7 @@ fn cycles(reader: &mut Reader, config: &Config, node: &Node) {
             break;
         }
     }
-    // Whoever waits for a service that does not exist was told so already.
+    // A dependency on a missing service was already reported.
     let known = |name: &String| config.service(name).is_some();
     let waits: Vec<&str> = config
         .services
@@ -174,11 +174,11 @@ fn dynamic(service: &Service) -> bool {
     matches!(service.strategy, Strategy::Compose(_))
 }
 
-/// What `${session.…}` knows.
+/// The fields of `${session.…}`.
 pub(crate) const SESSION_FIELDS: &[&str] =
     &["id", "name", "project", "worktree", "branch", "base", "tmp"];
 
-/// What `${service.…}` knows, for a service whose fields are known before it runs.
+/// The fields of `${service.…}`, for a service whose fields are known before it runs.
 fn fields_of(service: &Service) -> Vec<String> {
     let own = |fields: &[&str]| fields.iter().map(|&field| field.to_owned()).collect();
     match &service.strategy {

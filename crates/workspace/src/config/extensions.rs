@@ -1,10 +1,10 @@
-//! Which extensions of PostgreSQL a project's file may order, and what their order says.
+//! The extensions of PostgreSQL that a project's file may request.
 //!
-//! The server creates them with all its rights, and a database is used by commands in sandboxes. What an
-//! extension opens or connects to, the database's server does, outside of every sandbox: `dblink` reaches
-//! each port of the host's loopback.
+//! The server creates them with all its rights, but commands in sandboxes use the database. The
+//! database's server opens files and connections for an extension, outside of every sandbox:
+//! `dblink` reaches each port of the host's loopback.
 
-/// Those that only compute, and keep to the database.
+/// Extensions that only compute, and do not leave the database.
 const CONTAINED: &[&str] = &[
     "address_standardizer",
     "bloom",
@@ -39,7 +39,7 @@ const CONNECTS: &str = "opens connections from the database's server";
 const OPENS: &str = "opens files of the database's server";
 const RUNS: &str = "runs programs on the database's server";
 
-/// Those that are ways out of a sandbox.
+/// Extensions that allow an escape from a sandbox.
 const LEADING_OUT: &[(&str, &str)] = &[
     ("adminpack", OPENS),
     ("dblink", CONNECTS),
@@ -66,12 +66,12 @@ const LEADING_OUT: &[(&str, &str)] = &[
     ("tds_fdw", CONNECTS),
 ];
 
-/// How an extension leads out of a sandbox; `None`: it is not known to.
+/// How an extension allows an escape from a sandbox; `None` if that is not known.
 pub(super) fn leads_out(name: &str) -> Option<&'static str> {
     LEADING_OUT.iter().find(|(known, _)| *known == name).map(|(_, how)| *how)
 }
 
-/// Whether an extension keeps to the database.
+/// Whether an extension does not leave the database.
 pub(super) fn is_contained(name: &str) -> bool {
     CONTAINED.contains(&name)
 }

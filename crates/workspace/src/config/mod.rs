@@ -1,9 +1,9 @@
-//! `.overmind.yml`: what a project says that a session needs.
+//! `.overmind.yml`: the requirements of a project for its sessions.
 //!
-//! Begin at [`Config::load`]. The grammar is told in `docs/overmind-yml.md`. Unknown keys,
-//! values out of bounds, references to services that do not exist and cycles are errors with
-//! line, path and a suggestion, all of them at once. The file is the project's and so not
-//! trusted more than the project: paths in it stay beneath the worktree.
+//! Start at [`Config::load`]. `docs/overmind-yml.md` describes the grammar. Unknown keys, values
+//! out of range, references to missing services and cycles are errors with line, path and a
+//! suggestion, all reported at once. The file belongs to the project and is trusted no more than
+//! it: paths in it stay below the worktree.
 
 mod check;
 mod extensions;
@@ -35,12 +35,12 @@ pub const FILE: &str = ".overmind.yml";
 /// The largest file that is read.
 const MAX_BYTES: u64 = 256 * 1024;
 
-/// What a session of a project needs.
+/// The requirements of a project for its sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub worktree: WorktreeConfig,
     pub ports: PortsConfig,
-    /// In the file's order.
+    /// The services, in the file's order.
     pub services: Vec<Service>,
     /// Variables of the session, in the file's order.
     pub env: Vec<(String, Template)>,
@@ -49,58 +49,59 @@ pub struct Config {
     pub teardown: Vec<Hook>,
     pub isolation: Isolation,
     pub pool: PoolConfig,
-    /// Patterns of secrets of the repository that sessions are given; all others are withheld.
+    /// Patterns of the repository's secrets that sessions get; all others are withheld.
     pub secrets: Vec<String>,
-    /// Whether the text is in the earlier dialect, which is read as what `overmind init` makes of it.
+    /// Whether the text is in the earlier dialect, which is read as `overmind init` would convert
+    /// it.
     pub earlier: bool,
 }
 
 /// How the session's own checkout is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorktreeConfig {
-    /// The revision to begin at; the project's current commit when absent.
+    /// The revision from which it starts; the project's current commit if absent.
     pub base: Option<String>,
-    /// What the names of sessions' branches begin with.
+    /// The prefix of the names of sessions' branches.
     pub branch_prefix: String,
     /// Patterns of ignored files that are copied from the project.
     pub include: Vec<String>,
     /// A file in the project with more such patterns.
     pub include_file: String,
-    /// Large directories and what becomes of them, by path.
+    /// The strategy for large directories, by path.
     pub directories: BTreeMap<String, DirectoryStrategy>,
     pub submodules: bool,
 }
 
-/// What becomes of a large ignored directory of the project in a session's worktree.
+/// How a large ignored directory of the project is handled in a session's worktree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectoryStrategy {
-    /// A symbolic link to the project's own: nothing is copied, writes are seen by all.
+    /// A symbolic link to the project's own: nothing is copied, and everybody sees writes.
     Share,
-    /// A copy that shares blocks where the file system can; an error where it cannot.
+    /// A copy that shares blocks if the file system supports that; otherwise an error.
     Reflink,
     /// As `reflink` where possible, else a full copy.
     Copy,
-    /// Left out: the session makes its own.
+    /// It is left out, and the session makes its own.
     Skip,
 }
 
 /// The session's ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortsConfig {
-    /// Leases come from here.
+    /// The range of ports for sessions.
     pub range: RangeInclusive<u16>,
-    /// Names of variables, each with a port of its own.
+    /// Names of variables; each gets its own port.
     pub names: Vec<String>,
 }
 
-/// Something that runs beside the session, or a database that is its own.
+/// A program that runs beside the session, or a database of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     pub name: String,
     pub depends_on: Vec<String>,
     pub phase: Phase,
     pub ready: Ready,
-    /// Variables of this service alone, on top of the session's.
+    /// Variables of this service, in addition to the session's.
     pub env: Vec<(String, Template)>,
     pub strategy: Strategy,
 }
@@ -120,7 +121,7 @@ pub enum Strategy {
     Compose(ComposeService),
 }
 
-/// What to run: words that are passed on as they are, or a line for `/bin/sh`.
+/// The command to run: words that are passed unchanged, or a line for `/bin/sh`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommandLine {
     Words(Vec<Template>),
@@ -130,22 +131,22 @@ pub enum CommandLine {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessService {
     pub command: CommandLine,
-    /// Beneath the worktree.
+    /// The working directory, below the worktree.
     pub cwd: Option<PathBuf>,
-    /// Names; each gets a port of its own, the first is `${name.port}` and `PORT`.
+    /// Names of ports. Each gets its own; the first is `${name.port}` and `PORT`.
     pub ports: Vec<String>,
     pub restart: Restart,
-    /// Between the polite signal and the deadly one.
+    /// The time between TERM and KILL.
     pub grace: Duration,
 }
 
-/// When an ended process is started again.
+/// When and how often an ended process is restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Restart {
     pub policy: RestartPolicy,
-    /// Before the first restart; doubled with each, up to a minute.
+    /// The delay before the first restart; doubled with each, up to a minute.
     pub backoff_ms: u64,
-    /// How often in a row; a run of a minute begins the count anew.
+    /// The number of consecutive restarts; running for a minute resets the count.
     pub max: u32,
 }
 
@@ -164,11 +165,11 @@ pub struct ContainerService {
     pub command: Option<Vec<Template>>,
     pub entrypoint: Option<Vec<String>>,
     pub user: Option<String>,
-    /// Name and port inside; each gets a port of its own outside.
+    /// Name and port inside; each gets its own port outside.
     pub ports: Vec<(String, u16)>,
-    /// Paths inside; each gets a volume of its own.
+    /// Paths inside; each gets its own volume.
     pub volumes: Vec<String>,
-    /// Files of the worktree, read-only: path beneath the worktree, path inside.
+    /// Read-only files of the worktree: path below the worktree, path inside.
     pub mounts: Vec<(PathBuf, String)>,
     pub memory_bytes: Option<u64>,
     /// Thousandths of a processor.
@@ -199,29 +200,29 @@ pub struct PostgresService {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SqliteService {
-    /// Beneath the worktree.
+    /// The path of the file, below the worktree.
     pub file: PathBuf,
-    /// Beneath the project; copied when it exists.
+    /// The path of the original, below the project; copied if it exists.
     pub source: Option<PathBuf>,
     pub template: Option<DatabaseTemplate>,
 }
 
-/// Which server a logical database lives in.
+/// The server that contains a logical database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Server {
-    /// One that Overmind starts from the machine's own programs.
+    /// A server that Overmind starts from the machine's own programs.
     Embedded,
     Url(String),
-    /// The URL is in a variable of the daemon's environment, where no file shows it.
+    /// The variable of the daemon's environment that contains the URL, which no file shows.
     UrlFrom(String),
 }
 
-/// What a new database is a copy of, and what makes it stale.
+/// The template that a new database is copied from, and what makes it out of date.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatabaseTemplate {
-    /// Patterns of files beneath the worktree; a change in any makes a new template.
+    /// Patterns of files below the worktree; a change in any of them makes a new template.
     pub files: Vec<String>,
-    /// Files of SQL beneath the worktree, run in this order before the command.
+    /// SQL files below the worktree, run in this order before the command.
     pub sql: Vec<PathBuf>,
     pub command: Option<CommandLine>,
     pub timeout: Duration,
@@ -229,14 +230,14 @@ pub struct DatabaseTemplate {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ComposeService {
-    /// Beneath the worktree.
+    /// The path of the file, below the worktree.
     pub file: PathBuf,
     pub profiles: Vec<String>,
-    /// All of the file's when empty.
+    /// The services to start; if empty, all of the file's.
     pub services: Vec<String>,
 }
 
-/// How it is known that a service is ready.
+/// How readiness of a service is detected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ready {
     pub check: ReadyCheck,
@@ -246,25 +247,25 @@ pub struct Ready {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadyCheck {
-    /// Started is ready.
+    /// The service is ready once it has started.
     Started,
     /// Something accepts connections on the port of that name.
     Tcp { port: String },
-    /// `GET path` on the port of that name answers with one of these.
+    /// `GET path` on the port of that name returns one of these statuses.
     Http { port: String, path: String, status: RangeInclusive<u16> },
     /// A command ends with 0.
     Command(CommandLine),
-    /// A line of the output matches.
+    /// A line of the output matches the pattern.
     Log(String),
 }
 
-/// A command of the project that is run when a session begins or ends.
+/// A command of the project that runs when a session begins or ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
-    /// For messages; the command itself when none is given.
+    /// The name for messages; the command itself if none is given.
     pub name: String,
     pub command: CommandLine,
-    /// Beneath the worktree.
+    /// The working directory, below the worktree.
     pub cwd: Option<PathBuf>,
     pub timeout: Duration,
     pub on_failure: OnFailure,
@@ -272,41 +273,41 @@ pub struct Hook {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
-    /// The session does not begin (setup), or the failure is reported as one (teardown).
+    /// The session does not begin (setup), or an error is reported (teardown).
     Block,
-    /// Said aloud, and no more.
+    /// A warning is reported, and nothing else.
     Warn,
 }
 
-/// Where the variables are written to.
+/// The file to which the variables are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnvFile {
-    /// Beneath the worktree.
+    /// The path, below the worktree.
     pub path: PathBuf,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Isolation {
-    /// What the session's commands run in; the agent's own choice when absent.
+    /// The sandbox of the session's commands; if absent, the agent's choice.
     pub sandbox: Option<SandboxLevel>,
-    /// Whether the session gets a directory for temporary files of its own.
+    /// Whether the session gets its own directory for temporary files.
     pub tmp: bool,
 }
 
-/// Worktrees that are made ahead of time.
+/// Worktrees that are made in advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
-    /// How many are kept ready; 0 keeps none.
+    /// The number of prepared worktrees; 0 makes none.
     pub size: u32,
-    /// How old one may become before it is brought up to date.
+    /// The age at which one is updated.
     pub refresh: Duration,
 }
 
-/// Every mistake of a file.
+/// All errors of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     pub file: PathBuf,
-    /// Never empty; in the file's order.
+    /// The errors in the file's order; never empty.
     pub problems: Vec<Problem>,
 }
 
@@ -325,7 +326,7 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Default for Config {
-    /// What a project without the file gets: a worktree, and one port as `PORT`.
+    /// The configuration of a project without the file: a worktree, and one port as `PORT`.
     fn default() -> Self {
         Self {
             worktree: WorktreeConfig::default(),
@@ -356,25 +357,26 @@ impl Default for WorktreeConfig {
     }
 }
 
-/// Below the ports that Linux gives to outgoing connections (32768–60999), above the well-known.
+/// It is below the ports for outgoing connections on Linux (32768–60999), and above well-known
+/// ones.
 pub const DEFAULT_RANGE: RangeInclusive<u16> = 20_000..=29_999;
 
 impl Config {
-    /// Reads the file of `project`, or what holds without one.
+    /// Reads the file of `project`, or takes the default without one.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] with every mistake, or why the file could not be read.
+    /// [`ConfigError`] with all errors, or why the file could not be read.
     pub fn load(project: &Path) -> Result<Self, ConfigError> {
         Self::load_without(project, &Own::default())
     }
 
-    /// The same, where what is the server's own is nobody's project file.
+    /// Works as `load`, but never reads one of the server's own files.
     pub(crate) fn load_without(project: &Path, own: &Own) -> Result<Self, ConfigError> {
         Self::load_hashed(project, own).map(|(config, _)| config)
     }
 
-    /// The same, with the [hash](hash) of the file's bytes if there is one.
+    /// Works as `load_without`, and returns the [hash](hash) of the file's bytes if there is one.
     pub(crate) fn load_hashed(
         project: &Path,
         own: &Own,
@@ -395,11 +397,11 @@ impl Config {
         Ok((config, Some(hash)))
     }
 
-    /// Reads a text.
+    /// Parses a text.
     ///
     /// # Errors
     ///
-    /// Every mistake, in the text's order.
+    /// All errors, in the text's order.
     pub fn parse(text: &str) -> Result<Self, Vec<Problem>> {
         let node = yaml::parse(text).map_err(|err| {
             vec![Problem { at: err.at, path: String::new(), what: err.why, hint: None }]
@@ -421,13 +423,13 @@ impl Config {
     }
 }
 
-/// What a project's file is confirmed by: BLAKE3 of its bytes, in hex.
+/// The value by which a project's file is confirmed: BLAKE3 of its bytes, in hex.
 pub(crate) fn hash(text: &[u8]) -> String {
     blake3::hash(text).to_hex().to_string()
 }
 
 impl CommandLine {
-    /// As a person would type it.
+    /// The command in the form in which a person would type it.
     pub fn shown(&self) -> String {
         match self {
             Self::Shell(line) => line.clone(),

@@ -1,5 +1,5 @@
-//! What a project's file orders: everything in it that runs, or that changes what runs or what it
-//! is given, one line each for the person who confirms it.
+//! Lists what a project's file causes: every command that it runs, and everything that changes
+//! these commands or their input, one line each for the person who confirms it.
 
 use super::extensions::is_contained;
 use super::{
@@ -8,7 +8,7 @@ use super::{
 };
 
 impl Config {
-    /// The file's orders, in its order. Empty: nothing of the file runs, so there is nothing to confirm.
+    /// The lines, in the file's order. If there are none, nothing needs confirmation.
     pub fn orders(&self) -> Vec<String> {
         let mut orders = Vec::new();
         for (path, strategy) in &self.worktree.directories {
@@ -100,7 +100,7 @@ fn postgres_orders(name: &str, postgres: &PostgresService, orders: &mut Vec<Stri
 fn server_order(name: &str, server: &Server, orders: &mut Vec<String>) {
     match server {
         Server::Embedded => {}
-        // A URL may have a password, which is shown nowhere.
+        // A URL may contain a password, which is never shown.
         Server::Url(_) => orders.push(format!("database {name} is on a server that it names")),
         Server::UrlFrom(variable) => {
             orders.push(format!("database {name} is on the server of the credential {variable}"));

@@ -1,4 +1,4 @@
-//! From the tree of values to the types, key by key.
+//! Converts the tree of values to types, key by key.
 
 use std::path::{Component, PathBuf};
 use std::time::Duration;
@@ -110,7 +110,7 @@ fn worktree(reader: &mut Reader, top: &Fields<'_>, config: &mut Config) {
     let worktree = &mut config.worktree;
     if let Some((node, path)) = fields.get("base") {
         worktree.base = reader.word(node, &path).filter(|base| {
-            // A word that begins with a dash would be an option of the program it is given to.
+            // A word with a leading dash would be an option of the program that gets it.
             let fine = !base.starts_with('-');
             if !fine {
                 reader.problem(node.at, &path, "a revision does not begin with `-`");
@@ -194,7 +194,7 @@ fn ports(reader: &mut Reader, top: &Fields<'_>, config: &mut Config) {
             }
             names
         }
-        // Something to listen on is what almost every project needs.
+        // Almost every project needs a port to listen on.
         None if config.services.iter().all(|service| service.ports().is_empty()) => {
             vec!["PORT".to_owned()]
         }
@@ -298,7 +298,7 @@ pub(super) fn variables(reader: &mut Reader, node: &Node, path: &str) -> Vec<(St
         } else if name.starts_with("OVERMIND_") {
             reader.problem(at, &path, "names that begin with OVERMIND_ are set by Overmind");
         }
-        // A key without a value is an empty variable, as in every other file of variables.
+        // A key without a value is an empty variable, as in other files of variables.
         let text = if node.is_null() { Some(String::new()) } else { reader.text(node, &path) };
         let Some(text) = text else { continue };
         match Template::parse(&text) {
@@ -360,7 +360,7 @@ pub(super) fn path_beneath(reader: &mut Reader, node: &Node, path: &str) -> Opti
     found
 }
 
-/// The path without `.` parts, if it stays beneath where it begins and out of `.git`.
+/// The path without `.` parts, if it stays below its start and out of `.git`.
 pub(super) fn beneath(text: &str) -> Option<PathBuf> {
     let mut path = PathBuf::new();
     for part in PathBuf::from(text).components() {

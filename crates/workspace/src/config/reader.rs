@@ -1,7 +1,7 @@
-//! Reading a tree of values into types, and telling every mistake at once.
+//! Reads a tree of values into types, and reports all errors at once.
 //!
-//! Each function returns what it could read and notes what it could not: a person who mends one
-//! line of three learns of the other two in the same run.
+//! Each function returns what it could read and records errors: a person who fixes one wrong line
+//! of three sees the other two in the same run.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use overmind_core::nearest::nearest;
 
 use super::yaml::{At, Node, Value};
 
-/// One mistake: where, in which key, what, and what to write instead.
+/// One error: its position, key, description, and correction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub at: At,
-    /// Keys from the top, with dots; list items by number.
+    /// Keys from the top, joined by dots; list items by number.
     pub path: String,
     pub what: String,
-    /// What the reader can do.
+    /// What the user can do about it.
     pub hint: Option<String>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Reader {
     pub(crate) problems: Vec<Problem>,
 }
 
-/// The entries of a mapping whose keys were checked.
+/// The entries of a mapping with checked keys.
 #[derive(Debug)]
 pub(crate) struct Fields<'a> {
     pub(crate) path: String,
@@ -52,7 +52,7 @@ impl<'a> Fields<'a> {
         (!value.is_null()).then(|| (*value, join(&self.path, key)))
     }
 
-    /// Where the key itself stands, also when its value is null.
+    /// The position of the key itself, also if its value is null.
     pub(crate) fn key_at(&self, key: &str) -> Option<At> {
         self.entries.iter().find(|(name, _, _)| *name == key).map(|(_, key, _)| key.at)
     }
@@ -78,7 +78,7 @@ impl Reader {
         self.problems.push(Problem { at, path: path.to_owned(), what, hint });
     }
 
-    /// A mapping of which only `allowed` keys may stand, each once.
+    /// A mapping that may only have the keys in `allowed`, each once.
     pub(crate) fn fields<'a>(
         &mut self,
         node: &'a Node,
@@ -99,7 +99,7 @@ impl Reader {
         Some(fields)
     }
 
-    /// A mapping with any keys, each once.
+    /// A mapping with arbitrary keys, each once.
     pub(crate) fn map<'a>(&mut self, node: &'a Node, path: &str) -> Option<Fields<'a>> {
         if !matches!(node.value, Value::Map(_)) {
             self.problem(node.at, path, format!("wants a mapping of keys, not {}", node.kind()));
@@ -120,7 +120,7 @@ impl Reader {
         Some(Fields { path: path.to_owned(), at: node.at, entries: node.entries() })
     }
 
-    /// The entries of a mapping with any keys, in the file's order.
+    /// The entries of a mapping with arbitrary keys, in the file's order.
     pub(crate) fn pairs<'a>(
         &mut self,
         node: &'a Node,
@@ -147,7 +147,7 @@ impl Reader {
         }
     }
 
-    /// A text that is not empty.
+    /// A non-empty text.
     pub(crate) fn word(&mut self, node: &Node, path: &str) -> Option<String> {
         let text = self.text(node, path)?;
         if text.trim().is_empty() {
@@ -201,7 +201,7 @@ impl Reader {
         }
     }
 
-    /// A length of time: `90s`, `5m`, `1h`, `250ms`, or a plain number of seconds.
+    /// A duration: `90s`, `5m`, `1h`, `250ms`, or a plain number of seconds.
     pub(crate) fn duration(&mut self, node: &Node, path: &str) -> Option<Duration> {
         let parsed = node.text().and_then(parse_duration);
         if parsed.is_none() {
@@ -211,7 +211,7 @@ impl Reader {
         parsed
     }
 
-    /// One of some words.
+    /// One of several words.
     pub(crate) fn choice<T: Copy>(
         &mut self,
         node: &Node,
@@ -251,7 +251,7 @@ pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
         "h" => 3_600_000,
         _ => return None,
     };
-    // A week is longer than anything here may take, and far from overflow.
+    // The limit of a week is longer than anything here may take, and avoids overflow.
     let all = number.checked_mul(millis).filter(|ms| *ms <= 7 * 24 * 3_600_000)?;
     Some(Duration::from_millis(all))
 }

@@ -1,4 +1,4 @@
-//! The services of a file, strategy by strategy.
+//! Reads the services of a file, for each strategy.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -226,7 +226,7 @@ fn container(reader: &mut Reader, fields: &Fields<'_>) -> Option<ContainerServic
                 ["/bin/sh", "-c"]
                     .into_iter()
                     .map(ToOwned::to_owned)
-                    // A line is the container's shell's business: its dollars stay.
+                    // A line is for the container's shell, so its dollar signs are kept.
                     .chain([line.replace('$', "$$")])
                     .filter_map(|word| Template::parse(&word).ok())
                     .collect(),
@@ -453,7 +453,7 @@ fn ready(reader: &mut Reader, fields: &Fields<'_>, service: &Service) -> Ready {
         (Strategy::Process(_) | Strategy::Container(_), Some(port)) => {
             ReadyCheck::Tcp { port: port.clone() }
         }
-        // Databases are asked in their own language, and compose waits by itself.
+        // Databases have their own ready checks, and compose waits by itself.
         (
             Strategy::Process(_)
             | Strategy::Container(_)

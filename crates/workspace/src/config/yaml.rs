@@ -1,20 +1,20 @@
-//! YAML as a tree that remembers where each value stands.
+//! Parses YAML to a tree that keeps the position of each value.
 //!
-//! Scalars keep the text that was written: `1.10` stays `1.10` and `no` stays `no`, so what a
-//! value means is decided by the key it stands under, never guessed. JSON is read as well, being
-//! YAML. Refuses documents of more than [`MAX_NODES`] values, aliases counted as what they repeat.
+//! Scalars keep their text: `1.10` stays `1.10` and `no` stays `no`, because the key decides what a
+//! value means. JSON is accepted, because it is YAML. Documents with more than [`MAX_NODES`] values
+//! are refused; aliases count as the values that they repeat.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use granit_parser::{Event, Parser, ScalarStyle};
 
-/// The most values that a document may have, with aliases expanded.
+/// Most values of a document, with aliases expanded.
 const MAX_NODES: usize = 20_000;
-/// How deep it may nest.
+/// Deepest nesting.
 const MAX_DEPTH: usize = 64;
 
-/// A place in a file, counted from one.
+/// A position in a file, counted from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct At {
     pub line: usize,
@@ -25,7 +25,7 @@ pub struct At {
 pub(crate) struct Node {
     pub(crate) at: At,
     pub(crate) value: Value,
-    /// How many values it is, itself included.
+    /// The number of values in it, including itself.
     size: usize,
 }
 
@@ -65,7 +65,7 @@ impl Node {
         }
     }
 
-    /// Whether nothing was written, or `null`.
+    /// Whether it is empty or `null`.
     pub(crate) fn is_null(&self) -> bool {
         match &self.value {
             Value::Scalar { text, plain } => {
@@ -82,8 +82,8 @@ impl Node {
         }
     }
 
-    /// Key and value of each entry whose key is a scalar, merge keys (`<<`) resolved: what
-    /// stands in the map itself comes first.
+    /// Key and value of each entry whose key is a scalar, with merge keys (`<<`) resolved: entries
+    /// of the map itself take precedence.
     pub(crate) fn entries(&self) -> Vec<(&str, &Self, &Self)> {
         let Value::Map(entries) = &self.value else { return Vec::new() };
         let mut found: Vec<(&str, &Self, &Self)> = Vec::new();
@@ -115,7 +115,7 @@ impl Node {
         self.entries().into_iter().find(|(name, _, _)| *name == key).map(|(_, _, value)| value)
     }
 
-    /// What it is, as a message names it.
+    /// The name of its type in messages.
     pub(crate) fn kind(&self) -> &'static str {
         match &self.value {
             Value::Scalar { .. } if self.is_null() => "nothing",
@@ -131,7 +131,7 @@ enum Open {
     Map(At, usize, Vec<(Node, Node)>, Option<Node>),
 }
 
-/// The one document of `text`; an empty text is a null.
+/// Parses the one document of `text`; an empty text is a null.
 pub(crate) fn parse(text: &str) -> Result<Node, Malformed> {
     let mut stack: Vec<Open> = Vec::new();
     let mut root: Option<Node> = None;
@@ -179,7 +179,7 @@ pub(crate) fn parse(text: &str) -> Result<Node, Malformed> {
             Event::DocumentStart(..) if root.is_some() => {
                 return Err(refuse("a second document: only one is read"));
             }
-            // Another crate's enum, which grows: the rest are marks without a value.
+            // The enum belongs to another crate and may grow: all others are marks without a value.
             _ => continue,
         };
         total += if matches!(node.value, Value::Scalar { .. }) { 1 } else { 0 };

@@ -1,13 +1,13 @@
 //! The earlier dialect of `.overmind.yml`: services with a `command` or a `docker` image and a
-//! `port`, and a range of ports. It has no version.
+//! `port`, and a range of ports, without a version.
 
 use super::files::{ComposeEntry, ComposePort, engine_of, interpolated};
 use super::{Draft, DraftKind, DraftService};
 use crate::config::yaml::{Node, Value};
 use crate::env::template::is_name;
 
-/// What the file asks for, if all of it is the earlier dialect. `None` for anything else, so that
-/// a file of the present dialect with a mistake is told that mistake.
+/// The content of the file, if all of it is in the earlier dialect. `None` for anything else, so
+/// that an error in a file of the present dialect is reported as such.
 pub(super) fn draft(root: &Node) -> Option<Draft> {
     only(root, &["services", "isolation"])?;
     let mut draft = Draft::default();
@@ -80,7 +80,7 @@ fn container(name: &str, image: &str, command: Option<&str>, port: Option<u16>) 
     })
 }
 
-/// That a node is a map with no other keys than these.
+/// Checks that a node is a map with no other keys than these.
 fn only(node: &Node, keys: &[&str]) -> Option<()> {
     matches!(node.value, Value::Map(_)).then_some(())?;
     node.entries().iter().all(|(key, ..)| keys.contains(key)).then_some(())

@@ -1,4 +1,4 @@
-//! Reading the files that a proposal is made from, leniently: they are other tools'.
+//! Reads the files on which a proposal is based. It is lenient, because they belong to other tools.
 
 use crate::config::yaml::{Node, Value, parse};
 use crate::env::template::is_name;
@@ -19,7 +19,7 @@ pub(super) struct Compose {
 pub(super) struct ComposeEntry {
     pub(super) name: String,
     pub(super) image: Option<String>,
-    /// When the image is a plain database that Overmind can give as one of its own.
+    /// The engine, if the image is a plain database that Overmind can provide itself.
     pub(super) engine: Option<Engine>,
     pub(super) command: Option<Vec<String>>,
     pub(super) env: Vec<(String, String)>,
@@ -158,7 +158,7 @@ fn environment(node: &Node) -> Vec<(String, String)> {
     pairs.into_iter().filter(fine).collect()
 }
 
-/// `8080:80`, `127.0.0.1:8080:80/tcp`, `80`, or the long form.
+/// Parses `8080:80`, `127.0.0.1:8080:80/tcp`, `80`, or the long form.
 fn published(node: &Node) -> Option<(Option<u16>, u16)> {
     match node.text() {
         Some(text) => {
@@ -181,7 +181,7 @@ fn published(node: &Node) -> Option<(Option<u16>, u16)> {
     }
 }
 
-/// A compose value with its variables replaced by their defaults, or by nothing.
+/// A compose value with its variables replaced by their defaults or by nothing.
 pub(super) fn interpolated(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -243,7 +243,7 @@ pub(super) fn devcontainer(text: &str) -> Result<Devcontainer, String> {
     Ok(found)
 }
 
-/// Words as one line for a shell.
+/// Joins words to one line for a shell.
 fn shell_words(words: &[serde_json::Value]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+,=".contains(c);
     let word = |word: &str| {
@@ -257,7 +257,7 @@ fn shell_words(words: &[serde_json::Value]) -> String {
     words.join(" ")
 }
 
-/// JSON from JSON with comments and trailing commas.
+/// Converts JSON with comments and trailing commas to JSON.
 fn without_comments(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
@@ -291,7 +291,7 @@ fn without_comments(text: &str) -> String {
                 }
             }
             '}' | ']' if !quoted => {
-                // A comma right before an end, with nothing but space between.
+                // This is a comma directly before an end, with only space between.
                 let kept = out.trim_end().len();
                 if out[..kept].ends_with(',') {
                     out.truncate(kept - 1);
@@ -304,7 +304,7 @@ fn without_comments(text: &str) -> String {
     out
 }
 
-/// Name and value of each line, quotes taken off.
+/// Name and value of each line, without quotes.
 pub(super) fn env_example(text: &str) -> Vec<(String, String)> {
     let line = |line: &str| {
         let line = line.trim();

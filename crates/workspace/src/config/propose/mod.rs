@@ -1,9 +1,8 @@
-//! A first `.overmind.yml` from what a project already has.
+//! Proposes a first `.overmind.yml` from a project's existing files.
 //!
-//! Reads `compose.yaml`, `Procfile`, `devcontainer.json`, `.env.example` and `package.json`, and
-//! writes a commented text for a person to read, change and keep. It runs nothing and decides
-//! nothing for good: what it could not carry over, it says in a comment. What it writes is
-//! always a file that [`Config::parse`](super::Config::parse) accepts.
+//! It reads `compose.yaml`, `Procfile`, `devcontainer.json`, `.env.example` and `package.json`, and
+//! writes a commented text for a person to read, change and keep. It runs nothing. A comment lists
+//! what it could not carry over. [`Config::parse`](super::Config::parse) always accepts the text.
 
 mod earlier;
 mod files;
@@ -16,24 +15,24 @@ use files::{Compose, ComposeEntry, Engine};
 use super::yaml;
 use crate::opener::{self, Own};
 
-/// The largest file that is looked at.
+/// The largest file that is read.
 const LARGEST: u64 = 1 << 20;
 
-/// The files of a project that a proposal is made from; what is absent is `None`.
+/// The files of a project on which a proposal is based; `None` for missing ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
-    /// The project's `.overmind.yml`: one in the earlier dialect is proposed in the present one.
+    /// The project's `.overmind.yml`; if it is in the earlier dialect, it is converted.
     pub own: Option<String>,
     pub compose: Option<String>,
     pub procfile: Option<String>,
     pub devcontainer: Option<String>,
     pub env_example: Option<String>,
     pub package_json: Option<String>,
-    /// Names of files at the project's top, for what their presence says.
+    /// Names of files at the project's top, whose existence is a hint.
     pub names: Vec<String>,
 }
 
-/// A text for `.overmind.yml`, and what a person should know about it.
+/// A text for `.overmind.yml`, with notes for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proposal {
     pub text: String,
@@ -41,13 +40,13 @@ pub struct Proposal {
     pub notes: Vec<String>,
 }
 
-/// What the text is written from.
+/// The data from which the text is written.
 #[derive(Debug, Default)]
 struct Draft {
     services: Vec<DraftService>,
     setup: Vec<String>,
     ports: Vec<String>,
-    /// Where ports come from; the usual range when absent.
+    /// The range of ports; the default if absent.
     range: Option<String>,
     env: Vec<(String, String)>,
     directories: Vec<(&'static str, &'static str)>,
@@ -57,7 +56,7 @@ struct Draft {
 #[derive(Debug)]
 struct DraftService {
     name: String,
-    /// Where it was found.
+    /// The file in which it was found.
     from: &'static str,
     kind: DraftKind,
     depends_on: Vec<String>,
@@ -70,14 +69,14 @@ enum DraftKind {
     Database(Engine),
 }
 
-/// A file of the earlier dialect in the present one; `None` when it is no such file.
+/// Converts a file of the earlier dialect; `None` if it is no such file.
 pub(super) fn earlier(root: &yaml::Node) -> Option<Proposal> {
     let draft = earlier::draft(root)?;
     Some(Proposal { text: write::text(&draft), notes: draft.notes })
 }
 
 impl Sources {
-    /// Reads what is there; a file that cannot be read counts as absent.
+    /// Reads the existing files; an unreadable file counts as missing.
     pub fn read(project: &Path) -> Self {
         let first = |names: &[&str]| {
             names.iter().find_map(|name| {
@@ -105,7 +104,7 @@ impl Sources {
         }
     }
 
-    /// The proposal; the same for the same sources.
+    /// The proposal, which depends only on the sources.
     pub fn propose(&self) -> Proposal {
         let own = self.own.as_deref().and_then(|text| yaml::parse(text).ok());
         if let Some(proposal) = own.as_ref().and_then(earlier) {
@@ -243,9 +242,9 @@ impl Sources {
         }
     }
 
-    /// What other files at the top say about tools and their directories.
+    /// Adds hints that other files at the top give about tools and their directories.
     fn tools(&self, draft: &mut Draft) {
-        /// A file, the command that it asks for, and a directory with its strategy.
+        /// A file, the command that it needs, and a directory with its strategy.
         type Tool = (&'static str, &'static str, Option<(&'static str, &'static str)>);
         const TOOLS: &[Tool] = &[
             ("Gemfile.lock", "bundle install", None),
@@ -304,7 +303,7 @@ impl Draft {
         self.services.push(DraftService { name: name.to_owned(), from, kind, depends_on });
     }
 
-    /// The template that stands for an example's value, when it speaks of one of our services.
+    /// The template for an example's value, if that refers to one of our services.
     fn carried(&self, name: &str, value: &str, compose: &Compose) -> Option<String> {
         let engine = |wanted: Engine| {
             self.services
@@ -339,7 +338,7 @@ impl Draft {
             }
             _ => {}
         }
-        // `http://localhost:9200`: the port that a container of ours is published at.
+        // In `http://localhost:9200` it is the published port of one of our containers.
         for host in ["localhost:", "127.0.0.1:"] {
             let Some((before, after)) = value.split_once(host) else { continue };
             let digits = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());

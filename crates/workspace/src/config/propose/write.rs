@@ -1,4 +1,4 @@
-//! The text of a proposal, with comments that say why each part is there.
+//! Writes the text of a proposal, with comments that explain each part.
 
 use std::fmt::Write as _;
 
@@ -132,7 +132,7 @@ fn container(out: &mut String, entry: &ComposeEntry) {
     }
 }
 
-/// A text that every reader of YAML takes for just this text.
+/// A text that every YAML parser reads as exactly this text.
 fn scalar(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./ ".contains(c);
     let safe = text.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -143,7 +143,7 @@ fn scalar(text: &str) -> String {
     if safe { text.to_owned() } else { json(text) }
 }
 
-/// JSON's quoting, which is YAML's double quotes.
+/// Quotes as JSON, which is valid in YAML's double quotes.
 fn json(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
