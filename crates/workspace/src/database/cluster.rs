@@ -1,12 +1,12 @@
-//! A PostgreSQL server of Overmind's own, for projects that name none.
+//! Runs a PostgreSQL server of Overmind's own, for projects that name none.
 //!
-//! Started on first need from the machine's programs, one for the data directory and shared by
-//! all sessions: a database in it costs a tenth of a server. It listens on the loopback address
-//! at a leased port and on a Unix socket in a private directory; every connection needs a
-//! password, the administrator's included, so a session that finds the port gains nothing.
+//! It is started at the first need from the machine's programs, once for the data directory, and
+//! shared by all sessions: a database in it costs a tenth of a server. It listens on the loopback
+//! address at a leased port and on a Unix socket in a private directory. Every connection needs a
+//! password, including the administrator's, so a session that finds the port gains nothing.
 //!
-//! It outlives the daemon, like the sessions whose data it holds, and is found again by its own
-//! `postmaster.pid`. PostgreSQL refuses to run as root: then it runs as the user `postgres`, or
+//! Like the sessions whose data it contains, it outlives the daemon, and is found again by its own
+//! `postmaster.pid`. PostgreSQL refuses to run as root; then it runs as the user `postgres`, or
 //! `nobody`, in a directory that this user can reach.
 
 use std::io;
@@ -27,14 +27,14 @@ use crate::owner::closed_to;
 use crate::ports::{Owner, Ports};
 use crate::services::tree::{self, stat};
 
-/// How long the server may take to accept connections: recovery after a crash included.
+/// The time limit until the server accepts connections, including recovery after a crash.
 const START: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_secs(20);
-/// What the directory of its files is called.
+/// The name of the directory of its files.
 pub(crate) const DIRECTORY: &str = "postgres";
-/// The longest path that fits a socket's address, with its end left out.
+/// The longest path of a socket's address, without the terminating byte.
 const SOCKET_MAX: usize = 107;
-/// The administrator.
+/// The administrator's name.
 const ADMIN: &str = "overmind";
 
 /// Why there is no server.
@@ -68,7 +68,7 @@ pub enum ClusterError {
     Stop { pid: u32 },
 }
 
-/// What is kept about the server: `server.json`, readable by the daemon's user alone.
+/// The stored data about the server: `server.json`, readable only by the daemon's user.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 struct Kept {
     password: String,
@@ -84,12 +84,12 @@ pub(crate) struct Cluster {
     ports: Ports,
     range: std::ops::RangeInclusive<u16>,
     clock: Arc<dyn Clock>,
-    /// One start at a time; what it holds was seen to answer.
+    /// Locked during a start; contains a server that has answered.
     running: tokio::sync::Mutex<Option<PostgresServer>>,
 }
 
-/// Where the files of a data directory's own PostgreSQL are, once there are any: they stay when the
-/// server has ended, for runs that were parked have their data in them.
+/// The directory of a data directory's own PostgreSQL, if it exists: it stays after the server has
+/// ended, because saved runs have their data in it.
 pub fn files_of(data: &Path) -> Option<PathBuf> {
     let home = std::fs::read_to_string(data.join("workspace-id")).ok()?;
     let place = place(&data.join(DIRECTORY), home.trim()).ok()?;
@@ -107,7 +107,7 @@ fn place(dir: &Path, home: &str) -> Result<PathBuf, ClusterError> {
     Ok(PathBuf::from("/var/lib/overmind").join(home).join(DIRECTORY))
 }
 
-/// Who the server runs as.
+/// The user as which the server runs.
 #[derive(Clone, Copy, Debug)]
 struct RunAs {
     uid: u32,
@@ -115,7 +115,7 @@ struct RunAs {
 }
 
 impl Cluster {
-    /// `dir` is where its files go unless the server's user cannot reach it; `search` is a
+    /// `dir` is the directory of its files unless the server's user cannot reach it; `search` is a
     /// `PATH`.
     pub(crate) fn new(
         home: String,
@@ -128,12 +128,12 @@ impl Cluster {
         Self { home, dir, search, ports, range, clock, running: tokio::sync::Mutex::default() }
     }
 
-    /// Whether its files are there.
+    /// Whether its files exist.
     pub(crate) fn exists(&self) -> bool {
         self.place().is_ok_and(|place| place.join("data/PG_VERSION").exists())
     }
 
-    /// The server, started if it does not run.
+    /// Returns the server, and starts it if it does not run.
     pub(crate) async fn ensure(&self) -> Result<PostgresServer, ClusterError> {
         let mut running = self.running.lock().await;
         if let Some(server) = running.as_ref()
@@ -146,7 +146,7 @@ impl Cluster {
         Ok(server)
     }
 
-    /// The server, if it runs.
+    /// Returns the server, if it runs.
     pub(crate) async fn running(&self) -> Option<PostgresServer> {
         let mut running = self.running.lock().await;
         if self.pid().is_none() {
@@ -167,7 +167,7 @@ impl Cluster {
         let mut running = self.running.lock().await;
         *running = None;
         let Some(pid) = self.pid() else { return Ok(()) };
-        // Fast shutdown: who is connected is sent away, what was committed is kept.
+        // This is a fast shutdown: clients are disconnected, and committed data is kept.
         tree::signal(pid, Signal::INT);
         let deadline = self.clock.now().after(STOP);
         while self.pid().is_some() {
@@ -184,7 +184,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The process that `postmaster.pid` names, if it is really ours.
+    /// The process in `postmaster.pid`, if it is really ours.
     pub(crate) fn pid(&self) -> Option<u32> {
         let data = self.place().ok()?.join("data");
         let text = std::fs::read_to_string(data.join("postmaster.pid")).ok()?;
@@ -238,11 +238,11 @@ impl Cluster {
             move |source| ClusterError::File { what, path, source }
         };
         std::fs::create_dir_all(&place).map_err(file("making", &place))?;
-        // Others may pass through to what is theirs, and list nothing.
+        // Other users may pass through to their own directory, but not list it.
         std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o711))
             .map_err(file("protecting", &place))?;
-        // Two daemons of one data directory exclude each other elsewhere; this is for the one
-        // that is ending while the next begins.
+        // Two daemons of one data directory exclude each other elsewhere; this lock is for one that
+        // is ending while the next begins.
         let lock_path = place.join("lock");
         let lock = std::fs::File::create(&lock_path).map_err(file("opening", &lock_path))?;
         while lock.try_lock().is_err() {
@@ -257,7 +257,7 @@ impl Cluster {
             }
         };
         if let (Some(_), Some(port)) = (self.pid(), kept.port) {
-            // It runs already, left by an earlier life of the daemon.
+            // It is already running, from an earlier daemon.
             let server = server(&kept.password, port)?;
             if self.answers(&server, None).await.is_ok() {
                 return Ok(server);
@@ -277,14 +277,14 @@ impl Cluster {
         let mut child = self.spawn(&place, &programs, run_as, port)?;
         let server = server(&kept.password, port)?;
         let answered = self.answers(&server, Some(&mut child)).await;
-        // The child is waited for by nobody until this process ends; then by init.
+        // Nobody waits for the child until this process ends; then init does.
         reap(child);
         answered.map_err(|why| ClusterError::Start { why, log: place.join("log") })?;
         server.close_to_public().await.map_err(ClusterError::Ask)?;
         Ok(server)
     }
 
-    /// The port of last time if it can still be had: sessions have it in their environment.
+    /// The last port, if it is still free, because sessions have it in their environment.
     fn port(&self, last: Option<u16>) -> Result<u16, ClusterError> {
         let owner = self.owner()?;
         if let Some(port) = last {
@@ -310,7 +310,7 @@ impl Cluster {
             let path = path.to_owned();
             move |source| ClusterError::File { what, path, source }
         };
-        // What a crash left unfinished; the whole appears under its name at the end.
+        // This removes the rest of a crash; the complete directory gets its name at the end.
         let (fresh, data) = (place.join("data.new"), place.join("data"));
         let _ = std::fs::remove_dir_all(&fresh);
         std::fs::create_dir(&fresh).map_err(file("making", &fresh))?;
@@ -398,8 +398,8 @@ impl Cluster {
             format!("unix_socket_directories={directories}"),
             "max_connections=400".to_owned(),
             "shared_buffers=64MB".to_owned(),
-            // The last moments before a power cut may be lost, the server's files never damaged:
-            // right for data that exists to be thrown away.
+            // A power cut may lose the last moments but never damages the server's files, which is
+            // right for disposable data.
             "synchronous_commit=off".to_owned(),
             "max_wal_size=256MB".to_owned(),
             "log_min_messages=warning".to_owned(),
@@ -414,7 +414,7 @@ impl Cluster {
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(again)
-            // Signals to the daemon's own group are not meant for it.
+            // It must not get signals for the daemon's own group.
             .process_group(0);
         drop_to(&mut command, run_as);
         command.spawn().map_err(|err| ClusterError::Start {
@@ -447,10 +447,10 @@ impl Cluster {
     }
 }
 
-/// Hands a child to a thread that waits for it, so that it never stays as a zombie.
+/// Waits for a child in a thread, so that it never stays as a zombie.
 fn reap(mut child: std::process::Child) {
     let waits = std::thread::Builder::new().name("postgres-reaper".to_owned());
-    // Without the thread a zombie stays until this process ends, and that is all.
+    // Without the thread, a zombie stays until this process ends, which is harmless.
     let _ = waits.spawn(move || child.wait());
 }
 
@@ -459,7 +459,7 @@ fn server(password: &str, port: u16) -> Result<PostgresServer, ClusterError> {
     PostgresServer::parse(&url).map_err(ClusterError::Ask)
 }
 
-/// The server's programs, of the newest version that is installed.
+/// The server's programs, in the newest installed version.
 struct Programs {
     postgres: PathBuf,
     initdb: PathBuf,
@@ -467,7 +467,7 @@ struct Programs {
 
 impl Programs {
     fn find(search: &str) -> Result<Self, ClusterError> {
-        // Distributions keep these out of the path, one directory per version.
+        // Distributions put these outside of the path, in one directory per version.
         let mut versions: Vec<(u32, PathBuf)> = Vec::new();
         for base in ["/usr/lib/postgresql", "/usr/pgsql", "/opt/homebrew/opt"] {
             for entry in std::fs::read_dir(base).into_iter().flatten().flatten() {
@@ -489,12 +489,12 @@ impl Programs {
 
 fn drop_to(command: &mut Command, run_as: Option<RunAs>) {
     if let Some(RunAs { uid, gid }) = run_as {
-        // Setting the user also gives up root's supplementary groups.
+        // Setting the user also drops root's supplementary groups.
         command.uid(uid).gid(gid);
     }
 }
 
-/// `None` when this process is not root, and so runs the server as itself.
+/// `None` if this process is not root, and so runs the server as itself.
 fn run_as() -> Result<Option<RunAs>, ClusterError> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
@@ -511,7 +511,7 @@ fn run_as() -> Result<Option<RunAs>, ClusterError> {
     find("postgres").or_else(|| find("nobody")).map(Some).ok_or(ClusterError::NoUser)
 }
 
-/// Whether the user may pass through every directory that leads to `path`.
+/// Whether the user may pass through every directory in `path`.
 fn reachable(path: &Path, who: RunAs) -> bool {
     closed_to(path, ProcessUser { uid: who.uid, gid: who.gid }).is_none()
 }

@@ -1,4 +1,4 @@
-//! Databases of a session's own.
+//! Databases for a session.
 //!
 //! * `postgres`: a logical database in a server that others share, copied from a template, with
 //!   a role that can connect to nothing else of ours;
@@ -6,7 +6,7 @@
 //! * `sqlite`: a copy of a file, taken so that a writer cannot tear it;
 //! * `redis`: an index of a shared server. (A server of the session's own is a process.)
 //!
-//! `template` says when a template is stale.
+//! `template` decides when a template is out of date.
 
 pub(crate) mod cluster;
 pub(crate) mod postgres;
@@ -20,7 +20,7 @@ pub use redis::RedisError;
 pub use sqlite::SqliteError;
 pub use template::TemplateFilesError;
 
-/// A fresh password: 24 letters and digits, some 140 bits.
+/// A new password: 24 letters and digits, some 140 bits.
 pub(crate) fn password() -> String {
     const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     random::<24>().iter().map(|byte| char::from(LETTERS[usize::from(byte % 64)])).collect()
@@ -31,7 +31,7 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0_u8; N];
     let mut filled = 0;
     while filled < N {
-        // Fails only when interrupted before the pool was ever ready.
+        // It fails only if it is interrupted before the pool is ready.
         if let Ok(more) =
             rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
         {

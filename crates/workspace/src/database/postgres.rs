@@ -1,14 +1,14 @@
-//! A logical PostgreSQL database for each session, in a server that sessions share.
+//! A logical PostgreSQL database for each session, on a server that sessions share.
 //!
-//! Each database belongs to a role of its own; `PUBLIC` may not connect to it, so no other
-//! session can. It is a copy of a template: made once by the project's own migrations, kept
-//! until a file that it was made from changes. Objects of a template belong to the template's
-//! role and change hands in the copy, so a session owns everything in its database.
+//! Each database belongs to its own role; `PUBLIC` may not connect to it, so no other session can.
+//! It is a copy of a template, which the project's own migrations make once and which is kept until
+//! one of its source files changes. Objects of a template belong to the template's role and are
+//! transferred in the copy, so a session owns everything in its database.
 //!
-//! Names begin with `ovm_s_` (sessions) and `ovm_t_` (templates); a comment on each says which
-//! data directory and session it is of, and nothing without that comment is ever dropped.
-//! Limit: connections are made without TLS, so a shared server is reached over loopback, a Unix
-//! socket or a trusted network.
+//! Names begin with `ovm_s_` (sessions) and `ovm_t_` (templates). A comment on each contains its
+//! data directory and session, and nothing without that comment is ever dropped. Connections are
+//! made without TLS, so a shared server must be reached over loopback, a Unix socket or a trusted
+//! network.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -21,9 +21,9 @@ use tokio_postgres::{Client, Config, NoTls};
 
 use super::short_hash;
 
-/// How long a connection may take.
+/// The time limit of a connection.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How many templates of one service are kept, the newest first.
+/// The number of templates of one service that are kept, the newest first.
 const KEPT_TEMPLATES: usize = 2;
 
 /// Why a database could not be made or dropped.
@@ -48,7 +48,7 @@ pub enum PostgresError {
     },
 }
 
-/// The server's own words, which the client's error hides one level down.
+/// The server's own message, which the client's error contains in its source.
 fn causes(err: &tokio_postgres::Error) -> String {
     match err.as_db_error() {
         Some(said) => {
@@ -62,13 +62,13 @@ fn causes(err: &tokio_postgres::Error) -> String {
     }
 }
 
-/// A server and who administers it.
+/// A server with its administrator's login.
 #[derive(Clone, Debug)]
 pub(crate) struct PostgresServer {
     config: Config,
 }
 
-/// The names of a session's database, which follow from the session.
+/// The names of a session's database, derived from the session.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Names {
     pub(crate) home: String,
@@ -103,9 +103,9 @@ impl Names {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TemplateNames {
     pub(crate) home: String,
-    /// What all templates of this service begin with.
+    /// The common prefix of all templates of this service.
     pub(crate) prefix: String,
-    /// Database and role.
+    /// The name of both database and role.
     pub(crate) name: String,
 }
 
@@ -120,13 +120,13 @@ impl TemplateNames {
         serde_json::json!({"overmind": {"home": self.home, "template": true}}).to_string()
     }
 
-    /// The database while it is filled.
+    /// The name of the database while it is filled.
     pub(crate) fn draft(&self) -> String {
         format!("{}_new", self.name)
     }
 }
 
-/// A database of ours that was found in a server.
+/// One of our databases that was found in a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) name: String,
@@ -170,7 +170,8 @@ impl PostgresServer {
         self.config.get_ports().first().copied().unwrap_or(5432)
     }
 
-    /// Every place that a connection may be made to: a URL may name several, and numbers beside names.
+    /// All addresses to which a connection may be made: a URL may name several, and numeric ones
+    /// beside names.
     pub(crate) fn addresses(&self) -> Vec<String> {
         let ports = self.config.get_ports();
         let port = |at: usize| ports.get(at).or_else(|| ports.first()).copied().unwrap_or(5432);
@@ -207,13 +208,13 @@ impl PostgresServer {
         Ok(Connection { client, at, _driver: driver })
     }
 
-    /// Whether the server answers, and its version.
+    /// Returns the version, if the server answers.
     pub(crate) async fn version(&self) -> Result<String, PostgresError> {
         let connection = self.connect(None).await?;
         connection.one_text("asking for the version", "SHOW server_version_num").await
     }
 
-    /// Keeps sessions out of the databases that every server has. For a server of our own.
+    /// Keeps sessions out of the databases that every server has. Only for our own server.
     pub(crate) async fn close_to_public(&self) -> Result<(), PostgresError> {
         let admin = self.connect(None).await?;
         let sql = "REVOKE CONNECT, TEMPORARY ON DATABASE postgres FROM PUBLIC; \
@@ -221,7 +222,7 @@ impl PostgresServer {
         admin.run("closing the server's own databases", sql).await
     }
 
-    /// Makes role and database. What an earlier attempt left under these names is replaced.
+    /// Makes role and database. Remains of an earlier attempt under these names are replaced.
     pub(crate) async fn create(
         &self,
         names: &Names,
@@ -243,7 +244,7 @@ impl PostgresServer {
             .run(what(), &format!("CREATE DATABASE {database} OWNER {role} TEMPLATE {from}"))
             .await?;
         let comment = literal(&names.comment());
-        // In one message, so that nobody connects between the two.
+        // Both are in one message, so that nobody connects in between.
         admin
             .run(
                 what(),
@@ -256,8 +257,8 @@ impl PostgresServer {
         let inside = self.connect(Some(&names.database)).await?;
         let what = || format!("giving the database {} to its role", names.database);
         if let Some(template) = template {
-            // Everything in this database, and nothing outside: the template's role owns nothing
-            // that the whole server shares.
+            // This affects only this database, because the template's role owns nothing that the
+            // whole server shares.
             let owner = quoted(&template.name);
             inside.run(what(), &format!("REASSIGN OWNED BY {owner} TO {role}")).await?;
         } else {
@@ -267,14 +268,14 @@ impl PostgresServer {
         Ok(())
     }
 
-    /// Drops database and role with whoever is connected. What is gone already is no error.
+    /// Drops database and role, and disconnects clients. Missing ones are no error.
     pub(crate) async fn drop(&self, names: &Names) -> Result<(), PostgresError> {
         let admin = self.connect(None).await?;
         admin.drop_database(&names.database).await?;
         admin.drop_role(&names.role).await
     }
 
-    /// Whether the template is there and whole.
+    /// Whether the template exists and is complete.
     pub(crate) async fn has_template(&self, names: &TemplateNames) -> Result<bool, PostgresError> {
         let admin = self.connect(None).await?;
         admin
@@ -286,8 +287,8 @@ impl PostgresServer {
             .await
     }
 
-    /// Begins a template: an empty database, owned by nobody's role but filled by its own. The
-    /// caller fills it, then calls [`Draft::finish`]. Waits for others that make the same.
+    /// Begins a template: an empty database, filled by its own role. The caller fills it, then
+    /// calls [`Draft::finish`]. It waits for others that make the same template.
     pub(crate) async fn draft(
         &self,
         names: &TemplateNames,
@@ -336,7 +337,7 @@ impl PostgresServer {
         Ok(Some(Draft { admin, server: self.clone(), names: names.clone() }))
     }
 
-    /// Every database of ours that this data directory made.
+    /// All of our databases that belong to this data directory.
     pub(crate) async fn ours(&self, home: &str) -> Result<Vec<Found>, PostgresError> {
         let admin = self.connect(None).await?;
         let rows = admin
@@ -352,7 +353,7 @@ impl PostgresServer {
             let (name, comment): (String, Option<String>) = (row.get(0), row.get(1));
             let comment: serde_json::Value = serde_json::from_str(&comment?).ok()?;
             let ours = &comment["overmind"];
-            // One that is dropped at this moment is still listed, and has no size.
+            // A database that is just being dropped is still listed, but has no size.
             let bytes: Option<i64> = row.get(2);
             let bytes = u64::try_from(bytes?).unwrap_or(0);
             let session = ours["session"].as_str().map(ToOwned::to_owned);
@@ -361,7 +362,7 @@ impl PostgresServer {
         Ok(found.collect())
     }
 
-    /// Every role of ours that this data directory made for a session, with the session.
+    /// All of our roles for sessions of this data directory, with their sessions.
     pub(crate) async fn our_roles(
         &self,
         home: &str,
@@ -386,7 +387,7 @@ impl PostgresServer {
         Ok(found.collect())
     }
 
-    /// Drops a database and a role of one name.
+    /// Drops a database and a role with the same name.
     pub(crate) async fn drop_named(&self, name: &str) -> Result<(), PostgresError> {
         let admin = self.connect(None).await?;
         admin.drop_database(name).await?;
@@ -397,14 +398,14 @@ impl PostgresServer {
 /// A template that is being filled.
 #[derive(Debug)]
 pub(crate) struct Draft {
-    /// Holds the advisory lock.
+    /// This connection holds the advisory lock.
     admin: Connection,
     server: PostgresServer,
     names: TemplateNames,
 }
 
 impl Draft {
-    /// Runs a file of SQL as the template's own role.
+    /// Runs an SQL file as the template's own role.
     pub(crate) async fn script(&self, path: &Path, text: &str) -> Result<(), PostgresError> {
         let inside = self.server.connect(Some(&self.names.draft())).await?;
         let role = quoted(&self.names.name);
@@ -412,7 +413,7 @@ impl Draft {
         inside.run(format!("running {}", path.display()), text).await
     }
 
-    /// Makes it a template: from now on it is copied and nobody connects to it.
+    /// Completes the template: from now on it is copied, and nobody connects to it.
     pub(crate) async fn finish(self) -> Result<(), PostgresError> {
         let (draft, name) = (self.names.draft(), quoted(&self.names.name));
         let what = || format!("finishing the template {}", self.names.name);
@@ -433,13 +434,13 @@ impl Draft {
         Ok(())
     }
 
-    /// Gives up.
+    /// Drops the draft.
     pub(crate) async fn abandon(self) -> Result<(), PostgresError> {
         self.admin.drop_database(&self.names.draft()).await?;
         self.admin.drop_role(&self.names.name).await
     }
 
-    /// Drops older templates of the same service. One that is being copied right now stays.
+    /// Drops older templates of the same service. One that is being copied stays.
     async fn prune(&self) {
         let listed = self
             .admin
@@ -503,7 +504,7 @@ impl Connection {
             )
             .await?;
         if !superuser {
-            // Only a member of a role may hand things over to it.
+            // Only a member of a role may transfer objects to it.
             self.run(what(), &format!("GRANT {role} TO CURRENT_USER")).await?;
         }
         Ok(())
@@ -539,12 +540,12 @@ impl Connection {
     }
 }
 
-/// A name in SQL.
+/// Quotes a name for SQL.
 fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// A text in SQL, whatever `standard_conforming_strings` says.
+/// Quotes a text for SQL, for any value of `standard_conforming_strings`.
 fn literal(text: &str) -> String {
     format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
 }

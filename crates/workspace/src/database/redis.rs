@@ -1,8 +1,8 @@
-//! An index of a Redis server that sessions share.
+//! Gives each session an index of a shared Redis server.
 //!
-//! The few commands needed are spoken here directly: a client library would be larger than all
-//! of this. Indexes are leased in the machine's registry; one that holds keys which are not ours
-//! is passed over, and only what was empty when we took it is ever flushed.
+//! The few needed commands are implemented here, because a client library would be larger. Indexes
+//! are leased in the machine's registry. An index with foreign keys is skipped, and only an index
+//! that was empty when leased is ever flushed.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::database::short_hash;
 
-/// Index 0 is everybody's default, and so nobody's own.
+/// Index 0 is everybody's default, so it is not leased.
 pub(crate) const INDEXES: RangeInclusive<u16> = 1..=15;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -52,7 +52,7 @@ impl std::fmt::Debug for RedisServer {
 impl RedisServer {
     pub(crate) fn parse(url: &str) -> Result<Self, RedisError> {
         let shown = || {
-            // The password is not for messages.
+            // The password must not appear in messages.
             let rest = url.rsplit_once('@').map_or(url, |(_, rest)| rest);
             RedisError::Url(rest.chars().take(80).collect())
         };
@@ -81,7 +81,7 @@ impl RedisServer {
         format!("{}:{}", self.host, self.port)
     }
 
-    /// The registry's family for this server's indexes.
+    /// The name of this server's indexes in the registry.
     pub(crate) fn family(&self) -> String {
         format!("redis-{}", short_hash(&self.address(), 12))
     }
@@ -115,7 +115,7 @@ impl RedisServer {
         Ok(connection)
     }
 
-    /// How many keys the index holds.
+    /// The number of keys in the index.
     pub(crate) fn keys(&self, index: u16) -> Result<u64, RedisError> {
         let mut connection = self.connect()?;
         connection.ok("SELECT", &[&index.to_string()])?;

@@ -36,8 +36,8 @@ pub enum SqliteError {
     Tracked { path: PathBuf },
 }
 
-/// Copies a database by SQLite's own means, so that a writer who is at work cannot tear it, its
-/// write-ahead log included. The copy appears under its name when it is whole.
+/// Copies a database with SQLite's backup, so that a concurrent writer cannot damage it, including
+/// its write-ahead log. The copy gets its name when it is complete.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), SqliteError> {
     let failed = |source| SqliteError::Copy { from: from.to_owned(), to: to.to_owned(), source };
     let file = |what, path: &Path| {
@@ -49,7 +49,7 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), SqliteError> {
     }
     let partial = beside(to, ".overmind-partial");
     remove(&partial)?;
-    // By a path that was judged: a link that was put there since may lead elsewhere.
+    // The path was checked before: a link that was created since may lead elsewhere.
     let plain = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let source = Connection::open_with_flags(from, plain);
     let source = source.map_err(failed)?;
@@ -61,7 +61,8 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), SqliteError> {
             match backup.step(2000).map_err(failed)? {
                 StepResult::Done => break,
                 StepResult::More => busy = 0,
-                // Somebody writes: a moment later they do not. (Another crate's enum.)
+                // Another process is writing, so this tries again. (The enum belongs to another
+                // crate.)
                 _ => {
                     busy += 1;
                     if busy > 200 {
@@ -77,8 +78,8 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), SqliteError> {
     Ok(())
 }
 
-/// Makes an empty database and runs the scripts on it, each a path and what stands there. They reach no
-/// other file.
+/// Makes an empty database and runs the scripts on it, each a path with its content. They can
+/// access no other file.
 pub(crate) fn create(to: &Path, scripts: &[(PathBuf, String)]) -> Result<(), SqliteError> {
     if let Some(parent) = to.parent() {
         std::fs::create_dir_all(parent).map_err(|source| SqliteError::File {
@@ -93,7 +94,7 @@ pub(crate) fn create(to: &Path, scripts: &[(PathBuf, String)]) -> Result<(), Sql
         source,
     };
     let database = Connection::open(to).map_err(|source| failed(to, source))?;
-    // What a script attaches, or is told to write its database into, may lie anywhere: it runs in this process.
+    // A script runs in this process, and could attach a database, or write one, anywhere.
     let attached = Limit::SQLITE_LIMIT_ATTACHED;
     let most = database.limit(attached).map_err(|source| failed(to, source))?;
     database.set_limit(attached, 0).map_err(|source| failed(to, source))?;
@@ -101,11 +102,11 @@ pub(crate) fn create(to: &Path, scripts: &[(PathBuf, String)]) -> Result<(), Sql
         database.execute_batch(text).map_err(|source| failed(script, source))?;
     }
     database.set_limit(attached, most).map_err(|source| failed(to, source))?;
-    // Writes the header, so that the file is there and is a database.
+    // This writes the header, so that the file exists and is a database.
     database.execute_batch("PRAGMA user_version = 0; VACUUM;").map_err(|e| failed(to, e))
 }
 
-/// Removes a database and what SQLite keeps beside it. What is gone already is no error.
+/// Removes a database and SQLite's files beside it. Missing ones are no error.
 pub(crate) fn remove(path: &Path) -> Result<(), SqliteError> {
     for suffix in ["", "-wal", "-shm", "-journal"] {
         let path = beside(path, suffix);

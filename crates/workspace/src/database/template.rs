@@ -1,4 +1,4 @@
-//! When a template is stale: a key over everything that it is made from.
+//! Detects that a template is out of date, with a key over everything from which it is made.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ use rustix::fs::FileType;
 use crate::config::{CommandLine, DatabaseTemplate};
 use crate::opener::{self, Dir, Entry};
 
-/// How many files a template's patterns may name.
+/// Most files that a template's patterns may match.
 const MAX_FILES: usize = 20_000;
-/// The largest of them.
+/// The size limit of each of them.
 pub(crate) const LARGEST: u64 = 256 << 20;
-/// How deep directories are searched.
+/// The deepest nesting of directories that is searched.
 const MAX_DEPTH: usize = 32;
 
 /// Why the files of a template could not be read.
@@ -26,9 +26,9 @@ pub enum TemplateFilesError {
     Nothing { patterns: String },
 }
 
-/// A key that changes when any file, statement or word that the template is made from does.
+/// A key that changes with every file, statement or value from which the template is made.
 ///
-/// `more` is what else matters: the server's version, extensions.
+/// `more` contains other relevant values: the server's version, extensions.
 pub(crate) fn key(
     worktree: &Path,
     template: &DatabaseTemplate,
@@ -66,12 +66,12 @@ pub(crate) fn key(
     Ok(hasher.finalize().to_hex().as_str()[..16].to_owned())
 }
 
-/// The files beneath `root` that one of the patterns names, sorted.
+/// The files below `root` that one of the patterns matches, sorted.
 fn matching(root: &Dir, patterns: &[String]) -> Result<Vec<PathBuf>, TemplateFilesError> {
     let mut found = Vec::new();
     for pattern in patterns {
         let Some(expression) = expression(pattern) else { continue };
-        // The directories before the first wildcard need no search.
+        // Directories before the first wildcard need no search.
         let fixed: PathBuf = Path::new(pattern)
             .components()
             .take_while(|part| !part.as_os_str().to_string_lossy().contains(['*', '?']))
@@ -116,7 +116,7 @@ fn walk(
     Ok(())
 }
 
-/// `*` is part of a name, `?` one character of it, `**` any directories.
+/// `*` matches a part of a name, `?` one character of it, `**` any directories.
 pub(crate) fn expression(pattern: &str) -> Option<regex::Regex> {
     let pattern = pattern.trim_start_matches("./");
     let mut out = String::from("^");
@@ -137,7 +137,7 @@ pub(crate) fn expression(pattern: &str) -> Option<regex::Regex> {
             rest = &rest[c.len_utf8()..];
         }
     }
-    // A directory means everything in it.
+    // A directory includes everything in it.
     out.push_str("(?:/.*)?$");
     regex::Regex::new(&out).ok()
 }

@@ -1,12 +1,12 @@
-//! The format of `.env` files, as shells and the usual libraries all read it.
+//! Writes `.env` files in a format that shells and common libraries read equally.
 //!
-//! There is no standard, so only what every reader agrees on is written: a plain word as it is,
-//! and everything else in single quotes, where nothing has a meaning; a value that itself holds
-//! a single quote or a line break in double quotes with `\`, `"`, `$`, and line breaks escaped.
+//! There is no standard, so only forms that every parser reads equally are written: a plain word
+//! unchanged, and everything else in single quotes, where no character is special. A value with a
+//! single quote or a line break is in double quotes, with `\`, `"`, `$`, and line breaks escaped.
 
 use std::fmt::Write as _;
 
-/// Whether `name` may be the name of a variable in a shell.
+/// Whether `name` is a valid name of a shell variable.
 pub(crate) fn is_variable(name: &str) -> bool {
     let mut chars = name.chars();
     chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')

@@ -1,7 +1,8 @@
-//! The file of variables in a session's worktree.
+//! Writes the file of variables in a session's worktree.
 //!
-//! Written whole or not at all, never over a tracked file or over one that is not ours, and kept
-//! out of `git status` by a line of the repository's own `info/exclude`, which no commit carries.
+//! It is written completely or not at all, never over a tracked file or a file of others, and is
+//! hidden from `git status` by a line in the repository's own `info/exclude`, which no commit
+//! contains.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -16,10 +17,10 @@ use crate::opener::Dir;
 use crate::owner;
 use crate::tree::gitdir::pattern;
 
-/// The first words of every file of ours.
+/// The first words of every file that Overmind writes.
 const HEADING: &str = "Written by Overmind for the session";
 
-/// No file of ours is larger.
+/// The largest file that Overmind writes.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// Why the file could not be written.
@@ -57,7 +58,7 @@ pub(crate) fn write(
 ) -> Result<(), EnvFileError> {
     let path = worktree.join(relative);
     let failed = |what, source: io::Error| match Errno::from_io_error(&source) {
-        // Programs of the session may write there by now. Nothing is reached through a link.
+        // Programs of the session may write there by now. No link is followed.
         Some(Errno::LOOP | Errno::NOTDIR) => EnvFileError::Outside { path: path.clone() },
         _ => file(what, &path)(source),
     };
@@ -71,12 +72,12 @@ pub(crate) fn write(
     );
     let pairs = variables.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let text = dotenv::written(&heading, pairs);
-    // Passwords stand in it.
+    // It contains passwords.
     let written = tree.replace(relative, text.as_bytes(), 0o600);
     written.and_then(|()| owner::give(worktree, &path)).map_err(|err| failed("writing", err))
 }
 
-/// Removes the file if it is ours; what is gone already is no error.
+/// Removes the file if Overmind wrote it; a missing file is no error.
 pub(crate) fn remove(worktree: &Path, relative: &Path) -> Result<(), EnvFileError> {
     let path = worktree.join(relative);
     let tree = match Dir::open(worktree) {
@@ -99,14 +100,14 @@ fn is_ours(tree: &Dir, relative: &Path) -> bool {
 fn git(worktree: &Path) -> Command {
     let mut command = Command::new("git");
     command.arg("-C").arg(worktree).stdin(Stdio::null()).stderr(Stdio::null());
-    // Variables of whoever started the daemon may point at another repository.
+    // Variables of the daemon's caller may refer to another repository.
     for name in
         ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_CEILING_DIRECTORIES"]
     {
         command.env_remove(name);
     }
     if let Some(user) = owner::of(worktree) {
-        // Git refuses a repository of somebody else's; and what its configuration names runs as they do.
+        // Git refuses another user's repository, and programs in its configuration run as its user.
         command
             .uid(user.uid)
             .gid(user.gid)
@@ -116,14 +117,14 @@ fn git(worktree: &Path) -> Command {
     command
 }
 
-/// Whether the repository of `worktree` tracks the file; `false` outside of any.
+/// Whether the repository of `worktree` tracks the file; `false` without a repository.
 pub(crate) fn is_tracked(worktree: &Path, relative: &Path) -> bool {
     let mut command = git(worktree);
     command.args(["ls-files", "--error-unmatch", "--"]).arg(relative).stdout(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
-/// The repository's own list of what to ignore, which all its worktrees share.
+/// The repository's own list of ignored files, which all its worktrees share.
 pub(crate) fn exclude_file(worktree: &Path) -> Option<PathBuf> {
     let output = git(worktree)
         .args(["rev-parse", "--path-format=absolute", "--git-path", "info/exclude"])
@@ -133,14 +134,14 @@ pub(crate) fn exclude_file(worktree: &Path) -> Option<PathBuf> {
     (output.status.success() && !text.trim().is_empty()).then(|| PathBuf::from(text.trim_end()))
 }
 
-/// Whether git ignores the file already, by whatever rule.
+/// Whether git already ignores the file, by any rule.
 fn is_ignored(worktree: &Path, relative: &Path) -> bool {
     let mut command = git(worktree);
     command.args(["check-ignore", "--quiet", "--"]).arg(relative).stdout(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Keeps the file out of `git status`; says where it wrote a line, if it did.
+/// Hides the file from `git status`; returns where it wrote a line, if it did.
 pub(crate) fn exclude(worktree: &Path, relative: &Path) -> Result<Option<PathBuf>, EnvFileError> {
     let Some(list) = exclude_file(worktree) else { return Ok(None) };
     if is_ignored(worktree, relative) {
@@ -156,7 +157,7 @@ pub(crate) fn exclude(worktree: &Path, relative: &Path) -> Result<Option<PathBuf
     Ok(Some(list))
 }
 
-/// Takes the line away again.
+/// Removes that line.
 pub(crate) fn include(list: &Path, relative: &Path) -> Result<(), EnvFileError> {
     if !list.exists() {
         return Ok(());
@@ -164,15 +165,15 @@ pub(crate) fn include(list: &Path, relative: &Path) -> Result<(), EnvFileError> 
     edit(list, |lines| lines.retain(|line| *line != line_for(relative)))
 }
 
-/// The file and no other of that name.
+/// A pattern for exactly this file.
 fn line_for(relative: &Path) -> String {
-    // A path of the project's file is text of one line.
+    // A path in the project's file is a text of one line.
     let line = pattern(relative).unwrap_or_default();
     String::from_utf8_lossy(&line).into_owned()
 }
 
-/// Changes the lines of a shared file under a lock, whole or not at all. It may lie where the session
-/// writes: no link is followed.
+/// Changes the lines of a shared file under a lock, completely or not at all. The session may write
+/// there, so no link is followed.
 fn edit(list: &Path, change: impl FnOnce(&mut Vec<String>)) -> Result<(), EnvFileError> {
     let (Some(parent), Some(name)) = (list.parent(), list.file_name()) else { return Ok(()) };
     let above = parent.parent().unwrap_or(parent);

@@ -1,7 +1,7 @@
-//! What a session finds in its environment, and in a file of its worktree.
+//! The variables of a session, in its environment and in a file of its worktree.
 //!
-//! `template` is the grammar of values that refer to a session's own ports and databases,
-//! `dotenv` how such values are written to a file, `file` where that file may stand.
+//! `template` is the grammar of values that refer to a session's own ports and databases, `dotenv`
+//! writes such values to a file, and `file` decides where that file may be.
 
 pub(crate) mod dotenv;
 pub(crate) mod file;

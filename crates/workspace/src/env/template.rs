@@ -1,13 +1,14 @@
-//! Values that refer to what a session was given: `postgres://${db.host}:${db.port}/app`.
+//! Values that refer to a session's own resources: `postgres://${db.host}:${db.port}/app`.
 //!
-//! `${service.field}` stands for a value, `$$` for a dollar sign; a dollar sign before anything
-//! else is itself. A reference to what does not exist is an error that lists what does, never an
-//! empty text: an application with an empty database address tends to find another one.
+//! `${service.field}` is replaced by a value and `$$` by a dollar sign; a dollar sign before
+//! anything else is literal. A reference to a missing field is an error that lists the existing
+//! ones, and never an empty text: an application with an empty database address tends to find
+//! another one.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A text with references in it, parsed.
+/// A parsed text with references.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     source: String,
@@ -20,11 +21,11 @@ enum Part {
     Reference { service: String, field: String },
 }
 
-/// The values that references stand for: by service, then by field.
+/// The values for references: by service, then by field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Values(BTreeMap<String, BTreeMap<String, String>>);
 
-/// Why a template means nothing.
+/// Why a template is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     #[error("`${{` at character {at} is never closed: write `$$` for a dollar sign")]
@@ -50,13 +51,13 @@ impl Values {
         self.0.get(service)?.get(field).map(String::as_str)
     }
 
-    /// Every field of `service`, by name; nothing when there is no such service.
+    /// Every field of `service`, by name; none if there is no such service.
     pub fn fields(&self, service: &str) -> impl Iterator<Item = (&str, &str)> {
         let fields = self.0.get(service).into_iter().flatten();
         fields.map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// Takes over what `other` has; its values win.
+    /// Adds the values of `other`, which take precedence.
     pub fn extend(&mut self, other: &Self) {
         for (service, fields) in &other.0 {
             for (field, value) in fields {
@@ -69,7 +70,7 @@ impl Values {
         &self.0
     }
 
-    /// These values as a service sees them: `self` means the service.
+    /// These values as a service sees them: `self` refers to the service.
     pub(crate) fn seen_by(&self, service: &str) -> Self {
         let mut seen = self.clone();
         if let Some(own) = self.0.get(service) {
@@ -150,7 +151,7 @@ impl Template {
     ///
     /// # Errors
     ///
-    /// [`TemplateError::NoService`] and [`TemplateError::NoField`] list what there is.
+    /// [`TemplateError::NoService`] and [`TemplateError::NoField`] list the existing names.
     pub fn render(&self, values: &Values) -> Result<String, TemplateError> {
         let mut out = String::new();
         for part in &self.parts {
@@ -165,7 +166,7 @@ impl Template {
         Ok(out)
     }
 
-    /// Service and field of each reference.
+    /// The service and the field of each reference.
     pub fn references(&self) -> impl Iterator<Item = (&str, &str)> {
         self.parts.iter().filter_map(|part| match part {
             Part::Text(_) => None,
@@ -173,7 +174,7 @@ impl Template {
         })
     }
 
-    /// Whether every service that it refers to has values already.
+    /// Whether every referenced service already has values.
     pub(crate) fn is_answered_by(&self, values: &Values) -> bool {
         self.references().all(|(service, _)| values.0.contains_key(service))
     }
