@@ -1,21 +1,23 @@
-//! Running git: never with somebody else's environment, never for ever, never with unbounded output.
+//! Runs git with a clean environment, a time limit, and bounded output.
 //!
-//! Every call says which repository it means (`Call::repo`), so git looks for none and follows no
-//! `.git` that a session put in its way. What a configuration could make git *run* is switched off in
+//! Every call names its repository (`Call::repo`), so git searches for none and follows no `.git`
+//! that a session created. Everything that a configuration could make git *run* is switched off in
 //! every call: hooks, the file system monitor, `ssh`, credential helpers, pagers, editors, signing,
-//! every transport, and the fetching of missing objects. Filters and diff drivers are switched off by
-//! running under a configuration of our own, which names none (see `tree::gitdir`); or, in a user's own
-//! checkout, by setting anew each that the repository names (see `tree::filters`).
+//! every transport, and fetching of missing objects. Filters and diff drivers are switched off by a
+//! configuration of our own that names none (see `tree::gitdir`) or, in a user's own checkout, by
+//! overriding each one that the repository names (see `tree::filters`).
 //!
-//! There is no shell, and no thread: input comes from a file in memory, output is read while git runs. A
-//! child of git that keeps a descriptor open delays nobody, and what says too much is ended.
+//! There is no shell and no thread: input is a file in memory, and output is read while git runs. A
+//! child of git that keeps a descriptor open causes no delay, and a call with too much output is
+//! ended.
 //!
-//! Git looks where a path leads and opens it later. Whoever works in the tree meanwhile could put a link in
-//! between, to a file that only we may read. So where somebody may be at work, git is started in a view of
-//! the file system in which no link of that tree is followed (`Call::plain`).
+//! Git resolves a path and opens it later. A process that works in the tree could create a link in
+//! between, to a file that only we may read. So if a process may be active there, git is started in
+//! a view of the file system in which no link of that tree is followed (`Call::plain`).
 //!
-//! A git whose daemon is killed goes on. It bears a mark by which the next daemon ends it before it touches
-//! anything (`Git::end_left`); one that changes a user's repository is waited for (`Call::finishes`).
+//! A git process survives the kill of its daemon. By its mark the next daemon ends it before it
+//! changes anything (`Git::end_left`), or waits for it if it changes a user's repository
+//! (`Call::finishes`).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -37,27 +39,27 @@ use crate::services::tree::{signal, stat, telling, variable};
 use crate::sys;
 use crate::tree::Source;
 
-/// Kept bytes of what git says on stderr.
+/// Bytes of git's error output that are kept.
 const SAID: u64 = 64 << 10;
-/// Bytes of an answer unless the call says more.
+/// The default limit of an answer in bytes.
 const ANSWER: u64 = 64 << 20;
 
-/// The variable that marks each git of one directory of trees.
+/// The variable that marks each git process of one directory of worktrees.
 const MARK: &str = "OVERMIND_TREES";
-/// Behind the mark of one that may finish.
+/// Follows the mark of a process that may finish.
 const FINISHES: &str = "/finishes";
-/// How long one that may finish is waited for.
+/// How long a process that may finish is waited for.
 const FINISH: Duration = Duration::from_secs(30);
-/// How long one may take to remove its locks, and how long its end may take then.
+/// How long a process may take to remove its locks, and then to end.
 const TIDY: Duration = Duration::from_secs(2);
 const KILL: Duration = Duration::from_secs(10);
 
-/// The identity of every commit and every reflog entry that Overmind makes itself.
+/// The identity in every commit and reflog entry that Overmind makes.
 pub const NAME: &str = "Overmind";
 /// See [`NAME`].
 pub const EMAIL: &str = "overmind@localhost";
 
-/// What is switched off in every call, whatever any configuration says.
+/// The settings that are switched off in every call, whatever a configuration contains.
 const OFF: &[(&str, &str)] = &[
     ("core.hooksPath", "/dev/null"),
     ("core.fsmonitor", "false"),
@@ -81,8 +83,8 @@ const OFF: &[(&str, &str)] = &[
     ("advice.detachedHead", "false"),
 ];
 
-/// The same for the user's own filter of large files: it takes what this machine has, and no work that is
-/// merged says by a `.lfsconfig` of its own whom it asks.
+/// The same for the user's own filter of large files: it uses files on this machine, and merged
+/// work cannot choose a server by its own `.lfsconfig`.
 const OFF_FOR_USERS: &[(&str, &str)] = &[
     ("lfs.url", "none://nowhere"),
     ("lfs.pushurl", "none://nowhere"),
@@ -91,7 +93,7 @@ const OFF_FOR_USERS: &[(&str, &str)] = &[
     ("http.proxy", "none://nowhere"),
 ];
 
-/// Why a call of git did not do what it was for.
+/// Why a call of git failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
     #[error("starting {} to {what}: is git installed?", program.display())]
@@ -121,7 +123,7 @@ pub enum GitError {
     Failed { what: String, said: String },
 }
 
-/// The git program, and how long it may take.
+/// The git program, with its time limit.
 #[derive(Clone, Debug)]
 pub struct Git {
     program: PathBuf,
@@ -142,21 +144,21 @@ impl Default for Git {
 }
 
 impl Git {
-    /// Git as `program`, found along `search` when it is a bare name; each call may take `timeout`.
+    /// Git as `program`, searched in `search` if it is a bare name; each call may take `timeout`.
     pub fn new(program: PathBuf, search: OsString, timeout: Duration) -> Self {
         Self { program, search, timeout, mark: None }
     }
 
-    /// Marks every git that is started from now on.
+    /// Marks every git process that is started from now on.
     pub(crate) fn marked(self, mark: &str) -> Self {
         Self { mark: Some(mark.to_owned()), ..self }
     }
 
-    /// Ends what an earlier daemon with this mark has left at work. One that changes a user's repository
-    /// is waited for first. Whether nothing is left.
+    /// Ends git processes that an earlier daemon with this mark has left. One that changes a user's
+    /// repository is waited for first. Returns whether none is left.
     ///
-    /// The caller has a lock that the earlier daemon had, so that none of its children is still to become
-    /// a git: until then each holds that lock as well.
+    /// The caller holds a lock that the earlier daemon held, so none of its children can still
+    /// become git: until then each of them also holds that lock.
     pub(crate) fn end_left(&self) -> bool {
         let Some(mark) = &self.mark else { return true };
         let finishes = format!("{mark}{FINISHES}");
@@ -165,14 +167,15 @@ impl Git {
             loop {
                 let me = std::process::id();
                 let is = |pid: &u32| {
-                    // Helpers of a user's git may stay for good (`fsmonitor--daemon`), in a session of their own.
+                    // Helpers of a user's git may stay permanently (`fsmonitor--daemon`), in their
+                    // own session.
                     let pid = *pid;
                     pid != me
                         && variable(pid, MARK).as_deref() == Some(mark)
                         && stat(pid).is_some_and(|stat| !stat.zombie && stat.session != pid)
                 };
                 let look = || telling().filter(is).collect::<Vec<u32>>();
-                // One that was born behind the back of the first look is there for the second.
+                // The second scan finds a process that was created during the first.
                 let left = [look(), look()].concat();
                 if left.is_empty() {
                     return true;
@@ -192,7 +195,7 @@ impl Git {
         ended(mark) && (gone(&finishes, None, FINISH) || ended(&finishes))
     }
 
-    /// The first program of this name along the search path.
+    /// The first program of this name in the search path.
     pub(crate) fn program_beside(&self, name: &str) -> Option<PathBuf> {
         std::env::split_paths(&self.search)
             .filter(|dir| dir.is_absolute())
@@ -223,8 +226,8 @@ impl Git {
         }
     }
 
-    /// Whether this machine lets a program have mounts of its own. Where it does not, there is no sandbox of
-    /// namespaces either: commands have all rights of this process, or are in containers.
+    /// Whether this machine lets a program make its own mounts. If not, there is no namespace
+    /// sandbox either: commands have all rights of this process, or are in containers.
     fn has_views(&self, top: &Path) -> bool {
         static HAS: OnceLock<bool> = OnceLock::new();
         *HAS.get_or_init(|| {
@@ -234,7 +237,7 @@ impl Git {
             let tops = [top.to_owned()];
             let tried = sys::follow_no_links(&mut command, &tops, Path::new("/"), None);
             let Err(err) = tried.and_then(|()| command.status()) else { return true };
-            // Whatever else keeps it from starting is said by the call that is to be made.
+            // Other errors at the start are reported by the actual call.
             let refused = [Errno::PERM, Errno::ACCESS, Errno::NOSYS, Errno::INVAL];
             if !Errno::from_io_error(&err).is_some_and(|errno| refused.contains(&errno)) {
                 return true;
@@ -249,7 +252,7 @@ impl Git {
     }
 }
 
-/// One call of git, being put together.
+/// One call of git that is being built.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     git: &'a Git,
@@ -267,9 +270,9 @@ pub(crate) struct Call<'a> {
     users: bool,
     finishes: bool,
     within: Option<Duration>,
-    /// The directories in which no link is followed.
+    /// Directories in which no link is followed.
     plain: Vec<PathBuf>,
-    /// Beside what is switched off.
+    /// Settings in addition to those that are switched off.
     settings: Vec<(String, String)>,
 }
 
@@ -285,7 +288,7 @@ enum Input {
 pub(crate) struct Answer {
     pub(crate) code: i32,
     pub(crate) stdout: Vec<u8>,
-    /// There was more, and the call asked for no more.
+    /// Whether there was more output than the call asked for.
     pub(crate) cut: bool,
 }
 
@@ -295,7 +298,7 @@ impl Answer {
         String::from_utf8_lossy(&self.stdout).trim_end_matches('\n').to_owned()
     }
 
-    /// The answer's parts between zero bytes.
+    /// The answer's parts, separated by zero bytes.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
         self.stdout.split(|byte| *byte == 0).filter(|part| !part.is_empty())
     }
@@ -312,13 +315,13 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// The git directory. Without it git is told of a directory that does not exist.
+    /// Sets the git directory. Without it git gets a directory that does not exist.
     pub(crate) fn repo(mut self, git_dir: &Path) -> Self {
         self.env.push(("GIT_DIR", git_dir.into()));
         self
     }
 
-    /// The working tree, and the index that describes it.
+    /// Sets the working tree, and its index.
     pub(crate) fn work(mut self, tree: &Path, index: &Path) -> Self {
         self.env.push(("GIT_WORK_TREE", tree.into()));
         self.env.push(("GIT_INDEX_FILE", index.into()));
@@ -336,7 +339,7 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Takes a file as standard input, for a pack that need not fit in memory.
+    /// Uses a file as standard input, for a pack that need not fit in memory.
     pub(crate) fn input_file(mut self, file: File) -> Self {
         self.input = Input::File(file);
         self
@@ -348,78 +351,78 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// At most so many bytes of answer; more is an error.
+    /// Limits the answer's bytes; more is an error.
     pub(crate) fn limit(mut self, bytes: u64) -> Self {
         self.limit = bytes;
         self
     }
 
-    /// At most so many bytes of answer; the rest is dropped and [`Answer::cut`] says so.
+    /// Limits the answer's bytes; the rest is dropped, and [`Answer::cut`] is set.
     pub(crate) fn cut_at(mut self, bytes: u64) -> Self {
         self.limit = bytes;
         self.cut = true;
         self
     }
 
-    /// Exit codes that are an answer and not a failure.
+    /// Sets exit codes that are no failure.
     pub(crate) fn accept(mut self, codes: &'a [i32]) -> Self {
         self.accept = codes;
         self
     }
 
-    /// Runs as this user and group. What is written is then theirs.
+    /// Runs as this user and group, which then own the written files.
     pub(crate) fn owner(mut self, owner: Option<(u32, u32)>) -> Self {
         self.owner = owner;
         self
     }
 
-    /// Ends the call after this time instead of git's own bound.
+    /// Sets the call's time limit instead of git's own.
     pub(crate) fn within(mut self, longest: Duration) -> Self {
         self.within = Some(longest);
         self
     }
 
-    /// Goes on to its end when the daemon dies: it changes a user's repository, and half of that would be
-    /// worse than all of it.
+    /// Lets the call finish if the daemon dies: it changes a user's repository, and a partial
+    /// change would be worse than a complete one.
     pub(crate) fn finishes(mut self) -> Self {
         self.finishes = true;
         self
     }
 
-    /// Follows no link within this directory, whoever changes it meanwhile.
+    /// Follows no link within this directory, whichever process changes it meanwhile.
     pub(crate) fn plain(self, top: &Path) -> Self {
         self.plain_in(&[top])
     }
 
-    /// The same of several.
+    /// The same for several directories.
     pub(crate) fn plain_in(mut self, tops: &[&Path]) -> Self {
         self.plain.extend(tops.iter().map(|top| (*top).to_owned()));
         self
     }
 
-    /// A repository that a project leads to: what all its working trees share is where it was found, and not
-    /// where a file in it says by now.
+    /// Uses a project's repository: the shared parts of its working trees are taken from where they
+    /// were found, and not from where a file in it points now.
     pub(crate) fn source(self, source: &Source) -> Self {
         self.repo(&source.git_dir).env("GIT_COMMON_DIR", &source.common).plain_in(&source.places())
     }
 
-    /// The same, without what is of one working tree alone.
+    /// The same, without the parts of a single working tree.
     pub(crate) fn shared(self, source: &Source) -> Self {
         self.repo(&source.common).env("GIT_COMMON_DIR", &source.common).plain_in(&source.places())
     }
 
-    /// With these settings, whatever any configuration says.
+    /// Adds settings that override any configuration.
     pub(crate) fn settings(mut self, settings: Vec<(String, String)>) -> Self {
         self.settings = settings;
         self
     }
 
-    /// Works in the user's own checkout as the user's git would: with their configuration beneath this
-    /// home and the system's, their filters, and their index in the form that it has.
+    /// Works in the user's own checkout as the user's git would: with the configuration in this
+    /// home and the system's, their filters, and their index in its present form.
     pub(crate) fn for_user(mut self, home: Option<&Path>) -> Self {
         self.home = home.map(Path::to_owned);
         self.users = true;
-        // What it does not have stays a pointer.
+        // A missing large file stays a pointer.
         self.env("GIT_LFS_SKIP_SMUDGE", "0").env("GIT_LFS_SKIP_DOWNLOAD_ERRORS", "1")
     }
 }
@@ -429,7 +432,8 @@ impl Call<'_> {
     ///
     /// # Errors
     ///
-    /// [`GitError`]: not started, too slow, too much, a lock of another git, or refused.
+    /// [`GitError`]: git was not started, was too slow, had too much output, met a lock of another
+    /// git, or refused.
     pub(crate) fn run(mut self) -> Result<Answer, GitError> {
         let what = std::mem::take(&mut self.what);
         let talk = |source: io::Error| GitError::Talk { what: what.clone(), source };
@@ -468,7 +472,7 @@ impl Call<'_> {
         let mut said = Heard { from: child.stderr.take().map(OwnedFd::from), ..Heard::default() };
         let ended = listen(&child, (&mut out, self.limit), &mut said, Instant::now() + timeout);
         if !matches!(ended, Ok(End::Exited)) {
-            // The group is git's own, and git has not been waited for: the number cannot be another's.
+            // The group is git's own, and git was not reaped, so the number cannot be another's.
             let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         }
         let status = child.wait().map_err(talk)?;
@@ -513,7 +517,7 @@ impl Call<'_> {
             Some(home) => command.env("HOME", home),
             None => command.env("HOME", "/nonexistent").env("GIT_CONFIG_GLOBAL", "/dev/null"),
         };
-        // The environment's settings come last of all configuration, so they win.
+        // Settings from the environment come last, so they override all configuration.
         let form = ["core.untrackedCache", "core.splitIndex", "index.sparse"];
         let off = OFF.iter().filter(|(key, _)| !(self.users && form.contains(key))).copied();
         let more = self.settings.iter().map(|(key, value)| (key.as_str(), value.as_str()));
@@ -536,7 +540,7 @@ impl Call<'_> {
     }
 }
 
-/// What came through a pipe.
+/// The data from a pipe.
 #[derive(Default)]
 struct Heard {
     from: Option<OwnedFd>,
@@ -550,7 +554,7 @@ enum End {
 }
 
 impl Heard {
-    /// Reads what there is. `false`: there is more than may be kept.
+    /// Reads the available data; returns `false` if it exceeds the limit.
     fn read(&mut self, limit: u64, drop_rest: bool) -> io::Result<bool> {
         let Some(from) = &self.from else { return Ok(true) };
         let mut buffer = [0; 64 << 10];
@@ -575,7 +579,7 @@ impl Heard {
     }
 }
 
-/// Reads what git says until it has ended, is late, or says too much.
+/// Reads git's output until it has ended, is too slow, or writes too much.
 fn listen(
     child: &Child,
     (out, limit): (&mut Heard, u64),
@@ -602,7 +606,7 @@ fn listen(
                 Err(errno) => return Err(errno.into()),
             }
         }
-        // After its end, too: what it said last is still in the pipes.
+        // This is also done after its end, because the last output is still in the pipes.
         if !out.read(limit, false)? {
             return Ok(End::TooMuch);
         }
@@ -640,7 +644,7 @@ pub(crate) fn path_of(bytes: &[u8]) -> PathBuf {
     OsStr::from_bytes(bytes).into()
 }
 
-/// Whether the text is an object's name, as SHA-1 or as SHA-256.
+/// Whether the text is an object id, SHA-1 or SHA-256.
 pub(crate) fn is_id(text: &str) -> bool {
     matches!(text.len(), 40 | 64)
         && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))

@@ -1,8 +1,8 @@
-//! Commands of the project around a session's life: `setup` and `teardown`.
+//! Commands of the project at the start and end of a session: `setup` and `teardown`.
 //!
-//! Run in the worktree with the session's environment, streamed while they run, ended with all
-//! that they started when they take too long. What a failure means, the project says: a blocking
-//! hook of `setup` ends the lease, a warning is said aloud and kept with it.
+//! They run in the worktree with the session's environment. Their output is streamed, and they are
+//! ended with all of their processes if they take too long. The project decides what a failure
+//! means: a blocking `setup` hook ends the lease, a warning is reported and stored with it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::config::{CommandLine, Hook};
 use crate::env::{TemplateError, Values};
 
-/// The words of a command: rendered, or the shell and its line.
+/// The words of a command: rendered, or the shell with its line.
 pub(crate) fn words(command: &CommandLine, values: &Values) -> Result<Vec<String>, TemplateError> {
     match command {
         CommandLine::Shell(line) => Ok(vec!["/bin/sh".to_owned(), "-c".to_owned(), line.clone()]),
@@ -18,7 +18,7 @@ pub(crate) fn words(command: &CommandLine, values: &Values) -> Result<Vec<String
     }
 }
 
-/// A hook as the journal keeps it.
+/// A hook in the form of the journal.
 pub(crate) fn kept(
     hook: &Hook,
     worktree: &Path,
@@ -33,7 +33,8 @@ pub(crate) fn kept(
     })
 }
 
-/// What a command of a session may inherit: nothing that names another session or repository.
+/// The variables that a session's command may inherit: none that names another session or
+/// repository.
 pub(crate) fn inherited(environment: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let foreign = |name: &str| name.starts_with("OVERMIND_") || name.starts_with("GIT_");
     environment

@@ -1,10 +1,9 @@
-//! What is left of sessions that are gone: found, told, and removed where it is ours for certain.
+//! Finds resources of ended sessions, reports them, and removes those that are certainly ours.
 //!
-//! Every kind of thing that a lease can leave is looked for where it would be, not where the
-//! journal says: processes by the mark in their environment, ports in the registry, containers
-//! by label, databases by comment, directories by their own mark. "Ours for certain" means that
-//! the thing itself bears this data directory's id. What merely looks like ours is told and
-//! never touched.
+//! Each kind of resource is searched at its own place, not only in the journal: processes by the
+//! mark in their environment, ports in the registry, containers by label, databases by comment,
+//! directories by their own mark. A resource is certainly ours if it contains this data directory's
+//! id. Resources that only look like ours are reported and never changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,7 +16,7 @@ use crate::services::cgroup::Cgroups;
 use crate::services::container::{Engine, Ours};
 use crate::services::tree::{self, Belongs, LEASE_MARK, PROCESS_MARK};
 
-/// What kind of thing is left.
+/// The kind of a remaining resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeakKind {
@@ -38,23 +37,23 @@ pub enum LeakKind {
     Socket,
     TempFiles,
     Disk,
-    /// The place could not be looked at, so nothing is known of it.
+    /// The place could not be searched, so nothing is known about it.
     Unchecked,
 }
 
-/// One thing that is left.
+/// One remaining resource.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Finding {
     pub kind: LeakKind,
-    /// Its name: a number of a process or port, a path, a database.
+    /// Its name: the number of a process or port, a path, a database.
     pub what: String,
-    /// Whose it was, as far as it says.
+    /// The session that it belonged to, if it contains that.
     pub session: Option<String>,
-    /// What a person can do.
+    /// What a person can do about it.
     pub how: String,
     /// Whether [`Workspace::fix`] may remove it.
     pub fixable: bool,
-    /// How much it takes, where that is known.
+    /// Its size, if that is known.
     pub bytes: Option<u64>,
 }
 
@@ -81,9 +80,9 @@ impl Finding {
 const FIX: &str = "run `overmind doctor --fix`";
 
 impl Workspace {
-    /// Looks for everything that no living lease of this data directory accounts for.
+    /// Searches for all resources that belong to no running lease of this data directory.
     ///
-    /// A half-ended lease counts as living here; it is told as a finding of its own.
+    /// A partly ended lease counts as running here, and is reported as a finding of its own.
     pub async fn leaks(&self) -> Vec<Finding> {
         let mut live: BTreeSet<String> = BTreeSet::new();
         let mut found = Vec::new();
@@ -123,8 +122,8 @@ impl Workspace {
         found
     }
 
-    /// What is left of one session that has ended, but for processes: its teardown has just
-    /// looked into every one of the machine.
+    /// The remaining resources of one ended session, without processes: its teardown has just
+    /// checked all processes of the machine.
     pub(crate) async fn leaks_of(&self, session: &str) -> Vec<Finding> {
         let mut live: BTreeSet<String> = BTreeSet::new();
         live.extend(self.lease_directories().into_iter().map(|(session, _)| session));
@@ -142,10 +141,10 @@ impl Workspace {
         found
     }
 
-    /// Bytes on disk of each session's lease, worktree and temporary files, and of what is
-    /// shared, by name.
+    /// The bytes on disk of each session's lease, worktree and temporary files, and of shared
+    /// resources, by name.
     ///
-    /// Walks every file: not for a request that somebody waits for.
+    /// It walks every file, so do not call it in a request for which somebody waits.
     pub fn disk(&self) -> BTreeMap<String, u64> {
         let mut used = BTreeMap::new();
         for (session, _) in self.lease_directories() {
@@ -165,20 +164,20 @@ impl Workspace {
         used
     }
 
-    /// Removes a finding that is ours for certain.
+    /// Removes a finding that is certainly ours.
     ///
-    /// Looks again first: what a session has taken since is left alone.
+    /// It checks the finding again first: resources in use by a session are kept.
     ///
     /// # Errors
     ///
-    /// [`FixError::NotOurs`] for what only a person can judge.
+    /// [`FixError::NotOurs`] if only a person can judge it.
     pub async fn fix(&self, finding: &Finding) -> Result<(), FixError> {
         let failed = |why: String| FixError::Failed { what: finding.what.clone(), why };
         let refuse = || FixError::NotOurs { what: finding.what.clone(), how: finding.how.clone() };
         if !finding.fixable {
             return Err(refuse());
         }
-        // Things of a session that came back to life are not left over.
+        // The resources of a session that is running again are kept.
         if finding.kind != LeakKind::Lease
             && let Some(session) = &finding.session
             && self.dir(session).exists()
@@ -193,7 +192,7 @@ impl Workspace {
                 let session = finding.session.as_deref().ok_or_else(refuse)?;
                 let mark = Some((LEASE_MARK, self.mark(session)));
                 let belongs = Belongs { mark, ..Belongs::default() };
-                // One that is still kept would be started again.
+                // A process with automatic restart would be started again.
                 let kept: BTreeSet<String> = belongs
                     .members()
                     .into_iter()
@@ -252,7 +251,7 @@ impl Workspace {
             }
             LeakKind::Database | LeakKind::Role => {
                 let server = self.cluster.running().await.ok_or_else(refuse)?;
-                // Seen again, with our comment on it, at this moment.
+                // It was just found again, with our comment on it.
                 let databases = server.ours(&self.home_id).await;
                 let roles = server.our_roles(&self.home_id).await;
                 let databases = databases.map_err(|err| failed(chain(&err)))?;
@@ -286,7 +285,7 @@ impl Workspace {
         }
     }
 
-    /// The engine, and what in it bears our id at this moment.
+    /// The engine, and its resources with our id at this moment.
     async fn doctors_engine(&self) -> Result<(Engine, Ours), String> {
         let socket = self.options.docker.as_ref();
         let socket = socket.ok_or_else(|| "this daemon was given no Docker engine".to_owned())?;
@@ -295,7 +294,7 @@ impl Workspace {
         Ok((engine, ours))
     }
 
-    /// Sessions that have a directory, with how far each is; `None` when that cannot be read.
+    /// Sessions with a directory, and their phases; `None` if a phase cannot be read.
     fn lease_directories(&self) -> Vec<(String, Option<LeasePhase>)> {
         let entries = std::fs::read_dir(self.leases()).into_iter().flatten().flatten();
         entries
@@ -400,8 +399,8 @@ impl Workspace {
         if let Some(server) = self.cluster.running().await {
             servers.push(("our own server".to_owned(), server, true));
         }
-        // Shared servers are known from the leases that live; one that no lease names any more
-        // is not looked at.
+        // Shared servers are known from running leases; a server that no lease names is not
+        // searched.
         for (session, _) in self.lease_directories() {
             let Ok(state) = State::read(&self.dir(&session)) else { continue };
             for noted in state.steps.values() {
@@ -460,7 +459,7 @@ impl Workspace {
         ours.filter_map(one).collect()
     }
 
-    /// Mounts beneath, and Unix sockets in, directories of sessions that are gone.
+    /// Mounts below, and Unix sockets in, directories of ended sessions.
     fn mounts_and_sockets(&self, live: &BTreeSet<String>) -> Vec<Finding> {
         let leases = self.leases();
         let session_in = |path: &str| {
@@ -493,7 +492,7 @@ impl Workspace {
     }
 }
 
-/// Bytes that a directory takes on disk; links are not followed.
+/// The bytes that a directory takes on disk; links are not followed.
 fn size(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let Ok(found) = std::fs::symlink_metadata(path) else { return 0 };

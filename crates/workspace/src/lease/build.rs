@@ -1,4 +1,4 @@
-//! Making a lease: each step written down, then made; all undone when one fails.
+//! Makes a lease: each step is recorded, then executed; all are undone if one fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use crate::services::command::{self, CommandSpec};
 use crate::services::confine::{Confined, Confinement};
 use crate::services::tree::LEASE_MARK;
 
-/// Why a session got no lease. What was made of it is undone.
+/// Why a session got no lease. Its finished steps were undone.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     #[error("`{0}` cannot be a session's id: letters, digits, `-` and `_`, at most 64")]
@@ -71,7 +71,7 @@ pub enum BuildError {
     Task { task: &'static str, why: String },
 }
 
-/// What is known of a session while its lease is built.
+/// The known data of a session while its lease is built.
 pub(crate) struct Site<'a> {
     pub(crate) workspace: &'a Workspace,
     pub(crate) journal: Journal,
@@ -81,13 +81,13 @@ pub(crate) struct Site<'a> {
     pub(crate) worktree: PathBuf,
     pub(crate) branch: Option<String>,
     pub(crate) base: Option<String>,
-    /// What the tree itself asks for.
+    /// Variables that the tree itself needs.
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) details: serde_json::Value,
     pub(crate) temp: Option<PathBuf>,
-    /// `None`: its programs run in no sandbox.
+    /// The sandbox of its programs; `None` if they run in none.
     pub(crate) confinement: Option<Confinement>,
-    /// Whether `setup` has the host's network in a sandbox.
+    /// Whether `setup` in a sandbox has the host's network.
     pub(crate) setup_network: bool,
     pub(crate) config: &'a Config,
     pub(crate) sink: &'a dyn Sink,
@@ -98,10 +98,10 @@ pub(crate) struct Site<'a> {
 }
 
 impl Workspace {
-    /// Gives a session what its project's file says.
+    /// Makes the resources for a session that its project's file requests.
     ///
-    /// On failure everything that was made is undone before this returns, in the order of a
-    /// teardown; what could not be undone stays in the journal for [`Workspace::resume`].
+    /// On failure, all finished steps are undone before this returns, in the order of a teardown.
+    /// Steps that could not be undone stay in the journal for [`Workspace::resume`].
     ///
     /// # Errors
     ///
@@ -109,17 +109,18 @@ impl Workspace {
     ///
     /// # Cancel safety
     ///
-    /// Dropped midway, the lease stays half built: call [`Workspace::teardown`].
+    /// If dropped, the lease stays partly built: call [`Workspace::teardown`].
     pub async fn build(&self, request: LeaseRequest, sink: &dyn Sink) -> Result<Lease, BuildError> {
         self.build_holding(request, None, sink).await
     }
 
-    /// [`Workspace::build`], with what keeps the next step of the session waiting: dropped midway, it is
-    /// held until the journal is there or never will be, so that a teardown finds what is to be undone.
+    /// Works as [`Workspace::build`], with a guard that delays the session's next step. If dropped
+    /// midway, the guard is held until the journal exists or never will, so that a teardown finds
+    /// everything to undo.
     ///
     /// # Errors
     ///
-    /// As [`Workspace::build`].
+    /// The same as for [`Workspace::build`].
     pub async fn build_holding(
         &self,
         request: LeaseRequest,
@@ -152,8 +153,8 @@ impl Workspace {
         };
         let built = Box::pin(self.build_steps(&request, journal, sink)).await;
         if built.is_err() {
-            // The work of a session that never began is nobody's: but what the tree itself says
-            // is uncommitted (a hook may have made it) is parked like any other.
+            // A session that never began has no work; but uncommitted changes in the tree, perhaps
+            // of a hook, are saved as always.
             let undone = Box::pin(self.undo_all(&request.session, TreeEnd::Park, sink)).await;
             if let Err(err) = undone {
                 let text = format!("what was made could not all be undone: {}", chain(&err));
@@ -216,7 +217,7 @@ impl Workspace {
         if let Some((step, before)) = written.take() {
             site.write_env_file(Some((step, before))).await?;
         }
-        // Once more, with what became known since.
+        // This is done again, with the data that became known since.
         site.keep_hooks(&request.config)?;
         site.ready().await
     }
@@ -272,7 +273,7 @@ impl Site<'_> {
         super::undo::remove_temp(&path, &mark).map_err(failed)?;
         {
             use std::os::unix::fs::DirBuilderExt;
-            // Made, never found: somebody else's directory of this name is not used.
+            // It must be new: another user's directory of this name is not used.
             std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(failed)?;
         }
         std::fs::write(path.join(TEMP_MARK), &mark).map_err(failed)?;
@@ -318,7 +319,7 @@ impl Site<'_> {
         own.collect()
     }
 
-    /// What templates may refer to before anything runs.
+    /// The values that templates may refer to before anything runs.
     fn know_beforehand(&self) {
         let mut values = Values::default();
         values.set("session", "id", &self.session);
@@ -352,8 +353,8 @@ impl Site<'_> {
         self.know(&values);
     }
 
-    /// The variables of the session as far as they can be told: everything that it is about, its
-    /// ports, and those of `env` whose services have values.
+    /// The variables of the session that are known so far: its general data, its ports, and those
+    /// of `env` whose services have values.
     pub(crate) fn variables(&self, values: &Values) -> Result<Vec<(String, String)>, BuildError> {
         let of_tree = self.env.iter().map(|(name, value)| (name.clone(), value.clone()));
         let mut variables: Vec<(String, String)> = of_tree.collect();
@@ -374,7 +375,7 @@ impl Site<'_> {
         Ok(variables)
     }
 
-    /// What the project declares: its ports and its `env`.
+    /// The project's declarations: its ports and its `env`.
     fn declared(&self, values: &Values) -> Result<Vec<(String, String)>, BuildError> {
         let mut variables: Vec<(String, String)> =
             values.fields("ports").map(|(name, port)| (name.to_owned(), port.to_owned())).collect();
@@ -390,7 +391,7 @@ impl Site<'_> {
         Ok(variables)
     }
 
-    /// The whole environment of a command of the session.
+    /// The whole environment of a session's command.
     pub(crate) fn environment(
         &self,
         values: &Values,
@@ -413,7 +414,8 @@ impl Site<'_> {
         Ok(self.journal.write(&Record::Hooks { hooks })?)
     }
 
-    /// Starts the services of one phase: each when what it depends on is ready, others beside.
+    /// Starts the services of one phase: each when its dependencies are ready, and others in
+    /// parallel.
     async fn services(&self, phase: Phase) -> Result<(), BuildError> {
         let mut waiting: Vec<&Service> =
             self.config.services.iter().filter(|service| service.phase == phase).collect();
@@ -439,8 +441,8 @@ impl Site<'_> {
                     running.push(Box::pin(async move { (service, self.start(service).await) }));
                 }
             }
-            // Those that still start are waited for after a failure too: what is made while it is
-            // being undone would stay.
+            // Starting services are waited for after a failure too, because a resource that is made
+            // during the undo would remain.
             match running.next().await {
                 Some((service, Ok(values))) => {
                     self.know(&values);
@@ -456,7 +458,7 @@ impl Site<'_> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Writes the file of variables, with what is known by now; again when `before` is not that.
+    /// Writes the file of variables that are known now; again if that differs from `before`.
     async fn write_env_file(
         &self,
         before: Option<(u32, Vec<(String, String)>)>,
@@ -473,7 +475,7 @@ impl Site<'_> {
         if self.is_tracked(&relative).await? {
             return Err(BuildError::EnvFile(EnvFileError::Tracked { path }));
         }
-        // First: as soon as the file is there somebody may save what is there.
+        // This comes first: once the file exists, somebody may save the directory's files.
         let left_out = match &self.workspace.options.tree {
             Some(tree) => tree.leave_out(&path, true).await.map_err(BuildError::Tree)?,
             None => false,
@@ -502,7 +504,7 @@ impl Site<'_> {
         Ok(Some((step, variables)))
     }
 
-    /// Whether a file of the worktree is one of the project's.
+    /// Whether the project tracks a file of the worktree.
     pub(crate) async fn is_tracked(&self, relative: &Path) -> Result<bool, BuildError> {
         let path = self.worktree.join(relative);
         if let Some(tree) = &self.workspace.options.tree
@@ -510,7 +512,7 @@ impl Site<'_> {
         {
             return Ok(tracked);
         }
-        // A directory that is nobody's checkout: its own git knows.
+        // The directory is no worktree of ours, so its own git is asked.
         let (tree, relative) = (self.worktree.clone(), relative.to_owned());
         blocking("asking git", move || file::is_tracked(&tree, &relative)).await
     }
@@ -554,8 +556,8 @@ impl Site<'_> {
         self.confinement.as_ref().map(which)
     }
 
-    /// The sandbox of what prepares the session, `setup` or the command of a template: it reaches the
-    /// session's services, and `own` whatever the network is; all of the host's where that was granted.
+    /// The sandbox of `setup` and of template commands: it reaches the session's services, and
+    /// `own` whatever the network is; the host's whole network if that was granted.
     pub(crate) fn prepares(&self, of: String, own: &[u16]) -> Option<Confined> {
         self.confined(|all| {
             let confined = match self.setup_network {
@@ -566,8 +568,8 @@ impl Site<'_> {
         })
     }
 
-    /// Ports of this machine's loopback where services and databases of the session listen, as far
-    /// as that is known.
+    /// Ports on this machine's loopback at which services and databases of the session listen, as
+    /// far as known.
     pub(crate) fn reached(&self) -> Vec<u16> {
         let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Reached::of(&ports, &self.values()).ports
@@ -578,7 +580,7 @@ impl Site<'_> {
         relative.map_or_else(|| self.worktree.clone(), |path| self.worktree.join(path))
     }
 
-    /// Every variable can be told by now.
+    /// Checks that every variable is known by now.
     fn complete(&self) -> Result<(), BuildError> {
         let values = self.values();
         for (name, template) in &self.config.env {
@@ -620,10 +622,10 @@ impl Site<'_> {
     }
 }
 
-/// In a session's directory for temporary files: whose it is.
+/// The file in a session's temporary directory that names its owner.
 pub(crate) const TEMP_MARK: &str = ".overmind-lease";
 
-/// Runs what blocks where that is allowed.
+/// Runs blocking work on a thread where that is allowed.
 pub(crate) async fn blocking<T: Send + 'static>(
     task: &'static str,
     run: impl FnOnce() -> T + Send + 'static,
@@ -632,13 +634,13 @@ pub(crate) async fn blocking<T: Send + 'static>(
     done.map_err(|err| BuildError::Task { task, why: err.to_string() })
 }
 
-/// An error and its causes on one line.
+/// Joins an error and its causes on one line.
 pub(crate) fn chain(err: &dyn std::error::Error) -> String {
     let mut text = err.to_string();
     let mut next = err.source();
     while let Some(cause) = next {
         let said = cause.to_string();
-        // Some libraries print their cause as part of themselves.
+        // Some libraries already include their cause.
         if !text.ends_with(&said) {
             text = format!("{text}: {said}");
         }

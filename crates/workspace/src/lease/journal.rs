@@ -1,9 +1,9 @@
-//! One directory per lease, with a file of records that only grows.
+//! The journal of a lease: a directory with an append-only file of records.
 //!
-//! A record is a line of JSON. Intents, and the records that change how far a lease is, are on
-//! disk before what they announce begins. Records of what was made are written at once and
-//! reach the disk with the next of the others: a killed process loses none, and after a power
-//! cut the intent alone is enough to undo. A last line that was torn is not counted.
+//! A record is a line of JSON. Intents, and records that change the phase of a lease, are on disk
+//! before the action begins. Records of finished steps are written at once and synced with the next
+//! of the others: a killed process loses none, and after a power cut the intent alone is enough to
+//! undo. An incomplete last line is ignored.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -50,7 +50,7 @@ pub(crate) enum Record {
         name: String,
         project: PathBuf,
         place: Option<PathBuf>,
-        /// What its programs run in.
+        /// The sandbox of its programs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sandbox: Option<RoomSandbox>,
     },
@@ -62,7 +62,7 @@ pub(crate) enum Record {
         step: u32,
         what: Made,
     },
-    /// What to run before anything is undone; known once the worktree is.
+    /// The commands to run before anything is undone; known once the worktree exists.
     Hooks {
         hooks: Vec<TeardownHook>,
     },
@@ -94,7 +94,7 @@ pub(crate) struct TeardownHook {
 }
 
 impl Record {
-    /// Whether what follows must not begin before this is on disk.
+    /// Whether this must be on disk before the next action begins.
     fn is_promise(&self) -> bool {
         match self {
             Self::Opened { .. }
@@ -102,7 +102,7 @@ impl Record {
             | Self::Ready { .. }
             | Self::Ending { .. }
             | Self::HooksRan => true,
-            // Undone twice is undone.
+            // Undoing a step twice is harmless.
             Self::Made { .. } | Self::Hooks { .. } | Self::Undone { .. } => false,
         }
     }
@@ -126,7 +126,8 @@ fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> JournalErr
     move |source| JournalError::File { what, path, source }
 }
 
-/// Whether a lease's directory has no whole record yet: nothing was intended, and so nothing made.
+/// Whether a lease's directory has no complete record yet: nothing was intended, and so nothing was
+/// made.
 pub(crate) fn unbegun(dir: &Path) -> bool {
     match std::fs::read(dir.join(FILE)) {
         Ok(text) => !text.contains(&b'\n'),
@@ -141,7 +142,7 @@ impl Journal {
         let path = dir.join(FILE);
         match std::fs::DirBuilder::new().mode(0o700).create(dir) {
             Ok(()) => {}
-            // Its maker died in between, or the disk was full.
+            // Its writer died in between, or the disk was full.
             Err(err) if err.kind() == io::ErrorKind::AlreadyExists && unbegun(dir) => {
                 let _ = std::fs::remove_file(&path);
             }
@@ -162,7 +163,7 @@ impl Journal {
             inner: Arc::new(Mutex::new(Inner { file: opened_file, next: 1 })),
         };
         let kept = journal.write(opened).and_then(|()| {
-            // The file's name must be on disk too, and its directory's.
+            // The names of the file and its directory must be on disk too.
             for dir in [Some(dir), dir.parent()].into_iter().flatten() {
                 File::open(dir).and_then(|dir| dir.sync_all()).map_err(file("keeping", &path))?;
             }
@@ -171,14 +172,15 @@ impl Journal {
         match kept {
             Ok(()) => Ok(journal),
             Err(err) => {
-                // Nothing was intended, so nothing is to be undone. The error that counts is this.
+                // Nothing was intended, so nothing must be undone. The error that is returned is
+                // the other one.
                 let _ = std::fs::remove_dir_all(dir);
                 Err(err)
             }
         }
     }
 
-    /// Goes on with the journal of a lease.
+    /// Continues the journal of a lease.
     pub(crate) fn open(dir: &Path, state: &State) -> Result<Self, JournalError> {
         let path = dir.join(FILE);
         let mut opened =
@@ -195,7 +197,7 @@ impl Journal {
         &self.dir
     }
 
-    /// Appends a record; returns when a promise is on disk.
+    /// Appends a record; an intent is on disk when this returns.
     pub(crate) fn write(&self, record: &Record) -> Result<(), JournalError> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         self.append(&mut inner, record)
@@ -213,7 +215,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes down what is about to be made; the number of the step.
+    /// Records a step that is about to be made; returns its number.
     pub(crate) fn intend(&self, what: &Step) -> Result<u32, JournalError> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let step = inner.next;
@@ -239,7 +241,7 @@ impl Journal {
     }
 }
 
-/// What a journal says.
+/// The content of a journal.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct State {
     pub(crate) session: String,
@@ -284,7 +286,8 @@ impl State {
             let last = n + 1 == lines.len();
             let record: Record = match serde_json::from_str(line) {
                 Ok(record) => record,
-                // Torn by a power cut; or such a line, ended when the journal was gone on with.
+                // A power cut left an incomplete line, which was ended when the journal was
+                // continued.
                 Err(_) if (last && torn) || line.is_empty() => continue,
                 Err(_) if !line.ends_with('}') => continue,
                 Err(err) => {
@@ -374,7 +377,7 @@ impl State {
         ports
     }
 
-    /// What the session was given, if all of it was.
+    /// The lease, if it is complete.
     pub(crate) fn lease(&self) -> Option<Lease> {
         let ready = self.ready.as_ref().filter(|_| self.ending.is_none())?;
         let tree = self.tree();

@@ -1,14 +1,13 @@
-//! The lease: everything that a session was given, written down before it is made.
+//! The lease: all resources of a session, each recorded before it is made.
 //!
-//! [`Workspace::build`] makes the resources of a session in order and writes each intent to a
-//! journal first; [`Workspace::teardown`] undoes them from the journal alone, so it can be begun
-//! in one life of the daemon and finished in another. [`Workspace::resume`] is for the start of
-//! the daemon: half-built leases are undone, half-ended ones finished, whole ones taken up again.
+//! [`Workspace::build`] makes the resources of a session in order and first writes each intent to a
+//! journal. [`Workspace::teardown`] undoes them from the journal alone, so it can begin in one
+//! process of the daemon and finish in another. [`Workspace::resume`] runs at the daemon's start:
+//! partly built leases are undone, partly ended ones finished, complete ones continued.
 //!
-//! What it refuses: to begin a second lease for a session that has one, to leave a resource
-//! behind silently, and to touch anything that no journal, label or mark says is ours. Where to
-//! read on: `step` says what a resource is, `journal` how it is written down, `build`, `start`
-//! and `undo` what is done.
+//! It refuses to begin a second lease for a session, to leave a resource silently, and to change
+//! anything that no journal, label or mark identifies as ours. `step` defines the resources,
+//! `journal` records them, and `build`, `start` and `undo` act on them.
 
 mod build;
 mod journal;
@@ -48,29 +47,30 @@ pub(crate) use step::{Made, Step};
 pub(crate) use undo::remove_temp;
 pub use undo::{Resumed, TeardownError, TeardownReport};
 
-/// What a daemon's leases stand on.
+/// The options of a daemon's leases.
 #[derive(Clone)]
 pub struct Options {
-    /// The daemon's data directory; journals, logs and an own database server go beneath it.
+    /// The daemon's data directory, with journals, logs and our own database server below it.
     pub home: PathBuf,
     /// Where all daemons of the machine write their ports, see
     /// [`default_dir`](crate::ports::default_dir).
     pub registry: PathBuf,
-    /// Where sessions' directories for temporary files are made; short, since sockets go there.
+    /// The directory for sessions' temporary directories; its path must be short, because sockets
+    /// are in it.
     pub temp: PathBuf,
     /// The Docker engine's socket, for containers and compose.
     pub docker: Option<PathBuf>,
-    /// What commands of a session inherit: `PATH`, `HOME`, `LANG` and the like. Never the
-    /// daemon's whole environment: keys stand in it.
+    /// The variables that a session's commands inherit: `PATH`, `HOME`, `LANG` and similar ones.
+    /// Never the daemon's whole environment, which contains keys.
     pub environment: BTreeMap<String, String>,
-    /// Where `url_env` looks; nothing of it is inherited.
+    /// The variables that `url_env` may name; none of them is inherited.
     pub secrets: BTreeMap<String, String>,
     /// Database servers, `host:port`, that projects of sessions in a sandbox may name by URL.
     pub servers: Vec<String>,
     pub clock: Arc<dyn Clock>,
     pub runner: Arc<dyn Runner>,
-    /// What puts sandboxes around hooks, ready checks and commands of templates. Services get
-    /// theirs from the runner.
+    /// Makes the sandboxes for hooks, ready checks and template commands. The runner makes those of
+    /// services.
     pub encloses: Encloses,
     /// Whom programs in sandboxes run as, if that is not the daemon's own user.
     pub user: Option<ProcessUser>,
