@@ -1,15 +1,15 @@
-//! What a session works in and must give back: worktree, ports, databases, services.
+//! The resources of a session: worktree, ports, databases, services.
 //!
-//! * [`tree`]: a working tree for each session, that shares no state with the primary checkout but
-//!   read-only objects; what becomes of the work in it. Start with [`Trees`].
-//! * [`pool`]: such trees made ready before anybody asks.
-//! * [`git`]: running git so that nothing in a repository decides what runs.
-//! * [`config`]: `.overmind.yml`, the contract; [`ports`], [`database`], [`services`] and [`mod@env`] are
-//!   what it asks for.
-//! * [`lease`]: all of that for one session, made in order and given back in order, also after a
-//!   crash; [`leaks`] finds what is left. Start with [`lease::Workspace`].
-//! * [`rooms`]: the port of the engine, [`overmind_core::room::Rooms`], over all of it. Start with
-//!   [`rooms::LocalRooms`].
+//! * [`tree`]: a working tree for each session, which shares only read-only objects with the
+//!   primary checkout; and decisions about its work. Start with [`Trees`].
+//! * [`pool`]: such trees, made in advance.
+//! * [`git`]: runs git so that nothing in a repository decides what runs.
+//! * [`config`]: `.overmind.yml`, a project's requirements; [`ports`], [`database`], [`services`]
+//!   and [`mod@env`] provide them.
+//! * [`lease`]: all of that for one session, made in order and released in order, also after a
+//!   crash; [`leaks`] finds remaining resources. Start with [`lease::Workspace`].
+//! * [`rooms`]: implements the port of the engine, [`overmind_core::room::Rooms`], with all of it.
+//!   Start with [`rooms::LocalRooms`].
 
 pub mod config;
 mod copy;

@@ -72,17 +72,17 @@ pub struct Options {
     /// Makes the sandboxes for hooks, ready checks and template commands. The runner makes those of
     /// services.
     pub encloses: Encloses,
-    /// Whom programs in sandboxes run as, if that is not the daemon's own user.
+    /// The user as which sandboxed programs run, if that is not the daemon's own.
     pub user: Option<ProcessUser>,
-    /// What is the server's own: no service is made from it.
+    /// The server's own files, from which no service is made.
     pub off_limits: OffLimits,
-    /// What makes worktrees. Without it only [`Place::Directory`] can be leased.
+    /// Makes worktrees. Without it only [`Place::Directory`] can be leased.
     pub tree: Option<Arc<dyn Tree>>,
 }
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Values of variables are not for logs.
+        // Values of variables must not appear in logs.
         f.debug_struct("Options")
             .field("home", &self.home)
             .field("registry", &self.registry)
@@ -94,18 +94,18 @@ impl fmt::Debug for Options {
     }
 }
 
-/// The step that makes a session's own checkout.
+/// Makes a session's own worktree.
 pub trait Tree: Send + Sync + fmt::Debug {
-    /// Makes what `intent` says. Called again after a crash with the same intent, it must find
-    /// or replace what it made before.
+    /// Makes the worktree that `intent` describes. Called again after a crash with the same intent,
+    /// it must find or replace the earlier result.
     fn make<'a>(
         &'a self,
         intent: &'a serde_json::Value,
         sink: &'a dyn Sink,
     ) -> Fut<'a, Result<MadeTree, String>>;
 
-    /// Ends what `intent` made, whether or not `made` is known; ending what is gone is no error.
-    /// Work that exists nowhere else is never deleted unless `end` says so.
+    /// Ends the worktree of `intent`, whether or not `made` is known; a missing one is no error.
+    /// Work that exists nowhere else is never deleted unless `end` requests it.
     fn undo<'a>(
         &'a self,
         intent: &'a serde_json::Value,
@@ -113,90 +113,90 @@ pub trait Tree: Send + Sync + fmt::Debug {
         end: TreeEnd,
     ) -> Fut<'a, Result<(), String>>;
 
-    /// Whether a file is one of the project's; `None` when it is in no checkout that this makes. No
-    /// setting of the checkout's own has a say in it.
+    /// Whether a file belongs to the project; `None` if it is in no worktree made here. The
+    /// worktree's own settings have no influence.
     fn is_tracked<'a>(&'a self, file: &'a Path) -> Fut<'a, Result<Option<bool>, String>>;
 
-    /// Leaves a file that we put into a checkout out of what is saved of it, or (`false`) no longer.
-    /// Whether it is in a checkout that this makes.
+    /// Excludes a file that we put into a worktree from what is saved of it, or (`false`) includes
+    /// it again. Returns whether it is in a worktree made here.
     fn leave_out<'a>(&'a self, file: &'a Path, out: bool) -> Fut<'a, Result<bool, String>>;
 
-    /// What is left of sessions that are not `live`.
+    /// The remaining resources of sessions that are not in `live`.
     fn leaks<'a>(&'a self, live: &'a BTreeSet<String>) -> Fut<'a, Vec<Finding>>;
 
-    /// References in projects' repositories that are ours and that no session needs. They are no one
-    /// session's, so its own end does not look for them.
+    /// References of ours in projects' repositories that no session needs. They belong to no single
+    /// session, so the end of a session does not search for them.
     fn references(&self) -> Fut<'_, Vec<Finding>> {
         Box::pin(async { Vec::new() })
     }
 
-    /// Removes a finding of its own.
+    /// Removes one of its own findings.
     fn fix<'a>(&'a self, finding: &'a Finding) -> Fut<'a, Result<(), String>>;
 }
 
-/// A checkout that was made.
+/// A finished worktree.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct MadeTree {
     pub path: PathBuf,
     pub branch: Option<String>,
-    /// The commit that it began at.
+    /// The commit from which it started.
     pub base: Option<String>,
-    /// Variables that every command of the session has because of it.
+    /// Variables that it adds to every command of the session.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// What lies outside of it and is needed by it: shown in sandboxes, read-only.
+    /// Paths outside of it that it needs: shown in sandboxes, read-only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub borrowed: Vec<PathBuf>,
-    /// Whether a sandbox opens these through no link.
+    /// Whether a sandbox opens these without following links.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bounded: bool,
-    /// Whatever undoing needs, and whoever asks for the lease.
+    /// Data for the undo, and for the requester of the lease.
     #[serde(default)]
     pub details: serde_json::Value,
 }
 
-/// What becomes of the worktree.
+/// What happens to the worktree at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TreeEnd {
-    /// Removed if it has no work, and stays otherwise.
+    /// It is removed if it has no work, and stays otherwise.
     Decide,
-    /// Removed; uncommitted work is first parked as a commit on its branch.
+    /// It is removed; uncommitted work is first saved as a commit on its branch.
     Park,
-    /// Stays where it is.
+    /// It stays.
     Keep,
-    /// Removed with all that is in it: somebody said so.
+    /// It is removed with its contents, because somebody requested that.
     Discard,
 }
 
-/// Where a session works.
+/// The workspace of a session.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Place {
-    /// A directory that is there and stays, not ours.
+    /// An existing directory that is not ours, and stays.
     Directory(PathBuf),
-    /// A checkout to be made by [`Options::tree`] from this intent.
+    /// A worktree that [`Options::tree`] makes from this intent.
     Tree(serde_json::Value),
 }
 
-/// Whom a lease is for.
+/// The request for a lease.
 #[derive(Clone, Debug)]
 pub struct LeaseRequest {
     /// Letters, digits, `-` and `_`, at most 64.
     pub session: String,
-    /// For people.
+    /// The name for people.
     pub name: String,
     /// The project's primary checkout.
     pub project: PathBuf,
     pub config: Config,
     pub place: Place,
-    /// What its programs run in; `None`, and at the level `none`: in nothing.
+    /// The sandbox of its programs; with `None`, or at the level `none`, they have none.
     pub sandbox: Option<RoomSandbox>,
-    /// Whether `setup` and commands of templates have the host's network in a sandbox; otherwise that
-    /// of the session.
+    /// Whether `setup` and template commands in a sandbox have the host's network; otherwise they
+    /// have the session's.
     pub setup_network: bool,
 }
 
-/// What a session was given.
+/// The resources of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     pub session: String,
@@ -205,21 +205,21 @@ pub struct Lease {
     pub worktree: PathBuf,
     pub branch: Option<String>,
     pub base: Option<String>,
-    /// Variables for every command of the session, on top of [`Options::environment`].
+    /// Variables for every command of the session, in addition to [`Options::environment`].
     pub env: BTreeMap<String, String>,
-    /// Every leased port: by variable, or by `service/port`.
+    /// Every leased port, by variable or by `service/port`.
     pub ports: BTreeMap<String, u16>,
-    /// The fields of each service, as templates see them.
+    /// The fields of each service, for templates.
     pub values: Values,
-    /// Where each process's output is.
+    /// The path of each process's output.
     pub logs: BTreeMap<String, PathBuf>,
-    /// What went wrong and was to be said aloud only.
+    /// Failures that are only reported.
     pub warnings: Vec<String>,
-    /// [`MadeTree::details`]; null without a tree.
+    /// The value of [`MadeTree::details`]; null without a worktree.
     pub details: serde_json::Value,
 }
 
-/// How far a lease is.
+/// The phase of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeasePhase {
     Building,
@@ -227,19 +227,19 @@ pub enum LeasePhase {
     Ending,
 }
 
-/// Who is told what happens, while it happens.
+/// Receives the progress while it happens.
 pub trait Sink: Send + Sync {
     fn tell(&self, progress: Progress<'_>);
 }
 
-/// One thing that happened.
+/// A progress message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress<'a> {
     /// A step begins.
     Step { what: &'a str },
     /// A line of output of a hook, a migration or the engine.
     Line { source: &'a str, stream: Stream, line: &'a str },
-    /// Something failed that does not stop the rest.
+    /// Something failed, and the rest continues.
     Warning { text: &'a str },
 }
 
@@ -255,7 +255,7 @@ impl<F: Fn(Progress<'_>) + Send + Sync> Sink for F {
     }
 }
 
-/// Tells nobody.
+/// A sink that drops everything.
 #[derive(Clone, Copy, Debug)]
 pub struct Quiet;
 
@@ -277,19 +277,19 @@ pub enum OpenError {
     Registry(#[source] RegistryError),
 }
 
-/// The leases of one data directory. One per daemon.
+/// The leases of one data directory. There is one value per daemon.
 #[derive(Debug)]
 pub struct Workspace {
     pub(crate) options: Options,
-    /// Tells our things from those of other data directories.
+    /// Distinguishes our resources from those of other data directories.
     pub(crate) home_id: String,
     pub(crate) ports: Ports,
     pub(crate) registry: Registry,
     pub(crate) cluster: Cluster,
     pub(crate) cgroups: Cgroups,
-    /// Sessions that somebody is at work on.
+    /// Sessions that a task is changing.
     busy: Mutex<BTreeSet<String>>,
-    /// Services of one session that share a network come here one by one.
+    /// Locked so that services of one session that share a network are started one by one.
     network: tokio::sync::Mutex<()>,
 }
 
@@ -308,11 +308,11 @@ impl Drop for Busy<'_> {
 }
 
 impl Workspace {
-    /// Opens the leases beneath `options.home`; begins nothing, see [`Workspace::resume`].
+    /// Opens the leases below `options.home`, without changing any: see [`Workspace::resume`].
     ///
     /// # Errors
     ///
-    /// [`OpenError`] when a directory cannot be made or shared safely.
+    /// [`OpenError`] if a directory cannot be made or shared safely.
     pub fn open(options: Options) -> Result<Self, OpenError> {
         let file = |what, path: &Path| {
             let path = path.to_owned();
@@ -321,7 +321,7 @@ impl Workspace {
         let leases = options.home.join("leases");
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(&leases).map_err(file("making", &leases))?;
-        // Journals hold passwords of the sessions' databases.
+        // Journals contain passwords of the sessions' databases.
         std::fs::set_permissions(&leases, std::fs::Permissions::from_mode(0o700))
             .map_err(file("protecting", &leases))?;
         let id_path = options.home.join("workspace-id");
@@ -348,7 +348,7 @@ impl Workspace {
         })
     }
 
-    /// The sessions that have a lease, and how far each is.
+    /// The sessions with a lease, and their phases.
     pub fn sessions(&self) -> Vec<(String, LeasePhase)> {
         let entries = std::fs::read_dir(self.leases()).into_iter().flatten().flatten();
         let mut found: Vec<(String, LeasePhase)> = entries
@@ -362,11 +362,11 @@ impl Workspace {
         found
     }
 
-    /// What a session was given, if its lease is whole.
+    /// The resources of a session, if its lease is complete.
     ///
     /// # Errors
     ///
-    /// [`JournalError`] when there is a journal and it cannot be read.
+    /// [`JournalError`] if there is a journal that cannot be read.
     pub fn lease(&self, session: &str) -> Result<Option<Lease>, JournalError> {
         let dir = self.dir(session);
         if !is_session(session) || !dir.exists() {
@@ -375,7 +375,7 @@ impl Workspace {
         Ok(State::read(&dir)?.lease())
     }
 
-    /// How a session's process is.
+    /// The state of a session's process.
     pub fn process_state(
         &self,
         session: &str,
@@ -388,7 +388,7 @@ impl Workspace {
     ///
     /// # Errors
     ///
-    /// When it does not end.
+    /// Fails if it does not end.
     pub async fn stop_database_server(&self) -> Result<(), crate::database::ClusterError> {
         self.cluster.stop().await
     }
@@ -409,7 +409,7 @@ impl Workspace {
         }
     }
 
-    /// The value of the mark that every process of a session bears.
+    /// The value of the mark that every process of a session has.
     pub(crate) fn mark(&self, session: &str) -> String {
         format!("{}:{session}", self.home_id)
     }
@@ -418,8 +418,8 @@ impl Workspace {
         format!("{}.{session}.{service}", self.home_id)
     }
 
-    /// The control group of a command with this mark, where there can be one. What is in a sandbox
-    /// ends with it and needs none.
+    /// The cgroup of a command with this mark, if there can be one. Processes in a sandbox end with
+    /// it and need none.
     pub(crate) fn group_of(&self, mark: &str, confined: Option<&Confined>) -> Option<PathBuf> {
         if confined.is_some() { None } else { self.cgroups.make(mark) }
     }
@@ -431,7 +431,7 @@ impl Workspace {
         Some(Compose { program, socket: self.options.docker.clone(), env })
     }
 
-    /// Claims a session for one caller at a time.
+    /// Reserves a session for one caller at a time.
     pub(crate) fn claim(&self, session: &str) -> Option<Busy<'_>> {
         let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         busy.insert(session.to_owned())
@@ -439,14 +439,14 @@ impl Workspace {
     }
 }
 
-/// Whether the text may name a session: it becomes part of paths and of names in other programs.
+/// Whether the text is a valid session: it becomes a part of paths and of names in other programs.
 pub(crate) fn is_session(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= 64
         && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
 }
 
-/// Where programs are looked for.
+/// The search path for programs.
 pub(crate) fn search_path(environment: &BTreeMap<String, String>) -> String {
     environment
         .get("PATH")
@@ -477,7 +477,7 @@ pub(crate) fn home_id(path: &Path) -> std::io::Result<String> {
         file.write_all(id.as_bytes())?;
         file.sync_all()?;
     }
-    // A link fails when another process was quicker, and then its id is the one.
+    // A link fails if another process was faster; then its id is used.
     let linked = std::fs::hard_link(&partial, path);
     std::fs::remove_file(&partial)?;
     match linked {

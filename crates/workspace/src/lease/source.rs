@@ -1,4 +1,4 @@
-//! Files of a project that its services are made from, as the server's own process may read them.
+//! Files of a project from which its services are made, as far as the server may read them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::services::compose::{Compose, ComposePlan, judge, named};
 use crate::services::{ComposeError, ContainerError};
 
 impl Site<'_> {
-    /// A database of the project that one of the session's is made from, as it is called without links.
+    /// The real path of the project's database from which a session's is made.
     pub(super) async fn source(&self, relative: &Path) -> Result<Option<PathBuf>, ServiceError> {
         let own = Own::of(&self.workspace.options.off_limits);
         let (project, relative) = (self.project.clone(), relative.to_owned());
@@ -27,7 +27,7 @@ impl Site<'_> {
         found.await?
     }
 
-    /// The template's scripts, each with what stands there.
+    /// The template's scripts, each with its content.
     pub(super) async fn scripts(
         &self,
         template: &DatabaseTemplate,
@@ -49,8 +49,8 @@ impl Site<'_> {
         read.await?
     }
 
-    /// The file of a compose project, as it is called without links: its mistakes are quoted. What it names
-    /// to be read with it was looked at, too.
+    /// The real path of a compose project's file, whose content may be quoted in errors. The files
+    /// that it names were checked, too.
     pub(super) async fn compose_file(&self, relative: &Path) -> Result<PathBuf, ServiceError> {
         let (worktree, relative) = (self.worktree.clone(), relative.to_owned());
         let own = Own::of(&self.workspace.options.off_limits);
@@ -73,7 +73,8 @@ impl Site<'_> {
         found.await?
     }
 
-    /// What a compose project is made of, judged: nothing of it reaches beyond its containers and the worktree.
+    /// The checked content of a compose project: it reaches nothing beyond its containers and the
+    /// worktree.
     pub(super) async fn compose_config(
         &self,
         compose: &Compose,
@@ -96,8 +97,8 @@ impl Site<'_> {
         judged.await?
     }
 
-    /// Files and directories of the worktree that a container is shown; one that a link leads out of it is
-    /// refused.
+    /// Files and directories of the worktree that a container sees; one that a link leads out of
+    /// the worktree is refused.
     pub(super) fn mounts(
         &self,
         service: &Service,

@@ -1,4 +1,4 @@
-//! Making one service, by its strategy.
+//! Starts one service, by its strategy.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -101,7 +101,7 @@ impl From<BuildError> for ServiceError {
 }
 
 impl Site<'_> {
-    /// Makes the service and waits until it is ready; its values.
+    /// Starts the service and waits until it is ready; returns its values.
     pub(super) async fn start(&self, service: &Service) -> Result<Values, ServiceError> {
         match &service.strategy {
             Strategy::Process(process) => self.process(service, process).await,
@@ -201,7 +201,7 @@ impl Site<'_> {
             | ReadyCheck::Log(_) => None,
         };
         let confined = confined.map(|one| one.of(format!("service {}", service.name)));
-        // Then what accepts is the sandbox, whoever is there inside.
+        // In that case the sandbox itself accepts connections, whichever program is inside.
         let through_proxy = confined.as_ref().is_some_and(|one| one.network != Network::Host);
         let log_file = log.clone();
         let spec = ProcessSpec { id: id.clone(), argv, env, cwd, log: log_file, restart, confined };
@@ -227,7 +227,7 @@ impl Site<'_> {
         Ok(())
     }
 
-    /// The sandbox of what looks whether a service with these ports is ready, if it has one.
+    /// The sandbox of the ready check of a service with these ports, if it has one.
     fn looks(&self, service: &str, own: &[u16]) -> Option<Confined> {
         let of = format!("ready check of {service}");
         self.confined(|all| all.look(own, &self.reached()).of(of))
@@ -300,7 +300,7 @@ impl Site<'_> {
         };
         engine.make(&plan, &run, self.sink).await?;
         for (inside, wanted) in &run.ports {
-            // None of one that has ended already: the ready check says so in better words.
+            // A container that has ended has none, which the ready check reports better.
             let found = engine.published(&plan, *inside).await?;
             if found.is_some_and(|found| found != *wanted) {
                 return Err(ServiceError::Published { inside: *inside, wanted: *wanted, found });
@@ -349,7 +349,7 @@ impl Site<'_> {
             ports,
             log: wants_log.then_some(log.as_path()),
             command,
-            // The engine's proxy accepts before the program inside does.
+            // The engine's proxy accepts connections before the program inside does.
             through_proxy: true,
             ended: &|| None,
         };
@@ -414,7 +414,7 @@ impl Site<'_> {
             .map_err(|source| ServiceError::File { path: plan.ports_file.clone(), source })?;
         let step = self.journal.intend(&Step::Compose { plan: plan.clone() })?;
         let mark = self.workspace.process_id(&self.session, &service.name);
-        // Its words are whole: no variable of the session decides about them any more.
+        // The configuration is complete: variables of the session do not affect it any more.
         let mut up_env = compose.env.clone();
         up_env.extend(env.into_iter().filter(|(name, _)| name == LEASE_MARK));
         let spec = CommandSpec {
@@ -425,7 +425,7 @@ impl Site<'_> {
             timeout: service.ready.timeout + Duration::from_secs(600),
             cgroup: self.workspace.group_of(&mark, None),
             mark,
-            // The engine's own program.
+            // It is the engine's own program.
             confined: None,
             encloses: self.workspace.options.encloses.clone(),
         };
@@ -440,7 +440,7 @@ impl Site<'_> {
         Ok(values)
     }
 
-    /// The URL that a project names, or a variable of the daemon's.
+    /// The URL that a project names, or the value of a variable of the daemon.
     fn url_of(&self, server: &Server) -> Result<String, ServiceError> {
         match server {
             Server::Embedded => Ok(String::new()),
@@ -481,7 +481,7 @@ impl Site<'_> {
         Ok(postgres_values(&service.name, &server, &names.database, &names.role, &password))
     }
 
-    /// Makes sure that there is a fresh template.
+    /// Makes sure that there is an up-to-date template.
     async fn postgres_template(
         &self,
         service: &Service,
@@ -580,7 +580,7 @@ impl Site<'_> {
         }
         let outside = blocking("looking where it leads", move || {
             let parent = tree.join(&relative);
-            // The deepest directory that is there already must lie in the worktree.
+            // The deepest existing directory must be in the worktree.
             let there = parent.ancestors().skip(1).find_map(|path| path.canonicalize().ok());
             !there.is_some_and(|there| there.starts_with(&tree))
         });
@@ -611,7 +611,7 @@ impl Site<'_> {
         Ok(sqlite_values(&service.name, &file))
     }
 
-    /// Gives what was made in the worktree to whoever it belongs to.
+    /// Gives a file that was made in the worktree to the worktree's owner.
     fn give(&self, path: &Path) -> Result<(), ServiceError> {
         owner::give(&self.worktree, path)
             .map_err(|source| ServiceError::File { path: path.to_owned(), source })
@@ -647,7 +647,8 @@ impl Site<'_> {
         if path.exists() {
             return Ok(path);
         }
-        // A sandbox shows nothing of ours: there it is filled where the session's own will be.
+        // A sandbox shows none of our files, so the template is filled at the path of the session's
+        // own.
         let draft = match (&self.confinement, &template.command) {
             (Some(_), Some(_)) => own.to_owned(),
             (None, _) | (_, None) => dir.join(format!("{key}.new")),
@@ -664,7 +665,7 @@ impl Site<'_> {
         begun.await??;
         self.give(&draft)?;
         self.fill(service, template, &sqlite_values(&service.name, &draft)).await?;
-        // Through SQLite once more: what the command left in a log beside the file comes along.
+        // It is copied with SQLite again, to include a log that the command left beside the file.
         let (from, to) = (draft.clone(), path.clone());
         let finished = blocking("finishing the template", move || {
             sqlite::copy(&from, &to)?;
@@ -684,7 +685,7 @@ impl Site<'_> {
         let index = blocking("leasing an index", move || {
             asked.ping()?;
             let family = asked.family();
-            // One that holds keys is somebody's who knows nothing of us.
+            // An index with keys belongs to another program.
             let empty = |index| asked.keys(index).is_ok_and(|keys| keys == 0);
             let taken = registry.take(&family, INDEXES, &owner, empty)?;
             taken.ok_or_else(|| ServiceError::Redis(asked.none_free()))
@@ -706,12 +707,13 @@ impl Site<'_> {
         let program = program.ok_or(ServiceError::NoRedis)?;
         let port = self.ports_of(&service.name).get("port").copied().unwrap_or_default();
         let password = password();
-        // Nothing else is in it: in a sandbox it is all that the server has.
+        // Nothing else is in that directory: in a sandbox the server sees only this.
         let name = format!("{}.redis", service.name);
         let user = self.confinement.as_ref().and(self.workspace.options.user);
         let dir = match (user, &self.temp) {
             (None, _) => self.journal.dir().join(name),
-            // Who cannot come to where the data lies. It goes with the session's temporary files.
+            // Another user cannot enter the data directory. This one is removed with the session's
+            // temporary files.
             (Some(_), Some(temp)) => {
                 let open = std::os::unix::fs::PermissionsExt::from_mode(0o711);
                 std::fs::set_permissions(temp, open)

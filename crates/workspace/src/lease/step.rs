@@ -1,7 +1,8 @@
-//! What a lease consists of, as it is written down.
+//! The parts of a lease, as they are recorded.
 //!
-//! A [`Step`] is an intent: enough to undo the resource whether or not it was ever made, since
-//! the daemon may have died at any moment. A [`Made`] is what became known by making it.
+//! A [`Step`] is an intent: it suffices to undo the resource whether or not it was ever made,
+//! because the daemon may have died at any moment. A [`Made`] contains what became known when it
+//! was made.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -31,7 +32,7 @@ pub(crate) enum Step {
         service: String,
         url: String,
     },
-    /// In the server at `url`, or in our own.
+    /// A database in the server at `url`, or in our own.
     Postgres {
         service: String,
         url: Option<String>,
@@ -60,7 +61,7 @@ pub(crate) enum Step {
         relative: PathBuf,
         excluded: Option<PathBuf>,
     },
-    /// A command of the project, which may leave processes behind.
+    /// A command of the project, which may leave processes.
     Hook {
         name: String,
         mark: String,
@@ -83,7 +84,7 @@ pub(crate) enum Made {
         spec: Box<ProcessSpec>,
         handle: ProcessHandle,
     },
-    /// Nothing that the intent does not say.
+    /// Nothing beyond the intent.
     Known,
 }
 
@@ -114,7 +115,7 @@ impl Made {
     }
 }
 
-/// When a resource is undone: smaller comes first.
+/// The order of undoing: smaller ranks come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     Services,
@@ -142,7 +143,7 @@ impl Step {
         }
     }
 
-    /// For messages.
+    /// The text for messages.
     pub(crate) fn shown(&self) -> String {
         match self {
             Self::Tree { .. } => "the worktree".to_owned(),

@@ -1,8 +1,8 @@
-//! Ending a lease, from its journal alone.
+//! Ends a lease, from its journal alone.
 //!
-//! Order: the project's teardown hooks, then services, networks, ports, databases, files and at
-//! last the worktree. Whatever the journal intended is undone, made or not; undoing what is gone
-//! is no error, so a teardown that was cut off is simply begun again.
+//! The order is: the project's teardown hooks, then services, networks, ports, databases, files,
+//! and finally the worktree. Everything in the journal is undone, made or not. A missing resource
+//! is no error, so an interrupted teardown can be repeated.
 
 use std::io;
 use std::path::Path;
@@ -27,7 +27,7 @@ use crate::services::confine::Confinement;
 use crate::services::container::Engine;
 use crate::services::tree::{Belongs, LEASE_MARK};
 
-/// Why a lease did not end. What is left stays in the journal; call again.
+/// Why a lease did not end. The rest stays in the journal; call it again.
 #[derive(Debug, thiserror::Error)]
 pub enum TeardownError {
     #[error("the session {0} is being changed by another call")]
@@ -40,39 +40,39 @@ pub enum TeardownError {
     Hook(String),
 }
 
-/// What a teardown did.
+/// The result of a teardown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TeardownReport {
-    /// What was undone, in order.
+    /// The undone steps, in order.
     pub undone: Vec<String>,
     pub warnings: Vec<String>,
-    /// What the leak check found afterwards of this session.
+    /// The findings of the leak check for this session afterwards.
     pub leaks: Vec<Finding>,
 }
 
-/// What became of a session's lease at the start of the daemon.
+/// The result for a session's lease at the start of the daemon.
 #[derive(Debug)]
 pub enum Resumed {
-    /// It was whole; its services run again or still.
+    /// It was complete; its services are running.
     Kept { session: String, lease: Box<Lease>, warnings: Vec<String> },
-    /// It was half built or half ended, and is gone now.
+    /// It was partly built or partly ended, and was removed.
     Ended { session: String, report: TeardownReport },
-    /// It could not be ended, or not be read.
+    /// It could not be ended or not be read.
     Failed { session: String, error: TeardownError },
 }
 
 impl Workspace {
-    /// Ends a session's lease and looks for what is left of it. Without a lease there is nothing
-    /// to do, and that is no error.
+    /// Ends a session's lease and checks for leaks. Without a lease there is nothing to do, which
+    /// is no error.
     ///
     /// # Errors
     ///
-    /// [`TeardownError::Left`] names what could not be undone. [`TeardownError::Hook`] when a
-    /// blocking hook failed: then nothing was undone yet, and the next call goes on without it.
+    /// [`TeardownError::Left`] names what could not be undone. [`TeardownError::Hook`] if a
+    /// blocking hook failed: nothing was undone yet, and the next call continues without the hook.
     ///
     /// # Cancel safety
     ///
-    /// Dropped midway, the lease is half ended: call again, or [`Workspace::resume`].
+    /// If dropped midway, the lease is partly ended: call it again, or [`Workspace::resume`].
     pub async fn teardown(
         &self,
         session: &str,
@@ -85,7 +85,7 @@ impl Workspace {
         Ok(report)
     }
 
-    /// Takes up every lease where an earlier life of the daemon left it.
+    /// Continues every lease of an earlier process of the daemon.
     pub async fn resume(&self, sink: &dyn Sink) -> Vec<Resumed> {
         let entries = std::fs::read_dir(self.leases()).into_iter().flatten().flatten();
         let mut sessions: Vec<String> =
@@ -96,7 +96,7 @@ impl Workspace {
             let Some(_busy) = self.claim(&session) else { continue };
             let dir = self.dir(&session);
             if is_session(&session) && super::journal::unbegun(&dir) {
-                // Its maker died before anything was intended.
+                // Its process died before anything was intended.
                 let _ = std::fs::remove_dir_all(&dir);
                 continue;
             }
@@ -128,7 +128,7 @@ impl Workspace {
         resumed
     }
 
-    /// Puts a whole lease's ports, processes and containers in place again.
+    /// Restores a complete lease's ports, processes and containers.
     async fn take_up(&self, state: &State) -> Vec<String> {
         let mut warnings = Vec::new();
         let owner = self.owner(&state.session);
@@ -189,7 +189,7 @@ impl Workspace {
         warnings
     }
 
-    /// Writes down the process that a service is now.
+    /// Records the current process of a service.
     fn note_process(
         &self,
         state: &State,
@@ -206,7 +206,7 @@ impl Workspace {
         }
     }
 
-    /// Undoes everything; the caller holds the session.
+    /// Undoes everything; the caller must hold the session.
     pub(super) async fn undo_all(
         &self,
         session: &str,
@@ -218,7 +218,7 @@ impl Workspace {
             return Ok(TeardownReport::default());
         }
         if super::journal::unbegun(&dir) {
-            // Whoever wants to end it holds the session: nobody is about to begin it.
+            // The caller holds the session, so nobody is about to start it.
             let _ = std::fs::remove_dir_all(&dir);
             return Ok(TeardownReport::default());
         }
@@ -227,7 +227,7 @@ impl Workspace {
         let journal = Journal::open(&dir, &state)?;
         let was_ready = state.ready.is_some();
         let tree = match state.ending {
-            // What was said first holds: half of it may have been done.
+            // The first request applies, because it may be partly done.
             Some(tree) => tree,
             None => {
                 journal.write(&Record::Ending { at: self.options.clock.now(), tree })?;
@@ -236,7 +236,7 @@ impl Workspace {
         };
         overmind_core::failpoint::point("workspace.ending");
         if was_ready && !state.hooks_ran {
-            // Before it runs: one that brings the daemon down is not run for ever.
+            // This comes first: a hook that kills the daemon must not run again forever.
             journal.write(&Record::HooksRan)?;
             self.run_hooks(&state, sink, &mut report).await?;
         }
@@ -251,12 +251,11 @@ impl Workspace {
         let mut marked_ended = false;
         for (rank, std::cmp::Reverse(step)) in order {
             if rank > Rank::Services && !marked_ended {
-                // Services are stopped by name; whatever else the session left running has its
-                // mark.
+                // Services are stopped by name; other processes of the session have its mark.
                 self.end_marked(session, &mut left).await;
                 marked_ended = true;
             }
-            // A process that still runs would use what is about to go.
+            // A process that still runs would use resources that are about to be removed.
             let services_left = !left.is_empty() && rank > Rank::Services;
             let Some(noted) = state.steps.get(&step) else { continue };
             if services_left && matches!(rank, Rank::Ports | Rank::Tree) {
@@ -278,7 +277,7 @@ impl Workspace {
         if !left.is_empty() {
             return Err(TeardownError::Left { session: session.to_owned(), left });
         }
-        // The lease's end: who holds what by it holds nothing any more.
+        // This is the end of the lease, which releases everything that it holds.
         if let Err(err) = std::fs::remove_dir_all(&dir) {
             let left = vec![format!("removing {}: {err}", dir.display())];
             return Err(TeardownError::Left { session: session.to_owned(), left });
@@ -339,7 +338,7 @@ impl Workspace {
         Ok(())
     }
 
-    /// Ends every process that is in a control group of the session, bears its mark, or is below one
+    /// Ends every process that is in a cgroup of the session, has its mark, or descends from one
     /// that does.
     async fn end_marked(&self, session: &str, left: &mut Vec<String>) {
         let (grace, clock) = (Duration::from_millis(500), &*self.options.clock);
@@ -376,7 +375,7 @@ impl Workspace {
                 run("giving ports back", move || {
                     match known {
                         Some(known) => ports.release(known, &owner),
-                        // Never noted: whatever has our name on it.
+                        // It was never recorded: everything with our name is removed.
                         None => {
                             ports.release_all(&owner);
                         }
@@ -392,7 +391,7 @@ impl Workspace {
                     let server = RedisServer::parse(&url).map_err(|err| chain(&err))?;
                     let family = server.family();
                     let held = registry.list(&family).map_err(|err| chain(&err))?;
-                    // Only what the registry says is ours is flushed.
+                    // Only indexes that the registry lists as ours are flushed.
                     for (index, holder) in held {
                         if holder == owner {
                             server.flush(index).map_err(|err| chain(&err))?;
@@ -412,7 +411,7 @@ impl Workspace {
                 server.drop(names).await.map_err(|err| chain(&err))
             }
             Step::Sqlite { file, .. } => {
-                // Where it goes, it goes with the tree.
+                // If the worktree is removed, the file is removed with it.
                 let stays = matches!(tree, TreeEnd::Keep | TreeEnd::Decide);
                 if stays || !is_inside(state, file) {
                     return Ok(());
@@ -460,13 +459,13 @@ impl Workspace {
                     }
                 })
                 .await?;
-                // Who writes one of that name from now on means it.
+                // Whoever writes a file of that name from now on wants to save it.
                 match &self.options.tree {
                     Some(tree) => tree.leave_out(&path, false).await.map(drop),
                     None => Ok(()),
                 }
             }
-            // What it left running bears the session's mark and is ended with all that does.
+            // Its remaining processes have the session's mark and are ended with all others.
             Step::Hook { .. } => Ok(()),
         }
     }
@@ -477,7 +476,7 @@ impl Workspace {
         Engine::connect(socket, service).await.map_err(|err| chain(&err))
     }
 
-    /// Whether another session of this data directory needs the same line of the same list.
+    /// Whether another session of this data directory needs the same line in the same list.
     fn others_exclude(&self, session: &str, list: &Path, relative: &Path) -> bool {
         self.sessions().iter().filter(|(other, _)| other != session).any(|(other, _)| {
             State::read(&self.dir(other)).is_ok_and(|state| {
@@ -493,8 +492,8 @@ impl Workspace {
     }
 }
 
-/// Whether the directory of this file is there and in the worktree still: the session may have put a
-/// link to another one in its place. By now nothing of it runs.
+/// Whether the directory of this file still exists in the worktree: the session may have replaced
+/// it by a link. No process of the session is running now.
 fn is_inside(state: &State, file: &Path) -> bool {
     let top = state.tree().map(|tree| tree.path.as_path()).or(state.place.as_deref());
     let real = |path: Option<&Path>| path.and_then(|path| path.canonicalize().ok());
@@ -535,8 +534,8 @@ pub(crate) fn remove_temp(path: &Path, mark: &str) -> io::Result<()> {
     gone(std::fs::remove_dir(path))
 }
 
-/// Removes all that lies in it, the mark last: whoever is cut off in between leaves what can be gone
-/// on with. That one may still be at work when the next begins.
+/// Removes the contents, the mark last, so that an interrupted removal can be continued. The
+/// interrupted task may still be active when the next begins.
 fn empty(dir: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
@@ -553,7 +552,7 @@ fn empty(dir: &Path) -> io::Result<()> {
     gone(std::fs::remove_file(dir.join(TEMP_MARK)))
 }
 
-/// That what was to be removed is not there any more is no error.
+/// It is no error if the path does not exist any more.
 fn gone(removed: io::Result<()>) -> io::Result<()> {
     gone_or(removed).map(drop)
 }

@@ -1,13 +1,13 @@
-//! Which database servers a project may name.
+//! Limits the database servers that a project may name.
 
 use super::ServiceError;
 use crate::config::Server;
 use crate::lease::build::Site;
 
 impl Site<'_> {
-    /// That a project names only servers which an admin has granted. The server connects to them, from
-    /// where it may reach more than who writes the project's file. Outside of any sandbox the
-    /// run itself, which only an admin starts, reaches the same.
+    /// Checks that a project names only servers that an admin has granted. The server connects to
+    /// them, and may reach more than the author of the project's file. Outside of any sandbox, the
+    /// run itself, which only an admin starts, can reach the same.
     pub(super) fn granted(
         &self,
         server: &Server,
