@@ -1,13 +1,13 @@
-//! The one way to whatever lies in a workspace or a repository.
+//! The only access to files in a workspace or a repository.
 //!
-//! The server works as the host's user, and what it is told to read, sessions and repositories have
-//! written. So a path of theirs is opened here and nowhere else (`cargo xtask check` looks for others):
-//! beneath a directory that is open, through no link, without waiting; a regular file or a directory,
-//! no larger than its reader takes; and nothing that is the server's own, by device and inode. A
-//! component that became a link meanwhile is an error, never a way out.
+//! The server runs as the host's user, but sessions and repositories choose the paths that it
+//! reads. So their paths are opened here and nowhere else (`cargo xtask check` looks for others):
+//! below an open directory, without following links, without waiting; only regular files up to the
+//! reader's limit and directories; and none of the server's own files, by device and inode. A
+//! component that became a link meanwhile is an error and never an escape.
 //!
-//! Where a link is honest it stays within ([`Dir::real`]): resolved once by the kernel, and what it
-//! leads to is opened like all else.
+//! If links are permitted, they must stay within the directory ([`Dir::real`]): the kernel resolves
+//! them once, and the target is opened like any other path.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -30,14 +30,14 @@ use rustix::io::Errno;
 
 const LOOK: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// Not blocking: the entry may be a pipe that nobody writes to.
+/// It is non-blocking, because the entry may be a pipe without a writer.
 const READ: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
 
-/// What is the server's own, as it was when this was asked for.
+/// The server's own files at the time of this call.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Own(Arc<HashSet<FileId>>);
 
@@ -52,12 +52,12 @@ impl Own {
     }
 }
 
-/// Why something is not opened, though it is there.
+/// Why an existing path is not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// It is the server's own.
+    /// It is one of the server's own files.
     Own,
-    /// It is neither a regular file nor a directory, or not the one that was wanted.
+    /// It is neither a regular file nor a directory, or not the expected one of these.
     Kind(&'static str),
     LeadsOut,
     Larger(u64),
@@ -85,12 +85,12 @@ fn refused(why: Refused) -> io::Error {
     io::Error::new(kind, why)
 }
 
-/// Whether that is why.
+/// Whether that is the cause of an error.
 pub(crate) fn is_own(err: &io::Error) -> bool {
     err.get_ref().and_then(|inner| inner.downcast_ref()) == Some(&Refused::Own)
 }
 
-/// Why a path was not opened, to follow its name.
+/// Why a path was not opened; the text follows its name.
 pub(crate) fn why(err: &io::Error) -> String {
     if let Some(refused) = err.get_ref().and_then(|inner| inner.downcast_ref::<Refused>()) {
         return refused.to_string();
@@ -116,8 +116,8 @@ fn kind_of(found: &Stat) -> &'static str {
     }
 }
 
-/// An open directory. Nothing beneath it is reached through a symbolic link, and nothing that is the
-/// server's own where it was told what is ([`Dir::without`]).
+/// An open directory. Paths below it are opened without following symbolic links and, after
+/// [`Dir::without`], never lead to the server's own files.
 #[derive(Debug)]
 pub(crate) struct Dir {
     pub(crate) fd: OwnedFd,
@@ -132,29 +132,29 @@ pub(crate) struct Entry {
 }
 
 impl Dir {
-    /// Opens a directory by a path that is ours; its last component must not be a link.
+    /// Opens a directory by a path of our own; its last component must not be a link.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { fd: rustix::fs::open(path, LOOK, Mode::empty())?, own: Own::default() })
     }
 
-    /// Opens a directory by a path on which there is no link at all.
+    /// Opens a directory by a path without any links.
     pub(crate) fn open_plain(path: &Path) -> io::Result<Self> {
         let how = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         Ok(Self { fd: openat2(CWD, path, LOOK, Mode::empty(), how)?, own: Own::default() })
     }
 
-    /// The same, and nothing in it that is the server's own.
+    /// The same directory, without the server's own files in it.
     #[must_use]
     pub(crate) fn without(self, own: &Own) -> Self {
         Self { own: own.clone(), ..self }
     }
 
-    /// The directory beneath this one.
+    /// The directory below this one.
     pub(crate) fn sub(&self, relative: &Path) -> io::Result<Self> {
         self.walk(relative, false)
     }
 
-    /// The directory beneath this one, made where it is missing.
+    /// The directory below this one, made if it is missing.
     pub(crate) fn sub_made(&self, relative: &Path) -> io::Result<Self> {
         self.walk(relative, true)
     }
@@ -184,7 +184,7 @@ impl Dir {
         Ok(at)
     }
 
-    /// The directory that a path's last component lies in, and that component.
+    /// The parent directory of a path, opened, and the path's last component.
     pub(crate) fn parent<'a>(
         &self,
         relative: &'a Path,
@@ -196,7 +196,7 @@ impl Dir {
         Ok((self.walk(relative.parent().unwrap_or(Path::new("")), make)?, name))
     }
 
-    /// What lies at the path; `None` when nothing does, or its way there is no directory.
+    /// The metadata of the path; `None` if it does not exist, or a parent is no directory.
     pub(crate) fn stat(&self, relative: &Path) -> io::Result<Option<Stat>> {
         let at = self
             .parent(relative, false)
@@ -204,7 +204,7 @@ impl Dir {
         absent(at)
     }
 
-    /// Whether a directory, and not a link to one, lies at the path.
+    /// Whether the path is a directory, and not a link to one.
     pub(crate) fn has_dir(&self, relative: &Path) -> bool {
         let stat = self.stat(relative).ok().flatten();
         stat.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
@@ -222,7 +222,7 @@ impl Dir {
         Ok(file)
     }
 
-    /// Where a path leads through links that stay beneath this directory: without them.
+    /// The target of a path, through links that stay below this directory.
     pub(crate) fn real(&self, relative: &Path) -> io::Result<PathBuf> {
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -232,7 +232,7 @@ impl Dir {
         Ok(within.to_owned())
     }
 
-    /// That a path is a directory, or nothing.
+    /// Checks that a path is a directory or does not exist.
     pub(crate) fn directory(&self, relative: &Path) -> io::Result<()> {
         match self.stat(relative)? {
             Some(_) => self.sub(relative).map(drop),
@@ -240,7 +240,8 @@ impl Dir {
         }
     }
 
-    /// That a path is a regular file of no more bytes, or nothing; links to it stay within.
+    /// Checks that a path is a regular file within the size limit or does not exist; links to it
+    /// must stay within the directory.
     pub(crate) fn regular(&self, relative: &Path, limit: u64) -> io::Result<()> {
         let found = match absent(self.real(relative))? {
             Some(real) => self.stat(&real)?,
@@ -258,7 +259,7 @@ impl Dir {
         }
     }
 
-    /// The contents of a small file; `None` when there is none.
+    /// The contents of a small file; `None` if it does not exist.
     pub(crate) fn read(&self, relative: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
         let Some(file) = absent(self.file(relative))? else { return Ok(None) };
         if file.metadata()?.len() > limit {
@@ -272,20 +273,20 @@ impl Dir {
         Ok(Some(bytes))
     }
 
-    /// The same, through links that stay within.
+    /// The same, through links that stay within the directory.
     pub(crate) fn read_within(&self, relative: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
         let Some(real) = absent(self.real(relative))? else { return Ok(None) };
         self.read(&real, limit)
     }
 
-    /// Writes a file: a new one in place of whatever was there, never through it.
+    /// Writes a new file in place of an existing one, never through it.
     pub(crate) fn write(&self, relative: &Path, bytes: &[u8]) -> io::Result<()> {
         let (dir, name) = self.parent(relative, true)?;
         dir.unlink(name)?;
         dir.create(name, 0o644)?.write_all(bytes)
     }
 
-    /// Writes a file whole or not at all: in place of a file that is there, never through a link.
+    /// Writes a file completely or not at all, in place of an existing one, never through a link.
     pub(crate) fn replace(&self, relative: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         let (dir, name) = self.parent(relative, true)?;
         let partial = format!(".overmind-{}", std::process::id());
@@ -316,7 +317,7 @@ impl Dir {
         }
     }
 
-    /// Removes the directories on the way to a path that are empty, the deepest first.
+    /// Removes the empty directories above a path, the deepest first.
     pub(crate) fn remove_empty_above(&self, relative: &Path) {
         for dir in relative.ancestors().skip(1).filter(|dir| dir.file_name().is_some()) {
             let removed = self
@@ -334,14 +335,14 @@ impl Dir {
         Ok(symlinkat(target, &dir.fd, name)?)
     }
 
-    /// What a link says.
+    /// The text of a link.
     pub(crate) fn target(&self, relative: &Path) -> io::Result<PathBuf> {
         let (dir, name) = self.parent(relative, false)?;
         let target = readlinkat(&dir.fd, name, Vec::new())?;
         Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
     }
 
-    /// Every entry but `.` and `..`.
+    /// Every entry except `.` and `..`.
     pub(crate) fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         for entry in Listing::read_from(&self.fd)? {
@@ -363,15 +364,15 @@ impl Dir {
     }
 }
 
-/// The path by which the kernel knows what is open.
+/// The kernel's path of an open file.
 fn path_of(fd: &OwnedFd) -> io::Result<PathBuf> {
     let name = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let path = readlinkat(CWD, name, Vec::new())?;
     Ok(PathBuf::from(OsStr::from_bytes(path.as_bytes())))
 }
 
-/// The contents of a file of a project that a person has written: a link to another file of the project
-/// may stand for it. `None` when there is none.
+/// The contents of a project's file that a person has written, which may be a link to another file
+/// of the project. `None` if it does not exist.
 pub(crate) fn text(
     project: &Path,
     relative: &Path,
@@ -380,22 +381,22 @@ pub(crate) fn text(
 ) -> io::Result<Option<Vec<u8>>> {
     let project = Dir::open_plain(project)?.without(own);
     let Some(real) = absent(project.real(relative))? else { return Ok(None) };
-    // What git keeps is nobody's to show.
+    // Git's own files must not be shown to anybody.
     if real.components().any(|part| part.as_os_str() == ".git") {
         return Err(refused(Refused::LeadsOut));
     }
     project.read(&real, limit)
 }
 
-/// Where a file of a project lies, without links, for what opens it by its path and through none: a
-/// regular one, and not the server's own. `None` when there is none.
+/// The real path of a project's file, for code that opens it by path without following links. It is
+/// a regular file, and not the server's own. `None` if it does not exist.
 pub(crate) fn place(project: &Path, relative: &Path, own: &Own) -> io::Result<Option<PathBuf>> {
     let top = Dir::open_plain(project)?.without(own);
     let Some(real) = absent(top.real(relative))? else { return Ok(None) };
     Ok(absent(top.file(&real))?.map(|_| project.join(real)))
 }
 
-/// The same of a file or directory that somebody else is to show.
+/// The same for a file or directory that another program shows.
 pub(crate) fn shown(project: &Path, relative: &Path, own: &Own) -> io::Result<PathBuf> {
     let top = Dir::open_plain(project)?.without(own);
     let real = top.real(relative)?;
@@ -406,7 +407,7 @@ pub(crate) fn shown(project: &Path, relative: &Path, own: &Own) -> io::Result<Pa
     opened.map(|()| project.join(real))
 }
 
-/// That a file or directory lies there, through no link, and nothing of git's.
+/// Checks that a file or directory exists, is reached without links, and does not belong to git.
 pub(crate) fn plain(top: &Path, relative: &Path, own: &Own) -> io::Result<()> {
     let top = Dir::open_plain(top)?.without(own);
     if relative.components().any(|part| part.as_os_str() == ".git") {
@@ -418,8 +419,8 @@ pub(crate) fn plain(top: &Path, relative: &Path, own: &Own) -> io::Result<()> {
     }
 }
 
-/// That a repository's objects lie in it, and that they are objects: sandboxes show them, and git writes
-/// there. `common` is its git directory, without links.
+/// Checks that a repository's objects are inside of it, and are objects: sandboxes show them, and
+/// git writes there. `common` is the real path of its git directory.
 pub(crate) fn check_objects(common: &Dir) -> io::Result<()> {
     let objects = common.sub(Path::new("objects"))?;
     if fstat(&objects.fd)?.st_uid != fstat(&common.fd)?.st_uid {
@@ -447,7 +448,7 @@ pub(crate) fn check_objects(common: &Dir) -> io::Result<()> {
     Ok(())
 }
 
-/// Nothing where "no such file" and "not a directory" are one answer: it is not there.
+/// Treats "no such file" and "not a directory" as a missing file.
 pub(crate) fn absent<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),

@@ -1,8 +1,8 @@
-//! Sessions whose programs run as another user than the daemon, which is root then.
+//! Supports sessions whose programs run as another user than the daemon, which is root then.
 //!
-//! Their tree is given to that user when it is made, and lies where that user can come to. Whatever
-//! the daemon makes in it afterwards is given, too: to whoever the tree belongs to, so that nobody
-//! has to be told. By then programs of the session write in it: a way through a link is refused.
+//! Their worktree is given to that user when it is made, at a path that the user can reach. Files
+//! that the daemon makes in it later are given to the worktree's owner, so that no caller needs to
+//! know the user. By then programs of the session write in it, so a path through a link is refused.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,7 +17,7 @@ use rustix::fs::{
 
 use crate::copy;
 
-/// Why a tree could not be handed over.
+/// Why a worktree could not be given to the user.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandOverError {
     #[error(
@@ -35,8 +35,9 @@ pub(crate) enum HandOverError {
     },
 }
 
-/// Gives a tree that nobody has used yet to the user, and lets them pass to it from `root`, which is
-/// ours like all between. `borrowed` is what the tree needs of the project's: it is only looked at.
+/// Gives an unused worktree to the user, and lets them pass to it from `root`, which is ours like
+/// everything in between. `borrowed` are the project's paths that the worktree needs; they are only
+/// checked.
 pub(crate) fn hand_over(
     root: &Path,
     tree: &Path,
@@ -65,14 +66,14 @@ pub(crate) fn hand_over(
     })
 }
 
-/// The first directory on the way to `path`, itself included, through which the user may not pass.
+/// The first directory in `path`, including itself, through which the user may not pass.
 pub(crate) fn closed_to(path: &Path, user: ProcessUser) -> Option<PathBuf> {
     let mut way: Vec<&Path> = path.ancestors().collect();
     way.reverse();
     let open = |part: &&Path| {
         let Ok(found) = std::fs::metadata(part) else { return true };
         let mode = found.mode();
-        // The first class that fits counts.
+        // The first matching class decides.
         if found.uid() == user.uid {
             mode & 0o100 != 0
         } else if found.gid() == user.gid {
@@ -84,7 +85,7 @@ pub(crate) fn closed_to(path: &Path, user: ProcessUser) -> Option<PathBuf> {
     way.into_iter().find(|part| !open(part)).map(Path::to_owned)
 }
 
-/// Whose the tree is, if we are root and it is not ours.
+/// The owner of the worktree, if we are root and do not own it.
 pub(crate) fn of(tree: &Path) -> Option<ProcessUser> {
     if !rustix::process::geteuid().is_root() {
         return None;
@@ -93,8 +94,9 @@ pub(crate) fn of(tree: &Path) -> Option<ProcessUser> {
     (found.uid() != 0).then(|| ProcessUser { uid: found.uid(), gid: found.gid() })
 }
 
-/// Gives what we have made at `path` in the tree, with the directories on the way that we have made,
-/// to whoever the tree belongs to. What is not in the tree, or not there, stays as it is.
+/// Gives a file that we have made at `path` in the worktree, with the parent directories that we
+/// have made, to the worktree's owner. A path outside of the worktree, or a missing one, is not
+/// changed.
 pub(crate) fn give(tree: &Path, path: &Path) -> io::Result<()> {
     let (Some(user), Ok(within)) = (of(tree), path.strip_prefix(tree)) else { return Ok(()) };
     let top = File::open(tree)?;
@@ -102,7 +104,7 @@ pub(crate) fn give(tree: &Path, path: &Path) -> io::Result<()> {
     let how = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let never = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let mut way: Vec<&Path> = within.ancestors().collect();
-    // The last is the tree itself.
+    // The last one is the worktree itself.
     way.pop();
     for part in way.into_iter().rev() {
         let there = match openat2(&top, part, how, Mode::empty(), never) {
@@ -111,7 +113,7 @@ pub(crate) fn give(tree: &Path, path: &Path) -> io::Result<()> {
         };
         let found = fstat(&there)?;
         let kind = FileType::from_raw_mode(found.st_mode);
-        // Another name of a file may lie anywhere.
+        // Another hard link of a file may be anywhere.
         let alone = kind == FileType::Directory || found.st_nlink == 1;
         if found.st_uid == 0 && alone && kind != FileType::Symlink {
             chownat(&there, OsStr::new(""), Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;

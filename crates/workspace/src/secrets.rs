@@ -1,8 +1,10 @@
-//! Secrets in the tree of a session: found, granted by the project, and noted beside the tree.
+//! Secrets in a session's worktree: finds them, applies the project's grants, and records them
+//! beside the worktree.
 //!
-//! What a session makes itself is its own, whatever it is called. So the secrets of a room are those
-//! that its tree begins with, noted by inode as well: a directory that is moved keeps its secrets
-//! withheld. Where there is no room, they are what is there now.
+//! Files that a session makes itself belong to it, whatever their names are. So the secrets of an
+//! environment are those in the worktree at its start. They are also recorded by inode, so that the
+//! secrets of a moved directory stay withheld. Without an environment, the secrets are those that
+//! exist now.
 
 use std::collections::BTreeSet;
 use std::fs::Metadata;
@@ -16,16 +18,16 @@ use serde::{Deserialize, Serialize};
 use crate::database::template::expression;
 use crate::opener::Dir;
 
-/// Beside a tree, where no sandbox shows it.
+/// The file beside a worktree, where no sandbox shows it.
 const NOTES: &str = "withheld.json";
-/// More than these are no secrets, but the data of a project.
+/// If there are more, they are no secrets but data of the project.
 const MOST: usize = 1000;
 
-/// Directories in which files are not looked into because of what they might hold.
+/// Directories whose files are not searched for secret content.
 const OTHERS: &[&str] =
     &[".git", "node_modules", "vendor", "target", ".venv", "venv", "site-packages"];
 
-/// The secrets that a tree began with.
+/// The secrets in a worktree at its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Noted {
     pub(crate) withheld: Vec<Secret>,
@@ -33,20 +35,20 @@ pub(crate) struct Noted {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Secret {
-    /// From the top of the tree.
+    /// The path from the top of the worktree.
     pub(crate) path: PathBuf,
     inode: u64,
-    /// Whether it is in the repository's history: then saving it shows nothing new.
+    /// Whether it is in the repository's history, so that saving it reveals nothing new.
     #[serde(default)]
     pub(crate) tracked: bool,
 }
 
-/// What sandboxes and tools withhold of a directory; relative to it. `worktrees` is where the trees
-/// of rooms are, of which only what they began with is withheld.
+/// The paths that sandboxes and tools withhold in a directory, relative to it. `worktrees` is the
+/// directory of environments' worktrees, of which only the secrets at their start are withheld.
 ///
 /// # Errors
 ///
-/// When a directory cannot be read, or there are more secrets than can be withheld.
+/// Fails if a directory cannot be read, or there are more secrets than can be withheld.
 pub fn withheld(worktrees: &Path, workspace: &Path) -> io::Result<Vec<PathBuf>> {
     let real = workspace.canonicalize()?;
     let Some((place, top)) = room_of(worktrees, &real) else {
@@ -64,8 +66,8 @@ pub fn withheld(worktrees: &Path, workspace: &Path) -> io::Result<Vec<PathBuf>> 
     Ok(beneath.collect())
 }
 
-/// The place and the top of the tree of a room that a directory lies in: whatever looks like one
-/// further down is the session's doing.
+/// The directory and the top of the environment's worktree that contains a directory. One further
+/// down that looks like a worktree was made by the session.
 fn room_of(worktrees: &Path, real: &Path) -> Option<(PathBuf, PathBuf)> {
     let worktrees = worktrees.canonicalize().ok()?;
     let mut parts = real.strip_prefix(&worktrees).ok()?.components();
@@ -74,7 +76,8 @@ fn room_of(worktrees: &Path, real: &Path) -> Option<(PathBuf, PathBuf)> {
         .then(|| (place.clone(), place.join("tree")))
 }
 
-/// Where those lie now: at their paths, whatever is there, and wherever else they were moved to.
+/// The current paths of these secrets: their original paths, whatever is there, and the paths to
+/// which they were moved.
 fn still_there(top: &Path, all: Vec<Secret>) -> io::Result<Vec<PathBuf>> {
     let mut paths = BTreeSet::new();
     let mut moved = BTreeSet::new();
@@ -98,7 +101,7 @@ fn still_there(top: &Path, all: Vec<Secret>) -> io::Result<Vec<PathBuf>> {
     Ok(paths.into_iter().collect())
 }
 
-/// Whether no link lies on the way to a path.
+/// Whether a path contains no link.
 fn is_beneath(top: &Path, path: &Path) -> bool {
     let above = path.ancestors().skip(1);
     above
@@ -106,14 +109,14 @@ fn is_beneath(top: &Path, path: &Path) -> bool {
         .all(|dir| top.join(dir).symlink_metadata().is_ok_and(|found| found.is_dir()))
 }
 
-/// All secrets in a directory, by their names, by what stands in them, and by other names of the same
-/// files.
+/// All secrets in a directory: by their names, by their content, and by other hard links to the
+/// same files.
 pub(crate) fn found(top: &Path) -> io::Result<Vec<Secret>> {
     let mut all = BTreeSet::new();
     let mut linked = BTreeSet::new();
     walk(top, &mut |path, entry| {
         let name = entry.file_name();
-        // What is no text is no name of a secret, but of nothing else that is known either.
+        // A name that is not UTF-8 cannot be the name of a known secret.
         let Some(why) = name.to_str().and_then(suspect) else { return Ok(true) };
         let Some((real, found)) = target(top, path)? else { return Ok(true) };
         let is_secret = match why {
@@ -131,7 +134,7 @@ pub(crate) fn found(top: &Path) -> io::Result<Vec<Secret>> {
             }
             all.insert(Secret { path: real, inode: found.ino(), tracked: false });
         }
-        // What lies in a directory that is withheld is so with it.
+        // Everything in a withheld directory is withheld with it.
         Ok(!(is_secret && why == Suspect::Directory))
     })?;
     if !linked.is_empty() {
@@ -153,13 +156,13 @@ pub(crate) fn found(top: &Path) -> io::Result<Vec<Secret>> {
     Ok(all.into_iter().collect())
 }
 
-/// Whether a file came with a package, or is git's: there are thousands of those, of which no name says
-/// anything.
+/// Whether a file belongs to a package or to git: there are thousands of those, and their names
+/// prove nothing.
 fn is_others(path: &Path) -> bool {
     path.components().any(|part| OTHERS.iter().any(|name| part.as_os_str() == *name))
 }
 
-/// What is really there, if it lies in the directory and is no link to elsewhere.
+/// The real file, if it is in the directory and is no link to elsewhere.
 fn target(top: &Path, path: &Path) -> io::Result<Option<(PathBuf, Metadata)>> {
     let full = top.join(path);
     let found = match full.symlink_metadata() {
@@ -177,7 +180,7 @@ fn target(top: &Path, path: &Path) -> io::Result<Option<(PathBuf, Metadata)>> {
         .and_then(|(path, real)| Some((path, real.metadata().ok()?))))
 }
 
-/// Whether one of the texts stands at the beginning of a file. One that nobody may read shows it to
+/// Whether one of the texts is near the beginning of a file. An unreadable file reveals it to
 /// nobody.
 fn holds(top: &Path, file: &Path, texts: &[&str]) -> io::Result<bool> {
     let mut begin = Vec::new();
@@ -191,8 +194,8 @@ fn holds(top: &Path, file: &Path, texts: &[&str]) -> io::Result<bool> {
     Ok(texts.iter().any(has))
 }
 
-/// Goes through all that is in a directory, and follows no link. Into a directory it goes if `see`
-/// says so.
+/// Visits all entries of a directory without following links. It enters a directory if `see`
+/// returns true.
 fn walk(
     top: &Path,
     see: &mut dyn FnMut(&Path, &std::fs::DirEntry) -> io::Result<bool>,
@@ -201,7 +204,7 @@ fn walk(
     while let Some(dir) = waiting.pop() {
         let entries = match std::fs::read_dir(top.join(&dir)) {
             Ok(entries) => entries,
-            // Removed meanwhile; or closed to us, and so to whoever we start.
+            // It was removed meanwhile, or we cannot read it, and so our programs cannot either.
             Err(err) if !dir.as_os_str().is_empty() && is_nothing(&err) => continue,
             Err(err) => return Err(err),
         };
@@ -227,8 +230,8 @@ fn is_nothing(err: &io::Error) -> bool {
 }
 
 impl Noted {
-    /// The secrets of a tree that was just made. `grants` are patterns of those that the session is
-    /// given: a name at any depth, or a path from the top; `*`, `?` and `**` as in other lists.
+    /// The secrets of a new worktree. `grants` are patterns of those that the session gets: a name
+    /// at any depth, or a path from the top; `*`, `?` and `**` as in other lists.
     pub(crate) fn of(tree: &Path, grants: &[String]) -> io::Result<Self> {
         let grants: Vec<_> = grants
             .iter()
@@ -245,7 +248,7 @@ impl Noted {
         Ok(Self { withheld })
     }
 
-    /// Writes them down beside the tree.
+    /// Records them beside the worktree.
     pub(crate) fn write(&self, place: &Path) -> io::Result<()> {
         let half = place.join(format!("{NOTES}.half"));
         std::fs::write(&half, serde_json::to_vec(self)?)?;
@@ -253,14 +256,14 @@ impl Noted {
     }
 }
 
-/// Secrets of a room that are in no history, where they are now: nobody saves them, whatever the
-/// session has told git.
+/// The current paths of an environment's secrets that are in no history: nobody saves them,
+/// whatever the session has told git.
 pub(crate) fn unsaved(place: &Path, tree: &Path) -> io::Result<Vec<PathBuf>> {
     let withheld = read(place)?.unwrap_or_default().withheld;
     still_there(tree, withheld.into_iter().filter(|secret| !secret.tracked).collect())
 }
 
-/// What was noted; `None` for a tree of before there were notes.
+/// Reads the record; `None` for a worktree from before there were records.
 fn read(place: &Path) -> io::Result<Option<Noted>> {
     match std::fs::read(place.join(NOTES)) {
         Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),

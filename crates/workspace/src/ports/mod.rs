@@ -1,10 +1,10 @@
-//! Ports of a session: leased, tested, the same for as long as the worktree lives.
+//! Ports of a session: leased, tested, and unchanged as long as the worktree exists.
 //!
-//! [`Ports::take`] finds a number that nobody has leased and nothing listens on, on either
-//! address family. Leases are files in one directory of the machine, see `registry`, so that
-//! two daemons and two users share one range without meeting. What refuses to be known is who
-//! binds a port between two looks without asking: a lease is a promise among sessions, and a
-//! test of the rest.
+//! [`Ports::take`] finds a number that nobody has leased and on which nothing listens, in either
+//! address family. Leases are files in one directory of the machine, see `registry`, so that two
+//! daemons and two users can share one range without conflict. A program that binds a port between
+//! two checks without a lease cannot be detected: leases bind only sessions, and other programs are
+//! only tested for.
 
 pub(crate) mod registry;
 
@@ -15,7 +15,7 @@ use std::path::Path;
 
 pub use registry::{Owner, Registry, RegistryError, default_dir};
 
-/// The registry's family for TCP ports.
+/// The name of TCP ports in the registry.
 pub(crate) const FAMILY: &str = "ports";
 
 /// Why a session got no port.
@@ -45,13 +45,13 @@ impl Ports {
         Self { registry }
     }
 
-    /// Leases one port for each of `names`. On failure nothing stays leased by this call.
+    /// Leases one port for each of `names`. On failure this call leaves no lease.
     ///
-    /// Where the search begins depends on owner and name, so that sessions rarely meet.
+    /// The start of the search depends on owner and name, so that sessions rarely collide.
     ///
     /// # Errors
     ///
-    /// [`PortsError::NoneFree`] when the range is used up.
+    /// [`PortsError::NoneFree`] if the range is used up.
     pub fn take(
         &self,
         names: &[String],
@@ -95,12 +95,12 @@ impl Ports {
         })
     }
 
-    /// Writes leases down again that a restart of the machine has wiped away. Those that
-    /// somebody else holds by now are returned.
+    /// Records leases again that a restart of the machine has erased. Returns those that somebody
+    /// else holds by now.
     ///
     /// # Errors
     ///
-    /// When the registry cannot be used at all.
+    /// Fails if the registry cannot be used at all.
     pub fn reassert(
         &self,
         ports: impl IntoIterator<Item = u16>,
@@ -108,7 +108,7 @@ impl Ports {
     ) -> Result<Vec<u16>, RegistryError> {
         let mut lost = Vec::new();
         for port in ports {
-            // Our own service may listen on it already: held is held, bound or not.
+            // Our own service may already listen on it, so it is only leased and not tested.
             if !self.registry.hold(FAMILY, port, owner)? {
                 lost.push(port);
             }
@@ -116,14 +116,14 @@ impl Ports {
         Ok(lost)
     }
 
-    /// Gives ports back; those that `owner` does not hold are left alone.
+    /// Releases ports; those that `owner` does not hold are not changed.
     pub fn release(&self, ports: impl IntoIterator<Item = u16>, owner: &Owner) {
         for port in ports {
             self.registry.release(FAMILY, port, owner);
         }
     }
 
-    /// Gives back every port that `owner` holds, known or not; how many there were.
+    /// Releases every port that `owner` holds, known or not; returns their number.
     pub fn release_all(&self, owner: &Owner) -> usize {
         self.registry.release_all(FAMILY, owner)
     }
@@ -136,7 +136,7 @@ impl Ports {
 
 /// Whether nothing listens on the port, at any address of either family.
 ///
-/// A family that the machine does not have cannot be listened on.
+/// If the machine lacks a family, nothing can listen on it.
 pub fn is_free(port: u16) -> bool {
     let addresses: [SocketAddr; 4] = [
         (Ipv4Addr::LOCALHOST, port).into(),
@@ -148,7 +148,7 @@ pub fn is_free(port: u16) -> bool {
         Ok(_) => true,
         Err(err) => match err.raw_os_error() {
             Some(code) => {
-                // EADDRNOTAVAIL, EAFNOSUPPORT: there is no such family here.
+                // EADDRNOTAVAIL and EAFNOSUPPORT mean that the machine lacks the family.
                 [
                     rustix::io::Errno::ADDRNOTAVAIL.raw_os_error(),
                     rustix::io::Errno::AFNOSUPPORT.raw_os_error(),
@@ -162,6 +162,6 @@ pub fn is_free(port: u16) -> bool {
 
 /// Whether `path` still marks a living owner.
 pub(crate) fn is_there(path: &Path) -> bool {
-    // What cannot be looked at (another user's directory) counts as alive.
+    // A path that cannot be examined (in another user's directory) counts as alive.
     !matches!(std::fs::symlink_metadata(path), Err(err) if err.kind() == std::io::ErrorKind::NotFound)
 }

@@ -1,14 +1,13 @@
-//! Small numbers that sessions of one machine share: ports, and indexes of a Redis server.
+//! Leases small numbers that sessions of one machine share: ports, and indexes of a Redis server.
 //!
-//! One directory per family, one file per number that is leased. The file's content says whose
-//! it is; the owner is alive for as long as a path that it names exists (the session's journal).
-//! Every look at a file and every change of it happens under an exclusive lock on that file, and
-//! a file that was removed meanwhile is noticed by its count of links, so there is no moment
-//! between a check and a take.
+//! There is one directory per family, and one file per leased number. The file's content names the
+//! owner, which is alive as long as a path in it exists (the session's journal). Every read and
+//! change of a file is done under an exclusive lock on that file, and a file that was removed
+//! meanwhile is recognized by its link count, so nothing can happen between a check and a lease.
 //!
-//! The directory is the machine's and may be shared by users (mode 1777): files of others are
-//! never written, never followed through links, and count as taken. Another user can at worst
-//! take numbers away, as with ports themselves.
+//! The directory belongs to the machine and may be shared by users (mode 1777): files of others are
+//! never written, never followed through links, and count as leased. Another user can at worst use
+//! up numbers, as with ports themselves.
 
 use std::fs::{DirBuilder, File, Permissions};
 use std::io::{self, Read, Seek, Write};
@@ -19,13 +18,13 @@ use rustix::fs::{Mode, OFlags};
 
 use super::is_there;
 
-/// Who holds a number.
+/// The owner of a number.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Owner {
     /// The id of the data directory.
     pub home: String,
     pub session: String,
-    /// The lease lives for as long as this exists.
+    /// The lease is valid as long as this path exists.
     pub alive: PathBuf,
 }
 
@@ -51,7 +50,7 @@ pub enum RegistryError {
     },
 }
 
-/// Where all daemons of a machine look unless told otherwise.
+/// The default directory for all daemons of a machine.
 pub fn default_dir() -> PathBuf {
     PathBuf::from("/tmp/overmind-leases")
 }
@@ -63,11 +62,11 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Uses `dir`, and makes it when it is absent.
+    /// Uses `dir`, and makes it if it is missing.
     ///
     /// # Errors
     ///
-    /// [`RegistryError::Unsafe`] when other users could remove our files there.
+    /// [`RegistryError::Unsafe`] if other users could remove our files there.
     pub fn open(dir: impl Into<PathBuf>) -> Result<Self, RegistryError> {
         let dir = dir.into();
         shared_dir(&dir)?;
@@ -80,11 +79,11 @@ impl Registry {
         Ok(dir)
     }
 
-    /// Takes the first of `numbers` that nobody holds and that `probe` finds free.
+    /// Leases the first of `numbers` that nobody holds and for which `probe` returns true.
     ///
     /// # Errors
     ///
-    /// When the directory cannot be used; a number that cannot be taken is passed over.
+    /// Fails if the directory cannot be used; a number that cannot be leased is skipped.
     pub fn take(
         &self,
         family: &str,
@@ -112,11 +111,11 @@ impl Registry {
         Ok(None)
     }
 
-    /// Makes sure that `owner` holds `number`; `false` when somebody else does.
+    /// Makes sure that `owner` holds `number`; returns `false` if somebody else does.
     ///
     /// # Errors
     ///
-    /// When the directory cannot be used.
+    /// Fails if the directory cannot be used.
     pub fn hold(&self, family: &str, number: u16, owner: &Owner) -> Result<bool, RegistryError> {
         let path = self.family(family)?.join(number.to_string());
         let using = |source| RegistryError::Use { path: path.clone(), source };
@@ -130,7 +129,7 @@ impl Registry {
         }
     }
 
-    /// Gives `number` back if `owner` holds it.
+    /// Releases `number` if `owner` holds it.
     pub fn release(&self, family: &str, number: u16, owner: &Owner) -> bool {
         let path = self.dir.join(family).join(number.to_string());
         if !path.exists() {
@@ -155,7 +154,7 @@ impl Registry {
         }
     }
 
-    /// Gives back everything of the family that `owner` holds; how many there were.
+    /// Releases everything of the family that `owner` holds; returns the number of leases.
     pub fn release_all(&self, family: &str, owner: &Owner) -> usize {
         let held = self.list(family).unwrap_or_default();
         held.iter()
@@ -164,11 +163,11 @@ impl Registry {
             .count()
     }
 
-    /// Every lease of the family that may be read, by number.
+    /// Every readable lease of the family, by number.
     ///
     /// # Errors
     ///
-    /// When the directory cannot be listed.
+    /// Fails if the directory cannot be listed.
     pub fn list(&self, family: &str) -> Result<Vec<(u16, Owner)>, RegistryError> {
         let dir = self.dir.join(family);
         let entries = match std::fs::read_dir(&dir) {
@@ -218,10 +217,10 @@ struct Claim {
 }
 
 impl Claim {
-    /// `None` when the file is another user's, or locked by somebody who is just looking.
+    /// `None` if the file belongs to another user, or is locked by a reader.
     fn begin(path: &Path, wait: Wait) -> io::Result<Option<Self>> {
-        // Each round ends because a file was removed between two of our calls; whoever did that
-        // made progress, so this ends too.
+        // Each round ends because a file was removed between two of our calls; that process made
+        // progress, so this ends too.
         for _ in 0..1000 {
             let Some(mut file) = open(path)? else { return Ok(None) };
             match wait {
@@ -245,7 +244,7 @@ impl Claim {
             }
             let mut content = Vec::new();
             file.read_to_end(&mut content)?;
-            // Empty or half written: its maker died before it held anything.
+            // It is empty or incomplete: its process died before it had a lease.
             let holder = serde_json::from_slice(&content).ok();
             return Ok(Some(Self { file, path: path.to_owned(), holder }));
         }
@@ -267,9 +266,10 @@ impl Claim {
     }
 }
 
-/// Opens the file, making it when it is absent. `None` when it is not ours to open.
+/// Opens the file, and makes it if it is missing. `None` if we may not open it.
 ///
-/// Never with `O_CREAT` on a file that exists: the kernel forbids that in shared directories.
+/// `O_CREAT` is never used on an existing file, because the kernel forbids that in shared
+/// directories.
 fn open(path: &Path) -> io::Result<Option<File>> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     for _ in 0..1000 {
@@ -281,7 +281,7 @@ fn open(path: &Path) -> io::Result<Option<File>> {
         }
         match rustix::fs::open(path, flags, Mode::empty()) {
             Ok(file) => return Ok(Some(file.into())),
-            // Removed between the two: once more.
+            // It was removed between the two calls, so this tries again.
             Err(rustix::io::Errno::NOENT) => {}
             Err(
                 rustix::io::Errno::ACCESS
@@ -296,18 +296,18 @@ fn open(path: &Path) -> io::Result<Option<File>> {
     Ok(None)
 }
 
-/// Makes the directory if it is absent, and refuses one in which others could remove our files.
+/// Makes the directory if it is missing, and refuses one in which others could remove our files.
 fn shared_dir(dir: &Path) -> Result<(), RegistryError> {
     let make = |source| RegistryError::Make { path: dir.to_owned(), source };
     let refuse = |why| RegistryError::Unsafe { path: dir.to_owned(), why };
     match DirBuilder::new().mode(0o1777).create(dir) {
-        // The mode again, because the umask took from it.
+        // The mode is set again, because the umask has reduced it.
         Ok(()) => {
             std::fs::set_permissions(dir, Permissions::from_mode(0o1777)).map_err(make)?;
         }
         Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {}
         Err(err) if err.kind() == io::ErrorKind::NotFound => {
-            // A directory of somebody's own choice, not yet there.
+            // This is a user's own directory that does not exist yet.
             if let Some(parent) = dir.parent() {
                 std::fs::create_dir_all(parent).map_err(make)?;
             }

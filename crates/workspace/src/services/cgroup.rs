@@ -1,21 +1,21 @@
-//! A control group for each process tree, where this process may make one.
+//! Makes a cgroup for each process tree, if this process may.
 //!
-//! Used only to know who belongs to a tree; nothing is limited. Version 2 and each hierarchy of
-//! version 1 do; without any, [`tree`](super::tree) has its other ways.
+//! Cgroups are only used to find the processes of a tree; nothing is limited. Version 2 and each
+//! hierarchy of version 1 are suitable; without any, [`tree`](super::tree) uses other means.
 
 use std::path::{Path, PathBuf};
 
-/// Directories beneath which groups can be made, at most one.
+/// The directory below which groups can be made, at most one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cgroups {
     base: Option<PathBuf>,
 }
 
-/// What the names of our groups begin with.
+/// The prefix of the names of our groups.
 const PREFIX: &str = "overmind-ws-";
 
 impl Cgroups {
-    /// Looks at the running system and tries one out.
+    /// Examines the running system and tests a group.
     pub(crate) fn discover() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let mut found = candidates(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
@@ -32,7 +32,7 @@ impl Cgroups {
         Self { base }
     }
 
-    /// Makes a group; the same for the same name.
+    /// Makes a group; the same name gives the same group.
     pub(crate) fn make(&self, name: &str) -> Option<PathBuf> {
         let directory = self.base.as_ref()?.join(format!("{PREFIX}{name}"));
         match std::fs::create_dir(&directory) {
@@ -45,13 +45,13 @@ impl Cgroups {
         }
     }
 
-    /// The group of that name, if it is there.
+    /// The group of that name, if it exists.
     pub(crate) fn existing(&self, name: &str) -> Option<PathBuf> {
         let directory = self.base.as_ref()?.join(format!("{PREFIX}{name}"));
         directory.is_dir().then_some(directory)
     }
 
-    /// Name and place of every group of ours whose name begins with `name`.
+    /// Name and path of each of our groups whose name begins with `name`.
     pub(crate) fn named(&self, name: &str) -> Vec<(String, PathBuf)> {
         let Some(base) = &self.base else { return Vec::new() };
         let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
@@ -64,7 +64,7 @@ impl Cgroups {
     }
 }
 
-/// This process's own group in each hierarchy that is mounted: version 2 first.
+/// This process's own group in each mounted hierarchy, version 2 first.
 fn candidates(groups: &str, mounts: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for line in mounts.lines() {
@@ -80,7 +80,7 @@ fn candidates(groups: &str, mounts: &str) -> Vec<PathBuf> {
                 let (_, rest) = line.split_once(':')?;
                 let (controllers, path) = rest.split_once(':')?;
                 let named = |one: &str| !one.is_empty() && options.split(',').any(|o| o == one);
-                // Limits of these would hold for the tree too, or groups in them need more set up.
+                // Limits of these would apply to the tree too, or their groups need more set-up.
                 let plain = !controllers.contains("cpuset") && !controllers.contains("memory");
                 (plain && controllers.split(',').all(named)).then_some(path)
             }),

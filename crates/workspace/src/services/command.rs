@@ -1,7 +1,7 @@
-//! Running one command of the project to its end: hooks, migrations, ready checks.
+//! Runs one command of the project to its end: hooks, migrations, ready checks.
 //!
-//! Output is streamed line by line while it comes; a command that takes too long is ended with
-//! everything that it started.
+//! Output is streamed line by line; a command that takes too long is ended with all of its
+//! processes.
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
@@ -18,29 +18,30 @@ use super::confine::{Confined, Encloses, Launch, launch};
 use super::tree::{Belongs, LEASE_MARK, PROCESS_MARK, stat};
 use crate::lease::{Progress, Sink, Stream};
 
-/// The longest line that is passed on whole.
+/// The longest line that is passed on in one piece.
 const MAX_LINE: usize = 16 * 1024;
 /// How many of the last lines an error shows.
 const TAIL: usize = 20;
-/// How long output may still come when the command itself has ended: what it left running may
-/// hold its pipes open for ever.
+/// How long output is still read after the command itself has ended: its remaining processes may
+/// hold the pipes open forever.
 const DRAIN: Duration = Duration::from_millis(250);
 
-/// What to run, and with what.
+/// The command, with everything that it needs.
 #[derive(Clone, Debug)]
 pub(crate) struct CommandSpec {
-    /// For messages and progress.
+    /// The text for messages and progress.
     pub(crate) label: String,
     pub(crate) argv: Vec<String>,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) cwd: PathBuf,
     pub(crate) timeout: Duration,
-    /// Marks what belongs to this command.
+    /// The mark of this command's processes.
     pub(crate) mark: String,
     pub(crate) cgroup: Option<PathBuf>,
-    /// The sandbox that it runs in.
+    /// The sandbox in which it runs.
     pub(crate) confined: Option<Confined>,
-    /// What makes it; and makes it possible to find all of what has none.
+    /// Makes the sandbox; for a command without one, makes it possible to find all of its
+    /// processes.
     pub(crate) encloses: Encloses,
 }
 
@@ -64,9 +65,10 @@ fn shown(tail: &[String]) -> String {
     format!("; it last said:\n{}", tail.join("\n"))
 }
 
-/// The words that run `argv`, inside a control group where there is one.
+/// The arguments that run `argv`, inside of a cgroup if there is one.
 ///
-/// The shell that joins the group is replaced by the program, so its number and its group stay.
+/// The shell that joins the group is replaced by the program, so process number and process group
+/// stay.
 pub(crate) fn wrapped(argv: &[String], cgroup: Option<&PathBuf>) -> Vec<String> {
     let Some(cgroup) = cgroup else { return argv.to_vec() };
     let script = "echo $$ > \"$1\" 2>/dev/null; shift; exec \"$@\"";
@@ -77,12 +79,12 @@ pub(crate) fn wrapped(argv: &[String], cgroup: Option<&PathBuf>) -> Vec<String> 
 
 /// Runs a command to its end.
 ///
-/// What it leaves running when it ends well stays: it bears the lease's mark and ends with the
-/// lease. In a sandbox that ends with it, and after a failure or the time limit nothing of it is left.
+/// Processes that are left after a success continue: they have the lease's mark and end with the
+/// lease. In a sandbox they end with it, and after a failure or the time limit none is left.
 ///
 /// # Cancel safety
 ///
-/// Dropped midway, the command runs on until the lease is torn down.
+/// If dropped midway, the command continues until the lease is torn down.
 pub(crate) async fn run(
     spec: &CommandSpec,
     sink: &dyn Sink,
@@ -94,7 +96,7 @@ pub(crate) async fn run(
         return Err(start("it has no words".to_owned()));
     }
     if let Some(directory) = &spec.cgroup {
-        // It goes with each run that leaves nothing in it.
+        // It is removed after each run that leaves nothing in it.
         let _ = std::fs::create_dir(directory);
     }
     let bare = Launch::bare(&spec.argv, &spec.env, &spec.cwd);
@@ -165,7 +167,7 @@ pub(crate) async fn run(
     let status = status.map_err(|err| start(format!("waiting for it: {err}")))?;
     if status.success() {
         if let Some(directory) = &spec.cgroup {
-            // Unless something was left running in it.
+            // This fails if processes were left in it.
             let _ = std::fs::remove_dir(directory);
         }
         return Ok(());

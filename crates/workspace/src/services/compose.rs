@@ -1,9 +1,9 @@
-//! A compose project of the session's own: own name, own ports, own volumes and networks.
+//! Runs a compose project for one session: with its own name, ports, volumes and networks.
 //!
-//! What the plugin makes of the project's file ([`Compose::config`]) is judged, and what was judged is
-//! started, under a project name that follows from the session and with leased ports on the loopback
-//! address: the project's file is not read again. The files that the plugin reads for that are looked
-//! at before it is called ([`named`]).
+//! The plugin's output for the project's file ([`Compose::config`]) is checked, and exactly the
+//! checked text is started, under a project name that is derived from the session and with leased
+//! ports on the loopback address: the project's file is not read again. The files that the plugin
+//! reads for that are checked before it is called ([`named`]).
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -19,9 +19,9 @@ use judge::Refusal;
 pub(crate) mod judge;
 pub(crate) mod named;
 
-/// The plugin's first version that is asked: it writes all that matters as it is.
+/// The oldest supported version of the plugin: it writes all relevant values completely.
 const LEAST: (u32, u32) = (2, 24);
-/// How long a question to the plugin may take.
+/// The time limit of a query to the plugin.
 const ASK: Duration = Duration::from_secs(30);
 
 /// Why a compose project could not be started or removed.
@@ -53,23 +53,24 @@ impl ComposeError {
     }
 }
 
-/// Names that a program reads for itself, and that a session's variables do not set for it.
+/// Variables that a program reads for itself, which a session's variables must not set.
 const ITS_OWN: &[&str] = &["LD_", "DOCKER_", "COMPOSE_", "BUILDX_", "BUILDKIT_", "GIT_", "SSH_"];
 
-/// A project, under a name that follows from the session.
+/// A project, under a name that is derived from the session.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct ComposePlan {
     pub(crate) service: String,
     pub(crate) project: String,
     /// The project's own file.
     pub(crate) file: PathBuf,
-    /// Ours, beside the journal: what is started. In leases of earlier versions only the ports.
+    /// Our file beside the journal, which is started. In leases of earlier versions it contains
+    /// only the ports.
     pub(crate) ports_file: PathBuf,
     pub(crate) profiles: Vec<String>,
     pub(crate) services: Vec<String>,
 }
 
-/// A port of a service of the file: service, port inside, protocol.
+/// A port of a service in the file: service, port inside, protocol.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ComposePort {
     pub(crate) service: String,
@@ -78,13 +79,13 @@ pub(crate) struct ComposePort {
 }
 
 impl ComposePort {
-    /// As `${name.…}` knows it.
+    /// The name of its field in `${name.…}`.
     pub(crate) fn field(&self) -> String {
         format!("{}_{}", self.service, self.target)
     }
 }
 
-/// The plugin.
+/// Access to the plugin.
 #[derive(Clone, Debug)]
 pub(crate) struct Compose {
     /// The docker client program.
@@ -108,14 +109,14 @@ impl Compose {
             if let Some(directory) = file.parent() {
                 command.arg("--project-directory").arg(directory);
             }
-            // What a `.env` says would be the plugin's own environment too.
+            // A `.env` would also set the plugin's own variables.
             command.args(["--env-file", "/dev/null"]);
         }
         command.env_clear().envs(&self.env).stdin(Stdio::null()).kill_on_drop(true);
         command
     }
 
-    /// Makes sure that the plugin is there and new enough.
+    /// Checks that the plugin exists and is new enough.
     pub(crate) async fn check(&self, service: &str) -> Result<(), ComposeError> {
         let missing = |why: String| ComposeError::Missing { service: service.to_owned(), why };
         let asked = self.command(None).args(["version", "--short"]).output();
@@ -135,7 +136,7 @@ impl Compose {
         }
     }
 
-    /// What the project is made of, with these variables.
+    /// The resolved configuration of the project, with these variables.
     pub(crate) async fn config(
         &self,
         plan: &ComposePlan,
@@ -149,7 +150,7 @@ impl Compose {
         config.map_err(|err| failed(plan, "config", format!("its answer: {err}")))
     }
 
-    /// Words that start the project and wait until it is ready.
+    /// The arguments that start the project and wait until it is ready.
     pub(crate) fn up(&self, plan: &ComposePlan, timeout: Duration) -> Vec<String> {
         let mut command = self.command(Some((plan, &plan.ports_file)));
         command.args(["up", "--detach", "--wait", "--wait-timeout"]);
@@ -163,7 +164,7 @@ impl Compose {
     pub(crate) async fn down(&self, plan: &ComposePlan) -> Result<(), ComposeError> {
         let mut file = plan.ports_file.clone();
         if file.extension() != Some(OsStr::new(SEALED)) || !file.exists() {
-            // The name is enough to remove by.
+            // The name is enough for the removal.
             file.set_extension("empty.yaml");
             let written = std::fs::write(&file, "services: {}\n");
             written.map_err(|err| {
@@ -175,7 +176,7 @@ impl Compose {
     }
 }
 
-/// The ending of the file that is started.
+/// The extension of the file that is started.
 pub(crate) const SEALED: &str = "json";
 
 fn failed(plan: &ComposePlan, what: &str, why: String) -> ComposeError {
@@ -215,7 +216,7 @@ pub(crate) fn ports(plan: &ComposePlan, config: &Value) -> Result<Vec<ComposePor
     Ok(ports)
 }
 
-/// Where the docker client program is.
+/// The path of the docker client program.
 pub(crate) fn program(path: &str) -> Option<PathBuf> {
     crate::lease::which(path, "docker").or_else(|| {
         let usual = Path::new("/usr/bin/docker");
