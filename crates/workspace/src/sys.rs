@@ -1,6 +1,7 @@
 //! The only module of this crate that may use `unsafe`; everything it exports is safe to call.
 //!
-//! It starts a program in whose view of the file system no link within a directory is followed.
+//! It starts a program with a view of the file system in which links within a directory are not
+//! followed.
 
 #![allow(unsafe_code)]
 
@@ -16,14 +17,17 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::thread::UnshareFlags;
 
-/// Lets the program follow no symbolic link within `top`, whoever changes what is in it meanwhile: it can read and make links, and each that it would go through is an error (`ELOOP`). It is
-/// started in `cwd`, as the user and group of `ids`, which only root may give, or as this process's.
+/// Makes the program follow no symbolic link within `tops`, whichever process changes their
+/// contents meanwhile: it can read and make links, but following one is an error (`ELOOP`). It is
+/// started in `cwd`, as the user and group of `ids`, which needs root, or as this process's.
 ///
-/// It gets mounts of its own for this, and as a plain user a user namespace in which it is who it was.
+/// It gets its own mounts for this and, as a plain user, a user namespace in which it has the same
+/// user.
 ///
 /// # Errors
 ///
-/// When one of `tops`, those above first, is not there. That the machine allows no such mounts is the error of the start.
+/// Fails if one of `tops`, parents first, does not exist. If the machine allows no such mounts, the
+/// start fails.
 pub(crate) fn follow_no_links(
     command: &mut Command,
     tops: &[PathBuf],
@@ -47,7 +51,7 @@ pub(crate) fn follow_no_links(
             rustix::mount::mount_bind_recursive(top.as_c_str(), top.as_c_str())?;
             rustix::mount::mount_remount(top.as_c_str(), *flags, c"")?;
         }
-        // Where it stood is beneath what was laid over it.
+        // Its working directory was covered by the new mount.
         rustix::process::chdir(cwd.as_c_str())?;
         if let Some((user, group)) = ids {
             rustix::thread::set_thread_groups(&[])?;
@@ -64,7 +68,7 @@ pub(crate) fn follow_no_links(
     Ok(())
 }
 
-/// What a mount is not rid of by whoever is not its owner: of its flags, those that bound it.
+/// The flags of a mount that a process cannot remove unless it owns the mount.
 fn kept(flags: StatVfsMountFlags) -> MountFlags {
     let pairs = [
         (StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
@@ -76,7 +80,7 @@ fn kept(flags: StatVfsMountFlags) -> MountFlags {
     set.fold(MountFlags::empty(), |all, flag| all | flag)
 }
 
-/// Mounts of this process's own.
+/// Gives this process its own mounts.
 fn own_mounts((users, groups): &(String, String)) -> io::Result<()> {
     // SAFETY: the child of a fork has one thread, and no descriptors or memory are unshared.
     match unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) } {

@@ -1,9 +1,8 @@
-//! Programs of a lease in a sandbox: services, hooks, ready checks, commands of templates.
+//! Runs programs of a lease in a sandbox: services, hooks, ready checks, template commands.
 //!
-//! What a program may see and reach is decided once (`Confinement`) and kept with it
-//! ([`Confined`]). The sandbox itself is asked for anew at each start (`launch`): by whatever
-//! build of the daemon starts it then, and measured by that one. A program that has a sandbox is
-//! started in it or not at all.
+//! What a program may see and reach is decided once (`Confinement`) and stored with it
+//! ([`Confined`]). The sandbox itself is made at each start (`launch`), by the daemon's current
+//! build, which also measures it. A program that has a sandbox is started in it or not at all.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,13 +18,13 @@ use overmind_core::room::stay::MAX_OF;
 use overmind_core::room::{RoomSandbox, RoomWitness};
 use overmind_core::sandbox::SandboxLevel;
 
-/// What puts sandboxes around programs, if there is anything that can; and who is told what they
-/// were measured to give. Clones share both.
+/// Makes sandboxes for programs, if that is possible, and reports their attestations. Clones share
+/// both.
 #[derive(Clone, Debug, Default)]
 pub struct Encloses {
     by: Option<Arc<dyn Enclose>>,
     witness: Arc<Mutex<Option<Arc<dyn RoomWitness>>>>,
-    /// What was told last, where the same is not to be told again.
+    /// The last report, if an equal one must not be repeated.
     told: Option<Arc<Mutex<String>>>,
 }
 
@@ -34,12 +33,12 @@ impl Encloses {
         Self { by: Some(encloses), ..Self::default() }
     }
 
-    /// Who is told from now on.
+    /// Sets the receiver of reports.
     pub fn tell(&self, witness: Arc<dyn RoomWitness>) {
         *self.witness.lock().unwrap_or_else(PoisonError::into_inner) = Some(witness);
     }
 
-    /// For what is run over and over: each measurement is told once.
+    /// For repeated commands: each attestation is reported once.
     pub(crate) fn once(self) -> Self {
         Self { told: Some(Arc::default()), ..self }
     }
@@ -63,24 +62,25 @@ impl Encloses {
 /// The sandbox of one program.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Confined {
-    /// What the program is, for people: see [`RoomWitness::attested`].
+    /// The name of the program, for people: see [`RoomWitness::attested`].
     #[serde(default = "of_before")]
     pub of: String,
     pub session: SessionId,
     pub level: SandboxLevel,
     pub network: Network,
-    /// All that it may write.
+    /// The only directory that it may write.
     pub workspace: PathBuf,
     pub read: Vec<PathBuf>,
     /// See [`EnclosePlan::borrowed`].
     #[serde(default)]
     pub borrowed: Vec<PathBuf>,
-    /// Of this machine's loopback: let in; and let out. With the mesh for a network.
+    /// Ports on this machine's loopback for incoming and outgoing connections, if the network is
+    /// the mesh.
     pub ports: Vec<u16>,
     pub reaches: Vec<u16>,
 }
 
-/// Of services that were written down before it was said what they are.
+/// The default for services that were recorded before their name was.
 fn of_before() -> String {
     "a service".to_owned()
 }
@@ -99,13 +99,14 @@ pub(crate) struct Confinement {
     pub(crate) session: SessionId,
     pub(crate) sandbox: RoomSandbox,
     pub(crate) worktree: PathBuf,
-    /// What the worktree needs of the project's, read-only; and whether no link leads to it.
+    /// The project's paths that the worktree needs, read-only; and whether they are reached without
+    /// links.
     pub(crate) borrowed: Vec<PathBuf>,
     pub(crate) bounded: bool,
 }
 
 impl Confinement {
-    /// That of a lease; `None`: nothing of it is confined.
+    /// The sandboxes of a lease; `None` if nothing in it is confined.
     ///
     /// # Errors
     ///

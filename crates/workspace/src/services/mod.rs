@@ -1,7 +1,7 @@
-//! What runs beside a session: processes, containers, compose projects.
+//! Services beside a session: processes, containers, compose projects.
 //!
-//! Each strategy knows how to make its resource under a name that follows from the session, and
-//! how to undo it by that name alone; [`lease`](crate::lease) says when.
+//! Each strategy makes its resource under a name that is derived from the session, and undoes it by
+//! that name alone; [`lease`](crate::lease) decides when.
 
 pub(crate) mod cgroup;
 pub(crate) mod command;

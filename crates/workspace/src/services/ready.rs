@@ -14,9 +14,9 @@ use super::command::{self, CommandSpec};
 use crate::config::{Ready, ReadyCheck};
 use crate::lease::Quiet;
 
-/// How long one look may take.
+/// The time limit of one check.
 const LOOK: Duration = Duration::from_secs(5);
-/// How much of a log is searched: its end.
+/// How many bytes at the end of a log are searched.
 const LOG_WINDOW: u64 = 1 << 20;
 /// How many of the log's last lines an error shows.
 const TAIL: usize = 20;
@@ -37,18 +37,18 @@ fn shown(tail: &[String]) -> String {
     if tail.is_empty() { String::new() } else { format!("; it last said:\n{}\n", tail.join("\n")) }
 }
 
-/// What is looked at.
+/// The service that is checked.
 pub(crate) struct Looked<'a> {
     pub(crate) service: &'a str,
     pub(crate) ports: &'a BTreeMap<String, u16>,
-    /// Where its output is.
+    /// The path of its output.
     pub(crate) log: Option<&'a Path>,
-    /// What a ready command runs with; its words and limit are replaced.
+    /// The data for a ready command; its words and time limit are replaced.
     pub(crate) command: Option<CommandSpec>,
-    /// Whether what accepts connections may be another program, which hangs up when the service
-    /// itself is not there.
+    /// Whether another program may accept connections, and close them if the service itself is not
+    /// running.
     pub(crate) through_proxy: bool,
-    /// How it ended, if it did for good.
+    /// How it ended, if it ended for good.
     pub(crate) ended: &'a (dyn Fn() -> Option<String> + Send + Sync),
 }
 
@@ -56,14 +56,14 @@ pub(crate) struct Looked<'a> {
 ///
 /// # Cancel safety
 ///
-/// Looking changes nothing.
+/// Dropping the future changes nothing.
 pub(crate) async fn wait(
     ready: &Ready,
     looked: &Looked<'_>,
     clock: &dyn Clock,
 ) -> Result<(), ReadyError> {
     let deadline = clock.now().after(ready.timeout);
-    // The first looks come quickly: most services are there at once.
+    // The first checks come quickly, because most services start at once.
     let mut pause = Duration::from_millis(5);
     loop {
         let last = match look(ready, looked, clock).await {
@@ -109,7 +109,7 @@ async fn look(ready: &Ready, looked: &Looked<'_>, clock: &dyn Clock) -> Result<(
     }
 }
 
-/// A connection to the port, on whichever family something listens.
+/// A connection to the port, in whichever family something listens.
 async fn connect(port: u16) -> Result<TcpStream, String> {
     let mut last = String::new();
     for address in [
@@ -126,7 +126,7 @@ async fn connect(port: u16) -> Result<TcpStream, String> {
     Err(last)
 }
 
-/// Whether the other side keeps the connection for a moment, or says something.
+/// Whether the other side keeps the connection for a moment, or sends something.
 async fn still_open(mut stream: TcpStream) -> Result<(), String> {
     match tokio::time::timeout(Duration::from_millis(150), stream.read(&mut [0_u8; 1])).await {
         Ok(Ok(0)) | Ok(Err(_)) => Err("the connection is closed at once".to_owned()),
@@ -134,7 +134,7 @@ async fn still_open(mut stream: TcpStream) -> Result<(), String> {
     }
 }
 
-/// One `GET`, of whose answer only the first line matters.
+/// Sends one `GET`; only the first line of the answer matters.
 async fn http(port: u16, path: &str, wanted: &RangeInclusive<u16>) -> Result<(), String> {
     let mut stream = connect(port).await?;
     let exchange = async {

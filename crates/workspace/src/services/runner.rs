@@ -1,9 +1,9 @@
-//! Keeping a process: the port, and an implementation that needs nothing but this machine.
+//! Keeps processes running: the port, and an implementation that needs only this machine.
 //!
-//! [`Runner`] is what a lease asks for; a supervisor of the product's own can stand behind it.
-//! [`OwnProcesses`] keeps processes from within the daemon: each is a group of its own that
-//! outlives the daemon, is found again by what was written down, restarted with a growing pause,
-//! and ended with all that it started.
+//! [`Runner`] is the port that a lease uses; a supervisor of the product may implement it.
+//! [`OwnProcesses`] keeps processes from within the daemon: each has its own process group and
+//! outlives the daemon, is found again by its record, is restarted after growing pauses, and is
+//! ended with all of its processes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,7 +26,7 @@ use super::confine::{Confined, Encloses, Launch, launch};
 use super::tree::{Belongs, PROCESS_MARK, boot_id, stat};
 use crate::config::{Restart, RestartPolicy};
 
-/// What to keep running.
+/// A process to keep running.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ProcessSpec {
     /// Unique among all processes that this machine keeps: home, session and service.
@@ -38,27 +38,27 @@ pub struct ProcessSpec {
     /// Output is appended to this file.
     pub log: PathBuf,
     pub restart: Restart,
-    /// The sandbox that each of its starts is in.
+    /// The sandbox of each of its starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confined: Option<Confined>,
 }
 
-/// A process that was started: enough to find it again in another life of the daemon.
+/// A started process, with enough data to find it again in another process of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ProcessHandle {
     pub id: String,
     pub pid: u32,
     /// Clock ticks since the machine's start.
     pub started: u64,
-    /// Which start of the machine.
+    /// The id of the machine's start.
     pub boot: String,
     pub cgroup: Option<PathBuf>,
-    /// It stands for a program in a sandbox below it.
+    /// Whether it represents a program in a sandbox below it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub enclosed: bool,
 }
 
-/// How a kept process is.
+/// The state of a kept process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProcessState {
     Running {
@@ -68,11 +68,11 @@ pub enum ProcessState {
     Restarting {
         restarts: u32,
     },
-    /// It ended and stays so.
+    /// It ended for good.
     Ended {
         status: String,
     },
-    /// Nobody keeps it.
+    /// There is no such process.
     Unknown,
 }
 
@@ -96,28 +96,28 @@ pub enum RunnerError {
     Survivors { id: String, pids: Vec<u32> },
     #[error("`{what}` is not started: {why}")]
     Sandbox { what: String, why: String },
-    /// For implementations beside ours.
+    /// For other implementations.
     #[error("{0}")]
     Other(String),
 }
 
-/// Keeps processes. Dropping it ends none.
+/// Keeps processes running. Dropping it ends none.
 pub trait Runner: Send + Sync + fmt::Debug {
-    /// Starts the process and keeps it as `spec.restart` says.
+    /// Starts the process and restarts it by `spec.restart`.
     fn start(&self, spec: ProcessSpec) -> Fut<'_, Result<ProcessHandle, RunnerError>>;
 
-    /// Keeps a process of an earlier life of the daemon; starts it anew when it has ended.
+    /// Keeps a process of an earlier daemon; starts it again if it has ended.
     fn adopt(
         &self,
         spec: ProcessSpec,
         handle: ProcessHandle,
     ) -> Fut<'_, Result<ProcessHandle, RunnerError>>;
 
-    /// How the process with that id is.
+    /// The state of the process with that id.
     fn state(&self, id: &str) -> ProcessState;
 
-    /// Ends the process and all that it started; also one that only `handle` or its id knows of.
-    /// Ending what is gone is no error.
+    /// Ends the process with all of its processes, also one known only by `handle` or its id. A
+    /// missing process is no error.
     fn stop<'a>(
         &'a self,
         id: &'a str,
@@ -126,15 +126,15 @@ pub trait Runner: Send + Sync + fmt::Debug {
     ) -> Fut<'a, Result<(), RunnerError>>;
 }
 
-/// The largest log before it is turned.
+/// The size at which a log is rotated.
 const MAX_LOG_BYTES: u64 = 16 << 20;
-/// How often a running process's log is looked at.
+/// The interval of checks of a running process's log.
 const LOG_LOOK: Duration = Duration::from_secs(10);
-/// A run of this length means that the process was well.
+/// After running for this time, the process counts as healthy.
 const HEALTHY: Duration = Duration::from_secs(60);
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
-/// Processes kept from within this process.
+/// Processes that are kept from within this process.
 #[derive(Debug)]
 pub struct OwnProcesses {
     kept: Mutex<BTreeMap<String, Arc<Kept>>>,
@@ -149,7 +149,7 @@ struct Kept {
     spec: ProcessSpec,
     encloses: Encloses,
     inner: Mutex<Inner>,
-    /// Woken to stop.
+    /// Notified to stop.
     stop: Notify,
 }
 
@@ -160,7 +160,7 @@ struct Inner {
     stopping: bool,
 }
 
-/// What is waited for: a child of ours, or a process that was here before us.
+/// The process that is waited for: a child of ours, or one of an earlier daemon.
 enum Alive {
     Child(Child),
     Adopted(u32, u64),
@@ -173,7 +173,7 @@ impl OwnProcesses {
         Self { kept, tasks, clock, cgroups, encloses: Encloses::default() }
     }
 
-    /// With what puts sandboxes around those that are to have one.
+    /// Sets the maker of sandboxes for those that need one.
     #[must_use]
     pub fn enclosed_by(mut self, encloses: Encloses) -> Self {
         self.encloses = encloses;
@@ -208,7 +208,7 @@ impl OwnProcesses {
 }
 
 impl Drop for OwnProcesses {
-    /// The processes live on; only nobody starts them again until somebody adopts them.
+    /// The processes continue, but nobody restarts them until they are adopted.
     fn drop(&mut self) {
         let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
         for kept in kept.values() {
@@ -218,7 +218,7 @@ impl Drop for OwnProcesses {
     }
 }
 
-/// What a start of it starts.
+/// What one start of it executes.
 async fn how(
     spec: &ProcessSpec,
     encloses: &Encloses,
@@ -236,7 +236,7 @@ fn spawn(
 ) -> Result<(Child, ProcessHandle), RunnerError> {
     let Launch { argv, env, cwd, user, enclosed } = launch;
     let cgroup = match (cgroup, user) {
-        // Another user may not join it; then it would be looked for there and not found.
+        // Another user may not join it, and would then not be found in it.
         (Some(directory), Some(_)) => {
             let _ = std::fs::remove_dir(directory);
             None
@@ -270,7 +270,7 @@ fn spawn(
     }
     let child = command.spawn().map_err(start)?;
     let pid = child.id().ok_or_else(|| start(io::Error::other("it ended at once")))?;
-    // The child was not waited for, so its entry is there even if it has ended already.
+    // The child was not reaped, so its entry exists even if it has ended already.
     let started = stat(pid).map_or(0, |stat| stat.started);
     let (id, boot) = (spec.id.clone(), boot_id());
     let handle = ProcessHandle { id, pid, started, boot, cgroup, enclosed };
@@ -278,7 +278,7 @@ fn spawn(
 }
 
 impl ProcessHandle {
-    /// Whether this very process still runs.
+    /// Whether exactly this process is still running.
     pub fn is_alive(&self) -> bool {
         self.boot == boot_id()
             && stat(self.pid).is_some_and(|stat| stat.started == self.started && !stat.zombie)
@@ -306,7 +306,7 @@ impl Kept {
             }
             let again = match self.spec.restart.policy {
                 RestartPolicy::Never => false,
-                // How an adopted process ended is known to nobody: that counts as a failure.
+                // The exit status of an adopted process is unknown, which counts as a failure.
                 RestartPolicy::OnFailure => !matches!(status, Some(status) if status.success()),
                 RestartPolicy::Always => true,
             };
@@ -337,8 +337,8 @@ impl Kept {
                 inner.state = ProcessState::Ended { status: shown };
                 return;
             }
-            // Started under the lock: a stop comes before it and is seen, or after it and finds
-            // the new process.
+            // It is started under the lock: a stop either comes before and is seen, or comes after
+            // and finds the new process.
             match launch.and_then(|launch| spawn(&self.spec, launch, cgroup)) {
                 Ok((child, handle)) => {
                     inner.state = ProcessState::Running { pid: handle.pid };
@@ -355,7 +355,7 @@ impl Kept {
         }
     }
 
-    /// Waits for the end; `None` when only that is known.
+    /// Waits for the end; `None` if the exit status is unknown.
     async fn ended(
         &self,
         alive: &mut Alive,
@@ -371,7 +371,7 @@ impl Kept {
     }
 }
 
-/// How often a process that is not a child of ours is looked at.
+/// The interval of checks of a process that is no child of ours.
 const LOOK: Duration = Duration::from_millis(200);
 
 async fn wait(alive: &mut Alive, clock: &dyn Clock) -> Option<std::process::ExitStatus> {
@@ -406,8 +406,8 @@ impl Runner for OwnProcesses {
                 self.keep(spec, alive, handle.clone());
                 return Ok(handle);
             }
-            // It was restarted after its handle was written down, or its children live on: two
-            // of one service on one port help nobody.
+            // It was restarted after its handle was recorded, or its children continue: two
+            // processes of one service cannot share a port.
             let left = handle.belongs().end(Duration::from_secs(1), &*self.clock).await;
             if !left.is_empty() {
                 let pids = left.into_iter().collect();
@@ -464,15 +464,15 @@ fn open_log(path: &Path) -> Result<File, RunnerError> {
     OpenOptions::new().create(true).append(true).open(path).map_err(log)
 }
 
-/// A large log of an earlier run becomes `.1`, and an earlier `.1` goes.
+/// Renames a large log of an earlier run to `.1`, and removes an earlier `.1`.
 fn turn_log(path: &Path) {
     if std::fs::metadata(path).is_ok_and(|found| found.len() > MAX_LOG_BYTES) {
         let _ = std::fs::rename(path, older(path));
     }
 }
 
-/// The process holds the file itself open, for appending: its content is copied away and cut.
-/// What is written between the two is lost, and nothing else.
+/// The process itself has the file open for appending, so its content is copied away and cut. Only
+/// output between these two steps is lost.
 fn shorten_log(path: &Path) {
     if std::fs::metadata(path).is_ok_and(|found| found.len() > MAX_LOG_BYTES)
         && std::fs::copy(path, older(path)).is_ok()

@@ -1,15 +1,16 @@
-//! Finding every process that belongs to something, and ending all of them.
+//! Finds every process that belongs to something, and ends all of them.
 //!
-//! A process belongs if it is in the process group, in the control group, bears the mark in its
-//! environment, or descends from one that does. The four cover for each other: a double fork
-//! leaves the descent, `setsid` the group, a cleared environment the mark. What leaves all of them at
-//! once is in the control group still; where none can be made the command is started below a *reaper*
-//! ([`overmind_core::enclosure::Enclose::reaped`]), to which all comes that has lost its parent. A
-//! reaper is never ended: when it ends by itself, nothing of its command is left.
+//! A process belongs if it is in the process group or in the cgroup, has the mark in its
+//! environment, or descends from one that does. The four complement each other: a double fork
+//! leaves the descent, `setsid` the group, a cleared environment the mark. A process that leaves
+//! all of these is still in the cgroup. If no cgroup can be made, the command is started below a
+//! *reaper* ([`overmind_core::enclosure::Enclose::reaped`]), which becomes the parent of every
+//! process that has lost its own. A reaper is never killed: when it ends by itself, no process of
+//! its command is left.
 //!
-//! Processes are born and become other programs while they are looked at. One that shows no
-//! environment because it is becoming another program is looked at again; and that nobody belongs is
-//! believed after two looks in a row.
+//! Processes are created and execute other programs during the search. A process without an
+//! environment, because it is executing another program, is checked again; and only two searches in
+//! a row without a result prove that no process belongs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -24,31 +25,31 @@ pub(crate) const LEASE_MARK: &str = "OVERMIND_LEASE";
 /// The variable that marks a process of one service or hook.
 pub(crate) const PROCESS_MARK: &str = "OVERMIND_PROCESS";
 
-/// How long the deadly signal may take to work: a process may be in the middle of a disk write.
+/// How long KILL may take: a process may be in the middle of a disk write.
 const KILL: Duration = Duration::from_secs(10);
-/// How long a reaper may take to end when all that it waited for have ended.
+/// How long a reaper may take to end after all of its processes have ended.
 const REAPED: Duration = Duration::from_secs(5);
-/// How often a process is looked at that is becoming another program, and how long it is left alone
-/// in between. It takes microseconds, and longer only where it gets no processor or waits for a disk.
+/// How often a process that is executing another program is checked, and the pause in between. It
+/// takes microseconds, and longer only if it gets no processor or waits for a disk.
 const BECOMING: u32 = 2000;
 const AWHILE: Duration = Duration::from_millis(1);
 
-/// What `/proc/PID/stat` says.
+/// The fields of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub(crate) parent: u32,
     pub(crate) group: u32,
-    /// The session, by the number of the process that began it; 0 when that is out of sight.
+    /// The session, by the number of the process that began it; 0 if that is not visible.
     pub(crate) session: u32,
-    /// Clock ticks since the machine started: with the number, who it is.
+    /// Clock ticks since the machine's start; together with the number they identify the process.
     pub(crate) started: u64,
-    /// It has ended, and only its parent does not know yet.
+    /// Whether it has ended but was not reaped yet.
     pub(crate) zombie: bool,
 }
 
 pub(crate) fn stat(pid: u32) -> Option<Stat> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in parentheses and may hold anything: count from its end.
+    // The name is in parentheses and may contain anything, so fields are counted from its end.
     let rest = text.rsplit_once(')')?.1;
     let fields: Vec<&str> = rest.split_whitespace().collect();
     Some(Stat {
@@ -60,24 +61,24 @@ pub(crate) fn stat(pid: u32) -> Option<Stat> {
     })
 }
 
-/// The id of this start of the machine: numbers of processes mean nothing across two.
+/// The id of this start of the machine, because process numbers are only valid for one.
 pub(crate) fn boot_id() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     text.trim().to_owned()
 }
 
-/// The number of every process that may be seen.
+/// The number of every visible process.
 pub(crate) fn pids() -> impl Iterator<Item = u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
 }
 
-/// Whether the process is there and has not ended.
+/// Whether the process exists and has not ended.
 pub(crate) fn lives(pid: u32) -> bool {
     stat(pid).is_some_and(|stat| !stat.zombie)
 }
 
-/// The value of a variable in the environment that the process was started with.
+/// The value of a variable in the environment with which the process was started.
 pub(crate) fn variable(pid: u32, name: &str) -> Option<String> {
     let environment = environment(pid)?;
     let value = environment
@@ -86,18 +87,18 @@ pub(crate) fn variable(pid: u32, name: &str) -> Option<String> {
     Some(String::from_utf8_lossy(value).into_owned())
 }
 
-/// Whether its environment is worth a look: [`overmind_core::enclosure::tells_whose`].
+/// Whether its environment should be read: [`overmind_core::enclosure::tells_whose`].
 fn tells_whose(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
     status.is_ok_and(|status| overmind_core::enclosure::tells_whose(&status))
 }
 
-/// The processes whose environment says whose they are.
+/// The processes whose environment names their owner.
 pub(crate) fn telling() -> impl Iterator<Item = u32> {
     pids().filter(|pid| tells_whose(*pid))
 }
 
-/// The environment that a process was started with.
+/// The environment with which a process was started.
 fn environment(pid: u32) -> Option<Vec<u8>> {
     let path = format!("/proc/{pid}/environ");
     for _ in 0..BECOMING {
@@ -110,43 +111,43 @@ fn environment(pid: u32) -> Option<Vec<u8>> {
     Some(Vec::new())
 }
 
-/// Whether a process without an environment is in the middle of becoming another program: then the
-/// place of its environment is not known yet. That of one whose environment is empty is, and the
-/// kernel's own have no program.
+/// Whether a process without an environment is just executing another program: then the address of
+/// its environment is not known yet. For a process with an empty environment it is known, and
+/// kernel threads have no program.
 fn becoming(pid: u32) -> bool {
     let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     let Some((_, rest)) = text.rsplit_once(')') else { return false };
     let mut fields = rest.split_whitespace();
     let ended = matches!(fields.next(), Some("Z" | "X") | None);
-    // The 51st field of all; the state is the third.
+    // It is the 51st field; the state is the third.
     let end = fields.nth(47).and_then(|end| end.parse::<u64>().ok());
     !ended && end == Some(0) && std::fs::read_link(format!("/proc/{pid}/exe")).is_ok()
 }
 
-/// Whether it is a reaper. A command of its own is one for the moment before it becomes its program.
+/// Whether it is a reaper. A reaper's command also counts as one until it executes its program.
 fn is_reaper(pid: u32) -> bool {
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     words.split(|byte| *byte == 0).nth(1) == Some(REAPER.as_bytes())
 }
 
-/// What makes a process belong.
+/// The conditions by which a process belongs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Belongs {
-    /// A first process and when it started; its group counts while it or its group lives.
+    /// A first process and its start time; its group counts while the process or its group exists.
     pub(crate) leader: Option<(u32, u64)>,
     /// A variable and its value.
     pub(crate) mark: Option<(&'static str, String)>,
     pub(crate) cgroups: Vec<PathBuf>,
-    /// Its first process stands for a program in a sandbox below it, and hands on to that one what
-    /// it hears: who stands below another is not told twice.
+    /// Whether its first process represents a program in a sandbox below it and forwards signals to
+    /// it, so that processes below it are not signalled twice.
     pub(crate) enclosed: bool,
 }
 
 impl Belongs {
-    /// Every living process that belongs, this one excepted.
+    /// Every living process that belongs, except this one.
     ///
-    /// Looks into every process of the machine unless there is a control group, in which
-    /// children stay whatever they do: a few microseconds for each.
+    /// Without a cgroup it examines every process of the machine, which takes a few microseconds
+    /// for each. Children always stay in a cgroup.
     pub(crate) fn members(&self) -> BTreeSet<u32> {
         let mut found: BTreeSet<u32> = BTreeSet::new();
         let mut complete = false;
@@ -154,7 +155,7 @@ impl Belongs {
             complete = true;
             found.extend(in_cgroup(directory));
         }
-        // It joins its group a moment after it was started.
+        // It joins its group a moment after its start.
         if let Some((pid, started)) = self.leader
             && stat(pid).is_some_and(|stat| stat.started == started)
         {
@@ -177,9 +178,9 @@ impl Belongs {
     fn kin(&self, found: &mut BTreeSet<u32>) {
         let all: BTreeMap<u32, Stat> = pids().filter_map(|pid| Some((pid, stat(pid)?))).collect();
         if let Some((pid, started)) = self.leader {
-            // The number of a group is not given to a new process while the group has members.
-            // A new process may have got it after the whole group had ended: then the leader is
-            // another one.
+            // The number of a group is not assigned to a new process while the group has members.
+            // After the whole group has ended, a new process may have got it: then the leader is
+            // another process.
             let same = all.get(&pid).is_none_or(|stat| stat.started == started);
             let grouped =
                 all.iter().filter(|(_, stat)| same && stat.group == pid && stat.started >= started);
@@ -198,10 +199,10 @@ impl Belongs {
         }
     }
 
-    /// As [`members`](Self::members); that there are none was seen twice in a row. A process that was
-    /// born behind the back of the first look is there for the second.
+    /// Works as [`members`](Self::members), but an empty result was found twice in a row: the
+    /// second search finds a process that was created during the first.
     ///
-    /// The look takes what other processes let it take, so it is done on a thread that may wait.
+    /// The search may take long on a busy machine, so it runs on a thread that may block.
     async fn members_for_certain(&self) -> BTreeSet<u32> {
         let this = self.clone();
         let look = tokio::task::spawn_blocking(move || {
@@ -212,18 +213,18 @@ impl Belongs {
             Ok(found) => found,
             Err(err) => match err.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
-                // The runtime is ending: nobody goes on from here.
+                // The runtime is ending, so nothing continues from here.
                 Err(_) => std::future::pending().await,
             },
         }
     }
 
-    /// Ends every process that belongs: politely, then after `grace` for certain. Returns those
-    /// that are still there, which is none but for processes that the kernel itself holds.
+    /// Ends every process that belongs: first TERM, then KILL after `grace`. Returns those that are
+    /// left, which are only processes that the kernel itself blocks.
     ///
     /// # Cancel safety
     ///
-    /// Dropped midway, some processes may live on; call it again.
+    /// If dropped midway, some processes may continue; call it again.
     pub(crate) async fn end(&self, grace: Duration, clock: &dyn Clock) -> BTreeSet<u32> {
         let mut members = self.members_for_certain().await;
         if !members.is_empty() && !grace.is_zero() {
@@ -236,12 +237,12 @@ impl Belongs {
             members = self.members_for_certain().await;
         }
         let deadline = clock.now().after(KILL);
-        // Nobody lives for ever by the looks of a reaper.
+        // A process that looks like a reaper must not run forever.
         let reaped = clock.now().after(REAPED);
         loop {
             while !members.is_empty() && clock.now() < deadline {
                 for directory in &self.cgroups {
-                    // Version 2 ends a whole group at once, forks included.
+                    // Version 2 ends a whole group at once, including running forks.
                     let _ = std::fs::write(directory.join("cgroup.kill"), "1");
                 }
                 let late = clock.now() >= reaped;
@@ -254,7 +255,7 @@ impl Belongs {
             if !members.is_empty() {
                 return members;
             }
-            // Whoever was started a moment before this may join its group only now.
+            // A process that was started just before this may join its group only now.
             let joined = self.remove_cgroups(clock).await;
             if joined.is_empty() {
                 return joined;
@@ -263,8 +264,8 @@ impl Belongs {
         }
     }
 
-    /// Waits until these are gone, and whoever is in a control group: that is cheap to look at,
-    /// and the whole search is done again afterwards.
+    /// Waits until these and all processes in a cgroup have ended. That is cheap to check, and the
+    /// whole search is repeated afterwards.
     async fn wait(&self, known: &BTreeSet<u32>, limit: Duration, clock: &dyn Clock) {
         let deadline = clock.now().after(limit);
         let mut pause = Duration::from_millis(1);
@@ -279,8 +280,8 @@ impl Belongs {
         }
     }
 
-    /// A group can go when the kernel has finished with its last member, a moment after its end.
-    /// Answers who lives in one, for then it cannot.
+    /// Removes the groups, which is possible a moment after the last member's end. Returns the
+    /// processes in groups that could not be removed.
     async fn remove_cgroups(&self, clock: &dyn Clock) -> BTreeSet<u32> {
         for directory in &self.cgroups {
             for _ in 0..200 {
@@ -305,12 +306,12 @@ pub(crate) fn in_cgroup(directory: &Path) -> Vec<u32> {
     text.lines().filter_map(|line| line.trim().parse().ok()).collect()
 }
 
-/// Sends a signal to a process that is looked at again once its number cannot change any more.
+/// Signals a process, which is checked again once its number can no longer be reused.
 pub(crate) fn signal(pid: u32, signal: Signal) {
     let Some(before) = stat(pid) else { return };
     let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
     let Ok(file) = pidfd_open(number, PidfdFlags::empty()) else { return };
-    // The same process as a moment ago: the descriptor holds on to this one.
+    // It is still the same process, which the descriptor now refers to.
     if stat(pid).is_some_and(|now| now.started == before.started) {
         let _ = pidfd_send_signal(&file, signal);
     }

@@ -1,21 +1,22 @@
-//! What a compose project may ask of the engine: what keeps its services inside their containers.
+//! Checks what a compose project asks of the engine, so that its services stay inside of their
+//! containers.
 //!
-//! The engine does as root whatever it is asked. So only known keys pass, each with values that reach no
-//! further than the project's own containers, networks and volumes and the worktree; everything else is
-//! named and refused. Judged is what `docker compose config` says, and what was judged is what is
-//! started: [`sealed`]. Its answer has each `$` twice, so that a later reading makes one of them and looks
-//! up no variable; so a path is judged as it will be read then, and an answer with a single `$` is refused.
-//! Pure, but for the question where a path leads.
+//! The engine executes any request as root. So only known keys are accepted, each with values that
+//! reach no further than the project's own containers, networks and volumes and the worktree;
+//! everything else is refused by name. The output of `docker compose config` is checked, and
+//! exactly that is started: [`sealed`]. It contains each `$` twice, so that a later parse makes one
+//! of them and replaces no variable. So a path is checked in its later form, and an output with a
+//! single `$` is refused. The check is pure, except for resolving paths.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-/// One thing that is refused.
+/// One refused item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// `service web`, `network back`.
+    /// The object, such as `service web` or `network back`.
     of: String,
     key: String,
     why: String,
@@ -27,11 +28,11 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Where a path of the host leads that a container is to see or a build to read: why not, when it is not
-/// a file or directory of the worktree.
+/// Resolves a path of the host that a container sees or a build reads; the error tells why it is no
+/// file or directory of the worktree.
 pub(crate) type Within<'a> = &'a dyn Fn(&Path) -> Result<(), String>;
 
-/// Keys of a service that are its container's own affair.
+/// Keys of a service that only affect its container.
 const SERVICE: &[&str] = &[
     "attach",
     "cap_drop",
@@ -107,7 +108,7 @@ struct Court<'a> {
     shown: Vec<Shown>,
 }
 
-/// A file or directory of the host that a container is shown.
+/// A file or directory of the host that a container sees.
 struct Shown {
     of: String,
     key: String,
@@ -115,11 +116,11 @@ struct Shown {
     writable: bool,
 }
 
-/// Every port that the project publishes is left to the caller; all else is judged here.
+/// The caller handles the published ports; everything else is checked here.
 ///
 /// # Errors
 ///
-/// All that is refused, in the order in which it stands.
+/// All refusals, in the order of the text.
 pub(crate) fn judge(config: &Value, project: &str, within: Within<'_>) -> Result<(), Vec<Refusal>> {
     let mut court = Court { project, within, refused: Vec::new(), shown: Vec::new() };
     court.no_variable("", config);
@@ -140,7 +141,8 @@ pub(crate) fn judge(config: &Value, project: &str, within: Within<'_>) -> Result
     if court.refused.is_empty() { Ok(()) } else { Err(court.refused) }
 }
 
-/// What a later reading makes of a text of the answer: one `$` of two. `None`: it would look up a variable.
+/// A text of the output as a later parse reads it: one `$` for two. `None` if it would replace a
+/// variable.
 fn as_read(text: &str) -> Option<String> {
     let mut read = String::with_capacity(text.len());
     let mut rest = text.chars();
@@ -153,7 +155,7 @@ fn as_read(text: &str) -> Option<String> {
     Some(read)
 }
 
-/// Whether a value says anything.
+/// Whether a value is set.
 fn is_set(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,
@@ -181,14 +183,14 @@ impl Court<'_> {
         self.refused.push(Refusal { of: of.to_owned(), key: key.to_owned(), why: why.into() });
     }
 
-    /// Refuses each key that is not known.
+    /// Refuses each unknown key.
     fn known(&mut self, of: &str, at: &str, value: &Value, known: &[&str]) {
         for (key, _) in entries(value).filter(|(key, _)| !known.contains(&key.as_str())) {
             self.refuse(of, &format!("{at}.{key}"), OUTSIDE);
         }
     }
 
-    /// Refuses a value of another shape than `config` writes: what is not understood is not judged.
+    /// Refuses a value of another form than `config` writes, because it cannot be checked.
     fn shape(&mut self, of: &str, key: &str, is_right: bool) -> bool {
         if !is_right {
             self.refuse(of, key, "has a shape that is not known here");
@@ -196,7 +198,7 @@ impl Court<'_> {
         is_right
     }
 
-    /// The path as it will be read, if it is one of the worktree.
+    /// The path in its later form, if it is in the worktree.
     fn path(&mut self, of: &str, key: &str, value: &Value) -> Option<PathBuf> {
         let path = value.as_str().and_then(as_read).map(PathBuf::from);
         let Some(path) = path.filter(|path| path.is_absolute()) else {
@@ -210,15 +212,15 @@ impl Court<'_> {
         Some(path)
     }
 
-    /// A path that a container is shown.
+    /// Checks a path that a container sees.
     fn shows(&mut self, of: &str, key: &str, value: &Value, writable: bool) {
         if let Some(path) = self.path(of, key, value) {
             self.shown.push(Shown { of: of.to_owned(), key: key.to_owned(), path, writable });
         }
     }
 
-    /// The engine looks where a path leads when it starts its container. Another that runs by then may put a
-    /// link in place of what lies below a directory that it can write.
+    /// The engine resolves a path when it starts its container. Another running container may
+    /// replace something below a directory that it can write by a link.
     fn none_below_a_writable_one(&mut self) {
         let mut found = Vec::new();
         for below in &self.shown {
@@ -241,7 +243,7 @@ impl Court<'_> {
         }
     }
 
-    /// Refuses each text with a `$` that would be read as a variable.
+    /// Refuses each text with a `$` that would be replaced as a variable.
     fn no_variable(&mut self, at: &str, value: &Value) {
         let below =
             |name: &str| if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") };
@@ -284,7 +286,7 @@ impl Court<'_> {
                         }
                     }
                 }
-                // What they name is judged where it is declared.
+                // These are checked where they are declared.
                 "configs" | "secrets" => {
                     self.shape(&of, key, items(value).all(|item| item["source"].is_string()));
                 }
@@ -373,7 +375,7 @@ impl Court<'_> {
             }
         }
         match mount["type"].as_str() {
-            // The engine takes what has a slash for a path of the host.
+            // The engine reads a name with a slash as a path of the host.
             Some("volume") if mount["source"].as_str().is_some_and(|name| name.contains('/')) => {
                 self.refuse(of, "volumes", "names a volume by a path");
             }
@@ -403,7 +405,7 @@ impl Court<'_> {
             match key.as_str() {
                 "replicas" | "restart_policy" | "labels" | "update_config" | "rollback_config" => {}
                 "mode" if value.as_str() == Some("replicated") => {}
-                // Where on a swarm: there is none.
+                // These apply only to a swarm, and there is none.
                 "placement" | "endpoint_mode" => {}
                 "resources" => {
                     self.known(of, "deploy.resources", value, &["limits", "reservations"]);
@@ -416,7 +418,7 @@ impl Court<'_> {
         }
     }
 
-    /// That a network or volume is the project's own, by the name that the engine knows it by.
+    /// Checks that a network or volume is the project's own, by its name in the engine.
     fn own(&mut self, of: &str, value: &Value) {
         let own = format!("{}_", self.project);
         match value["name"].as_str() {
@@ -470,9 +472,9 @@ fn is_no_new_privileges(value: &Value) -> bool {
     )
 }
 
-/// The project as it is started: what was judged, with these ports outside, per service. An image that
-/// is built has a name of the project's own, not one of the machine's. A container that is shown a part of
-/// the worktree is not started again by the engine, which would look anew where the path leads.
+/// The project as it is started: the checked configuration, with these outside ports for each
+/// service. A built image has the project's own name, not one of the machine. The engine does not
+/// restart a container that sees a part of the worktree, because it would resolve the path again.
 pub(crate) fn sealed(mut config: Value, ports: &[(super::ComposePort, u16)]) -> Value {
     let services = config.get_mut("services").and_then(Value::as_object_mut);
     for (name, body) in services.into_iter().flatten() {

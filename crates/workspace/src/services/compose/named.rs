@@ -1,17 +1,18 @@
-//! The files that `docker compose config` reads by itself, as the server's user: looked at before it is
-//! called. Each lies beneath the worktree, behind no link, and is none of the server's.
+//! Checks the files that `docker compose config` reads itself, as the server's user, before it is
+//! called. Each must be below the worktree, reached without links, and not one of the server's.
 
 use std::path::{Component, Path, PathBuf};
 
 use crate::config::yaml::{self, Node};
 use crate::opener::{self, Dir, Own};
 
-/// More files than this in one project, or deeper, are not read.
+/// Most files of one project, and the deepest nesting.
 const MOST: usize = 32;
 /// The longest compose file.
 const LONGEST: u64 = 1 << 20;
 
-/// Looks at a compose file and all that it names; both relative to the worktree. Why not, with the file.
+/// Checks a compose file and all that it names; both relative to the worktree. The error contains
+/// the file and the reason.
 pub(crate) fn look(worktree: &Path, file: &Path, own: &Own) -> Result<(), (PathBuf, String)> {
     let top = Dir::open(worktree).map_err(|err| (PathBuf::new(), opener::why(&err)))?;
     let top = top.without(own);
@@ -50,9 +51,9 @@ pub(crate) fn look(worktree: &Path, file: &Path, own: &Own) -> Result<(), (PathB
 
 struct Named<'a> {
     base: &'a Path,
-    /// Read as they are.
+    /// Files that are read unchanged.
     files: Vec<PathBuf>,
-    /// Read as compose files, each with what its paths are relative to.
+    /// Files that are read as compose files, each with the directory of its relative paths.
     more: Vec<(PathBuf, PathBuf)>,
 }
 
@@ -117,7 +118,7 @@ impl Named<'_> {
         }
         let above = paths.first().and_then(|path| path.parent()).map(Path::to_owned);
         let base = base.or(above).unwrap_or_default();
-        // Compose takes it where nothing else is named.
+        // Compose uses it if no other is named.
         self.files.push(base.join(".env"));
         self.more.extend(paths.into_iter().map(|path| (path, base.clone())));
         Ok(())
@@ -132,7 +133,7 @@ impl Named<'_> {
         Ok(())
     }
 
-    /// A file, a list of files, or of mappings with a `path`.
+    /// Parses a file, a list of files, or of mappings with a `path`.
     fn plain(&mut self, value: &Node) -> Result<(), String> {
         if value.is_null() {
             return Ok(());
