@@ -425,7 +425,7 @@ impl Site<'_> {
             timeout: service.ready.timeout + Duration::from_secs(600),
             cgroup: self.workspace.group_of(&mark, None),
             mark,
-            // It is the engine's own program.
+            // The engine's own program needs no sandbox.
             confined: None,
             encloses: self.workspace.options.encloses.clone(),
         };

@@ -61,7 +61,7 @@ pub(crate) enum Step {
         relative: PathBuf,
         excluded: Option<PathBuf>,
     },
-    /// A command of the project, which may leave processes.
+    /// A command of the project, which may leave processes running.
     Hook {
         name: String,
         mark: String,

@@ -110,7 +110,7 @@ impl Confinement {
     ///
     /// # Errors
     ///
-    /// What the session is called is no id of one.
+    /// Fails if the session's name is no session id.
     pub(crate) fn of(
         session: &str,
         sandbox: Option<&RoomSandbox>,
@@ -126,7 +126,7 @@ impl Confinement {
         Ok(Some(Self { session, sandbox: sandbox.clone(), worktree, borrowed, bounded }))
     }
 
-    /// For people.
+    /// The text for people.
     pub(crate) fn shown(&self) -> String {
         let RoomSandbox { level, network, .. } = &self.sandbox;
         format!(
@@ -150,7 +150,7 @@ impl Confinement {
         }
     }
 
-    /// In the network of the run, as far as this may be reached and reaches anything.
+    /// The sandbox in the run's network, as far as incoming and outgoing connections are possible.
     fn in_network(&self, ports: Vec<u16>, reaches: Vec<u16>) -> Confined {
         match self.sandbox.network {
             Network::Host => self.with(Network::Host, Vec::new(), Vec::new()),
@@ -161,18 +161,21 @@ impl Confinement {
         }
     }
 
-    /// What an admin granted the host's network: packages that `setup` installs come from there.
+    /// The sandbox with the host's network, if an admin granted that: `setup` installs packages
+    /// from there.
     pub(crate) fn granted(&self) -> Confined {
         self.with(Network::Host, Vec::new(), Vec::new())
     }
 
-    /// A service: let in at its `own` ports, and let out to the room's others.
+    /// The sandbox of a service: connections come in at its `own` ports and go out to the
+    /// environment's others.
     pub(crate) fn service(&self, own: &[u16], room: &[u16]) -> Confined {
         let others = room.iter().filter(|port| !own.contains(port)).copied().collect();
         self.in_network(own.to_vec(), self.let_out(others))
     }
 
-    /// What looks whether a service with these ports is ready. It reaches them whatever the network.
+    /// The sandbox of the ready check of a service with these ports, which it reaches whatever the
+    /// network is.
     pub(crate) fn look(&self, own: &[u16], room: &[u16]) -> Confined {
         let others = room.iter().filter(|port| !own.contains(port)).copied().collect();
         let all = own.iter().copied().chain(self.let_out(others));
@@ -180,7 +183,7 @@ impl Confinement {
         self.in_network(Vec::new(), reaches)
     }
 
-    /// A hook behind the session's command.
+    /// The sandbox of a hook that runs after the session's command.
     pub(crate) fn after(&self, room: &[u16]) -> Confined {
         self.in_network(Vec::new(), self.let_out(room.to_vec()))
     }
@@ -193,14 +196,14 @@ impl Confinement {
     }
 }
 
-/// What is started, and as what.
+/// The program to start, and its role.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) argv: Vec<String>,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) cwd: PathBuf,
     pub(crate) user: Option<ProcessUser>,
-    /// It stands for the program, which runs below it.
+    /// Whether it represents the program, which runs below it.
     pub(crate) enclosed: bool,
 }
 
@@ -211,12 +214,13 @@ impl Launch {
     }
 }
 
-/// What is started in place of `bare`, if it is confined, of which the witness was told then; inside `group`, the directory of a control
-/// group, if there is one. What is not confined joins it in another way, or is started below a reaper.
+/// The program to start instead of `bare`. A confined one starts in a sandbox, whose attestation is
+/// reported first, inside of `group`, the directory of a cgroup, if there is one. An unconfined one
+/// joins the group in another way, or is started below a reaper.
 ///
 /// # Errors
 ///
-/// Why there is no such sandbox, and what to do. Then nothing may be started.
+/// Explains why there is no such sandbox, and what to do. Then nothing may be started.
 pub(crate) async fn launch(
     encloses: &Encloses,
     confined: Option<&Confined>,
@@ -224,7 +228,7 @@ pub(crate) async fn launch(
     group: Option<&Path>,
 ) -> Result<Launch, String> {
     let Some(confined) = confined else {
-        // All that it starts stays in its group; where there is none, below a reaper.
+        // All of its processes stay in its group; without a group it is started below a reaper.
         let by = encloses.by.as_ref().filter(|_| group.is_none() && !bare.argv.is_empty());
         let below = by.and_then(|by| by.reaped(bare.argv.clone()));
         return Ok(Launch { argv: below.unwrap_or(bare.argv), ..bare });
@@ -257,11 +261,11 @@ pub(crate) async fn launch(
     encloses.told(confined, &attested).await;
     let mut env = bare.env;
     let inside = |path: &str| Path::new(path).starts_with(&confined.workspace);
-    // That of the room lies outside; inside, `/tmp` is its own.
+    // The environment's directory is outside; inside, `/tmp` is the program's own.
     if env.get("TMPDIR").is_some_and(|path| !inside(path)) {
         env.remove("TMPDIR");
     }
-    // What the project puts into its worktree, it means.
+    // Directories that the project puts into its worktree are kept.
     let tells = tells
         .into_iter()
         .filter(|(name, _)| name != "HOME" || !env.get(name).is_some_and(|path| inside(path)));

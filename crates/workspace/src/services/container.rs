@@ -1,9 +1,9 @@
-//! Containers of a session: own network, own volumes, own ports outside, all labelled.
+//! Containers of a session: with their own network, volumes and outside ports, all labelled.
 //!
-//! Every name follows from the session, so what a crash left is found without any record; every
-//! object bears the data directory's id, so nothing else is ever touched. Ports are published on
-//! the loopback address only, at numbers leased like all others: a number that the engine picks
-//! would change with every restart of the container.
+//! Every name is derived from the session, so the rest of a crash is found without any record.
+//! Every object has the data directory's id as a label, so no other object is ever changed. Ports
+//! are published on the loopback address only, at numbers that are leased like all others: a number
+//! that the engine chooses would change with every restart of the container.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use futures_util::StreamExt;
 
 use crate::lease::{Progress, Sink, Stream};
 
-/// The data directory's id, on everything that is ours.
+/// The label with the data directory's id, on every object of ours.
 pub(crate) const LABEL_HOME: &str = "overmind.workspace.home";
 pub(crate) const LABEL_SESSION: &str = "overmind.workspace.session";
 const LABEL_SERVICE: &str = "overmind.workspace.service";
@@ -53,7 +53,7 @@ pub enum ContainerError {
     Mount { service: String, path: PathBuf, why: String },
 }
 
-/// What one service is made of, under names that follow from the session.
+/// The objects of one service, under names that are derived from the session.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct ContainerPlan {
     pub(crate) home: String,
@@ -66,7 +66,7 @@ pub(crate) struct ContainerPlan {
     pub(crate) grace_secs: u64,
 }
 
-/// How the container is run.
+/// The options with which the container runs.
 #[derive(Clone, Debug)]
 pub(crate) struct ContainerRun {
     pub(crate) image: String,
@@ -94,12 +94,12 @@ fn engine(what: impl Into<String>) -> impl FnOnce(Error) -> ContainerError {
     move |source| ContainerError::Engine { what, source }
 }
 
-/// Whether the engine says that there is no such thing.
+/// Whether the engine reports that the object does not exist.
 fn is_absent(err: &Error) -> bool {
     matches!(err, Error::DockerResponseServerError { status_code: 404, .. })
 }
 
-/// Whether it says that the thing is there already, or is being removed.
+/// Whether it reports that the object already exists, or is being removed.
 fn is_conflict(err: &Error) -> bool {
     matches!(err, Error::DockerResponseServerError { status_code: 409, .. })
 }
@@ -118,8 +118,8 @@ impl Engine {
         Ok(Self { client })
     }
 
-    /// Makes the volumes, and starts the container in the session's network. What is there already under these names is of
-    /// an earlier attempt and replaced.
+    /// Makes the volumes, and starts the container in the session's network. Existing objects with
+    /// these names are from an earlier attempt and are replaced.
     pub(crate) async fn make(
         &self,
         plan: &ContainerPlan,
@@ -145,7 +145,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The port outside that the engine really gave to a port inside.
+    /// The outside port that the engine has actually assigned to an inside port.
     pub(crate) async fn published(
         &self,
         plan: &ContainerPlan,
@@ -172,7 +172,7 @@ impl Engine {
         }
     }
 
-    /// The container's last lines.
+    /// The last lines of the container's output.
     pub(crate) async fn tail(&self, name: &str) -> Vec<String> {
         let options = LogsOptionsBuilder::default().stdout(true).stderr(true).tail("20").build();
         let mut stream = self.client.logs(name, Some(options));
@@ -183,7 +183,7 @@ impl Engine {
         text.lines().map(ToOwned::to_owned).collect()
     }
 
-    /// Starts a container that is there and does not run; `false` when it is not there.
+    /// Starts an existing container that does not run; returns `false` if it does not exist.
     pub(crate) async fn start_again(&self, name: &str) -> Result<bool, ContainerError> {
         match self.client.start_container(name, None).await {
             Ok(()) => Ok(true),
@@ -192,11 +192,11 @@ impl Engine {
         }
     }
 
-    /// Removes container and volumes. What is gone already is no error.
+    /// Removes container and volumes. Missing ones are no error.
     pub(crate) async fn undo(&self, plan: &ContainerPlan) -> Result<(), ContainerError> {
         let seconds = i32::try_from(plan.grace_secs).unwrap_or(i32::MAX);
         let options = StopContainerOptionsBuilder::default().t(seconds).build();
-        // Only for the application's sake: what counts is the removal.
+        // The stop only lets the application end in order; the removal is what matters.
         let _ = self.client.stop_container(&plan.container, Some(options)).await;
         self.remove_container(&plan.container).await?;
         for (name, _) in &plan.volumes {
@@ -209,7 +209,7 @@ impl Engine {
         let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
         match self.client.remove_container(name, Some(options)).await {
             Ok(()) => Ok(()),
-            // A conflict says that somebody is removing it.
+            // A conflict means that somebody is removing it.
             Err(err) if is_absent(&err) || is_conflict(&err) => Ok(()),
             Err(err) => Err(engine(format!("removing the container {name}"))(err)),
         }
@@ -232,8 +232,8 @@ impl Engine {
         }
     }
 
-    /// Makes the session's network unless it is there. Not for two callers at once: the engine
-    /// takes several networks of one name.
+    /// Makes the session's network unless it exists. Only one caller at a time may do this, because
+    /// the engine accepts several networks with one name.
     pub(crate) async fn network(&self, plan: &ContainerPlan) -> Result<(), ContainerError> {
         let filters = HashMap::from([("name", vec![plan.network.as_str()])]);
         let options = ListNetworksOptionsBuilder::default().filters(&filters).build();
@@ -295,8 +295,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Names of containers, volumes and networks that bear this data directory's id, with the
-    /// session of each.
+    /// Names of containers, volumes and networks with this data directory's id, with the session of
+    /// each.
     pub(crate) async fn ours(&self, home: &str) -> Result<Ours, ContainerError> {
         let filters = HashMap::from([("label", vec![format!("{LABEL_HOME}={home}")])]);
         let session = |labels: Option<HashMap<String, String>>| {
@@ -326,7 +326,7 @@ impl Engine {
     }
 }
 
-/// Name and session of each thing.
+/// Name and session of each object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ours {
     pub(crate) containers: Vec<(String, String)>,

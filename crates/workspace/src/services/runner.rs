@@ -134,7 +134,7 @@ const LOG_LOOK: Duration = Duration::from_secs(10);
 const HEALTHY: Duration = Duration::from_secs(60);
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
-/// Processes that are kept from within this process.
+/// Processes that the daemon itself keeps running.
 #[derive(Debug)]
 pub struct OwnProcesses {
     kept: Mutex<BTreeMap<String, Arc<Kept>>>,
