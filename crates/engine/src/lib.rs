@@ -188,8 +188,8 @@ pub struct Parts {
     /// Makes the environments of their sessions. Without it they work in the directory where they
     /// are started.
     pub rooms: Option<Arc<dyn Rooms>>,
-    /// The prices of models. Without them, limits in dollars refuse every model without a price,
-    /// unless configured otherwise.
+    /// The prices of models. Without them, a limit in dollars refuses all calls, unless the limit
+    /// allows calls without a price.
     pub prices: Arc<dyn Prices>,
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn IdSource>,

@@ -137,8 +137,8 @@ impl Passes {
         }
     }
 
-    /// A session's row was written: only the token of `good` is valid, or none if the session has
-    /// ended.
+    /// Ends calls after a session's row was written: only the token of the start `good` stays valid;
+    /// with `None` the session has ended, and no token does.
     pub(crate) fn moved(&self, session: SessionId, good: Option<u32>) {
         let whose = Whose::Session(session);
         let mut all = self.lock();

@@ -54,7 +54,7 @@ pub(super) enum Op {
     End {
         end: Box<End>,
         moved: Moved,
-        /// Whether it is free, charged to no limit, and of our own loop.
+        /// Whether the call is free, charged to no limit, and made by the engine's own loop.
         idle: bool,
         /// The caller that waits until it is on disk, if any.
         reply: Option<Reply>,
