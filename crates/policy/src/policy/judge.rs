@@ -41,7 +41,7 @@ const NO_NETWORK: &str = "commands of this agent run in a sandbox without networ
 
 /// Whether a call needs a network for this that its sandbox does not have.
 fn needs_network(request: &GateRequest, kind: TouchKind) -> bool {
-    // A download of packages needs the network; `make install` does not.
+    // Installing from elsewhere is also a touch of the network; `make install` is not.
     let leaves = matches!(kind, TouchKind::Network | TouchKind::Publish);
     is_command(request) && leaves && request.sandbox != SandboxLevel::None
 }
