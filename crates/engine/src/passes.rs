@@ -137,8 +137,8 @@ impl Passes {
         }
     }
 
-    /// Ends calls after a session's row was written: only the token of the start `good` stays valid;
-    /// with `None` the session has ended, and no token does.
+    /// Ends calls after a session's row was written: only the token of the start `good` stays
+    /// valid; with `None` the session has ended, and no token does.
     pub(crate) fn moved(&self, session: SessionId, good: Option<u32>) {
         let whose = Whose::Session(session);
         let mut all = self.lock();
