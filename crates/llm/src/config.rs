@@ -290,8 +290,8 @@ impl Provider {
         }
     }
 
-    /// The URL of another endpoint if whole URLs are configured: `path` on the same server, on which
-    /// all of them must agree. A user who sets one URL wants no request or key sent to the
+    /// The URL of another endpoint if whole URLs are configured: `path` on their server, which must
+    /// be the same for all. A user who sets one URL wants no request or key sent to the
     /// provider's default server. `None` if no whole URL is configured.
     fn beside(&self, path: &str) -> Option<Result<reqwest::Url, String>> {
         let mut bases = self.endpoints.iter().map(|(format, whole)| {

@@ -1,5 +1,5 @@
-//! Sandboxes of long-running commands: what to start instead of such a command, at the level
-//! `namespace`.
+//! Puts long-running commands into sandboxes of the level `namespace`: returns the program to start
+//! in place of such a command.
 //!
 //! The sandbox is built by the same steps as that of tool calls ([`crate::init`]);
 //! [`overmind_core::enclosure`] explains why nothing is started here. The differences:

@@ -446,7 +446,7 @@ impl Namespace {
         if let Some(living) = &self.living {
             inquiry = inquiry.of_the_living(living.network, living.called);
         }
-        // The measurement is about what is visible, not about amounts.
+        // The measurement checks what the probe can reach, so the size of limits does not matter.
         inquiry.request.limits.cpus = 8.0;
         let kind = self.kind(Program::Probe);
         let result = match kind.has_way() {

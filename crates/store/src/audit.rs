@@ -205,7 +205,7 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// Checks all events. Returns the sum of the places that the table's rows name.
+    /// Checks all events. Returns a sum over their streams and numbers, to compare with the index.
     fn events(&mut self) -> Outcome<Sum> {
         let conn = self.conn;
         let mut all = conn.prepare(
@@ -362,7 +362,7 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// Checks that the index lists exactly the places that the table's rows name.
+    /// Checks that the index has exactly the streams and numbers of the table's rows.
     fn index(&mut self, in_table: Sum) -> Outcome<()> {
         let mut all = self.conn.prepare(
             "SELECT stream, seq, global FROM events INDEXED BY events_by_stream

@@ -196,7 +196,7 @@ impl McpServers {
             server.server_info.clone_from(&link.server_info);
             server.attested = link.attested();
         }
-        // This comes before others are notified, because waiting callers check it then.
+        // The mark comes before the notification, because notified callers check it.
         link.taken();
         self.pin_first(id).await?;
         self.publish();
