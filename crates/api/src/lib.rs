@@ -75,10 +75,11 @@ pub use memory::{
 };
 pub use mesh::{
     Acl, AclChanged, AclEffective, AclEntry, AclLayer, AgentHistory, AgentMessage,
-    BlackboardChange, BlackboardEntry, BlackboardListQuery, BlackboardPutQuery, Can, CanQuery,
-    Letter, LetterDone, LetterIds, LetterListQuery, LetterReceive, MAX_LETTERS, MAX_WAIT_MS,
-    MeshAgent, MeshAgents, MeshEvent, MessageReceived, OnMessage, Permissions, Published, Register,
-    Registered, SpawnDone, SpawnRequest, SubscribeQuery, Subscribed, Subscription, Unsubscribed,
+    BlackboardChange, BlackboardEntry, BlackboardHistory, BlackboardListQuery, BlackboardPutQuery,
+    BlackboardRevision, Can, CanQuery, Letter, LetterDone, LetterIds, LetterListQuery,
+    LetterReceive, MAX_LETTERS, MAX_WAIT_MS, MeshAgent, MeshAgents, MeshEvent, MessageReceived,
+    OnMessage, Permissions, Published, Register, Registered, SpawnDone, SpawnRequest,
+    SubscribeQuery, Subscribed, Subscription, Unsubscribed,
 };
 pub use policy::{
     MAX_EXPLAINED, PolicyAction, PolicyExplain, PolicyExplained, PolicyRule, PolicyTouch,

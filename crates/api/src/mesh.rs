@@ -80,6 +80,36 @@ pub struct BlackboardChange {
     pub entry: Option<BlackboardEntry>,
 }
 
+/// Answer of `GET /mesh/history/{key}`: the newest changes of a key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct BlackboardHistory {
+    pub key: String,
+    /// At most 100 changes, newest first.
+    pub changes: Vec<BlackboardRevision>,
+    /// Whether there may be older changes. Only the newest 5,000 events of the mesh are searched.
+    pub truncated: bool,
+}
+
+/// A change of a key. Earlier values are not stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct BlackboardRevision {
+    /// The version that was written, or the last version of a key that was removed.
+    pub version: u64,
+    /// The kind of change: `put`, `deleted` or `expired`.
+    pub change: String,
+    /// Who made the change; `null` if the entry expired.
+    pub by: Option<String>,
+    /// The run that made the change, if it was a run.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub run_id: Option<SessionId>,
+    /// Size of the written value in bytes of compact JSON.
+    pub bytes: Option<u64>,
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
+    pub at: Timestamp,
+}
+
 /// Query of `GET /mesh/blackboard`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]

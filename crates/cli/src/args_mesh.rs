@@ -17,6 +17,15 @@ Examples:
         /// The key: tasks/42
         key: String,
     },
+    /// Show who changed a key and when
+    #[command(after_help = "\
+Examples:
+  overmind mesh history tasks/42
+  overmind mesh history tasks/42 -o json | jq '.changes[0].by'")]
+    History {
+        /// The key, also one that was deleted: tasks/42
+        key: String,
+    },
     /// Write a value
     #[command(after_help = "\
 Examples:

@@ -3,15 +3,16 @@
 use std::io::Read as _;
 
 use overmind_api::{
-    AclEntry, AgentMessage, BlackboardEntry, BlackboardListQuery, BlackboardPutQuery, CanQuery,
-    Letter, LetterId, LetterIds, LetterListQuery, LetterReceive, MeshEvent, Permissions,
-    SubscribeQuery,
+    AclEntry, AgentMessage, BlackboardEntry, BlackboardHistory, BlackboardListQuery,
+    BlackboardPutQuery, CanQuery, Letter, LetterId, LetterIds, LetterListQuery, LetterReceive,
+    MeshEvent, Permissions, SubscribeQuery,
 };
 use overmind_client::Page;
 use overmind_core::acl;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::args::Format;
 use crate::args_mesh::{
     AclCommand, AclPattern, CanArgs, MailCommand, MailIds, MeshCommand, MeshPutArgs, PublishArgs,
     SubscribeTopicArgs, Verb,
@@ -20,6 +21,7 @@ use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::clean;
 use crate::output::table::Table;
+use crate::output::when;
 use crate::remote::Remote;
 use crate::show::{self, cell, or_dash};
 
@@ -73,6 +75,7 @@ pub async fn mesh(cx: &Context, command: MeshCommand) -> Outcome {
             let entry = client.board_fetch(&key).await?;
             show::one(&cx.out, &entry, &entry.key, || fields(&entry))?;
         }
+        MeshCommand::History { key } => history(cx, &client.board_history(&key).await?)?,
         MeshCommand::Put(MeshPutArgs { key, value, ttl, if_version, new }) => {
             let query = BlackboardPutQuery {
                 ttl,
@@ -137,6 +140,45 @@ fn fields(entry: &BlackboardEntry) -> Vec<(&'static str, (String, crate::output:
         ("updated at", cell(entry.updated_at.to_string())),
         ("expires at", or_dash(entry.expires_at.map(|at| at.to_string()))),
     ]
+}
+
+/// Shows the changes of a key. As a value, with whether there may be more.
+fn history(cx: &Context, past: &BlackboardHistory) -> Result<(), Failure> {
+    if matches!(cx.out.format, Format::Json | Format::Yaml) {
+        cx.out.value(&show::to_value(past))?;
+        return Ok(());
+    }
+    show::list(
+        &cx.out,
+        &past.changes,
+        |one| one.version.to_string(),
+        |wide| {
+            let run: &[&str] = if wide { &["RUN"] } else { &[] };
+            let names = [&["VERSION", "CHANGE", "BY", "AGE"], run].concat();
+            let mut table = Table::new(&names).right("VERSION");
+            for one in &past.changes {
+                let mut row = vec![
+                    cell(one.version.to_string()),
+                    cell(one.change.as_str()),
+                    or_dash(one.by.clone()),
+                    cell(when::ago(one.at, cx.now())),
+                ];
+                if wide {
+                    row.push(or_dash(one.run_id.map(|id| id.to_string())));
+                }
+                table.row(row);
+            }
+            table
+        },
+        "no change of this key is among the newest events of the mesh",
+    )?;
+    if past.truncated && !past.changes.is_empty() {
+        cx.out.note(
+            "there may be older changes: the list has at most 100, among the newest 5,000 events of \
+             the mesh",
+        );
+    }
+    Ok(())
 }
 
 fn entries(cx: &Context, all: &[BlackboardEntry]) -> Result<(), Failure> {

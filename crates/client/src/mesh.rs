@@ -3,10 +3,10 @@
 use hyper::Method;
 use overmind_api::{
     Acl, AclChanged, AclEffective, AgentMessage, BlackboardChange, BlackboardEntry,
-    BlackboardListQuery, BlackboardPutQuery, Can, CanQuery, Letter, LetterDone, LetterIds,
-    LetterListQuery, LetterReceive, MeshAgent, MeshEvent, MessageReceived, Okay, Permissions,
-    Published, Register, Registered, SpawnDone, SpawnRequest, SubscribeQuery, Subscribed,
-    Subscription, Unsubscribed,
+    BlackboardHistory, BlackboardListQuery, BlackboardPutQuery, Can, CanQuery, Letter, LetterDone,
+    LetterIds, LetterListQuery, LetterReceive, MeshAgent, MeshEvent, MessageReceived, Okay,
+    Permissions, Published, Register, Registered, SpawnDone, SpawnRequest, SubscribeQuery,
+    Subscribed, Subscription, Unsubscribed,
 };
 use serde_json::Value;
 
@@ -17,10 +17,14 @@ use crate::page::{Page, TargetPath};
 use crate::stream::{From, Message, Reader, Said, Stream};
 
 fn key_path(key: &str) -> Result<TargetPath, ClientError> {
+    key_below("/mesh/blackboard", key)
+}
+
+fn key_below(path: &str, key: &str) -> Result<TargetPath, ClientError> {
     if key.is_empty() {
         return Err(ClientError::Argument { what: "the key", why: "it is empty" });
     }
-    Ok(key.split('/').fold(TargetPath::new("/mesh/blackboard"), TargetPath::segment))
+    Ok(key.split('/').fold(TargetPath::new(path), TargetPath::segment))
 }
 
 fn acl_path(agent: &str) -> Result<TargetPath, ClientError> {
@@ -46,6 +50,11 @@ impl Client {
 
     pub async fn board_fetch(&self, key: &str) -> Result<BlackboardEntry, ClientError> {
         self.get(key_path(key)?.as_str()).await
+    }
+
+    /// Returns the newest changes of a key, newest first.
+    pub async fn board_history(&self, key: &str) -> Result<BlackboardHistory, ClientError> {
+        self.get(key_below("/mesh/history", key)?.as_str()).await
     }
 
     pub async fn board_put(

@@ -91,8 +91,8 @@ pub use self::keys::{SIGN_IN_LASTS, is_of_a_sign_in};
 pub use self::kills::{Killed, Kills, MAX_KILLS};
 use self::loops::Loops;
 pub use self::mesh::{
-    AclEntry, ArtifactDraft, ArtifactOpened, ArtifactSaved, BoardFound, BoardWrite, Effective,
-    LetterDraft, LetterSent, MeshAgent, MeshDoor, Published, Spawned,
+    AclEntry, ArtifactDraft, ArtifactOpened, ArtifactSaved, BoardChange, BoardFound, BoardPast,
+    BoardWrite, Effective, LetterDraft, LetterSent, MeshAgent, MeshDoor, Published, Spawned,
 };
 pub use self::passes::{LAPSED, Pass};
 pub use self::records::{

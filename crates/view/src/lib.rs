@@ -35,7 +35,9 @@ pub use health::{CheckRow, HealthData, HealthPage, LoopRow};
 pub use lists::{AgentRow, AgentsPage, RunRow, RunsPage};
 pub use log::{ArtifactRow, Compared, LogRow, StepView, Verdict, bytes};
 pub use memory::MemoryRow;
-pub use mesh::{BoardRow, BoardValue, LetterRow, MayRow, MeshAgentRow, tree};
+pub use mesh::{
+    BoardRow, BoardValue, KeyChange, KeyHistory, LetterRow, MayRow, MeshAgentRow, tree,
+};
 pub use now::{Answer, Card, Fold, Item, Now, NowData};
 pub use parts::{Pill, Tone, error_text, headline, main_argument, money, status, thousands};
 pub use resource::{

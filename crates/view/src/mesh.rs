@@ -1,8 +1,12 @@
 //! The page of the mesh: shared state as a tree, topics, messages and permissions.
 
-use overmind_api::{BlackboardEntry, Can, Letter, MeshAgent, Subscription, Timestamp};
+use overmind_api::{
+    BlackboardEntry, BlackboardHistory, BlackboardRevision, Can, Letter, MeshAgent, Subscription,
+    Timestamp,
+};
 
 use crate::clean;
+use crate::log::bytes;
 use crate::parts::{Pill, Tone, thousands};
 use crate::when::When;
 
@@ -34,6 +38,8 @@ pub struct BoardRow {
 /// A value of the shared state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BoardValue {
+    /// The key as it is, for links.
+    pub id: String,
     pub key: String,
     pub value: String,
     pub by: String,
@@ -57,6 +63,7 @@ pub fn tree(entries: &[BlackboardEntry], now: Timestamp) -> Vec<BoardRow> {
             open.push(part);
         }
         let shown = BoardValue {
+            id: entry.key.clone(),
             key: line(&entry.key),
             value: value(&entry.value),
             by: line(&entry.written_by),
@@ -67,6 +74,62 @@ pub fn tree(entries: &[BlackboardEntry], now: Timestamp) -> Vec<BoardRow> {
         rows.push(BoardRow { depth: open.len(), name: line(name), entry: Some(shown) });
     }
     rows
+}
+
+/// The history of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyHistory {
+    /// The key as it is.
+    pub id: String,
+    pub key: String,
+    /// Newest first.
+    pub changes: Vec<KeyChange>,
+    /// Whether there may be older changes.
+    pub truncated: bool,
+}
+
+/// One change of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyChange {
+    pub version: String,
+    pub pill: Pill,
+    /// Who made it; empty if the entry expired.
+    pub by: String,
+    /// The path of the run that made it.
+    pub link: Option<String>,
+    /// Size of the written value.
+    pub size: Option<String>,
+    pub at: When,
+}
+
+impl KeyHistory {
+    pub fn new(history: &BlackboardHistory, now: Timestamp) -> Self {
+        Self {
+            id: history.key.clone(),
+            key: line(&history.key),
+            changes: history.changes.iter().map(|one| KeyChange::new(one, now)).collect(),
+            truncated: history.truncated,
+        }
+    }
+}
+
+impl KeyChange {
+    fn new(one: &BlackboardRevision, now: Timestamp) -> Self {
+        let pill = match one.change.as_str() {
+            "put" => Pill::new(Tone::Good, "✓", "written"),
+            "deleted" => Pill::new(Tone::Flat, "✕", "deleted"),
+            "expired" => Pill::new(Tone::Flat, "◌", "expired"),
+            other => Pill::new(Tone::Flat, "◌", line(other)),
+        };
+        Self {
+            version: thousands(one.version),
+            pill,
+            by: line(one.by.as_deref().unwrap_or_default()),
+            link: one.run_id.map(|id| format!("/runs/{id}")),
+            size: one.bytes.map(bytes),
+            at: When::new(one.at, now),
+        }
+    }
 }
 
 /// A message in the mailbox of an agent.
@@ -179,6 +242,34 @@ mod tests {
         let first = rows[0].entry.as_ref().unwrap();
         assert_eq!((first.by.as_str(), first.version.as_str()), ("ann\\u{7}", "1,200"));
         assert_eq!(first.value, "{\n  \"a\": 1\n}");
+    }
+
+    #[test]
+    fn a_history_says_who_changed_a_key_when_and_by_which_run() {
+        let run = "ses_00000000000000000000000000000007";
+        let change = |version: u64, change: &str, by: Option<&str>, run: Option<&str>| {
+            json!({"version": version, "change": change, "by": by, "run_id": run,
+                "bytes": run.map(|_| 1200), "at": AT})
+        };
+        let changes = [
+            change(1200, "expired", None, None),
+            change(1200, "put", Some("ann\u{7}"), Some(run)),
+            change(1199, "deleted", Some("admin"), None),
+        ];
+        let told = json!({"key": "a\u{7}/b", "changes": changes, "truncated": true});
+        let told: BlackboardHistory = serde_json::from_value(told).unwrap();
+        let now = "2026-11-25T16:04:00+00:00".parse().unwrap();
+        let KeyHistory { id, key, changes, truncated } = KeyHistory::new(&told, now);
+        assert_eq!((id.as_str(), key.as_str(), truncated), ("a\u{7}/b", "a\\u{7}/b", true));
+        let words: Vec<_> = changes
+            .iter()
+            .map(|one| format!("{} {} {}", one.version, one.pill.text, one.by))
+            .collect();
+        assert_eq!(words, ["1,200 expired ", "1,200 written ann\\u{7}", "1,199 deleted admin"]);
+        let put = &changes[1];
+        assert_eq!(put.link.as_deref(), Some(format!("/runs/{run}").as_str()));
+        assert_eq!((put.size.as_deref(), put.at.ago.as_str()), (Some("1.1 KiB"), "4 min"));
+        assert_eq!((&changes[0].link, &changes[0].size), (&None, &None));
     }
 
     #[test]

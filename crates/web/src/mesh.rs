@@ -2,8 +2,10 @@
 
 use askama::Template;
 use http::StatusCode;
-use overmind_api::{BlackboardEntry, Can, Letter, MeshAgent, Subscription};
-use overmind_view::{BoardRow, LetterRow, MayRow, MeshAgentRow, clean, tree};
+use overmind_api::{BlackboardEntry, BlackboardHistory, Can, Letter, MeshAgent, Subscription};
+use overmind_view::{
+    BoardRow, BoardValue, KeyHistory, LetterRow, MayRow, MeshAgentRow, clean, tree,
+};
 
 use crate::form::encoded;
 use crate::page::{Frame, Html, html};
@@ -23,6 +25,11 @@ struct Page {
     frame: Frame,
     prefix: String,
     rows: Vec<BoardRow>,
+    /// The query of this page of keys, which the links to histories keep.
+    here: String,
+    history: Option<KeyHistory>,
+    /// Whether the history is of a key that is not among the rows.
+    apart: bool,
     /// The query of the next page of keys.
     next: Option<String>,
     agents: Vec<MeshAgentRow>,
@@ -34,17 +41,24 @@ struct Page {
     may: Option<MayRow>,
 }
 
+impl Page {
+    /// Whether the history that is shown is this key's.
+    fn shows(&self, one: &BoardValue) -> bool {
+        self.history.as_ref().is_some_and(|past| past.id == one.id)
+    }
+}
+
 /// Shows the page `/board`.
 pub(crate) async fn show(ask: &Ask<'_>) -> Result<Html, Refusal> {
     let now = crate::lists::time(ask, None).await;
     let prefix = ask.query.get("prefix");
-    let mut target = format!("/mesh/blackboard?limit={KEYS}");
-    if !prefix.is_empty() {
-        target.push_str(&format!("&prefix={}", encoded(prefix)));
+    let mut here = String::new();
+    for name in ["prefix", "cursor"] {
+        if !ask.query.get(name).is_empty() {
+            here.push_str(&format!("{name}={}&", encoded(ask.query.get(name))));
+        }
     }
-    if !ask.query.get("cursor").is_empty() {
-        target.push_str(&format!("&cursor={}", encoded(ask.query.get("cursor"))));
-    }
+    let target = format!("/mesh/blackboard?{here}limit={KEYS}");
     let reply = ask.port.call(ask.secret, Call::get(target)).await;
     let next = reply.next().map(|cursor| format!("?cursor={cursor}&prefix={}", encoded(prefix)));
     let mut refusal = None;
@@ -59,6 +73,16 @@ pub(crate) async fn show(ask: &Ask<'_>) -> Result<Html, Refusal> {
     };
     // The list says where it would go on even where nothing follows.
     let next = next.filter(|_| entries.len() >= KEYS);
+    let mut history = None;
+    let key = ask.query.get("history");
+    if !key.is_empty() {
+        let key: Vec<String> = key.split('/').map(encoded).collect();
+        let call = Call::get(format!("/mesh/history/{}", key.join("/")));
+        match ask.port.call(ask.secret, call).await.value::<BlackboardHistory>() {
+            Ok(past) => history = Some(KeyHistory::new(&past, now)),
+            Err(wrong) => refusal = Some(wrong),
+        }
+    }
     let call = Call::get("/mesh/agents?details=true");
     let agents: Vec<MeshAgent> = ask.port.call(ask.secret, call).await.value()?;
     let call = Call::get("/mesh/subscriptions");
@@ -90,10 +114,16 @@ pub(crate) async fn show(ask: &Ask<'_>) -> Result<Html, Refusal> {
         }
     }
     let status = refusal.as_ref().map_or(StatusCode::OK, |refusal| refusal.status);
+    let rows = tree(&entries, now);
+    let listed = |past: &KeyHistory| entries.iter().any(|entry| entry.key == past.id);
+    let apart = history.as_ref().is_some_and(|past| !listed(past));
     let page = Page {
         frame: Frame::new("Mesh", "/board", ask.visitor, ask.secret, refusal),
         prefix: prefix.to_owned(),
-        rows: tree(&entries, now),
+        rows,
+        here,
+        history,
+        apart,
         next,
         agents: agents.iter().map(|agent| MeshAgentRow::new(agent, &topics)).collect(),
         mailbox,

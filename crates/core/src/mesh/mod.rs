@@ -84,8 +84,8 @@ pub struct BoardEntry {
     pub colony: ColonyId,
     pub key: Key,
     pub value: Value,
-    /// Version of the value: 1 for the first write, one more with each write. After a removal it
-    /// starts at 1 again.
+    /// Version of the value: 1 for the first write, one more with each write. It continues after a
+    /// removal.
     pub version: u64,
     /// The writer: an agent's name, `admin`, or the name of an API key.
     pub written_by: String,

@@ -217,6 +217,18 @@ fn letters_wake_a_command_and_keys_expire_are_watched_and_paged() {
     assert_eq!(next[0]["key"], "long/2");
     home.run(&["mesh", "rm", "long/0"]).ok();
     home.run(&["mesh", "rm", "long/0"]).fails(3);
+    // What was done to a key is told, also of one that is gone, with who did it.
+    let shown = home.run(&["mesh", "history", "long/0"]).ok().out;
+    let rows: Vec<Vec<&str>> = shown.lines().map(|row| row.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["VERSION", "CHANGE", "BY", "AGE"]);
+    assert_eq!(rows[1][..3], ["1", "deleted", "admin"], "{shown}");
+    assert_eq!(rows[2][..3], ["1", "put", "admin"], "{shown}");
+    let past = home.run(&["mesh", "history", "brief/1", "-o", "json"]).ok().json();
+    let changes = past["changes"].as_array().expect("a list").iter();
+    let changes: Vec<_> = changes.map(|one| (one["change"].clone(), one["by"].clone())).collect();
+    assert_eq!(changes, [(json!("expired"), json!(null)), (json!("put"), json!("admin"))]);
+    assert_eq!(past["truncated"], false);
+    home.run(&["mesh", "history", "long/9"]).fails(3).says("Key not found: long/9");
     home.run(&["kill", "ann"]).ok();
     home.check();
 }

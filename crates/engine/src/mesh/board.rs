@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex};
 use futures_util::future::join_all;
 use overmind_core::acl::Verb;
 use overmind_core::conflict::{Conflict, ConflictKind, Stands};
-use overmind_core::ids::{ColonyId, EffectId};
+use overmind_core::ids::{ColonyId, EffectId, SessionId};
 use overmind_core::mesh::{BoardEntry, HISTORY, Key, check_prefix};
-use overmind_core::store::{Change, EventQuery, Guard, LogEvent, StoreError, StreamId};
+use overmind_core::store::{Change, EventQuery, Guard, LogEvent, Page, StoreError, StreamId};
+use overmind_core::time::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 
@@ -35,6 +36,11 @@ const ROWS: u32 = 500;
 const TRIES: usize = 3;
 /// Most events that one check of a watch reads.
 const WATCHED: u32 = 1_000;
+/// Events that a history looks at, the newest of the mesh's stream, and as many at a time.
+const PAST: u32 = 5_000;
+const PAST_PAGE: u32 = 1_000;
+/// Changes that a history answers.
+const CHANGES: usize = 100;
 
 /// The kinds of events about keys, for watches.
 const KINDS: &[&str] = &["blackboard.put", "blackboard.deleted", "blackboard.expired"];
@@ -133,6 +139,54 @@ pub struct BoardFound {
     pub entries: Vec<BoardEntry>,
     /// The key after which the next page begins, if there may be one.
     pub next: Option<String>,
+}
+
+/// What was done to a key, newest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BoardPast {
+    pub changes: Vec<BoardChange>,
+    /// Whether there may be older changes.
+    pub truncated: bool,
+}
+
+/// One change of a key. The log has no values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoardChange {
+    /// The version that was written, or the last one of a key that was removed.
+    pub version: u64,
+    /// `put`, `deleted` or `expired`.
+    pub change: String,
+    /// Who; nobody when the entry expired.
+    pub by: Option<String>,
+    /// The run that did it, if one did.
+    pub session: Option<SessionId>,
+    /// Size of the value that was written.
+    pub bytes: Option<u64>,
+    pub at: Timestamp,
+}
+
+impl BoardChange {
+    /// The change that an event tells of, if it is one of this key.
+    fn of(key: &Key, event: &LogEvent) -> Option<Self> {
+        if !KINDS.contains(&&*event.kind) {
+            return None;
+        }
+        let payload = event.value();
+        let text = |name: &str| payload.get(name).and_then(Value::as_str);
+        (text("key") == Some(key.as_str())).then(|| Self {
+            version: payload.get("version").and_then(Value::as_u64).unwrap_or(0),
+            change: event.kind.trim_start_matches("blackboard.").to_owned(),
+            by: text("by").map(str::to_owned),
+            session: text("run_id").and_then(|id| id.parse().ok()),
+            bytes: payload.get("bytes").and_then(Value::as_u64),
+            at: event.ts,
+        })
+    }
+
+    /// No version is given twice, so nothing was before it.
+    fn is_first(&self) -> bool {
+        self.version == 1 && self.change == "put"
+    }
 }
 
 pub(super) fn parsed(key: &str) -> Result<Key, EngineError> {
@@ -325,12 +379,70 @@ impl Engine {
         who: &Who,
         key: &str,
     ) -> Result<Arc<BoardEntry>, EngineError> {
+        let key = self.readable_key(who, key).await?;
+        self.board_live(&key).await?.ok_or_else(|| missing(&key))
+    }
+
+    /// A key that the caller may read.
+    async fn readable_key(&self, who: &Who, key: &str) -> Result<Key, EngineError> {
         let key = parsed(key)?;
         let what = || format!("Agent {} cannot read {key}", who.name);
         self.permit(who, Verb::Read, key.as_str(), what).await?;
+        Ok(key)
+    }
+
+    async fn board_live(&self, key: &Key) -> Result<Option<Arc<BoardEntry>>, EngineError> {
         let now = self.cortex.clock.now();
-        let found = self.cortex.board_entry(&key).await?;
-        found.filter(|entry| !entry.is_expired(now)).ok_or_else(|| missing(&key))
+        let found = self.cortex.board_entry(key).await?;
+        Ok(found.filter(|entry| !entry.is_expired(now)))
+    }
+
+    /// The newest changes of a key, newest first, also of one that was removed: at most 100, among
+    /// the newest 5,000 events of the mesh.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::board_get`]; [`EngineError::NotFound`] only when the key is not there and the
+    /// whole log says nothing of it.
+    pub async fn board_history(
+        &self,
+        by: &Caller,
+        given: Option<&str>,
+        key: &str,
+    ) -> Result<BoardPast, EngineError> {
+        let who = self.who(by, given).await?;
+        let key = self.readable_key(&who, key).await?;
+        let past = self.past_of(&key).await?;
+        let silent = past.changes.is_empty() && !past.truncated;
+        if silent && self.board_live(&key).await?.is_none() {
+            return Err(missing(&key));
+        }
+        Ok(past)
+    }
+
+    async fn past_of(&self, key: &Key) -> Result<BoardPast, StoreError> {
+        let (mut past, mut looked, mut oldest) = (BoardPast::default(), 0, None);
+        while looked < PAST {
+            let page = Page { limit: PAST_PAGE, after: oldest };
+            let events = self.cortex.store.events_newest(Some(StreamId::Mesh), page).await?;
+            let Some(last) = events.last() else { break };
+            oldest = Some(last.seq);
+            looked += PAST_PAGE;
+            for change in events.iter().filter_map(|event| BoardChange::of(key, event)) {
+                if past.changes.len() == CHANGES {
+                    past.truncated = true;
+                    return Ok(past);
+                }
+                let first = change.is_first();
+                past.changes.push(change);
+                if first {
+                    return Ok(past);
+                }
+            }
+        }
+        // The events of a stream are numbered from 1.
+        past.truncated = oldest.is_some_and(|seq| seq > 1);
+        Ok(past)
     }
 
     /// Writes a key.
@@ -521,7 +633,7 @@ impl Engine {
     ///
     /// Returns the store's error.
     pub async fn mesh_head(&self) -> Result<u64, EngineError> {
-        let page = overmind_core::store::Page { limit: 1, after: None };
+        let page = Page { limit: 1, after: None };
         let newest = self.cortex.store.events_newest(Some(StreamId::Mesh), page).await?;
         Ok(newest.first().map_or(0, |event| event.seq))
     }

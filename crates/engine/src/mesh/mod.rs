@@ -28,7 +28,7 @@ use serde_json::Value;
 
 pub use self::acl::{AclEntry, Effective};
 pub use self::artifacts::{ArtifactDraft, ArtifactOpened, ArtifactSaved};
-pub use self::board::{BoardFound, BoardWrite};
+pub use self::board::{BoardChange, BoardFound, BoardPast, BoardWrite};
 pub use self::door::MeshDoor;
 pub use self::inform::MeshAgent;
 pub use self::letters::{LetterDraft, LetterSent};

@@ -10,7 +10,7 @@ use overmind_core::conflict::{Conflict, ConflictKind, Stands};
 use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::mesh::{Mesh, MeshAct, MeshError, MeshSpawn};
 use overmind_core::row::{Role, SessionStatus};
-use overmind_core::store::{EventQuery, StreamId};
+use overmind_core::store::{Commit, EventQuery, NewEvent, StreamId};
 use overmind_engine::{BoardWrite, Caller, EngineError, LetterDraft, MeshDoor, Rights};
 use overmind_testkit::ports::{FakeModels, FakeTools, calls, says};
 use serde_json::{Value, json};
@@ -139,6 +139,66 @@ async fn a_key_that_was_deleted_goes_on_and_no_version_comes_twice() {
     tokio::time::timeout(Duration::from_secs(20), swept).await.expect("the sweep comes");
     assert_eq!(engine.board_put(by, None, "k", write(0, 5)).await.unwrap().version, 5);
     world.check(&[]).await;
+}
+
+#[tokio::test]
+async fn the_history_of_a_key_is_read_by_who_may_read_it_and_says_when_it_is_cut() {
+    let world = world([ask("which?")]).await;
+    let (engine, by) = (&world.engine, &world.by);
+    let own = Permissions { blackboard_read: vec!["tasks/*".into()], ..all() };
+    permit(&world, &[("ann", own)]).await;
+    let (session, ann) = at_work(&world, "ann").await;
+    engine.board_put(&ann, None, "tasks/1", value(json!("first"))).await.unwrap();
+    engine.board_put(by, None, "tasks/1", value(json!([1]))).await.unwrap();
+    engine.board_put(by, None, "tasks/12", value(json!(0))).await.unwrap();
+    engine.board_delete(by, None, "tasks/1", None).await.unwrap();
+    let past = engine.board_history(&ann, Some("ann"), "tasks/1").await.unwrap();
+    let words: Vec<_> = past
+        .changes
+        .iter()
+        .map(|one| format!("{} {} {}", one.version, one.change, one.by.as_deref().unwrap_or("-")))
+        .collect();
+    assert_eq!(words, ["2 deleted admin", "2 put admin", "1 put ann"], "also of one that is gone");
+    assert_eq!((past.changes[2].session, past.changes[2].bytes), (Some(session), Some(7)));
+    assert!(!past.truncated);
+
+    engine.board_put(by, None, "secret/1", value(json!(1))).await.unwrap();
+    for (given, key) in [(None, "secret/1"), (Some("bob"), "tasks/1"), (None, "other")] {
+        let refused = engine.board_history(&ann, given, key).await.unwrap_err();
+        assert!(matches!(refused, EngineError::Forbidden { .. }), "{key}: {refused:?}");
+    }
+    let viewer = Caller::new("vera", Rights::Role(Role::Viewer));
+    assert_eq!(engine.board_history(&viewer, None, "secret/1").await.unwrap().changes.len(), 1);
+    let none = engine.board_history(by, None, "tasks/9").await.unwrap_err();
+    assert_eq!(none.to_string(), "Key not found: tasks/9");
+    let bad = engine.board_history(by, None, "a//b").await.unwrap_err();
+    assert!(matches!(bad, EngineError::Invalid { .. }), "{bad:?}");
+
+    join_all((0..101).map(|n| engine.board_put(by, None, "much", value(json!(n))))).await;
+    let past = engine.board_history(by, None, "much").await.unwrap();
+    let ends = (past.changes[0].version, past.changes.last().unwrap().version);
+    assert_eq!((past.changes.len(), ends, past.truncated), (100, (101, 2), true));
+
+    // Behind as many other events as are looked at there may be changes, and nobody is told that
+    // there are none.
+    let told = NewEvent {
+        stream: StreamId::Mesh,
+        kind: "letter.sent",
+        ts: engine.now(),
+        payload: json!({"key": "tasks/1"}),
+    };
+    let commit = Commit { events: vec![told; 4_999], ..Commit::default() };
+    world.store.commit(commit).await.unwrap();
+    assert_eq!(engine.board_history(by, None, "much").await.unwrap().changes.len(), 1);
+    engine.board_put(by, None, "newest", value(json!(1))).await.unwrap();
+    for (key, changes, truncated) in
+        [("tasks/1", 0, true), ("tasks/9", 0, true), ("much", 0, true), ("newest", 1, false)]
+    {
+        let past = engine.board_history(by, None, key).await.unwrap();
+        assert_eq!((past.changes.len(), past.truncated), (changes, truncated), "{key}");
+    }
+    engine.session_cancel(by, session).await.unwrap();
+    world.check(&[session]).await;
 }
 
 #[tokio::test]

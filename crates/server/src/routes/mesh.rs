@@ -11,14 +11,15 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Uri, header};
 use axum::response::Response;
 use overmind_api::{
-    AgentHistory, AgentMessage, BlackboardEntry, Letter, LetterDone, LetterIds, LetterReceive,
-    MeshAgent, MeshEvent, MessageReceived, Okay, Published, Register, Registered, SpawnDone,
-    SpawnRequest, SubscribeQuery, Subscribed, Subscription, Unsubscribed,
+    AgentHistory, AgentMessage, BlackboardEntry, BlackboardHistory, BlackboardRevision, Letter,
+    LetterDone, LetterIds, LetterReceive, MeshAgent, MeshEvent, MessageReceived, Okay, Published,
+    Register, Registered, SpawnDone, SpawnRequest, SubscribeQuery, Subscribed, Subscription,
+    Unsubscribed,
 };
 #[cfg(feature = "openapi")]
 use overmind_api::{BlackboardListQuery, BlackboardPutQuery, LetterListQuery};
 use overmind_core::mesh::{BoardEntry, MeshSpawn};
-use overmind_engine::{BoardWrite, LetterDraft};
+use overmind_engine::{BoardChange, BoardWrite, LetterDraft};
 
 use crate::cx::Cx;
 use crate::extract::{
@@ -167,6 +168,35 @@ pub(crate) async fn board_delete(
     let done = done.map_err(Fault::from);
     done.map_err(|fault| if by_header { fault.conflict_is_stale() } else { fault })?;
     Ok(json(&Okay { ok: true }))
+}
+
+/// Lists the newest changes of a key, newest first, also of a key that was removed.
+///
+/// At most 100, among the newest 5,000 events of the mesh. Earlier values are not stored.
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/mesh/history/{key}", tag = "mesh",
+    params(("key" = String, Path, description = "With its slashes"), ("agent_id" = Option<String>, Query)),
+    responses(
+        (status = 200, body = BlackboardHistory),
+        (status = 403, description = "`Agent X cannot read K`"),
+        (status = 404, description = "`Key not found: K`: it does not exist, and no change of it is logged"),
+    )
+))]
+pub(crate) async fn board_history(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    KeyOfBoard(key): KeyOfBoard,
+    mut query: Query,
+) -> Result<Response, Fault> {
+    let agent = query.take("agent_id");
+    query.finish()?;
+    let past = cx.engine.board_history(&caller, agent.as_deref(), &key).await?;
+    let revision = |one: BoardChange| {
+        let BoardChange { version, change, by, session, bytes, at } = one;
+        BlackboardRevision { version, change, by, run_id: session, bytes, at }
+    };
+    let changes = past.changes.into_iter().map(revision).collect();
+    Ok(json(&BlackboardHistory { key, changes, truncated: past.truncated }))
 }
 
 /// Streams changes of keys that begin with `prefix`, as far as the caller may read them.

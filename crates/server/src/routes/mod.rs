@@ -248,6 +248,7 @@ routes! {
     Quick Viewer AsAgent get "/mesh/blackboard/{*key}" => mesh::board_get;
     Quick Operator AsAgent put "/mesh/blackboard/{*key}" => mesh::board_put;
     Quick Operator AsAgent delete "/mesh/blackboard/{*key}" => mesh::board_delete;
+    Quick Viewer AsAgent get "/mesh/history/{*key}" => mesh::board_history;
     Quick Viewer AsAgent get "/mesh/watch" => mesh::board_watch;
     Quick Operator AsAgent post "/mesh/message" => mesh::message_send;
     Quick Viewer AsAgent get "/mesh/messages" => mesh::message_list;

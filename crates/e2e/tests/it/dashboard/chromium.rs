@@ -119,6 +119,7 @@ fn needs_chromium_every_page_is_accessible_and_a_person_does_their_errands() {
     let mut pages = json!({
         "now": "/", "sessions": "/runs", "agents": "/agents", "start": "/runs/new",
         "costs": "/costs", "memory": "/memory", "found": "/memory?q=tabs", "mesh": "/board",
+        "history": "/board?history=build%2Fapi%2Fstatus",
         "may": "/board?agent=sh&verb=write&object=plan", "resources": "/resources", "kind": "/resources/ritual",
         "ritual": "/resources/ritual/daily", "session-kind": "/resources/session",
         "agent": "/agents/sh", "fleet": "/resources/fleet/web",

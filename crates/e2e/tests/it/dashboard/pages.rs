@@ -303,6 +303,20 @@ async fn memory_is_searched_added_to_and_forgotten_and_the_mesh_is_read_without_
     for part in ["build/</span>", "api/</span>", "<strong>status</strong>", "&#60;b&#62;green"] {
         assert!(board.contains(part), "no `{part}` in {board}");
     }
+    assert!(board.contains("history=build%2Fapi%2Fstatus#history"), "{board}");
+    let past = "/board?prefix=build/&history=build%2Fapi%2Fstatus";
+    let shown = vera.text(past).await;
+    for part in ["1 change, newest first", "version 1</span>", "</span> written</span>", "by admin"]
+    {
+        assert!(shown.contains(part), "no `{part}` in {shown}");
+    }
+    home.run(&["mesh", "rm", "build/api/status"]).ok();
+    let shown = vera.text(past).await;
+    let card = "<strong>build/api/status</strong>";
+    assert!(shown.contains(card) && shown.contains("</span> deleted</span>"), "{shown}");
+    let none = vera.get("/board?history=nobody%2Fwrote").await;
+    assert_eq!(none.status(), StatusCode::NOT_FOUND);
+    assert!(none.text().await.unwrap().contains("Key not found: nobody/wrote"));
     assert!(vera.text("/board?prefix=other/").await.contains("No key begins with"));
     let asked = vera.text("/board?agent=sh&verb=write&object=plan").await;
     let can = home.run(&["acl", "can", "sh", "write", "plan", "-o", "json"]);
