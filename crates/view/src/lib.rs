@@ -38,7 +38,7 @@ pub use memory::MemoryRow;
 pub use mesh::{
     BoardRow, BoardValue, KeyChange, KeyHistory, LetterRow, MayRow, MeshAgentRow, tree,
 };
-pub use now::{Answer, Card, Fold, Item, Now, NowData};
+pub use now::{Answer, Card, FOLDED, Fold, Group, Item, Now, NowData};
 pub use parts::{Pill, Tone, error_text, headline, main_argument, money, status, thousands};
 pub use resource::{
     ConditionRow, KindRow, OwnedRow, Recurring, ResourcePage, ResourceRow, ResourceTable,

@@ -10,8 +10,8 @@ use crate::{clean, span};
 /// Longest quotation in a row, in characters.
 const QUOTE: usize = 200;
 
-/// Most runs of one fleet that are listed individually.
-const FOLDED: usize = 3;
+/// Most runs of one fleet, lineage or sentinel that are listed individually.
+pub const FOLDED: usize = 3;
 
 /// The data of the page.
 #[derive(Clone, Debug)]
@@ -22,11 +22,20 @@ pub struct NowData {
     pub active: Vec<(Run, Option<String>)>,
     /// Runs that have ended, in any order.
     pub ended: Vec<Run>,
-    /// Uids and names of fleets.
-    pub fleets: Vec<(String, String)>,
+    /// The fleets, lineages and sentinels whose runs may become a fold.
+    pub groups: Vec<Group>,
     /// US dollars spent today, and whether that is an upper bound; `None` if unknown.
     pub spent_today: Option<(f64, bool)>,
     pub now: Timestamp,
+}
+
+/// A resource that starts many runs.
+#[derive(Clone, Debug)]
+pub struct Group {
+    pub uid: String,
+    /// Its kind as in paths: `fleet`, `lineage` or `sentinel`.
+    pub kind: &'static str,
+    pub name: String,
 }
 
 /// The page `/` with its three columns.
@@ -36,7 +45,7 @@ pub struct Now {
     /// that blocks a run.
     pub needs: Vec<Card>,
     pub working: Vec<Item>,
-    /// Fleets with more than `FOLDED` active runs. These runs are not in `working`.
+    /// Groups with more than [`FOLDED`] active runs. These runs are not in `working`.
     pub folds: Vec<Fold>,
     /// Number of active runs, including those in `folds`.
     pub at_work: usize,
@@ -109,7 +118,7 @@ pub struct Item {
 
 impl Now {
     pub fn new(data: NowData) -> Self {
-        let NowData { inbox, active, ended, fleets, spent_today, now } = data;
+        let NowData { inbox, active, ended, groups, spent_today, now } = data;
         let names: Vec<(String, String)> =
             active.iter().map(|(run, _)| (run.id.to_string(), run.name.clone())).collect();
         let mut inbox = inbox;
@@ -123,7 +132,7 @@ impl Now {
             !matches!(run.status, AwaitingApproval | AwaitingInput | Idle)
         };
         let at_work: Vec<_> = active.iter().filter(|(run, _)| works(run)).collect();
-        let (folds, working) = fold(&at_work, &fleets, now);
+        let (folds, working) = fold(&at_work, &groups, now);
         let mut ended = ended;
         ended.sort_by_key(|run| std::cmp::Reverse(run.finished_at));
         let done = ended.iter().map(|run| Item::new(run, None, now)).collect();
@@ -133,22 +142,22 @@ impl Now {
     }
 }
 
-/// Splits active runs into single rows and one fold for each fleet with many.
+/// Splits active runs into single rows and one fold for each group with many.
 fn fold(
     at_work: &[&(Run, Option<String>)],
-    fleets: &[(String, String)],
+    groups: &[Group],
     now: Timestamp,
 ) -> (Vec<Fold>, Vec<Item>) {
     let owner = |run: &Run| run.owner.map(|owner| owner.to_string());
     let mut folds = Vec::new();
-    for (uid, name) in fleets {
+    for group in groups {
         let of: Vec<_> =
-            at_work.iter().filter(|(run, _)| owner(run).as_ref() == Some(uid)).collect();
+            at_work.iter().filter(|(run, _)| owner(run).as_ref() == Some(&group.uid)).collect();
         if of.len() > FOLDED {
             let items = of.iter().map(|(run, last)| Item::new(run, last.as_deref(), now));
             let cost: f64 = of.iter().filter_map(|(run, _)| run.cost_usd).sum();
             let at_most = of.iter().any(|(run, _)| run.cost_at_most);
-            folds.push(Fold::new(uid, name, items.collect(), (cost, at_most)));
+            folds.push(Fold::new(group, items.collect(), (cost, at_most)));
         }
     }
     let folded = |run: &Run| folds.iter().any(|fold| Some(&fold.id) == owner(run).as_ref());
@@ -157,13 +166,14 @@ fn fold(
     (folds, alone)
 }
 
-/// The runs of one fleet in one row.
+/// The runs of one group in one row.
 #[derive(Clone, Debug)]
 pub struct Fold {
-    /// The fleet's uid.
+    /// The group's uid.
     pub id: String,
+    pub kind: &'static str,
     pub name: String,
-    /// The path `/resources/fleet/…`; `None` if the API has no fleet of that name.
+    /// The path `/resources/fleet/…`; `None` if a path cannot contain the name.
     pub link: Option<String>,
     /// Each state with the number of runs in it.
     pub states: Vec<(Pill, usize)>,
@@ -172,7 +182,8 @@ pub struct Fold {
 }
 
 impl Fold {
-    fn new(id: &str, name: &str, items: Vec<Item>, (cost, at_most): (f64, bool)) -> Self {
+    fn new(group: &Group, items: Vec<Item>, (cost, at_most): (f64, bool)) -> Self {
+        let Group { uid, kind, name } = group;
         let mut states: Vec<(Pill, usize)> = Vec::new();
         for item in &items {
             match states.iter_mut().find(|(pill, _)| *pill == item.pill) {
@@ -182,9 +193,10 @@ impl Fold {
         }
         let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.'));
         Self {
-            id: id.to_owned(),
+            id: uid.clone(),
+            kind,
             name: clean::line(name).into_owned(),
-            link: plain.then(|| format!("/resources/fleet/{name}")),
+            link: plain.then(|| format!("/resources/{kind}/{name}")),
             states,
             cost: (cost > 0.0).then(|| money_at_most(cost, at_most)),
             items,
@@ -389,7 +401,7 @@ mod tests {
             inbox,
             active: vec![],
             ended: vec![],
-            fleets: vec![],
+            groups: vec![],
             spent_today: Some((1.5, true)),
             now,
         };
@@ -431,7 +443,7 @@ mod tests {
         let inbox = vec![item(1, "2026-11-25T16:03:00+00:00", None)];
         let now = Timestamp::default();
         let page =
-            Now::new(NowData { inbox, active, ended, fleets: vec![], spent_today: None, now });
+            Now::new(NowData { inbox, active, ended, groups: vec![], spent_today: None, now });
         let names: Vec<_> = page.done.iter().map(|item| item.name.as_str()).collect();
         assert_eq!(names, ["run-2", "run-3", "run-1"]);
         let working: Vec<_> = page.working.iter().map(|item| item.name.as_str()).collect();
@@ -443,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn many_runs_of_one_fleet_at_work_are_one_line_and_few_are_not() {
+    fn many_runs_of_one_resource_at_work_are_one_line_and_few_are_not() {
         let uid = |n: u8| format!("rec_{n:032x}");
         let owned = |id: u8, status: &str, of: u8| {
             let mut run = run(id, status, None);
@@ -453,15 +465,27 @@ mod tests {
         let mut active: Vec<_> = (1..5).map(|id| owned(id, "running", 1)).collect();
         active.push(owned(5, "queued", 1));
         active.extend((6..9).map(|id| owned(id, "running", 2)));
-        // Of no fleet, however many.
+        // Of no such resource, however many.
         active.extend((10..15).map(|id| owned(id, "running", 9)));
-        let fleets = vec![(uid(1), "web".to_owned()), (uid(2), "few".to_owned())];
+        active.extend((20..24).map(|id| owned(id, "running", 3)));
+        active.extend((30..35).map(|id| owned(id, "running", 4)));
+        let group = |n, kind, name: &str| Group { uid: uid(n), kind, name: name.to_owned() };
+        let groups = vec![
+            group(1, "fleet", "web"),
+            group(2, "fleet", "few"),
+            group(3, "lineage", "db"),
+            group(4, "sentinel", "eye"),
+        ];
         let now = Timestamp::default();
         let (inbox, ended) = (vec![], vec![]);
-        let page = Now::new(NowData { inbox, active, ended, fleets, spent_today: None, now });
-        assert_eq!((page.at_work, page.working.len(), page.folds.len()), (13, 8, 1));
+        let page = Now::new(NowData { inbox, active, ended, groups, spent_today: None, now });
+        assert_eq!((page.at_work, page.working.len(), page.folds.len()), (22, 8, 3));
+        let links: Vec<_> = page.folds.iter().map(|fold| fold.link.as_deref().unwrap()).collect();
+        let want = ["/resources/fleet/web", "/resources/lineage/db", "/resources/sentinel/eye"];
+        assert_eq!(links, want);
+        let kinds: Vec<_> = page.folds.iter().map(|fold| (fold.kind, fold.items.len())).collect();
+        assert_eq!(kinds, [("fleet", 5), ("lineage", 4), ("sentinel", 5)]);
         let web = page.folds.first().unwrap();
-        assert_eq!(web.link.as_deref(), Some("/resources/fleet/web"));
         let states: Vec<_> = web.states.iter().map(|(pill, n)| (pill.text.as_str(), *n)).collect();
         assert_eq!((states, web.items.len()), (vec![("working", 4), ("queued", 1)], 5));
     }

@@ -3,7 +3,7 @@
 use askama::Template;
 use http::StatusCode;
 use overmind_api::{Cost, InboxItem, Resource, Run, RunBasic, Status};
-use overmind_view::{Answer, Now, NowData, clean};
+use overmind_view::{Answer, FOLDED, Group, Now, NowData, clean};
 use serde_json::{Value, json};
 
 use crate::form::{self, Fields};
@@ -44,7 +44,7 @@ pub(crate) async fn show(
     let active: Vec<Run> =
         get(format!("/api/runs?limit={WORKING}&status={active}")).await.value()?;
     let ended = ended(ask).await?;
-    let fleets = fleets(ask, &active).await;
+    let groups = groups(ask, &active).await;
     let today = get("/api/costs?by=day&limit=1".to_owned()).await.value::<Vec<Cost>>().ok();
     let newest = active.iter().chain(&ended).map(|run| run.finished_at.unwrap_or(run.created_at));
     let now = now.or_else(|| newest.max()).unwrap_or_default();
@@ -61,7 +61,7 @@ pub(crate) async fn show(
         let row = rows.iter().find(|row| date.starts_with(&row.key));
         row.map_or((0.0, false), |row| (overmind_api::usd_of(row.microusd), row.is_at_most()))
     });
-    let now = Now::new(NowData { inbox, active: rows, ended, fleets, spent_today: spent, now });
+    let now = Now::new(NowData { inbox, active: rows, ended, groups, spent_today: spent, now });
     let (refusal, draft) = match failed {
         Some((refusal, id, text)) => (Some(refusal), (id, text)),
         None => (None, Default::default()),
@@ -73,14 +73,26 @@ pub(crate) async fn show(
     Ok(html(code, &Page { frame, now, draft }))
 }
 
-/// Returns uids and names of the fleets, if any run was started for a resource.
-async fn fleets(ask: &Ask<'_>, active: &[Run]) -> Vec<(String, String)> {
-    if active.iter().all(|run| run.owner.is_none()) {
-        return Vec::new();
+/// Returns the fleets, lineages and sentinels, if any resource has so many runs that they may become
+/// a fold.
+async fn groups(ask: &Ask<'_>, active: &[Run]) -> Vec<Group> {
+    let mut owners: Vec<String> =
+        active.iter().filter_map(|run| run.owner.map(|owner| owner.to_string())).collect();
+    owners.sort_unstable();
+    let many: Vec<&str> =
+        owners.chunk_by(PartialEq::eq).filter(|of| of.len() > FOLDED).map(|of| &*of[0]).collect();
+    let mut groups = Vec::new();
+    for kind in ["fleet", "lineage", "sentinel"] {
+        if groups.len() == many.len() {
+            break;
+        }
+        let call = Call::get(format!("/api/resources/{kind}?limit=1000"));
+        let all = ask.port.call(ask.secret, call).await.value::<Vec<Resource>>();
+        let all = all.unwrap_or_default().into_iter().map(|one| one.metadata);
+        let all = all.filter(|one| many.contains(&one.uid.as_str()));
+        groups.extend(all.map(|one| Group { uid: one.uid, kind, name: one.name }));
     }
-    let call = Call::get("/api/resources/fleet?limit=1000");
-    let all = ask.port.call(ask.secret, call).await.value::<Vec<Resource>>().unwrap_or_default();
-    all.into_iter().map(|one| (one.metadata.uid, one.metadata.name)).collect()
+    groups
 }
 
 /// Returns the runs that ended last. Lists are sorted by creation, and the full form of a run

@@ -82,6 +82,7 @@ fn prepare(home: &Home) -> (Value, Vec<String>) {
     // A run of no fleet yet, so that the fleet may run without a sandbox.
     super::kinds::apply(home, 2, "one");
     super::kinds::ready(home, 2);
+    super::kinds::lineage(home, 4);
     home.run(&["memory", "add", "use tabs", "--collection", "notes"]).ok();
     home.run(&["mesh", "put", "build/api/status", "green"]).ok();
     let cron = ["cron", "add", "daily", "0 9 * * 1-5", "--", "run", "sh", "shell: echo report"];

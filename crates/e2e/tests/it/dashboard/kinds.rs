@@ -32,6 +32,15 @@ pub(super) fn apply(home: &Home, replicas: u64, word: &str) {
     home.run(&["apply", "-f", "fleet.json"]).ok();
 }
 
+/// A lineage `db` with as many runs at work.
+pub(super) fn lineage(home: &Home, replicas: u64) {
+    let document = json!({"apiVersion": "overmind/v1", "kind": "Lineage", "metadata": {"name": "db"},
+        "spec": {"replicas": replicas, "template": {"command": ["sh", "-c", "echo up; exec cat"]}}});
+    std::fs::write(home.work().join("lineage.json"), document.to_string()).unwrap();
+    home.run(&["apply", "-f", "lineage.json"]).ok();
+    home.run(&["rollout", "status", "lineage/db", "--timeout", "1m"]).ok();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fleet_is_scaled_paused_restarted_and_undone_on_its_page_and_folded_on_now() {
     let (home, url) = up();
@@ -73,6 +82,12 @@ async fn a_fleet_is_scaled_paused_restarted_and_undone_on_its_page_and_folded_on
         now.contains("<summary>4 runs") && now.contains("href=\"/resources/fleet/web\""),
         "{now}"
     );
+    // Those of a lineage are one line, too, and lead to the lineage.
+    lineage(&home, 4);
+    let now = root.text("/").await;
+    assert_eq!(now.matches("<summary>4 runs").count(), 2, "{now}");
+    let line = "href=\"/resources/lineage/db\" data-open><strong>db</strong></a>";
+    assert!(now.contains(line) && now.contains("<span class=\"who\">lineage</span>"), "{now}");
     let mut vera = Browser::new(&url);
     vera.sign_in(&key(&home, "vera", "viewer")).await;
     let seen = vera.text("/resources/fleet/web").await;
