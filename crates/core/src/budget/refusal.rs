@@ -175,7 +175,8 @@ impl Refusal {
                 resets_at,
                 ..
             } => {
-                let scope = called(*scope, named.as_deref());
+                let whose = *scope;
+                let scope = called(whose, named.as_deref());
                 let show = |amount: u64| amount_text(*unit, amount);
                 let every = match period {
                     Period::Total => "in all".to_owned(),
@@ -187,6 +188,7 @@ impl Refusal {
                     Some(at) => format!("it begins anew at {at}, or "),
                     None => String::new(),
                 };
+                let who = if whose.of_admins() { "an admin" } else { "a human" };
                 let counted =
                     counted.map(|tokens| format!(" (its provider counts {tokens} input tokens)"));
                 let amounts = format!(
@@ -203,7 +205,7 @@ impl Refusal {
                          one of them has ended"
                     ),
                     false => format!(
-                        "the budget of {scope} is exhausted: {amounts}; {resets}ask a human to raise it"
+                        "the budget of {scope} is exhausted: {amounts}; {resets}ask {who} to raise it"
                     ),
                 }
             }

@@ -23,6 +23,16 @@ pub enum Scope {
     Key(KeyName),
 }
 
+impl Scope {
+    /// Whether only admins raise limits of this scope: those that bind everybody.
+    pub const fn of_admins(self) -> bool {
+        match self {
+            Self::Swarm | Self::Colony(_) => true,
+            Self::Agent(_) | Self::Owner(_) | Self::Session(_) | Self::Key(_) => false,
+        }
+    }
+}
+
 /// The name of a caller, of at most [`KeyName::MAX`] bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyName([u8; Self::MAX]);

@@ -103,7 +103,7 @@ fn a_provider_that_counts_nothing_changes_no_refusal() {
         let message = error["message"].as_str().unwrap();
         assert_eq!(error["type"], "rate_limit_error");
         assert!(message.starts_with("the budget of swarm is exhausted: 10000 tokens"), "{message}");
-        assert!(message.ends_with("; ask a human to raise it"), "{message}");
+        assert!(message.ends_with("; ask an admin to raise it"), "{message}");
         assert!(!message.contains("counts"), "{message}");
         let asked = gateway.upstream.requests();
         assert!(!asked.is_empty() && asked.iter().all(Received::is_count), "nothing was paid for");

@@ -620,6 +620,14 @@ impl Engine {
         let Some(limit) = known else {
             return Err(EngineError::conflict("the limit no longer exists; deny this"));
         };
+        if limit.scope.of_admins() && !by.is_admin() {
+            let message = format!(
+                "only an admin may raise a limit of the swarm or of a colony (this is one of {}): \
+                 deny it, or ask an admin to approve it",
+                limit.scope
+            );
+            return Err(EngineError::Forbidden { message });
+        }
         let bounded = (limit.microusd.is_some() && raise.microusd > 0)
             || (limit.tokens.is_some() && raise.tokens > 0);
         if !bounded {

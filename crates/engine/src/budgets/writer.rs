@@ -507,8 +507,12 @@ fn warning(reached: &Reached, record: &CallRecord) -> (NewEvent, InboxItem) {
         "spent_microusd": window.spent.microusd, "spent_tokens": window.spent.tokens,
         "resets_at": key.period.end(key.start), "call_id": record.call,
     });
-    let title =
-        format!("{} has reached its soft limit of this {}", limit.scope, limit.period.as_str());
+    let who = if limit.scope.of_admins() { " (only an admin may raise it)" } else { "" };
+    let title = format!(
+        "{} has reached its soft limit of this {}{who}",
+        limit.scope,
+        limit.period.as_str()
+    );
     let event = NewEvent {
         stream: StreamId::System,
         kind: "budget.soft_limit",

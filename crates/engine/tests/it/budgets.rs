@@ -330,6 +330,48 @@ async fn a_session_over_its_budget_asks_for_a_raise_and_goes_on_with_it() {
 }
 
 #[tokio::test]
+async fn a_limit_of_the_swarm_or_the_colony_is_raised_by_admins_alone() {
+    for scope in [Scope::Swarm, Scope::Colony(ColonyId::DEFAULT)] {
+        let bank = Bank::new(FakeModels::new([says("done")])).await;
+        let id = bank.limit(scope, Period::Total, 5).await;
+        let agent = bank.world.agent("m", |_| ()).await;
+        let (first, second) =
+            (bank.world.run(&agent, "x").await, bank.world.run(&agent, "y").await);
+        for run in [first, second] {
+            bank.world.until(run, &[SessionStatus::AwaitingInput]).await;
+        }
+        let items = bank.items(Some(InboxState::Open)).await;
+        let of = |run| items.iter().find(|item| item.session == Some(run)).unwrap();
+        assert!(of(first).detail("prompt").unwrap().contains("ask an admin to raise it"));
+        let engine = &bank.world.engine;
+        let op = Caller::new("op", Rights::Role(Role::Operator));
+        let raise = Raise { microusd: 5_000_000, tokens: 0, for_good: false };
+        let yes = InboxAnswer::Raise { raise, reason: None };
+        match engine.inbox_answer(&op, of(first).id, yes.clone()).await {
+            Err(EngineError::Forbidden { message }) => assert!(
+                message.starts_with("only an admin may raise a limit of the swarm or of a colony"),
+                "{message}"
+            ),
+            other => panic!("{other:?}"),
+        }
+        let view = engine.budget_fetch(&bank.world.by, id).await.unwrap();
+        assert_eq!(view.limit.microusd_in(view.start), Some(5));
+        // To say no needs no such rights.
+        engine.inbox_answer(&op, of(second).id, InboxAnswer::Deny { reason: None }).await.unwrap();
+        engine.inbox_answer(&bank.world.by, of(first).id, yes).await.unwrap();
+        assert_eq!(bank.world.ended(first).await.final_answer.as_deref(), Some("done"));
+    }
+    // The limit of an agent is an operator's too, as its definition is.
+    let bank = Bank::new(FakeModels::new([says("done")])).await;
+    let (run, _, item) = waiting(&bank, 5).await;
+    let op = Caller::new("op", Rights::Role(Role::Operator));
+    let raise = Raise { microusd: 5_000_000, tokens: 0, for_good: false };
+    let yes = InboxAnswer::Raise { raise, reason: None };
+    bank.world.engine.inbox_answer(&op, item.id, yes).await.unwrap();
+    bank.world.ended(run).await;
+}
+
+#[tokio::test]
 async fn a_session_waits_for_what_others_have_reserved_asks_nobody_and_can_be_canceled() {
     let bank = Bank::new(FakeModels::new([says("done")])).await;
     let agent = bank.world.agent("m", |_| ()).await;
