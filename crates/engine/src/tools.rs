@@ -449,7 +449,7 @@ impl Engine {
     }
 
     /// The agent's definition when the run was made.
-    async fn agent_at(&self, row: &SessionRow) -> Result<AgentSpec, EngineError> {
+    pub(crate) async fn agent_at(&self, row: &SessionRow) -> Result<AgentSpec, EngineError> {
         let after = row.agent_version.checked_add(1);
         let page = Page { limit: 1, after };
         let versions = self.cortex.store.agent_versions(row.agent, page).await?;

@@ -17,6 +17,8 @@ use crate::caller::Caller;
 use crate::cortex::lock;
 use crate::error::EngineError;
 
+/// The beginning of an address that names a capability, and of the permission to register it.
+pub(super) const ADDRESS: &str = "capability:";
 /// Most agents in a list.
 const AGENTS: u32 = 1000;
 /// Most sessions in a history.
@@ -36,11 +38,13 @@ pub struct MeshAgent {
 
 impl Engine {
     /// Stores an agent's capabilities, and subscribes it to each topic that its permissions name
-    /// without a wildcard.
+    /// without a wildcard. A run needs the permission to subscribe to `capability:NAME`, except for
+    /// what its agent has registered already.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Invalid`] for too many capabilities.
+    /// [`EngineError::Invalid`] for too many capabilities, [`EngineError::Forbidden`] for one that
+    /// the agent may not register.
     pub async fn mesh_register(
         &self,
         by: &Caller,
@@ -58,8 +62,14 @@ impl Engine {
             );
             return Err(EngineError::invalid("capabilities", message));
         }
+        let before = lock(&self.cortex.mesh.registrations).get(&id).cloned();
+        let had = before.as_ref().map(|one| one.capabilities.as_slice()).unwrap_or_default();
+        for capability in capabilities.iter().filter(|one| !had.contains(one)) {
+            let what = || format!("{} cannot register the capability {capability}", who.name);
+            self.permit(&who, Verb::Subscribe, &format!("{ADDRESS}{capability}"), what).await?;
+        }
         let now = self.cortex.clock.now();
-        let first = lock(&self.cortex.mesh.registrations).get(&id).map(|one| one.registered_at);
+        let first = before.map(|one| one.registered_at);
         let registration = Arc::new(Registration {
             colony: ColonyId::DEFAULT,
             agent: id,
@@ -83,7 +93,7 @@ impl Engine {
             return Ok(());
         };
         let topics = self.permissions().layer(&name).permissions.can_subscribe;
-        for topic in topics {
+        for topic in topics.into_iter().filter(|topic| !topic.starts_with(ADDRESS)) {
             let plain = TopicPattern::parse(&topic).is_ok_and(|pattern| pattern.is_topic());
             if plain {
                 match self.topic_subscribe_as(&who, id, &topic).await {

@@ -259,7 +259,7 @@ impl Engine {
 
     /// The agent of an address.
     async fn addressed(&self, to: &str) -> Result<Option<Agent>, EngineError> {
-        if let Some(capability) = to.strip_prefix("capability:") {
+        if let Some(capability) = to.strip_prefix(super::inform::ADDRESS) {
             let first = {
                 let all = lock(&self.cortex.mesh.registrations);
                 let able =

@@ -46,7 +46,15 @@ const SCAN: u32 = 1000;
 const KEPT_LINES: usize = 10_000;
 
 /// The agents of a session, of its parent session, and so on.
-type Line = Arc<[AgentId]>;
+type Line = Arc<[Link]>;
+
+/// One session of a [`Line`].
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    agent: AgentId,
+    /// It runs a program of a caller who may not use the mesh, and not its agent's.
+    stranger: bool,
+}
 
 /// The mesh's state in memory.
 #[derive(Debug, Default)]

@@ -5,14 +5,15 @@
 
 use std::sync::Arc;
 
-use overmind_core::acl::{Verb, Verdict};
+use overmind_core::acl::{DEFAULT, Verb, Verdict};
 use overmind_core::ids::{AgentId, SessionId};
-use overmind_core::row::Role;
+use overmind_core::row::{Role, SessionRow};
+use overmind_core::store::Page;
 use serde_json::json;
 
-use super::{KEPT_LINES, Line, denied, event, explained};
+use super::{KEPT_LINES, Line, Link, denied, event, explained};
 use crate::Engine;
-use crate::caller::{Caller, Rights};
+use crate::caller::{Caller, Part, Rights};
 use crate::cortex::lock;
 use crate::error::EngineError;
 
@@ -29,6 +30,9 @@ pub(crate) struct Who {
     /// Names of the agents whose permissions apply. Empty for a key.
     pub(crate) line: Vec<String>,
     pub(super) role: Option<Role>,
+    /// A run with a program of a caller who may not use the mesh: it has no letters and
+    /// subscriptions, and the permissions of an agent without an entry.
+    pub(crate) stranger: bool,
 }
 
 impl Who {
@@ -37,8 +41,17 @@ impl Who {
         Self { name, ..self }
     }
 
-    /// Refuses callers that are no agent.
+    /// Refuses callers that are no agent, and runs that are none of their agent's.
     pub(crate) fn agent(&self) -> Result<AgentId, EngineError> {
+        if self.stranger {
+            let message = format!(
+                "this run has a program of its own, and was started by a key that may not use the \
+                 mesh: it has no letters and subscriptions of `{}`. Start the agent without a \
+                 command, or as an operator",
+                self.name
+            );
+            return Err(EngineError::Forbidden { message });
+        }
         self.agent.ok_or_else(|| {
             let message = format!(
                 "`{}` is not an agent and has no letters or subscriptions of its own; name an agent",
@@ -63,6 +76,7 @@ impl Engine {
                 session: None,
                 line: Vec::new(),
                 role: by.role(),
+                stranger: false,
             },
             Rights::Session { session, .. } => self.who_session(*session).await?,
         };
@@ -86,14 +100,22 @@ impl Engine {
     pub(crate) async fn who_session(&self, session: SessionId) -> Result<Who, EngineError> {
         let line = self.line(session).await?;
         let mut names = Vec::with_capacity(line.len());
-        for agent in line.iter() {
-            let agent = self.cortex.agent(*agent).await?;
+        let mut own = None;
+        for link in line.iter() {
+            let agent = self.cortex.agent(link.agent).await?;
             let agent = agent.ok_or_else(|| EngineError::not_found("Agent"))?;
-            names.push(agent.spec.name.clone());
+            own.get_or_insert_with(|| agent.spec.name.clone());
+            names.push(if link.stranger { DEFAULT.to_owned() } else { agent.spec.name.clone() });
         }
-        let name = names.first().cloned().unwrap_or_default();
-        let agent = line.first().copied();
-        Ok(Who { name, agent, session: Some(session), line: names, role: None })
+        let first = line.first();
+        Ok(Who {
+            name: own.unwrap_or_default(),
+            agent: first.map(|link| link.agent),
+            session: Some(session),
+            line: names,
+            role: None,
+            stranger: first.is_some_and(|link| link.stranger),
+        })
     }
 
     async fn line(&self, session: SessionId) -> Result<Line, EngineError> {
@@ -101,24 +123,70 @@ impl Engine {
         if let Some(line) = lock(lines).get(&session) {
             return Ok(Arc::clone(line));
         }
-        let (mut agents, mut next) = (Vec::new(), Some(session));
+        let (mut rows, mut next) = (Vec::new(), Some(session));
         while let Some(id) = next {
-            if agents.len() == DEEPEST {
+            if rows.len() == DEEPEST {
                 // It is refused, because otherwise a parent's restrictions could be missed.
                 let message = format!("more than {DEEPEST} runs stand above this one");
                 return Err(EngineError::Forbidden { message });
             }
             let row = self.find_session(id).await?;
-            agents.push(row.agent);
             next = row.parent;
+            rows.push(row);
         }
-        let line: Line = agents.into();
+        let (mut links, mut stranger) = (Vec::with_capacity(rows.len()), false);
+        for row in rows.iter().rev() {
+            stranger = self.is_stranger(row, stranger).await?;
+            links.push(Link { agent: row.agent, stranger });
+        }
+        links.reverse();
+        let line: Line = links.into();
         let mut lines = lock(lines);
         if lines.len() >= KEPT_LINES {
             lines.clear();
         }
         lines.insert(session, Arc::clone(&line));
         Ok(line)
+    }
+
+    /// Whether a session runs another program than its agent's, for somebody who may not use the
+    /// mesh. What such a run starts is judged as `above`, the run itself.
+    async fn is_stranger(&self, row: &SessionRow, above: bool) -> Result<bool, EngineError> {
+        let by = row.created_by.as_str();
+        let parts = [Part::Reconcilers.name(), Part::Dispatcher.name()];
+        if by == Caller::admin().name || parts.contains(&by) {
+            return Ok(false);
+        }
+        let trusted = match by.parse::<SessionId>() {
+            Ok(_) => !above,
+            Err(_) => self.role_then(row).await?.is_some_and(|role| role >= Role::Operator),
+        };
+        if trusted {
+            return Ok(false);
+        }
+        let Some(command) = self.spec_of(row.id).await?.agent.command.clone() else {
+            return Ok(false);
+        };
+        let own = self.agent_at(row).await?.command;
+        Ok(!own.is_some_and(|own| command.runs_as(&own)))
+    }
+
+    /// The role of the key that made a session, also if it was revoked since. A later key of that
+    /// name is somebody else's.
+    async fn role_then(&self, row: &SessionRow) -> Result<Option<Role>, EngineError> {
+        let (mut after, mut found) = (None, None);
+        loop {
+            let keys = self.cortex.store.api_key_list(Page { after, limit: 500 }).await?;
+            let Some(last) = keys.last() else { break };
+            after = Some(last.id);
+            for key in keys.into_iter().filter(|key| key.name == row.created_by) {
+                let newer = found.is_none_or(|(at, _)| key.created_at > at);
+                if key.created_at <= row.created_at && newer {
+                    found = Some((key.created_at, key.role));
+                }
+            }
+        }
+        Ok(found.map(|(_, role)| role))
     }
 
     /// Checks the matrix for agents, and the role for keys. `what` describes the action in words.

@@ -24,5 +24,6 @@ mod rests;
 mod rituals;
 mod rooms;
 mod runs;
+mod strangers;
 mod vault;
 mod world;
