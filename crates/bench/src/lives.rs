@@ -265,7 +265,7 @@ impl Place {
     }
 
     /// Starts commands until there are so many.
-    async fn grow(&self, from: u32, to: u32) -> Result<(), Failure> {
+    pub(super) async fn grow(&self, from: u32, to: u32) -> Result<(), Failure> {
         let mut workers = tokio::task::JoinSet::new();
         for worker in 0..AT_ONCE {
             let client = self.client.clone();
@@ -384,6 +384,11 @@ impl Place {
     /// The server's process.
     pub(super) fn pid(&self) -> u32 {
         self.daemon.pid()
+    }
+
+    /// Where it listens for browsers.
+    pub(super) fn url(&self) -> &str {
+        self.daemon.server.url.as_deref().unwrap_or_default()
     }
 
     pub(super) fn patient(&self, began: Instant, what: &str) -> Result<(), Failure> {

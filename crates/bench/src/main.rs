@@ -12,6 +12,7 @@
 mod approval;
 mod attestation;
 mod budgets;
+mod dashboard;
 mod engine;
 mod http;
 mod litellm;
@@ -201,6 +202,18 @@ const LIVES: &[&str] = &[
     "survivors of 2000 lives",
 ];
 
+const DASHBOARD: &[&str] = &[
+    "dashboard page",
+    "dashboard page compressed",
+    "dashboard read p50",
+    "dashboard read p99",
+    "dashboard events",
+    "dashboard delay p50",
+    "dashboard delay p99",
+    "dashboard rss",
+    "dashboard viewers cut off",
+];
+
 const RESOURCES: &[&str] = &[
     "apply of 1000 resources",
     "idle cpu of 10000 rituals",
@@ -224,6 +237,7 @@ const GROUPS: &[Group] = &[
     ("litellm", LITELLM),
     ("sandbox", SANDBOX),
     ("lives", LIVES),
+    ("dashboard", DASHBOARD),
     ("resources", RESOURCES),
     ("rooms", &["warm room", "room given back"]),
     ("mesh", MESH),
@@ -303,6 +317,7 @@ async fn measure(
             }
             "rooms" => Box::pin(rooms::measure(setting, leave_out)).await?,
             "resources" => Box::pin(resources::measure(setting)).await?,
+            "dashboard" => Box::pin(dashboard::measure(setting)).await?,
             "lives" => Box::pin(lives::measure(setting, &floors)).await?,
             "mesh" => Box::pin(mesh::measure(setting, &floors)).await?,
             "telemetry" => Box::pin(telemetry::measure(setting)).await?,

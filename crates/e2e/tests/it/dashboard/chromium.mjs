@@ -78,6 +78,16 @@ here = "sign in";
 await page.goto(link);
 await page.getByRole("button", { name: "Sign in as admin" }).click();
 await expect("Now is shown", seen("h1", "Now"));
+
+here = "first paint";
+const paints = [];
+for (let n = 0; n < 5; n++) {
+  await page.goto(base + "/");
+  await expect("it is painted", page.waitForFunction(() => performance.getEntriesByName("first-paint").length));
+  paints.push(await page.evaluate(() => Math.round(performance.getEntriesByType("paint").find((one) => one.name === "first-paint")?.startTime ?? -1)));
+}
+console.error(`first paint of Now: ${paints.join(", ")} ms`);
+
 const looks = [
   ["light", "light", 1360, null],
   ["dark", "dark", 1360, ["color-contrast", "link-in-text-block"]],

@@ -109,6 +109,7 @@ pub(super) fn drive(home: &Home, modules: &str, pages: &Value, runs: &Value) {
     child.stdin.take().unwrap().write_all(told.to_string().as_bytes()).unwrap();
     let said = done(child.wait_with_output().unwrap()).ok();
     assert_eq!(said.out.trim(), "", "{}", said.err);
+    eprint!("{}", said.err);
 }
 
 #[test]
