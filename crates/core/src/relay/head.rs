@@ -91,7 +91,9 @@ pub fn request(headers: &HeaderMap) -> Result<HeaderMap, Refusal> {
     }
     let mut passed = HeaderMap::with_capacity(headers.len() + 2);
     for (name, value) in headers {
-        let known = name.as_str();
+        // Gateways before a server may read `_` as `-`.
+        let known = name.as_str().replace('_', "-");
+        let known = known.as_str();
         let dropped = HOP_BY_HOP.contains(&known)
             || OURS.contains(&known)
             || OUR_FAMILIES.iter().any(|family| known.starts_with(family));

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::Endpoint;
 use super::brought::{Brought, KEPT_TOKENS};
 use crate::model::Usage;
 
@@ -44,13 +45,14 @@ pub struct Peek {
 }
 
 impl Peek {
-    /// Reads the fields of a body.
+    /// Reads the fields of a body. Limits count only by the names that this endpoint has: a provider
+    /// ignores the others.
     ///
     /// # Errors
     ///
     /// [`BadBody`] if it is not a JSON object, has no model, or has a field twice or in another
     /// case, so that two readers might see different requests.
-    pub fn of(body: &[u8]) -> Result<Self, BadBody> {
+    pub fn of(endpoint: Endpoint, body: &[u8]) -> Result<Self, BadBody> {
         let text = std::str::from_utf8(body)
             .map_err(|err| BadBody(format!("the body is not UTF-8: {err}")))?;
         let seen: Seen<'_> = serde_json::from_str(text)
@@ -68,12 +70,14 @@ impl Peek {
             return Err(BadBody("`model` must have 1 to 256 bytes".to_owned()));
         }
         let mut most: Option<u64> = None;
-        for (name, raw) in [
-            ("max_tokens", seen.max_tokens),
-            ("max_completion_tokens", seen.max_completion_tokens),
-            ("max_output_tokens", seen.max_output_tokens),
+        let is_chat = endpoint == Endpoint::Chat;
+        let is_messages = matches!(endpoint, Endpoint::Messages | Endpoint::CountTokens);
+        for (name, raw, counts) in [
+            ("max_tokens", seen.max_tokens, is_chat || is_messages),
+            ("max_completion_tokens", seen.max_completion_tokens, is_chat),
+            ("max_output_tokens", seen.max_output_tokens, endpoint == Endpoint::Responses),
         ] {
-            if let Some(n) = number(name, raw)? {
+            if let Some(n) = number(name, raw)?.filter(|_| counts) {
                 most = Some(most.map_or(n, |most| most.max(n)));
             }
         }
@@ -278,7 +282,25 @@ mod tests {
     use super::*;
 
     fn peek(body: &str) -> Result<Peek, String> {
-        Peek::of(body.as_bytes()).map_err(|err| err.0)
+        Peek::of(Endpoint::Chat, body.as_bytes()).map_err(|err| err.0)
+    }
+
+    /// A provider ignores a field of another API, so it bounds nothing.
+    #[test]
+    fn a_limit_counts_only_by_the_names_that_the_endpoint_has() {
+        let names = ["max_tokens", "max_completion_tokens", "max_output_tokens"];
+        for (endpoint, counts) in [
+            (Endpoint::Chat, [true, true, false]),
+            (Endpoint::Responses, [false, false, true]),
+            (Endpoint::Messages, [true, false, false]),
+            (Endpoint::Embeddings, [false, false, false]),
+        ] {
+            for (name, counts) in names.into_iter().zip(counts) {
+                let body = json!({"model": "m", name: 1}).to_string();
+                let worst = Peek::of(endpoint, body.as_bytes()).unwrap().worst(7);
+                assert_eq!(worst.output_tokens, if counts { 1 } else { 7 }, "{endpoint:?} {name}");
+            }
+        }
     }
 
     #[test]
@@ -356,7 +378,7 @@ mod tests {
             let err = peek(body).unwrap_err();
             assert!(err.contains(says), "{body}: {err}");
         }
-        assert!(Peek::of(b"{\"model\":\"\xff\"}").unwrap_err().0.contains("UTF-8"));
+        assert!(Peek::of(Endpoint::Chat, b"{\"model\":\"\xff\"}").unwrap_err().0.contains("UTF-8"));
     }
 
     #[test]
@@ -372,7 +394,7 @@ mod tests {
             let value: Value = serde_json::from_slice(&body).unwrap();
             assert_eq!(value["model"], "other", "{text}");
             assert_eq!(value["stream_options"], json!({"include_usage": true}), "{text}");
-            assert!(Peek::of(&body).unwrap().include_usage);
+            assert!(Peek::of(Endpoint::Chat, &body).unwrap().include_usage);
         }
         let asked = r#"{"model":"m","stream_options":{"include_usage":true}}"#;
         assert!(peek(asked).unwrap().include_usage);
@@ -397,11 +419,11 @@ mod tests {
     proptest! {
         #[test]
         fn no_body_panics_and_only_the_name_is_replaced(mut value in json(), name in ".{1,9}", new in ".{0,20}") {
-            let _ = Peek::of(value.to_string().as_bytes());
+            let _ = Peek::of(Endpoint::Chat, value.to_string().as_bytes());
             if let Some(map) = value.as_object_mut() {
                 map.insert("model".to_owned(), name.into());
                 let body = Bytes::from(value.to_string());
-                if let Ok(seen) = Peek::of(&body) {
+                if let Ok(seen) = Peek::of(Endpoint::Chat, &body) {
                     let changed: Value = serde_json::from_slice(&seen.with_model(&body, &new)).unwrap();
                     value["model"] = new.into();
                     prop_assert_eq!(changed, value);
@@ -411,7 +433,7 @@ mod tests {
 
         #[test]
         fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let _ = Peek::of(&bytes);
+            let _ = Peek::of(Endpoint::Chat, &bytes);
         }
     }
 }

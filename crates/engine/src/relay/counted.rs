@@ -76,7 +76,7 @@ impl Engine {
         hop: &Hop,
     ) -> Result<Option<(u64, u64)>, Refusal> {
         let Some(question) = Question::of(&call.body) else { return Ok(None) };
-        let Ok(peek) = Peek::of(&question.body) else { return Ok(None) };
+        let Ok(peek) = Peek::of(Endpoint::CountTokens, &question.body) else { return Ok(None) };
         let asked = Call {
             endpoint: Endpoint::CountTokens,
             query: call.query.clone(),

@@ -202,7 +202,7 @@ impl World {
 
 fn call() -> Call {
     let body = Bytes::from_static(br#"{"model":"m","max_tokens":50,"stream":true,"messages":[]}"#);
-    let peek = Peek::of(&body).unwrap();
+    let peek = Peek::of(Endpoint::Chat, &body).unwrap();
     let headers = HeaderMap::new();
     let at = Timestamp::from_micros(0);
     Call { endpoint: Endpoint::Chat, query: None, headers, body, peek, at, sent: Sent::default() }

@@ -451,7 +451,8 @@ impl Gateway {
         let packed = response.headers().get(http::header::CONTENT_ENCODING);
         let packed = packed.is_some_and(|e| !e.as_bytes().eq_ignore_ascii_case(b"identity"));
         // The length of a stream is unknown; a broken stream is recognized by its connection.
-        let mut headers = head::response(response.headers(), !translated && (packed || !is_stream));
+        let as_it_is = !translated && (packed || !is_stream);
+        let mut headers = self.headers_back(response.headers(), as_it_is);
         let status = response.status().as_u16();
         if packed {
             if translated {
@@ -509,6 +510,23 @@ impl Gateway {
         Ok(Answer { hop: at, status, headers, body: Box::new(body) })
     }
 
+    /// The headers that are passed back, without those in which a provider quotes a key.
+    fn headers_back(&self, headers: &HeaderMap, as_it_is: bool) -> HeaderMap {
+        let mut back = head::response(headers, as_it_is);
+        let secrets = self.secrets();
+        let quotes = |value: &HeaderValue| {
+            secrets.iter().map(|secret| secret.expose().as_bytes()).any(|key| {
+                key.len() >= SHORTEST_KEY && memmem::find(value.as_bytes(), key).is_some()
+            })
+        };
+        let quoting: Vec<HeaderName> =
+            back.iter().filter(|(_, value)| quotes(value)).map(|(name, _)| name.clone()).collect();
+        for name in quoting {
+            back.remove(name);
+        }
+        back
+    }
+
     /// Reads an error of a provider completely, since keys are searched in it; errors are small.
     async fn failed(
         &self,
@@ -523,7 +541,7 @@ impl Gateway {
         let header = |name: &str| Some(response.headers().get(name)?.to_str().ok()?.to_owned());
         let wait = retry::asked_wait(header);
         let may_again = header("x-should-retry").is_none_or(|text| text != "false");
-        let mut headers = head::response(response.headers(), false);
+        let mut headers = self.headers_back(response.headers(), false);
         let bytes = match collect(response.into_body(), body.idle, MAX_ERROR).await {
             Ok(bytes) => bytes,
             Err(why) => {
@@ -576,12 +594,15 @@ async fn collect(mut body: AnswerBody, idle: Duration, most: usize) -> Result<By
     }
 }
 
+/// Shorter keys are not searched for, in bytes.
+const SHORTEST_KEY: usize = 6;
+
 /// Removes keys from a body: some providers quote the key that they refuse.
 fn without_keys(bytes: Bytes, secrets: &[Secret]) -> Bytes {
     let mut out = bytes;
     for secret in secrets {
         let key = secret.expose().as_bytes();
-        if key.len() < 6 || memmem::find(&out, key).is_none() {
+        if key.len() < SHORTEST_KEY || memmem::find(&out, key).is_none() {
             continue;
         }
         let mut clean = Vec::with_capacity(out.len());

@@ -44,7 +44,7 @@ fn call(endpoint: Endpoint, body: &str) -> Call {
         endpoint,
         query: None,
         headers: head::request(&headers).unwrap(),
-        peek: Peek::of(&body).unwrap(),
+        peek: Peek::of(endpoint, &body).unwrap(),
         body,
         at: Timestamp::from_micros(1_700_000_000_000_000),
         sent: Sent::default(),
@@ -268,8 +268,10 @@ async fn bytes_pass_as_they_are_in_both_directions() {
     let mut call = call(Endpoint::Messages, text);
     call.query = Some("beta=true".to_owned());
     call.headers.insert("anthropic-beta", http::HeaderValue::from_static("a-1,b-2"));
-    let answer = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-odd:  v \r\n\
-                  content-length: 24\r\n\r\n{ \"usage\" : {}  , \"a\":1}";
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-odd:  v \r\n\
+         x-debug: Bearer {KEY}\r\ncontent-length: 24\r\n\r\n{{ \"usage\" : {{}}  , \"a\":1}}"
+    );
     let hops = gateway.plan(call.endpoint, "m").unwrap();
     let server = async {
         let (mut socket, _) = listener.accept().await.unwrap();
@@ -291,6 +293,7 @@ async fn bytes_pass_as_they_are_in_both_directions() {
     assert!(seen.contains(&format!("x-api-key: {KEY}\r\n")), "{seen}");
     assert!(seen.ends_with(text), "{seen}");
     assert_eq!(opened.headers["x-odd"], "v");
+    assert!(!opened.headers.contains_key("x-debug"), "it quotes the provider's key");
     assert_eq!(rest(&mut opened).await.0, "{ \"usage\" : {}  , \"a\":1}");
 }
 
