@@ -12,7 +12,7 @@ use overmind_core::room::history::RoomMark;
 use overmind_core::room::trust::TrustGiven;
 use overmind_core::room::{
     RoomClosed, RoomDone, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomOrder, RoomProgress,
-    RoomSandbox, RoomSink, RoomWhen, RoomWish, Rooms,
+    RoomReach, RoomSandbox, RoomSink, RoomWhen, RoomWish, Rooms,
 };
 use overmind_core::time::Timestamp;
 use overmind_testkit::ports::WallClock;
@@ -118,7 +118,7 @@ impl Yard {
             about: String::new(),
             agent: String::new(),
             project: self.repo.clone(),
-            wish: RoomWish::default(),
+            wish: RoomWish { reach: RoomReach::Any, ..RoomWish::default() },
             sandbox: RoomSandbox::default(),
             before: None,
         }

@@ -179,12 +179,17 @@ fn a_project_that_is_itself_a_linked_worktree_or_has_its_git_elsewhere_works() {
     let apart = world.dir.path().join("apart");
     write(&apart, "x", "x");
     commit(&apart, "x");
+    // Git itself does not note it; without that, anybody who may write there could lead to it.
+    git(&apart, &["config", "core.worktree", apart.to_str().unwrap()]);
     let made = world.trees.prepare(&Request::new(&apart, "s")).unwrap();
     assert_eq!(read(&made.path.join("x")), "x");
 
     let linked = world.dir.path().join("by-link");
     std::fs::create_dir(&linked).unwrap();
     symlink(world.repo.join(".git"), linked.join(".git")).unwrap();
+    let led = world.trees.prepare(&Request::new(&linked, "s"));
+    assert!(matches!(led, Err(TreeError::NotOurs { .. })), "{led:?}");
+    git(&world.repo, &["config", "core.worktree", linked.to_str().unwrap()]);
     let made = world.trees.prepare(&Request::new(&linked, "s")).unwrap();
     assert_eq!(read(&made.path.join("a.txt")), "one\n");
 
