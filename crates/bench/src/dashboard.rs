@@ -45,7 +45,13 @@ const KEY: &str = "bench/";
 
 pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
     let place = Place::open(setting, "dashboard").await?;
-    let browser = Browser::sign_in(&place).await?;
+    let figures = figures(setting, &place).await;
+    place.end().await?;
+    figures
+}
+
+async fn figures(setting: &Setting, place: &Place) -> Result<Vec<Figure>, Failure> {
+    let browser = Browser::sign_in(place).await?;
     place.grow(0, FEW).await?;
     let (plain, packed) = browser.first_page().await?;
 
@@ -54,7 +60,7 @@ pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
     // Less than a tenth, as the events below: the quick form is to take three seconds at most.
     let reads = if setting.quick { READS / 20 } else { READS };
     let reads = browser.reads(reads).await?;
-    let seen = watched(setting, &place, &browser).await?;
+    let seen = watched(setting, place, &browser).await?;
     let Seen { delays, cut_off, most, rate } = seen;
     let crowd = format!("beside {many} live runs");
     Ok(vec![

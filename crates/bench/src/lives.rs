@@ -315,6 +315,16 @@ impl Place {
         }
     }
 
+    /// Ends all runs: they would outlive the server.
+    pub(super) async fn end(&self) -> Result<(), Failure> {
+        let data = self.data.to_string_lossy().into_owned();
+        let kill = command(&self.program, &["--data", &data, "-q", "kill", "--all"]).status();
+        if !kill.is_ok_and(|status| status.success()) {
+            return Err(Failure::failed("`overmind kill --all` failed".to_owned()));
+        }
+        self.none_left().await.map(drop)
+    }
+
     /// How long it takes until no run is running any more.
     async fn none_left(&self) -> Result<Duration, Failure> {
         let began = Instant::now();
