@@ -238,7 +238,7 @@ impl ServerConfig {
                 if args.len() > MAX_ITEMS || env.len() > MAX_ITEMS || read_only.len() > MAX_ITEMS {
                     return wrong("args", "and env and read_only have at most 256 items each");
                 }
-                args.iter().try_for_each(|arg| plain("args", arg))?;
+                check_args(args)?;
                 for (name, value) in env {
                     variable(name)?;
                     value.check("env")?;
@@ -363,6 +363,54 @@ fn looks_secret(text: &str) -> bool {
         || bare.len() < text.len()
 }
 
+/// Arguments are shown to everybody who may read the configuration, so they hold no secret: no text
+/// in the form of a key, and no value of an option that is named for one.
+fn check_args(args: &[String]) -> Result<(), ConfigError> {
+    let mut named = None;
+    for arg in args {
+        plain("args", arg)?;
+        let (option, value) = match arg.split_once('=') {
+            Some((option, value)) => (Some(option), value),
+            None => (None, arg.as_str()),
+        };
+        let of = option.or(named.filter(|_| !arg.starts_with('-')));
+        let guarded = of.filter(|of| names_secret(of) && !is_path(value));
+        let option = guarded.filter(|_| value.len() >= SHORTEST_SECRET);
+        if looks_secret(value) || looks_secret(arg) || option.is_some() {
+            let of = option.map(|option| format!(" (`{}`)", option.escape_debug()));
+            return wrong(
+                "args",
+                format!(
+                    "has a value that looks like a key{}: keep it as a secret and name it in env, as \
+                     {{\"secret\": NAME}}",
+                    of.unwrap_or_default()
+                ),
+            );
+        }
+        named = arg.starts_with('-').then_some(arg.as_str());
+    }
+    Ok(())
+}
+
+/// Shorter values of options are not taken for secrets.
+const SHORTEST_SECRET: usize = 8;
+
+/// Whether an option or a variable is one for a secret: `--api-key`, `DB_PASSWORD`. Not what only
+/// speaks of one: `--token-file`, `--max-tokens`.
+fn names_secret(option: &str) -> bool {
+    let small = option.to_ascii_lowercase();
+    let mut words = small.split(|c: char| !c.is_ascii_alphanumeric()).rev();
+    let (last, before) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    ["password", "passwd", "passphrase", "secret", "token", "apikey", "credential", "credentials"]
+        .contains(&last)
+        || last == "key" && ["api", "access", "secret", "auth"].contains(&before)
+}
+
+/// Whether a value names a file, such as one with a secret in it.
+fn is_path(value: &str) -> bool {
+    ["/", "./", "../", "~/"].iter().any(|start| value.starts_with(start))
+}
+
 fn plain(field: &str, text: &str) -> Result<(), ConfigError> {
     if text.len() > MAX_TEXT_BYTES || text.chars().any(char::is_control) {
         return wrong(field, "must have at most 8 KiB and no control characters");
@@ -456,6 +504,43 @@ mod tests {
         assert!(!serde_json::to_string(&shown).unwrap().contains("quiet"));
         shown.unmask(&config);
         assert_eq!(shown, config);
+    }
+
+    #[test]
+    fn arguments_that_look_like_secrets_are_refused() {
+        let given = |args: &[&str]| {
+            let mut config = stdio();
+            if let Transport::Stdio { args: own, .. } = &mut config.transport {
+                *own = args.iter().map(|&arg| arg.to_owned()).collect();
+            }
+            config.check()
+        };
+        for secret in [
+            &["--password=URLPASS-55aa77cc99"][..],
+            &["--token", "argsecret-abc123456"],
+            &["run", "--api-key", "0123456789ab"],
+            &["DB_PASSWORD=correct-horse"],
+            &["ghp_abcdefghijklmnopqrst"],
+            &["--header=Bearer abc"],
+            &["--use=ghp_abcdefghijklmnopqrst"],
+        ] {
+            let err = given(secret).unwrap_err();
+            assert_eq!(err.field, "args", "{secret:?}");
+            assert!(err.to_string().contains("keep it as a secret"), "{err}");
+            let value = secret.last().unwrap().rsplit('=').next().unwrap();
+            assert!(!err.to_string().contains(value), "the value is not quoted: {err}");
+        }
+        for plain in [
+            &["--token-file=/run/secrets/token"][..],
+            &["--token", "/run/secrets/token"],
+            &["--max-tokens=100000000"],
+            &["--token", "--verbose-output"],
+            &["--password=x"],
+            &["server.js", "--key", "some-plain-word"],
+            &["https://host.example/?q=long-enough"],
+        ] {
+            assert_eq!(given(plain), Ok(()), "{plain:?}");
+        }
     }
 
     #[test]
