@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::delete::PAGE;
 use super::{RecordError, TRIES, key};
 use crate::Engine;
-use crate::caller::Caller;
+use crate::caller::{Caller, Rights};
 use crate::error::EngineError;
 use crate::quests;
 
@@ -197,8 +197,17 @@ impl Engine {
                 refused.get_or_insert(RecordError::Changed { key, wanted, found: version });
                 continue;
             }
+            if let Some(error) = foreign_finalizer(by, wish, found.as_ref()) {
+                wrong.push((at, error));
+                continue;
+            }
             let owner = match self.owner_wished(wish, id, &ids).await? {
-                Ok(owner) => owner,
+                Ok(owner) => {
+                    if owner != found.as_ref().and_then(|found| found.owner) {
+                        self.may_own(by, wish.info, owner).await?;
+                    }
+                    owner
+                }
                 Err(error) => {
                     wrong.push((at, error));
                     None
@@ -237,6 +246,47 @@ impl Engine {
             _ if !wrong.is_empty() => Err(RecordError::Invalid(wrong)),
             Some(refused) => Err(refused),
             None => Ok(puts),
+        }
+    }
+
+    /// Refuses callers to name a record as an owner that they may not change: what it owns goes with
+    /// it, and can hold its deletion. For the same reason no owner may be deleted by callers who may
+    /// not delete what it owns.
+    async fn may_own(
+        &self,
+        by: &Caller,
+        owned: &KindInfo,
+        owner: Option<Owner>,
+    ) -> Result<(), RecordError> {
+        let (Some(Owner::Record(id)), Rights::Role(role)) = (owner, &by.rights) else {
+            return Ok(());
+        };
+        // One of the same apply does not exist yet: whether it may be written was checked.
+        let Some(record) = self.records.record_by_id(id).await? else { return Ok(()) };
+        let info = KINDS.iter().find(|info| info.name == record.key.kind.as_str());
+        let [least, most] =
+            [owned, info.unwrap_or(owned)].map(|info| (info.role)(RecordVerb::Delete));
+        if most < least {
+            let message = format!(
+                "must not name {}, which a caller with the role {} may delete: a {} is deleted by {} alone",
+                record.key,
+                most.as_str(),
+                owned.name,
+                least.as_str()
+            );
+            return Err(EngineError::invalid("metadata.ownerReferences[0]", message).into());
+        }
+        match info.map(|info| (info.role)(RecordVerb::Put)) {
+            Some(least) if *role < least => {
+                let message = format!(
+                    "metadata.ownerReferences[0] names {}, which you may not change: leave it out, or \
+                     have its {} apply this",
+                    record.key,
+                    least.as_str()
+                );
+                Err(EngineError::Forbidden { message }.into())
+            }
+            Some(_) | None => Ok(()),
         }
     }
 
@@ -330,6 +380,17 @@ impl Engine {
         }
         Ok(applied)
     }
+}
+
+/// A finalizer of a caller below admin that neither the record has nor the server gives it. Nobody
+/// but its author might remove it, and it could hold an admin's deletion.
+fn foreign_finalizer(by: &Caller, wish: &RecordWish, found: Option<&Record>) -> Option<FieldError> {
+    let wished = wish.finalizers.as_ref().filter(|_| !by.is_admin())?;
+    let own = quests::held(wish.info, found, None).unwrap_or_default();
+    let had = found.map(|found| found.finalizers.as_slice()).unwrap_or_default();
+    let new = wished.iter().find(|one| !own.contains(one) && !had.contains(one))?;
+    let problem = format!("has `{}`, and only an admin may set finalizers", new.escape_debug());
+    Some(FieldError::new("metadata.finalizers", problem).hint("leave it out"))
 }
 
 /// Of two requests for one record, the second is an error.

@@ -100,6 +100,67 @@ impl Stage {
     }
 }
 
+fn wish(info: &'static KindInfo, called: &str, spec: Value) -> RecordWish {
+    RecordWish {
+        info,
+        name: name(called),
+        labels: Default::default(),
+        annotations: Default::default(),
+        spec,
+        finalizers: None,
+        owner: None,
+        was: None,
+    }
+}
+
+#[tokio::test]
+async fn an_operator_neither_hangs_records_on_an_admins_nor_holds_its_deletion() {
+    let stage = Stage::new().await;
+    let (engine, admin) = (&stage.world.engine, &stage.world.by);
+    let op = Caller::new("op", Rights::Role(Role::Operator));
+    let project = kind::find(KINDS, "project").unwrap();
+    let path = stage.world.dir.path().join("p");
+    std::fs::create_dir(&path).unwrap();
+    let path = path.canonicalize().unwrap();
+    let declared = wish(project, "p", json!({"path": path}));
+    engine.record_apply(admin, vec![declared.clone()], false).await.unwrap();
+    let child = wish(context(), "child", json!({"prompt": "x"}));
+    let of =
+        |kind: &str, owner: &str| Some(OwnerWish::Named(Kind::parse(kind).unwrap(), name(owner)));
+
+    let owned = RecordWish { owner: of("project", "p"), ..child.clone() };
+    match engine.record_apply(&op, vec![owned.clone()], false).await {
+        Err(RecordError::Engine(EngineError::Forbidden { message })) => {
+            assert!(message.contains("names project/p, which you may not change"), "{message}")
+        }
+        other => panic!("{other:?}"),
+    }
+    let held = RecordWish { finalizers: Some(vec!["evil.example/hold".into()]), ..child.clone() };
+    match engine.record_apply(&op, vec![held.clone()], false).await {
+        Err(RecordError::Invalid(wrong)) => {
+            assert_eq!(wrong[0].1.path, "metadata.finalizers", "{wrong:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(stage.there("child").await.is_none());
+    // An admin may, and what an admin set stays with what an operator changes later.
+    let both = RecordWish { finalizers: held.finalizers.clone(), ..owned };
+    engine.record_apply(admin, vec![both.clone()], false).await.unwrap();
+    let changed = RecordWish { spec: json!({"prompt": "y"}), ..both };
+    engine.record_apply(&op, vec![changed], false).await.unwrap();
+
+    // Nor does what only an admin deletes go with what an operator deletes.
+    let fleet = wish(context(), "mine", json!({"prompt": "x"}));
+    engine.record_apply(&op, vec![fleet], false).await.unwrap();
+    let hung = RecordWish { owner: of("context", "mine"), ..declared };
+    match engine.record_apply(admin, vec![hung], false).await {
+        Err(RecordError::Engine(EngineError::Invalid { message, .. })) => {
+            assert!(message.contains("a project is deleted by admin alone"), "{message}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 fn stamp(now: Timestamp) -> Stamp<'static> {
     Stamp { now, by: "test" }
 }
