@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use overmind_engine::{Caller, Engine, EngineError};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
+use crate::bodies::Bodies;
 use crate::config::ServerConfig;
 use crate::fault::Fault;
 use crate::front::Source;
@@ -20,8 +20,13 @@ use crate::rate::Limiter;
 use crate::viewer::Viewers;
 use overmind_api::ProblemKind;
 
-/// Contents that come in at once; further ones wait.
-const UPLOADS: usize = 8;
+/// Bytes of request bodies in memory at once, by [`Bodies`].
+const BODIES: usize = 512 << 20;
+/// Those of one caller, or of one place.
+const OF_ONE: usize = 64 << 20;
+/// The same for forms, which are read before anybody proves who they are.
+const FORMS: usize = 16 << 20;
+const FORMS_OF_ONE: usize = 4 << 20;
 
 /// The context of the whole server; one per [`crate::Server`].
 #[derive(Debug)]
@@ -35,8 +40,9 @@ pub(crate) struct Cx {
     /// Cancelled when the server is told to stop. Open streams end then.
     pub(crate) stop: CancellationToken,
     pub(crate) viewers: Arc<Viewers>,
-    /// Contents of artifacts on their way in: each is held in memory whole.
-    pub(crate) uploads: Semaphore,
+    /// Bodies of requests whose callers have proved who they are, and of forms.
+    pub(crate) bodies: Bodies,
+    pub(crate) forms: Bodies,
     /// Links that sign in to the dashboard once.
     pub(crate) links: Links,
     by_source: Option<Limiter<Source>>,
@@ -51,7 +57,8 @@ impl Cx {
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
             viewers: Arc::default(),
-            uploads: Semaphore::new(UPLOADS),
+            bodies: Bodies::new(BODIES, OF_ONE),
+            forms: Bodies::new(FORMS, FORMS_OF_ONE),
             links: Links::default(),
             by_source: config.address_rate.map(Limiter::new),
             by_caller: config.caller_rate.map(Limiter::new),

@@ -6,12 +6,12 @@ use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, header};
 use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use overmind_api::{Problem, ProblemKind};
 use overmind_core::ids::{ApiKeyId, ApprovalId, InboxId, LimitId, MemoryId, SessionId};
 use overmind_engine::Caller;
 use serde::de::DeserializeOwned;
 
+use crate::bodies::Sender;
 use crate::cx::Cx;
 use crate::decode::decode;
 use crate::fault::Fault;
@@ -154,30 +154,19 @@ impl FromRequest<Arc<Cx>> for AnyBody {
 }
 
 async fn read(request: Request, cx: &Cx, max: usize) -> Result<Bytes, Fault> {
-    let too_large = || {
-        Fault::new(ProblemKind::TooLarge, format!("the body is larger than {max} bytes")).closing()
-    };
-    let length = request.headers().get(header::CONTENT_LENGTH);
-    let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    if length.is_some_and(|length| length > max) {
-        return Err(too_large());
-    }
     if !is_json(request.headers().get(header::CONTENT_TYPE)) {
         let text = "the body must be JSON: send `Content-Type: application/json`";
         return Err(Fault::new(ProblemKind::MediaType, text).closing());
     }
-    let body = Limited::new(request.into_body(), max).collect();
-    match tokio::time::timeout(cx.config.body_timeout, body).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(err)) if err.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(_)) => {
-            Err(Fault::new(ProblemKind::BadRequest, "the body broke off before its end").closing())
-        }
-        Err(_) => {
-            let text = format!("the body did not arrive within {:?}", cx.config.body_timeout);
-            Err(Fault::new(ProblemKind::Timeout, text).closing())
-        }
-    }
+    let sender = sender_of(&request);
+    let (parts, body) = request.into_parts();
+    let within = cx.config.body_timeout;
+    Ok(cx.bodies.read(&parts.headers, body, sender, max, within).await?.bytes)
+}
+
+/// Where a request came from. The front notes it on each.
+pub(crate) fn sender_of<B>(request: &axum::http::Request<B>) -> Sender {
+    request.extensions().get().cloned().unwrap_or(Sender::Place(None))
 }
 
 /// `application/json` and `application/…+json`, with or without parameters.

@@ -21,6 +21,7 @@ use tracing::{Instrument, Span};
 
 use crate::agents;
 use crate::auth;
+use crate::bodies::Sender;
 use crate::cx::Cx;
 use crate::fault::Fault;
 use crate::routes::{self, Template};
@@ -132,6 +133,7 @@ impl Front {
     /// and whether anybody is there. `None`: the request is to be answered.
     fn at_once(&self, peer: Peer, request: &mut Request) -> Result<Option<Response>, Fault> {
         let cx = &self.cx;
+        request.extensions_mut().insert(Sender::Place(peer.source()));
         let local = peer.tcp.map(|(_, local)| local);
         if let Err(fault) = cx.hosts.check(request.uri(), request.headers(), local) {
             return match routes::llm::Door::of(request.uri().path()) {

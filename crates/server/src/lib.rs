@@ -20,6 +20,7 @@
 
 mod agents;
 mod auth;
+mod bodies;
 mod config;
 mod convert;
 mod cx;

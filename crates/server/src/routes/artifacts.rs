@@ -13,7 +13,6 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures_util::stream;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 #[cfg(feature = "openapi")]
 use overmind_api::ListQuery;
 use overmind_api::{Artifact, ArtifactSaved, MAX_ARTIFACT, Okay, ProblemKind};
@@ -21,8 +20,9 @@ use overmind_core::artifact::ArtifactContent;
 use overmind_core::vault::resolve::percent;
 use overmind_engine::{ArtifactDraft, ArtifactOpened};
 
+use crate::bodies::{Unread, Whole};
 use crate::cx::Cx;
-use crate::extract::{ArtifactPath, Query, RunPath, Who};
+use crate::extract::{ArtifactPath, Query, RunPath, Who, sender_of};
 use crate::fault::Fault;
 use crate::host::single;
 use crate::page::{Window, json, list};
@@ -234,11 +234,25 @@ pub(crate) async fn artifact_put(
     // Before the body is read: who may save nothing shall not fill the memory either.
     cx.engine.artifact_may_save(&caller, id).await.map_err(|err| Fault::from(err).closing())?;
     let media_type = media_type(request.headers())?;
-    let _room = cx.uploads.acquire().await;
-    let content = content(&cx, request).await?;
-    let draft = ArtifactDraft { name, content, media_type };
+    let sender = sender_of(&request);
+    let (parts, body) = request.into_parts();
+    let within = cx.config.body_timeout;
+    let read = cx.bodies.read(&parts.headers, body, sender, MAX_ARTIFACT, within).await;
+    let Whole { bytes, lease } = read.map_err(|why| match why {
+        Unread::TooLarge { max } => {
+            let text = format!("the content is larger than {max} bytes, the most of one artifact");
+            Fault::new(ProblemKind::TooLarge, text).closing()
+        }
+        other => other.into(),
+    })?;
+    let draft = ArtifactDraft { name, content: bytes.into(), media_type };
     let engine = cx.engine.clone();
-    let saved = cx.detached(async move { engine.artifact_save(&caller, id, draft).await }).await?;
+    let save = async move {
+        let saved = engine.artifact_save(&caller, id, draft).await;
+        drop(lease);
+        saved
+    };
+    let saved = cx.detached(save).await?;
     let (shared, not_shared) = match saved.shared {
         Ok(key) => (Some(key.to_string()), None),
         Err(why) => (None, Some(why)),
@@ -251,31 +265,6 @@ fn media_type(headers: &HeaderMap) -> Result<Option<String>, Fault> {
     let said = single(headers, &header::CONTENT_TYPE)?;
     let said = said.filter(|said| !said.starts_with("application/x-www-form-urlencoded"));
     Ok(said.filter(|said| !said.trim().is_empty()).map(str::to_owned))
-}
-
-async fn content(cx: &Cx, request: Request) -> Result<Vec<u8>, Fault> {
-    let too_large = || {
-        let text =
-            format!("the content is larger than {MAX_ARTIFACT} bytes, the most of one artifact");
-        Fault::new(ProblemKind::TooLarge, text).closing()
-    };
-    let length = request.headers().get(header::CONTENT_LENGTH);
-    let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    if length.is_some_and(|length| length > MAX_ARTIFACT) {
-        return Err(too_large());
-    }
-    let whole = Limited::new(request.into_body(), MAX_ARTIFACT).collect();
-    match tokio::time::timeout(cx.config.body_timeout, whole).await {
-        Ok(Ok(whole)) => Ok(whole.to_bytes().into()),
-        Ok(Err(err)) if err.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(_)) => {
-            Err(Fault::new(ProblemKind::BadRequest, "the body broke off before its end").closing())
-        }
-        Err(_) => {
-            let text = format!("the body did not arrive within {:?}", cx.config.body_timeout);
-            Err(Fault::new(ProblemKind::Timeout, text).closing())
-        }
-    }
 }
 
 /// Deletes an artifact, and what the shared state tells of it.

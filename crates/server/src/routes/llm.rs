@@ -14,18 +14,18 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use overmind_api::ProblemKind;
 use overmind_core::budget::Shape;
 use overmind_core::relay::{
     Call, Dialect, Endpoint, MAX_BODY, Peek, Refusal, RefusalKind, Sent, head, retry_after_s,
 };
-use overmind_engine::{EngineError, RelayError, RelayedBody};
+use overmind_engine::{Caller, EngineError, RelayError, RelayedBody};
 use serde_json::{Value, json};
 
 use super::Template;
 use crate::agents;
 use crate::auth;
+use crate::bodies::{Lease, Sender, Unread, Whole};
 use crate::cx::Cx;
 use crate::fault::Fault;
 use crate::front::{Source, trace};
@@ -87,6 +87,9 @@ impl Door {
         }
     }
 }
+
+/// Bodies that are larger count for as long as their call is under way.
+const SMALL: usize = 1 << 20;
 
 /// Answers one request. `name` becomes the caller's, once it is known.
 pub(crate) async fn answer(
@@ -214,7 +217,7 @@ async fn attend(
     proved.caller.trace = trace(request.headers());
     match (&door.what, request.method()) {
         (What::Call(endpoint), &Method::POST) => {
-            let call = read(cx, *endpoint, request).await?;
+            let (call, _lease) = read(cx, *endpoint, &proved.caller, request).await?;
             let relayed = cx.engine.relay(&proved, call).await?;
             let mut response = Response::new(stream_of(relayed.body));
             *response.status_mut() =
@@ -270,34 +273,36 @@ fn unknown(err: EngineError) -> Refusal {
 }
 
 /// The call that a request is.
-async fn read(cx: &Cx, endpoint: Endpoint, request: Request) -> Result<Call, Refused> {
+async fn read(
+    cx: &Cx,
+    endpoint: Endpoint,
+    caller: &Caller,
+    request: Request,
+) -> Result<(Call, Option<Lease>), Refused> {
     let closing = |refusal: Refusal| Refused { why: refusal.into(), close: true };
-    let too_large = || {
-        let text = format!("the body is larger than {MAX_BODY} bytes");
-        closing(Refusal::new(RefusalKind::TooLarge, text))
-    };
+    let sender = Sender::Caller(caller.name.clone());
     let (parts, body) = request.into_parts();
     let headers = head::request(&parts.headers).map_err(closing)?;
-    let length = parts.headers.get(header::CONTENT_LENGTH);
-    let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    if length.is_some_and(|length| length > MAX_BODY) {
-        return Err(too_large());
-    }
-    let whole = Limited::new(body, MAX_BODY).collect();
-    let body = match tokio::time::timeout(cx.config.body_timeout, whole).await {
-        Ok(Ok(whole)) => whole.to_bytes(),
-        Ok(Err(err)) if err.is::<LengthLimitError>() => return Err(too_large()),
-        Ok(Err(err)) => {
-            return Err(closing(Refusal::bad_request(format!("the body broke off: {err}"))));
-        }
-        Err(_) => return Err(closing(Refusal::bad_request("the body did not come in time"))),
-    };
+    let within = cx.config.body_timeout;
+    let read = cx.bodies.read(&parts.headers, body, sender, MAX_BODY, within).await;
+    let Whole { bytes: body, lease } = read.map_err(|why| {
+        let text = why.to_string();
+        closing(match why {
+            Unread::TooLarge { .. } => Refusal::new(RefusalKind::TooLarge, text),
+            Unread::Crowded => {
+                Refusal::new(RefusalKind::Overloaded, text).after(Duration::from_secs(1))
+            }
+            Unread::Broken | Unread::Slow { .. } => Refusal::bad_request(text),
+        })
+    })?;
     // What was read at once lies in the connection's buffer, as heads do: see [`head::request`].
     let body = if body.len() <= MAX_HEAD_BYTES { Bytes::copy_from_slice(&body) } else { body };
-    let peek = Peek::of(&body).map_err(|err| Refusal::bad_request(err.to_string()))?;
+    let peek = Peek::of(endpoint, &body).map_err(|err| Refusal::bad_request(err.to_string()))?;
     let query = parts.uri.query().map(str::to_owned);
     let at = cx.engine.now();
-    Ok(Call { endpoint, query, headers, body, peek, at, sent: Sent::default() })
+    // The many small ones count only while they are read.
+    let lease = (body.len() > SMALL).then_some(lease);
+    Ok((Call { endpoint, query, headers, body, peek, at, sent: Sent::default() }, lease))
 }
 
 /// Bytes as they come. Dropped with its connection, it lets go of the provider's.

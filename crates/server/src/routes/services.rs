@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Extension, FromRequest as _, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Response as Answer, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Response as Answer, Uri};
 use axum::response::Response;
-use http_body_util::{BodyExt as _, Limited};
 use overmind_api::{ApiProxyReply, ApiProxyRequest, ProblemKind};
 use overmind_core::vault::placeholder::looks_like_one;
 use overmind_core::vault::resolve::percent;
@@ -17,8 +16,9 @@ use serde_json::{Map, Value};
 
 use crate::agents::{self, DoorOf};
 use crate::auth;
+use crate::bodies::Whole;
 use crate::cx::Cx;
-use crate::extract::{LargeBody, Query};
+use crate::extract::{LargeBody, Query, sender_of};
 use crate::fault::Fault;
 use crate::page::json;
 
@@ -63,6 +63,7 @@ fn token(
 }
 
 async fn forward(cx: Arc<Cx>, request: Request) -> Result<Response, Fault> {
+    let sender = sender_of(&request);
     let (parts, body) = request.into_parts();
     let rest = parts.uri.path().strip_prefix(PREFIX).unwrap_or_default();
     // As it was written: what is decoded here could be taken apart in another way there.
@@ -80,25 +81,11 @@ async fn forward(cx: Arc<Cx>, request: Request) -> Result<Response, Fault> {
         cx.engine.service_caller(&token, name).await.map_err(|err| Fault::from(err).closing())?;
     let most = service.as_ref().map_or(0, |service| service.limits.request_bytes);
     let most = usize::try_from(most).unwrap_or(usize::MAX);
-    // What says itself that it is too long is not waited for.
-    let length = parts.headers.get(header::CONTENT_LENGTH);
-    let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    if service.is_some() && length.is_some_and(|length| length > most) {
-        let text = format!("the body is larger than {most} bytes");
-        return Err(Fault::new(ProblemKind::TooLarge, text).closing());
-    }
-    let read = Limited::new(body, most).collect();
-    let body = match tokio::time::timeout(cx.config.body_timeout, read).await {
-        Ok(Ok(body)) => body.to_bytes().to_vec(),
-        Ok(Err(_)) => {
-            let text = format!("the body broke off, or is larger than {most} bytes");
-            return Err(Fault::new(ProblemKind::TooLarge, text).closing());
-        }
-        Err(_) => {
-            let text = format!("the body did not arrive within {:?}", cx.config.body_timeout);
-            return Err(Fault::new(ProblemKind::Timeout, text).closing());
-        }
-    };
+    let most = if service.is_some() { most } else { 0 };
+    let within = cx.config.body_timeout;
+    let Whole { bytes, lease: _lease } =
+        cx.bodies.read(&parts.headers, body, sender, most, within).await?;
+    let body = bytes.to_vec();
     let headers = parts.headers.iter();
     let call = ServiceCall {
         service: name.to_owned(),

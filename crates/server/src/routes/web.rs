@@ -9,7 +9,6 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
-use http_body_util::{BodyExt, Limited};
 use hyper::upgrade::OnUpgrade;
 use overmind_api::ProblemKind;
 use overmind_core::row::Role;
@@ -19,6 +18,7 @@ use tower::ServiceExt;
 
 use super::Template;
 use crate::cx::Cx;
+use crate::extract::sender_of;
 use crate::fault::Fault;
 
 /// Longest form in bytes.
@@ -45,10 +45,15 @@ pub(crate) async fn answer(
     tls: bool,
     counted: bool,
 ) -> Result<Response, Fault> {
+    let sender = sender_of(&request);
     let (mut parts, body) = request.into_parts();
     let upgrade = parts.extensions.remove::<OnUpgrade>();
     let body = match parts.method {
-        Method::POST => form(cx, body).await?,
+        // Nobody has proved yet who they are.
+        Method::POST => {
+            let within = cx.config.body_timeout;
+            cx.forms.read(&parts.headers, body, sender, MAX_FORM, within).await?.bytes
+        }
         _ => Bytes::new(),
     };
     let api = Api { cx, router, counted };
@@ -78,21 +83,6 @@ pub(crate) async fn answer(
     };
     response.extensions_mut().insert(PAGE);
     Ok(response)
-}
-
-async fn form(cx: &Cx, body: Body) -> Result<Bytes, Fault> {
-    let body = Limited::new(body, MAX_FORM).collect();
-    match tokio::time::timeout(cx.config.body_timeout, body).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(_)) => {
-            let text = "the form is larger than 1 MiB, or broke off before its end";
-            Err(Fault::new(ProblemKind::TooLarge, text).closing())
-        }
-        Err(_) => {
-            let text = format!("the form did not arrive within {:?}", cx.config.body_timeout);
-            Err(Fault::new(ProblemKind::Timeout, text).closing())
-        }
-    }
 }
 
 /// The API, called in the process.
