@@ -71,7 +71,7 @@ impl Engine {
         if spec.sandbox == SandboxLevel::None {
             by.require_host(NO_SANDBOX)?;
         }
-        let scope = format!("{}/agents", by.name);
+        let scope = by.repeats("agents");
         if let Some(agent) = self.agent_made_before(&scope, idempotency.as_ref()).await? {
             return Ok(Created { value: self.agent_view(agent), replayed: true });
         }

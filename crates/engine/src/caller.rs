@@ -1,6 +1,6 @@
 //! Who calls, and what they may.
 
-use overmind_core::ids::SessionId;
+use overmind_core::ids::{ApiKeyId, SessionId};
 use overmind_core::row::Role;
 use overmind_core::trace::Traceparent;
 
@@ -16,6 +16,8 @@ pub struct Caller {
     pub trace: Option<Traceparent>,
     /// It acts for somebody who may run programs on the host itself: a run that does.
     pub on_host: bool,
+    /// The API key that it called with. A later key of that name is another caller.
+    pub key: Option<ApiKeyId>,
     /// It starts children of this session in its name, which may begin where that one works.
     pub child_of: Option<SessionId>,
 }
@@ -87,7 +89,15 @@ impl Caller {
     }
 
     pub fn new(name: impl Into<String>, rights: Rights) -> Self {
-        Self { name: name.into(), rights, trace: None, on_host: false, child_of: None }
+        Self { name: name.into(), rights, trace: None, on_host: false, key: None, child_of: None }
+    }
+
+    /// The scope of its Idempotency-Keys for this kind of things.
+    pub(crate) fn repeats(&self, things: &str) -> String {
+        match self.key {
+            Some(key) => format!("{}/{key}/{things}", self.name),
+            None => format!("{}/{things}", self.name),
+        }
     }
 
     /// Refuses callers below `least`, and all sessions.

@@ -124,6 +124,7 @@ impl Engine {
         let key = self.cortex.store.api_key_by_hash(hash).await?;
         let key = key.filter(|key| key.revoked_at.is_none()).ok_or_else(wrong)?;
         let caller = Caller::new(sign_in::acts_as(key.name), Rights::Role(key.role));
+        let caller = Caller { key: Some(key.id), ..caller };
         self.cortex.identities.keep(hash, caller.clone(), read);
         Ok(caller)
     }

@@ -100,7 +100,7 @@ impl Engine {
         // It is for exactly the version that is started.
         let lent = draft.owner.map(|_| quests::lent(by, &agent));
         let by = lent.as_ref().unwrap_or(by);
-        let scope = format!("{}/runs", by.name);
+        let scope = by.repeats("runs");
         if let Some(row) = self.session_made_before(&scope, draft.idempotency.as_ref()).await? {
             return Ok(Created { value: row, replayed: true });
         }

@@ -7,12 +7,22 @@ use std::time::{Duration, Instant};
 
 /// How long a link is valid.
 pub(crate) const VALID: Duration = Duration::from_secs(60);
-/// Links at once; the oldest goes for one more.
-const MOST: usize = 64;
+/// Links of one caller at once; the caller's oldest goes for one more. Callers are keys, which only
+/// admins make.
+const MOST: usize = 8;
 
-/// Codes by their hash, each with the token that it stands for.
+/// A link that was made.
+struct Link {
+    made: Instant,
+    /// The name of the caller who made it.
+    by: String,
+    /// The token that it stands for.
+    token: String,
+}
+
+/// Links by the hash of their code.
 #[derive(Default)]
-pub(crate) struct Links(Mutex<HashMap<[u8; 32], (Instant, String)>>);
+pub(crate) struct Links(Mutex<HashMap<[u8; 32], Link>>);
 
 impl fmt::Debug for Links {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -21,31 +31,32 @@ impl fmt::Debug for Links {
 }
 
 impl Links {
-    /// A code for the holder of `token`.
-    pub(crate) fn make(&self, token: &str) -> String {
+    /// A code for the caller `by`, the holder of `token`.
+    pub(crate) fn make(&self, by: &str, token: &str) -> String {
         // 244 random bits of the operating system's generator.
         let code = format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
-        self.put(&code, token, Instant::now());
+        self.put(&code, (by, token), Instant::now());
         code
     }
 
-    fn put(&self, code: &str, token: &str, now: Instant) {
+    fn put(&self, code: &str, (by, token): (&str, &str), now: Instant) {
         let mut links = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        links.retain(|_, (made, _)| now.duration_since(*made) < VALID);
-        if links.len() >= MOST
-            && let Some(oldest) =
-                links.iter().min_by_key(|(_, (made, _))| *made).map(|(key, _)| *key)
+        links.retain(|_, link| now.duration_since(link.made) < VALID);
+        let own = || links.iter().filter(|(_, link)| link.by == by);
+        if own().count() >= MOST
+            && let Some(oldest) = own().min_by_key(|(_, link)| link.made).map(|(key, _)| *key)
         {
             links.remove(&oldest);
         }
-        links.insert(hash(code), (now, token.to_owned()));
+        let link = Link { made: now, by: by.to_owned(), token: token.to_owned() };
+        links.insert(hash(code), link);
     }
 
     /// The token of a code that is valid. The code stays valid.
     pub(crate) fn look(&self, code: &str) -> Option<String> {
         let links = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (made, token) = links.get(&hash(code))?;
-        (Instant::now().duration_since(*made) < VALID).then(|| token.clone())
+        let link = links.get(&hash(code))?;
+        (Instant::now().duration_since(link.made) < VALID).then(|| link.token.clone())
     }
 
     /// The token of a code that is valid; the code is used up.
@@ -55,8 +66,8 @@ impl Links {
 
     fn taken(&self, code: &str, now: Instant) -> Option<String> {
         let mut links = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (made, token) = links.remove(&hash(code))?;
-        (now.duration_since(made) < VALID).then_some(token)
+        let link = links.remove(&hash(code))?;
+        (now.duration_since(link.made) < VALID).then_some(link.token)
     }
 }
 
@@ -71,24 +82,26 @@ mod tests {
     #[test]
     fn a_code_is_good_once_and_for_a_minute() {
         let links = Links::default();
-        let code = links.make("t");
+        let code = links.make("ann", "t");
         assert_eq!((links.take("other"), links.look("other")), (None, None));
         assert_eq!(links.look(&code).as_deref(), Some("t"));
         assert_eq!(links.take(&code).as_deref(), Some("t"));
         assert_eq!((links.take(&code), links.look(&code)), (None, None));
         let now = Instant::now();
-        links.put("late", "t", now);
+        links.put("late", ("ann", "t"), now);
         assert_eq!(links.taken("late", now + VALID), None);
     }
 
     #[test]
-    fn the_oldest_link_makes_place() {
+    fn the_oldest_link_of_a_caller_makes_place_and_none_of_another() {
         let (links, now) = (Links::default(), Instant::now());
+        links.put("of the admin", ("admin", "a"), now);
         for n in 0..=MOST {
-            links.put(&n.to_string(), "t", now + Duration::from_millis(n as u64));
+            links.put(&n.to_string(), ("viewer", "t"), now + Duration::from_millis(n as u64));
         }
         let later = now + Duration::from_secs(1);
         assert_eq!(links.taken("0", later), None);
         assert_eq!(links.taken("1", later).as_deref(), Some("t"));
+        assert_eq!(links.taken("of the admin", later).as_deref(), Some("a"));
     }
 }

@@ -245,7 +245,7 @@ impl Engine {
         let above = self.spec_of(session).await?;
         within_parents(&agent, &mut draft, &parent, above.agent.command.as_ref())?;
         let _turn = self.cortex.mesh.spawning.lock().await;
-        let scope = format!("{}/runs", as_operator.name);
+        let scope = as_operator.repeats("runs");
         if self.made_before(&scope, draft.idempotency.as_ref()).await?.is_none() {
             self.has_room_for_children(&who, &parent).await?;
         }

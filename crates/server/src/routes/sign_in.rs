@@ -28,7 +28,7 @@ pub(crate) async fn link_create(
 ) -> Result<Response, Fault> {
     query.finish()?;
     caller.require(Role::Viewer)?;
-    let code = cx.links.make(auth::token(&headers)?);
+    let code = cx.links.make(&caller.name, auth::token(&headers)?);
     let expires_at = cx.engine.now().after(VALID);
     Ok(json(&SignInLink { path: format!("/login?code={code}"), expires_at }))
 }

@@ -180,6 +180,29 @@ async fn a_key_works_from_its_making_to_its_revoking_and_shows_its_secret_once()
 }
 
 #[tokio::test]
+async fn a_key_does_not_repeat_the_requests_of_a_revoked_one_of_its_name() {
+    let world = World::new().await;
+    let agent = world.agent("m").await;
+    let body = json!({"agent_id": agent, "task": "x"}).to_string();
+    let mut made = Vec::new();
+    for _ in 0..2 {
+        let key = world.post("/api/keys", r#"{"name":"ci","role":"runs"}"#).await.fine();
+        let secret = key["secret"].as_str().unwrap();
+        let post = async || {
+            let request = world.request("POST", "/api/runs").token(secret);
+            let answer = request.json(&body).header("Idempotency-Key", "same").send().await;
+            answer.json()["id"].as_str().unwrap().to_owned()
+        };
+        let id = post().await;
+        assert_eq!(post().await, id, "its own is repeated");
+        made.push(id);
+        let at = format!("/api/keys/{}", key["key"]["id"].as_str().unwrap());
+        assert_eq!(world.request("DELETE", &at).send().await.status, 200);
+    }
+    assert_ne!(made[0], made[1]);
+}
+
+#[tokio::test]
 async fn the_whole_is_shown_checked_copied_and_pruned() {
     let world = World::new().await;
     let run = world.ended_run().await;
