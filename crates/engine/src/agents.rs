@@ -531,6 +531,10 @@ fn check(spec: &AgentSpec) -> Result<(), EngineError> {
     text("name", &spec.name, 200)?;
     name::check_readable(&spec.name)
         .map_err(|why| EngineError::invalid("name", format!("name {why}")))?;
+    if spec.name.trim() != spec.name {
+        let message = "name must not begin or end with a blank: leave it out";
+        return Err(EngineError::invalid("name", message));
+    }
     if spec.name.starts_with("agt_") {
         return Err(EngineError::invalid("name", "name must not look like an id (`agt_…`)"));
     }
