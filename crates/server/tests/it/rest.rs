@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use crate::watch::Watch;
 use crate::world::World;
 
 fn keys(value: &Value) -> BTreeSet<&str> {
@@ -177,6 +178,42 @@ async fn a_key_works_from_its_making_to_its_revoking_and_shows_its_secret_once()
     // The log knows the name, never the secret.
     let events = world.get("/api/events?limit=1000").await.body;
     assert!(events.contains("key.created") && !events.contains(secret));
+}
+
+#[tokio::test]
+async fn events_that_name_keys_are_shown_to_admins_alone() {
+    let world = World::new().await;
+    let mut keys = Vec::new();
+    for role in ["viewer", "operator"] {
+        let body = json!({"name": format!("of-{role}"), "role": role}).to_string();
+        keys.push(world.post("/api/keys", &body).await.fine()["secret"].clone());
+    }
+    world.agent("m").await;
+    for n in 0..5 {
+        let body = json!({"name": format!("secret-project-{n}"), "role": "model"}).to_string();
+        world.post("/api/keys", &body).await.fine();
+    }
+    let newest = world.get("/api/events?limit=1").await.fine()[0].clone();
+    assert_eq!(newest["type"], "key.created");
+    for key in keys.iter().map(|key| key.as_str().unwrap()) {
+        let all = world.request("GET", "/api/events?limit=1000").token(key).send().await;
+        assert!(all.fine().as_array().unwrap().len() > 1);
+        assert!(!all.body.contains("key.created") && !all.body.contains("secret-project"));
+        // A page is filled with what is behind what is left out.
+        let page = world.request("GET", "/api/events?limit=1").token(key).send().await;
+        assert_eq!(page.fine()[0]["type"], "agent.created", "{}", page.body);
+        assert!(page.header("link").is_some());
+        let mut watch = Watch::open(&world, "/api/events/stream", key, Some(0)).await;
+        world.agent("m").await;
+        let last = world.get("/api/events?limit=1").await.fine()[0]["global"].to_string();
+        loop {
+            let message = watch.next().await.unwrap();
+            assert_ne!(message.data["type"], "key.created", "{message:?}");
+            if message.id.as_deref() == Some(last.as_str()) {
+                break;
+            }
+        }
+    }
 }
 
 #[tokio::test]
