@@ -143,6 +143,7 @@ async fn fleet(place: &Place, setting: &Setting) -> Result<Vec<Figure>, Failure>
     took.sort_unstable();
     let how = overmind_api::ResourceDeleteQuery::default();
     place.client.resource_delete("fleet", "bench", &how).await?;
+    place.end().await?;
     Ok(vec![
         Figure::new("fleet of 1000 runs", started, "runs/s")
             .goal(Goal::Least(300.0))
