@@ -67,8 +67,8 @@ impl Engine {
     /// # Errors
     ///
     /// [`EngineError::Invalid`] if it is too long; [`EngineError::Conflict`] if the item that it
-    /// replaces does not exist or was already replaced; [`EngineError::Unavailable`] if the
-    /// embedding service cannot be reached.
+    /// replaces does not exist or was already replaced, or if its key has another text of another caller;
+    /// [`EngineError::Unavailable`] if the embedding service cannot be reached.
     pub async fn memory_store(
         &self,
         by: &Caller,
@@ -76,6 +76,7 @@ impl Engine {
     ) -> Result<MemoryItem, EngineError> {
         by.require(Role::Operator)?;
         let colony = ColonyId::DEFAULT;
+        let keyed = new.key.as_ref().map(|key| (key.clone(), new.text.clone()));
         let draft = MemoryDraft {
             metadata: new.metadata,
             key: new.key.map(|key| named_key(colony, &new.collection, &key)),
@@ -88,7 +89,17 @@ impl Engine {
             supersedes: new.supersedes,
             ..MemoryDraft::new(colony, new.collection, new.text)
         };
-        self.cortex.memory.store(draft).await.map_err(memory_error)
+        let item = self.cortex.memory.store(draft).await.map_err(memory_error)?;
+        match keyed {
+            // A repetition gets the item of the first request. That of somebody else is none.
+            Some((key, text)) if item.provenance.author != by.name => {
+                let same = item.text == text || item.text == self.masked(&text);
+                let author = &item.provenance.author;
+                let message = format!("the key `{key}` has another text, which {author} stored");
+                if same { Ok(item) } else { Err(EngineError::conflict(message)) }
+            }
+            Some(_) | None => Ok(item),
+        }
     }
 
     /// One item, replaced or not. An expired item is not found.

@@ -101,6 +101,14 @@ fn memory_is_stored_found_listed_and_removed() {
     assert_eq!((search(&[]), search(&["--history"])), (1, 2));
     assert_eq!(search(&["--history", "--filter", "by=me"]), 1);
     home.run(&["memory", "search", "x", "--filter", "nonsense"]).fails(2).says("field=value");
+    // Once under a name, and nobody gets the text of somebody else in place of their own.
+    let keyed = |text| ["memory", "add", text, "--key", "door", "-o", "name"];
+    let first = home.run(&keyed("the door is green")).ok().out;
+    assert_eq!(home.run(&keyed("the door is red")).ok().out, first);
+    let key = home.run(&["key", "create", "bob", "--role", "operator", "-o", "name"]).ok();
+    let bob = [("OVERMIND_TOKEN", key.line())];
+    assert_eq!(home.run_env(&bob, &keyed("the door is green")).ok().out, first);
+    home.run_env(&bob, &keyed("the door is red")).fails(5).says("which admin stored");
     home.run(&["memory", "reembed"]).fails(2).says("no embedder is configured");
     home.run(&["memory", "add", "x", "--metadata", "{"]).fails(2).says("--metadata is not JSON");
 }
