@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,12 +45,19 @@ pub(crate) enum Source {
     Sandbox(SessionId),
 }
 
+impl Source {
+    /// The source of a client with this address.
+    pub(crate) fn of(client: IpAddr) -> Self {
+        Self::Address(whose(client))
+    }
+}
+
 impl Peer {
     /// `None`: what comes from it is not counted.
     pub(crate) fn source(&self) -> Option<Source> {
         match (self.door_of, self.tcp) {
             (Some(session), _) => Some(Source::Sandbox(session)),
-            (None, Some((client, _))) => Some(Source::Address(client)),
+            (None, Some((client, _))) => Some(Source::of(client)),
             (None, None) => None,
         }
     }
@@ -198,6 +205,16 @@ impl Front {
     }
 }
 
+/// The address that stands for all of one host: a machine has all loopback addresses, and a network
+/// of IPv6 gives each of its machines 2^64.
+fn whose(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        loopback if loopback.is_loopback() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
 /// Whether a browser asks for a page.
 fn wants_page(headers: &HeaderMap) -> bool {
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
@@ -294,6 +311,21 @@ mod tests {
     /// The size of what a function answers, without calling it.
     fn size<A, B, C, F>(_: impl FnOnce(A, B, C) -> F) -> usize {
         size_of::<F>()
+    }
+
+    #[test]
+    fn addresses_of_one_host_count_together() {
+        for (client, counts) in [
+            ("127.0.0.1", "127.0.0.1"),
+            ("127.9.9.9", "127.0.0.1"),
+            ("::1", "127.0.0.1"),
+            ("::ffff:127.0.0.2", "127.0.0.1"),
+            ("::ffff:10.0.0.2", "10.0.0.2"),
+            ("10.0.0.2", "10.0.0.2"),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+        ] {
+            assert_eq!(whose(client.parse().unwrap()), counts.parse::<IpAddr>().unwrap());
+        }
     }
 
     #[test]

@@ -143,7 +143,7 @@ impl Acceptor {
         let Ok(local) = stream.local_addr() else { return }; // it has gone already
         let tcp = Some((client.to_canonical(), local.ip().to_canonical()));
         let peer = Peer { tcp, door_of: None, tls: tls.is_some() };
-        let source = Source::Address(client.to_canonical());
+        let source = Source::of(client);
         let place = match self.places.take().and_then(|place| self.places.count(place, source)) {
             Ok(place) => place,
             Err(why) => {
