@@ -41,6 +41,16 @@ pub trait Own: Send + Sync + fmt::Debug {
     ///
     /// Returns why the check is not possible; then nothing of the workspace may be shown.
     fn withheld(&self, workspace: &Path) -> Result<Vec<PathBuf>, String>;
+
+    /// Returns whether a file of a workspace with a single name, at this path in it without links,
+    /// is one of [`Own::withheld`]. Reads no other file.
+    ///
+    /// # Errors
+    ///
+    /// The same as there.
+    fn withholds(&self, workspace: &Path, path: &Path) -> Result<bool, String> {
+        Ok(self.withheld(workspace)?.iter().any(|secret| path.starts_with(secret)))
+    }
 }
 
 /// The files that no session may be given. The default is empty, for tests and for measurements.
@@ -74,5 +84,14 @@ impl OffLimits {
     /// The same as there.
     pub fn withheld(&self, workspace: &Path) -> Result<Vec<PathBuf>, String> {
         self.0.as_ref().map_or_else(|| Ok(Vec::new()), |own| own.withheld(workspace))
+    }
+
+    /// Calls [`Own::withholds`].
+    ///
+    /// # Errors
+    ///
+    /// The same as there.
+    pub fn withholds(&self, workspace: &Path, path: &Path) -> Result<bool, String> {
+        self.0.as_ref().map_or(Ok(false), |own| own.withholds(workspace, path))
     }
 }

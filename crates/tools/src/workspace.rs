@@ -357,6 +357,12 @@ impl Workspace {
         if !self.withholds || !(secret_file::may_be(path) || stat.st_nlink > 1) {
             return Ok(());
         }
+        let refused = || PathError::Withheld { path: lossy(path) };
+        if stat.st_nlink <= 1 {
+            let is_one = self.off_limits.withholds(&self.path, path);
+            let is_one = is_one.map_err(|why| PathError::NotWithheld { why })?;
+            return if is_one { Err(refused()) } else { Ok(()) };
+        }
         let withheld = self.off_limits.withheld(&self.path);
         let withheld = withheld.map_err(|why| PathError::NotWithheld { why })?;
         let is_it = |secret: &PathBuf| {
@@ -367,7 +373,7 @@ impl Workspace {
             path.starts_with(secret) || same()
         };
         match withheld.iter().any(is_it) {
-            true => Err(PathError::Withheld { path: lossy(path) }),
+            true => Err(refused()),
             false => Ok(()),
         }
     }

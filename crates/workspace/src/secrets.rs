@@ -66,6 +66,21 @@ pub fn withheld(worktrees: &Path, workspace: &Path) -> io::Result<Vec<PathBuf>> 
     Ok(beneath.collect())
 }
 
+/// Whether [`withheld`] has a file with a single name, at this path in the directory without links.
+/// Looks into no other file.
+///
+/// # Errors
+///
+/// As [`withheld`].
+pub fn withholds(worktrees: &Path, workspace: &Path, path: &Path) -> io::Result<bool> {
+    let real = workspace.canonicalize()?;
+    if room_of(worktrees, &real).is_some() {
+        let all = withheld(worktrees, workspace)?;
+        return Ok(all.iter().any(|secret| path.starts_with(secret)));
+    }
+    Ok(search(&real, Some(path))?.iter().any(|secret| path.starts_with(&secret.path)))
+}
+
 /// The directory and the top of the environment's worktree that contains a directory. One further
 /// down that looks like a worktree was made by the session.
 fn room_of(worktrees: &Path, real: &Path) -> Option<(PathBuf, PathBuf)> {
@@ -112,6 +127,11 @@ fn is_beneath(top: &Path, path: &Path) -> bool {
 /// All secrets in a directory: by their names, by their content, and by other hard links to the
 /// same files.
 pub(crate) fn found(top: &Path) -> io::Result<Vec<Secret>> {
+    search(top, None)
+}
+
+/// The same; with `only`, files at other paths are not opened, and may be missing from the result.
+fn search(top: &Path, only: Option<&Path>) -> io::Result<Vec<Secret>> {
     let mut all = BTreeSet::new();
     let mut linked = BTreeSet::new();
     walk(top, &mut |path, entry| {
@@ -119,6 +139,9 @@ pub(crate) fn found(top: &Path) -> io::Result<Vec<Secret>> {
         // A name that is not UTF-8 cannot be the name of a known secret.
         let Some(why) = name.to_str().and_then(suspect) else { return Ok(true) };
         let Some((real, found)) = target(top, path)? else { return Ok(true) };
+        if why != Suspect::Directory && only.is_some_and(|only| only != real) {
+            return Ok(true);
+        }
         let is_secret = match why {
             Suspect::Directory => found.is_dir(),
             Suspect::Always => found.is_file(),
@@ -303,6 +326,21 @@ mod tests {
         found.iter().map(|path| path.to_string_lossy().into_owned()).collect()
     }
 
+    /// Each file with a single name is withheld by itself if it is among all that are.
+    fn agree(top: &Path) {
+        let all = withheld(Path::new("/nowhere"), top).unwrap();
+        walk(top, &mut |path, entry| {
+            let found = entry.metadata()?;
+            if found.is_file() && found.nlink() == 1 {
+                let one = withholds(Path::new("/nowhere"), top, path)?;
+                let listed = all.iter().any(|secret| path.starts_with(secret));
+                assert_eq!(one, listed, "{}", path.display());
+            }
+            Ok(true)
+        })
+        .unwrap();
+    }
+
     #[test]
     fn secrets_are_found_by_name_content_and_by_their_other_names() {
         let (_dir, top) = yard();
@@ -313,6 +351,7 @@ mod tests {
         let wanted =
             [".aws", ".env", "certs/tls.pem", "config/.env.local", "plain.txt", "src/innocent"];
         assert_eq!(all, [wanted.as_slice(), &["web/.npmrc"]].concat());
+        agree(&top);
     }
 
     #[test]
@@ -344,6 +383,7 @@ mod tests {
             new,
             [".aws", "Prod.ENV", "certs/tls.pem", "conf/gcp.json", "deploy", "web/.npmrc"]
         );
+        agree(&top);
     }
 
     #[test]

@@ -167,6 +167,13 @@ impl Own for Server {
         }
         secrets::withheld(&self.worktrees, workspace).map_err(|err| err.to_string())
     }
+
+    fn withholds(&self, workspace: &Path, path: &Path) -> Result<bool, String> {
+        if resolved(workspace).starts_with(resolved(&self.empty)) {
+            return Ok(false);
+        }
+        secrets::withholds(&self.worktrees, workspace, path).map_err(|err| err.to_string())
+    }
 }
 
 #[cfg(test)]
