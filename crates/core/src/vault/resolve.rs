@@ -178,9 +178,10 @@ pub(super) fn is_framing(name: &str) -> bool {
     FRAMING.iter().any(|own| own.eq_ignore_ascii_case(name)) || name.starts_with(':')
 }
 
-/// Headers of a caller that no service gets: framing, and everything that may say who somebody is.
+/// Headers of a caller that no service gets: framing, other methods than that of the request, and
+/// everything that may say who somebody is.
 pub(super) fn is_reserved(name: &str) -> bool {
-    const IDENTITY: [&str; 20] = [
+    const IDENTITY: [&str; 23] = [
         "api-key",
         "authorization",
         "cf-connecting-ip",
@@ -198,12 +199,16 @@ pub(super) fn is_reserved(name: &str) -> bool {
         "x-forwarded-proto",
         "x-goog-api-key",
         "x-host",
+        "x-http-method",
         "x-http-method-override",
+        "x-method-override",
         "x-real-ip",
         "x-subscription-token",
+        "x-token",
     ];
-    let own = name.to_ascii_lowercase();
-    is_framing(name)
+    // Servers behind a gateway may read `_` as `-`.
+    let own = name.to_ascii_lowercase().replace('_', "-");
+    is_framing(&own)
         || IDENTITY.contains(&own.as_str())
         || own.starts_with("x-forwarded-")
         || own.starts_with("x-original-")
