@@ -285,6 +285,7 @@ fn a_run_in_a_checkout_itself_is_told_by_admins_alone_also_in_a_declared_project
             home.run_env(&[("OVERMIND_TOKEN", key)], words).fails(6).says("only an admin may");
         }
     }
+    until("its program runs", || (!home.fetch(&run)["process"]["pid"].is_null()).then_some(()));
     home.run(&["send", "here", "echo mine >> a.txt"]).ok();
     let text = until("the admin is heard", || {
         let text = std::fs::read_to_string(format!("{at}/a.txt")).unwrap();

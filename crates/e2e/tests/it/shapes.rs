@@ -126,10 +126,16 @@ fn lfs(world: &Path) -> PathBuf {
     app
 }
 
+/// As the refusal of such a repository says: it names its working tree.
+fn named(app: &Path) {
+    git(app, &["config", "core.worktree", app.to_str().unwrap()]);
+}
+
 fn symlinked(world: &Path) -> PathBuf {
     let app = plain(world, "app", "");
     std::fs::rename(app.join(".git"), world.join("elsewhere.git")).unwrap();
     std::os::unix::fs::symlink("../elsewhere.git", app.join(".git")).unwrap();
+    named(&app);
     app
 }
 
@@ -137,6 +143,7 @@ fn separate(world: &Path) -> PathBuf {
     let app = plain(world, "app", "");
     let dir = world.join("kept.git");
     git(&app, &["init", "-q", "--separate-git-dir", dir.to_str().unwrap()]);
+    named(&app);
     assert!(app.join(".git").is_file());
     app
 }
