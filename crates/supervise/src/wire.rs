@@ -24,9 +24,9 @@ pub(crate) const PROTOCOL: u32 = 1;
 /// The oldest version of a supervisor process with which this program can work.
 pub(crate) const OLDEST: u32 = 1;
 
-/// Most bytes of a frame; an order with a long environment is the largest message.
+/// Maximum number of bytes of a frame; an order with a long environment is the largest message.
 pub(crate) const MAX_FRAME: usize = 4 << 20;
-/// Most bytes of one piece of input.
+/// Maximum number of bytes of one piece of input.
 pub(crate) const MAX_INPUT: usize = 16 << 10;
 
 const JSON: u8 = 0;

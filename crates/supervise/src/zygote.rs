@@ -74,7 +74,7 @@ fn run() -> io::Result<()> {
 
 /// The number of processes that wait for a request, besides those that wait for their order.
 const AHEAD: usize = 1;
-/// Most processes that wait or have not started their command yet.
+/// Maximum number of processes that wait or have not started their command yet.
 const MOST: usize = 64;
 
 /// A process that waits or is starting, as the zygote sees it.

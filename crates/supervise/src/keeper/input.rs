@@ -12,7 +12,8 @@ use crate::keeper::child::Streams;
 use crate::keeper::peer::Peer;
 use crate::wire::{Answer, FromKeeper};
 
-/// Most bytes of one line that a terminal's driver accepts in line mode; it drops the rest.
+/// Maximum number of bytes of one line that a terminal's driver accepts in line mode. The driver
+/// drops the rest.
 const MAX_LINE: usize = 4095;
 
 #[derive(Debug)]

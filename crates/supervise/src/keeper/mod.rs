@@ -39,9 +39,9 @@ pub(crate) mod tree;
 
 pub(crate) use self::begin::prepare;
 
-/// Most connections at the same time.
+/// Maximum number of connections at the same time.
 const MAX_PEERS: usize = 8;
-/// Most bytes of one read of the command's output.
+/// Maximum number of bytes of one read of the command's output.
 const READ_BYTES: usize = 64 << 10;
 /// The intervals at which new output is reported: while somebody watches, and while nobody does.
 const WATCHED: Duration = Duration::from_millis(1);

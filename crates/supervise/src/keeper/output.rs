@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// The capacity of a pipe once its command has produced much output.
 const ENLARGED: usize = 256 << 10;
-/// Most consecutive reads before other work gets its turn.
+/// Maximum number of consecutive reads before other work gets its turn.
 const READS: usize = 8;
 
 /// The result of one read.

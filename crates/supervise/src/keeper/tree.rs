@@ -15,9 +15,9 @@ use crate::group::Group;
 use crate::proc::{self, Look, Stat};
 use crate::sys;
 
-/// Most scans of the whole machine in one round.
+/// Maximum number of scans of the whole machine in one round.
 const LOOKS: u32 = 20;
-/// Most scans of the youngest processes, and how many processes each covers.
+/// Maximum number of scans of the youngest processes, and how many processes each scan covers.
 const CHASES: u32 = 50;
 const YOUNGEST: i32 = 64;
 

@@ -13,7 +13,7 @@ use crate::supervisor::life::{self, Unreached, recorded};
 use crate::supervisor::lost::LostLife;
 use crate::supervisor::{Shared, lost};
 
-/// Most supervisor processes that are contacted at the same time.
+/// Maximum number of supervisor processes that are contacted at the same time.
 const AT_ONCE: usize = 64;
 
 /// The processes of which files are left, in order. Blocks.

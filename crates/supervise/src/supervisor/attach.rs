@@ -22,7 +22,7 @@ use crate::wire::Ask;
 
 /// How many bytes a viewer may be behind the end before it jumps there.
 const BEHIND: u64 = 1 << 20;
-/// Most bytes that one call returns.
+/// Maximum number of bytes that one call returns.
 const STEP: usize = 64 << 10;
 /// The time between two screens for a viewer that is too slow; nobody could see more.
 const BETWEEN_SCREENS: Duration = Duration::from_millis(50);

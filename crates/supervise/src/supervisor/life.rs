@@ -38,7 +38,7 @@ pub(crate) enum What {
     Input(Vec<u8>),
 }
 
-/// Most requests under way for one process; further callers wait.
+/// Maximum number of requests in progress for one process; further callers wait.
 pub(crate) const REQUESTS: usize = 32;
 
 /// A connection that transfers whole frames.

@@ -43,7 +43,7 @@ pub struct Options {
     pub root: PathBuf,
     /// The limits for notes that are written while no process runs.
     pub log: LogLimits,
-    /// Most starts under way at the same time; further ones wait.
+    /// Maximum number of starts in progress at the same time; further starts wait.
     pub starts: usize,
 }
 
@@ -68,7 +68,7 @@ impl fmt::Debug for Supervisor {
     }
 }
 
-/// State that drivers need, too. They must not keep the rest alive, which owns them.
+/// State that drivers also need. Drivers must not hold a reference to [`Shared`], which owns them.
 pub(crate) struct Ground {
     pub(crate) options: Options,
     pub(crate) bases: Bases,
@@ -105,7 +105,8 @@ impl Shared {
         self.with_entry(session, Arc::clone)
     }
 
-    /// Calls a function with an entry, made if there is none, that cannot be forgotten meanwhile.
+    /// Calls `work` with the session's entry, which is created if there is none. The entry cannot
+    /// be forgotten during the call.
     pub(crate) fn with_entry<T>(
         &self,
         session: SessionId,
@@ -121,9 +122,10 @@ impl Shared {
         self.entry(key.session).ok_or(ProcessError::NotAlive(key))
     }
 
-    /// Forgets a session in which nothing runs or starts; `Err` with its process if something does.
+    /// Forgets a session in which nothing runs or starts. Otherwise returns `Err` with its process.
     ///
-    /// With `unwatched`, only if nobody watches, because watchers continue with the next process.
+    /// With `unwatched`, a session that has watchers keeps its entry, because watchers continue
+    /// with the next process.
     pub(crate) fn forget(&self, session: SessionId, unwatched: bool) -> Result<(), ProcessKey> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = entries.get(&session) else { return Ok(()) };
@@ -177,7 +179,7 @@ impl Supervisor {
         tasks.shutdown().await;
         self.shared.entries.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let shared = Arc::clone(&self.shared);
-        // It waits for the zygote's end, which comes at once.
+        // This waits until the zygote has ended, which does not take long.
         let _ = tokio::task::spawn_blocking(move || shared.nursery.close()).await;
     }
 }
