@@ -40,11 +40,11 @@ pub const LEAST_TAIL: usize = 16;
 const MOST_TAIL: usize = 512;
 /// Shortest value that is masked, in bytes.
 const SHORTEST: usize = 8;
-/// The kind of a value that was given.
+/// The kind of a value that the caller passed, as opposed to a token of [`MINTED`].
 const KNOWN: &str = "secret";
 
-/// Returns every form of a secret that is masked: unchanged, within a JSON string, on a terminal,
-/// which ends lines with two characters, and in the usual encodings ([`encoded::forms`]).
+/// Returns every form of a secret that is masked: unchanged, escaped as in a JSON string, with the
+/// line ends of a terminal (`\r\n`), and in the usual encodings ([`encoded::forms`]).
 pub fn needles(secret: &str) -> Vec<String> {
     let mut all = encoded::forms(secret);
     let quoted = serde_json::Value::from(secret).to_string();
@@ -89,9 +89,9 @@ pub fn masked_kind(value: &serde_json::Value) -> Option<&str> {
 struct Wanted {
     /// The longest first.
     needles: Vec<Vec<u8>>,
-    /// One bit for each two bytes that something that is looked for begins with.
+    /// One bit per pair of bytes: whether a value or a token can begin with this pair.
     pairs: Box<[u64; 1024]>,
-    /// The same for one byte.
+    /// The same for the first byte alone.
     firsts: [bool; 256],
 }
 
@@ -132,7 +132,7 @@ impl Wanted {
                 whole = Some(Found::Whole { len: needle.len(), kind: KNOWN, open: false });
                 break;
             }
-            // A longer one that may still come; the ones that are here already are shorter.
+            // A longer value may still become complete; the complete ones are shorter.
             if !paused && needle.starts_with(rest) {
                 return Found::Begun;
             }
@@ -185,11 +185,12 @@ fn is_word(byte: u8) -> bool {
 
 struct Tail {
     len: usize,
-    /// Something stands behind it that does not belong to it.
+    /// Whether a byte follows that does not belong to the token.
     ended: bool,
 }
 
-/// What of these bytes belongs to a token. A dot does when it stands between two others.
+/// Returns how many of these bytes belong to a token. A dot belongs to it if it is between two
+/// other bytes of the token.
 fn tail_of(bytes: &[u8]) -> Tail {
     let mut len = 0;
     loop {
@@ -204,12 +205,12 @@ fn tail_of(bytes: &[u8]) -> Tail {
 
 enum Found {
     Nothing,
-    /// The end of what is here may be the beginning of one.
+    /// The last bytes that have arrived may be the beginning of a value or a token.
     Begun,
     Whole {
         len: usize,
         kind: &'static str,
-        /// It may go on in what comes next.
+        /// Whether it may continue in the next bytes.
         open: bool,
     },
 }
@@ -222,7 +223,7 @@ pub struct StreamMask {
     held: Vec<u8>,
     /// Number of held bytes that were shown in a pause.
     shown: usize,
-    /// The last byte before it.
+    /// The last byte before the held bytes.
     before: Option<u8>,
     /// Whether a token was masked whose end has not arrived yet.
     in_token: bool,
@@ -277,9 +278,9 @@ impl StreamMask {
             self.in_token = at == held.len();
         }
         let mut copied = at.max(shown);
-        // The end of what was masked last.
+        // The end of the last masked value.
         let mut masked = at;
-        // Where what stays here begins.
+        // The position at which the bytes begin that stay held.
         let mut keep = held.len();
         while let Some(place) = self.wanted.candidate(&held, at) {
             let before = place.checked_sub(1).map_or(self.before, |n| Some(held[n]));

@@ -1,4 +1,4 @@
-//! What handlers take apart from a request: ids, bodies, queries, preconditions.
+//! Extractors for the parts of a request that handlers need: ids, bodies, queries, preconditions.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::fault::Fault;
 use crate::host::single;
 use crate::routes::IDEMPOTENCY_KEY;
 
-/// Who calls. Put into the request by `front` once the token was proved.
+/// The caller of a request. `front` adds it to the request after it has verified the token.
 pub(crate) struct Who(pub(crate) Caller);
 
 impl<S: Send + Sync> FromRequestParts<S> for Who {
@@ -26,7 +26,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Who {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Fault> {
         parts.extensions.get().cloned().map(Self).ok_or_else(|| {
-            // Cannot happen behind `front`; without it, nobody is let in.
+            // Cannot happen behind `front`. Without `front`, every request is refused.
             Fault::new(ProblemKind::Unauthenticated, "the request was not authenticated")
         })
     }
@@ -47,7 +47,7 @@ macro_rules! path_ids {
             type Rejection = Fault;
 
             async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Fault> {
-                // A text that is no id names nothing that exists: 404, not 422.
+                // A text that is not an id identifies no existing object: 404, not 422.
                 param(parts, state, $param)
                     .await
                     .and_then(|text| text.parse().ok())
@@ -164,7 +164,7 @@ async fn read(request: Request, cx: &Cx, max: usize) -> Result<Bytes, Fault> {
     Ok(cx.bodies.read(&parts.headers, body, sender, max, within).await?.bytes)
 }
 
-/// Where a request came from. The front notes it on each.
+/// Returns the sender of a request. `front` adds it to each request.
 pub(crate) fn sender_of<B>(request: &axum::http::Request<B>) -> Sender {
     request.extensions().get().cloned().unwrap_or(Sender::Place(None))
 }
@@ -183,7 +183,7 @@ fn is_json(content_type: Option<&HeaderValue>) -> bool {
 ///
 /// # Errors
 ///
-/// 422 for anything that is not one strong tag of a version.
+/// 422 for anything that is not the strong ETag of one version.
 pub(crate) fn if_match(headers: &HeaderMap) -> Result<Option<u32>, Fault> {
     let Some(text) = single(headers, &header::IF_MATCH)? else { return Ok(None) };
     if text.trim() == "*" {
@@ -213,7 +213,8 @@ fn version_of(tag: &str) -> Option<u32> {
     digits.parse().ok()
 }
 
-/// What stands after the `?`, taken apart name by name; what is left over is refused.
+/// The query of a URL. Handlers take its parameters by name; parameters that no handler takes are
+/// refused.
 pub(crate) struct Query {
     pairs: Vec<(String, String)>,
 }
@@ -227,7 +228,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
 }
 
 impl Query {
-    /// Names given twice are refused: which one counts would be a guess.
+    /// Parses a query. A name that occurs twice is refused, because its value would be ambiguous.
     pub(crate) fn parse(text: &str) -> Result<Self, Fault> {
         let uri = format!("/?{text}")
             .parse()
@@ -260,7 +261,7 @@ impl Query {
         })
     }
 
-    /// Refuses names that nobody took.
+    /// Refuses parameters that the handler did not take.
     pub(crate) fn finish(self) -> Result<(), Fault> {
         match self.pairs.first() {
             None => Ok(()),
@@ -276,7 +277,7 @@ impl Query {
     }
 }
 
-/// The words that earlier control planes took for a truth value.
+/// Parses a boolean. Accepts all words that earlier control planes accepted.
 pub(crate) fn parse_bool(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "1" | "true" | "t" | "yes" | "y" | "on" => Some(true),

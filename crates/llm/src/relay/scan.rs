@@ -1,4 +1,4 @@
-//! Reads usage and end of an answer as it passes.
+//! Reads the usage and the end of an answer while it is relayed.
 //!
 //! An answer that is one JSON document is followed byte by byte, without a tree, and only a few
 //! values are kept: see [`Document`]. A stream is followed line by line.
@@ -18,18 +18,19 @@ use super::document::Document;
 use super::format_of;
 use crate::wire::usage;
 
-/// Longest line of a stream that is read. Usage comes on short lines, except in the last event of
-/// Responses, which contains the whole answer.
+/// Maximum length of a stream's line that is read, in bytes. Usage is on short lines, except in the
+/// last event of Responses, which contains the whole answer.
 const MAX_LINE: usize = 16 << 20;
-/// Longest unknown event that is searched for an error.
+/// Maximum size of an event of an unknown type that is searched for an error, in bytes.
 const MAX_ERROR: usize = 64 << 10;
 
-/// Reads the bytes of an answer as they pass.
+/// Reads the bytes of an answer while they are relayed.
 #[derive(Debug)]
 pub(crate) enum Meter {
     Stream(Lines),
     Whole(Document),
-    /// Nothing is read: the body is compressed, or it is an error, about which everything is known.
+    /// Nothing is read, because the body is compressed, or because it is an error that was read
+    /// already.
     Blind(Box<Ending>),
 }
 
@@ -49,7 +50,7 @@ impl Meter {
         }
     }
 
-    /// Whether a stream has come to its last event. Answers that are not streams have no such
+    /// Whether a stream has reached its last event. Answers that are not streams have no such
     /// event.
     pub(crate) fn is_over(&self) -> bool {
         match self {
@@ -72,7 +73,7 @@ pub(super) fn usage_of(endpoint: Endpoint, usage: &Value) -> Option<Usage> {
     usage::usage_of(format_of(endpoint), usage)
 }
 
-/// The fields that are needed of an event of any format.
+/// The fields that are needed from an event, in any of the formats.
 #[derive(Deserialize)]
 struct Seen<'a> {
     #[serde(borrow, default, rename = "type")]
@@ -89,7 +90,7 @@ struct Seen<'a> {
     delta: Option<&'a RawValue>,
     #[serde(borrow, default)]
     choices: Option<Vec<Choice<'a>>>,
-    // Optional values are taken as they are: an odd value here must not cost the usage.
+    // Optional values stay unparsed, so that a malformed one does not prevent reading the usage.
     #[serde(borrow, default)]
     id: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -166,7 +167,7 @@ pub(crate) struct Lines {
     partial: Vec<u8>,
     /// Whether the line is too long and its rest is skipped.
     skipping: bool,
-    /// Whether the last event has come, or one that means the same.
+    /// Whether the last event has arrived, or one that means the same.
     is_over: bool,
     /// The number of choices of a chat that have begun.
     choices: usize,

@@ -78,7 +78,7 @@ impl Reader {
         self.problems.push(Problem { at, path: path.to_owned(), what, hint });
     }
 
-    /// A mapping that may only have the keys in `allowed`, each once.
+    /// Reads a mapping. Keys that are not in `allowed`, and duplicate keys, are errors.
     pub(crate) fn fields<'a>(
         &mut self,
         node: &'a Node,
@@ -99,7 +99,7 @@ impl Reader {
         Some(fields)
     }
 
-    /// A mapping with arbitrary keys, each once.
+    /// Reads a mapping with arbitrary keys. Duplicate keys are errors.
     pub(crate) fn map<'a>(&mut self, node: &'a Node, path: &str) -> Option<Fields<'a>> {
         if !matches!(node.value, Value::Map(_)) {
             self.problem(node.at, path, format!("wants a mapping of keys, not {}", node.kind()));
@@ -120,7 +120,7 @@ impl Reader {
         Some(Fields { path: path.to_owned(), at: node.at, entries: node.entries() })
     }
 
-    /// The entries of a mapping with arbitrary keys, in the file's order.
+    /// Reads a mapping as [`Self::map`] does, and returns its entries in the file's order.
     pub(crate) fn pairs<'a>(
         &mut self,
         node: &'a Node,
