@@ -237,14 +237,23 @@ async fn the_server_is_watched_keyed_checked_copied_and_pruned() {
     assert!(operator.metrics().await.unwrap().contains("overmind_http_requests_total"));
     assert_eq!(operator.openapi().await.unwrap(), overmind_server::openapi());
 
-    // From page to page through all events: each number once, downwards.
-    let mut page = operator.event_list(&ListQuery { limit: Some(3), cursor: None }).await.unwrap();
-    let mut numbers: Vec<u64> = page.items.iter().map(|event| event.global).collect();
-    while let Some(next) = operator.page_next(&page).await.unwrap() {
-        numbers.extend(next.items.iter().map(|event| event.global));
-        page = next;
+    // From page to page through all events: each number once, downwards. Those that name keys are
+    // shown to admins alone.
+    let (mut all, mut shown) = (Vec::new(), Vec::new());
+    for (by, numbers) in [(&admin, &mut all), (&operator, &mut shown)] {
+        let three = ListQuery { limit: Some(3), cursor: None };
+        let mut page = by.event_list(&three).await.unwrap();
+        numbers.extend(page.items.iter().map(|event| (event.global, event.kind.clone())));
+        while let Some(next) = by.page_next(&page).await.unwrap() {
+            numbers.extend(next.items.iter().map(|event| (event.global, event.kind.clone())));
+            page = next;
+        }
     }
+    let numbers: Vec<u64> = all.iter().map(|(number, _)| *number).collect();
     assert_eq!(numbers, (1..=status.store.events).rev().collect::<Vec<_>>());
+    let before = all.len();
+    all.retain(|(_, kind)| kind != "key.created");
+    assert_eq!((all.len(), shown), (before - 1, all));
 
     let audit = admin.audit_verify().await.unwrap();
     assert!(audit.ok, "{audit:?}");
