@@ -8,6 +8,7 @@ use std::process::Stdio;
 use overmind_api::{Agent, Command, ProblemKind, Run, RunBudget, RunCreate, RunStatus};
 use overmind_client::{ClientError, LogOptions};
 use overmind_core::nearest::nearest;
+use overmind_core::shell_word::shell_word;
 use overmind_node::config::env;
 use overmind_workspace::config::{Config, FILE};
 use overmind_workspace::rooms::project_top;
@@ -734,13 +735,9 @@ pub(crate) fn workspace(
         .ok_or_else(|| Failure::usage(format!("{option} {} is not UTF-8", found.display())))
 }
 
-/// A word as a shell reads it back.
+/// A word of the command line, to be copied.
 fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", clean::line(word).replace('\'', "'\\''"))
+    shell_word(&clean::line(word))
 }
 
 #[cfg(test)]

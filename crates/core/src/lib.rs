@@ -54,6 +54,7 @@ pub mod sandbox;
 pub mod schedule;
 pub mod secret_file;
 pub mod session;
+pub mod shell_word;
 pub mod store;
 pub mod telemetry;
 pub mod time;

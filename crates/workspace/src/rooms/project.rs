@@ -8,7 +8,9 @@ use super::say;
 use crate::config::{self, Config, ConfigError, DirectoryStrategy, FILE, Problem};
 use crate::opener::{self, Own};
 use crate::pool::PoolSize;
-use crate::tree::{self, BigDirectory, Request, Strategy, Trees, find, find_within, unlinked};
+use crate::tree::{
+    self, BigDirectory, Request, Strategy, TreeError, Trees, find, find_within, unlinked,
+};
 
 /// The largest project file that is read out of a commit, and the largest list of files to include.
 const MAX_BYTES: u64 = 256 * 1024;
@@ -54,7 +56,12 @@ pub(super) fn ground(project: &Path, reach: &RoomReach) -> Result<Ground, RoomEr
 /// The top of the repository that a directory lies in, as sessions see it; `None` outside of any, and
 /// in one without a working tree. Blocks, for a moment.
 pub fn project_top(dir: &Path) -> Option<PathBuf> {
-    find(dir).ok().flatten().and_then(|(source, _)| source.top)
+    match find(dir) {
+        Ok(found) => found.and_then(|(source, _)| source.top),
+        // Its top all the same: runs in it are refused, and say what to do.
+        Err(TreeError::NotOurs { dir, .. }) => Some(dir),
+        Err(_) => None,
+    }
 }
 
 /// Reads a project: its file as it is there now, or, where a repository has no working tree, as it

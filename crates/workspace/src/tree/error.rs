@@ -3,7 +3,18 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use overmind_core::shell_word::shell_word;
+
 use crate::git::GitError;
+
+/// The command by which a repository names a working tree.
+fn naming(dir: &Path, is_linked: bool) -> String {
+    let dir = shell_word(&dir.to_string_lossy());
+    match is_linked {
+        true => format!("git -C {dir} worktree repair"),
+        false => format!("git -C {dir} config core.worktree {dir}"),
+    }
+}
 
 /// Why a tree could not be made, read, saved or removed. Nothing was half done: what a failed step
 /// had begun is taken back, or is taken up again by the next call.
@@ -40,10 +51,8 @@ pub enum TreeError {
     )]
     Beyond { project: PathBuf, path: PathBuf },
     #[error(
-        "{0} leads to the repository {1}, which does not name {0} as a working tree. If it is one: \
-         `git -C {0} {2}`",
-        dir.display(), repository.display(),
-        if *is_linked { "worktree repair".to_owned() } else { format!("config core.worktree {}", dir.display()) }
+        "{} leads to the repository {}, which does not name it as a working tree. If it is one: `{}`",
+        dir.display(), repository.display(), naming(dir, *is_linked)
     )]
     NotOurs { dir: PathBuf, repository: PathBuf, is_linked: bool },
     #[error("the repository that {} lies in begins at {}: {why}", project.display(), top.display())]

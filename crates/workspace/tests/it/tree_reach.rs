@@ -86,9 +86,9 @@ fn a_repository_elsewhere_is_used_by_an_admin_once_it_names_the_directory() {
     let linked = at("linked one");
     git(&world.repo, &["worktree", "add", "-q", "-b", "linked", linked.to_str().unwrap()]);
     assert_eq!(read(&found(&linked).unwrap().path.join("a.txt")), "one\n");
-    let moved = at("moved");
+    let moved = at("it's moved");
     std::fs::rename(&linked, &moved).unwrap();
-    refused(&moved, "worktree repair");
+    refused(&moved, "it'\\''s moved' worktree repair");
     repair(&moved, &["worktree", "repair"]);
     assert!(found(&moved).is_ok());
     // A copy of it is another directory.
@@ -102,6 +102,10 @@ fn a_repository_elsewhere_is_used_by_an_admin_once_it_names_the_directory() {
     write(&apart, "apart.txt", "apart");
     commit(&apart, "apart");
     refused(&apart, "core.worktree");
+    // What a person writes at its top goes there meanwhile.
+    let sub = apart.join("sub");
+    std::fs::create_dir(&sub).unwrap();
+    assert_eq!(overmind_workspace::rooms::project_top(&sub), Some(apart.clone()));
     repair(&apart, &["config", "core.worktree", apart.to_str().unwrap()]);
     assert_eq!(read(&found(&apart).unwrap().path.join("apart.txt")), "apart");
     // A submodule names its directory by itself.
