@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use http::Uri;
+use memchr::memmem;
 use overmind_core::Fut;
 use overmind_core::budget::{Price, PriceRow, Prices, Quote};
 use overmind_core::model::{DeltaSink, ModelFailure, ModelReply, ModelRequest, Models};
@@ -22,6 +23,8 @@ const MAX_LEARNED: usize = 256;
 /// Most looked-up keys that are remembered for redaction, including rotated ones that calls still
 /// use.
 const MAX_LOOKED_UP: usize = 64;
+/// Shorter keys are not searched for, in bytes.
+pub(crate) const SHORTEST_KEY: usize = 6;
 
 /// Sends each model call to the provider that the model's name selects. A `Gateway` is cheap to
 /// make: the first real call makes the HTTP client, with its TLS roots and its connections.
@@ -190,6 +193,14 @@ impl Gateway {
     pub(crate) fn secrets(&self) -> Vec<Secret> {
         let looked_up = self.looked_up.lock().unwrap_or_else(PoisonError::into_inner);
         [self.secrets.as_slice(), &looked_up].concat()
+    }
+
+    /// Whether a text contains one of the keys that this gateway has used.
+    pub(crate) fn has_key_in(&self, text: &[u8]) -> bool {
+        let looked_up = self.looked_up.lock().unwrap_or_else(PoisonError::into_inner);
+        let keys = self.secrets.iter().chain(looked_up.iter());
+        keys.map(|secret| secret.expose().as_bytes())
+            .any(|key| key.len() >= SHORTEST_KEY && memmem::find(text, key).is_some())
     }
 
     pub(crate) fn remember(&self, key: Secret) {

@@ -31,7 +31,14 @@ pub(crate) struct Bodies {
     /// Bytes of all bodies, and of those of one sender.
     most: usize,
     most_of_one: usize,
-    held: Arc<Mutex<HashMap<Sender, usize>>>,
+    held: Arc<Mutex<Held>>,
+}
+
+/// Bytes that are held: all, and those of each sender.
+#[derive(Debug, Default)]
+struct Held {
+    all: usize,
+    by: HashMap<Sender, usize>,
 }
 
 /// A body, and its place in [`Bodies`].
@@ -110,13 +117,16 @@ impl Lease {
     fn grow(&mut self, more: usize) -> bool {
         // A panic while holding the lock leaves numbers, which are sound.
         let mut held = self.bodies.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: usize = held.values().sum();
-        let of_one = held.get(&self.sender).copied().unwrap_or(0);
-        if all + more > self.bodies.most || of_one + more > self.bodies.most_of_one {
+        let of_one = held.by.get(&self.sender).copied().unwrap_or(0);
+        if held.all + more > self.bodies.most || of_one + more > self.bodies.most_of_one {
             return false;
         }
-        held.insert(self.sender.clone(), of_one + more);
+        held.all += more;
         self.bytes += more;
+        match held.by.get_mut(&self.sender) {
+            Some(bytes) => *bytes += more,
+            None => drop(held.by.insert(self.sender.clone(), more)),
+        }
         true
     }
 }
@@ -124,10 +134,11 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let mut held = self.bodies.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(of_one) = held.get_mut(&self.sender) {
-            *of_one = of_one.saturating_sub(self.bytes);
+        held.all -= self.bytes;
+        if let Some(of_one) = held.by.get_mut(&self.sender) {
+            *of_one -= self.bytes;
             if *of_one == 0 {
-                held.remove(&self.sender);
+                held.by.remove(&self.sender);
             }
         }
     }
@@ -135,15 +146,13 @@ impl Drop for Lease {
 
 impl From<Unread> for Fault {
     fn from(why: Unread) -> Self {
-        let (kind, text) = match &why {
-            Unread::TooLarge { max } => {
-                (ProblemKind::TooLarge, format!("the body is larger than {max} bytes"))
-            }
-            Unread::Crowded => (ProblemKind::Unavailable, why.to_string()),
-            Unread::Broken => (ProblemKind::BadRequest, why.to_string()),
-            Unread::Slow { .. } => (ProblemKind::Timeout, why.to_string()),
+        let kind = match why {
+            Unread::TooLarge { .. } => ProblemKind::TooLarge,
+            Unread::Crowded => ProblemKind::Unavailable,
+            Unread::Broken => ProblemKind::BadRequest,
+            Unread::Slow { .. } => ProblemKind::Timeout,
         };
-        let fault = Self::new(kind, text).closing();
+        let fault = Self::new(kind, why.to_string()).closing();
         match why {
             Unread::Crowded => fault.retry_after(Duration::from_secs(1)),
             Unread::TooLarge { .. } | Unread::Broken | Unread::Slow { .. } => fault,
@@ -212,7 +221,8 @@ mod tests {
         let told = bodies.read(&headers, pieces(0, 1, true), ONE, 100, LATE).await.unwrap_err();
         assert_eq!(told, Unread::TooLarge { max: 100 });
         drop(whole);
-        assert!(bodies.held.lock().unwrap().is_empty());
+        let held = bodies.held.lock().unwrap();
+        assert!(held.by.is_empty() && held.all == 0);
     }
 
     #[tokio::test]

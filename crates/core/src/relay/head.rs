@@ -6,6 +6,8 @@
 //! this server. `accept-encoding` becomes `identity`, because the server reads the usage in the
 //! answer.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
@@ -92,8 +94,11 @@ pub fn request(headers: &HeaderMap) -> Result<HeaderMap, Refusal> {
     let mut passed = HeaderMap::with_capacity(headers.len() + 2);
     for (name, value) in headers {
         // Gateways before a server may read `_` as `-`.
-        let known = name.as_str().replace('_', "-");
-        let known = known.as_str();
+        let plain = match name.as_str() {
+            odd if odd.contains('_') => Cow::Owned(odd.replace('_', "-")),
+            plain => Cow::Borrowed(plain),
+        };
+        let known = plain.as_ref();
         let dropped = HOP_BY_HOP.contains(&known)
             || OURS.contains(&known)
             || OUR_FAMILIES.iter().any(|family| known.starts_with(family));

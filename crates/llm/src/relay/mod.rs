@@ -37,7 +37,7 @@ pub(crate) use self::tape::{Player, Recorder};
 use self::upstream::AnswerBody;
 pub(crate) use self::upstream::{POOL_IDLE, POOL_SIZE, Upstream};
 use crate::config::{Format, Now, Provider, Rest, Secret};
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, SHORTEST_KEY};
 use crate::route::{Route, format_named, routed};
 use crate::translate::{self, Back, Stream};
 use crate::wire::anthropic;
@@ -513,14 +513,8 @@ impl Gateway {
     /// The headers that are passed back, without those in which a provider quotes a key.
     fn headers_back(&self, headers: &HeaderMap, as_it_is: bool) -> HeaderMap {
         let mut back = head::response(headers, as_it_is);
-        let secrets = self.secrets();
-        let quotes = |value: &HeaderValue| {
-            secrets.iter().map(|secret| secret.expose().as_bytes()).any(|key| {
-                key.len() >= SHORTEST_KEY && memmem::find(value.as_bytes(), key).is_some()
-            })
-        };
-        let quoting: Vec<HeaderName> =
-            back.iter().filter(|(_, value)| quotes(value)).map(|(name, _)| name.clone()).collect();
+        let quoting = back.iter().filter(|(_, value)| self.has_key_in(value.as_bytes()));
+        let quoting: Vec<HeaderName> = quoting.map(|(name, _)| name.clone()).collect();
         for name in quoting {
             back.remove(name);
         }
@@ -593,9 +587,6 @@ async fn collect(mut body: AnswerBody, idle: Duration, most: usize) -> Result<By
         }
     }
 }
-
-/// Shorter keys are not searched for, in bytes.
-const SHORTEST_KEY: usize = 6;
 
 /// Removes keys from a body: some providers quote the key that they refuse.
 fn without_keys(bytes: Bytes, secrets: &[Secret]) -> Bytes {
