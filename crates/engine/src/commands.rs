@@ -51,7 +51,8 @@ impl Engine {
         self.processes.as_ref().ok_or_else(|| EngineError::Unavailable { message: message.into() })
     }
 
-    /// The process that runs now.
+    /// The process that runs now. After a start of the server, this waits until the processes of the
+    /// earlier server have been searched for.
     pub(crate) async fn alive(
         &self,
         id: SessionId,
@@ -66,6 +67,9 @@ impl Engine {
             };
             return Err(EngineError::conflict(why));
         };
+        if let Some(lives) = &self.lives {
+            lives.looked().await;
+        }
         Ok((row, ProcessKey { session: id, epoch }))
     }
 

@@ -204,6 +204,8 @@ pub struct Engine {
     tool_servers: Option<Arc<dyn ToolServers>>,
     models: Arc<dyn Models>,
     processes: Option<Arc<dyn Processes>>,
+    /// Runs the processes of commands on this machine.
+    lives: Option<Arc<Lives>>,
     measured: Arc<Measured>,
     enclosures: Option<Arc<dyn Enclose>>,
     rooms: Option<Arc<dyn Rooms>>,
@@ -264,28 +266,29 @@ impl Engine {
         let trusting = trust::load(&*store, rooms.as_ref()).await?;
         let stays = rooms.clone();
         let stays = stays.map(|rooms| Arc::new(Stays::new(rooms, processes.clone(), &hive_bus)));
+        let lives = processes.clone().map(|processes| {
+            let (environment, credentials) =
+                (config.environment.clone(), config.credentials.clone());
+            let (clock, tasks) = (Arc::clone(&clock), backstage.clone());
+            let stays = stays.clone();
+            let door = relay::Door::new(&environment, Arc::clone(&models));
+            let lives = Lives::new(
+                processes,
+                enclosures.clone(),
+                clock,
+                environment,
+                credentials,
+                stays,
+                tasks,
+            );
+            Arc::new(lives.with_door(door))
+        });
         let hive = Arc::new(Hive {
             bus: hive_bus,
             tools: Arc::clone(&tools),
             models: Arc::clone(&models),
             gate: gate.clone(),
-            lives: processes.clone().map(|processes| {
-                let (environment, credentials) =
-                    (config.environment.clone(), config.credentials.clone());
-                let (clock, tasks) = (Arc::clone(&clock), backstage.clone());
-                let stays = stays.clone();
-                let door = relay::Door::new(&environment, Arc::clone(&models));
-                let lives = Lives::new(
-                    processes,
-                    enclosures.clone(),
-                    clock,
-                    environment,
-                    credentials,
-                    stays,
-                    tasks,
-                );
-                Arc::new(lives.with_door(door))
-            }),
+            lives: lives.clone(),
             stays,
             clock: Arc::clone(&clock),
             tasks: backstage.clone(),
@@ -339,6 +342,7 @@ impl Engine {
             tool_servers,
             models,
             processes,
+            lives,
             measured,
             rooms,
             decisions,

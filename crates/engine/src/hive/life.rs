@@ -195,14 +195,14 @@ impl Lives {
     /// Waits until earlier processes were searched and nothing of the session is being started or
     /// killed.
     pub(crate) async fn gone(&self, session: SessionId) {
-        let _ = self.found.subscribe().wait_for(Option::is_some).await;
+        self.looked().await;
         let _ = self.busy.subscribe().wait_for(|busy| !busy.contains_key(&session)).await;
     }
 
     /// Waits, for a limited time, until earlier processes that nobody needs have ended.
     pub(crate) async fn settled(&self) {
         let settled = async {
-            let _ = self.found.subscribe().wait_for(Option::is_some).await;
+            self.looked().await;
             let _ = self.busy.subscribe().wait_for(HashMap::is_empty).await;
         };
         if tokio::time::timeout(SETTLING, settled).await.is_err() {
@@ -715,6 +715,8 @@ impl Lives {
     }
 
     pub(crate) async fn kill(&self, key: ProcessKey, reason: &str) {
+        // A process of an earlier server can be ended only after it was found.
+        self.looked().await;
         match self.processes.end(key, End::Kill, Some(reason.to_owned())).await {
             Ok(()) => {
                 if let Err(err) = self.processes.ended(key).await {

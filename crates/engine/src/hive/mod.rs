@@ -165,8 +165,7 @@ impl Hive {
             }
             ToHive::Recorded { session, life } => {
                 if let Some(lives) = self.lives.clone() {
-                    let key = ProcessKey { session, epoch: life };
-                    self.tasks.spawn(|_stop| async move { lives.acknowledge(key).await });
+                    lives.recorded(ProcessKey { session, epoch: life });
                 }
             }
             ToHive::Keep { lives: wanted, rooms } => {

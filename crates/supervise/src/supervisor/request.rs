@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use crate::record::{self, Kind};
 use crate::supervisor::entry::Entry;
-use crate::supervisor::life::{ANSWER_WITHIN, Life, Request, What};
+use crate::supervisor::life::{self, ANSWER_WITHIN, Life, Request, Unreached, What};
 use crate::supervisor::pulse::State;
 use crate::supervisor::{Shared, lost};
 use crate::wire::{Answer, Ask, MAX_INPUT};
@@ -163,9 +163,18 @@ pub(crate) async fn acknowledge(shared: &Arc<Shared>, key: ProcessKey) -> Result
             }
         }
     }
+    let dir = shared.dir(key.session);
+    if !entry.is_some_and(|entry| entry.lock().newest >= key.epoch) {
+        // This daemon neither started nor adopted the process. Only its socket shows whether it
+        // runs, and without the socket nobody could end it.
+        match life::reach(&dir, key).await {
+            Ok(_) => return Err(broken(key, "acknowledging the end", "it is alive")),
+            Err(Unreached::Gone) => {}
+            Err(other) => return Err(other.into_error(key)),
+        }
+    }
     // The data of an idle session is on disk. A running one is kept.
     let _ = shared.forget(key.session, true);
-    let dir = shared.dir(key.session);
     let removed = tokio::task::spawn_blocking(move || -> std::io::Result<()> {
         let Ok(dir) = record::open_dir(&dir) else { return Ok(()) };
         for kind in Kind::ALL {

@@ -150,6 +150,23 @@ async fn what_ended_meanwhile_tells_its_true_end_until_that_is_acknowledged() {
 }
 
 #[tokio::test]
+async fn a_running_process_cannot_be_acknowledged_before_it_is_adopted() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path(), "pipes", 1, "read go");
+    let key = daemon.key(0);
+    daemon.kill();
+    let supervisor = Place::supervisor(dir.path());
+    let err = supervisor.acknowledge(key).await.unwrap_err();
+    assert!(err.to_string().contains("it is alive"), "{err}");
+    // Its socket is still there, so the next step can end it.
+    assert_eq!(live(&supervisor).await, [key]);
+    supervisor.end(key, End::Kill, None).await.unwrap();
+    exit(&supervisor, key).await;
+    supervisor.acknowledge(key).await.unwrap();
+    assert!(leftovers(dir.path(), key.session).is_empty());
+}
+
+#[tokio::test]
 async fn a_keeper_that_died_with_the_daemon_is_told_as_lost_and_leaves_nothing() {
     for io in ["pipes", "bare"] {
         let dir = tempfile::tempdir().unwrap();

@@ -64,7 +64,7 @@ impl Lives {
         }
         let (lives, busy) = (Arc::clone(self), self.busy(session));
         self.tasks.spawn(move |_stop| async move {
-            let _ = lives.found.subscribe().wait_for(Option::is_some).await;
+            lives.looked().await;
             let mut left = Vec::new();
             lives.found.send_if_modified(|found| {
                 let found = found.iter_mut();
@@ -78,10 +78,28 @@ impl Lives {
         });
     }
 
-    pub(super) async fn found(&self, key: ProcessKey) -> Option<Adopted> {
-        let mut found = self.found.subscribe();
+    /// Acknowledges an exit that was recorded. If a process of an earlier server still runs, its
+    /// session was canceled before it was recovered, and the process is ended first.
+    pub(crate) fn recorded(self: &Arc<Self>, key: ProcessKey) {
+        let (lives, busy) = (Arc::clone(self), self.busy(key.session));
+        self.tasks.spawn(move |_stop| async move {
+            match lives.found(key).await {
+                Some(one) => lives.end_unwanted(one).await,
+                None => lives.acknowledge(key).await,
+            }
+            drop(busy);
+        });
+    }
+
+    /// Waits until the processes of earlier servers have been searched for. Until then a process
+    /// that runs can be unknown.
+    pub(crate) async fn looked(&self) {
         // The sender lives as long as this does.
-        let _ = found.wait_for(Option::is_some).await;
+        let _ = self.found.subscribe().wait_for(Option::is_some).await;
+    }
+
+    pub(super) async fn found(&self, key: ProcessKey) -> Option<Adopted> {
+        self.looked().await;
         let mut taken = None;
         self.found.send_if_modified(|found| {
             taken = found.as_mut().and_then(|found| found.remove(&key));
@@ -104,19 +122,17 @@ mod tests {
     use crate::credentials::Credentials;
     use crate::tasks::Tasks;
 
-    /// A session is canceled after the start has found its process wanted, and before it was recovered.
-    #[tokio::test]
-    async fn a_process_whose_session_ends_before_it_is_claimed_is_ended() {
+    /// Processes of an earlier server, of sessions 1 to `count`.
+    async fn left_running(count: u128) -> (Arc<FakeProcesses>, Arc<Lives>, Vec<ProcessKey>) {
         let processes = FakeProcesses::new(Journal::default());
-        let [ends, goes_on] =
-            [1, 2].map(|number| ProcessKey { session: SessionId::from_u128(number), epoch: 1 });
-        for key in [ends, goes_on] {
-            processes
-                .start(ProcessSpec::new(key, vec!["sleeps".to_owned()], "/".into()))
-                .await
-                .unwrap();
+        let keys: Vec<_> = (1..=count)
+            .map(|number| ProcessKey { session: SessionId::from_u128(number), epoch: 1 })
+            .collect();
+        for key in &keys {
+            let spec = ProcessSpec::new(*key, vec!["sleeps".to_owned()], "/".into());
+            processes.start(spec).await.unwrap();
         }
-        let lives = Arc::new(Lives::new(
+        let lives = Lives::new(
             processes.clone(),
             None,
             Arc::new(ManualClock::default()),
@@ -124,14 +140,34 @@ mod tests {
             Credentials::default(),
             None,
             Tasks::default(),
-        ));
+        );
+        (processes, Arc::new(lives), keys)
+    }
+
+    /// A session is canceled after the start has found its process wanted, and before it was recovered.
+    #[tokio::test]
+    async fn a_process_whose_session_ends_before_it_is_claimed_is_ended() {
+        let (processes, lives, keys) = left_running(2).await;
+        let (ends, goes_on) = (keys[0], keys[1]);
         // Before and after it is known what is there.
         lives.end_unclaimed(SessionId::from_u128(3));
         lives.end_unclaimed(ends.session);
-        let wanted = [ends, goes_on].map(|key| (key.session, key.epoch)).to_vec();
-        lives.keep(wanted).await;
+        lives.keep(keys.iter().map(|key| (key.session, key.epoch)).collect()).await;
         tokio::time::timeout(Duration::from_secs(30), lives.gone(ends.session)).await.unwrap();
         assert_eq!(processes.alive(), 1);
         assert!(matches!(lives.found(goes_on).await, Some(Adopted::Live(_))));
+    }
+
+    /// A canceled session has a recorded exit before the earlier server's process was found.
+    #[tokio::test]
+    async fn a_process_with_a_recorded_exit_is_ended_once_it_is_found() {
+        let (processes, lives, keys) = left_running(1).await;
+        lives.recorded(keys[0]);
+        tokio::task::yield_now().await;
+        assert_eq!(processes.alive(), 1);
+        lives.keep(vec![(keys[0].session, keys[0].epoch)]).await;
+        tokio::time::timeout(Duration::from_secs(30), lives.gone(keys[0].session)).await.unwrap();
+        assert_eq!(processes.alive(), 0);
+        assert_eq!(lives.found(keys[0]).await, None);
     }
 }
