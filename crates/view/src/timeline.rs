@@ -11,6 +11,11 @@ use crate::when::{When, elapsed};
 /// Longest part of a result or answer that an entry shows, in characters.
 const MOST: usize = 6000;
 
+/// Length of the axis of a page.
+const AXIS: i64 = 1000;
+/// Shortest bar that can be seen.
+const SHORTEST: i64 = 12;
+
 /// The kind of an entry, as shape and tone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
@@ -38,8 +43,23 @@ pub struct Entry {
     /// Its duration.
     pub took: String,
     pub at: When,
-    /// Duration in percent of the longest entry of the page.
-    pub share: u8,
+    /// The time since the run was created: `+1.2 s`.
+    pub since: String,
+    /// The place of a call on the page's axis.
+    pub bar: Option<Bar>,
+}
+
+/// The place of a call on an axis of 1,000 units.
+///
+/// The axis has only the times in which a call was in progress, so that a night of waiting for a
+/// person does not make everything else invisible. Calls that ran at the same time overlap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bar {
+    /// Whether a model was called.
+    pub model: bool,
+    pub start: i64,
+    /// At least [`SHORTEST`].
+    pub length: i64,
 }
 
 impl Entry {
@@ -63,13 +83,14 @@ pub struct Story {
     pub entries: Vec<Entry>,
 }
 
-/// Creates the story from timeline entries in their order.
-pub fn story(items: &[Timeline], now: Timestamp) -> Story {
+/// Creates the story of a run that was created at `began` from timeline entries in their order.
+pub fn story(items: &[Timeline], began: Timestamp, now: Timestamp) -> Story {
     let mut entries: Vec<Entry> = Vec::new();
-    let mut times: Vec<u64> = Vec::new();
+    let mut calls: Vec<Option<(i64, i64)>> = Vec::new();
     let mut turn = None;
     for (n, item) in items.iter().enumerate() {
         let at = When::new(item.ts, now);
+        let since = elapsed(u64::try_from(item.ts.since(began).as_millis()).unwrap_or(u64::MAX));
         let told = match &item.data {
             TimelineData::Event(event) => {
                 of_event(event).map(|told| (format!("e{}", event.seq), told, 0))
@@ -79,7 +100,7 @@ pub fn story(items: &[Timeline], now: Timestamp) -> Story {
                     let what = format!("Turn {}", step.turn.saturating_add(1));
                     let heading = Told::new(Tone::Flat, "", what);
                     entries.push(heading.entry(format!("turn{}", step.turn), at.clone(), 0, true));
-                    times.push(0);
+                    calls.push(None);
                 }
                 turn = Some(step.turn);
                 of_step(step).map(|told| (format!("s{}-{n}", step.idx), told, 0))
@@ -92,15 +113,51 @@ pub fn story(items: &[Timeline], now: Timestamp) -> Story {
             }
         };
         if let Some((key, told, ms)) = told {
-            entries.push(told.entry(key, at, ms, false));
-            times.push(ms);
+            let model = matches!(item.data, TimelineData::ModelCall(_));
+            let bar = (ms > 0).then_some(Bar { model, start: 0, length: 0 });
+            let entry = told.entry(key, at, ms, false);
+            entries.push(Entry { since: format!("+{since}"), bar, ..entry });
+            let end = item.ts.as_micros();
+            let length = i64::try_from(ms).unwrap_or(i64::MAX).saturating_mul(1000);
+            calls.push(bar.map(|_| (end.saturating_sub(length), end)));
         }
     }
-    let longest = times.iter().copied().max().unwrap_or(0).max(1);
-    for (entry, ms) in entries.iter_mut().zip(times) {
-        entry.share = u8::try_from(ms.saturating_mul(100) / longest).unwrap_or(100);
+    for (entry, (start, length)) in entries.iter_mut().zip(places(&calls)) {
+        if let Some(bar) = &mut entry.bar {
+            *bar = Bar { start, length, ..*bar };
+        }
     }
     Story { entries }
+}
+
+/// The start and the length of each call on the axis; see [`Bar`]. A call is its start and its end
+/// in microseconds.
+fn places(calls: &[Option<(i64, i64)>]) -> Vec<(i64, i64)> {
+    let mut sorted: Vec<_> = calls.iter().flatten().copied().collect();
+    sorted.sort_unstable();
+    // Start, end, and the length of everything before.
+    let mut busy: Vec<(i64, i64, i64)> = Vec::new();
+    for (start, end) in sorted {
+        match busy.last_mut() {
+            Some((_, last, _)) if start <= *last => *last = end.max(*last),
+            earlier => {
+                let before = earlier.map_or(0, |(start, end, before)| *before + *end - *start);
+                busy.push((start, end, before));
+            }
+        }
+    }
+    let whole = busy.last().map_or(1, |(start, end, before)| before + end - start).max(1);
+    let place = |at: i64| {
+        let after = busy.partition_point(|(start, ..)| *start <= at);
+        let (start, _, before) = busy[after.saturating_sub(1)];
+        (before + at - start).saturating_mul(AXIS) / whole
+    };
+    let of_call = |call: &Option<(i64, i64)>| {
+        let Some((start, end)) = *call else { return (0, 0) };
+        let (start, end) = (place(start), place(end));
+        (start.min(AXIS - SHORTEST), (end - start).max(SHORTEST))
+    };
+    calls.iter().map(of_call).collect()
 }
 
 struct Told {
@@ -138,7 +195,8 @@ impl Told {
         let Self { mark, what, subject, note, detail } = self;
         let what = clean::cut(&clean::line(&what), 200).into_owned();
         let took = if ms > 0 { elapsed(ms) } else { String::new() };
-        Entry { key, turn, mark, what, subject, note, detail, took, at, share: 0 }
+        let since = String::new();
+        Entry { key, turn, mark, what, subject, note, detail, took, at, since, bar: None }
     }
 }
 
@@ -335,6 +393,7 @@ mod tests {
                 event(7, "run.canceled", json!({"by": "system", "reason": "scaled away"})),
             ])),
             Timestamp::from_micros(0),
+            Timestamp::from_micros(0),
         );
         let line = |one: &Entry| format!("{} {}|{}", one.mark.shape, one.what, one.note);
         let lines: Vec<_> = told.entries.iter().map(line).collect();
@@ -358,12 +417,39 @@ mod tests {
                 "tool_name": "run_shell", "args_json": {"command": "make"},
                 "result_json": {"ok": false, "exit_code": 2, "stdout": long}, "allowed": true,
                 "latency_ms": 1500, "created_at": AT, "seq": 4}}])),
+            AT.parse::<Timestamp>().unwrap(),
             Timestamp::from_micros(0),
         );
         let entry = &told.entries[0];
         assert_eq!((entry.subject.as_str(), entry.note.as_str()), ("make", "exit 2"));
-        assert_eq!((entry.took.as_str(), entry.share), ("1.5 s", 100));
+        let bar = Bar { model: false, start: 0, length: AXIS };
+        assert_eq!(
+            (entry.took.as_str(), entry.since.as_str(), entry.bar),
+            ("1.5 s", "+0 ms", Some(bar))
+        );
         assert!(entry.detail.starts_with("<b>xxx"), "{}", &entry.detail[..20]);
         assert_eq!(entry.detail.chars().count(), MOST);
+    }
+
+    #[test]
+    fn calls_are_placed_in_their_order_and_idle_time_is_left_out() {
+        let hour = 3_600_000_000;
+        // A model call, two tools at the same time, and an hour later another model call.
+        let calls = [
+            Some((0, 400_000)),
+            None,
+            Some((500_000, 700_000)),
+            Some((600_000, 700_000)),
+            Some((hour, hour + 400_000)),
+        ];
+        assert_eq!(places(&calls), [(0, 400), (0, 0), (400, 200), (500, 100), (600, 400)]);
+    }
+
+    #[test]
+    fn short_calls_stay_visible_and_inside_of_the_axis() {
+        assert_eq!(places(&[]), []);
+        assert_eq!(places(&[None]), [(0, 0)]);
+        let placed = places(&[Some((0, 1_000_000)), Some((1_000_000, 1_000_001))]);
+        assert_eq!(placed, [(0, 999), (AXIS - SHORTEST, SHORTEST)]);
     }
 }

@@ -111,7 +111,7 @@ pub(crate) async fn show(
 ) -> Result<Html, Refusal> {
     let base = format!("/api/runs/{}", encoded(id));
     let status = failed.as_ref().map_or(StatusCode::OK, |(refusal, _)| refusal.status);
-    let (frame, head, _, now) = head(ask, id, "", failed).await?;
+    let (frame, head, run, now) = head(ask, id, "", failed).await?;
     let before = ask.query.get("before").parse::<u64>().ok();
     let end = match before {
         Some(before) => before,
@@ -125,7 +125,7 @@ pub(crate) async fn show(
     };
     let page = Page {
         frame,
-        story: story(&items, now),
+        story: story(&items, run.created_at, now),
         earlier: (from > 0).then(|| format!("?before={from}")),
         old: before.is_some(),
         head,
