@@ -169,7 +169,7 @@ Examples:
   overmind events 019a -f                     one run's events as they happen
   overmind events 019a -o json | jq .type
   overmind events --stream --from 0 --no-follow > events.ndjson
-  overmind events --stream --from $((LAST + 1))   continues where an earlier one ended
+  overmind events --stream --from $((LAST + 1))   continues after the event LAST
   overmind events build --stream --kind process.")]
     Events(EventsArgs),
     /// List what waits for a human: approvals, questions and budget requests
@@ -335,7 +335,7 @@ Examples:
   overmind done fix build --merge             one after the other
   overmind done fix --discard --yes
 
-Until then its worktree stays where it is. A name must be whole. A run that rests is ended first. Exit code 5 when it cannot be done as things are: the
+The worktree of a run stays until you decide. Give the whole name. An idle run is ended first. Exit code 5 if the
 run has not ended, or the merge has conflicts.")]
     Done(crate::args_room::DoneArgs),
     /// Remove runs that have ended, with their logs and artifacts
@@ -345,29 +345,29 @@ Examples:
   overmind rm fix build --yes                 without asking
   overmind rm fix --discard --yes             also throws its undecided work away
 
-A name must be whole. The log keeps a record that the run was removed, so that `overmind audit verify` still
+Give the whole name. The log keeps a record that the run was removed, so that `overmind audit verify` still
 holds; costs stay in the sums. Only admins may do this. Exit code 5 when the run has not ended, or its work is
 undecided. To remove old runs automatically, set `store.retention_days`.")]
     Rm(crate::args_room::RmArgs),
     /// Restore the files of a run's worktree to their state before a step
     #[command(after_help = "\
 Examples:
-  overmind undo fix                           the latest change; again: the one before it
-  overmind undo fix --to 3                    all that step 3 and those after it did
+  overmind undo fix                           the latest change; once more: the change before it
+  overmind undo fix --to 3                    all changes of step 3 and later steps
   overmind undo fix --to 4.1                  a snapshot by its name: also to undo an undo
 
 Snapshots are taken before and after each step of an agent that may change files, and when a turn
-of a program ends. Files that git ignores are neither saved nor brought back. Exit code 5 when it
-cannot be done as things are: the run works, or its worktree is gone.")]
+of a program ends. Files that git ignores are neither saved nor restored. Exit code 5 if the run
+is working, or its worktree was removed.")]
     Undo(crate::args_room::UndoArgs),
     /// Save undecided work of ended runs on their branches, and remove the worktrees
     #[command(after_help = "\
 Examples:
-  overmind prune --dry-run                    what would go
+  overmind prune --dry-run                    lists the runs and changes nothing
   overmind prune --older-than 7d
 
-Worktrees go, work does not: what was not committed becomes a commit on the run's branch, where
-`overmind done` still decides. Worktrees that were asked for with --keep stay.")]
+Only worktrees are removed: uncommitted changes become a commit on the run's branch, and you can
+still decide about it with `overmind done`. Worktrees of runs with --keep stay.")]
     Prune(crate::args_room::PruneArgs),
     /// Show the addresses of a run's services
     #[command(after_help = "\
@@ -479,8 +479,8 @@ Examples:
 Examples:
   overmind get rituals
   overmind get context greeting -o yaml
-  overmind get sessions -l app=web -w         goes on and shows each change
-  overmind get pods                           words of kubectl mean what they would there
+  overmind get sessions -l app=web -w         continues and shows each change
+  overmind get pods                           kubectl's names of kinds work, too
 
 `overmind api-resources` lists all kinds; keys and tools are listed too.")]
     Get(crate::args_resource::GetArgs),
@@ -489,8 +489,8 @@ Examples:
 Example:
   overmind backup /var/backups/overmind-$(date +%F).db
 
-Artifacts of runs stand beside it, in FILE.artifacts. The secrets of the data directory
-(admin.token, token.key, the signing key) are in neither.")]
+Artifacts of runs are copied to FILE.artifacts. Neither contains the secrets of the data
+directory (admin.token, token.key, the signing key).")]
     Backup {
         /// File to write, on the server's machine; it must not exist
         #[arg(value_hint = ValueHint::FilePath)]
@@ -501,7 +501,7 @@ Artifacts of runs stand beside it, in FILE.artifacts. The secrets of the data di
 Example:
   overmind down && overmind restore overmind-2026-11-21.db && overmind up -d
 
-The database that was there is kept beside it, under a name that ends in `.before-restore`.")]
+The replaced database is kept in the same directory, under a name that ends in `.before-restore`.")]
     Restore {
         /// The backup
         #[arg(value_hint = ValueHint::FilePath)]
@@ -551,9 +551,9 @@ Examples:
     /// Propose an .overmind.yml for a project, and an agent for it; needs no server
     #[command(after_help = "\
 Reads compose.yaml, Procfile, devcontainer.json, .env.example and package.json, prints an
-.overmind.yml, and writes it to the project's top unless one is there (exit code 5). A file in the
-earlier dialect is printed in the present one. Then it prints the command that makes an agent, with
-a model that a key is set for.
+.overmind.yml, and writes it to the project's top directory. If the file exists, the exit code is 5. A file in the
+earlier format is converted. Then the command that creates an agent is printed, with a model whose
+provider has a key.
 
 Examples:
   overmind init                               for the project around this directory
@@ -562,13 +562,13 @@ Examples:
     Init(crate::init::InitArgs),
     /// Confirm the commands that a project's .overmind.yml runs
     #[command(after_help = "\
-Setup commands, services and the like come with the repository. They run only after an admin has read
-and confirmed them; when the file changes they are asked about again. `overmind run` asks at the
+A repository brings its own setup commands and services. They run only after an admin has read
+and confirmed them. If the file changes, they need a new confirmation. `overmind run` asks at the
 terminal, and `overmind init` confirms the file that it writes.
 
 Examples:
-  overmind trust                              shows what the project here orders, and asks
-  overmind trust --show ~/src/shop            exit code 1 when it is not confirmed
+  overmind trust                              shows the commands of this project, and asks
+  overmind trust --show ~/src/shop            exit code 1 if they are not confirmed
   overmind trust --yes --setup-network        for scripts; setup may install packages in sandboxes
   overmind trust --revoke")]
     Trust(crate::trust::TrustArgs),
@@ -578,8 +578,8 @@ Examples:
   overmind doctor
   overmind doctor --fix
 
-Exit code 0 when nothing is wrong, 1 when something is. Warnings do not count; what runs that are
-gone have left does.")]
+Exit code 1 if there is a problem, otherwise 0. Warnings are no problems; remains of runs that have
+ended are.")]
     Doctor {
         /// Remove leftovers of removed runs that certainly belong to Overmind
         #[arg(long)]
@@ -728,10 +728,10 @@ pub struct RunArgs {
     /// Give it the values, files and prompt of this context; can be repeated
     #[arg(long, value_name = "CONTEXT")]
     pub context: Vec<String>,
-    /// Most US dollars that it and the runs that it starts may spend on models
+    /// Limit in US dollars for model calls of the run and the runs that it starts
     #[arg(long, value_name = "N")]
     pub usd: Option<f64>,
-    /// Most tokens, input and output together, that it and the runs that it starts may use
+    /// Limit in tokens, input and output together, of the run and the runs that it starts
     #[arg(long, value_name = "N")]
     pub tokens: Option<u64>,
     /// Confirm the commands of the project's .overmind.yml without asking; see `overmind help

@@ -100,8 +100,8 @@ Examples:
   overmind halt --reason \"a loop\"             runs wait at their next model call
   overmind halt --kill                        and are cancelled
 
-Commands that run go on as processes with --pause; their model calls are refused. The stop holds
-over restarts, until `overmind resume`.")]
+With --pause, programs continue to run, but their model calls are refused. The stop lasts until
+`overmind resume`, also after restarts.")]
 pub struct HaltArgs {
     /// The reason, which refused callers see
     #[arg(long, value_name = "TEXT", default_value = "")]
@@ -120,7 +120,7 @@ Examples:
   overmind prices                             the whole table
   overmind prices gpt-5                       what this model costs here
 
-Needs no server. A file of your own comes first: see docs/budgets.md.")]
+Needs no server. Your own file overrides the built-in table: see docs/budgets.md.")]
 pub struct PricesArgs {
     /// A model, as agents name it
     pub model: Option<String>,

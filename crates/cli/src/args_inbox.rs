@@ -69,7 +69,7 @@ Examples:
   overmind approve fix 4f1c                   several at once
   overmind approve --group 4f1c02d3           all similar items, after you have reviewed them
 
-What is approved begins at once: there is nothing to take back, but `overmind stop RUN` stops it.")]
+An approved action starts at once and cannot be revoked; `overmind stop RUN` stops it.")]
 pub struct ApproveArgs {
     /// Items or their runs: ids, unique parts of them, or names of runs
     #[arg(value_name = "ID", required_unless_present = "group", conflicts_with = "group")]

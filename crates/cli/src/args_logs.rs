@@ -18,7 +18,7 @@ pub struct LogsArgs {
     /// Only lines of a command that match this regular expression
     #[arg(long, value_name = "PATTERN")]
     pub grep: Option<String>,
-    /// The lines of Claude Code, Codex and the like as they wrote them, not in words
+    /// The original lines of Claude Code, Codex and similar programs, not in words
     #[arg(long)]
     pub raw: bool,
     /// All commands, each line with the name of its run; with --follow also commands that start later
@@ -36,15 +36,15 @@ pub struct EventsArgs {
     /// At most this many (without --follow)
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub limit: u32,
-    /// One line of JSON for each event, its offset first: what --from takes. Goes on as
-    /// events happen, until the run ends that it is of
+    /// One line of JSON for each event, with its offset for --from first. Continues as
+    /// events happen; the stream of one run ends with the run
     #[arg(long, conflicts_with_all = ["follow", "limit"])]
     pub stream: bool,
     /// With --stream: begin with the event at this offset, 0 for the first of all [default: with
     /// the next one]
     #[arg(long, value_name = "OFFSET", requires = "stream")]
     pub from: Option<u64>,
-    /// With --stream: only events whose type begins so; may be given again
+    /// With --stream: only events whose type begins with this; can be repeated
     #[arg(long, value_name = "PREFIX", requires = "stream")]
     pub kind: Vec<String>,
     /// With --stream: end after the newest event

@@ -44,7 +44,7 @@ Examples:
         /// Prefix of the keys, without wildcards
         #[arg(default_value = "")]
         prefix: String,
-        /// Most entries to show
+        /// At most this many
         #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         limit: u32,
     },
@@ -161,7 +161,7 @@ Examples:
         /// List dead messages instead
         #[arg(long)]
         dead: bool,
-        /// Most messages to show
+        /// At most this many
         #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         limit: u32,
     },

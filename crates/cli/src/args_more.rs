@@ -16,8 +16,8 @@ Examples:
   overmind agent create --name careful --model claude-sonnet-4-5 --tools run_shell --approvals run_shell
   overmind agent create -f coder.toml
 
-A file holds the same keys as the API: name, role, model, tools_allowed, sandbox, limits, …
-Flags win over the file.")]
+A file has the same keys as the API: name, role, model, tools_allowed, sandbox, limits, …
+Flags override the file.")]
     Create(Box<AgentFlags>),
     /// List agents, newest first
     #[command(visible_alias = "ls")]
@@ -273,8 +273,8 @@ Example:
     },
     /// Give texts of another embedding model vectors of the configured one
     #[command(long_about = "\
-Give texts of another embedding model, or of none, vectors of the configured one. Batch by batch;
-when it is stopped, the next call goes on where it was.")]
+Give texts of another embedding model, or of none, vectors of the configured one. The command works in batches;
+if it is interrupted, the next call continues.")]
     #[command(after_help = "\
 Example:
   overmind memory reembed                     after another embedding model was configured")]
@@ -377,7 +377,7 @@ Example:
   overmind audit verify && echo unchanged
 
 Works with the server up (it checks) or down (this command opens the database itself).
-Exit code 0 when all is well, 1 with a list of what is not.")]
+Exit code 0 if the log is intact, otherwise 1 with a list of the problems.")]
     Verify,
 }
 
@@ -497,7 +497,7 @@ pub struct DemoArgs {
     /// Server that speaks OpenAI's chat format (Ollama, vLLM, …); needs --model
     #[arg(long, value_name = "URL", requires = "model", value_hint = ValueHint::Url)]
     pub base_url: Option<String>,
-    /// How the agent's commands are kept apart from this machine
+    /// How the agent's commands are isolated from this machine
     #[arg(long, value_enum, default_value = "namespace")]
     pub sandbox: SandboxArg,
     /// Do not pause between the scenes

@@ -92,7 +92,7 @@ pub struct DeleteArgs {
     /// Select by labels
     #[arg(short = 'l', long, conflicts_with_all = ["names", "files"])]
     pub selector: Option<String>,
-    /// What happens to the resources that it owns: deleted afterwards, deleted first, or kept
+    /// Treatment of the resources that it owns: deleted afterwards, deleted first, or kept
     #[arg(long, value_enum, default_value = "background")]
     pub cascade: CascadeArg,
     /// A missing resource is not an error

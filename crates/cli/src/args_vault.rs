@@ -13,7 +13,7 @@ Examples:
   pass show openai | overmind vault set openai_api_key --from-stdin
   overmind vault set tls_key --from-file key.pem --keep 2
 
-A value is never an argument: it would stand in the shell's history and in the list of processes.")]
+A value is never an argument: it would be visible in the shell's history and in the list of processes.")]
     Set(VaultSetArgs),
     /// List the secrets, without their values
     #[command(visible_alias = "ls")]
@@ -37,7 +37,7 @@ Examples:
   overmind vault rotate --master                      a new master key for all secrets
   overmind vault rotate --master --passphrase         the same, under a passphrase
 
-Whoever uses a secret gets the new value from its next call on; nothing is restarted.")]
+Users of a secret get the new value with their next call; nothing is restarted.")]
     Rotate(VaultRotateArgs),
     /// Set many secrets from a .env file, standard input or this command's environment
     #[command(after_help = "\
@@ -61,7 +61,7 @@ Examples:
   overmind vault grant coder --service anthropic      calls of it; the key stays here
   overmind vault grant 'build-*' --secret npm_token   the value, in the environment of commands
 
-Agents may use nothing that no grant names.")]
+Without a grant, agents can use no secret and no service.")]
     Grant(VaultGrantArgs),
     /// Revoke a grant; give the same names as for `grant`
     #[command(after_help = "\

@@ -32,7 +32,7 @@ Examples:
   overmind cron add cleanup \"every 30m\" --concurrency forbid -- ./cleanup.sh --old
   overmind cron add nightly @daily --dry-run -- run coder \"update the dependencies\" > nightly.yaml
 
-What stands behind -- is what `overmind run` takes: an agent and its task, or a program. It makes a
+The words after -- are those of `overmind run`: an agent and its task, or a program. The command creates a
 Ritual: `overmind get rituals`, `overmind edit ritual daily`.")]
     Add(Box<AddArgs>),
     /// List schedules
@@ -100,7 +100,7 @@ pub struct AddArgs {
     /// What to do if an earlier tick still runs: start another run, none, or end the earlier one
     #[arg(long, value_enum)]
     concurrency: Option<ConcurrencyArg>,
-    /// Which ticks to make up for after the server was down: the last one, none, or all
+    /// Which missed ticks to run after the server was down: the last one, none, or all
     #[arg(long, value_enum)]
     missed: Option<MissedArg>,
     /// Delay each tick by a fixed time shorter than this: 30s, 5m
@@ -156,7 +156,7 @@ struct Ran {
 
 /// # Errors
 ///
-/// What kept the command from being done.
+/// Returns an error if the command fails.
 pub(crate) async fn command(cx: &Context, command: CronCommand) -> Outcome {
     let remote = Remote::connect(cx)?;
     match command {

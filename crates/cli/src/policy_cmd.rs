@@ -18,14 +18,14 @@ use crate::show::{self, cell, dim};
 
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {
-    /// Say what a command or a tool call would do, and what the policy says to it
+    /// Show what a command or a tool call would do, and the verdict of the policy
     #[command(after_help = "\
 Examples:
   overmind policy explain --command 'env sh -c \"rm -rf src\"'
   overmind policy explain --tool write_file --args '{\"path\":\".git/config\"}' -o json
   overmind policy explain --command 'curl https://example.com' --untrusted --private")]
     Explain(ExplainArgs),
-    /// Judge recorded calls, one JSON object a line; exit code 1 when one is not as it expects
+    /// Check recorded calls, one JSON object per line; exit code 1 if a verdict is not the expected one
     #[command(after_help = "\
 Example:
   echo '{\"tool\":\"run_shell\",\"args\":{\"command\":\"sudo ls\"},\"expect\":\"deny\"}' > calls.jsonl
@@ -37,7 +37,7 @@ Example:
         #[command(flatten)]
         policy: PolicyFileArg,
     },
-    /// Print the policy that holds, and its version
+    /// Print the policy in force, and its version
     #[command(after_help = "\
 Examples:
   overmind policy show
@@ -53,7 +53,7 @@ pub struct PolicyFileArg {
     /// The policy [default: what `policy.file` names, else the built-in one]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub policy: Option<PathBuf>,
-    /// The built-in policy, whatever the configuration names
+    /// The built-in policy, also if the configuration names another one
     #[arg(long, conflicts_with = "policy")]
     pub builtin: bool,
 }
@@ -75,13 +75,13 @@ pub struct ExplainArgs {
     /// The colony's name
     #[arg(long, default_value = "default")]
     pub colony: String,
-    /// How the agent's commands are kept apart from this machine
+    /// How the agent's commands are isolated from this machine
     #[arg(long, value_enum, default_value = "namespace")]
     pub sandbox: SandboxArg,
-    /// The session has read text that a stranger may have written
+    /// The session has read untrusted text
     #[arg(long)]
     pub untrusted: bool,
-    /// The session has read data that must not leave
+    /// The session has read private data
     #[arg(long)]
     pub private: bool,
     #[command(flatten)]

@@ -12,7 +12,7 @@ pub(super) fn page() -> String {
     let mut text = head(
         "Configuration",
         "A flag overrides an environment variable, which overrides the file `overmind.toml` in the data \
-         directory, which overrides the default. `overmind config show` prints what holds and where it comes \
+         directory, which overrides the default. `overmind config show` prints the effective values and where they come \
          from, `overmind config set KEY VALUE` changes the file, and `overmind config sample` prints a file \
          with every key. The server reads the file when it starts.",
     );
@@ -48,7 +48,7 @@ fn rows<'a>(text: &mut String, settings: impl Iterator<Item = &'a Setting>) {
     }
 }
 
-/// What a value may be.
+/// The type of a value.
 fn kind(kind: Kind) -> String {
     match kind {
         Kind::Text => "text".to_owned(),

@@ -17,7 +17,7 @@ use crate::time::Timestamp;
 #[cfg(test)]
 mod tests;
 
-/// What a pack is called.
+/// Returns the name of a pack.
 pub fn pack_name(lineage: &str, revision: u32) -> String {
     let short: String = lineage.chars().take(200).collect();
     format!("{short}-lineage-r{revision}")

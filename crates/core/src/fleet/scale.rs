@@ -11,7 +11,7 @@ use crate::record::kinds::{not_a, unknown_fields};
 use crate::schedule::{MAX_TEXT, Schedule, period};
 use crate::time::Timestamp;
 
-/// Most entries of a schedule.
+/// Maximum number of entries of a schedule.
 const MAX_STEPS: usize = 50;
 /// How often the messages that wait are counted.
 pub const POLL: Duration = Duration::from_secs(2);
@@ -42,7 +42,7 @@ pub struct Queue {
     cooldown: Duration,
 }
 
-/// What was decided last.
+/// The last decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Scaled {
@@ -198,7 +198,7 @@ pub(super) fn schema() -> Value {
         })
     };
     json!({
-        "description": "What the number of runs follows, in place of `replicas`.",
+        "description": "A schedule or a queue that determines the number of runs, instead of `replicas`.",
         "type": "object",
         "additionalProperties": false,
         "minProperties": 1,
@@ -233,8 +233,8 @@ pub(super) fn schema() -> Value {
                     "agent": {
                         "description": "Name or id of the agent.", "type": "string", "minLength": 1,
                     },
-                    "perReplica": count("One run for so many messages that wait.", 1),
-                    "max": count("Most runs.", 1),
+                    "perReplica": count("Number of waiting messages for each run.", 1),
+                    "max": count("Maximum number of runs.", 1),
                     "cooldown": {
                         "description": "How long fewer runs must be enough before runs are ended: \
                             5m.",

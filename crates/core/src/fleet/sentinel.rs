@@ -33,7 +33,7 @@ impl Hive {
     }
 }
 
-/// What a pack is called.
+/// Returns the name of a pack.
 pub fn pack_name(sentinel: &str, revision: u32) -> String {
     let short: String = sentinel.chars().take(200).collect();
     format!("{short}-sentinel-r{revision}")

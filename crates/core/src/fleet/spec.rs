@@ -16,7 +16,7 @@ use crate::schedule::period;
 /// As many as a status can tell of, with the surge.
 pub const MAX_REPLICAS: u32 = 1_000;
 const MAX_SURGE: u32 = 500;
-/// Most packs that are kept.
+/// Maximum number of packs that are kept.
 pub const MAX_HISTORY: u32 = 100;
 
 const FIELDS: &[&str] = &[
@@ -51,13 +51,13 @@ pub struct FleetSpec {
     /// Of a sentinel: which hives.
     pub selector: Selector,
     pub history: u32,
-    /// What each session is.
+    /// The template of each session.
     pub template: Template,
     /// Of the template as it is written.
     pub fingerprint: String,
 }
 
-/// What each session of a fleet is.
+/// The template of each session of a fleet.
 #[derive(Clone, Debug)]
 pub struct Template {
     pub run: QuestSpec,
@@ -307,7 +307,7 @@ pub fn schema() -> Value {
             },
             "historyLimit": count("How many Packs of earlier templates are kept.", 10, MAX_HISTORY),
             "template": {
-                "description": "What each run is.",
+                "description": "Agent, task and labels of each run.",
                 "type": "object",
                 "additionalProperties": false,
                 "properties": {

@@ -21,7 +21,7 @@ const FIELDS: &[&str] = &[
     "template",
     "timeZone",
 ];
-/// Most finished quests that are kept, of successful and of failed ones each.
+/// Maximum number of finished quests that are kept, of successful and of failed ones each.
 const MAX_HISTORY: u64 = 1_000;
 
 /// How a tick is handled while an earlier quest of the ritual still runs.
@@ -217,7 +217,7 @@ pub fn schema() -> Value {
                 "enum": ["allow", "forbid", "replace"], "default": "allow",
             },
             "missed": {
-                "description": "Which ticks are made up for after the server was down: once the \
+                "description": "Which missed ticks are run when the server starts again: once the \
                     last one, skip none, all the last 100.",
                 "enum": ["skip", "once", "all"], "default": "once",
             },

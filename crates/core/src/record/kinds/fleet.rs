@@ -182,7 +182,7 @@ fn pack_schema() -> Value {
         "properties": {
             "fleet": { "type": "string", "description": "The name of the fleet or lineage." },
             "revision": { "type": "integer", "minimum": 1, "description": "From 1." },
-            "template": { "type": "object", "description": "As it was there." },
+            "template": { "type": "object", "description": "The template at this revision." },
         },
     })
 }

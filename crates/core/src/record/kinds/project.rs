@@ -9,7 +9,7 @@ use crate::record::kind::{Column, KindInfo, RecordVerb};
 use crate::record::{FieldError, Record};
 use crate::row::Role;
 
-/// Most API keys that one project names.
+/// Maximum number of API keys that one project names.
 const MAX_CALLERS: usize = 1_000;
 
 pub const PROJECT: KindInfo = KindInfo {
@@ -69,8 +69,8 @@ fn schema() -> Value {
                 "type": "string", "pattern": "^/",
             },
             "callers": {
-                "description": "Names of the keys that may use it; all keys that may start runs \
-                    without it.",
+                "description": "Names of the keys that may use the project. Without it, all keys \
+                    that may start runs.",
                 "type": "array", "items": { "type": "string", "minLength": 1 },
                 "maxItems": MAX_CALLERS,
             },

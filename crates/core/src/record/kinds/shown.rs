@@ -71,7 +71,7 @@ pub const SESSION: KindInfo = shown(
         wide("SANDBOX", |record, _| text(record, "/spec/sandbox")),
         wide("TASK", |record, _| text(record, "/spec/task")),
     ],
-    || schema("An agent at work, from the queue to its end: `overmind ps`."),
+    || schema("A run: one piece of work of an agent, from the queue to its end. `overmind ps` lists them."),
 );
 
 pub const HIVE: KindInfo = shown(
