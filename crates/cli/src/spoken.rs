@@ -3,7 +3,7 @@
 
 use overmind_api::Run;
 use overmind_core::process::prompt::Provider;
-use overmind_core::process::provider::{self, Fact, Spent};
+use overmind_core::process::provider::{self, Asked, Fact, Spent};
 use serde_json::Value;
 
 use crate::context::Context;
@@ -31,6 +31,8 @@ pub struct Spoken {
     roots: Vec<String>,
     /// Its last attempt failed: the next is a restart, and not the answer to what was sent.
     failed: bool,
+    /// The tool calls for which it asked a person.
+    asked: Asked,
     /// What it said last, which many programs repeat as their answer.
     said: String,
     /// It tells when a turn is over: behind a terminal it shows a screen in place of lines.
@@ -51,7 +53,19 @@ impl Spoken {
         let story = Story::new(colour, verbose);
         let (conversation, said) = (String::new(), String::new());
         let (exit, roots, failed) = (None, Vec::new(), false);
-        Self { provider, story, colour, conversation, exit, roots, failed, said, tells_turns: true }
+        let (asked, tells_turns) = (Asked::default(), true);
+        Self {
+            provider,
+            story,
+            colour,
+            conversation,
+            exit,
+            roots,
+            failed,
+            asked,
+            said,
+            tells_turns,
+        }
     }
 
     /// For a run whose program speaks such a protocol; `None` for all others.
@@ -109,7 +123,7 @@ impl Spoken {
             let first: Value = serde_json::from_str(line).unwrap_or_default();
             self.root(first["cwd"].as_str().filter(|_| first["type"] == "system"));
         }
-        provider::line(self.provider, line.as_bytes(), 0, &mut facts);
+        provider::line(self.provider, line.as_bytes(), 0, &mut self.asked, &mut facts);
         if facts.is_empty() {
             let text = if self.is_ours(line) { String::new() } else { format!("{line}\n") };
             return Words { text, over: false };
@@ -194,8 +208,9 @@ impl Spoken {
                 format!("{head}\n{}", self.story.excerpt(rest))
             }
             Fact::Asks(ask) => {
-                let mut text = format!("asks: {}", clean::line(&ask.question.text));
-                if !ask.question.options.is_empty() {
+                let mut text = format!("asks: {}", clean::block(&ask.question.text));
+                // A text of several lines lists its options itself.
+                if !ask.question.options.is_empty() && !ask.question.text.contains('\n') {
                     let options = ask.question.options.join(", ");
                     text.push_str(&format!(" ({})", clean::line(&options)));
                 }

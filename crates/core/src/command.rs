@@ -368,6 +368,8 @@ pub struct Launch {
     /// Position in the session's log from which its output is read for facts; `None` if it is not
     /// read.
     pub read_from: Option<u64>,
+    /// The tool calls before `read_from` for which a person was asked.
+    pub asked: Vec<String>,
     /// Text typed right after the start, unchanged. `None` after the start was recorded.
     pub first: Option<String>,
     /// The conversation that it continues.

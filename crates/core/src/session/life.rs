@@ -18,7 +18,7 @@ use crate::inbox::{InboxKind, Waiting, title};
 use crate::model::Usage;
 use crate::process::ExitStatus;
 use crate::process::prompt::Question;
-use crate::process::provider::{Answer, Ask, Scope, Spent, Told, launch};
+use crate::process::provider::{Answer, Ask, Asked as AskedTools, Scope, Spent, Told, launch};
 use crate::process::restart::{LifeEnd, RestartState, Verdict};
 use crate::row::SessionStatus;
 use crate::sandbox::SandboxLevel;
@@ -44,6 +44,8 @@ pub(super) struct Lives {
     of_conversation: Figures,
     /// Whether the provider has ever reported a cost.
     priced: bool,
+    /// The tool calls for which its program asked a person.
+    asked: AskedTools,
 }
 
 /// Usage and cost reported so far for an attempt or a conversation.
@@ -230,6 +232,7 @@ impl Session {
             answered: living.answered,
             provider: command.provider,
             read_from: launch::is_read(command).then_some(self.lives.read),
+            asked: self.lives.asked.iter().cloned().collect(),
             first: first.filter(|_| fresh),
             conversation,
             silence: (silence > 0).then(|| Duration::from_secs(silence)),
@@ -457,6 +460,7 @@ impl Session {
             }
         }
         for ask in &told.asks {
+            self.lives.asked.extend(ask.tool_use.clone());
             self.asked(ask, now, out);
         }
         match told.turn_over {
@@ -669,7 +673,7 @@ impl Session {
         // its protocol was said once, and still waits.
         let asked = living.asks.take().and_then(|asked| {
             let (id, at) = asked.ask?;
-            Some(Ask { id, question: asked.question, at })
+            Some(Ask { id, question: asked.question, at, tool_use: None })
         });
         let Some(effect) = living.effect else { return };
         let (ending, rests) = (living.ending.clone(), living.rests);

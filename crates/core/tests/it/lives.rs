@@ -479,7 +479,7 @@ fn another_life_goes_on_with_the_conversation_and_with_the_log() {
 #[test]
 fn what_the_protocol_asks_waits_one_after_the_other_and_through_a_crash() {
     let ask = |id: &str, at| {
-        Fact::Asks(Ask { id: id.into(), question: question(&format!("{id}?"), false), at })
+        Fact::Asks(Ask { id: id.into(), question: question(&format!("{id}?"), false), at, tool_use: None })
     };
     let mut world = World::up(command(RestartRules::default()));
     world.told(10, &[ask("a", 3), ask("b", 5), ask("c", 7)]);
@@ -773,7 +773,7 @@ pub(crate) fn anything(rng: &mut Rng, world: &World) -> Input {
         }
         19 => LifeInput::Noticed { effect, notice: Notice::GoesOn },
         20 => {
-            let ask = Ask { id: "q".into(), question: question("c?", false), at: 1 };
+            let ask = Ask { id: "q".into(), question: question("c?", false), at: 1, tool_use: None };
             let facts = [
                 Fact::Conversation { id: rng.pick(&["c", "d"]).to_owned(), model: None },
                 cost(rng.pick(&[Scope::Turn, Scope::Life, Scope::Conversation]), 3, 2),

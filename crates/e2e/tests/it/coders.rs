@@ -6,6 +6,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use overmind_testkit::real::counterpart;
 use overmind_testkit::upstream::{Answer, Received, Say, Script, Upstream};
@@ -123,9 +124,13 @@ impl Shop {
         assert!(!self.events(name, "budget.settled").is_empty(), "its calls are the run's");
     }
 
+    fn asked_no_person(&self, name: &str) {
+        assert_eq!(self.events(name, "run.awaiting_input"), [json!(null); 0]);
+    }
+
     /// Its work is in its branch, and it asked nobody.
     fn asked_nobody(&self, name: &str) {
-        assert_eq!(self.events(name, "run.awaiting_input"), [json!(null); 0]);
+        self.asked_no_person(name);
         self.run(&["work", name]).ok().shows("-41").shows("+42");
     }
 
@@ -391,18 +396,100 @@ fn needs_claude_code_without_a_sandbox_to_ask_and_to_go_on_when_it_is_allowed() 
 }
 
 #[test]
-fn needs_claude_code_to_be_no_success_when_it_was_not_permitted_what_it_wanted() {
+fn needs_claude_code_to_continue_after_a_denial() {
     let Some(bin) = counterpart("CLAUDE_CODE") else { return };
-    let shop = Shop::new(&bin, as_claude);
+    let mut shop = Shop::new(&bin, |request| match answered(request) {
+        3 => as_claude(request).drip(Duration::from_secs(1)),
+        _ => as_claude(request),
+    });
     shop.begin_asking("fix");
     shop.home.status("fix", "awaiting_input");
     shop.home.run(&["answer", "fix", "no"]).ok();
+    until("the model is told of the denial", || {
+        let requests = shop.upstream.requests();
+        requests.iter().any(|request| answered(request) == 3).then_some(())
+    });
+    // A server that starts between the denial and the result knows that a person was asked.
+    shop.home.0.kill();
+    shop.start();
+    assert_eq!(shop.run(&["wait", "fix"]).code, 0, "{} {}", shop.told("fix"), shop.home.0.log());
+    let row = shop.home.named("fix");
+    assert!(is_good(&row), "{row}");
+    assert_eq!(row["final_answer"], "The test passes.");
+    let told = shop.upstream.requests().last().unwrap().body.to_string();
+    assert!(told.contains("A person was asked, and said no."), "{told}");
+    shop.home.check();
+}
+
+#[test]
+fn needs_claude_code_to_fail_if_a_requested_permission_is_denied() {
+    let Some(bin) = counterpart("CLAUDE_CODE") else { return };
+    let shop = Shop::new(&bin, as_claude);
+    // In this mode, Claude Code denies by itself what it would ask a person.
+    let agent = json!({"name": "shy", "role": "tests", "model": "command", "sandbox": "none",
+        "command": {"provider": "claude", "argv": ["--permission-mode", "dontAsk"]}});
+    std::fs::write(shop.home.0.path().join("shy.json"), agent.to_string()).unwrap();
+    let file = shop.home.0.path().join("shy.json");
+    shop.home.run(&["agent", "create", "--file", file.to_str().unwrap()]).ok();
+    let own = shop.own_key();
+    let own: Vec<&str> = own[2..].iter().map(String::as_str).collect();
+    let begin = [&["run", "--agent", "shy", "--name", "fix"], &own[..], &["make the test pass"]];
+    shop.run(&begin.concat()).ok();
     assert_ne!(shop.run(&["wait", "fix"]).code, 0, "{}", shop.told("fix"));
+    shop.asked_no_person("fix");
     let row = shop.home.named("fix");
     assert_eq!(row["status"], "failed", "{row}");
     let why = row["error"]["message"].as_str().unwrap();
-    assert!(why.starts_with("it was not permitted: Bash: sh test.sh"), "{why}");
+    assert!(why.starts_with("it was not permitted: "), "{why}");
     assert!(why.ends_with("Its last words: The test passes."), "{why}");
+    shop.home.check();
+}
+
+#[test]
+fn needs_claude_code_to_get_a_persons_answer_to_a_question_of_its_model() {
+    let Some(bin) = counterpart("CLAUDE_CODE") else { return };
+    let database = json!({"question": "Which database?", "header": "Database", "multiSelect": true,
+    "options": [
+        {"label": "PostgreSQL", "description": "as in production"},
+        {"label": "SQLite", "description": "one file"},
+    ]});
+    let name = json!({"question": "Which name?", "header": "Name", "multiSelect": false,
+    "options": [
+        {"label": "shop", "description": "as now"}, {"label": "store", "description": "new"},
+    ]});
+    let one = json!({"questions": [name]});
+    let two = json!({"questions": [database, name]});
+    let shop = Shop::new(&bin, move |request| match (has_tools(request), answered(request)) {
+        (false, _) => says("A title"),
+        (true, 0) => call(0, "AskUserQuestion", &one),
+        (true, 1) => call(1, "AskUserQuestion", &two),
+        (true, 2) => call(2, "AskUserQuestion", &two),
+        (true, _) => says("Thank you."),
+    });
+    shop.begin_asking("fix");
+    let answers = ["2", "1, sqlite; our own", "decide yourself"];
+    for (nth, answer) in answers.iter().enumerate() {
+        let row = until("it asks", || {
+            let row = shop.home.status("fix", "awaiting_input");
+            let asked = shop.events("fix", "run.awaiting_input").len();
+            (asked == nth + 1).then_some(row)
+        });
+        let prompt = row["prompt"].as_str().unwrap();
+        assert!(prompt.contains("Which name?") && prompt.contains("2) store: new"), "{prompt}");
+        assert_eq!(prompt.contains("1) PostgreSQL: as in production"), nth > 0, "{prompt}");
+        shop.home.run(&["answer", "fix", answer]).ok();
+    }
+    assert_eq!(shop.run(&["wait", "fix"]).code, 0, "{} {}", shop.told("fix"), shop.home.0.log());
+    assert!(is_good(&shop.home.named("fix")));
+    let told = shop.upstream.requests().last().unwrap().body.to_string();
+    for said in [
+        r#"\"Which name?\"=\"store\""#,
+        r#"\"Which database?\"=\"PostgreSQL, SQLite\""#,
+        r#"\"Which name?\"=\"our own\""#,
+        "decide yourself",
+    ] {
+        assert!(told.contains(said), "{said}: {told}");
+    }
     shop.home.check();
 }
 

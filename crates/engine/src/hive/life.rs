@@ -242,10 +242,11 @@ impl Lives {
         };
         let key = ProcessKey { session: assignment.session, epoch: birth.launch.life };
         let kept = Kept::of(&birth.launch);
+        let reading = Reading::of(&birth.launch);
         // It is boxed, so that the memory for starting is freed afterwards.
         let begun = Box::pin(self.begin(assignment, effect, key, birth, say)).await;
         let ended = match begun {
-            Ok(()) => self.watch(key, kept, &mut orders, say).await,
+            Ok(()) => self.watch(key, kept, reading, &mut orders, say).await,
             Err(ended) => ended,
         };
         self.under_way().remove(&effect);
@@ -266,7 +267,7 @@ impl Lives {
         let started = match self.found(key).await {
             Some(Adopted::Live(started)) => Ok(started),
             Some(Adopted::Ended(_, ended)) => {
-                let mut reading = Reading::of(launch.provider, launch.read_from);
+                let mut reading = Reading::of(&launch);
                 read::to_the_end(&*self.processes, key, &mut reading, say).await;
                 return Err(self.told(ended));
             }
@@ -530,11 +531,11 @@ impl Lives {
         self: &Arc<Self>,
         key: ProcessKey,
         kept: Kept,
+        mut reading: Reading,
         orders: &mut mpsc::UnboundedReceiver<LifeOrder>,
         say: &Say,
     ) -> LifeEnded {
         let mut look = Look::default();
-        let mut reading = Reading::of(kept.provider, kept.read_from);
         let mut pause = LOOK;
         let mut tick = ticks(pause);
         let mut ended = self.processes.ended(key);

@@ -4,9 +4,8 @@
 //! continues. So nothing is reported twice or never, whatever is killed in between, and a program
 //! that writes faster than it is read is not delayed.
 
-use overmind_core::command::LifeWord;
+use overmind_core::command::{Launch, LifeWord};
 use overmind_core::ids::SessionId;
-use overmind_core::process::prompt::Provider;
 use overmind_core::process::provider::launch::Input;
 use overmind_core::process::provider::{Fact, MAX_LINE, Reader};
 use overmind_core::process::{PieceReader, ProcessError, ProcessKey, Processes};
@@ -31,10 +30,11 @@ struct Open {
 }
 
 impl Reading {
-    pub(super) fn of(provider: Provider, from: Option<u64>) -> Self {
-        Self(from.map(|from| {
+    pub(super) fn of(launch: &Launch) -> Self {
+        let asked = || launch.asked.iter().cloned().collect();
+        Self(launch.read_from.map(|from| {
             Box::new(Open {
-                reader: Reader::new(provider, from),
+                reader: Reader::new(launch.provider, from).after(asked()),
                 pieces: None,
                 facts: Vec::new(),
                 failed: false,

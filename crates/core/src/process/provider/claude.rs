@@ -3,17 +3,20 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    Ask, Fact, MAX_ID, MAX_TEXT, Question, Scope, Spent, bounded, cut, id, microusd, number,
+    Ask, Asked, Fact, MAX_ID, MAX_TEXT, Question, Scope, Spent, bounded, cut, id, microusd, number,
     object, text,
 };
 use crate::model::Usage;
+
+mod questions;
 
 /// Longest one-line description of a tool use, in characters.
 const MAX_WANTED: usize = 300;
 /// Most denied tool uses that are reported.
 const MOST_DENIED: usize = 5;
 
-pub(super) fn facts(event: &Map<String, Value>, at: u64, facts: &mut Vec<Fact>) {
+/// Appends the facts of an event. `asked` holds the tool calls for which a person was asked.
+pub(super) fn facts(event: &Map<String, Value>, at: u64, asked: &mut Asked, facts: &mut Vec<Fact>) {
     match event.get("type").and_then(Value::as_str) {
         Some("system") => {
             if event.get("subtype").and_then(Value::as_str) == Some("init")
@@ -54,9 +57,10 @@ pub(super) fn facts(event: &Map<String, Value>, at: u64, facts: &mut Vec<Fact>) 
                 facts.push(Fact::ToolResult { id, name: None, ok, output: content(block) });
             }
         }
-        Some("result") => result(event, facts),
+        Some("result") => result(event, asked, facts),
         Some("control_request") => {
-            if let Some(ask) = asked(event, at) {
+            if let Some(ask) = requested(event, at) {
+                asked.extend(ask.tool_use.clone());
                 facts.push(Fact::Asks(ask));
             }
         }
@@ -97,7 +101,7 @@ fn content(block: &Map<String, Value>) -> String {
     }
 }
 
-fn result(event: &Map<String, Value>, facts: &mut Vec<Fact>) {
+fn result(event: &Map<String, Value>, asked: &Asked, facts: &mut Vec<Fact>) {
     if let Some(usage) = object(event, "usage") {
         // The provider counts what it read from a cache, or wrote to one, beside the rest.
         let cached_input_tokens = number(usage, "cache_read_input_tokens");
@@ -129,7 +133,7 @@ fn result(event: &Map<String, Value>, facts: &mut Vec<Fact>) {
         (!texts.is_empty()).then(|| texts.join("; "))
     };
     let said = said.filter(|text| !text.is_empty());
-    let (text, is_error) = match (is_error, unfinished(event)) {
+    let (text, is_error) = match (is_error, unfinished(event, asked)) {
         (true, why) => (said.or_else(errors).or(why), true),
         (false, None) => (said, false),
         (false, Some(why)) => {
@@ -144,8 +148,9 @@ fn result(event: &Map<String, Value>, facts: &mut Vec<Fact>) {
     facts.push(Fact::Result { text, is_error });
 }
 
-/// Returns why an ended turn did not complete its task; `None` if it did.
-fn unfinished(event: &Map<String, Value>) -> Option<String> {
+/// Returns why an ended turn did not complete its task; `None` if it did. A tool call that a person
+/// denied is no reason: the person decided, and the agent continued with that decision.
+fn unfinished(event: &Map<String, Value>, asked: &Asked) -> Option<String> {
     let field = |name: &str| event.get(name).and_then(Value::as_str);
     match field("subtype") {
         Some("success") | None => {}
@@ -167,6 +172,7 @@ fn unfinished(event: &Map<String, Value>) -> Option<String> {
     let denied: Vec<String> = denied
         .iter()
         .filter_map(Value::as_object)
+        .filter(|one| id(one, "tool_use_id").is_none_or(|id| !asked.contains(&id)))
         .filter_map(|one| {
             let name = id(one, "tool_name")?;
             Some(wanted(&name, one.get("tool_input").unwrap_or(&Value::Null)))
@@ -190,18 +196,20 @@ fn wanted(name: &str, args: &Value) -> String {
     format!("{name}: {line}").chars().take(MAX_WANTED).collect()
 }
 
-/// Returns the question of a line that requests permission.
-fn asked(event: &Map<String, Value>, at: u64) -> Option<Ask> {
+/// Returns the question of a line that asks a person: for permission, or for answers.
+fn requested(event: &Map<String, Value>, at: u64) -> Option<Ask> {
     let request = object(event, "request")?;
     if request.get("subtype").and_then(Value::as_str) != Some("can_use_tool") {
         return None;
     }
-    let name = super::id(request, "tool_name")?;
+    let name = id(request, "tool_name")?;
     let args = request.get("input").unwrap_or(&Value::Null);
-    let text = format!("Allow {}", wanted(&name, args));
-    let options = ["yes", "no"].map(str::to_owned).into();
-    let question = Question { text, options, secret: false };
-    Some(Ask { id: super::id(event, "request_id")?, question, at })
+    let question = questions::of(&name, args).unwrap_or_else(|| {
+        let text = format!("Allow {}", wanted(&name, args));
+        Question { text, options: ["yes", "no"].map(str::to_owned).into(), secret: false }
+    });
+    let tool_use = id(request, "tool_use_id");
+    Some(Ask { id: id(event, "request_id")?, question, at, tool_use })
 }
 
 /// Returns the line that sends a person's message.
@@ -215,17 +223,24 @@ pub(super) fn answer(asking: &[u8], answer: &str) -> Option<String> {
     let event: Map<String, Value> = crate::json::read(asking.trim_ascii()).ok()?;
     let request = object(&event, "request")?;
     let id = id(&event, "request_id")?;
+    let name = super::id(request, "tool_name").unwrap_or_default();
+    let decided = questions::answered(&name, request.get("input")?, answer)
+        .unwrap_or_else(|| permission(request, answer));
+    let response = json!({"subtype": "success", "request_id": id, "response": decided});
+    Some(json!({"type": "control_response", "response": response}).to_string())
+}
+
+/// Returns the decision about a tool call that a person's answer means.
+fn permission(request: &Map<String, Value>, answer: &str) -> Value {
     let word = answer.trim().to_lowercase();
-    let decided = match word.as_str() {
+    match word.as_str() {
         "y" | "yes" | "allow" | "approve" | "ok" | "1" => {
-            json!({"behavior": "allow", "updatedInput": request.get("input")?})
+            json!({"behavior": "allow", "updatedInput": request.get("input")})
         }
         "n" | "no" | "deny" | "2" | "" => {
             json!({"behavior": "deny", "message": "A person was asked, and said no."})
         }
-        // What else they say is why not, and what to do in its place.
+        // Any other text says why not, and what to do instead.
         _ => json!({"behavior": "deny", "message": answer}),
-    };
-    let response = json!({"subtype": "success", "request_id": id, "response": decided});
-    Some(json!({"type": "control_response", "response": response}).to_string())
+    }
 }

@@ -55,7 +55,7 @@ pub(super) fn facts(event: &Map<String, Value>, at: u64, facts: &mut Vec<Fact>) 
             secret: asks.get("secret").and_then(Value::as_bool) == Some(true),
         };
         let id = id(asks, "id").unwrap_or_else(|| format!("at-{at}"));
-        facts.push(Fact::Asks(Ask { id, question, at }));
+        facts.push(Fact::Asks(Ask { id, question, at, tool_use: None }));
     }
     facts.extend(id(said, "answered").map(|id| Fact::AskGone { id }));
     facts.extend(text(said, "error").map(|message| Fact::Trouble { message }));

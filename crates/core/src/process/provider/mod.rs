@@ -8,6 +8,8 @@
 //! an event and cannot be parsed is reported as trouble, or as a failure if it was the result.
 //! [`launch`] contains the command lines of these programs and their input.
 
+use std::collections::VecDeque;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -117,6 +119,48 @@ pub struct Ask {
     pub question: Question,
     /// Offset in the log of the line with the question, from which the answer is made.
     pub at: u64,
+    /// The tool call for which permission is requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_use: Option<String>,
+}
+
+/// Most tool calls for which a reader remembers that a person was asked. Older ones are forgotten.
+pub const MOST_ASKED: usize = 256;
+
+/// The tool calls of an attempt for which a person was asked, whatever the answer: the last
+/// [`MOST_ASKED`]. If a person denied one of them, that is no failure of the agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked(VecDeque<String>);
+
+impl Asked {
+    pub fn iter(&self) -> impl Iterator<Item = &String> {
+        self.0.iter()
+    }
+
+    fn contains(&self, id: &str) -> bool {
+        self.0.iter().any(|known| known == id)
+    }
+}
+
+impl FromIterator<String> for Asked {
+    fn from_iter<T: IntoIterator<Item = String>>(ids: T) -> Self {
+        let mut asked = Self::default();
+        asked.extend(ids);
+        asked
+    }
+}
+
+impl Extend<String> for Asked {
+    fn extend<T: IntoIterator<Item = String>>(&mut self, ids: T) {
+        for id in ids {
+            if !self.contains(&id) {
+                self.0.push_back(id);
+            }
+            if self.0.len() > MOST_ASKED {
+                self.0.pop_front();
+            }
+        }
+    }
 }
 
 /// The facts on which a session's state depends, and the position up to which they were read.
@@ -228,12 +272,27 @@ pub struct Reader {
     began: u64,
     /// Whether the line is too long, so that the rest of it is skipped.
     too_long: bool,
+    asked: Asked,
 }
 
 impl Reader {
     /// Creates a reader that starts at `from`, which must be the beginning of a line.
     pub fn new(provider: Provider, from: u64) -> Self {
-        Self { provider, next: from, life: 0, line: Vec::new(), began: from, too_long: false }
+        Self {
+            provider,
+            next: from,
+            life: 0,
+            line: Vec::new(),
+            began: from,
+            too_long: false,
+            asked: Asked::default(),
+        }
+    }
+
+    /// Sets the tool calls for which a person was asked before the reader's start.
+    #[must_use]
+    pub fn after(self, asked: Asked) -> Self {
+        Self { asked, ..self }
     }
 
     /// Returns the offset from which another reader would find the facts that this one has not
@@ -295,7 +354,7 @@ impl Reader {
     /// Handles the end of a line that will not get any more bytes.
     pub fn end(&mut self, facts: &mut Vec<Fact>) {
         match self.too_long {
-            false => line(self.provider, &self.line, self.began, facts),
+            false => line(self.provider, &self.line, self.began, &mut self.asked, facts),
             true => {
                 let why = format!("it has more than {MAX_LINE} bytes");
                 unreadable(self.provider, &self.line, &why, facts);
@@ -306,8 +365,9 @@ impl Reader {
     }
 }
 
-/// Returns the facts of one line. `at`: its offset in the log.
-pub fn line(provider: Provider, line: &[u8], at: u64, facts: &mut Vec<Fact>) {
+/// Appends the facts of one line. `at`: its offset in the log. `asked`: the tool calls for which
+/// earlier lines asked a person; those of this line are added.
+pub fn line(provider: Provider, line: &[u8], at: u64, asked: &mut Asked, facts: &mut Vec<Fact>) {
     let line = line.trim_ascii();
     if line.first() != Some(&b'{') {
         return;
@@ -318,7 +378,7 @@ pub fn line(provider: Provider, line: &[u8], at: u64, facts: &mut Vec<Fact>) {
     };
     match provider {
         Provider::Raw => {}
-        Provider::Claude => claude::facts(&event, at, facts),
+        Provider::Claude => claude::facts(&event, at, asked, facts),
         Provider::Codex => codex::facts(&event, facts),
         Provider::Lines => lines::facts(&event, at, facts),
     }

@@ -115,7 +115,8 @@ fn claude_asks_for_permission_and_gets_the_answer_in_its_protocol() {
     let facts = read(Provider::Claude, &format!("x\n{ASKS}\n"));
     let options = vec!["yes".to_owned(), "no".to_owned()];
     let question = Question { text: "Allow Bash: touch ../x".into(), options, secret: false };
-    assert_eq!(facts, [Fact::Asks(Ask { id: "5d34".into(), question, at: 2 })]);
+    let tool_use = Some("toolu_1".to_owned());
+    assert_eq!(facts, [Fact::Asks(Ask { id: "5d34".into(), question, at: 2, tool_use })]);
     let answer = |said: &str| -> Value {
         let line = launch::answer(Provider::Claude, ASKS.as_bytes(), said).unwrap();
         assert!(line.ends_with('\n'));
@@ -133,6 +134,114 @@ fn claude_asks_for_permission_and_gets_the_answer_in_its_protocol() {
     let gone = format!("{ASKS}\n{{\"type\":\"control_cancel_request\",\"request_id\":\"5d34\"}}\n");
     let told = Told::new(1, &read(Provider::Claude, &gone));
     assert_eq!((told.asks, told.gone), (vec![], vec!["5d34".to_owned()]));
+}
+
+const DENIED: &str = r#"{"type":"result","subtype":"success","is_error":false,"result":"Done without it.","permission_denials":[{"tool_name":"Bash","tool_use_id":"toolu_1","tool_input":{"command":"touch ../x"}}]}"#;
+
+#[test]
+fn a_denial_by_a_person_is_no_failure_and_any_other_is() {
+    let last = |reader: Reader, text: &str| {
+        let mut reader = reader;
+        let mut facts = Vec::new();
+        reader.piece(&piece(reader.next(), text.as_bytes()), &mut facts);
+        facts.pop()
+    };
+    let new = || Reader::new(Provider::Claude, 0);
+    let good = Some(Fact::Result { text: "Done without it.".into(), is_error: false });
+    assert_eq!(last(new(), &format!("{ASKS}\n{DENIED}\n")), good);
+    let why = "it was not permitted: Bash: touch ../x. Its last words: Done without it.";
+    let bad = Some(Fact::Result { text: why.into(), is_error: true });
+    assert_eq!(last(new(), &format!("{DENIED}\n")), bad);
+    let other = ASKS.replace("toolu_1", "toolu_2");
+    assert_eq!(last(new(), &format!("{other}\n{DENIED}\n")), bad);
+    // A reader that starts after the question gets the ids from its caller.
+    let ids = |ids: &[&str]| ids.iter().map(|&id| id.to_owned()).collect::<Asked>();
+    assert_eq!(last(new().after(ids(&["toolu_1"])), &format!("{DENIED}\n")), good);
+    let mut many = ids(&["toolu_1"]);
+    many.extend((0..MOST_ASKED).map(|n| format!("later-{n}")));
+    assert_eq!(many.iter().count(), MOST_ASKED);
+    assert_eq!(last(new().after(many), &format!("{DENIED}\n")), bad);
+}
+
+/// A line in which the model asks a person these questions.
+fn asks_questions(questions: &Value) -> String {
+    let input = json!({"questions": questions});
+    let request = json!({"subtype": "can_use_tool", "tool_name": "AskUserQuestion",
+        "input": input, "tool_use_id": "toolu_1"});
+    json!({"type": "control_request", "request_id": "r", "request": request}).to_string()
+}
+
+/// What the tool gets for a person's answer.
+fn tool_input(asking: &str, said: &str) -> Value {
+    let line = launch::answer(Provider::Claude, asking.as_bytes(), said).unwrap();
+    let line: Value = serde_json::from_str(&line).unwrap();
+    let response = &line["response"]["response"];
+    assert_eq!(response["behavior"], "allow", "{line}");
+    response["updatedInput"].clone()
+}
+
+fn database(several: bool) -> Value {
+    json!({"question": "Which database?", "header": "DB", "multiSelect": several, "options": [
+        {"label": "PostgreSQL", "description": "as in production"},
+        {"label": "SQLite, in memory"},
+    ]})
+}
+
+#[test]
+fn a_question_of_claudes_model_shows_its_options_and_takes_a_label_a_number_or_words() {
+    let asking = asks_questions(&json!([database(false)]));
+    let told = Told::new(0, &read(Provider::Claude, &format!("{asking}\n")));
+    let question = &told.asks[0].question;
+    assert_eq!(
+        question.text,
+        "Which database?\n  1) PostgreSQL: as in production\n  2) SQLite, in memory\n\
+        Answer with an option, its number, or your own words."
+    );
+    assert_eq!(question.options, ["PostgreSQL", "SQLite, in memory"]);
+    for (said, answer) in [
+        ("postgresql", "PostgreSQL"),
+        ("2", "SQLite, in memory"),
+        (" 2) ", "SQLite, in memory"),
+        ("sqlite, in memory", "SQLite, in memory"),
+        ("3", "3"),
+        ("0", "0"),
+        ("no", "no"),
+        ("MySQL, if you can; else none", "MySQL, if you can; else none"),
+    ] {
+        let input = tool_input(&asking, said);
+        assert_eq!(input["answers"], json!({"Which database?": answer}), "{said}");
+        assert_eq!(input["questions"], json!([database(false)]));
+    }
+    let line = launch::answer(Provider::Claude, asking.as_bytes(), "  ").unwrap();
+    assert!(line.contains(r#""behavior":"deny""#), "{line}");
+}
+
+#[test]
+fn several_questions_and_several_options_are_answered_at_once() {
+    let name = json!({"question": "Which name?", "options": [{"label": "a"}, {"label": "b"}]});
+    let asking = asks_questions(&json!([database(true), name]));
+    let told = Told::new(0, &read(Provider::Claude, &format!("{asking}\n")));
+    let question = &told.asks[0].question;
+    assert!(question.text.contains("1. Which database?") && question.options.is_empty());
+    assert!(question.text.contains("\n2. Which name?\n  1) a\n  2) b\n"), "{question:?}");
+    for separated in ["1, SQLite; B", "1,SQLite\nb"] {
+        let answers = json!({"Which database?": "PostgreSQL, SQLite", "Which name?": "b"});
+        assert_eq!(tool_input(&asking, separated)["answers"], answers, "{separated}");
+    }
+    let both = &tool_input(&asking, "1, 2; own")["answers"]["Which database?"];
+    assert_eq!(*both, "PostgreSQL, SQLite, in memory");
+    let words = tool_input(&asking, "decide yourself");
+    assert_eq!((&words["response"], &words["answers"]), (&json!("decide yourself"), &Value::Null));
+}
+
+#[test]
+fn a_tool_without_readable_questions_is_a_request_for_permission() {
+    for questions in [json!([]), json!("x"), json!([{"question": " "}]), json!([1])] {
+        let asking = asks_questions(&questions);
+        let told = Told::new(0, &read(Provider::Claude, &format!("{asking}\n")));
+        assert_eq!(told.asks[0].question.options, ["yes", "no"], "{questions}");
+        assert!(launch::answer(Provider::Claude, asking.as_bytes(), "no").is_some());
+    }
 }
 
 #[test]
