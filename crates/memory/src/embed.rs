@@ -17,9 +17,9 @@ use crate::config::HttpConfig;
 
 /// The time limit of one request, from connecting to the last byte of the answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Most bytes of an answer; one with 65,536 numbers takes about 1.5 MB.
+/// Maximum number of bytes of an answer; one with 65,536 numbers takes about 1.5 MB.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
-/// Most characters that are kept of a server's error text.
+/// Maximum number of characters that are kept of a server's error text.
 const MAX_ERROR_CHARS: usize = 500;
 
 /// Why a text has no vector.

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_both_lists_beats_what_stands_first_in_one() {
+    fn an_item_in_both_lists_outranks_the_first_of_one_list() {
         let even = Fusion { damping: 60.0, words: 1.0, meaning: 1.0 };
         let hits = even.fuse(vec![item(1), item(2)], vec![item(3), item(2)], 10);
         assert_eq!(order(&hits), [2, 3, 1]);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_say_nothing_decide_nothing() {
+    fn very_common_words_do_not_affect_the_ranking() {
         let even = Fusion { damping: 60.0, words: 1.0, meaning: 1.0 };
         let idle = |n| MemoryMatch { bm25: MemoryMatch::IDLE, ..item(n) };
         let hits = even.fuse(vec![idle(9), item(1)], vec![item(2)], 10);

@@ -20,15 +20,15 @@ use crate::embed::{EmbedError, Embedder};
 use crate::fusion::Fusion;
 use crate::terms::terms;
 
-/// Most bytes of UTF-8 in an item's text, and in a query.
+/// Maximum number of bytes of UTF-8 in an item's text, and in a query.
 pub const MAX_TEXT_BYTES: usize = 100_000;
-/// Most characters in the name of a collection.
+/// Maximum number of characters in the name of a collection.
 pub const MAX_COLLECTION_CHARS: usize = 200;
-/// Most bytes of an item's metadata as compact JSON.
+/// Maximum number of bytes of an item's metadata as compact JSON.
 pub const MAX_METADATA_BYTES: usize = 16 << 10;
-/// Most bytes of an author's name, and of the name of a text's source event.
+/// Maximum number of bytes of an author's name, and of the name of a text's source event.
 pub const MAX_PROVENANCE_BYTES: usize = 200;
-/// Most results of one search.
+/// Maximum number of results of one search.
 pub const MAX_TOP_K: usize = 50;
 /// The `embedding_model` of an item without a vector.
 pub const LOCAL_MODEL: &str = "fts5-bm25";
@@ -36,7 +36,7 @@ pub const LOCAL_MODEL: &str = "fts5-bm25";
 /// Only the first part of a long text is embedded: models accept about 8,000 tokens and refuse
 /// more.
 const MAX_EMBEDDED_BYTES: usize = 16_000;
-/// Most items of one batch of `reembed` and `collect`; each batch is one commit.
+/// Maximum number of items of one batch of `reembed` and `collect`; each batch is one commit.
 const MAX_BATCH: u32 = 500;
 /// The name in the log for requests of vectors for existing items.
 const REEMBEDDING: &str = "reembed";

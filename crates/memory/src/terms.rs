@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-/// Most words of a query that are searched; later ones are ignored.
+/// Maximum number of words of a query that are searched; later ones are ignored.
 pub const MAX_TERMS: usize = 64;
 /// Longer runs of letters are ignored.
 const MAX_TERM_BYTES: usize = 256;

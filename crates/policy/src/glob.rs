@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_text_fits_or_does_not() {
+    fn patterns_match_known_texts_exactly() {
         for (pattern, text) in [
             ("**", "a/b"),
             ("**", "."),

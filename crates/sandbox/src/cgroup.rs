@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn with_version_2_groups_are_made_beside_the_daemons_own() {
+    fn cgroup_v2_groups_are_siblings_of_the_servers_group() {
         let (dir, mounts) = fake_v2("memory");
         let found = candidates("0::/service/daemon\n", &mounts);
         assert_eq!(found.len(), 1);
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_without_a_kernel_behind_it_is_not_used_and_the_reason_is_told() {
+    fn an_image_without_kernel_is_refused_with_the_reason() {
         let dir = tempfile::tempdir().unwrap();
         let base = Base {
             version: Version::V1,

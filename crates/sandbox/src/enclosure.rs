@@ -54,7 +54,7 @@ const LIMITS: Limits = Limits {
     open_files: 65_536,
 };
 
-/// Most sets of grants that are remembered as measured.
+/// Maximum number of sets of grants that are remembered as measured.
 const MEASURED: usize = 256;
 
 /// No shown path may be below these: they belong to the sandbox or to the machine itself.

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_hidden_in_part_refused_within_and_let_through_in_a_room() {
+    fn shown_directories_hide_server_files() {
         let dir = tempfile::tempdir().unwrap();
         let real = dir.path().canonicalize().unwrap();
         let (data, room) = (real.join("home/data"), real.join("home/data/rooms/one"));

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_installed_program_its_package_and_its_interpreter_are_needed_and_nothing_else() {
+    fn an_installed_program_needs_only_its_package_and_interpreter() {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().canonicalize().unwrap();
         let (bin, modules) = (top.join("home/bin"), top.join("home/lib/node_modules"));

@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn the_commands_end_is_what_counts() {
+    fn the_end_of_the_command_ends_the_call() {
         let all = lines(&[Report::Started, Report::Exited(3)]);
         assert_eq!(judge(&all, true), Ended::Exit(Exit::Code(3)));
         assert_eq!(judge(&all, false), Ended::Exit(Exit::Code(3)));

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn each_level_is_told_with_what_is_missing_and_what_to_do() {
+    fn each_level_is_listed_with_reason_and_remedy() {
         let refused = SandboxError::Unavailable {
             code: "c".to_owned(),
             message: "there is no engine".to_owned(),

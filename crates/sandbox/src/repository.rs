@@ -47,7 +47,7 @@ const LEADING: &[&str] = &[
     "refs",
     "worktrees",
 ];
-/// Most git directories of submodules and worktrees within one that are searched.
+/// Maximum number of git directories of submodules and worktrees within one that are searched.
 const MOST: usize = 200;
 /// The deepest name of a submodule.
 const DEEPEST: usize = 8;

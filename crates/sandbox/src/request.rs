@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_run_is_refused_with_its_reason() {
+    fn an_unrunnable_command_is_refused_with_the_reason() {
         refused(|r| r.argv.clear(), "the command is empty");
         refused(|r| r.argv = vec![String::new()], "the command is empty");
         refused(|r| r.argv.push("a\0b".to_owned()), "an argument contains a NUL byte");

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use crate::init::root::SYSTEM;
 use crate::request::bad_config;
 
-/// Most links that are followed, as in the kernel.
+/// Maximum number of links that are followed, as in the kernel.
 const MOST_LINKS: usize = 40;
 
 /// Which links are followed.
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_resolved_through_the_links_that_are_followed_and_no_other() {
+    fn paths_are_resolved_only_through_trusted_links() {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().canonicalize().unwrap();
         std::fs::create_dir_all(top.join("real/inner")).unwrap();

@@ -35,7 +35,7 @@ use crate::writer::apply::taken;
 
 /// The suffix of files that are not complete yet.
 const PART: &str = ".part";
-/// Most bytes of one read.
+/// Maximum number of bytes of one read.
 const MAX_READ: usize = 1 << 20;
 /// How often making a directory is retried if a sweep has just removed it.
 const TRIES: usize = 3;

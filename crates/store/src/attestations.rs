@@ -18,7 +18,7 @@ use crate::key::{fingerprint, verify_attestation};
 use crate::read::rows::Cells;
 use crate::writer::log::name_of;
 
-/// Most sessions with a wrong record that are listed; the first ones show the problem.
+/// Maximum number of sessions with a wrong record that are listed; the first ones show the problem.
 const MAX_WRONG: usize = 100;
 
 /// The record that is stored under `digest`.

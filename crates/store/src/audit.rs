@@ -30,7 +30,7 @@ use crate::writer::checkpoint::Digest;
 use crate::writer::log::{name_of, stream_of};
 use crate::writer::prune::{PRUNED, Record};
 
-/// Most findings that are listed; the first ones show what is wrong.
+/// Maximum number of findings that are listed; the first ones show what is wrong.
 const MAX_FINDINGS: usize = 100;
 /// Streams whose last event is remembered.
 const REMEMBERED: usize = 32_768;

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_others_can_read_or_that_is_none_is_refused() {
+    fn readable_and_invalid_key_files_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("k");
         SigningKey::open(&path).unwrap();

@@ -3,7 +3,7 @@
 //! [`Sqlite::open`] is the entry point. One thread writes, in groups (`writer`); a few read
 //! (`read`); one copies the write-ahead log back (`wal`). Secrets are masked before anything is
 //! queued ([`redact`], called from `prepare`); `audit` checks what is at rest; [`restore`]
-//! brings a backup back.
+//! restores a backup.
 //!
 //! An acknowledged commit is on disk: every group ends with an fsync (`synchronous = FULL`). A
 //! refused commit leaves no trace. A lock file gives the store to one process at a time. A store

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_used_stays_and_the_size_is_bounded() {
+    fn the_cache_keeps_used_entries_and_is_bounded() {
         let mut recent = Recent::new(10);
         for n in 0..1_000 {
             recent.insert(n, n);

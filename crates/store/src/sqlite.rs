@@ -48,7 +48,7 @@ use crate::writer::log::Log;
 use crate::writer::{CommitJob, Job, Reply, Writer};
 use crate::{artifacts, attestations, audit, backup, budgets, schema, wal};
 
-/// Most commits that are queued; further callers wait.
+/// Maximum number of commits that are queued; further callers wait.
 const QUEUE: usize = 1_024;
 /// Memory for queued commits, in [`ROOM_UNIT`]s: 64 MB. A larger commit takes all of it.
 const ROOM: u32 = 64 << 10;

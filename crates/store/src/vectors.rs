@@ -20,7 +20,8 @@ use rusqlite::{Connection, params};
 use crate::error::Outcome;
 use crate::read::rows::{Cells, floats, unsigned};
 
-/// Most bytes of all tables together: 166,000 vectors of 1,536 dimensions, or 900,000 of 256.
+/// Maximum number of bytes of all tables together: 166,000 vectors of 1,536 dimensions, or 900,000
+/// of 256.
 pub(crate) const MAX_BYTES: usize = 256 << 20;
 /// About how many bytes a vector takes besides its components.
 const ROW_BYTES: usize = 40;
@@ -279,7 +280,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_cosine_is_above_its_bound(
+        fn cosines_never_exceed_their_bound(
             vectors in prop::collection::vec(prop::collection::vec(-1.0_f32..1.0, 300), 1..20),
             query in prop::collection::vec(-1.0_f32..1.0, 300),
         ) {

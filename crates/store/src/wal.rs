@@ -33,7 +33,8 @@ const FORCED_FRAMES: i64 = 32_768;
 const HARD_FRAMES: i64 = 65_536;
 /// The thread stops when so few pages are left: the writer copies them in a few milliseconds.
 const REST_FRAMES: i64 = 256;
-/// Most rounds of copying: each is shorter than the one before, unless the disk cannot keep up.
+/// Maximum number of rounds of copying: each is shorter than the one before, unless the disk cannot
+/// keep up.
 const MAX_ROUNDS: u32 = 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -43,9 +43,9 @@ const SLOTS: u64 = 4_096;
 const SLOT: usize = 128;
 /// How long a promise may wait for the disk.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
-/// Most streams whose heads are compared at the start; the audit compares all.
+/// Maximum number of streams whose heads are compared at the start; the audit compares all.
 const LOOKED_AT: usize = 64;
-/// Most streams that a message names.
+/// Maximum number of streams that a message names.
 const NAMED: usize = 5;
 
 const MAC: usize = 32;

@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn with_one_hierarchy_for_all_there_is_one_group() {
+    fn one_hierarchy_gets_one_cgroup() {
         let all = &["memory", "pids", "cpu"];
         let bases = Bases { bases: vec![base(Version::V2, "/cg/service", all)] };
         let limits = GroupLimits { memory_bytes: Some(4096), pids: Some(3), cpus: Some(0.25) };

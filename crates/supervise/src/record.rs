@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_what_a_file_is() {
+    fn file_names_encode_their_kind() {
         for kind in Kind::ALL {
             assert_eq!(Kind::parse(&kind.name(7)), Some((kind, 7)));
         }
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_torn_is_none() {
+    fn torn_records_are_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let fd = open_dir(dir.path()).unwrap();
         write(&fd, Kind::Exit, 3, &vec![1, 2]).unwrap();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_was_never_whole_leaves_nothing() {
+    fn incomplete_records_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let fd = open_dir(dir.path()).unwrap();
         let left = || std::fs::read_dir(dir.path()).unwrap().count();

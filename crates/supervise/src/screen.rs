@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_overwritten_is_not_seen() {
+    fn overwritten_text_is_not_on_the_screen() {
         let size = TerminalSize { columns: 20, rows: 5 };
         let bytes = b"one\r\ntwo\r\n\x1b[1A\x1b[2Kthree\r\n\x1b[31mPassword: \x1b[0m";
         let screen = drawn(bytes, size, 24);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_painted_draws_the_same_again_above_and_beneath() {
+    fn a_painted_screen_draws_the_same_screen_again() {
         let size = TerminalSize { columns: 20, rows: 5 };
         let written =
             b"$ edit\r\n\x1b[?1049h\x1b[?2004h\x1b[2J\x1b[3;4H\x1b[31mred\x1b[m text\x1b[?25l";

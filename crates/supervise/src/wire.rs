@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_newer_program_says_is_passed_over_and_garbage_is_not() {
+    fn messages_of_newer_versions_are_skipped_and_garbage_is_refused() {
         let mut buffer = Vec::new();
         put(&mut buffer, &serde_json::json!({"Dance": {"slowly": true}}));
         assert!(matches!(take::<ToKeeper>(&mut buffer), Ok(Some(Frame::Unknown(_)))));

@@ -19,14 +19,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Config, ConfigError, Counts, wire};
 
-/// Most spans of one request.
+/// Maximum number of spans of one request.
 const BATCH: usize = 512;
-/// Most attempts for one batch; then it is dropped in favour of newer ones.
+/// Maximum number of attempts for one batch; then it is dropped in favour of newer ones.
 const ATTEMPTS: u32 = 6;
 /// The first pause between attempts; each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// Most bytes of an answer that are read. Its text is not used.
+/// Maximum number of bytes of an answer that are read. Its text is not used.
 const MAX_ANSWER: usize = 64 << 10;
 
 #[derive(Debug)]

@@ -20,13 +20,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Addresses, Config, Counts};
 
-/// Most events that are read at once.
+/// Maximum number of events that are read at once.
 const PAGE: u32 = 256;
 /// The pause after the log was read to its end.
 const PAUSE: Duration = Duration::from_millis(200);
 /// The pause after a failed read.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
-/// Most sessions that are cached.
+/// Maximum number of sessions that are cached.
 const MAX_KNOWN: usize = 2048;
 
 /// The outgoing queue and counters.

@@ -28,7 +28,7 @@ pub use self::config::{Config, ConfigError, DEFAULT_SERVICE, pairs};
 use self::export::Exporter;
 use self::follow::Follower;
 
-/// Most spans that wait to be sent. Further ones are dropped.
+/// Maximum number of spans that wait to be sent. Further ones are dropped.
 pub const QUEUE: usize = 8192;
 
 /// Returns host and port of a provider by its configured name.

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_is_changed_opens_nothing() {
+    fn changed_ciphertexts_cannot_be_decrypted() {
         let (key, other) = (new_key().unwrap(), new_key().unwrap());
         let about_one = about("d", &[b"name", &1_u32.to_be_bytes()]);
         let sealed = seal(&key, &about_one, b"plain text").unwrap();

@@ -111,7 +111,7 @@ async fn a_key_that_was_seen_asks_no_embedder() {
 }
 
 #[tokio::test]
-async fn a_secret_does_not_leave_for_the_embedder() {
+async fn secrets_are_not_sent_to_the_embedder() {
     let endpoint = Endpoint::start(meaning).await;
     let bench = Bench::new(Some(endpoint.embedder("m", None)));
     bench.add("say hunter2-is-my-password twice").await;
@@ -159,7 +159,7 @@ async fn when_the_endpoint_is_down_nothing_is_stored_and_the_error_says_so() {
 }
 
 #[tokio::test]
-async fn what_the_endpoint_says_about_an_error_is_kept_and_the_key_is_not() {
+async fn endpoint_errors_are_kept_without_the_key() {
     let down = error_of(|| respond("503 Service Unavailable", "{\"error\": \"overloaded\"}")).await;
     assert!(down.transient);
     assert!(
@@ -179,7 +179,7 @@ async fn what_the_endpoint_says_about_an_error_is_kept_and_the_key_is_not() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_no_embedding_is_an_error() {
+async fn an_answer_without_embedding_is_an_error() {
     for (body, wanted) in [
         ("<html>", "answered something other than embeddings"),
         ("{\"data\": []}", "answered without an embedding"),
@@ -267,7 +267,7 @@ async fn each_call_is_in_the_books_of_whom_it_is_for() {
 }
 
 #[tokio::test]
-async fn what_the_books_refuse_is_not_sent() {
+async fn a_call_that_the_budget_refuses_is_not_sent() {
     let endpoint = Endpoint::start(meaning).await;
     let books = Books::closed();
     let bench = Bench::new(Some(endpoint.embedder_in("m", &books)));
@@ -278,7 +278,7 @@ async fn what_the_books_refuse_is_not_sent() {
 }
 
 #[tokio::test]
-async fn what_was_refused_is_not_billed_and_what_was_never_answered_counts_whole() {
+async fn refused_calls_cost_nothing_and_unanswered_calls_count_in_full() {
     for (status, ended) in
         [("429 Too Many Requests", "Unbilled(429)"), ("200 OK", "Answered(None)")]
     {

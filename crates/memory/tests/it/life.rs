@@ -24,7 +24,7 @@ async fn events(bench: &Bench, kinds: &'static [&'static str]) -> Vec<LogEvent> 
 }
 
 #[tokio::test]
-async fn what_has_expired_is_never_found_and_then_collected_with_an_event() {
+async fn expired_items_are_hidden_and_later_collected_with_an_event() {
     let bench = Bench::local();
     let now = bench.clock.now();
     let item =
@@ -48,7 +48,7 @@ async fn what_has_expired_is_never_found_and_then_collected_with_an_event() {
 }
 
 #[tokio::test]
-async fn what_supersedes_is_found_in_place_of_the_old_which_stays_as_history() {
+async fn a_superseding_item_replaces_the_old_one_in_results() {
     let endpoint = Endpoint::start(meaning).await;
     for embedder in [None, Some(endpoint.embedder("m", None) as Arc<dyn Embedder>)] {
         let bench = Bench::new(embedder);
@@ -92,7 +92,7 @@ async fn a_filter_holds_for_all_that_is_found() {
 }
 
 #[tokio::test]
-async fn provenance_is_kept_told_and_bounded() {
+async fn provenance_is_stored_returned_and_bounded() {
     let bench = Bench::local();
     let provenance = Provenance {
         author: "ada".into(),

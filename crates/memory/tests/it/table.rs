@@ -94,7 +94,7 @@ async fn numbers_of_two_bytes_mean_the_same() {
 }
 
 #[tokio::test]
-async fn other_files_are_another_model() {
+async fn changed_model_files_are_another_model() {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let same = weights("embeddings", "F32", &[5, 2], &f32s());
     let table = model(dirs[0].path(), &same);
@@ -145,7 +145,7 @@ async fn a_file_that_is_no_static_model_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_text_that_the_model_knows_nothing_of_is_kept_and_found_by_its_words() {
+async fn a_text_without_vector_is_found_by_its_words() {
     let dir = tempfile::tempdir().unwrap();
     let table = model(dir.path(), &weights("embeddings", "F32", &[5, 2], &f32s()));
     let bench = Bench::new(Some(table));

@@ -142,7 +142,7 @@ async fn an_item_is_stored_as_given_with_the_event_that_says_so() {
 }
 
 #[tokio::test]
-async fn what_a_session_stores_is_told_in_its_own_stream() {
+async fn memory_events_of_a_session_are_in_its_own_stream() {
     let bench = Bench::local();
     let session = SessionId::from_u128(5);
     let item = bench.memory.store(from_session("mine", session)).await.unwrap();
@@ -205,7 +205,7 @@ async fn a_secret_is_masked_before_it_is_stored_and_answered() {
 }
 
 #[tokio::test]
-async fn what_is_out_of_bounds_is_refused_and_named() {
+async fn values_out_of_bounds_are_refused_by_name() {
     let bench = Bench::local();
     let store = async |change: fn(&mut MemoryDraft)| {
         let mut given = draft("x");

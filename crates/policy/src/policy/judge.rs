@@ -19,7 +19,7 @@ use crate::shell::{Act, Place};
 const MAX_FILES: usize = 64;
 const MAX_ARGS: usize = 32;
 const MAX_ARG_CHARS: usize = 200;
-/// Most other programs of a call that its reason names.
+/// Maximum number of other programs of a call that its reason names.
 const MAX_OTHERS: usize = 2;
 const LATER: &str = "a file that is known only at run time";
 

@@ -23,7 +23,7 @@ pub(crate) const FOUND: char = '\u{e005}';
 pub(crate) const HERE: char = '\u{e006}';
 const BREAK: char = '\u{e007}';
 
-/// Most arguments that braces may make from one word.
+/// Maximum number of arguments that braces may make from one word.
 const MAX_BRACES: usize = 64;
 
 pub(crate) fn is_private(c: char) -> bool {
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_marked() {
+    fn unknown_programs_are_marked() {
         assert_eq!(args("x \"$A\" $A a$(b)c `d`"), ["x", "…", "…", "a…c", "…"]);
         assert_eq!(
             args("x $two \"$two\" *.rs '*' [ab]c ~/x \"~/x\""),

@@ -37,7 +37,7 @@ pub(crate) fn parse(text: &str, depth: usize) -> Read<Script> {
     match parser.peek() {
         None if parser.here.is_empty() => Ok(script),
         None => Err(Misread("a here-document is not closed")),
-        Some(_) => Err(Misread("a parenthesis or a word stands where none may")),
+        Some(_) => Err(Misread("a parenthesis or a word is not allowed here")),
     }
 }
 
@@ -371,7 +371,7 @@ impl Parser<'_> {
             }
             "[[" => self.test(),
             "then" | "else" | "elif" | "fi" | "do" | "done" | "esac" | "}" | "in" => {
-                Err(Misread("a reserved word stands where none may"))
+                Err(Misread("a reserved word is not allowed here"))
             }
             _ => self.simple(),
         }

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_told_from_the_workspace_and_nothing_climbs_out_unseen() {
+    fn paths_are_relative_to_the_workspace_and_escapes_are_detected() {
         let check = |path: &str, from: &str, is: &str| {
             assert_eq!(resolve(path, from, "/workspace"), is, "{path} from {from}");
         };

@@ -9,7 +9,7 @@ use overmind_core::gate::TouchKind;
 use super::run::Call;
 use super::{builtins, files, git, interp, net, scripts, tools, wrap};
 
-/// What a program does.
+/// The effects of a program.
 #[derive(Clone, Copy)]
 pub(super) enum Spec {
     /// It only prints output, whatever the arguments are.

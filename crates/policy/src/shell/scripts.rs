@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scripts_that_only_edit_are_told_from_those_that_do_more() {
+    fn edit_scripts_are_distinguished_from_other_scripts() {
         for script in [
             "s/a/b/",
             "s|a/b|c|g",

@@ -14,13 +14,13 @@ use super::path::{anywhere, in_workspace, resolve};
 use super::variables::{dangerous_variable, environment};
 use super::{Act, Place};
 
-/// Most programs that one text may run. A loop counts each of its rounds.
+/// Maximum number of programs that one text may run. A loop counts each of its rounds.
 const MAX_ACTS: usize = 256;
-/// Most values of a loop's variable that are analysed one by one.
+/// Maximum number of values of a loop's variable that are analysed one by one.
 const MAX_VALUES: usize = 8;
-/// Most links of one text that are followed.
+/// Maximum number of links of one text that are followed.
 const MAX_LINKS: usize = 64;
-/// Most possible directories of the shell that are followed.
+/// Maximum number of possible directories of the shell that are followed.
 const MAX_CWDS: usize = 6;
 
 /// The standard input of a command.

@@ -126,7 +126,7 @@ fn a_proposed_rule_for_another_tool_holds_for_these_arguments_only() {
 }
 
 #[test]
-fn no_rule_is_proposed_for_what_is_not_known_denied_or_too_much() {
+fn unknown_denied_and_risky_actions_get_no_proposed_rule() {
     let policy = Policy::default();
     let three = |command: &str| {
         let request = from("coder", command);

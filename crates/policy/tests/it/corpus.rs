@@ -94,7 +94,7 @@ pub(crate) fn in_a_room(command: &str) -> GateRequest {
 }
 
 #[test]
-fn a_room_is_asked_about_what_leaves_it_and_what_later_commands_run() {
+fn an_environment_asks_about_outside_effects_and_autorun_files() {
     let policy = Policy::default();
     for command in
         ["echo x > .git/hooks/pre-commit", "echo x > .envrc", "crontab -", "echo 'x", "rm -rf /etc"]
@@ -115,7 +115,7 @@ fn a_room_is_asked_about_what_leaves_it_and_what_later_commands_run() {
 }
 
 #[test]
-fn what_needs_a_network_that_the_sandbox_lacks_is_refused_with_the_way_to_get_it() {
+fn network_commands_without_network_are_refused_with_a_hint() {
     let policy = Policy::default();
     for command in [
         "curl https://example.com/",
@@ -145,7 +145,7 @@ fn what_needs_a_network_that_the_sandbox_lacks_is_refused_with_the_way_to_get_it
 }
 
 #[test]
-fn without_a_sandbox_nothing_is_changed_unasked() {
+fn changes_without_a_sandbox_ask() {
     let policy = Policy::default();
     for command in ["cargo test", "touch x", "./run.sh", "sed -i s/a/b/ f", "rm -rf target"] {
         let request = GateRequest { sandbox: SandboxLevel::None, ..shell(command) };

@@ -37,7 +37,7 @@ fn judged(commands: Vec<String>, request: fn(&str) -> GateRequest) -> Vec<(Strin
 }
 
 #[test]
-fn in_a_room_at_most_one_everyday_command_in_fifty_is_asked_about_and_none_is_refused() {
+fn an_environment_asks_about_at_most_one_everyday_command_in_fifty() {
     let commands = everyday();
     assert!(commands.len() >= 250, "{} commands", commands.len());
     let all = judged(commands, in_a_room);
@@ -49,7 +49,7 @@ fn in_a_room_at_most_one_everyday_command_in_fifty_is_asked_about_and_none_is_re
 }
 
 #[test]
-fn what_was_harmless_outside_of_a_room_is_not_asked_about_in_one() {
+fn harmless_commands_do_not_ask_in_an_environment() {
     let all = judged(harmless(), in_a_room);
     let (asked, text) = listed(&all, |verdict| verdict.decision == Decision::Ask);
     assert!(asked * 50 <= all.len(), "{text}");
@@ -61,7 +61,7 @@ fn what_was_harmless_outside_of_a_room_is_not_asked_about_in_one() {
 }
 
 #[test]
-fn what_leaves_a_room_is_asked_about_or_refused() {
+fn effects_outside_an_environment_ask_or_are_denied() {
     let commands = leaving();
     assert!(commands.len() >= 100, "{} commands", commands.len());
     let all = judged(commands, in_a_room);
@@ -78,7 +78,7 @@ fn what_leaves_a_room_is_asked_about_or_refused() {
 }
 
 #[test]
-fn what_leaves_is_stopped_outside_of_a_room_as_well() {
+fn effects_outside_the_workspace_ask_without_an_environment() {
     let without = |command: &str| GateRequest { sandbox: SandboxLevel::None, ..shell(command) };
     for request in [shell, without as fn(&str) -> GateRequest] {
         let all = judged(leaving(), request);
@@ -113,7 +113,7 @@ fn outside_of_a_room_code_from_anywhere_and_unknown_programs_are_asked_about() {
 }
 
 #[test]
-fn rules_of_ones_own_about_unknown_programs_and_paths_hold_in_a_room() {
+fn user_rules_apply_in_an_environment() {
     let own = "version = 1\n\
         [[rule]]\nid = \"u\"\nverdict = \"ask\"\neffects = [\"unknown\"]\n\
         [[rule]]\nid = \"p\"\nverdict = \"deny\"\neffects = [\"delete\"]\npaths = [\"vendor/**\"]\n\
@@ -136,7 +136,7 @@ fn a_text_that_hides_is_asked_about_in_a_room_too() {
 }
 
 #[test]
-fn code_that_says_where_it_goes_is_refused_and_code_that_only_mentions_it_is_not() {
+fn code_with_a_network_target_is_refused() {
     let policy = Policy::default();
     let said = |command: &str| policy.judge(&in_a_room(command)).decision;
     for command in [

@@ -49,7 +49,7 @@ fn a_fresh_attempt_that_a_room_allows_is_one_that_its_sandbox_bounds() {
 }
 
 #[test]
-fn what_is_known_to_leave_is_stopped_in_a_room_although_programs_that_are_not_known_are_not() {
+fn known_network_programs_are_stopped_in_an_environment() {
     let policy = Policy::default();
     for command in [
         "cat /proc/self/cwd/../../etc/shadow",

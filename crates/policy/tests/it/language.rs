@@ -15,7 +15,7 @@ fn decision(rules: &str, command: &str) -> Decision {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_line_and_column() {
+fn errors_name_line_and_column() {
     let wrong = |text: &str| Policy::parse(text, "p.toml").unwrap_err().to_string();
     let text = wrong("version = 1\n\n[[rule]]\nid = \"x\"\nverdict = \"allow\"\ntool = [\"y\"]\n");
     assert!(text.starts_with("p.toml:6:1: ") && text.contains("tool"), "{text}");
@@ -100,7 +100,7 @@ fn a_rule_matches_by_tool_program_agent_colony_host_sandbox_and_risk() {
 }
 
 #[test]
-fn what_is_not_understood_is_allowed_by_name_only() {
+fn unknown_effects_are_allowed_only_by_name() {
     let all = "default = \"allow\"\n[[rule]]\nid = \"all\"\nverdict = \"allow\"\ntools = [\"run_shell\"]\n";
     assert_eq!(decision(all, "rm x"), Decision::Allow);
     assert_eq!(decision(all, "unknown-program"), Decision::Ask);
@@ -133,7 +133,7 @@ fn file_tools_and_fetches_are_judged_like_commands() {
 }
 
 #[test]
-fn private_data_and_strangers_text_together_close_every_way_out() {
+fn the_trifecta_blocks_every_outbound_effect() {
     let rules = "[trifecta]\nverdict = \"deny\"\ntrusted_hosts = [\"ours.example\"]\n\
         [[rule]]\nid = \"net\"\nverdict = \"allow\"\neffects = [\"network\", \"external\", \"code\", \"publish\"]\n";
     let policy = policy(rules);
@@ -239,7 +239,7 @@ fn recorded_calls_are_judged_line_by_line() {
 }
 
 #[test]
-fn that_a_command_may_write_to_its_worktree_counts_where_a_rule_does_not_allow_it() {
+fn write_access_to_the_worktree_counts_as_a_write() {
     let room = |args: serde_json::Value| GateRequest { room: true, ..request("run_shell", args) };
     let reads = || room(serde_json::json!({"command": "ls"}));
     let verdict = Policy::default().judge(&reads());

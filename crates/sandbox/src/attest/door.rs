@@ -23,7 +23,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use super::facts::Facts;
 use super::questions::Questions;
 
-/// Most bytes that the probe sends on one connection.
+/// Maximum number of bytes that the probe sends on one connection.
 const MOST: u64 = 4096;
 
 /// The listeners that are expected in the network of a sandbox whose network is the mesh and which
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_listens_here_is_found() {
+    fn listening_sockets_are_found() {
         let here = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let at = format!("tcp {}", here.local_addr().unwrap());
         assert!(listeners().unwrap().contains(&at));

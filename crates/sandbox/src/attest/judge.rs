@@ -69,7 +69,7 @@ struct Promise {
     /// Whether the kernel differs from the daemon's. Then its namespaces, devices and `/proc` are
     /// its own as well, and changes to them stay inside.
     own_kernel: bool,
-    /// Most processes that may be visible: those of the sandbox itself.
+    /// Maximum number of processes that may be visible: those of the sandbox itself.
     processes: u32,
     /// System calls that must be refused.
     calls: &'static [&'static str],
@@ -414,7 +414,7 @@ mod tests {
     use super::super::refusal::{NOT_ATTESTED, refuse_unless_kept};
     use super::*;
 
-    /// What a good namespace sandbox answers.
+    /// The answers of a good namespace sandbox.
     fn good() -> Facts {
         let refused = |what: &str| Refused { what: what.to_owned(), errno: libc::EPERM };
         Facts {
@@ -460,13 +460,13 @@ mod tests {
         }
     }
 
-    /// What a good virtual machine answers.
+    /// The answers of a good virtual machine.
     fn good_machine() -> Facts {
         let machine = MachineFacts { interfaces: vec!["lo".to_owned()], ..Default::default() };
         Facts { boot_id: "another".to_owned(), machine: Some(machine), ..good() }
     }
 
-    /// What a good container answers.
+    /// The answers of a good container.
     fn good_container() -> Facts {
         Facts {
             uid: 65534,
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_judged_by_its_kernel_and_by_what_the_emulator_gave_it() {
+    fn a_virtual_machine_is_checked_inside_and_around() {
         let level = SandboxLevel::Microvm;
         assert_eq!(failing(level, &good_machine()), []);
         let with = |change: fn(&mut MachineFacts)| {
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_may_have_what_the_engine_makes_anew_and_root_only_if_it_is_nobody_outside() {
+    fn container_root_is_accepted_only_if_rootless() {
         let level = SandboxLevel::Docker;
         assert_eq!(failing(level, &good_container()), []);
         let root = Facts { uid: 0, gid: 0, ..good_container() };
@@ -592,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_given_on_purpose_is_accepted_and_no_other_beside_it() {
+    fn only_the_granted_device_is_accepted() {
         let given = ["/dev/kvm".to_owned()];
         let subject = || Subject { devices: given.to_vec(), ..subject(SandboxLevel::Namespace) };
         let judged = |found: &[&str]| {
@@ -666,7 +666,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_to_reach_the_server_has_no_door_and_a_door_is_found() {
+    fn a_sandbox_without_server_access_has_no_relay() {
         let room = |reaches: &[u16]| Subject {
             living: Some(Network::Mesh),
             reaches: reaches.to_vec(),
@@ -691,7 +691,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_landlock_is_no_broken_promise() {
+    fn a_kernel_without_landlock_passes_the_checks() {
         let facts = Facts { landlock_abi: 0, landlock_effect: 0, ..good() };
         assert_eq!(failing(SandboxLevel::Namespace, &facts), []);
     }
@@ -711,7 +711,7 @@ mod tests {
     }
 
     #[test]
-    fn the_level_none_is_told_and_never_refused() {
+    fn the_level_none_is_reported_and_never_refused() {
         let facts = Facts { homes: vec!["/root".to_owned()], ..Facts::default() };
         let attestation = judge(subject(SandboxLevel::None), &facts);
         assert_eq!(attestation.failed().count(), 0);

@@ -15,7 +15,7 @@ use super::program::{LIST_FILES, own_files};
 use super::questions::{Questions, started_in};
 use crate::sys;
 
-/// Most entries of a list; longer ones would only repeat that everything is open.
+/// Maximum number of entries of a list; longer ones would only repeat that everything is open.
 const MAX_FINDINGS: usize = 40;
 
 /// Becomes the probe and never returns. `arguments` are those after [`super::ARGUMENT`].
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mounts_place_and_its_flag_are_read_from_a_line() {
+    fn mount_point_and_flags_are_parsed() {
         let line = "36 35 98:0 /mnt1 /mnt/a\\040b rw,nosuid,noatime master:1 - ext3 /dev/r rw";
         let place = PathBuf::from("/mnt/a b");
         assert_eq!(mount_of(line), Some(Mount { place, nosuid: true, read_only: false }));

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dynamic_program_is_started_by_its_loader_and_a_static_one_by_itself() {
+    fn dynamic_programs_start_through_their_loader() {
         let files = ["/proc/self/exe", "/lib/libc.so.6", "/lib64/ld-linux-x86-64.so.2"];
         let dynamic = Program::of(&files.map(PathBuf::from)).unwrap();
         assert_eq!(

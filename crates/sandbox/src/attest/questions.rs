@@ -86,9 +86,9 @@ const SEEN: &str = "seen";
 const KEPT: &str = "kept";
 const SECRET: &str = "secret";
 
-/// Most files of the server that are checked one by one.
+/// Maximum number of files of the server that are checked one by one.
 const MAX_OWN: usize = 128;
-/// Most homes that are checked one by one.
+/// Maximum number of homes that are checked one by one.
 const MAX_HOMES: usize = 32;
 /// The prefix of a trap file's name; the daemon's process number follows.
 const PREFIX: &str = "overmind-probe-";
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn traps_lie_there_while_they_are_held_and_not_after() {
+    fn traps_exist_only_while_they_are_held() {
         let traps = Traps::set(&[], &[], &[]).unwrap();
         let (path, port) = (traps.questions.trap_file.clone(), traps.questions.tcp_port);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), traps.questions.secret);

@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn no_file_of_persons_or_secrets_is_taken() {
+    fn personal_files_and_secrets_are_not_copied_into_the_image() {
         let mut paths = BTreeSet::new();
         for path in ["/etc/shadow", "/root", "/usr/bin/env", "/var/lib/dpkg", "/nowhere"] {
             take(Path::new(path), &mut paths);

@@ -101,7 +101,8 @@ pub struct Options {
     pub owner: String,
     /// The program of the cleanup process; see [`crate::Options::init_program`].
     pub init_program: PathBuf,
-    /// Most containers that wait for a command, each for at most a minute after a call with the
+    /// Maximum number of containers that wait for a command, each for at most a minute after a call
+    /// with the
     /// same configuration (and so the same workspace). With 0, each call makes its own. It has an
     /// effect only with [`init`](Self::init), which reports ends as usual whatever process 2 is.
     pub waiting: usize,

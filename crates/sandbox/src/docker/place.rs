@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_mounted_is_known_by_what_it_is_and_not_by_its_path() {
+    fn mounts_are_identified_by_inode_not_by_path() {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().canonicalize().unwrap();
         let (work, host) = (top.join("work"), top.join("host"));

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn over_each_secret_lies_nothing() {
+    fn each_secret_is_covered() {
         let (options, request) = (Options::default(), request());
         let mut plan = plan(&options, &request);
         plan.secrets = vec![("/workspace/.env".into(), false), ("/workspace/.aws".into(), true)];
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_decides_about_git_lies_over_itself() {
+    fn git_control_files_are_mounted_read_only_over_themselves() {
         let (options, request) = (Options::default(), request());
         let mut plan = plan(&options, &request);
         plan.fixed = vec![

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_an_order_stays_for_the_command() {
+    fn bytes_after_an_order_are_left_for_the_command() {
         let all = [order().to_bytes(), b"the command's".to_vec()].concat();
         let mut input = all.as_slice();
         assert_eq!(read(&mut input).unwrap(), Some(order()));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_that_is_cut_off_is_none() {
+    fn truncated_orders_are_ignored() {
         let whole = order().to_bytes();
         for length in 0..whole.len() {
             assert_eq!(read(&mut &whole[..length]).unwrap(), None, "{length} bytes");
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_an_order_is_an_error() {
+    fn an_invalid_order_is_an_error() {
         assert!(read(&mut u64::MAX.to_le_bytes().as_slice()).is_err());
         assert!(read(&mut [1, 0, 0, 0, 0, 0, 0, 0, b'x'].as_slice()).is_err());
     }

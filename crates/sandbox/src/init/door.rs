@@ -43,13 +43,14 @@ use crate::init::mutation::{Layer, skips};
 use crate::init::outward::Sockets;
 use crate::init::spec::{Doing, Kind, Step, Stop};
 
-/// Most connections to the server at once, and most incoming ones. More wait in the kernel.
+/// Maximum number of connections to the server at once, and of incoming ones. More wait in the
+/// kernel.
 const MOST: usize = 128;
-/// Most bytes of one read, and of the buffer of each direction.
+/// Maximum number of bytes of one read, and of the buffer of each direction.
 const PIECE: usize = 64 << 10;
-/// Most reads of one direction before others have their turn.
+/// Maximum number of reads of one direction before others have their turn.
 const TURNS: usize = 8;
-/// Most connections accepted at one port before others have their turn.
+/// Maximum number of connections accepted at one port before others have their turn.
 const ACCEPTED: usize = 16;
 /// How long a connection waits for a server that is being restarted.
 const PATIENCE: Duration = Duration::from_secs(10);

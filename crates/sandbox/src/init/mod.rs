@@ -104,7 +104,7 @@ fn run() -> Result<(), Stop> {
     }
 }
 
-/// Most descriptors of one message: the ground, and one group for each controller.
+/// Maximum number of descriptors of one message: the ground, and one group for each controller.
 pub(crate) const MAX_DESCRIPTORS: usize = 4;
 
 pub(crate) struct Order {

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::init::door::reach;
 use crate::sys;
 
-/// Most connections to services at once. More wait in the kernel.
+/// Maximum number of connections to services at once. More wait in the kernel.
 pub(crate) const MOST: usize = 64;
 /// How long the last bytes may be in transit.
 const REST: Duration = Duration::from_secs(10);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_last_arrives_though_its_reader_is_slow() {
+    fn a_slow_reader_gets_the_last_bytes() {
         let mut sockets = Sockets::of_this_network().unwrap();
         sockets.ready.truncate(1);
         let (listener, at) = listener();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_nobody_takes_anything_from_rests_for_a_while_and_no_longer() {
+    fn unread_output_delays_the_end_only_briefly() {
         let mut sockets = Sockets::of_this_network().unwrap();
         sockets.ready.truncate(1);
         let (listener, at) = listener();
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_who_listens_costs_no_socket() {
+    fn a_port_without_listener_uses_no_socket() {
         let mut sockets = Sockets::of_this_network().unwrap();
         let nobody = listener().1;
         for _ in 0..3 * MOST {

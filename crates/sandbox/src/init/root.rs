@@ -738,7 +738,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_secret_of_etc_is_on_the_list() {
+    fn secrets_of_etc_are_not_on_the_list() {
         for secret in
             ["shadow", "gshadow", "ssh", "sudoers", "ssl", "ssl/private", "pki", "pki/tls"]
         {

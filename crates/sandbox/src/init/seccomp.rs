@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn the_allow_list_answers_for_each_number_what_the_list_says() {
+    fn the_filter_matches_the_allow_list_for_each_number() {
         let rules = ALLOWED.iter().chain(ALLOWED_HERE).map(|number| (*number, vec![])).collect();
         let compiled: BpfProgram =
             SeccompFilter::new(rules, SeccompAction::Errno(ENOSYS), SeccompAction::Allow, ARCH)
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_refused_by_name_is_allowed_by_name() {
+    fn refused_and_allowed_system_calls_are_disjoint() {
         for number in REFUSED {
             assert!(!ALLOWED.contains(number) && !ALLOWED_HERE.contains(number), "{number}");
         }

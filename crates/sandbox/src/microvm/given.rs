@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_board_has_is_no_finding_and_one_more_of_it_is() {
+    fn only_devices_beyond_the_board_are_findings() {
         let line = |model: &str| format!("0000\t{model}\tb\t0 0\n");
         let board: String =
             BOARD.iter().flat_map(|(model, count)| (0..*count).map(|_| line(model))).collect();

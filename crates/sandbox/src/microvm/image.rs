@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_with_what_to_install() {
+    fn missing_programs_are_named_with_their_package() {
         let dir = tempfile::tempdir().unwrap();
         let sources = Sources { busybox: Some("/bin/sh".into()), ..Sources::default() };
         let err = build(dir.path(), &sources).unwrap_err().to_string();

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_has_no_network_and_nothing_that_was_not_asked_for() {
+    fn a_virtual_machine_has_no_network_and_no_extra_devices() {
         let image = image();
         let machine = machine(&image, &SandboxLimits::default());
         for words in [machine.run(None, false), machine.run(Some(Path::new("/p")), true)] {

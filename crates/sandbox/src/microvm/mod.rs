@@ -102,7 +102,7 @@ pub struct Options {
     pub kvm: PathBuf,
     /// Whether machines start from snapshots; otherwise every machine boots.
     pub pictures: bool,
-    /// Most machines that run at once; others wait.
+    /// Maximum number of machines that run at once; others wait.
     pub machines: usize,
 }
 

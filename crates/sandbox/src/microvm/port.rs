@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_or_too_long_a_one_is_not_kept_and_ends_the_understanding() {
+    fn invalid_and_oversized_frames_end_the_parser() {
         let out = OutputStream::Stdout;
         for wrong in [
             b"kernel panic".to_vec(),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_was_cut_off_is_none() {
+    fn truncated_answers_are_ignored() {
         let (mut listener, _) = listening(1000);
         let whole = frame(Kind::Answer, &answer());
         listener.hear(&whole[..whole.len() - 1]);

@@ -21,7 +21,7 @@ use rustix::fs::{FlockOperation, Timespec, Timestamps};
 
 use crate::microvm::image;
 
-/// Most snapshots that are kept, and most programs.
+/// Maximum number of snapshots that are kept, and of programs.
 const MOST_KEPT: usize = 8;
 const MOST_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Longer than a machine needs to start from a snapshot, or a command in it runs.
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_or_too_much_goes_and_what_is_in_use_or_not_ours_stays() {
+    fn prune_removes_old_snapshots_and_keeps_used_and_foreign_files() {
         let dir = tempfile::tempdir().unwrap();
         let name = |n: usize| format!("{n:032x}");
         let old = make(dir.path(), "pictures", &name(99), 31 * DAY);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_is_not_the_current_one_goes_with_its_package_and_what_builds_left() {
+    fn prune_removes_old_images_with_their_packages() {
         let dir = tempfile::tempdir().unwrap();
         let name = |n: usize| format!("{n:032x}");
         let current = make_image(dir.path(), &name(1), "linux-image-2_amd64.deb", 99 * DAY);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_use_is_noted_and_what_is_gone_is_not_there() {
+    fn uses_are_recorded_and_removed_files_are_missing() {
         let dir = tempfile::tempdir().unwrap();
         let home = make(dir.path(), "agents", &format!("{:032x}", 1), 99 * DAY);
         let file = home.join("overmind");

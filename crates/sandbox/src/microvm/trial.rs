@@ -23,7 +23,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 const FAILURE_HOLDS: Duration = Duration::from_secs(600);
 /// The size of the test's machine.
 const SIZE: Size = Size { memory_mib: 64, processors: 1 };
-/// Most bytes of the emulator's error message that are shown.
+/// Maximum number of bytes of the emulator's error message that are shown.
 const COMPLAINT: usize = 400;
 
 /// The mechanism that runs the guests' instructions.

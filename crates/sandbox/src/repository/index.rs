@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_index_is_an_error() {
+    fn an_incomplete_index_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         git(dir.path(), &["init", "-q"]);
         std::fs::write(dir.path().join("a"), "a").unwrap();

@@ -47,7 +47,7 @@ async fn a_whole_sandbox_keeps_every_promise_and_the_record_says_what_was_found(
 }
 
 #[tokio::test]
-async fn as_a_plain_user_the_promises_are_the_same() {
+async fn an_ordinary_users_sandbox_passes_the_same_checks() {
     if !rustix::process::geteuid().is_root() {
         return; // The test above was it.
     }

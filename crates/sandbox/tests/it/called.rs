@@ -114,7 +114,7 @@ fn service(word: &'static str) -> u16 {
 }
 
 #[tokio::test]
-async fn a_call_sees_what_its_worktree_borrows_and_writes_only_what_it_asks_for() {
+async fn a_call_sees_borrowed_objects_and_writes_only_its_directory() {
     let place = Place::new();
     let lent = tempfile::tempdir().unwrap();
     std::fs::write(lent.path().join("object"), "lent\n").unwrap();
@@ -173,7 +173,7 @@ async fn a_session_in_a_directory_of_its_worktree_sees_and_may_write_all_of_it()
 }
 
 #[tokio::test]
-async fn services_of_its_room_answer_and_nothing_else_of_the_host_does() {
+async fn only_services_of_the_environment_answer() {
     let place = Place::new();
     let (mine, other) = (service("mine"), service("other"));
     let rooms = Rooms::new(vec![mine]);
@@ -192,7 +192,7 @@ async fn services_of_its_room_answer_and_nothing_else_of_the_host_does() {
 }
 
 #[tokio::test]
-async fn a_call_has_its_decoys_its_output_as_it_comes_and_ends_with_all_it_started() {
+async fn a_call_gets_canaries_and_live_output_and_its_tree_ends() {
     let place = Place::new();
     let rooms = Rooms::new(vec![service("mine")]);
     let mark = marker();
@@ -225,7 +225,7 @@ async fn a_call_has_its_decoys_its_output_as_it_comes_and_ends_with_all_it_start
 }
 
 #[tokio::test]
-async fn what_is_the_servers_own_is_in_no_room() {
+async fn server_files_are_in_no_environment() {
     let place = Place::new();
     let own = tempfile::tempdir().unwrap();
     let private = vec![own.path().to_owned()];

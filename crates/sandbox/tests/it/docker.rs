@@ -295,7 +295,7 @@ fn assert_unavailable(result: Result<(), SandboxError>, expected: &str) {
 }
 
 #[tokio::test]
-async fn an_engine_that_is_not_there_broken_or_silent_is_told_apart() {
+async fn missing_broken_and_silent_engines_have_distinct_errors() {
     let dir = tempfile::tempdir().unwrap();
     let place = Place::new();
     let at = |name: &str| dir.path().join(name);

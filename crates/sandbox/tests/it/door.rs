@@ -46,7 +46,7 @@ fn in_bash(place: &Place, script: &str) -> EnclosePlan {
 }
 
 #[tokio::test]
-async fn the_server_answers_at_the_door_and_nothing_else_anywhere() {
+async fn only_the_relay_answers_inside() {
     let place = Place::new();
     serve(&place.at("data/agents.sock"), "server");
     let host = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -84,7 +84,7 @@ async fn the_server_answers_at_the_door_and_nothing_else_anywhere() {
 }
 
 #[tokio::test]
-async fn a_name_is_unknown_at_once_to_a_program_that_asks_a_server_of_names() {
+async fn dns_clients_get_no_such_name_at_once() {
     let place = Place::new();
     let script = "import socket, struct, time
 began = time.monotonic()
@@ -104,7 +104,7 @@ except socket.gaierror as err:
 }
 
 #[tokio::test]
-async fn another_server_in_its_place_is_reached_by_the_same_door() {
+async fn the_relay_reaches_a_restarted_server() {
     let place = Place::new();
     let socket = place.at("data/agents.sock");
     serve(&socket, "first");
@@ -135,7 +135,7 @@ async fn another_server_in_its_place_is_reached_by_the_same_door() {
 }
 
 #[tokio::test]
-async fn what_comes_to_its_own_port_is_let_in_for_as_long_as_it_lives() {
+async fn inbound_connections_reach_a_programs_own_ports_until_it_ends() {
     let place = Place::new();
     let port = {
         let free = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -118,7 +118,7 @@ fn mark(n: u32) -> String {
 }
 
 #[tokio::test]
-async fn a_command_sees_its_own_directory_and_neither_homes_nor_others() {
+async fn a_command_sees_only_its_own_directory() {
     let place = Place::new();
     let script = "pwd; echo $HOME $USER; ls -A ~; touch made ~/kept /tmp/t && echo wrote; \
                   touch /usr/x /etc/x /x 2>/dev/null || echo read-only; \
@@ -167,7 +167,7 @@ async fn the_end_is_the_commands_own() {
 }
 
 #[tokio::test]
-async fn what_is_granted_is_there_as_it_was_granted() {
+async fn granted_paths_are_visible_with_the_granted_access() {
     let place = Place::new();
     let tool = place.at("tools/bin/tool");
     std::fs::write(&tool, "#!/bin/sh\necho the tool\n").unwrap();
@@ -213,7 +213,7 @@ async fn what_is_granted_is_there_as_it_was_granted() {
 }
 
 #[tokio::test]
-async fn what_no_sandbox_may_show_is_refused_in_words() {
+async fn forbidden_paths_are_refused_with_the_reason() {
     let place = Place::new();
     let plan = || place.plan("true");
     let cases = [
@@ -322,7 +322,7 @@ async fn a_terminal_is_the_commands_own_with_keys_sizes_and_jobs() {
 }
 
 #[tokio::test]
-async fn signals_are_handed_on_and_nothing_outlives_the_launcher() {
+async fn signals_are_forwarded_and_the_tree_ends_with_the_launcher() {
     let place = Place::new();
     let sleeps = mark(1);
     let script = format!(
@@ -354,7 +354,7 @@ async fn signals_are_handed_on_and_nothing_outlives_the_launcher() {
 }
 
 #[tokio::test]
-async fn what_leaves_a_way_out_is_refused_inside() {
+async fn a_sandbox_with_an_exit_is_refused() {
     let place = Place::new();
     let script = "unshare -U true 2>/dev/null || echo no namespaces; \
                   mount -t tmpfs x /tmp 2>/dev/null || echo no mounts; \
@@ -411,7 +411,7 @@ async fn figures_of_a_start() {
 }
 
 #[tokio::test]
-async fn what_a_repository_names_is_shown_where_it_lies_and_through_a_link_only_as_objects() {
+async fn borrowed_objects_are_shown_and_links_lead_only_to_objects() {
     let place = Place::new();
     for made in ["lent/pack", "lent/0f", "settings/ssh", "outer/real"] {
         std::fs::create_dir_all(place.at(made)).unwrap();
@@ -456,7 +456,7 @@ fn replace(place: &Place, directory: &str, target: &str) {
 }
 
 #[tokio::test]
-async fn what_became_a_link_since_it_was_judged_is_not_shown() {
+async fn a_path_that_became_a_link_after_the_check_is_not_mounted() {
     type Make = fn(&Place) -> EnclosePlan;
     let tries: [(&str, Make); 4] = [
         ("work/sub", |place| EnclosePlan {

@@ -267,7 +267,7 @@ fn assert_unavailable(result: Result<(), SandboxError>, expected: &str, help: &s
 }
 
 #[tokio::test]
-async fn what_a_machine_lacks_is_named_and_emulation_is_never_silent() {
+async fn missing_kvm_is_reported_and_emulation_is_announced() {
     let dir = tempfile::tempdir().unwrap();
     let without = |options| Microvm::new(options, outer());
     let base = Options {

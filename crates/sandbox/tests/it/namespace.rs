@@ -30,7 +30,7 @@ async fn subject() -> Option<Subject> {
 suite!(subject);
 
 #[tokio::test]
-async fn what_is_the_servers_own_is_empty_inside_wherever_it_lies_in_the_workspace() {
+async fn server_files_in_the_workspace_are_empty_inside_the_sandbox() {
     let place = Place::new();
     let at = |name: &str| place.workspace().join(name);
     for (name, text) in [("deep/er/admin.token", "own"), ("out/policy.toml", "own")] {
@@ -406,7 +406,7 @@ async fn a_device_is_opened_for_reading_and_writing_if_it_is_given_and_stays_as_
 }
 
 #[tokio::test]
-async fn what_is_no_character_device_in_dev_is_never_given() {
+async fn only_character_devices_in_dev_are_passed_to_the_sandbox() {
     let place = Place::new();
     let secret = place.secret();
     for (path, why) in [
@@ -462,7 +462,7 @@ async fn refused_here(surroundings: &str, expected: &str) {
 }
 
 #[tokio::test]
-async fn surroundings_that_change_nothing_refuse_nothing() {
+async fn empty_surroundings_refuse_nothing() {
     if !host_has("unshare") {
         return;
     }
@@ -510,7 +510,7 @@ async fn a_missing_init_is_named() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_no_init_is_a_failure_and_no_sandbox() {
+async fn a_program_without_init_fails() {
     let options = Options { init_program: "/bin/true".into(), ..Options::default() };
     match Namespace::new(options).run(Place::new().sh("true")).await {
         Err(SandboxError::Failed { level, message }) => {
@@ -625,7 +625,7 @@ async fn figures() {
 }
 
 #[tokio::test]
-async fn files_of_the_home_are_the_commands_own_and_gone_with_it() {
+async fn home_files_belong_to_the_command_and_end_with_it() {
     let place = Place::new();
     let driver = with(options());
     let script = "cat ~/.a/b; stat -c %a:%u ~/.a/b; id -u; echo more >> ~/.a/b; wc -c < ~/.a/b";

@@ -83,7 +83,7 @@ fn services(record: &Attestation) -> &Check {
 }
 
 #[tokio::test]
-async fn services_of_its_own_answer_at_their_ports_and_no_other_port_of_the_host_does() {
+async fn only_its_own_services_answer_on_their_ports() {
     let place = Place::new();
     let (mine, second, other) =
         (Service::says("mine"), Service::says("second"), Service::says("other"));
@@ -183,7 +183,7 @@ show(ask({port}))
 }
 
 #[tokio::test]
-async fn a_port_of_its_own_is_let_in_and_a_service_let_out_at_the_same_time_and_much_passes() {
+async fn inbound_and_outbound_ports_work_at_the_same_time() {
     let place = Place::new();
     let service = Service::says("echo");
     let own = {
@@ -225,7 +225,7 @@ came.close()
 }
 
 #[tokio::test]
-async fn as_a_plain_user_its_services_are_reached_and_no_others() {
+async fn an_ordinary_users_sandbox_reaches_only_its_services() {
     if !rustix::process::geteuid().is_root() {
         return; // The tests above were it.
     }
@@ -288,7 +288,7 @@ async fn ways_that_lead_elsewhere_or_that_are_too_many_are_refused() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_let_out_is_refused_before_anything_is_started() {
+async fn invalid_outbound_ports_are_refused_before_the_start() {
     let place = Place::new();
     let many: Vec<u16> = (20_000..).take(MAX_REACHED + 1).collect();
     for (reaches, why) in

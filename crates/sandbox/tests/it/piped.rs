@@ -69,7 +69,7 @@ async fn gone(mark: &str) {
 const LEVELS: [SandboxLevel; 2] = [SandboxLevel::Namespace, SandboxLevel::None];
 
 #[tokio::test]
-async fn a_child_is_talked_to_over_its_pipes_and_its_end_is_told() {
+async fn a_childs_pipes_and_exit_are_reported() {
     for level in LEVELS {
         let dir = tempfile::tempdir().unwrap();
         let script = "read line; echo got $line in $ONLY $HOME; exit 3";
@@ -107,7 +107,7 @@ async fn a_child_that_ignores_the_end_of_its_input_is_killed_with_all_it_started
 }
 
 #[tokio::test]
-async fn a_dropped_tree_takes_all_of_it_along() {
+async fn dropping_a_tree_ends_all_its_processes() {
     for level in LEVELS {
         let dir = tempfile::tempdir().unwrap();
         let mark = format!("87{}{}", std::process::id(), level as u8);
@@ -137,7 +137,7 @@ async fn a_program_that_is_not_there_is_an_error_with_its_name() {
 }
 
 #[tokio::test]
-async fn a_namespaced_child_sees_only_its_own_world() {
+async fn a_namespaced_child_is_isolated() {
     let dir = tempfile::tempdir().unwrap();
     // Not in /tmp, which is another one inside.
     let shown = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

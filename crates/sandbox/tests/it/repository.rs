@@ -93,7 +93,7 @@ true
 "#;
 
 #[tokio::test]
-async fn what_decides_about_a_persons_git_stays_and_git_works() {
+async fn sandboxed_commands_cannot_change_git_control_files() {
     let place = Place::new();
     checkout(&place);
     let git_dir = place.at("work/.git");
@@ -159,7 +159,7 @@ async fn a_command_switches_no_branch_and_makes_no_repository_of_the_checkout() 
 }
 
 #[tokio::test]
-async fn a_repository_that_is_kept_elsewhere_in_the_workspace_is_meant_too() {
+async fn git_directories_elsewhere_in_the_workspace_are_protected() {
     let place = Place::new();
     let work = place.at("work");
     std::fs::create_dir(work.join("store")).unwrap();
@@ -180,7 +180,7 @@ async fn a_repository_that_is_kept_elsewhere_in_the_workspace_is_meant_too() {
 }
 
 #[tokio::test]
-async fn no_repository_is_put_where_a_submodule_is_not_checked_out() {
+async fn missing_submodule_directories_are_read_only() {
     let place = Place::new();
     let (work, lib) = (place.at("work"), place.at("other"));
     for at in [&lib, &work] {
@@ -230,7 +230,7 @@ async fn no_repository_is_put_where_a_submodule_is_not_checked_out() {
 }
 
 #[tokio::test]
-async fn what_git_would_make_is_not_made_and_a_link_in_its_place_is_refused() {
+async fn git_files_are_not_created_and_links_in_their_place_are_refused() {
     let place = Place::new();
     let work = place.at("work");
     git(&work, &["init", "-q", "--template="]);
@@ -245,7 +245,7 @@ async fn what_git_would_make_is_not_made_and_a_link_in_its_place_is_refused() {
 }
 
 #[tokio::test]
-async fn a_reaper_ends_as_its_command_and_lives_as_long_as_what_was_detached() {
+async fn a_reaper_lives_as_long_as_detached_processes() {
     let place = Place::new();
     let lasting = format!("1000.{}", std::process::id());
     let script = format!("(setsid env -i sleep {lasting} &); kill -USR1 $$");

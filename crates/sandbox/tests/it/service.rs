@@ -60,7 +60,7 @@ fn is_there(pid: Pid) -> bool {
 }
 
 #[tokio::test]
-async fn a_service_goes_on_without_who_started_it_and_is_reached_and_another_command_ends() {
+async fn a_service_survives_its_starter() {
     let place = Place::new();
     let mut begun = Vec::new();
     for detached in [true, false] {
@@ -162,7 +162,7 @@ async fn a_service_has_no_door_and_sees_no_socket_of_the_server() {
 }
 
 #[tokio::test]
-async fn what_the_loader_heeds_is_for_the_command_and_not_for_what_stands_outside() {
+async fn loader_variables_reach_the_command_but_not_the_launcher() {
     let place = Place::new();
     let none = place.at("work/none.so").display().to_string();
     let mut plan = place.plan("echo \"$LD_PRELOAD $LD_LIBRARY_PATH\"");

@@ -134,7 +134,7 @@ async fn an_init_that_ends_with_its_order_in_hand_is_replaced() {
 }
 
 #[tokio::test]
-async fn nothing_waits_after_the_end() {
+async fn the_end_discards_prepared_sandboxes() {
     let driver = driver(1);
     let place = Place::new();
     warmed(&driver, &place).await;

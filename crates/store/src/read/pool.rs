@@ -19,7 +19,7 @@ use crate::sys;
 
 type Job = Box<dyn FnOnce(Result<&mut Connection, StoreError>) + Send>;
 
-/// Most reads that wait for a thread; further callers wait until one of these begins.
+/// Maximum number of reads that wait for a thread; further callers wait until one of these begins.
 const QUEUE: usize = 256;
 
 #[derive(Debug)]

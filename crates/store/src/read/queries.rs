@@ -23,9 +23,9 @@ use crate::error::Outcome;
 use crate::prepare::idempotency_id;
 use crate::writer::log::name_of;
 
-/// Most rows in one page, except for events.
+/// Maximum number of rows in one page, except for events.
 pub(crate) const MAX_PAGE: u32 = 1_000;
-/// Most events in one answer.
+/// Maximum number of events in one answer.
 const MAX_EVENTS: u32 = 10_000;
 
 /// Limits a page size to at least one row and at most `most`.

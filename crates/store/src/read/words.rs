@@ -32,16 +32,16 @@ use crate::error::Outcome;
 use crate::sys;
 use crate::writer::memory::scope;
 
-/// Most different terms of one search that are used; the rest is ignored.
+/// Maximum number of different terms of one search that are used; the rest is ignored.
 const MAX_TERMS: usize = 256;
-/// Most bytes of one term that are used.
+/// Maximum number of bytes of one term that are used.
 const MAX_TERM_BYTES: usize = 1_024;
 /// About how many items a search begins with: the sum, over its words, of the items that contain
 /// each.
 const MOST_ROWS: i64 = 5_000;
 /// A word in more items than this is cached as common.
 const COMMON: i64 = 1_000;
-/// Most common words that are cached.
+/// Maximum number of common words that are cached.
 const REMEMBERED: usize = 4_096;
 /// The weight of a word that more than half of all items contain.
 const LEAST_WEIGHT: f64 = 1e-6;
@@ -319,14 +319,14 @@ mod tests {
     }
 
     #[test]
-    fn terms_stand_in_quotes_whatever_they_contain() {
+    fn search_terms_are_always_quoted() {
         let words = ["a\"b", "x OR y"].map(|term| word(term, 1));
         assert_eq!(any(&words), "text : (\"a\"\"b\" OR \"x OR y\")");
         assert_eq!(cut(&"é".repeat(MAX_TERM_BYTES)).len(), MAX_TERM_BYTES);
     }
 
     #[test]
-    fn a_search_begins_with_the_rare_words_and_never_with_none() {
+    fn searches_begin_with_rare_words() {
         let words = [word("owner", 300), word("change", 4_000), word("file", 20_000)];
         assert_eq!(enough(&words, MOST_ROWS), 2);
         assert_eq!(enough(&words[2..], MOST_ROWS), 1);
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_follow_the_store_and_what_stands_nowhere_is_no_word() {
+    fn word_counts_follow_the_store() {
         let conn = Connection::open_in_memory().unwrap();
         conn.execute_batch(
             "CREATE VIRTUAL TABLE memory_words USING fts5(scope, text, content = '',

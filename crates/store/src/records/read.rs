@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_or_expired_is_read_from_its_index_in_order() {
+    fn due_and_expired_records_are_read_in_index_order() {
         let (_dir, conn) = empty();
         let kind = Kind::parse("note").unwrap();
         let now = Timestamp::from_micros(5);
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn no_list_of_a_kind_or_an_owner_reads_all_records() {
+    fn lists_by_kind_or_owner_use_an_index() {
         let (_dir, conn) = empty();
         let kind = Kind::parse("note").unwrap();
         let after = RecordKey {

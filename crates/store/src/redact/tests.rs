@@ -83,7 +83,7 @@ fn the_token_after_bearer_is_masked_and_the_word_kept() {
 }
 
 #[test]
-fn of_a_secret_with_a_name_before_it_only_the_secret_is_masked() {
+fn masking_keeps_the_name_before_a_secret() {
     let aws = format!("{TAIL}/+abcd12");
     let azure = "0aB/".repeat(21);
     for (before, secret, after, kind) in [
@@ -102,7 +102,7 @@ fn of_a_secret_with_a_name_before_it_only_the_secret_is_masked() {
 }
 
 #[test]
-fn what_only_looks_like_one_kind_does_not_hide_another() {
+fn a_similar_kind_does_not_hide_another_kind() {
     let key = format!("AKIA{}", &TAIL.to_uppercase()[..16]);
     for (text, wanted) in [
         (format!("basic {key}"), "basic [redacted:aws-key-id]"),
@@ -117,7 +117,7 @@ fn what_only_looks_like_one_kind_does_not_hide_another() {
 }
 
 #[test]
-fn hashes_ids_pictures_and_addresses_are_left_alone() {
+fn hashes_ids_images_and_addresses_are_not_masked() {
     let picture = format!("data:image/png;base64,{}", "iVBORw0KGgoAAAANSUhEUgAAAAUA".repeat(40));
     let digest = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
     for text in [
@@ -169,7 +169,7 @@ fn a_learned_secret_is_masked_in_every_usual_encoding() {
 }
 
 #[test]
-fn what_a_cut_left_of_a_secret_is_masked_from_half_of_it_on() {
+fn a_truncated_secret_is_masked_from_half_its_length() {
     let redactor = Redactor::new(&["one-long-secret-value".into()]);
     for (text, wanted) in [
         ("KEY=one-long-secret", "KEY=[redacted:secret]"),
@@ -198,7 +198,7 @@ fn private_keys_are_masked_whole_even_when_cut_off() {
 }
 
 #[test]
-fn ordinary_words_are_left_alone() {
+fn ordinary_words_are_not_masked() {
     for text in [
         "risk-management-framework-2024-edition",
         "class='sk-folding-cube-container'",
@@ -299,7 +299,7 @@ proptest! {
     }
 
     #[test]
-    fn no_part_of_a_secret_at_an_end_is_passed_over(
+    fn a_partial_secret_at_the_end_is_masked(
         secret in "[ab]{9,20}", text in "[ab]{0,12}", cut in 0_usize..20, ends in any::<bool>(),
     ) {
         let (least, cut) = (secret.len().div_ceil(2).max(MIN_SECRET_BYTES), cut.min(secret.len()));
@@ -311,7 +311,7 @@ proptest! {
     }
 
     #[test]
-    fn a_key_in_any_surroundings_is_gone(before in "\\PC{0,30}", after in "\\PC{0,30}") {
+    fn keys_are_masked_in_any_context(before in "\\PC{0,30}", after in "\\PC{0,30}") {
         let secret = format!("sk-ant-{TAIL}");
         let out = masked(&format!("{before} {secret} {after}"));
         prop_assert!(!out.contains(TAIL), "{out}");

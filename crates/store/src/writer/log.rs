@@ -18,7 +18,7 @@ use crate::prepare::Event;
 use crate::read::rows::{self, Cells};
 use crate::recent::Recent;
 
-/// Most heads that are cached; others are read from the file when needed.
+/// Maximum number of heads that are cached; others are read from the file when needed.
 const REMEMBERED: usize = 16_384;
 
 /// If more streams than this changed since the last checkpoint, the next one is due early: signing

@@ -34,14 +34,14 @@ use crate::sqlite::Shared;
 use crate::wal::{Load, Wal};
 use crate::witness::{Loss, Witness};
 
-/// Most commits in one transaction.
+/// Maximum number of commits in one transaction.
 const GROUP_COMMITS: usize = 512;
 /// A transaction accepts no further commit once it has this many bytes.
 const GROUP_BYTES: usize = 8 << 20;
 
 /// The event that records the loss of acknowledged events.
 const LOST: &str = "store.loss_accepted";
-/// Most streams that the event names.
+/// Maximum number of streams that the event names.
 const MAX_LOST_STREAMS: usize = 1_000;
 
 /// If one transaction has this many commits, many callers are waiting.

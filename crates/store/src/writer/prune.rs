@@ -34,7 +34,7 @@ pub(crate) const PRUNED: &str = "retention.pruned";
 const EVENTS_PER_BATCH: u64 = 2_000;
 const SESSIONS_PER_BATCH: i64 = 50;
 const KEYS_PER_BATCH: i64 = 2_000;
-/// Most runs of global numbers in one record.
+/// Maximum number of runs of global numbers in one record.
 const RUNS_PER_RECORD: usize = 2_000;
 
 /// The result of one batch.

@@ -94,7 +94,7 @@ async fn a_start_sweeps_bytes_without_a_row_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_sweep_never_takes_what_is_being_saved() {
+async fn a_sweep_keeps_files_that_are_being_saved() {
     let dir = tempfile::tempdir().unwrap();
     let world = World::default();
     let session = world.session_id();
@@ -125,7 +125,7 @@ async fn a_sweep_never_takes_what_is_being_saved() {
 }
 
 #[tokio::test]
-async fn files_are_their_owners_alone() {
+async fn store_files_have_mode_0600() {
     let dir = tempfile::tempdir().unwrap();
     let world = World::default();
     let store = open(dir.path());

@@ -157,7 +157,7 @@ fn check(dir: &Path, acknowledged: &HashMap<u64, u64>) {
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
+fn acknowledged_events_survive_kill() {
     let dir = tempfile::tempdir().unwrap();
     let mut acknowledged = HashMap::new();
     // A fixed walk over the numbers of acknowledgements after which to kill.
@@ -177,7 +177,7 @@ fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_at_any_failpoint() {
+fn acknowledged_events_survive_every_failpoint() {
     for (point, hits) in [
         ("store.in_group", [0, 30]),
         ("store.before_commit", [0, 30]),

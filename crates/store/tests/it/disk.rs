@@ -27,7 +27,7 @@ fn large(world: &World, n: i64) -> Commit {
 }
 
 #[tokio::test]
-async fn a_full_store_refuses_whole_commits_and_goes_on_when_there_is_room() {
+async fn a_full_disk_refuses_whole_commits_until_space_returns() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.db");
     let mut options = Options::new(&path);

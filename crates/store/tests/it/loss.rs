@@ -173,7 +173,7 @@ fn remove_if_there(path: &Path) {
 }
 
 #[tokio::test]
-async fn a_log_that_is_taken_away_from_a_live_store_is_noticed_and_saved_by_closing() {
+async fn a_removed_write_ahead_log_is_detected_and_saved_at_close() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     store.commit(one_event(StreamId::System, json!({}))).await.unwrap();

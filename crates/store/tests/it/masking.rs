@@ -25,7 +25,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn no_accepted_secret_changes_what_a_record_means(
+    fn masking_does_not_change_the_meaning_of_records(
         secrets in proptest::collection::vec(values(), 1..8), id in any::<u128>(),
     ) {
         let mut accepted = secrets;

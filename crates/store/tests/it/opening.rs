@@ -42,7 +42,7 @@ async fn everything_it_creates_is_for_its_owner_only() {
 }
 
 #[tokio::test]
-async fn a_second_owner_is_told_who_the_first_is() {
+async fn a_second_server_gets_the_pid_of_the_first() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let err = refusal(&dir.path().join("s.db"));
@@ -58,7 +58,7 @@ async fn a_second_owner_is_told_who_the_first_is() {
 }
 
 #[tokio::test]
-async fn what_was_written_is_there_after_dropping_and_after_closing() {
+async fn commits_survive_drop_and_close() {
     let dir = tempfile::tempdir().unwrap();
     for n in 1..=6 {
         let store = open(dir.path());
@@ -98,7 +98,7 @@ fn a_newer_file_is_refused_and_not_touched() {
 }
 
 #[test]
-fn files_that_are_no_store_are_refused_and_not_touched() {
+fn foreign_files_are_refused_and_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let garbage = dir.path().join("garbage.db");
     fs::write(&garbage, "this is a text file, and a rather short one at that").unwrap();

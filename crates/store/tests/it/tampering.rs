@@ -505,7 +505,7 @@ proptest! {
 
     /// Any byte of the log's pages: if what they say has changed, the audit says so.
     #[test]
-    fn no_flipped_byte_of_the_log_goes_unseen(at in any::<prop::sample::Index>(), bit in 0_u8..8) {
+    fn the_audit_finds_every_flipped_byte(at in any::<prop::sample::Index>(), bit in 0_u8..8) {
         // One store for all cases: building it takes longer than auditing it.
         static BUILT: std::sync::OnceLock<(tempfile::TempDir, Vec<u8>, Vec<usize>)> =
             std::sync::OnceLock::new();

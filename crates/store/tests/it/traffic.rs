@@ -80,7 +80,7 @@ async fn the_write_ahead_log_starts_over_while_commits_go_on() {
 }
 
 #[tokio::test]
-async fn a_checkpoint_is_signed_by_itself_when_enough_has_happened() {
+async fn checkpoints_are_signed_automatically() {
     let dir = tempfile::tempdir().unwrap();
     let mut options = Options::new(dir.path().join("s.db"));
     options.checkpoint_every = 10;

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_last_line_without_an_end_comes_before_the_end_of_its_life() {
+    fn an_unfinished_last_line_precedes_the_end_marker() {
         let ended = LogKind::Note(NoteKind::Ended);
         let pieces = [(LogKind::Output, "one\ntwo"), (ended, "\n--- ended ---\n")];
         let lines = cut(Cutter::new(None, false, true), &pieces);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_on_after_a_half_line_is_not_told_again_what_came_after_it() {
+    fn a_reader_that_resumes_after_a_half_line_gets_no_line_twice() {
         let (mut cutter, mut out) = (Cutter::new(None, false, true), Vec::new());
         let record = Record { at_us: 0, offset: 0, line: 0, epoch: 1, kind: LogKind::Output };
         cutter.push(Chunk { record, bytes: b"half".to_vec() }, &mut out);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told_and_a_huge_line_does_not_grow_for_ever() {
+    fn gaps_are_reported_and_huge_lines_are_cut() {
         let mut cutter = Cutter::new(None, false, true);
         let mut out = Vec::new();
         let record = Record { at_us: 0, offset: 0, line: 0, epoch: 1, kind: LogKind::Output };

@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_told_apart_and_a_dropped_beginning_is_a_gap() {
+    fn kinds_are_distinguished_and_a_removed_beginning_is_a_gap() {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = writer(dir.path(), 64);
         for n in 0..20 {

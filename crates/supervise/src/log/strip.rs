@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_carriage_return_begins_the_line_anew() {
+    fn a_carriage_return_restarts_the_line() {
         check("10%\r50%\r100%\r\nnext\r\n", "100%\nnext\n");
         check("abc\x08d", "abd");
     }

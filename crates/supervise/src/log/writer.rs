@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_is_removed_under_its_writer_goes_on_and_says_so() {
+    fn a_removed_log_is_recreated_with_a_marker() {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = open(dir.path(), 1);
         put(&mut writer, b"one\ntwo\nthr", 1);
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_goes_on_over_lives() {
+    fn a_log_continues_across_attempts() {
         let dir = tempfile::tempdir().unwrap();
         put(&mut open(dir.path(), 1), b"first", 1);
         let mut second = open(dir.path(), 2);

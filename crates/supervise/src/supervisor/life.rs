@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn who_serves_a_life_for_days_holds_little() {
+    fn serving_an_attempt_for_days_takes_little_memory() {
         let serving = size(Driver::run) + size_of::<Driver>();
         assert!(serving <= 800, "{serving} bytes, and there is one for each life");
     }

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_finds_no_room_waits_until_one_was_taken() {
+    async fn a_sender_waits_until_the_queue_has_space() {
         let (sender, mut receiver) = queue(2);
         sender.send(1).await.unwrap();
         sender.try_send(2).unwrap();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn when_nobody_takes_any_more_who_waits_for_room_or_an_answer_is_let_go() {
+    async fn a_closed_queue_releases_its_waiting_senders() {
         let (sender, receiver) = queue(1);
         let (reply, answer) = tokio::sync::oneshot::channel::<()>();
         sender.send(reply).await.unwrap();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_comes_while_somebody_waits_for_it_is_taken() {
+    async fn a_waiting_receiver_gets_a_new_message() {
         let (sender, mut receiver) = queue(4);
         let mut readers = tokio::task::JoinSet::new();
         readers.spawn(async move {

@@ -79,7 +79,7 @@ async fn output(supervisor: &Supervisor, session: SessionId, follow: bool) -> Ve
 }
 
 #[tokio::test]
-async fn no_byte_is_lost_or_doubled_when_the_daemon_is_killed_while_output_flows() {
+async fn output_is_complete_after_the_server_is_killed() {
     for (io, line_end) in [("pipes", "\n"), ("terminal", "\r\n")] {
         let dir = tempfile::tempdir().unwrap();
         let script =
@@ -117,7 +117,7 @@ async fn no_byte_is_lost_or_doubled_when_the_daemon_is_killed_while_output_flows
 }
 
 #[tokio::test]
-async fn what_ended_meanwhile_tells_its_true_end_until_that_is_acknowledged() {
+async fn an_end_without_a_server_is_reported_until_acknowledged() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(dir.path(), "pipes", 1, "read go; echo last; exit 7");
     // With the daemon its input goes on being open: the keeper holds it. So end it by hand.
@@ -167,7 +167,7 @@ async fn a_running_process_cannot_be_acknowledged_before_it_is_adopted() {
 }
 
 #[tokio::test]
-async fn a_keeper_that_died_with_the_daemon_is_told_as_lost_and_leaves_nothing() {
+async fn a_shim_killed_with_the_server_is_reported_as_lost() {
     for io in ["pipes", "bare"] {
         let dir = tempfile::tempdir().unwrap();
         let script = "setsid sh -c 'trap \"\" HUP TERM; while :; do sleep 0.01; done' & echo $!; \

@@ -65,7 +65,7 @@ async fn two_viewers_see_the_same_and_one_that_may_only_look_cannot_type() {
 }
 
 #[tokio::test]
-async fn the_terminal_has_the_size_of_whoever_was_active_last() {
+async fn the_terminal_has_the_size_of_the_last_active_viewer() {
     let place = Place::new();
     let key = echo(&place).await;
     let mut small = place.supervisor.attach(key, sized(90, 20)).await.unwrap();
@@ -93,7 +93,7 @@ async fn the_terminal_has_the_size_of_whoever_was_active_last() {
 }
 
 #[tokio::test]
-async fn a_slow_viewer_holds_nobody_up_and_is_told_what_it_missed() {
+async fn a_slow_viewer_blocks_nobody_and_gets_a_gap() {
     let place = Place::new();
     let key = first(session());
     let script = "echo begin; read x; seq 1 1500000; echo finished; read y";
@@ -157,7 +157,7 @@ impl Person {
 }
 
 #[tokio::test]
-async fn who_comes_late_sees_the_screen_and_not_what_led_to_it() {
+async fn a_late_viewer_gets_the_current_screen() {
     let place = Place::new();
     let key = first(session());
     let script = "stty -echo; echo beneath; printf '\\033[?1049h\\033[2J\\033[5;10Habove\\033[?25l'; \
@@ -188,7 +188,7 @@ async fn who_comes_late_sees_the_screen_and_not_what_led_to_it() {
 }
 
 #[tokio::test]
-async fn one_who_cannot_keep_up_is_shown_the_screen_as_it_is() {
+async fn a_slow_viewer_gets_the_current_screen() {
     let place = Place::new();
     let key = first(session());
     let script = "echo begin; read x; seq 1 1500000; echo finished; read y";

@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 const STOP: End = End::Stop { grace: Duration::from_secs(20) };
 
 #[tokio::test]
-async fn the_true_end_is_told_in_a_terminal_and_behind_pipes() {
+async fn the_exit_status_is_reported_for_terminals_and_pipes() {
     let place = Place::new();
     for io in [TERMINAL, PIPES] {
         for (script, status) in [
@@ -44,7 +44,7 @@ async fn the_true_end_is_told_in_a_terminal_and_behind_pipes() {
 }
 
 #[tokio::test]
-async fn a_start_that_cannot_be_says_which_step_and_leaves_nothing() {
+async fn a_failed_start_names_the_step_and_cleans_up() {
     let place = Place::new();
     let script = place.dir.path().join("no-interpreter");
     std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
@@ -76,7 +76,7 @@ async fn a_start_that_cannot_be_says_which_step_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_command_sees_what_it_was_given_and_nothing_of_us() {
+async fn a_command_inherits_nothing_from_the_server() {
     let place = Place::new();
     let key = first(session());
     let mut spec = shell(key, "pwd; umask; env; ls -1 /proc/self/fd");
@@ -122,7 +122,7 @@ async fn input_arrives_in_order_and_can_be_ended() {
 }
 
 #[tokio::test]
-async fn a_program_without_input_sees_its_end_at_once() {
+async fn a_program_without_input_reads_end_of_file() {
     let place = Place::new();
     let key = first(session());
     place.run(shell(key, "cat; echo done")).await;
@@ -172,7 +172,7 @@ async fn a_writer_that_leaves_does_not_block_the_next_one() {
 }
 
 #[tokio::test]
-async fn errors_are_told_apart_where_that_was_asked_for() {
+async fn standard_error_is_tagged_on_request() {
     let place = Place::new();
     let key = first(session());
     let io = ProcessIo::Pipes { stdin: StdinKind::Null, stderr: StderrKind::Tagged };
@@ -367,7 +367,7 @@ async fn words_about_an_old_life_do_not_touch_the_new_one() {
 }
 
 #[tokio::test]
-async fn what_a_tree_uses_is_told() {
+async fn the_resource_use_of_a_tree_is_reported() {
     let place = Place::new();
     let key = first(session());
     let busy = "sleep 1000 & i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; echo busy; wait";
@@ -386,7 +386,7 @@ async fn what_a_tree_uses_is_told() {
 }
 
 #[tokio::test]
-async fn a_start_that_nobody_waits_for_any_more_leaves_nothing() {
+async fn an_abandoned_start_is_cleaned_up() {
     let place = Place::new();
     for n in 0..30_u64 {
         let key = first(session());
@@ -404,7 +404,7 @@ async fn a_start_that_nobody_waits_for_any_more_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_life_is_told_that_began_while_the_one_before_it_was_acknowledged() {
+async fn the_end_of_an_attempt_is_reported_after_a_late_acknowledgement() {
     let place = Place::new();
     let one = first(session());
     let two = ProcessKey { epoch: one.epoch + 1, ..one };

@@ -111,7 +111,7 @@ async fn a_log_stays_within_its_bounds_and_says_what_is_gone() {
 }
 
 #[tokio::test]
-async fn a_million_lines_of_two_streams_come_whole() {
+async fn a_million_lines_of_two_streams_are_complete() {
     let place = Place::new();
     let key = first(session());
     let io = ProcessIo::Pipes { stdin: StdinKind::Null, stderr: StderrKind::Tagged };
@@ -162,7 +162,7 @@ impl Drop for SmallDisk {
 }
 
 #[tokio::test]
-async fn a_full_disk_holds_the_command_up_and_loses_nothing() {
+async fn a_full_disk_blocks_the_command_without_loss() {
     let Some(disk) = SmallDisk::mount() else {
         assert!(!rustix::process::geteuid().is_root() || cfg!(not(target_os = "linux")));
         return;

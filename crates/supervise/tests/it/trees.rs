@@ -100,7 +100,7 @@ async fn a_fork_bomb_is_bounded_and_killed() {
 }
 
 #[tokio::test]
-async fn who_takes_more_memory_than_is_allowed_is_killed_and_the_log_says_why() {
+async fn a_process_over_its_memory_limit_is_killed_and_logged() {
     let place = Place::new();
     let limits = GroupLimits { memory_bytes: Some(64 << 20), ..GroupLimits::default() };
     for (takes, status) in [(1, ExitStatus::Code(0)), (400, ExitStatus::Signal(9))] {
@@ -125,7 +125,7 @@ async fn who_takes_more_memory_than_is_allowed_is_killed_and_the_log_says_why() 
 }
 
 #[tokio::test]
-async fn a_killed_keeper_takes_its_tree_along_and_is_told_as_lost() {
+async fn a_killed_shim_ends_its_tree_and_is_reported_as_lost() {
     let place = Place::new();
     for wish in WISHES {
         let key = first(session());
@@ -242,7 +242,7 @@ async fn a_program_begins_no_earlier_than_it_is_wanted() {
 }
 
 #[tokio::test]
-async fn a_command_cannot_speak_to_its_own_keeper() {
+async fn a_command_cannot_talk_to_its_shim() {
     let place = Place::new();
     let key = first(session());
     let socket = place.dir.path().join(key.session.to_string()).join("keeper-1.sock");

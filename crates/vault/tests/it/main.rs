@@ -37,7 +37,7 @@ fn key_file(dir: &Path) -> String {
 }
 
 #[test]
-fn a_secret_opens_again_after_a_restart_and_lies_nowhere_in_the_clear() {
+fn a_secret_survives_a_restart_and_is_never_stored_in_plain_text() {
     for passphrase in [None, Some("correct horse")] {
         let dir = tempfile::tempdir().unwrap();
         let first = vault(dir.path(), passphrase, &[]).unwrap();
@@ -58,7 +58,7 @@ fn a_secret_opens_again_after_a_restart_and_lies_nowhere_in_the_clear() {
 }
 
 #[test]
-fn rows_that_somebody_swapped_or_changed_open_nothing() {
+fn swapped_and_changed_rows_cannot_be_decrypted() {
     let dir = tempfile::tempdir().unwrap();
     let vault = vault(dir.path(), None, &[]).unwrap();
     let one = vault.seal(&name("one"), 1, &secret("secret-of-one")).unwrap();
@@ -97,7 +97,7 @@ fn rows_that_somebody_swapped_or_changed_open_nothing() {
 }
 
 #[test]
-fn a_missing_key_file_is_said_and_no_new_one_is_made_over_what_it_opened() {
+fn a_missing_key_file_is_reported_and_not_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let sealed = vault(dir.path(), None, &[]).unwrap().seal(&name("a"), 1, &secret("text-text"));
     let sealed = sealed.unwrap();
@@ -115,7 +115,7 @@ fn a_missing_key_file_is_said_and_no_new_one_is_made_over_what_it_opened() {
 }
 
 #[test]
-fn another_databases_key_file_is_told_from_damage() {
+fn a_key_file_of_another_database_has_its_own_error() {
     let (mine, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let sealed = vault(mine.path(), None, &[]).unwrap().seal(&name("a"), 1, &secret("text-text"));
     let sealed = sealed.unwrap();
@@ -247,7 +247,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn what_was_sealed_opens_as_it_was_and_only_there(
+    fn a_sealed_secret_opens_only_under_its_own_name_and_version(
         texts in prop::collection::vec("[!-~][ -~\n\u{e4}\u{2603}]{6,80}[!-~]", 1..6),
     ) {
         let dir = tempfile::tempdir().unwrap();

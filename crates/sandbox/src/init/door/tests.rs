@@ -93,7 +93,7 @@ fn ten_megabytes() -> Vec<u8> {
 }
 
 #[test]
-fn ten_megabytes_pass_both_ways_and_each_end_is_told_of_the_others() {
+fn ten_megabytes_pass_the_relay_and_both_ends_close() {
     let (_dir, socket) = place();
     let server = UnixListener::bind(&socket).unwrap();
     let door = Open::to(&socket, &[]);
@@ -111,7 +111,7 @@ fn ten_megabytes_pass_both_ways_and_each_end_is_told_of_the_others() {
 }
 
 #[test]
-fn a_connection_waits_for_a_server_that_comes_back_and_the_next_one_reaches_the_next_server() {
+fn connections_wait_for_a_restarted_server() {
     let (_dir, socket) = place();
     let door = Open::to(&socket, &[]);
     for word in ["first", "second"] {
@@ -131,7 +131,7 @@ fn a_connection_waits_for_a_server_that_comes_back_and_the_next_one_reaches_the_
 }
 
 #[test]
-fn one_who_leaves_is_told_to_the_server_and_a_server_that_will_hear_no_more_is_heard() {
+fn half_closed_connections_are_passed_on_in_both_directions() {
     let (_dir, socket) = place();
     let server = UnixListener::bind(&socket).unwrap();
     let door = Open::to(&socket, &[]);
@@ -154,7 +154,7 @@ fn one_who_leaves_is_told_to_the_server_and_a_server_that_will_hear_no_more_is_h
 }
 
 #[test]
-fn more_than_fit_at_once_wait_and_are_served() {
+fn connections_beyond_the_limit_wait() {
     let (_dir, socket) = place();
     let server = UnixListener::bind(&socket).unwrap();
     let door = Open::to(&socket, &[]);
@@ -178,7 +178,7 @@ fn more_than_fit_at_once_wait_and_are_served() {
 }
 
 #[test]
-fn a_port_of_the_host_leads_to_its_own_and_to_no_other() {
+fn each_outbound_port_reaches_only_its_own_target() {
     let (_dir, socket) = place();
     let inside = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = inside.local_addr().unwrap().port();
@@ -204,7 +204,7 @@ fn a_port_of_the_host_leads_to_its_own_and_to_no_other() {
 }
 
 #[test]
-fn no_name_is_known_and_that_is_said_at_once() {
+fn dns_queries_are_answered_at_once_with_no_such_name() {
     let (_dir, socket) = place();
     let door = Open::to(&socket, &[]);
     let asks = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -230,7 +230,7 @@ fn way_out() -> (TcpListener, TcpListener, SocketAddr) {
 }
 
 #[test]
-fn ten_megabytes_are_let_out_and_come_back_and_each_end_is_told_of_the_others() {
+fn ten_megabytes_pass_outbound_and_both_ends_close() {
     let (_dir, socket) = place();
     let (service, inside, at) = way_out();
     let door = Open::with(&socket, &[], &[(inside, service.local_addr().unwrap())]);
@@ -247,7 +247,7 @@ fn ten_megabytes_are_let_out_and_come_back_and_each_end_is_told_of_the_others() 
 }
 
 #[test]
-fn a_service_that_was_started_again_is_reached_and_one_that_is_away_breaks_at_once() {
+fn restarted_services_are_reachable_and_stopped_ones_reset() {
     let (_dir, socket) = place();
     let (service, inside, at) = way_out();
     let to = service.local_addr().unwrap();
@@ -273,7 +273,7 @@ fn a_service_that_was_started_again_is_reached_and_one_that_is_away_breaks_at_on
 }
 
 #[test]
-fn a_flood_of_what_is_let_out_is_bounded_and_keeps_nobody_from_the_server() {
+fn outbound_floods_do_not_block_the_server() {
     let (_dir, socket) = place();
     let server = UnixListener::bind(&socket).unwrap();
     let (service, inside, at) = way_out();
@@ -320,7 +320,7 @@ fn ended() -> UnixStream {
 }
 
 #[test]
-fn what_was_said_last_is_heard_after_the_end_of_who_said_it() {
+fn the_last_output_of_an_ended_program_is_delivered() {
     let (_dir, socket) = place();
     let server = UnixListener::bind(&socket).unwrap();
     let (service, inside, at_service) = way_out();
@@ -354,7 +354,7 @@ fn what_was_said_last_is_heard_after_the_end_of_who_said_it() {
 }
 
 #[test]
-fn who_takes_nothing_or_is_away_keeps_nobody_from_ending() {
+fn a_reader_that_reads_nothing_does_not_delay_the_end() {
     let (_dir, socket) = place();
     let own = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let host = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
