@@ -102,7 +102,7 @@ mod tests {
         for name in names {
             let wire = aliases.wire(name);
             assert!(is_valid(MAX_LEN, wire), "{name:?} became {wire:?}");
-            assert!(seen.insert(wire.to_owned()), "{wire:?} stands for two names");
+            assert!(seen.insert(wire.to_owned()), "{wire:?} is the short form of two names");
             assert_eq!(aliases.real(wire), name);
         }
     }

@@ -19,9 +19,9 @@ use crate::gateway::Gateway;
 use crate::wire::{Broken, Call, Decoder, Deltas, Draft, Heard, Omit, anthropic};
 use crate::{prices, retry, sse};
 
-/// Most bytes of one reply, streamed or whole.
+/// Maximum number of bytes of one reply, streamed or whole.
 const MAX_REPLY: usize = 64 * 1024 * 1024;
-/// Most bytes of an error's body that are read; at most 4 KiB of them are kept.
+/// Maximum number of bytes of an error's body that are read; at most 4 KiB of them are kept.
 const MAX_ERROR: usize = 64 * 1024;
 
 /// Makes the call, with all its attempts, within the request's `total_timeout`.

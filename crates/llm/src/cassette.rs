@@ -106,7 +106,7 @@ pub struct Expect {
     pub last_user_contains: Option<String>,
 }
 
-/// What is wrong with a cassette.
+/// The problem with a cassette.
 #[derive(Debug, thiserror::Error)]
 pub enum CassetteError {
     #[error("cassette {from} is not JSON of the right shape")]

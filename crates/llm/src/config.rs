@@ -119,19 +119,19 @@ pub struct Provider {
     pub reasoning_effort: Option<String>,
     /// `enabled` or `disabled`: the `thinking` switch of DeepSeek; not sent when absent.
     pub thinking: Option<String>,
-    /// Most relayed calls at once; `None` takes the limit of [`RelayLimits`].
+    /// Maximum number of relayed calls at once; `None` takes the limit of [`RelayLimits`].
     pub max_concurrent: Option<usize>,
-    /// Most relayed calls in a minute; `None` is unlimited.
+    /// Maximum number of relayed calls in a minute; `None` is unlimited.
     pub max_per_minute: Option<u32>,
 }
 
 /// Limits of the calls that are relayed for other programs; see [`overmind_core::relay`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RelayLimits {
-    /// Most calls at once, for each provider that has no limit of its own.
+    /// Maximum number of calls at once, for each provider that has no limit of its own.
     pub max_concurrent: usize,
-    /// Most calls that wait for a free slot, for each provider; further calls are refused and may
-    /// retry later.
+    /// Maximum number of calls that wait for a free slot, for each provider; further calls are
+    /// refused and may retry later.
     pub max_queued: usize,
     /// The longest wait for a free slot.
     pub queue_wait: Duration,
@@ -141,7 +141,7 @@ pub struct RelayLimits {
     pub head: Duration,
     /// The longest duration of a call.
     pub total: Duration,
-    /// Most attempts at one provider, the first one included.
+    /// Maximum number of attempts at one provider, the first one included.
     pub attempts: u32,
     /// How long a model that failed is skipped if there is another choice and its provider names no
     /// time.
@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn who_names_one_url_of_a_provider_names_the_server_of_all() {
+    fn one_provider_url_sets_the_server_of_all_endpoints() {
         let of = |pairs: &[(&'static str, &'static str)], name: &str, endpoint: Endpoint| {
             provider(&from(pairs).unwrap(), name).endpoint_url(endpoint).map(|url| url.to_string())
         };

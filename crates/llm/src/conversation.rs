@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn results_stand_in_the_order_of_the_calls_and_lost_ones_say_so() {
+    fn results_are_in_call_order_and_lost_ones_are_marked() {
         let messages = [
             user("do"),
             assistant("", &["1", "2", "3"]),

@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use crate::config::Secret;
 
-/// Most bytes of a provider's error body that are kept.
+/// Maximum number of bytes of a provider's error body that are kept.
 const MAX_BODY: usize = 4096;
-/// Most characters of the provider's message that are quoted in ours.
+/// Maximum number of characters of the provider's message that are quoted in ours.
 const MAX_QUOTE: usize = 300;
 
 pub(crate) const UNCONFIGURED: &str = "model_unconfigured";
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversation_that_is_too_long_is_told_from_other_bad_requests() {
+    fn too_long_conversations_have_their_own_error() {
         check(
             400,
             r#"{"error":{"code":"context_length_exceeded","message":"x"}}"#,
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn error_events_are_told_apart_by_their_kind() {
+    fn error_events_are_classified_by_kind() {
         let event = |json: &str| of_event(ABOUT, &Said::of(json), json.to_owned()).failure;
         let overloaded =
             event(r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#);
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn why_there_is_no_connection_is_said_without_the_names_of_libraries() {
+    fn connection_errors_name_no_libraries() {
         #[derive(Debug, thiserror::Error)]
         #[error("{0}")]
         struct Layer(&'static str, #[source] std::io::Error);
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_a_few_letters_does_not_tear_the_text_apart() {
+    fn short_keys_are_not_masked_within_words() {
         let shown = failure(AUTH, false, "the key x is wrong".to_owned());
         assert_eq!(redact(shown.clone(), &[Secret::new("x").unwrap()]), shown);
     }

@@ -18,10 +18,10 @@ use crate::tapes::Tapes;
 use crate::wire::{Call, Omit};
 use crate::{call, cassette, prices};
 
-/// Most pairs of provider and model for which refused parameters are remembered.
+/// Maximum number of pairs of provider and model for which refused parameters are remembered.
 const MAX_LEARNED: usize = 256;
-/// Most looked-up keys that are remembered for redaction, including rotated ones that calls still
-/// use.
+/// Maximum number of looked-up keys that are remembered for redaction, including rotated ones that
+/// calls still use.
 const MAX_LOOKED_UP: usize = 64;
 /// Shorter keys are not searched for, in bytes.
 pub(crate) const SHORTEST_KEY: usize = 6;

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_price_of_the_users_own_comes_first_and_holds_everywhere() {
+    fn the_users_prices_override_the_table() {
         let own = BTreeMap::from([
             ("gpt-5".to_owned(), usd(1, 1, 1, 1)),
             ("qwen3".to_owned(), usd(2, 2, 2, 2)),
@@ -228,7 +228,7 @@ mod tests {
     fn the_catalogue_has_no_doubles_and_no_cache_dearer_than_fresh_input() {
         let mut seen = std::collections::HashSet::new();
         for (provider, model, price) in CATALOGUE {
-            assert!(seen.insert((provider, model)), "{model} stands twice");
+            assert!(seen.insert((provider, model)), "{model} is defined twice");
             assert!(price.cached_input <= price.input, "{model}");
             let embeds = model.starts_with("text-embedding-");
             assert!(price.input < price.output || (embeds && price.output == 0), "{model}");

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_goes_to_the_provider_that_claims_it() {
+    fn a_model_name_selects_the_provider_with_a_matching_pattern() {
         let all = keyed(&["openai", "anthropic", "deepseek"], false);
         for (model, want) in [
             ("claude-opus-4-5", "anthropic/messages claude-opus-4-5"),
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_base_url_takes_what_has_no_key_and_what_nobody_claims() {
+    fn models_without_their_own_key_use_the_base_url() {
         let both = keyed(&["openai"], true);
         for (model, want) in [
             ("gpt-5", "openai/responses gpt-5"),

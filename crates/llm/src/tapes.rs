@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::cassette::{Cassette, CassetteError, MAX_BYTES};
 
-/// Most files that are cached. The least recently used one is evicted.
+/// Maximum number of files that are cached. The least recently used one is evicted.
 const MAX_KEPT: usize = 8;
 /// A file younger than this is read each time: it may change again without a change of its times,
 /// which the kernel keeps in steps of some milliseconds.
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_young_file_is_not_kept_and_no_more_than_eight_are() {
+    async fn the_cache_keeps_at_most_eight_old_files() {
         let dir = tempfile::tempdir().unwrap();
         let tapes = Tapes::default();
         let young = dir.path().join("young.json");

@@ -13,7 +13,7 @@ use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::off_limits::{FileId, OffLimits};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
-/// Most bytes of one file, and of all files of one result.
+/// Maximum number of bytes of one file, and of all files of one result.
 pub(crate) const MAX_FILE_BYTES: usize = 6 << 20;
 pub(crate) const MAX_FILES: usize = 16;
 
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn files_lie_in_the_sessions_own_directory_and_never_replace_each_other() {
+    fn artifact_files_are_in_the_sessions_directory_and_unique() {
         let dir = tempfile::tempdir().unwrap();
         let (first, second) =
             (written(dir.path(), b"1").unwrap(), written(dir.path(), b"2").unwrap());
@@ -170,7 +170,7 @@ mod tests {
     /// Each directory on the way, and the workspace itself, in each shape: nothing is made or written
     /// outside, and nobody waits for a pipe.
     #[test]
-    fn whatever_stands_in_the_way_leads_nowhere() {
+    fn links_in_the_artifact_path_are_refused() {
         let place = place(SESSION, "s");
         let mut tried = 0;
         for (what, shape) in SHAPES {
@@ -197,7 +197,7 @@ mod tests {
 
     /// The name of a file is taken already, by each shape: the file gets another.
     #[test]
-    fn what_has_the_name_of_a_file_is_neither_followed_nor_written() {
+    fn existing_entries_are_neither_followed_nor_overwritten() {
         for (what, shape) in SHAPES {
             let top = tempfile::tempdir().unwrap();
             let (outside, workspace) = (top.path().join("outside"), top.path().join("ws"));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_the_servers_own_is_refused_by_what_it_is() {
+    fn directories_of_the_server_are_refused_by_inode() {
         #[derive(Debug)]
         struct One(FileId);
         impl Own for One {

@@ -169,7 +169,7 @@ impl Limits {
     }
 }
 
-/// What is wrong with a configuration.
+/// The problem with a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {why}")]
 pub struct ConfigError {
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_sound_is_refused_by_field() {
+    fn invalid_configurations_are_refused_by_field() {
         let refused = |change: &dyn Fn(&mut ServerConfig), field: &str| {
             let mut config = stdio();
             change(&mut config);

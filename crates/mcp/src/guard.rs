@@ -14,8 +14,8 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 /// Longest message: enough for a result with a picture.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 8 << 20;
-/// Most bytes of lines that are no messages, over the lifetime of a connection. Some servers print
-/// a greeting.
+/// Maximum number of bytes of lines that are no messages, over the lifetime of a connection. Some
+/// servers print a greeting.
 pub(crate) const MAX_GARBAGE_BYTES: usize = 256 << 10;
 
 /// Why we ended a connection, for later errors.
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn half_a_character_is_mended_and_what_cannot_be_read_ends_the_connection() {
+    async fn half_characters_are_replaced_and_unreadable_messages_disconnect() {
         let text = b"chat {\n{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"left \\ud83d right\"}\n";
         let mut guarded = Guarded::new(&text[..], Reason::default(), Arc::default());
         let mut all = String::new();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_words_are_kept_and_shown_plain() {
+    fn the_last_output_is_kept_as_plain_text() {
         let mut tail = Tail::default();
         assert_eq!(tail.words(), None);
         tail.push(&b"x".repeat(100_000));

@@ -41,14 +41,14 @@ use crate::guard::{Guarded, MAX_MESSAGE_BYTES, Reason, Tail};
 use crate::traced::Traced;
 use crate::vet::{MAX_TOOLS, Offered};
 
-/// Most calls at one time; further calls wait.
+/// Maximum number of calls at one time; further calls wait.
 const MAX_CALLS: usize = 16;
-/// Most pages of one list of tools.
+/// Maximum number of pages of one list of tools.
 const MAX_PAGES: usize = 64;
 /// How long a server may take to end by itself after its input was closed.
 const END_GRACE: Duration = Duration::from_secs(2);
 const CLOSE_GRACE: Duration = Duration::from_secs(5);
-/// Most unread progress reports of a call; further ones are dropped.
+/// Maximum number of unread progress reports of a call; further ones are dropped.
 const PROGRESS_WAITING: usize = 64;
 
 /// The target of a connection, with secrets resolved.

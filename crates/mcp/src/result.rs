@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 use crate::artifacts;
 use crate::vet::clean;
 
-/// Most blocks of one result; the rest is only counted.
+/// Maximum number of blocks of one result; the rest is only counted.
 const MAX_BLOCKS: usize = 256;
 
 /// The context of a result.
@@ -28,7 +28,7 @@ pub(crate) struct For<'a> {
     pub(crate) context: &'a ToolContext,
     pub(crate) server: &'a str,
     pub(crate) tool: &'a str,
-    /// Most bytes of text that are passed on.
+    /// Maximum number of bytes of text that are passed on.
     pub(crate) text_bytes: usize,
     /// Texts that are replaced by `***` everywhere.
     pub(crate) secrets: &'a [String],
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn structured_content_is_whole_or_not_there() {
+    fn structured_content_is_never_truncated() {
         let result =
             json!({"content": [], "structuredContent": {"rows": ["aaaa", "bbbb"], "n": 2}});
         let (whole, _dir) = made(result.clone(), 1000);

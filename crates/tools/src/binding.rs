@@ -14,13 +14,13 @@ use serde_json::Value;
 
 use crate::workspace::{Root, Workspace, blocking};
 
-/// Most bytes of one file that are read for its hash. For a larger file, size and modification time
-/// are hashed instead: a process that can fake both does not need to.
+/// Maximum number of bytes of one file that are read for its hash. For a larger file, size and
+/// modification time are hashed instead: a process that can fake both does not need to.
 const MAX_FILE_BYTES: u64 = 64 << 20;
-/// Most bytes of a script whose imports are read.
+/// Maximum number of bytes of a script whose imports are read.
 const MAX_SCRIPT_BYTES: usize = 512 << 10;
-/// Most files of one binding, including all that they import and missing ones. Further files are
-/// ignored, as are imports that a program computes.
+/// Maximum number of files of one binding, including all that they import and missing ones. Further
+/// files are ignored, as are imports that a program computes.
 const MAX_BOUND: usize = 2_000;
 
 /// The program start that a call would cause.
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_script_imports_counts_also_when_it_appears_later() {
+    fn approvals_cover_imports_that_appear_later() {
         let dir = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| {
             let path = dir.path().join(name);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_counts_by_where_it_leads_and_not_by_its_content() {
+    fn labels_follow_the_resolved_path() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         std::fs::create_dir_all(at("out")).unwrap();

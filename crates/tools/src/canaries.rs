@@ -11,7 +11,7 @@ use overmind_core::sandbox::OutputStream;
 use overmind_core::tool::{Labels, ToolContext, ToolOutcome};
 use serde_json::Value;
 
-/// Most bytes of an incomplete line that is held back.
+/// Maximum number of bytes of an incomplete line that is held back.
 const MAX_LINE: usize = 16 << 10;
 
 /// The canaries that are searched in one call.

@@ -18,7 +18,7 @@ use crate::answer::{brief, untrusted};
 use crate::glob::matches;
 use crate::workspace::{Root, Workspace};
 
-/// Most entries that are read; a larger workspace gets all labels.
+/// Maximum number of entries that are read; a larger workspace gets all labels.
 const MAX_SCANNED: usize = 50_000;
 const MAX_LEVELS: usize = 32;
 /// Directories with generated or downloaded files: full of test keys, and easy to rebuild. A file

@@ -28,10 +28,10 @@ use crate::sources::Sources;
 use crate::workspace::{self, blocking};
 use crate::{builtin, schema};
 
-/// Most bytes of arguments, counted as compact JSON.
+/// Maximum number of bytes of arguments, counted as compact JSON.
 pub const MAX_ARGS_BYTES: usize = 1 << 20;
-/// Most levels of objects and arrays in the arguments; the arguments themselves are the first
-/// level.
+/// Maximum number of levels of objects and arrays in the arguments; the arguments themselves are
+/// the first level.
 pub const MAX_ARGS_DEPTH: usize = 64;
 
 /// One tool: its description and its handler.

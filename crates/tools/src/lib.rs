@@ -44,5 +44,6 @@ pub use gateway::{
 };
 pub use options::{CommandNameError, Commands, Options};
 
-/// Most bytes of text that one result carries from a file, or from one stream of a command.
+/// Maximum number of bytes of text that one result carries from a file, or from one stream of a
+/// command.
 pub const MAX_TEXT_BYTES: usize = 100_000;

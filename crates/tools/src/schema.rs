@@ -24,11 +24,11 @@ use serde_json::{Map, Value, json};
 use crate::answer::{Failure, brief, cut};
 use crate::gateway::{MAX_ARGS_BYTES, MAX_ARGS_DEPTH};
 
-/// Most errors that are collected in one call; one is enough to refuse it.
+/// Maximum number of errors that are collected in one call; one is enough to refuse it.
 const MAX_ERRORS: usize = 256;
 /// The number of last bytes that are shown of a cut text.
 const LAST_WORDS: usize = 60;
-/// Most sentences in one answer.
+/// Maximum number of sentences in one answer.
 const MAX_SENTENCES: usize = 20;
 
 /// One tool's schema, compiled.

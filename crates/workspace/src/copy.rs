@@ -195,7 +195,7 @@ pub(crate) fn remove_all(path: &Path) -> io::Result<()> {
     std::fs::remove_dir_all(path)
 }
 
-/// Most entries that are counted.
+/// Maximum number of entries that are counted.
 const COUNTED: u32 = 1_000_000;
 
 /// The bytes that a directory takes on disk with its contents, without following links; shared
@@ -268,7 +268,7 @@ mod tests {
     const MUCH: Budget = Budget { bytes: 1 << 20, files: 1000 };
 
     #[test]
-    fn a_link_on_the_way_is_an_error_and_not_a_way_out() {
+    fn a_link_in_a_path_is_an_error() {
         let root = tempfile::tempdir().unwrap();
         let outside = tempfile::tempdir().unwrap();
         std::fs::write(outside.path().join("secret"), "s").unwrap();

@@ -283,7 +283,7 @@ enum Input {
     File(File),
 }
 
-/// What git answered.
+/// The answer of git.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) code: i32,
@@ -682,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn no_link_of_the_tree_leads_git_out_of_it() {
+    fn links_in_a_tree_never_lead_git_outside() {
         let dir = tempfile::tempdir().unwrap();
         let (tree, other) = (dir.path().join("tree"), dir.path().join("other"));
         std::fs::create_dir_all(tree.join("own")).unwrap();
@@ -710,7 +710,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_of_another_git_is_told_apart_and_named() {
+    fn a_lock_of_another_git_is_named() {
         let err = refused(
             "add".to_owned(),
             "fatal: Unable to create '/r/.git/index.lock': File exists.\n\nAnother git process",
@@ -721,7 +721,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_daemon_has_in_its_environment_does_not_reach_git() {
+    fn git_does_not_inherit_the_servers_environment() {
         let git = Git::default();
         let answer = git.call("list its settings").args(["config", "--list", "-z"]).run().unwrap();
         let text = String::from_utf8_lossy(&answer.stdout).into_owned();

@@ -97,7 +97,7 @@ pub(crate) fn why(err: &io::Error) -> String {
     }
     match Errno::from_io_error(err) {
         Some(Errno::LOOP | Errno::NOTDIR) => {
-            "is a link, or lies behind one, and links are not followed here: put the file itself there"
+            "is a link, or is below one, and links are not followed: replace the link with the file itself"
                 .to_owned()
         }
         Some(Errno::XDEV) => Refused::LeadsOut.to_string(),

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_closed_to_a_user_is_named() {
+    fn directories_that_a_user_cannot_enter_are_named() {
         let dir = tempfile::tempdir().unwrap();
         let deep = dir.path().join("a/b");
         std::fs::create_dir_all(&deep).unwrap();
@@ -155,7 +155,7 @@ mod tests {
 
     /// As a plain user there is nobody to give anything to.
     #[test]
-    fn what_root_makes_in_a_users_tree_is_the_users_and_nothing_outside_is() {
+    fn files_that_root_creates_in_a_users_tree_belong_to_the_user() {
         let dir = tempfile::tempdir().unwrap();
         let (tree, other) = (dir.path().join("tree"), dir.path().join("other"));
         std::fs::create_dir_all(tree.join("made/deep")).unwrap();

@@ -36,7 +36,7 @@ impl Default for PoolSize {
     }
 }
 
-/// What filling did.
+/// The result of filling the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filled {
     /// Trees that wait now.

@@ -19,7 +19,7 @@ use crate::fail;
 use crate::sse;
 use crate::translate::Stream;
 
-/// Most bytes that are buffered until an event is complete.
+/// Maximum number of bytes that are buffered until an event is complete.
 const MAX_HELD: usize = 64 * 1024;
 
 /// The error for a stream that ended before its last event although the connection was closed
@@ -256,7 +256,7 @@ mod tests {
                           data: [DONE]\n\n";
 
     #[test]
-    fn a_body_under_way_holds_little() {
+    fn a_streamed_body_takes_little_memory() {
         fn size<A, F>(_: impl FnOnce(A) -> F) -> usize {
             size_of::<F>()
         }
@@ -295,7 +295,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_no_figures_comes_out_as_it_went_in(text in "(data: |\\{|\\}|\n|\r|a|:){0,60}", pieces in 1_usize..9) {
+        fn values_other_than_usage_pass_unchanged(text in "(data: |\\{|\\}|\n|\r|a|:){0,60}", pieces in 1_usize..9) {
             prop_assert_eq!(through(&text, pieces), text);
         }
     }

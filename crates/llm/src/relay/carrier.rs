@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plain_connection_keeps_no_place_for_tls() {
+    fn a_plain_connection_allocates_nothing_for_tls() {
         let (ours, both) =
             (size_of::<Carrier>(), size_of::<MaybeHttpsStream<TokioIo<TcpStream>>>());
         assert!(ours <= 64 && both > 500, "{ours} and {both} bytes");

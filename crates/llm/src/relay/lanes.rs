@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::{Provider, RelayLimits};
 
-/// Most pairs of provider and model whose pause is remembered.
+/// Maximum number of pairs of provider and model whose pause is remembered.
 const MAX_RESTING: usize = 1024;
 
 /// The limits of one provider.
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_waits_for_a_place_and_the_next_is_told_to_come_again() {
+    async fn a_full_queue_refuses_with_retry_after() {
         let lanes = lanes(1, 1, None);
         let first = lanes.enter("p").await.unwrap();
         let mut second = Box::pin(lanes.enter("p"));

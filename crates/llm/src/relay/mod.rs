@@ -47,9 +47,9 @@ use crate::{fail, prices, retry, sse};
 const SCRIPTED: &str = "scripted";
 /// The provider name of every hop while a tape is played.
 const TAPE: &str = "tape";
-/// Most bytes of an error that are read before it is passed on.
+/// Maximum number of bytes of an error that are read before it is passed on.
 const MAX_ERROR: usize = 1 << 20;
-/// Most bytes of an answer that is translated.
+/// Maximum number of bytes of an answer that is translated.
 pub(crate) const MAX_TRANSLATED: usize = 64 << 20;
 /// If a provider asks for a longer wait, the caller must wait and retry itself.
 const MAX_WAIT: Duration = Duration::from_secs(2);
@@ -93,7 +93,7 @@ impl Upstreams for Gateway {
         match first {
             Some(refusal) if hops.is_empty() => Err(refusal),
             _ if hops.is_empty() => {
-                let text = format!("`{name}` stands for no model: [aliases.{name}] is empty");
+                let text = format!("`{name}` names no model, because [aliases.{name}] is empty");
                 Err(Refusal::new(RefusalKind::NotFound, text))
             }
             _ => Ok(hops),
@@ -323,7 +323,7 @@ impl Gateway {
             }
         }
         last.unwrap_or_else(|| {
-            Err(Refusal::new(RefusalKind::Internal, "the call had nowhere to go"))
+            Err(Refusal::new(RefusalKind::Internal, "no provider was available for the call"))
         })
     }
 

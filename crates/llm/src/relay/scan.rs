@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_read_from_each_format_whole_or_streamed() {
+    fn usage_is_read_from_each_format_whole_or_streamed() {
         let want = Usage {
             input_tokens: 100,
             output_tokens: 20,
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn why_an_answer_stopped_is_read_from_each_format_whole_or_streamed() {
+    fn finish_reasons_are_read_from_each_format() {
         let content = r#"\"finish_reason\":\"length\",{}[] \\"#;
         let chat = format!(
             r#"{{"id":"c-1","choices":[{{"index":0,"message":{{"content":"{content}","finish_reason":"x","tool_calls":[{{"type":"y"}}]}},"logprobs":null,"finish_reason":"tool_calls"}},{{"message":{{}}, "finish_reason" : "length" }}],"usage":{{}}}}"#
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_was_cut_has_told_how_much_it_said() {
+    fn a_truncated_stream_reports_its_usage() {
         let text = "data: {\"type\":\"message_start\",\"message\":{\"model\":\"m-1\",\"usage\":{\"input_tokens\":7,\"output_tokens\":1}}}\n\n\
                     data: {\"type\":\"content_block_delta\",\"delta\":{\"type\":\"text_delta\",\"text\":\"twelve bytes\"}}\n\n\
                     data: {\"type\":\"content_block_de";
@@ -556,7 +556,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_panics_and_a_document_is_read_however_it_is_cut(
+        fn documents_are_read_across_any_chunks_without_panic(
             text in "(\\PC|\\{|\\}|\"|\\\\|,|:|\n|data: ){0,60}",
             content in ".{0,30}",
             piece in 1_usize..20,

@@ -30,7 +30,7 @@ use super::carrier::Carrier;
 
 /// How long an idle connection may wait for its next call.
 pub(crate) const POOL_IDLE: Duration = Duration::from_secs(60);
-/// Most idle connections to one provider.
+/// Maximum number of idle connections to one provider.
 pub(crate) const POOL_SIZE: usize = 256;
 /// The time of silence after which a peer is pinged, and the interval of the pings.
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -48,8 +48,8 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// Calls that one HTTP/2 connection carries before another is opened. Providers allow 100 or 128
 /// and let further calls wait.
 const STREAMS: usize = 64;
-/// Most HTTP/2 connections to one provider. If all are full, the one with the fewest calls takes
-/// more.
+/// Maximum number of HTTP/2 connections to one provider. If all are full, the one with the fewest
+/// calls takes more.
 const LANES: usize = 32;
 
 /// Calls providers over HTTP/1.1 or, if TLS negotiates it, HTTP/2. Clones share their connections.

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Done, Untranslatable, list, nothing, text};
 
-/// Most stop texts that OpenAI accepts.
+/// Maximum number of stop texts that OpenAI accepts.
 const MAX_STOPS: usize = 4;
 
 pub(super) fn request(fields: &Map<String, Value>) -> Done<Map<String, Value>> {

@@ -170,7 +170,7 @@ pub fn reply(
         Endpoint::Messages => reply::messages(&draft, back),
         Endpoint::Responses => reply::responses(&draft, back),
         Endpoint::Embeddings | Endpoint::CountTokens => {
-            return Err("it is of another kind than what was asked for".to_owned());
+            return Err("it is of another type than the requested one".to_owned());
         }
     };
     Ok(made.to_string().into_bytes())

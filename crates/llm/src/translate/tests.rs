@@ -111,7 +111,7 @@ fn messages_with_everything_become_a_chat() {
 }
 
 #[test]
-fn ids_and_blank_texts_become_what_the_other_provider_takes() {
+fn ids_and_blank_texts_are_adapted_to_the_other_provider() {
     let long = "x".repeat(60);
     let call = |id: &str| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}});
     let chat = json!({"model": "x", "messages": [
@@ -193,7 +193,7 @@ fn responses_become_a_chat_and_messages() {
 }
 
 #[test]
-fn what_would_mean_something_else_is_refused_by_name() {
+fn untranslatable_fields_are_refused_by_name() {
     use Endpoint::{Chat, Messages, Responses};
     let chat = |key: &str, value: Value| {
         let mut body = json!({"model": "x", "messages": [{"role": "user", "content": "a"}]});
@@ -387,7 +387,7 @@ fn a_stream_becomes_one_of_responses_whose_last_event_has_all() {
 }
 
 #[test]
-fn a_stream_that_stops_without_its_end_is_no_whole_one() {
+fn a_stream_without_its_last_event_is_incomplete() {
     let mut cut = of_messages();
     cut.truncate(5);
     let mut stream = Stream::new(Endpoint::Chat, Endpoint::Messages, "m", false, Back::default());
@@ -402,7 +402,7 @@ fn a_stream_that_stops_without_its_end_is_no_whole_one() {
 }
 
 #[test]
-fn an_error_in_the_middle_is_told_in_the_other_shape() {
+fn errors_in_a_stream_are_translated() {
     let error = json!({"type": "error", "error": {"type": "overloaded_error", "message": "busy"}});
     for asked in [Endpoint::Chat, Endpoint::Responses] {
         let events = stream(asked, Endpoint::Messages, &[of_messages()[0].clone(), error.clone()]);
@@ -475,7 +475,7 @@ fn tools_of_a_namespace_and_of_texts_become_functions_and_hosted_ones_are_left_o
 }
 
 #[test]
-fn calls_come_back_under_the_names_that_their_caller_knows() {
+fn tool_calls_have_the_callers_names() {
     let body = of_codex().to_string();
     let back = || {
         let made = request(Endpoint::Responses, Endpoint::Chat, body.as_bytes(), "m").unwrap();
@@ -613,7 +613,7 @@ fn all_input_that_comes_with_the_beginning_of_a_call_is_passed_on() {
 }
 
 #[test]
-fn no_answer_and_half_an_answer_are_no_success() {
+fn missing_and_partial_answers_are_errors() {
     let role = r#"{"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#;
     for (events, why) in [
         (&["[DONE]"][..], "no answer"),
@@ -641,7 +641,7 @@ fn no_answer_and_half_an_answer_are_no_success() {
 }
 
 #[test]
-fn a_stream_without_end_is_not_kept_without_end() {
+fn an_endless_stream_is_bounded() {
     let text = "x".repeat(1 << 20);
     let data =
         json!({"choices": [{"delta": {"content": text}, "finish_reason": null}]}).to_string();
@@ -653,7 +653,7 @@ fn a_stream_without_end_is_not_kept_without_end() {
 }
 
 #[test]
-fn a_character_that_was_cut_in_two_is_whole_in_the_other_format() {
+fn a_split_character_is_joined_in_translation() {
     let chunk = |text: &str| {
         format!(
             r#"{{"id":"c","choices":[{{"delta":{{"content":"{text}"}},"finish_reason":null}}]}}"#
@@ -674,7 +674,7 @@ fn a_character_that_was_cut_in_two_is_whole_in_the_other_format() {
 }
 
 #[test]
-fn a_stop_sequence_that_a_server_tells_is_told_on() {
+fn reported_stop_sequences_are_passed_on() {
     let body = json!({"model": "x", "max_tokens": 5, "stop_sequences": ["END"],
         "messages": [{"role": "user", "content": "hi"}]});
     let (_, back) =

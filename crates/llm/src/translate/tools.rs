@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_one_that_providers_take_and_its_own() {
+    fn tool_names_are_valid_and_unique() {
         assert_eq!(there(Some("agents"), "spawn"), "agents__spawn");
         assert_eq!(there(Some("mcp__docs__"), "find"), "mcp__docs__find");
         let long = "n".repeat(60);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn two_tools_that_would_have_one_name_are_told_apart() {
+    fn colliding_tool_names_get_distinct_names() {
         let tools = json!([
             {"type": "namespace", "name": "a", "tools": [{"type": "function", "name": "b"}]},
             {"type": "function", "name": "a__b"},

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_character_that_was_cut_in_two_is_whole_again() {
+    fn a_split_character_is_joined() {
         let chat = |pieces: &[&str]| -> String {
             let chunk = |text: &&str| {
                 format!(
@@ -444,7 +444,7 @@ data: {"type":"response.completed","response":{"status":"completed","output":[{"
     }
 
     #[test]
-    fn a_response_whose_items_come_only_at_the_end_or_only_as_deltas_is_whole() {
+    fn responses_with_late_items_or_only_deltas_are_complete() {
         let done = json!({ "type": "response.completed", "response": { "status": "completed", "model": "m", "output": [
             { "type": "message", "content": [{ "type": "output_text", "text": "all" }] },
             { "type": "function_call", "id": "f", "call_id": "c", "name": "t", "arguments": "{}" },

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_count_is_no_usage_and_whole_floats_are_counts() {
+    fn only_whole_numbers_count_as_usage() {
         let chat = |input: Value, output: Value| {
             let usage = json!({"prompt_tokens": input, "completion_tokens": output});
             usage_of(Format::OpenAiChat, &usage)

@@ -124,7 +124,7 @@ async fn reasoning_is_streamed_apart_from_the_text() {
 }
 
 #[tokio::test]
-async fn usage_that_is_none_is_estimated_and_half_a_character_costs_nothing() {
+async fn missing_usage_is_estimated() {
     let stream = |usage: &str| {
         format!(
             "data: {{\"choices\":[{{\"delta\":{{\"content\":\"face \\ud83d\"}}}}]}}\n\n\
@@ -201,7 +201,7 @@ async fn arguments_that_do_not_parse_come_as_the_text_that_the_model_wrote() {
 }
 
 #[tokio::test]
-async fn a_call_to_a_tool_that_does_not_exist_is_handed_on() {
+async fn calls_of_unknown_tools_are_passed_on() {
     for wire in Wire::ALL {
         let upstream = Upstream::start(Say::nothing().call("c", "made_up", &json!({}))).await;
         let request = ask_with_tools(model(wire), vec![user("?")], &["read_file"]);

@@ -50,7 +50,7 @@ async fn a_turn_is_streamed_word_by_word_and_comes_back_whole() {
 }
 
 #[tokio::test]
-async fn the_conversation_alone_chooses_the_turn() {
+async fn only_the_conversation_selects_the_turn() {
     let history = || {
         vec![user("mend it"), assistant("x", &[("1", "t", json!({}))]), result("1", "hello you")]
     };

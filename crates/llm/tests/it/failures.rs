@@ -23,7 +23,7 @@ fn restarts(deltas: &[ModelDelta]) -> Vec<(u32, &str)> {
 }
 
 #[tokio::test]
-async fn what_may_pass_is_tried_again_until_it_passes() {
+async fn transient_errors_are_retried() {
     for wire in Wire::ALL {
         let upstream = Upstream::start([
             Answer::status(429, "rate_limit_error", "slow down"),
@@ -43,7 +43,7 @@ async fn what_may_pass_is_tried_again_until_it_passes() {
 }
 
 #[tokio::test]
-async fn after_four_attempts_the_last_failure_stands() {
+async fn the_fourth_failure_is_returned() {
     for wire in Wire::ALL {
         let upstream =
             Upstream::start(Script::always(Answer::status(503, "overloaded_error", "busy"))).await;
@@ -59,7 +59,7 @@ async fn after_four_attempts_the_last_failure_stands() {
 }
 
 #[tokio::test]
-async fn what_will_not_pass_is_not_tried_again() {
+async fn permanent_errors_are_not_retried() {
     for wire in Wire::ALL {
         for (status, kind, message, code) in [
             (400, "invalid_request_error", "no", "bad_request"),
@@ -104,7 +104,7 @@ async fn retry_after_is_waited_out() {
 }
 
 #[tokio::test]
-async fn a_wait_that_is_longer_than_the_call_ends_it_at_once() {
+async fn a_retry_delay_beyond_the_timeout_ends_the_call() {
     let upstream = Upstream::start(
         Answer::status(429, "rate_limit_error", "slow down").header("retry-after", "3600"),
     )
@@ -118,7 +118,7 @@ async fn a_wait_that_is_longer_than_the_call_ends_it_at_once() {
 }
 
 #[tokio::test]
-async fn a_stream_that_breaks_off_is_begun_again_as_a_whole() {
+async fn a_broken_stream_is_restarted_from_the_beginning() {
     for wire in Wire::ALL {
         let say = || Say::text("the whole story").call("c", "t", &json!({ "a": "bcd" }));
         let n_events = stream_of(wire, &say(), false).len();
@@ -147,7 +147,7 @@ async fn a_stream_that_breaks_off_is_begun_again_as_a_whole() {
 }
 
 #[tokio::test]
-async fn a_stream_cut_after_any_event_is_never_taken_for_a_whole_one() {
+async fn truncated_streams_are_never_complete() {
     for wire in Wire::ALL {
         let say = Say::text("some text").call("c", "t", &json!({ "a": 1 })).usage(5, 5);
         let n_events = stream_of(wire, &say, false).len();
@@ -489,7 +489,7 @@ async fn reasoning_that_a_provider_no_longer_accepts_is_left_out_once() {
 }
 
 #[tokio::test]
-async fn a_refusal_of_what_was_not_sent_is_final() {
+async fn refusals_before_sending_are_not_retried() {
     let upstream = Upstream::start(Answer::status(
         400,
         "invalid_request_error",

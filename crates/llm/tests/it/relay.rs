@@ -76,7 +76,7 @@ async fn rest(answer: &mut Passed) -> (String, Option<String>) {
 }
 
 #[tokio::test]
-async fn a_name_of_ours_goes_to_the_next_model_where_one_fails_and_lets_it_rest() {
+async fn an_alias_falls_back_and_skips_a_failed_model() {
     let busy = Answer::status(503, "overloaded", "busy").header("retry-after", "30");
     let one = Upstream::start(Script::always(busy)).await;
     let two = Upstream::start(Script::always(Say::text("from two"))).await;
@@ -98,7 +98,7 @@ async fn a_name_of_ours_goes_to_the_next_model_where_one_fails_and_lets_it_rest(
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_request_is_told_by_the_first_that_is_asked() {
+async fn request_errors_come_from_the_first_model_of_a_chain() {
     let wrong = Answer::status(400, "invalid_request_error", "no");
     let one = Upstream::start(Script::always(wrong)).await;
     let two = Upstream::start(Script::always(Say::text("never"))).await;
@@ -112,7 +112,7 @@ async fn what_is_wrong_with_a_request_is_told_by_the_first_that_is_asked() {
 }
 
 #[tokio::test]
-async fn a_failure_before_the_first_byte_is_tried_again_and_one_after_it_is_not() {
+async fn only_failures_before_the_first_byte_are_retried() {
     let upstream = Upstream::start([
         Answer::status(500, "api_error", "oops"),
         Say::text("hello there").usage(9, 3).into(),
@@ -198,7 +198,7 @@ async fn nonsense_passes_as_it_is_and_is_refused_where_it_must_be_understood() {
 }
 
 #[tokio::test]
-async fn figures_that_are_none_are_not_taken_for_free() {
+async fn invalid_usage_is_not_free() {
     let stream = |usage: &str| {
         format!(
             "data: {{\"choices\":[{{\"delta\":{{\"content\":\"twelve \\ud83d!!\"}},\"finish_reason\":\"stop\"}}]}}\n\n\
@@ -316,7 +316,7 @@ async fn a_server_that_takes_no_stream_options_is_asked_without_from_then_on() {
 }
 
 #[tokio::test]
-async fn plans_keep_to_what_a_provider_speaks() {
+async fn plans_use_only_formats_that_the_provider_supports() {
     let upstream = Upstream::start(Script::default()).await;
     let only = |name: &str, format| Provider {
         models: vec![format!("{name}-*")],
@@ -350,7 +350,7 @@ async fn plans_keep_to_what_a_provider_speaks() {
 }
 
 #[tokio::test]
-async fn what_was_recorded_is_played_without_a_provider_whole_streamed_and_failed() {
+async fn recorded_calls_are_replayed_without_a_provider() {
     let dir = tempfile::tempdir().unwrap();
     let tape = dir.path().join("calls.jsonl");
     let upstream = Upstream::start([

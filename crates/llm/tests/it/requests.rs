@@ -444,7 +444,7 @@ async fn a_provider_sees_its_own_reasoning_again_word_for_word() {
 }
 
 #[tokio::test]
-async fn nobody_sees_the_reasoning_of_another_format_or_model() {
+async fn reasoning_is_not_passed_to_other_formats_or_models() {
     for first in Wire::ALL {
         for second in Wire::ALL.into_iter().filter(|wire| *wire != first) {
             let body = next_body(first, second, "small-1").await.to_string();

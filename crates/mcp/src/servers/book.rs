@@ -327,7 +327,7 @@ impl Book {
                 (ToolState::Ready | ToolState::New | ToolState::Changed(_), Some(tool)) => {
                     if hash.is_some_and(|hash| hash != tool.hash) {
                         return Err(McpError::Refused(format!(
-                            "`{name}` is not what was looked at any more: look again"
+                            "`{name}` has changed since you reviewed it: review it again"
                         )));
                     }
                     pins.insert(name, Pin::new(tool, at));

@@ -23,9 +23,10 @@ use crate::link::{CallError, Link};
 use crate::result::{self, For};
 use crate::vet::clean;
 
-/// Most sessions that may have their own instance of a server at one time, for each server.
+/// Maximum number of sessions that may have their own instance of a server at one time, for each
+/// server.
 const MAX_OWN: usize = 64;
-/// Most bytes of the message in one progress report.
+/// Maximum number of bytes of the message in one progress report.
 const MAX_PROGRESS_BYTES: usize = 1024;
 const TRANSPORT: &str = "mcp_transport_error";
 

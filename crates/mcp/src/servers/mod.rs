@@ -187,7 +187,7 @@ impl fmt::Debug for McpServers {
     }
 }
 
-/// Most servers.
+/// Maximum number of servers.
 const MAX_SERVERS: usize = 64;
 /// How long the last children may take to end at shutdown.
 const DRAIN: Duration = Duration::from_secs(15);

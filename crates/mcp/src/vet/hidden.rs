@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_keep_what_scripts_need_and_lose_what_hides() {
+    fn results_keep_joiners_and_lose_hidden_characters() {
         assert_eq!(clean("می\u{200c}خواهم\n"), ("می\u{200c}خواهم\n".into(), 0));
         assert_eq!(clean("a\u{1b}[31mb\u{e0061}\u{202e}"), ("a[31mb".into(), 3));
     }

@@ -8,7 +8,7 @@ use super::hidden::hidden_in;
 
 const MAX_BYTES: usize = 64 << 10;
 const MAX_DEPTH: usize = 24;
-/// Most sub-schemas and values after every `$ref` is expanded.
+/// Maximum number of sub-schemas and values after every `$ref` is expanded.
 const MAX_NODES: usize = 20_000;
 /// Longest pattern in bytes: long ones are slow to compile, whatever they match.
 const MAX_PATTERN_BYTES: usize = 1024;
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_outside_or_hides_is_refused() {
+    fn outside_and_hidden_paths_are_refused() {
         let to = |to: &str| json!({"type": "object", "properties": {"a": {"$ref": to}}});
         assert!(why(to("http://169.254.169.254/x")).contains("outside of itself"));
         assert!(why(to("file:///etc/passwd")).contains("outside of itself"));

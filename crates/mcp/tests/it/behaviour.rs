@@ -61,7 +61,7 @@ async fn the_protocol_without_handshake_is_spoken_and_its_changes_are_heard() {
 }
 
 #[tokio::test]
-async fn a_server_that_ends_when_it_is_asked_in_the_new_way_is_asked_in_the_old() {
+async fn a_server_without_the_new_protocol_gets_the_handshake() {
     let bench = Bench::new().await;
     let view = bench.servers.put(bad("shy", "shy")).await.unwrap();
     assert_eq!((view.state.as_str(), view.protocol.as_str()), ("ready", "2025-11-25"), "{view:?}");
@@ -122,7 +122,7 @@ async fn servers_answer_in_parallel_when_the_daemon_starts() {
 }
 
 #[tokio::test]
-async fn a_crash_in_a_call_is_told_and_the_server_comes_back() {
+async fn a_crash_in_a_call_is_reported_and_the_server_restarts() {
     let bench = Bench::new().await;
     bench.servers.put(bad("good", "good")).await.unwrap();
     let result = bench.call("mcp.good.crash", json!({})).await;
@@ -167,7 +167,7 @@ async fn a_giant_result_ends_the_connection_and_a_big_one_is_cut_with_counts() {
 }
 
 #[tokio::test]
-async fn an_answer_that_comes_twice_or_late_is_nobody_elses() {
+async fn duplicate_and_late_answers_are_dropped() {
     let bench = Bench::new().await;
     bench.servers.put(bad("good", "good")).await.unwrap();
     for _ in 0..3 {

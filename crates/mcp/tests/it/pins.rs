@@ -63,7 +63,7 @@ async fn a_session_s_own_server_that_offers_something_else_is_found_out() {
 }
 
 #[tokio::test]
-async fn nothing_is_offered_before_it_is_pinned_when_that_is_configured() {
+async fn manual_approval_offers_only_pinned_tools() {
     let bench = Bench::new().await;
     let config = ServerConfig { approve: Approve::Manual, ..bad("good", "good") };
     let view = bench.servers.put(config).await.unwrap();
@@ -110,7 +110,7 @@ async fn poisoned_tools_are_refused_one_by_one_and_their_words_are_not_shown() {
 }
 
 #[tokio::test]
-async fn of_two_servers_with_one_name_the_older_keeps_it() {
+async fn the_older_of_two_servers_keeps_a_tool_name() {
     let bench = Bench::new().await;
     bench.servers.put(bad("first", "good")).await.unwrap();
     let second = bench.servers.put(bad("second", "good")).await.unwrap();
@@ -126,7 +126,7 @@ async fn of_two_servers_with_one_name_the_older_keeps_it() {
 }
 
 #[tokio::test]
-async fn lists_let_through_what_they_name() {
+async fn allow_and_deny_lists_filter_tools() {
     let bench = Bench::new().await;
     let config = ServerConfig {
         allow: vec!["echo".into(), "env".into()],

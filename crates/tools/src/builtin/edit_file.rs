@@ -16,7 +16,7 @@ use crate::workspace::{Root, Workspace, blocking};
 
 /// Largest file that is edited, before and after.
 const MAX_BYTES: usize = 1_000_000;
-/// Most lines that an answer names.
+/// Maximum number of lines that an answer names.
 const MAX_LINES: usize = 10;
 /// The longest piece, in lines, whose likeliest place is searched.
 const MAX_LOOSE_LINES: usize = 200;

@@ -21,7 +21,7 @@ use crate::egress::{Door, Fetched, METHODS, Request, charset_of, is_text, media_
 use crate::gateway::Tool;
 use crate::schema::{integer, parse};
 
-/// Most headers of one request, and most bytes of all their names and values.
+/// Maximum number of headers of one request, and of bytes of all their names and values.
 const MAX_HEADERS: usize = 32;
 const MAX_HEADER_BYTES: usize = 8192;
 

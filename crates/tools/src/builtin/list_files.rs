@@ -18,9 +18,9 @@ use crate::glob::matches;
 use crate::schema::{integer, parse};
 use crate::workspace::{PathError, Root, Workspace, blocking};
 
-/// Most entries in one answer.
+/// Maximum number of entries in one answer.
 const MAX_ENTRIES: usize = 1000;
-/// Most directory entries that one call reads, whether it lists them or not.
+/// Maximum number of directory entries that one call reads, whether it lists them or not.
 const MAX_SCANNED: usize = 50_000;
 const MAX_DEPTH: u64 = 20;
 

@@ -16,7 +16,7 @@ use crate::gateway::Tool;
 use crate::schema::{parse, some_integer};
 use crate::workspace::{Opened, PathError, Root, Workspace, blocking};
 
-/// Most bytes that a call with a range reads to find its lines.
+/// Maximum number of bytes that a call with a range reads to find its lines.
 const MAX_SCAN_BYTES: u64 = 64 << 20;
 
 #[derive(Debug)]

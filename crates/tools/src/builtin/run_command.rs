@@ -22,7 +22,7 @@ use crate::options::{Commands, bare};
 use crate::schema::{integer, parse};
 use crate::workspace::{PathError, Root, Workspace, blocking};
 
-/// Most arguments of one command, and most bytes of each.
+/// Maximum number of arguments of one command, and of bytes of each.
 const MAX_ARGS: usize = 64;
 const MAX_ARG_BYTES: usize = 8192;
 

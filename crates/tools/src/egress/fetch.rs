@@ -18,7 +18,7 @@ use crate::answer::{Failure, brief, cut};
 
 /// Longest URL, and longest `Location` of a redirect.
 const MAX_URL_BYTES: usize = 8192;
-/// Most addresses of one name that are tried.
+/// Maximum number of addresses of one name that are tried.
 const MAX_ADDRESSES: usize = 16;
 /// Compressed bytes that may arrive beyond the limit of decompressed ones: a body that decompresses
 /// to nothing must end, too.
@@ -37,7 +37,7 @@ pub(crate) struct Request {
     pub(crate) body: Option<Vec<u8>>,
     /// The time limit for everything: look-ups, connections, redirects, the body's last byte.
     pub(crate) timeout: Duration,
-    /// Most bytes of the body to keep; the egress settings may lower it.
+    /// Maximum number of bytes of the body to keep; the egress settings may lower it.
     pub(crate) max_bytes: usize,
 }
 

@@ -44,13 +44,14 @@ pub(crate) const SETTING: &str = "tools.allow_hosts";
 pub struct Egress {
     /// The allow-list; everything else is unreachable.
     pub rules: Vec<HostRule>,
-    /// Most redirects followed in one call.
+    /// Maximum number of redirects followed in one call.
     pub max_redirects: usize,
     /// The time limit for one connection, including TLS.
     pub connect_timeout: Duration,
-    /// Most bytes of a request's body.
+    /// Maximum number of bytes of a request's body.
     pub max_request_bytes: usize,
-    /// Most bytes of a response's body that are read, both compressed and decompressed.
+    /// Maximum number of bytes of a response's body that are read, both compressed and
+    /// decompressed.
     pub max_response_bytes: usize,
     /// Certificates that are trusted in addition to the machine's.
     pub extra_roots: Vec<CertificateDer<'static>>,

@@ -204,11 +204,13 @@ impl FromStr for HostRule {
                     .map_err(|_| wrong("the port is not a number from 1 to 65535".into()))?;
                 return Ok(Self::new(Host::Any, https, Some(port), methods, private));
             }
-            Some(_) => return Err(wrong("`*` stands alone or as `*.`".into())),
+            Some(_) => {
+                return Err(wrong("`*` must be the whole host or its beginning `*.`".into()));
+            }
             None => (false, rest),
         };
         if rest.contains('*') {
-            return Err(wrong("`*` stands alone or as `*.`".into()));
+            return Err(wrong("`*` must be the whole host or its beginning `*.`".into()));
         }
         // The URL parser is used, so that a host is spelt here as in a request.
         let scheme = if https { "https" } else { "http" };
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rule_says_why() {
+    fn an_invalid_rule_names_the_error() {
         for (text, why) in [
             ("", "it must read [private] [METHOD|METHOD] [scheme://]host[:port]"),
             ("a b c", "it must read [private] [METHOD|METHOD] [scheme://]host[:port]"),
@@ -269,8 +271,8 @@ mod tests {
             ("ftp://docs.rs", "the scheme `ftp` is neither http nor https"),
             ("docs.rs/path", "a rule names a host and a port, no path and no user"),
             ("me@docs.rs", "a rule names a host and a port, no path and no user"),
-            ("a.*.com", "`*` stands alone or as `*.`"),
-            ("*docs.rs", "`*` stands alone or as `*.`"),
+            ("a.*.com", "`*` must be the whole host or its beginning `*.`"),
+            ("*docs.rs", "`*` must be the whole host or its beginning `*.`"),
             ("*.127.0.0.1", "its host is not a valid name or address"),
             ("*:x", "the port is not a number from 1 to 65535"),
         ] {

@@ -11,7 +11,8 @@ use reqwest::{Method, Url};
 
 use super::{Door, Egress, Request, Resolve};
 
-/// Most origins whose clients are cached, because each has read the machine's certificates.
+/// Maximum number of origins whose clients are cached, because each has read the machine's
+/// certificates.
 const MOST: usize = 256;
 /// The size limit of any body; the calls have their own limits.
 const MAX_BODY: usize = 64 << 20;

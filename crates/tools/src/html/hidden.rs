@@ -10,7 +10,7 @@ const NEVER_SHOWN: [&str; 22] = [
     "canvas", "svg", "math", "audio", "video", "select", "option", "datalist", "button", "input",
     "textarea", "dialog", "noframes",
 ];
-/// Most bytes of style sheets that are searched, and most rules that are kept.
+/// Maximum number of bytes of style sheets that are searched, and of rules that are kept.
 const MAX_STYLE_BYTES: usize = 256 << 10;
 const MAX_RULES: usize = 4096;
 
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn declarations_that_hide_are_told_from_those_that_do_not() {
+    fn hiding_style_declarations_are_recognised() {
         for (css, wanted) in [
             ("display:none", true),
             ("Color: red; DISPLAY : None !important", true),

@@ -10,11 +10,11 @@ use super::hidden::Hidden;
 
 /// Longest Markdown of one page.
 const MAX_MARKDOWN_BYTES: usize = 4 << 20;
-/// Most nested lists and quotes that are shown as such.
+/// Maximum number of nested lists and quotes that are shown as such.
 const MAX_LEVELS: usize = 12;
-/// Most nested tables that are shown; the cells of a deeper one become paragraphs.
+/// Maximum number of nested tables that are shown; the cells of a deeper one become paragraphs.
 const MAX_TABLES: usize = 4;
-/// Most nested inline marks (`**`, `*`, links).
+/// Maximum number of nested inline marks (`**`, `*`, links).
 const MAX_INLINE: usize = 8;
 /// Longest link that is shown.
 const MAX_LINK_BYTES: usize = 2000;
@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reader_would_not_see_is_left_out_and_counted() {
+    fn hidden_text_is_removed_and_counted() {
         let html = "<title> T\n t </title><style>.x{display:none}</style>\
             <p>seen<!-- comment --></p><script>evil()</script><noscript>n</noscript>\
             <p style='display:none'>h1</p><p hidden>h2</p><div aria-hidden=true><p>h3</p></div>\
@@ -591,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_a_page_nests_or_repeats_grows_without_bound() {
+    fn nested_and_repeated_elements_are_bounded() {
         for unit in
             ["<ul><li>x", "<blockquote>x", "<table><tr><td>x", "<b>x", "<a href=y>x", "<pre>x"]
         {

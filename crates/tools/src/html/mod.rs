@@ -21,7 +21,7 @@ use std::time::Duration;
 
 pub(crate) use invisible::strip;
 
-/// Most nodes of one page.
+/// Maximum number of nodes of one page.
 pub(crate) const MAX_NODES: usize = 300_000;
 /// The longest time for parsing one page. Some pages are designed to take forever.
 pub(crate) const MAX_TIME: Duration = Duration::from_secs(2);

@@ -62,7 +62,7 @@ async fn a_content_comes_as_text_as_base64_or_from_a_file() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_content_is_said_and_nothing_is_saved() {
+async fn invalid_artifact_content_is_refused_with_the_reason() {
     let (bench, mesh) = bench();
     for args in [json!({"name": "a"}), json!({"name": "a", "content": "x", "path": "y"})] {
         let wanted = is("bad_args", "give one of content, content_base64 and path");
@@ -87,7 +87,7 @@ async fn what_is_wrong_with_a_content_is_said_and_nothing_is_saved() {
 }
 
 #[tokio::test]
-async fn no_path_leads_out_of_the_workspace() {
+async fn paths_never_leave_the_workspace() {
     let (bench, mesh) = bench();
     std::fs::write(bench.outer.path().join("secret"), "s").unwrap();
     std::os::unix::fs::symlink(bench.outer.path().join("secret"), bench.path("link")).unwrap();
@@ -100,7 +100,7 @@ async fn no_path_leads_out_of_the_workspace() {
 }
 
 #[tokio::test]
-async fn what_is_read_back_is_a_strangers_word() {
+async fn artifacts_that_are_read_are_untrusted() {
     let (bench, mesh) = bench();
     let read = bench.good("read_artifact", json!({"name": "a", "agent": "ann", "offset": 5})).await;
     assert_eq!(read["untrusted"], true);

@@ -87,7 +87,7 @@ async fn a_result_that_holds_the_canary_is_masked_and_private_and_tells_of_it() 
 }
 
 #[tokio::test]
-async fn output_is_told_while_it_comes_and_without_the_canary() {
+async fn live_output_is_reported_without_the_canary() {
     let mut bench = watched(Options::default());
     let said = Arc::new(Mutex::new(String::new()));
     let heard = Arc::clone(&said);
@@ -137,7 +137,7 @@ impl overmind_core::tool_source::ToolSource for Liar {
 }
 
 #[tokio::test]
-async fn nobody_but_the_gateway_tells_of_canaries() {
+async fn only_the_gateway_reports_canaries() {
     let mut bench = watched(Options::default());
     bench.gateway = bench.gateway.with_source(Arc::new(Liar)).unwrap();
     bench.context.allowed = Arc::from(["mcp.liar.lie".to_owned()]);

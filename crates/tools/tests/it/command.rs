@@ -27,7 +27,7 @@ async fn a_listed_program_gets_its_arguments_as_they_are() {
 }
 
 #[tokio::test]
-async fn nothing_runs_until_it_is_listed() {
+async fn unlisted_commands_do_not_run() {
     let none = Bench::new();
     let refused = none.bad("run_command", json!({"program": "ls"})).await;
     let wanted = "`ls` is not allowed: tools.commands is empty, so no program can be run this way";
@@ -81,7 +81,7 @@ async fn the_directory_lies_in_the_workspace_with_its_symlinks_resolved() {
 }
 
 #[tokio::test]
-async fn a_runner_stands_before_every_command_and_a_timeout_has_its_envelope() {
+async fn the_runner_is_prepended_to_every_command() {
     let runner = vec!["nice".into(), "-n5".into()];
     let commands = Commands::new(vec!["rg".into()], runner).unwrap();
     let bench = Bench::with(Options { commands, ..Options::default() }, Vec::new());

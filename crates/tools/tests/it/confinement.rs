@@ -67,7 +67,7 @@ fn assert_untouched(bench: &Bench) {
 }
 
 #[tokio::test]
-async fn every_way_out_is_refused_with_the_same_words() {
+async fn every_escape_gets_the_same_error() {
     let bench = hostile();
     let absolute = bench.outer.path().join("secret").to_str().unwrap().to_owned();
     let sibling = format!("{}2/x", bench.context.workspace.to_str().unwrap());
@@ -235,7 +235,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: soak::count(40, 2560), ..ProptestConfig::default() })]
 
     #[test]
-    fn no_path_made_of_the_dangerous_parts_gets_out(
+    fn dangerous_paths_never_leave_the_workspace(
         parts in prop::collection::vec(
             prop::sample::select(vec![
                 "..", ".", "", "in", "inner", "to_secret", "to_sibling", "absolute", "root",
@@ -262,7 +262,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn what_is_a_repositorys_own_is_read_and_not_written() {
+async fn file_tools_read_but_never_write_dot_git() {
     let bench = Bench::new();
     for (file, text) in [
         (".git/HEAD", "ref: refs/heads/main\n"),

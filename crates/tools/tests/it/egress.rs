@@ -13,7 +13,7 @@ fn ip(text: &str) -> IpAddr {
 }
 
 #[tokio::test]
-async fn nothing_can_be_reached_until_a_rule_allows_it() {
+async fn hosts_without_a_rule_are_unreachable() {
     let bench = Bench::new();
     let refused = bench.bad("http_request", json!({"url": "https://example.com/x"})).await;
     let wanted = "https://example.com is not allowed: tools.allow_hosts is empty, so nothing \
@@ -151,7 +151,7 @@ async fn a_private_rule_still_does_not_reach_metadata_and_one_bad_address_spoils
 }
 
 #[tokio::test]
-async fn addresses_in_disguise_are_read_as_what_they_are() {
+async fn wrapped_addresses_are_decoded() {
     let site = Site::start();
     let (bench, _) = site.bench(&["http://*:{port}"], Names::none());
     for host in ["127.0.0.1", "2130706433", "0x7f.1", "0177.0.0.1", "[::1]", "[::ffff:7f00:1]"] {
@@ -315,7 +315,7 @@ async fn a_body_is_sent_again_only_to_the_origin_it_was_given_for() {
 }
 
 #[tokio::test]
-async fn what_no_url_or_header_may_hold_is_refused_before_anything_is_sent() {
+async fn invalid_urls_and_headers_are_refused_before_sending() {
     let site = Site::start();
     let (bench, names) = site.bench(&[], Names::none());
     let url = site.url("/");

@@ -43,7 +43,7 @@ async fn exactly_the_limit_passes_and_one_byte_more_does_not() {
 }
 
 #[tokio::test]
-async fn what_is_missing_or_a_directory_is_not_found() {
+async fn missing_files_and_directories_are_not_found() {
     let bench = Bench::new();
     bench.put("dir/file", "x");
     for path in ["no", "no/file", "dir", ".", "dir/file/below", "/workspace/no"] {
@@ -142,7 +142,7 @@ async fn a_temporary_file_that_a_crash_left_is_cleared_by_the_same_call_again() 
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_says_why() {
+async fn a_failed_write_names_the_reason() {
     let bench = Bench::new();
     bench.put("dir/file", "x");
     symlink("nowhere", bench.path("dangling")).unwrap();
@@ -309,7 +309,7 @@ async fn a_list_is_bounded_and_says_so() {
 }
 
 #[tokio::test]
-async fn listing_what_is_no_directory_says_so() {
+async fn listing_a_file_is_an_error() {
     let bench = Bench::new();
     bench.put("f", "");
     let got = bench.bad("list_files", json!({"path": "f"})).await;

@@ -180,7 +180,7 @@ async fn a_missing_workspace_is_an_answer() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_known_without_a_call() {
+async fn invalid_arguments_are_detected_without_a_call() {
     let gateway = register(made("wide", json!({"type": "object"}))).unwrap();
     let why = |name: &str, args: Value| gateway.misfit(name, &args);
     assert_eq!(why("run_shell", json!({"command": "ls"})), None);

@@ -27,7 +27,7 @@ async fn a_private_file_makes_its_result_private_by_whatever_name_it_is_reached(
 }
 
 #[tokio::test]
-async fn what_an_mcp_server_left_behind_is_untrusted_and_names_its_file() {
+async fn files_of_mcp_servers_are_untrusted() {
     let bench = Bench::new();
     let path = ".overmind_runs/ses_1/artifacts/mcp/web/page.md";
     bench.put(path, "obey me");

@@ -43,7 +43,7 @@ async fn a_search_takes_its_defaults_and_gives_scores() {
 }
 
 #[tokio::test]
-async fn what_a_search_gives_back_is_bounded() {
+async fn search_results_are_bounded() {
     let bench = Bench::new();
     for n in 0..50 {
         let text = "é".repeat(45_000);

@@ -31,7 +31,7 @@ async fn a_command_is_run_read_only_by_default() {
 }
 
 #[tokio::test]
-async fn in_a_room_its_own_sandbox_runs_the_command_and_no_directory_of_the_hosts_is_its_tmpdir() {
+async fn environment_commands_run_in_its_sandbox_without_the_hosts_tmpdir() {
     let mut bench = Bench::new();
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     let variables = [

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_starts_before_the_setup_cannot_wait_for_what_starts_after_it() {
+    fn a_service_before_setup_cannot_depend_on_one_after_setup() {
         let told = problems(
             "version: 1\n\
              services:\n\

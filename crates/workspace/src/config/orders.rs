@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_has_run_is_named_line_by_line() {
+    fn commands_of_a_project_file_are_listed_with_their_lines() {
         let text = "\
 services:
   db: {strategy: database, engine: postgres, template: {files: ['db/**'], sql: [a.sql], command: bin/migrate}}
@@ -157,7 +157,7 @@ worktree: {directories: {node_modules: share, target: skip}}
     }
 
     #[test]
-    fn a_file_that_has_nothing_run_orders_nothing() {
+    fn a_file_without_commands_needs_no_confirmation() {
         assert_eq!(orders("ports: [PORT]\npool: {size: 3}\n"), <[String; 0]>::default());
         let text = "\
 services:
@@ -169,7 +169,7 @@ services:
     }
 
     #[test]
-    fn an_extension_that_is_not_known_to_keep_to_the_database_is_told_of_plainly() {
+    fn unknown_extensions_are_listed_with_a_warning() {
         let of = |names: &str| {
             orders(&format!(
                 "services:\n  db: {{strategy: database, engine: postgres, extensions: [{names}]}}\n"

@@ -189,7 +189,7 @@ fn ports(reader: &mut Reader, top: &Fields<'_>, config: &mut Config) {
                     );
                 }
                 if names[..n].contains(name) {
-                    reader.problem(node.at, &path, format!("`{name}` stands here twice"));
+                    reader.problem(node.at, &path, format!("`{name}` is listed twice"));
                 }
             }
             names
@@ -277,7 +277,7 @@ pub(super) fn command(reader: &mut Reader, node: &Node, path: &str) -> Option<Co
     }
     let words = reader.words(node, path);
     if words.is_empty() {
-        reader.problem(node.at, path, "wants a line for the shell or a list of words");
+        reader.problem(node.at, path, "must be a shell command line or a list of words");
         return None;
     }
     let parse = |word: &String| match Template::parse(word) {
@@ -326,7 +326,7 @@ pub(super) fn check_port_names<'a>(
             );
         }
         if seen.contains(&name) {
-            reader.problem(node.at, path, format!("`{name}` stands here twice"));
+            reader.problem(node.at, path, format!("`{name}` is listed twice"));
         }
         seen.push(name);
     }

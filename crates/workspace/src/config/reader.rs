@@ -17,7 +17,7 @@ pub struct Problem {
     /// Keys from the top, joined by dots; list items by number.
     pub path: String,
     pub what: String,
-    /// What the user can do about it.
+    /// A hint for the user.
     pub hint: Option<String>,
 }
 
@@ -102,7 +102,7 @@ impl Reader {
     /// Reads a mapping with arbitrary keys. Duplicate keys are errors.
     pub(crate) fn map<'a>(&mut self, node: &'a Node, path: &str) -> Option<Fields<'a>> {
         if !matches!(node.value, Value::Map(_)) {
-            self.problem(node.at, path, format!("wants a mapping of keys, not {}", node.kind()));
+            self.problem(node.at, path, format!("must be a mapping of keys, not {}", node.kind()));
             return None;
         }
         if let Value::Map(raw) = &node.value {
@@ -110,7 +110,7 @@ impl Reader {
             for (key, _) in raw.iter() {
                 match key.text() {
                     Some(text) if seen.contains(&text) => {
-                        self.problem(key.at, &join(path, text), "stands here twice");
+                        self.problem(key.at, &join(path, text), "is defined twice");
                     }
                     Some(text) => seen.push(text),
                     None => self.problem(key.at, path, "a key must be a single word"),
@@ -141,7 +141,7 @@ impl Reader {
             }
             Some(text) => Some(text.to_owned()),
             None => {
-                self.problem(node.at, path, format!("wants a text, not {}", node.kind()));
+                self.problem(node.at, path, format!("must be a text, not {}", node.kind()));
                 None
             }
         }
@@ -166,7 +166,7 @@ impl Reader {
                 numbered.filter_map(|(n, item)| self.word(item, &format!("{path}[{n}]"))).collect()
             }
             Value::Map(_) => {
-                self.problem(node.at, path, "wants a text or a list of texts, not a mapping");
+                self.problem(node.at, path, "must be a text or a list of texts, not a mapping");
                 Vec::new()
             }
         }
@@ -179,7 +179,7 @@ impl Reader {
                 self.problem(
                     node.at,
                     path,
-                    format!("wants a whole number from {least} to {most}, not {}", shown(node)),
+                    format!("must be a whole number from {least} to {most}, not {}", shown(node)),
                 );
                 None
             }
@@ -205,7 +205,7 @@ impl Reader {
     pub(crate) fn duration(&mut self, node: &Node, path: &str) -> Option<Duration> {
         let parsed = node.text().and_then(parse_duration);
         if parsed.is_none() {
-            let what = format!("wants a length of time, not {}", shown(node));
+            let what = format!("must be a length of time, not {}", shown(node));
             self.hinted(node.at, path, what, "write `250ms`, `90s`, `5m` or `1h`");
         }
         parsed
@@ -279,7 +279,7 @@ mod tests {
         let told: Vec<String> = reader.problems.iter().map(ToString::to_string).collect();
         assert_eq!(
             told,
-            ["3:1: a.b.port: stands here twice", "2:1: a.b.nme: unknown key; did you mean `name`?"]
+            ["3:1: a.b.port: is defined twice", "2:1: a.b.nme: unknown key; did you mean `name`?"]
         );
     }
 }

@@ -260,7 +260,7 @@ fn memory(reader: &mut Reader, node: &Node, path: &str) -> Option<u64> {
     };
     let bytes = digits.parse::<u64>().ok().zip(scale).and_then(|(n, scale)| n.checked_mul(scale));
     if bytes.is_none_or(|bytes| bytes < 6 << 20) {
-        reader.hinted(node.at, path, "wants a size of at least 6m", "for example `512m` or `2g`");
+        reader.hinted(node.at, path, "must be a size of at least 6m", "for example `512m` or `2g`");
         return None;
     }
     bytes
@@ -276,7 +276,7 @@ fn cpus(reader: &mut Reader, node: &Node, path: &str) -> Option<u32> {
         whole.parse::<u32>().ok()?.checked_mul(1000)?.checked_add(part.parse().ok()?)
     });
     if number.is_none_or(|millis| millis == 0) {
-        reader.hinted(node.at, path, "wants a number of processors", "for example `2` or `0.5`");
+        reader.hinted(node.at, path, "must be a number of processors", "for example `2` or `0.5`");
         return None;
     }
     number
@@ -538,7 +538,7 @@ fn ready(reader: &mut Reader, fields: &Fields<'_>, service: &Service) -> Ready {
         let target = reader.word(node, &path).filter(|target| {
             let fine = target.starts_with('/') && target.chars().all(|c| c.is_ascii_graphic());
             if !fine {
-                reader.problem(node.at, &path, "wants a path that begins with `/`");
+                reader.problem(node.at, &path, "must be a path that begins with `/`");
             }
             fine
         });

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use granit_parser::{Event, Parser, ScalarStyle};
 
-/// Most values of a document, with aliases expanded.
+/// Maximum number of values of a document, with aliases expanded.
 const MAX_NODES: usize = 20_000;
 /// Deepest nesting.
 const MAX_DEPTH: usize = 64;
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_yaml_is_refused_with_its_place() {
+    fn invalid_yaml_is_refused_with_its_position() {
         let err = parse("a: b\n  c: d\n").unwrap_err();
         assert_eq!(err.at.line, 2);
         assert!(parse("a: 1\n---\nb: 2\n").unwrap_err().why.contains("second document"));

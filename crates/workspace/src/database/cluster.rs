@@ -522,7 +522,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_looks_finds_the_files_of_a_server_that_was_started_once() {
+    fn an_existing_database_server_is_reused() {
         let home = tempfile::tempdir().unwrap();
         // Whoever the server runs as comes there.
         std::fs::set_permissions(home.path(), PermissionsExt::from_mode(0o755)).unwrap();

@@ -8,7 +8,7 @@ use rustix::fs::FileType;
 use crate::config::{CommandLine, DatabaseTemplate};
 use crate::opener::{self, Dir, Entry};
 
-/// Most files that a template's patterns may match.
+/// Maximum number of files that a template's patterns may match.
 const MAX_FILES: usize = 20_000;
 /// The size limit of each of them.
 pub(crate) const LARGEST: u64 = 256 << 20;

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_reference_is_refused_and_not_kept() {
+    fn invalid_references_are_refused_and_not_stored() {
         assert!(matches!(rendered("${HOME}"), Err(TemplateError::NotAReference { .. })));
         assert!(matches!(rendered("${db.}"), Err(TemplateError::NotAReference { .. })));
         assert!(matches!(rendered("${db.port.x}"), Err(TemplateError::NotAReference { .. })));

@@ -49,7 +49,7 @@ pub struct Finding {
     pub what: String,
     /// The session that it belonged to, if it contains that.
     pub session: Option<String>,
-    /// What a person can do about it.
+    /// A hint for the user.
     pub how: String,
     /// Whether [`Workspace::fix`] may remove it.
     pub fixable: bool,

@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_begun_is_begun_anew() {
+    fn steps_that_never_began_are_started_again() {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().join("s1");
         let at = Timestamp::from_micros(1);

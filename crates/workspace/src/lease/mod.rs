@@ -155,7 +155,7 @@ pub struct MadeTree {
     pub details: serde_json::Value,
 }
 
-/// What happens to the worktree at the end.
+/// The decision about the worktree at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TreeEnd {

@@ -87,7 +87,7 @@ impl Site<'_> {
         let judged = blocking("judging the compose project", move || {
             let within = |path: &Path| {
                 let relative = path.strip_prefix(&worktree);
-                let relative = relative.map_err(|_| "lies outside of the worktree".to_owned())?;
+                let relative = relative.map_err(|_| "is outside of the worktree".to_owned())?;
                 opener::plain(&worktree, relative, &own).map_err(|err| opener::why(&err))
             };
             let judged = judge::judge(&config, &plan.project, &within);

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_lent_is_whole_found_again_and_goes_with_its_session() {
+    async fn context_files_are_complete_and_removed_with_their_session() {
         let temp = tempfile::tempdir().unwrap();
         let base = temp.path().join(LENT);
         returned(base.clone(), session(1)).await;
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_file_is_written_outside_and_none_through_a_link() {
+    async fn env_files_are_not_written_outside_or_through_links() {
         let temp = tempfile::tempdir().unwrap();
         let base = temp.path().join(LENT);
         for path in ["../x", "a/../../x", "/tmp/x"] {

@@ -32,7 +32,7 @@ use crate::tree::{
 /// How long it is remembered how a session's tree ended. Whoever asks does so after a restart.
 const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// What the journal holds of a tree that is to be made.
+/// The journal entry of a tree that is to be created.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Intent {
     session: String,
@@ -54,7 +54,7 @@ struct Intent {
 /// Whose work is in a tree, for people and for messages of commits.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Whose {
-    /// What people call the session.
+    /// The name of the session.
     pub(super) name: String,
     /// See [`RoomOrder::about`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -82,7 +82,7 @@ struct Again {
     withheld: Vec<String>,
 }
 
-/// What is known of a tree once it is made.
+/// The properties of a tree that was created.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Details {
     /// Where the session's command begins.
@@ -513,7 +513,7 @@ impl Maker {
         match (intent.tree.source(), parked.saved_as) {
             (Some(_), saved_as) => closed.branch = saved_as,
             (None, Some(file)) => closed.warnings.push(format!(
-                "the project is in no repository: what was done is in {file}, which `git clone` reads"
+                "the project is not in a repository; the work is in {file}, which `git clone` can read"
             )),
             (None, None) => {}
         }

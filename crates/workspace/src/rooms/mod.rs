@@ -62,7 +62,7 @@ use crate::tree::Trees;
 /// Discarded work is kept for so long.
 const DISCARDED_SECS: i64 = 14 * 24 * 3600;
 
-/// What rooms stand on.
+/// The dependencies of rooms.
 #[derive(Clone)]
 pub struct Options {
     /// The daemon's data directory.
@@ -93,7 +93,7 @@ pub struct Options {
     /// Whom these run as, if that is not the daemon's own user: worktrees with sandboxes are given to
     /// this one, who must be able to come to [`Options::worktrees`].
     pub user: Option<ProcessUser>,
-    /// What is the server's own: it comes into no room.
+    /// Files of the server, which are not copied into an environment.
     pub off_limits: OffLimits,
 }
 
@@ -150,10 +150,10 @@ pub struct LocalRooms {
     trusted: Trusted,
 }
 
-/// What a session serves on this machine.
+/// The services of a session on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Serving {
-    /// What people call the session.
+    /// The name of the session.
     pub name: String,
     /// The port of each service that speaks HTTP.
     pub services: BTreeMap<String, u16>,
@@ -171,7 +171,7 @@ impl Serving {
     }
 }
 
-/// What is opened on first need.
+/// Resources that are opened when they are first needed.
 #[derive(Debug)]
 struct Core {
     workspace: Workspace,

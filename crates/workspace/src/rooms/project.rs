@@ -36,7 +36,7 @@ pub(super) struct Project {
     pub(super) reach: RoomReach,
     /// The shared git directory of its repository, if it lies in one.
     repository: Option<PathBuf>,
-    /// What is the server's own.
+    /// Files of the server.
     own: Own,
 }
 

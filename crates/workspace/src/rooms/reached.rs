@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_port_of_the_loopback_leads_to_is_told() {
+    fn databases_beyond_the_loopback_are_reported() {
         for host in ["db.example", "10.0.0.7", "::1", "127.0.0.2", "/run/postgresql", "0.0.0.0"] {
             let there = [("db", "host", host), ("db", "port", "5432")];
             let beyond = vec![format!("db at {host}:5432")];

@@ -150,7 +150,7 @@ mod tests {
     use crate::leaks::LeakKind;
 
     #[test]
-    fn a_finding_is_told_by_the_name_of_its_kind() {
+    fn a_leak_is_reported_by_its_kind() {
         let finding = Finding {
             kind: LeakKind::TempFiles,
             what: "/t".to_owned(),

@@ -61,7 +61,7 @@ impl LocalRooms {
     pub(super) fn about(&self, order: &RoomOrder, made: &RoomMade) -> Result<About, RoomError> {
         let Some(worktree) = made.worktree.clone() else {
             return Err(say::not_found(format!(
-                "{} works in {} itself: what it changed is there, and nowhere else",
+                "{} works directly in {}; its changes are only in that directory",
                 order.name,
                 made.directory.display()
             )));
@@ -241,7 +241,7 @@ impl LocalRooms {
                 Ok(published(&about, branch, commit))
             }
             (RoomDone::PrBranch { .. }, Where::Nowhere { why: None }) => {
-                Err(say::not_found(format!("{} changed nothing: there is no branch", about.name)))
+                Err(say::not_found(format!("{} has no changes, so it has no branch", about.name)))
             }
             (RoomDone::Merge { into: Some(branch) }, Where::Nowhere { why: None }) => {
                 let (maker, at) = (core.maker.clone(), about.clone());

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn with_the_mesh_a_program_reaches_the_room_and_a_service_is_let_in_at_its_own_ports() {
+    fn the_mesh_connects_a_program_to_its_services() {
         let mesh = of(Network::Mesh);
         let room = [1001, 1002, 1003];
         assert_eq!(
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_confined_is_not_started_where_nothing_confines() {
+    async fn confined_services_do_not_start_without_a_sandbox() {
         let bare = Launch::bare(&["true".to_owned()], &BTreeMap::new(), Path::new("/"));
         let confined = of(Network::None).after(&[]);
         let none = Encloses::default();

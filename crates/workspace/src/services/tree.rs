@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_joins_a_group_while_it_is_being_removed_is_ended_too() {
+    async fn processes_that_join_a_dying_cgroup_are_ended() {
         let name = format!("late-{}", std::process::id());
         let Some(group) = Cgroups::discover().make(&name) else { return };
         let below = group.join("below");

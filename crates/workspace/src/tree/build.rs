@@ -74,7 +74,7 @@ impl Template {
     }
 }
 
-/// What became of a built tree that was to be brought to another commit.
+/// The result for a built tree that was to be brought to another commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Warmth {
     Same,
@@ -83,7 +83,7 @@ pub(crate) enum Warmth {
     Cold,
 }
 
-/// What a tree is built from.
+/// The parts from which a tree is built.
 #[derive(Debug)]
 pub(crate) struct Ground<'a> {
     pub(crate) git: &'a Git,
@@ -98,7 +98,7 @@ pub(crate) struct Ground<'a> {
     pub(crate) lender: Option<&'a Path>,
     /// The commit that the source has and keeps.
     pub(crate) anchor: Option<&'a str>,
-    /// What is the server's own comes into no tree.
+    /// Files of the server are not copied into a tree.
     pub(crate) own: &'a Own,
 }
 
@@ -554,7 +554,7 @@ impl Unit {
     }
 }
 
-/// What an index holds.
+/// The content of an index.
 struct Listed {
     files: u64,
     bytes: u64,

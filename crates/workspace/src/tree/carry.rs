@@ -45,12 +45,12 @@ pub(crate) struct Primary<'a> {
     pub(crate) git: &'a Git,
     pub(crate) top: &'a Path,
     pub(crate) git_dir: &'a Path,
-    /// What does not come along.
+    /// The files that are not copied.
     pub(crate) own: Own,
     pub(crate) head: Option<&'a str>,
 }
 
-/// What came along.
+/// The files that were copied.
 #[derive(Debug, Default)]
 pub(crate) struct Brought {
     pub(crate) left: Option<LeftBehind>,

@@ -55,7 +55,7 @@ pub enum TreeError {
         dir.display(), repository.display(), naming(dir, *is_linked)
     )]
     NotOurs { dir: PathBuf, repository: PathBuf, is_linked: bool },
-    #[error("the repository that {} lies in begins at {}: {why}", project.display(), top.display())]
+    #[error("the repository of {} begins at {}: {why}", project.display(), top.display())]
     OffLimits { project: PathBuf, top: PathBuf, why: String },
     #[error("{base:?} names no commit in {}", repo.display())]
     NoSuchBase { base: String, repo: PathBuf },
@@ -74,7 +74,7 @@ pub enum TreeError {
     #[error("another step works on the tree of {session}: wait for it")]
     Busy { session: String },
     #[error(
-        "{} lies within {}: a copy would contain itself; use another data directory",
+        "{} is inside {}: a copy would contain itself; use another data directory",
         root.display(), project.display()
     )]
     ContainsUs { project: PathBuf, root: PathBuf },

@@ -12,7 +12,7 @@ use std::path::Path;
 use super::source::Source;
 use crate::git::{Git, GitError};
 
-/// What a filter names, and whether it must work.
+/// The program of a filter, and whether it must work.
 const OF_FILTER: &[&str] = &["clean", "smudge", "process", "required"];
 /// Other programs, by the section and the last part of their keys.
 const PROGRAMS: &[(&str, &str)] =
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_repository_names_is_the_users_or_nothing() {
+    fn programs_of_a_repository_are_the_users_or_not_run() {
         let users = all(&[("filter.mine.clean", "users"), ("merge.m.driver", "users")]);
         let repositorys = all(&[
             ("filter.a.b.smudge", "evil"),

@@ -59,7 +59,7 @@ pub struct Discarded {
     pub nested: Vec<PathBuf>,
 }
 
-/// What removing did.
+/// The result of a removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removed {
     Removed,
@@ -372,7 +372,7 @@ impl Trees {
         Ok(())
     }
 
-    /// Removes a session's tree. Refused while it holds work that is nowhere else, or is kept.
+    /// Removes a session's tree. Refused while it holds work that exists only there, or is kept.
     /// Nothing there is fine, so that it can be called again after a crash.
     ///
     /// # Errors
@@ -424,7 +424,7 @@ impl Trees {
         self.remove(intent)
     }
 
-    /// What would be lost.
+    /// The work that would be lost.
     fn unsaved(&self, held: &Held) -> Result<Vec<String>, TreeError> {
         let stamp = held.notes.stamp.clone();
         // The same commit as the one that was saved: a discarded one was ours, and without a stamp none was.
@@ -454,7 +454,7 @@ impl Trees {
                 ids.push((tip, what));
             }
             for (name, id) in &shot.adopted.others {
-                ids.push((id, format!("{name} of {} is nowhere else", at.display())));
+                ids.push((id, format!("{name} of {} exists only there", at.display())));
             }
             let bundle = self.bundle_path(&held.notes.intent);
             let bundled = match &held.notes.ending {

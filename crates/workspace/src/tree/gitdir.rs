@@ -42,7 +42,7 @@ impl Setting {
     }
 }
 
-/// What a git directory holds besides its objects.
+/// The content of a git directory besides its objects.
 #[derive(Debug, Default)]
 pub(crate) struct Layout<'a> {
     /// A branch's full name, or a commit.
@@ -133,8 +133,8 @@ pub(crate) fn alternates(paths: &[PathBuf]) -> Vec<u8> {
     text
 }
 
-/// Most directories of objects that one repository borrows, and how many may borrow in a row: git
-/// itself follows no more.
+/// Maximum number of directories of objects that one repository borrows, and how many may borrow in
+/// a row: git itself follows no more.
 const MOST_LENT: usize = 64;
 const IN_A_ROW: usize = 5;
 /// The largest list of them.
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_borrowed_in_turn_is_found_and_nothing_that_a_session_says() {
+    fn indirect_alternates_are_found_and_sessions_cannot_add_any() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name).join("objects");
         let lends = |name: &str, lists: &[u8]| {

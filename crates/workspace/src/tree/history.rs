@@ -82,7 +82,7 @@ impl fmt::Display for FilesAt {
     }
 }
 
-/// What saving did.
+/// The result of a save.
 #[derive(Clone, Debug)]
 pub struct SavedFiles {
     pub at: FilesAt,
@@ -626,7 +626,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_server_left_beside_the_index_is_removed() {
+    fn leftover_index_files_of_a_killed_server_are_removed() {
         let home = tempfile::tempdir().unwrap();
         let at = |name: &str| home.path().join(name);
         let paths = Paths {

@@ -20,7 +20,7 @@ use super::source::{self, References, Source};
 use super::{TRASH, Trees};
 use crate::copy;
 
-/// What a session left.
+/// The work that a session left.
 #[derive(Clone, Copy, Debug)]
 pub struct Left<'a> {
     /// Any directory of its project.

@@ -158,13 +158,13 @@ impl Trees {
         Self { user: environment, ..self }
     }
 
-    /// What is the server's own comes into no tree.
+    /// Files of the server are not copied into a tree.
     #[must_use]
     pub fn keeping_out(self, off_limits: OffLimits) -> Self {
         Self { off_limits, ..self }
     }
 
-    /// What is the server's own, now.
+    /// Files of the server, now.
     pub(crate) fn own(&self) -> Own {
         Own::of(&self.off_limits)
     }
@@ -172,7 +172,7 @@ impl Trees {
     /// That a project may be given to a session: all of the repository that it lies in.
     pub(crate) fn may_be_given(&self, project: &Path, source: &Source) -> Result<(), TreeError> {
         if source.common.starts_with(&self.root) {
-            let why = "lies in a session's tree".to_owned();
+            let why = "is in the tree of a session".to_owned();
             return Err(TreeError::Unsound { path: source.common.clone(), why });
         }
         source.check(&self.own())?;

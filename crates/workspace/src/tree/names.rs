@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_branch_is_free_only_where_neither_needs_the_others_directory() {
+    fn branch_names_do_not_conflict_as_directories() {
         let taken = HashSet::from(["refs/heads/overmind/a", "refs/heads/x", "refs/heads/y/z/w"]);
         assert!(is_free("overmind/b", &taken));
         assert!(!is_free("overmind/a", &taken));
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_git_would_refuse_as_a_reference_is_refused() {
+    fn invalid_reference_names_are_refused() {
         for bad in
             ["HEAD", "refs/../x", "refs/heads/a b", "refs/heads/.x", "refs//x", "refs/heads/x.lock"]
         {

@@ -112,7 +112,7 @@ impl TreeIntent {
     }
 }
 
-/// What a tree is made from.
+/// The parts from which a tree is made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Origin {
@@ -156,7 +156,7 @@ impl Origin {
     }
 }
 
-/// What was decided about a tree.
+/// The decision about a tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Ending {
@@ -168,7 +168,7 @@ pub enum Ending {
     Discarded { commit: String, saved_as: String },
 }
 
-/// What is known of a finished tree.
+/// The known facts about a finished tree.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Notes {
     pub(crate) intent: TreeIntent,

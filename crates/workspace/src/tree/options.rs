@@ -49,7 +49,7 @@ pub struct Options {
     pub include_bytes: u64,
     /// How many files are included at most.
     pub include_files: u64,
-    /// What becomes of large ignored directories.
+    /// The treatment of large ignored directories.
     pub big: Vec<BigDirectory>,
     /// Bytes of all cloned directories together.
     pub clone_bytes: u64,
@@ -98,7 +98,7 @@ pub struct BigDirectory {
     pub strategy: Strategy,
 }
 
-/// What becomes of a large directory. There is no strategy of hard links: a write in place through one
+/// The treatment of a large directory. There is no strategy of hard links: a write in place through one
 /// changes the primary's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -46,7 +46,7 @@ impl Plan {
     }
 }
 
-/// What was seen of the repository while planning.
+/// The observed state of the repository while planning.
 #[derive(Debug)]
 struct Seen {
     source: Source,

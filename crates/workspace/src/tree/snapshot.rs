@@ -88,7 +88,7 @@ pub struct FileStat {
     pub removed: Option<u64>,
 }
 
-/// What a session changed since its base, committed or not.
+/// The changes of a session since its base, committed or not.
 #[derive(Clone, Debug)]
 pub struct Diff {
     pub files: Vec<FileStat>,
@@ -505,7 +505,7 @@ impl Trees {
         })
     }
 
-    /// What a session changed since its base: committed, uncommitted and untracked, as numbers and as a
+    /// The changes of a session since its base: committed, uncommitted and untracked, as numbers and as a
     /// patch of at most `patch_bytes`.
     ///
     /// # Errors

@@ -61,7 +61,7 @@ fn plain_below(
         match kind {
             FileType::RegularFile => {}
             FileType::Directory if depth < DEEPEST => plain_below(top, &path, depth + 1, left)?,
-            FileType::Directory => return Err((path, "lies too deep".to_owned())),
+            FileType::Directory => return Err((path, "is nested too deeply".to_owned())),
             _ => {
                 let why = "is a link, a pipe or a device where git writes: remove it";
                 return Err((path, why.to_owned()));
@@ -509,7 +509,7 @@ pub(crate) fn list(git: &Git, file: &Path, plain: &[&Path]) -> Result<Vec<Settin
     Ok(settings.collect())
 }
 
-/// What `HEAD` says.
+/// The value of `HEAD`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Head {
     Branch { name: String, commit: Option<String> },

@@ -13,7 +13,7 @@ use super::primary::Update;
 use super::source::{Settings, Source};
 use crate::opener::Dir;
 
-/// What a sweep removed.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Base commits that no session borrows any more.

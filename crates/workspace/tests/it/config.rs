@@ -31,7 +31,7 @@ fn problems(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn all_mistakes_of_a_file_are_told_at_once_with_line_path_and_a_suggestion() {
+fn all_errors_of_a_file_are_reported_at_once() {
     let told = problems(
         "version: 1
 sevices: {}
@@ -71,7 +71,7 @@ isolation: {sandbox: dokcer}
             "15:5: services.db.server: means nothing to the engine `sqlite`",
             "16:10: env.A: `${` at character 1 is never closed: write `$$` for a dollar sign",
             "16:18: env.OVERMIND_X: names that begin with OVERMIND_ are set by Overmind",
-            "17:31: setup[0].timeout: wants a length of time, not `5 minutes`; write `250ms`, `90s`, \
+            "17:31: setup[0].timeout: must be a length of time, not `5 minutes`; write `250ms`, `90s`, \
              `5m` or `1h`",
             "17:54: setup[0].on_failure: does not know `ignore`; known here: block, warn",
             "18:22: isolation.sandbox: does not know `dokcer`; did you mean `docker`?",
@@ -86,7 +86,7 @@ fn a_version_is_asked_for_and_only_this_one_is_read() {
         ["1:1: has no version; begin the file with `version: 1`"]
     );
     assert!(problems("version: 2\n")[0].contains("is not a version that this program reads"));
-    assert_eq!(problems("- a\n"), ["1:1: wants a mapping of keys, not a list"]);
+    assert_eq!(problems("- a\n"), ["1:1: must be a mapping of keys, not a list"]);
 }
 
 #[test]

@@ -157,7 +157,7 @@ async fn built(bench: &Bench, workspace: &Workspace) -> Lease {
 }
 
 #[tokio::test]
-async fn what_prepares_a_lease_has_the_hosts_network_only_where_that_was_granted() {
+async fn setup_has_the_hosts_network_only_if_granted() {
     let bench = Bench::new();
     let marks = Arc::new(Marks::default());
     let workspace = open(&bench, &marks);
@@ -257,7 +257,7 @@ async fn whatever_a_lease_starts_is_enclosed_at_every_start_and_in_every_life_of
 }
 
 #[tokio::test]
-async fn what_cannot_be_enclosed_is_not_started_whenever_it_would_be() {
+async fn services_without_an_available_sandbox_do_not_start() {
     let bench = Bench::new();
     let marks = Arc::new(Marks::default());
     let workspace = open(&bench, &marks);
@@ -307,7 +307,7 @@ async fn what_cannot_be_enclosed_is_not_started_whenever_it_would_be() {
 }
 
 #[tokio::test]
-async fn at_the_level_none_nobody_is_asked() {
+async fn the_level_none_needs_no_sandbox() {
     let bench = Bench::new();
     let marks = Arc::new(Marks::default());
     let workspace = open(&bench, &marks);

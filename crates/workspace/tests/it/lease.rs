@@ -166,7 +166,7 @@ setup:
 }
 
 #[tokio::test]
-async fn a_failure_that_is_a_warning_is_said_and_kept() {
+async fn a_failed_step_with_warn_is_reported() {
     let bench = Bench::new();
     let workspace = bench.workspace();
     let text = "
@@ -258,7 +258,7 @@ services:
 }
 
 #[tokio::test]
-async fn what_leaves_its_group_and_clears_its_environment_is_ended_too() {
+async fn processes_that_leave_their_group_are_ended() {
     let bench = Bench::new();
     let workspace = bench.workspace();
     let text = "
@@ -287,7 +287,7 @@ services:
 }
 
 #[tokio::test]
-async fn after_a_restart_of_the_daemon_a_lease_goes_on_with_the_same_process_and_ports() {
+async fn a_lease_survives_a_server_restart() {
     let bench = Bench::new();
     let text = "
 services:
@@ -440,7 +440,7 @@ async fn a_compose_project_that_reaches_further_is_refused_before_anything_start
         ),
         (
             r#"{"services": {"db": {"volumes": [{"type": "bind", "source": "/", "target": "/h"}]}}}"#,
-            "service db: `volumes` names /, which lies outside of the worktree",
+            "service db: `volumes` names /, which is outside of the worktree",
         ),
         (
             r#"{"services": {}, "volumes": {"x": {"external": true, "name": "prod"}}}"#,

@@ -86,7 +86,7 @@ fn println_port(port: u16) {
 }
 
 #[test]
-fn what_something_listens_on_is_never_given_on_either_family() {
+fn ports_in_use_are_never_leased() {
     let dir = tempfile::tempdir().unwrap();
     let (low, high) = bounds(dir.path());
     let ports = ports(dir.path());

@@ -691,7 +691,7 @@ async fn a_project_that_became_a_link_since_the_run_was_made_is_not_followed() {
 }
 
 #[tokio::test]
-async fn whoever_wants_no_room_gets_none() {
+async fn a_run_without_environment_gets_none() {
     let yard = Yard::with_git();
     yard.file(APP);
     let rooms = yard.rooms();

@@ -196,7 +196,7 @@ async fn a_setup_that_nobody_waits_for_any_more_ends_with_its_room() {
 }
 
 #[tokio::test]
-async fn what_is_left_of_a_lost_room_is_found_and_saved() {
+async fn work_of_a_lost_environment_is_found_and_saved() {
     let yard = Yard::with_git();
     yard.file(APP);
     let rooms = yard.rooms();
@@ -221,7 +221,7 @@ async fn what_is_left_of_a_lost_room_is_found_and_saved() {
 }
 
 #[tokio::test]
-async fn a_reference_that_keeps_a_commit_for_nobody_is_found_and_let_go_of() {
+async fn unused_base_references_are_removed() {
     let yard = Yard::with_git();
     yard.file("");
     let rooms = yard.rooms();
@@ -259,7 +259,7 @@ async fn a_reference_that_keeps_a_commit_for_nobody_is_found_and_let_go_of() {
 }
 
 #[tokio::test]
-async fn a_tree_with_what_cannot_be_saved_stays_and_is_told() {
+async fn a_tree_with_unsavable_work_is_kept_and_reported() {
     let yard = Yard::with_git();
     yard.file("");
     let rooms = yard.rooms();

@@ -15,7 +15,7 @@ fn unsaved(result: Result<Removed, TreeError>) -> Vec<String> {
 }
 
 #[test]
-fn a_lock_that_a_killed_git_has_left_is_in_nobodys_way_at_the_next_start() {
+fn stale_git_locks_are_removed_at_the_next_start() {
     let World { dir, repo: _, trees } = World::new();
     let made = trees.prepare(&Request::new(dir.path().join("repo"), "s")).unwrap();
     write(&made.path, "a.txt", "two\n");
@@ -61,7 +61,7 @@ fn status_and_diff_tell_all_that_a_session_did() {
 }
 
 #[test]
-fn conflicts_under_way_nested_repositories_stashes_and_other_branches_are_told() {
+fn unsaved_work_in_a_tree_is_reported() {
     let world = World::new();
     let made = world.prepare("s");
     git(&made.path, &["checkout", "-q", "-b", "side"]);

@@ -22,7 +22,7 @@ fn trap(world: &World) -> (std::path::PathBuf, String) {
 }
 
 #[test]
-fn no_git_command_of_a_session_changes_anything_of_the_primary() {
+fn git_commands_of_a_session_never_change_the_primary() {
     let world = World::new();
     git(&world.repo, &["branch", "other"]);
     git(&world.repo, &["worktree", "add", "-q", "-b", "linked", "../linked"]);
@@ -123,7 +123,7 @@ fn arm(tree: &Path, git_dir: &Path, command: &str, mark: &Path) {
 }
 
 #[test]
-fn nothing_that_a_session_or_a_repository_names_is_ever_run_by_us() {
+fn the_server_runs_no_program_of_a_repository() {
     let world = World::new();
     let (mark, command) = trap(&world);
     // A submodule and a nested repository are looked into by git with their own configuration.
@@ -205,7 +205,7 @@ fn nothing_that_a_session_or_a_repository_names_is_ever_run_by_us() {
 }
 
 #[test]
-fn what_gits_own_checks_refuse_is_not_published_but_can_be_given_up_and_got_back() {
+fn objects_that_git_refuses_are_not_published_but_recoverable() {
     let world = World::new();
     let made = world.prepare("s");
     let modules = "[submodule \"x\"]\n path = x\n url = x\n update = !touch x\n";
@@ -454,8 +454,7 @@ fn a_tree_that_grew_beyond_bounds_is_named_and_not_swallowed() {
 }
 
 #[test]
-fn of_the_programs_that_a_repository_names_none_is_run_in_the_users_checkout_and_the_users_own_are()
-{
+fn a_merge_runs_only_the_users_own_programs() {
     let world = World::new();
     let (mark, command) = trap(&world);
     let home = world.dir.path().join("home");

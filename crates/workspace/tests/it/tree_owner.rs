@@ -16,7 +16,7 @@ fn give(dir: &Path, user: u32) {
 
 /// As a plain user this is a repository of one's own, and the same must hold.
 #[test]
-fn what_is_written_into_a_users_repository_is_the_users() {
+fn files_in_a_users_repository_belong_to_the_user() {
     let world = World::new();
     let root = rustix::process::geteuid().is_root();
     let user = if root { 4242 } else { rustix::process::geteuid().as_raw() };

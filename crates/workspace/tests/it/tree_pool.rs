@@ -112,7 +112,7 @@ fn two_sessions_never_get_the_same_tree() {
 }
 
 #[test]
-fn what_a_crash_leaves_in_the_pool_is_whole_or_removed() {
+fn prepared_trees_are_complete_or_removed_after_a_crash() {
     let world = World::new();
     fill(&world, TWO);
     let home = std::fs::read_dir(world.trees.root())

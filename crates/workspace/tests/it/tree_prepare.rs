@@ -111,7 +111,7 @@ fn the_base_can_be_a_branch_a_tag_or_a_commit_and_nothing_else() {
 }
 
 #[test]
-fn what_is_uncommitted_stays_behind_counted_or_comes_along_on_request() {
+fn uncommitted_files_are_counted_or_copied_on_request() {
     let world = World::new();
     write(&world.repo, "a.txt", "changed\n");
     write(&world.repo, "staged.txt", "s");

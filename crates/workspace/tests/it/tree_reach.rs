@@ -182,7 +182,7 @@ fn a_project_is_a_part_of_its_repository_where_that_is_allowed() {
 }
 
 #[test]
-fn what_a_run_has_written_for_itself_is_copied_and_never_followed() {
+fn files_that_a_run_wrote_are_copied_and_never_followed() {
     let world = World::new();
     let own = theirs(&world);
     write(&own, "own.txt", "own");

@@ -296,7 +296,7 @@ impl Draft {
         depends_on: Vec<String>,
     ) {
         if self.services.iter().any(|one| one.name == name) {
-            self.notes.push(format!("`{name}` stands in several files: only the first is used"));
+            self.notes.push(format!("`{name}` is in several files; only the first one is used"));
             return;
         }
         let kind = DraftKind::Process { command: command.to_owned(), port };

@@ -8,7 +8,7 @@ use super::{Draft, DraftKind};
 pub(super) fn text(draft: &Draft) -> String {
     let mut out = String::from(
         "# What each session of this project gets for itself. Read it, change it, commit it:\n\
-         # `overmind` does what stands here, and nothing of the other sessions is touched.\n\
+         # `overmind` uses this file for each session, and changes nothing of other sessions.\n\
          version: 1\n",
     );
     worktree(&mut out, draft);

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::config::yaml::{self, Node};
 use crate::opener::{self, Dir, Own};
 
-/// Most files of one project, and the deepest nesting.
+/// Maximum number of files of one project, and the deepest nesting.
 const MOST: usize = 32;
 /// The longest compose file.
 const LONGEST: u64 = 1 << 20;

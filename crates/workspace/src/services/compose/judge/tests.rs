@@ -30,7 +30,7 @@ fn with(keys: Value) -> Value {
 }
 
 #[test]
-fn what_reaches_beyond_its_containers_is_refused_and_named() {
+fn compose_keys_beyond_the_containers_are_refused_by_name() {
     let hostile = [
         ("privileged", json!({"privileged": true})),
         ("pid", json!({"pid": "host"})),
@@ -138,7 +138,7 @@ fn what_reaches_beyond_its_containers_is_refused_and_named() {
 }
 
 #[test]
-fn what_is_beside_the_services_is_the_projects_own() {
+fn networks_and_volumes_belong_to_the_project() {
     let hostile = [
         ("network x: `external`", "networks", json!({"name": "ovm-1-stack_x", "external": true})),
         ("network x: `name`", "networks", json!({"name": "bridge"})),
@@ -175,7 +175,7 @@ fn what_is_beside_the_services_is_the_projects_own() {
 }
 
 #[test]
-fn what_services_ordinarily_say_passes() {
+fn ordinary_compose_services_are_accepted() {
     let honest = [
         json!({}),
         json!({"command": ["run", "--fast"], "entrypoint": null}),
@@ -225,7 +225,7 @@ fn what_services_ordinarily_say_passes() {
 }
 
 #[test]
-fn what_was_judged_is_what_is_started() {
+fn compose_starts_exactly_the_checked_project() {
     let config = json!({"services": {
         "web": {"image": "alpine:3.20", "build": {"context": "/w"}, "environment": {"A": "$$b"},
                 "ports": [{"target": 80, "published": "80", "protocol": "tcp"}]},
@@ -291,7 +291,7 @@ fn a_path_is_judged_as_it_will_be_read_and_not_as_it_is_answered() {
 }
 
 #[test]
-fn what_lies_in_a_directory_that_a_container_may_write_is_bound_by_none() {
+fn bind_sources_below_writable_directories_are_refused() {
     let bind = |source: &str, read_only: bool| json!({"type": "bind", "source": source, "target": "/x", "read_only": read_only});
     let two = |first: Value, second: Value| {
         let mut config = with(json!({"volumes": [first]}));
