@@ -49,7 +49,7 @@ pub struct Status {
     pub ready: Ready,
     pub running: u32,
     pub queued: u64,
-    /// Most runs at the same time.
+    /// Maximum number of runs at the same time.
     pub capacity: u32,
     pub store: StoreStatus,
     /// The policy for calls of agents.

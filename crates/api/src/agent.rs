@@ -84,20 +84,20 @@ impl From<core::Agent> for Agent {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct AgentLimits {
-    /// Most steps of runs that set no `step_limit`; 0 means no limit.
+    /// Maximum number of steps of runs that set no `step_limit`; 0 means no limit.
     #[cfg_attr(feature = "openapi", schema(default = 50))]
     pub max_steps: u32,
     /// Longest duration of a run in seconds, without the time that it waits for a human; 0 means no
     /// limit.
     #[cfg_attr(feature = "openapi", schema(default = 3600))]
     pub max_seconds: u32,
-    /// Most runs of this agent at the same time; 0 means the server's default.
+    /// Maximum number of runs of this agent at the same time; 0 means the server's default.
     #[cfg_attr(feature = "openapi", schema(default = 0))]
     pub max_concurrent: u32,
     /// Number of consecutive failed actions after which the run ends.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 20, default = 3))]
     pub failure_budget: u32,
-    /// Most attempts of one action if its failures are transient.
+    /// Maximum number of attempts of one action if its failures are transient.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 10, default = 2))]
     pub max_attempts: u32,
 }

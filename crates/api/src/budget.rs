@@ -374,7 +374,8 @@ pub struct CostsQuery {
     /// The last day, in UTC. Default: today.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
-    /// Most rows to return. Rows are sorted by cost, highest first; days are sorted newest first.
+    /// Maximum number of rows to return. Rows are sorted by cost, highest first; days are sorted
+    /// newest first.
     #[cfg_attr(feature = "openapi", param(minimum = 1, maximum = 1000, default = 100))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,

@@ -10,7 +10,7 @@ use crate::budget::InboxRaise;
 use crate::problem::{FieldError, Problem, refuse_blank, refuse_long};
 use crate::vocabulary::{InboxKind, InboxState};
 
-/// Most items that one batch may answer.
+/// Maximum number of items that one batch may answer.
 pub const MAX_INBOX_BATCH: usize = 100;
 /// Longest reason, in characters.
 const MAX_REASON: usize = 2000;

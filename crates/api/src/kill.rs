@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::problem::{FieldError, Problem};
 use crate::run::RunBasic;
 
-/// Most runs that one request may kill.
+/// Maximum number of runs that one request may kill.
 pub const MAX_KILL_BATCH: usize = 1000;
 
 /// Body of `POST /api/runs/kill`: either `ids`, or `all`.

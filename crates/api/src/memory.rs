@@ -238,7 +238,7 @@ impl MemorySearch {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MemoryReembed {
-    /// Most items to embed with this request.
+    /// Maximum number of items to embed with this request.
     #[serde(default = "default_batch")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 500, default = 100))]
     pub limit: u32,

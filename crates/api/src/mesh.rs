@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::problem::{FieldError, refuse_blank, refuse_long};
 use crate::run::empty_object;
 
-/// Most messages that one request reads or acknowledges.
+/// Maximum number of messages that one request reads or acknowledges.
 pub const MAX_LETTERS: u32 = 100;
 /// Longest `wait_ms` of a request, in milliseconds.
 pub const MAX_WAIT_MS: u64 = 30_000;
@@ -305,7 +305,7 @@ pub struct LetterReceive {
     /// The agent whose messages are read. Default: the caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
-    /// Most messages, from 1 to 100. Default: 10.
+    /// Maximum number of messages, from 1 to 100. Default: 10.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// Milliseconds to wait for the first message, at most 30,000.

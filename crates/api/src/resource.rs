@@ -274,7 +274,7 @@ pub struct ResourceOwned {
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
 #[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct ResourceListQuery {
-    /// Most resources to return, 1 to 1000. Default: 100.
+    /// Maximum number of resources to return, 1 to 1000. Default: 100.
     pub limit: Option<u32>,
     /// The cursor from the `Link` header of the previous page.
     pub cursor: Option<String>,

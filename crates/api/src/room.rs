@@ -25,7 +25,7 @@ pub enum RoomWhen {
     Never,
 }
 
-/// What happens to a worktree when its run ends.
+/// The decision about a worktree when its run ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -287,7 +287,7 @@ pub struct Leak {
     pub what: String,
     /// The run to which it belonged, if that is known.
     pub session: Option<String>,
-    /// What a person can do about it.
+    /// A hint for the user.
     pub how: String,
     /// Whether it certainly belongs to this server, so that `POST /api/rooms/fix` removes it.
     pub fixable: bool,
@@ -426,7 +426,7 @@ pub struct RoomDone {
 
 /// Longest commit message, in bytes.
 const MESSAGE_BYTES: usize = 10_000;
-/// Most files that one request may accept.
+/// Maximum number of files that one request may accept.
 const MOST_ACCEPTED: usize = 1000;
 
 impl RoomDone {

@@ -35,7 +35,7 @@ pub struct Run {
     pub agent_name: Option<String>,
     pub task: String,
     pub status: RunStatus,
-    /// Most steps of the run; 0 means no limit.
+    /// Maximum number of steps of the run; 0 means no limit.
     pub step_limit: u32,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub created_at: Timestamp,
@@ -407,7 +407,7 @@ pub struct RunCreate {
     /// The task for the agent. May be empty.
     #[cfg_attr(feature = "openapi", schema(example = "fix the failing test"))]
     pub task: String,
-    /// Most steps of the run; 0 means no limit. Default: the agent's `max_steps`.
+    /// Maximum number of steps of the run; 0 means no limit. Default: the agent's `max_steps`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_limit: Option<u32>,
     /// Absolute directory on the server. Default: `engine.workspace`, or an empty private directory

@@ -18,7 +18,7 @@ use crate::{ids, story};
 
 /// # Errors
 ///
-/// What kept the server from being asked; one that is not ready is [`Exit::Failed`].
+/// Returns an error if the server could not be asked; one that is not ready is [`Exit::Failed`].
 pub async fn status(cx: &Context) -> Outcome {
     let remote = Remote::connect(cx)?;
     let status = remote.status().await?;
@@ -84,7 +84,7 @@ fn policy(status: &Status) -> (String, Tone) {
 
 /// # Errors
 ///
-/// What kept the backup from being written.
+/// Returns an error if the backup could not be written.
 pub async fn backup(cx: &Context, file: &Path) -> Outcome {
     let remote = Remote::connect(cx)?;
     let path = cx.cwd.join(file);
@@ -104,7 +104,7 @@ pub async fn backup(cx: &Context, file: &Path) -> Outcome {
 
 /// # Errors
 ///
-/// What kept the backup from being put in place; nothing has changed then.
+/// Returns an error if the backup could not be put in place; in this case nothing changed.
 pub async fn restore(cx: &Context, file: &Path, force: bool) -> Outcome {
     let config = cx.config(None)?;
     config.data.prepare()?;
@@ -164,7 +164,7 @@ fn restore_failure(err: overmind_core::store::StoreError, force: bool) -> Failur
 
 /// # Errors
 ///
-/// What kept the log from being read; findings are [`Exit::Failed`].
+/// Returns an error if the log could not be read; findings are [`Exit::Failed`].
 pub async fn audit(cx: &Context) -> Outcome {
     let report = if cx.global.server.is_some() || served(cx)? {
         let remote = Remote::connect(cx)?;
@@ -182,7 +182,7 @@ pub async fn audit(cx: &Context) -> Outcome {
         cx.out.error(&finding.message, None);
     }
     Err(Failure::failed(format!("the log has {} damages", report.findings.len()))
-        .hint("`overmind restore` brings a backup back; keep this database to see what happened"))
+        .hint("`overmind restore` restores a backup; keep this database to see what happened"))
 }
 
 fn served(cx: &Context) -> Result<bool, Failure> {

@@ -18,7 +18,7 @@ use crate::show::{self, cell, dim, or_dash};
 
 /// # Errors
 ///
-/// What kept the command from being done.
+/// Returns an error if the command fails.
 pub async fn run(cx: &Context, command: AgentCommand) -> Outcome {
     let remote = Remote::connect(cx)?;
     match command {
@@ -113,7 +113,7 @@ pub async fn run(cx: &Context, command: AgentCommand) -> Outcome {
 ///
 /// # Errors
 ///
-/// What kept them from being listed.
+/// Returns an error if they could not be listed.
 pub async fn list(cx: &Context, remote: &Remote, limit: u32) -> Result<(), Failure> {
     let agents = remote.agents(limit).await?;
     let now = cx.now();

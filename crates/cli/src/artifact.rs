@@ -18,7 +18,7 @@ use crate::show::{self, cell};
 
 /// # Errors
 ///
-/// What kept the command from being done.
+/// Returns an error if the command fails.
 pub async fn run(cx: &Context, command: ArtifactCommand) -> Outcome {
     let remote = Remote::connect(cx)?;
     match command {

@@ -36,7 +36,7 @@ pub fn possible(cx: &Context) -> bool {
 ///
 /// # Errors
 ///
-/// What kept it from being asked or answered.
+/// Returns an error if it could not be asked or answered.
 pub async fn in_place(cx: &Context, remote: &Remote, run: &Run) -> Result<bool, Failure> {
     // A run does not answer what a person is asked.
     if !possible(cx) || remote.own().is_some() {
@@ -257,7 +257,7 @@ fn line(prompt: &str) -> Result<SecretText, Failure> {
 ///
 /// # Errors
 ///
-/// What kept it from being read; never the value.
+/// Returns an error if it could not be read; never the value.
 pub fn value(args: &ValueArgs, name: &str) -> Result<SecretText, Failure> {
     match (&args.from_file, args.from_stdin) {
         (Some(file), _) => of_file(file),

@@ -21,7 +21,7 @@ use crate::show::{self, cell, dim, or_dash};
 
 /// # Errors
 ///
-/// What kept the command from being done.
+/// Returns an error if the command fails.
 pub async fn run(cx: &Context, command: BudgetCommand) -> Outcome {
     let remote = Remote::connect(cx)?;
     match command {
@@ -47,7 +47,7 @@ pub async fn run(cx: &Context, command: BudgetCommand) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// What a limit is for. Names and parts of ids are a convenience of the command line.
+/// The scope of a limit. Names and parts of ids are a convenience of the command line.
 async fn scope_of(remote: &Remote, given: &str) -> Result<String, Failure> {
     Ok(match given.split_once(':') {
         Some(("session" | "run", run)) => format!("session:{}", remote.find_run(run).await?),
@@ -101,16 +101,16 @@ async fn found(remote: &Remote, all: &[Budget], given: &str) -> Result<LimitId, 
     }
 }
 
-/// What the limits are for, as `budget list` prints it.
+/// The scopes of the limits, as `budget list` prints it.
 ///
 /// # Errors
 ///
-/// What kept them from being listed.
+/// Returns an error if they could not be listed.
 pub async fn scopes(remote: &Remote) -> Result<Vec<String>, Failure> {
     Ok(remote.client().budget_list().await?.iter().map(|one| named(one).to_owned()).collect())
 }
 
-/// What a limit is for, as people say it.
+/// The scope of a limit, as people say it.
 fn named(budget: &Budget) -> &str {
     budget.scope_name.as_deref().unwrap_or(&budget.scope)
 }
@@ -166,7 +166,7 @@ fn amounts(microusd: Option<u64>, tokens: Option<u64>) -> String {
 
 /// # Errors
 ///
-/// What kept the costs from being read.
+/// Returns an error if the costs could not be read.
 pub async fn costs(cx: &Context, args: &CostsArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let by = match args.by {
@@ -236,7 +236,7 @@ pub async fn costs(cx: &Context, args: &CostsArgs) -> Outcome {
 
 /// # Errors
 ///
-/// What kept it from being halted.
+/// Returns an error if it could not be halted.
 pub async fn halt(cx: &Context, args: HaltArgs) -> Outcome {
     let HaltArgs { reason, pause: _, kill } = args;
     let remote = Remote::connect(cx)?;
@@ -248,7 +248,7 @@ pub async fn halt(cx: &Context, args: HaltArgs) -> Outcome {
 
 /// # Errors
 ///
-/// What kept it from going on.
+/// Returns an error if the stop could not be ended.
 pub async fn resume(cx: &Context) -> Outcome {
     let remote = Remote::connect(cx)?;
     told(cx, &remote.client().resume().await?)?;

@@ -16,7 +16,7 @@ use crate::show::{self, cell, dim};
 
 /// # Errors
 ///
-/// What is wrong with the configuration.
+/// The problem with the configuration.
 pub fn run(cx: &Context, command: &ConfigCommand) -> Outcome {
     match command {
         ConfigCommand::Path => cx.out.line(&path(cx)?.display().to_string())?,

@@ -44,7 +44,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// The problem.
     pub fn config(&self, up: Option<&UpArgs>) -> Result<Config, Failure> {
         let mut values = Vec::new();
         if let Some(up) = up {

@@ -12,7 +12,7 @@ const MAX: f64 = 1e9;
 ///
 /// # Errors
 ///
-/// What is wrong with the text, and how one is written.
+/// An error in the text, with the correct form.
 pub fn parse(text: &str) -> Result<Duration, String> {
     let wrong = || {
         "give a duration such as 500ms, 5s, 10m, 1h30m or 2d; a bare number is seconds, at most \

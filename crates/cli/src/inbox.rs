@@ -22,7 +22,7 @@ const TITLE: usize = 72;
 
 /// # Errors
 ///
-/// What kept the inbox from being shown.
+/// Returns an error if the inbox could not be shown.
 pub async fn run(cx: &Context, args: InboxArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     match &args.command {
@@ -44,7 +44,7 @@ pub async fn run(cx: &Context, args: InboxArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// What runs are called.
+/// The names of runs.
 pub(super) type Names = HashMap<SessionId, String>;
 
 /// Runs that are listed to know the names of many at once.

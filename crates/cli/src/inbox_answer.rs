@@ -27,7 +27,7 @@ const MAX_CLOSED: u32 = 1_000;
 
 /// # Errors
 ///
-/// What kept one of them from being approved.
+/// Returns an error if one of them could not be approved.
 pub async fn approve(cx: &Context, args: ApproveArgs) -> Outcome {
     let ApproveArgs { ids, group, yes, reason, raise } = args;
     let words = (reason, crate::budget::raise(&raise));
@@ -36,7 +36,7 @@ pub async fn approve(cx: &Context, args: ApproveArgs) -> Outcome {
 
 /// # Errors
 ///
-/// What kept one of them from being denied.
+/// Returns an error if one of them could not be denied.
 pub async fn deny(cx: &Context, args: DenyArgs) -> Outcome {
     let DenyArgs { ids, group, yes, reason } = args;
     decide(cx, InboxDecision::Deny, &ids, group, yes, (reason, None)).await
@@ -44,7 +44,7 @@ pub async fn deny(cx: &Context, args: DenyArgs) -> Outcome {
 
 /// # Errors
 ///
-/// What kept the answer from being given.
+/// Returns an error if the answer could not be given.
 pub async fn answer(cx: &Context, args: AnswerArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let item = find_open(&remote, &args.id, InboxDecision::Answer).await?;

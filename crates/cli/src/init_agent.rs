@@ -15,7 +15,7 @@ pub const KEYS: [(&str, &str); 3] = [
     ("deepseek", env::DEEPSEEK_API_KEY),
 ];
 
-/// What is known of the models and programs of this machine.
+/// The known facts about the models and programs of this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Variables that hold a key: `ANTHROPIC_API_KEY`.

@@ -13,7 +13,7 @@ const FIRST: usize = 20;
 const LAST: usize = 8;
 /// Steps whose beginning is remembered.
 const STEPS: usize = 64;
-/// What a call writes, in the order in which its streams are shown at its end.
+/// The output of a call, in the order in which its streams are shown at its end.
 const STREAMS: [&str; 2] = ["stdout", "stderr"];
 
 /// What has been shown of calls that have not ended.
@@ -27,7 +27,7 @@ pub struct Live {
     last: Option<String>,
 }
 
-/// What a call writes, in the order in which it is shown.
+/// The output of a call, in the order in which it is shown.
 #[derive(Debug, Default)]
 pub struct Said {
     /// The call, where the lines do not follow on those before them.

@@ -20,7 +20,7 @@ use crate::remote::Remote;
 use crate::spoken::Spoken;
 use crate::{command, session, watch};
 
-/// Most runs that are looked through, newest first.
+/// Maximum number of runs that are looked through, newest first.
 const MOST: u32 = 1000;
 /// How often runs that have begun are looked for.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ const WAITING: usize = 256;
 
 /// # Errors
 ///
-/// What kept the logs from being read, a server that stayed away among it.
+/// Returns an error if the logs could not be read, also if the server does not come back.
 pub async fn all(cx: &Context, remote: &Remote, args: &LogsArgs) -> Outcome {
     let options = LogOptions { objects: true, ..command::options(cx, args)? };
     let mut runs: Vec<Run> = remote.runs(&[], None, MOST).await?;

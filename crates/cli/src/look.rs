@@ -20,7 +20,7 @@ use crate::show::{self, cell};
 use crate::spoken::Spoken;
 use crate::{command, ids, room, sandbox, session, watch};
 
-/// Most runs below one that are listed.
+/// Maximum number of runs below one that are listed.
 const BELOW: u32 = 100;
 /// A program without a protocol that wrote, and then for so long nothing, has said what there was to say.
 const SAID: Duration = Duration::from_secs(3);
@@ -30,7 +30,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
 /// # Errors
 ///
-/// What kept the run from being shown.
+/// Returns an error if the run could not be shown.
 pub async fn info(cx: &Context, args: &OneRunArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let id = remote.find_run(&args.id).await?;

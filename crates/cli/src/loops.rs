@@ -50,7 +50,7 @@ Example:
 
 /// # Errors
 ///
-/// What kept the command from being done; a pass that failed is [`Exit::Failed`].
+/// Returns an error if the command fails; a pass that failed is [`Exit::Failed`].
 pub(crate) async fn run(cx: &Context, command: LoopCommand) -> Outcome {
     let remote = Remote::connect(cx)?;
     let client = remote.client();

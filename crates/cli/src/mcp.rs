@@ -15,7 +15,7 @@ use crate::show::{self, cell, dim};
 
 /// # Errors
 ///
-/// What kept the command from being done. A server that was added and has failed is
+/// Returns an error if the command fails. A server that was added and has failed is
 /// [`Exit::Failed`].
 pub async fn run(cx: &Context, command: McpCommand) -> Outcome {
     let remote = Remote::connect(cx)?;

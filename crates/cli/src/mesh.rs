@@ -64,7 +64,7 @@ async fn gather<T: DeserializeOwned>(
 
 /// # Errors
 ///
-/// What kept the command from being done.
+/// Returns an error if the command fails.
 pub async fn mesh(cx: &Context, command: MeshCommand) -> Outcome {
     let remote = Remote::connect(cx)?;
     let client = remote.client();
@@ -205,7 +205,7 @@ fn entries(cx: &Context, all: &[BlackboardEntry]) -> Result<(), Failure> {
 
 /// # Errors
 ///
-/// What kept the command from being done.
+/// Returns an error if the command fails.
 pub async fn publish(cx: &Context, args: &PublishArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let event = MeshEvent {
@@ -229,7 +229,7 @@ pub async fn publish(cx: &Context, args: &PublishArgs) -> Outcome {
 
 /// # Errors
 ///
-/// What kept the command from being done.
+/// Returns an error if the command fails.
 pub async fn subscribe_topic(cx: &Context, args: SubscribeTopicArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let client = remote.client();
@@ -270,7 +270,7 @@ pub async fn subscribe_topic(cx: &Context, args: SubscribeTopicArgs) -> Outcome 
 
 /// # Errors
 ///
-/// What kept the command from being done.
+/// Returns an error if the command fails.
 pub async fn mail(cx: &Context, command: MailCommand) -> Outcome {
     let remote = Remote::connect(cx)?;
     let client = remote.client();
@@ -374,7 +374,7 @@ fn verb_of(verb: Verb) -> acl::Verb {
 
 /// # Errors
 ///
-/// What kept the command from being done; a denial is [`Exit::Denied`].
+/// Returns an error if the command fails; a denial is [`Exit::Denied`].
 pub async fn can(cx: &Context, args: CanArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let CanArgs { agent, verb, object } = args;
@@ -397,7 +397,7 @@ pub async fn can(cx: &Context, args: CanArgs) -> Outcome {
 
 /// # Errors
 ///
-/// What kept the command from being done.
+/// Returns an error if the command fails.
 pub async fn acl(cx: &Context, command: AclCommand) -> Outcome {
     let remote = Remote::connect(cx)?;
     let client = remote.client();

@@ -43,7 +43,7 @@ pub fn after_dashes(words: &[String]) -> bool {
 ///
 /// # Errors
 ///
-/// What is wrong with them then.
+/// The usage error in this case.
 pub fn interspersed(without: Option<&str>) -> Result<(Global, RunArgs), clap::Error> {
     let words = |words: clap::Arg| words.trailing_var_arg(false).allow_hyphen_values(false);
     let run = RunArgs::augment_args(clap::Command::new("run")).mut_arg("words", words);

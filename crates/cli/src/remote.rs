@@ -46,7 +46,7 @@ pub struct Remote {
     own: Option<String>,
 }
 
-/// What a run calls itself.
+/// The name that a run uses for itself.
 const ITSELF: &str = "me";
 /// How a run's own token begins.
 const OWN_TOKEN: &str = "ovs_";

@@ -79,7 +79,7 @@ pub(crate) fn split(kind: &str, names: &[String]) -> Result<(String, Vec<String>
 
 /// # Errors
 ///
-/// What kept the things from being listed.
+/// Returns an error if the things could not be listed.
 pub async fn get(cx: &Context, args: &GetArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let (word, names) = split(&args.kind, &args.names)?;
@@ -249,7 +249,7 @@ fn told(cx: &Context, kind: &KindNamed, one: &Resource, colonies: bool) -> Resul
 
 /// # Errors
 ///
-/// What kept the things from being shown.
+/// Returns an error if the things could not be shown.
 pub async fn describe(cx: &Context, args: &DescribeArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let (word, names) = split(&args.kind, &args.names)?;
@@ -316,7 +316,7 @@ async fn further(cx: &Context, remote: &Remote, kind: &str, one: &Resource) -> R
     Ok(())
 }
 
-/// What an event says: the conditions that changed, or the generation of a spec.
+/// The text of an event: the conditions that changed, or the generation of a spec.
 fn details(payload: &Value) -> String {
     let changed = conditions(payload);
     if !changed.is_empty() {
@@ -381,7 +381,7 @@ fn described(cx: &Context, one: &Resource) -> Vec<(&'static str, (String, Tone))
 
 /// # Errors
 ///
-/// What kept one from being deleted; those before it are.
+/// Returns an error if one could not be deleted; those before it are.
 pub async fn delete(cx: &Context, args: &DeleteArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let targets = targets(cx, &remote, args).await?;
@@ -471,7 +471,7 @@ pub(crate) async fn deleted(
 
 /// # Errors
 ///
-/// What kept the labels from being set.
+/// Returns an error if the labels could not be set.
 pub async fn label(cx: &Context, args: &LabelArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let (word, mut words) = match args.kind.contains('/') {
@@ -603,7 +603,7 @@ pub async fn explain(cx: &Context, args: &ExplainArgs) -> Outcome {
 
 /// # Errors
 ///
-/// What kept the kinds from being listed.
+/// Returns an error if the kinds could not be listed.
 pub async fn kinds(cx: &Context) -> Outcome {
     let kinds = Remote::connect(cx)?.client().kind_list().await?;
     show::list(

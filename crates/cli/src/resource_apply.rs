@@ -144,7 +144,7 @@ fn warn_of_masks(cx: &Context, documents: &[Document], results: &[ResourceApplie
     }
 }
 
-/// What a document says, as it is compared and edited.
+/// The content of a document, as it is compared and edited.
 fn text_of(resource: &Resource) -> String {
     let meta = &resource.metadata;
     let mut metadata = json!({"name": meta.name});

@@ -14,7 +14,7 @@ use crate::remote::Remote;
 use crate::resource::{kind, split};
 use crate::show;
 
-/// What is waited for.
+/// The condition to wait for.
 #[derive(Clone, Debug)]
 pub enum Wanted {
     Condition(String, ConditionStatus),

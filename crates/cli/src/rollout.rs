@@ -140,7 +140,7 @@ fn field(one: &mut Resource) -> Result<&mut serde_json::Map<String, Value>, Fail
 
 /// # Errors
 ///
-/// What kept it from being scaled.
+/// Returns an error if it could not be scaled.
 pub(crate) async fn scale(cx: &Context, args: &ScaleArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let of = named(&args.fleet)?;
@@ -176,7 +176,7 @@ fn told(cx: &Context, one: &Resource, word: &str) -> Outcome {
 
 /// # Errors
 ///
-/// What kept the command from being done; a rollout that is not complete in time is [`Exit::Failed`].
+/// Returns an error if the command fails; a rollout that is not complete in time is [`Exit::Failed`].
 pub(crate) async fn command(cx: &Context, command: RolloutCommand) -> Outcome {
     let remote = Remote::connect(cx)?;
     match command {

@@ -98,7 +98,7 @@ pub fn phase_cell(run: &Run) -> (String, Tone) {
 
 /// # Errors
 ///
-/// What kept the work from being shown.
+/// Returns an error if the work could not be shown.
 pub async fn work(cx: &Context, args: &WorkArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let id = remote.find_run(&args.id).await?;
@@ -156,7 +156,7 @@ fn print_diff(cx: &Context, work: &RoomWork) -> Result<(), Failure> {
 
 /// # Errors
 ///
-/// What kept the decision from being carried out; [`Exit::Usage`] when work is to be thrown away
+/// Returns an error if the decision could not be carried out; [`Exit::Usage`] when work is to be thrown away
 /// and nobody can be asked.
 pub async fn done(cx: &Context, args: &DoneArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
@@ -297,7 +297,7 @@ const MOST_PRUNED: u32 = 1_000_000;
 
 /// # Errors
 ///
-/// What kept the runs from being listed; [`Exit::Failed`] when the worktree of one could not be removed,
+/// Returns an error if the runs could not be listed; [`Exit::Failed`] when the worktree of one could not be removed,
 /// after all others.
 pub async fn prune(cx: &Context, args: &PruneArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
@@ -346,7 +346,7 @@ pub async fn prune(cx: &Context, args: &PruneArgs) -> Outcome {
     }
 }
 
-/// What became of a worktree.
+/// The result for a worktree.
 #[derive(Serialize)]
 struct Pruned {
     id: String,
@@ -356,7 +356,7 @@ struct Pruned {
 
 /// # Errors
 ///
-/// What kept the files from being brought back; [`Exit::Failed`] when some of them could not be.
+/// Returns an error if the files could not be restored; [`Exit::Failed`] when some of them could not be.
 pub async fn undo(cx: &Context, args: UndoArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let id = remote.find_run(&args.id).await?;

@@ -39,7 +39,7 @@ pub(crate) fn is_home(cx: &Context) -> bool {
 
 /// # Errors
 ///
-/// What kept the run from being made, started or watched.
+/// Returns an error if the run could not be made, started or watched.
 pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let workspace = place(cx, &remote, args.workspace.as_deref(), args.cwd.as_deref()).await?;
@@ -568,7 +568,7 @@ fn exit_of(run: &Run) -> Exit {
 ///
 /// # Errors
 ///
-/// What kept it from being shown or answered.
+/// Returns an error if it could not be shown or answered.
 pub async fn follow(cx: &Context, remote: &Remote, made: &Run, is_command: bool) -> Outcome {
     Box::pin(follow_from(cx, remote, made, is_command, Since::default())).await
 }

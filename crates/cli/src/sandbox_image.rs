@@ -79,7 +79,7 @@ struct Row {
 
 /// # Errors
 ///
-/// What is missing, and how to get it.
+/// The missing program, and how to install it.
 pub async fn run(cx: &Context, command: ImageCommand) -> Outcome {
     let config = cx.config(None)?;
     match command {

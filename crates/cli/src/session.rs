@@ -29,7 +29,7 @@ const MOST: u32 = 1_000_000;
 
 /// # Errors
 ///
-/// What kept the runs from being listed.
+/// Returns an error if the runs could not be listed.
 pub async fn ps(cx: &Context, args: &PsArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let agent = match &args.agent {
@@ -154,7 +154,7 @@ impl Wish<'_> {
                     ..RunListQuery::default()
                 };
                 let decided = [Status::Merged, Status::Discarded];
-                // What became of their work is not asked for by the server.
+                // The server does not send the decision about their work.
                 let all = args.status.iter().any(|status| decided.contains(status));
                 let limit = if all { MOST } else { args.limit };
                 let mut runs: Vec<R> = remote.runs_of(query, limit).await?;
@@ -540,7 +540,7 @@ fn attested(run: &Run) -> (String, Tone) {
     (format!("{} {mark} {minute}", found.achieved), tone)
 }
 
-/// What a run has cost; `None` when a price is not known.
+/// The cost of a run; `None` when a price is not known.
 pub fn cost(run: &Run) -> Option<String> {
     run.cost_usd.map(|cost| dollars(cost, run.cost_at_most))
 }
@@ -591,7 +591,7 @@ pub fn list_ended(cx: &Context, runs: &[RunBasic]) -> Result<(), Failure> {
 
 /// # Errors
 ///
-/// What kept the answer from being given.
+/// Returns an error if the answer could not be given.
 pub async fn input(cx: &Context, id: &str, message: &str) -> Outcome {
     let remote = Remote::connect(cx)?;
     let run = remote.run_input(&remote.find_run(id).await?, message).await;
@@ -604,7 +604,7 @@ pub async fn input(cx: &Context, id: &str, message: &str) -> Outcome {
 ///
 /// # Errors
 ///
-/// What kept the last of those that failed from being canceled.
+/// Returns an error if one of them could not be canceled.
 pub async fn cancel(cx: &Context, given: &[String], cascade: bool) -> Outcome {
     let remote = Remote::connect(cx)?;
     let mut failed: Option<Failure> = None;
@@ -628,7 +628,7 @@ pub async fn cancel(cx: &Context, given: &[String], cascade: bool) -> Outcome {
 
 /// # Errors
 ///
-/// What kept the fork from being made, or followed.
+/// Returns an error if the fork could not be made, or followed.
 pub async fn fork(cx: &Context, args: ForkArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let id = remote.find_run(&args.id).await?;
@@ -652,7 +652,7 @@ pub async fn fork(cx: &Context, args: ForkArgs) -> Outcome {
 
 /// # Errors
 ///
-/// What kept the runs from being compared.
+/// Returns an error if the runs could not be compared.
 pub async fn diff(cx: &Context, a: &str, b: &str) -> Outcome {
     let remote = Remote::connect(cx)?;
     let (a, b) = (remote.find_run(a).await?, remote.find_run(b).await?);

@@ -485,7 +485,7 @@ pub fn forked_files(payload: &Value) -> String {
     }
 }
 
-/// What an error says, in either of its shapes: a text, or `{"code","message"}`.
+/// The message of an error, in either of its shapes: a text, or `{"code","message"}`.
 pub fn error_text(error: &Value) -> String {
     let text = match error {
         Value::String(text) => text.clone(),

@@ -15,7 +15,7 @@ use crate::{session, show, watch};
 ///
 /// # Errors
 ///
-/// What kept the events from being read, a server that stayed away among it.
+/// Returns an error if the events could not be read, also if the server does not come back.
 pub async fn subscribe(cx: &Context, args: &SubscribeArgs) -> Outcome {
     let failed = |err: std::io::Error| Failure::failed(format!("listening for signals: {err}"));
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;

@@ -20,7 +20,7 @@ use crate::show::{self, cell, dim};
 
 /// # Errors
 ///
-/// What kept the command from being done; a tool that answered with an error is [`Exit::Failed`].
+/// Returns an error if the command fails; a tool that answered with an error is [`Exit::Failed`].
 pub async fn tool(cx: &Context, command: ToolCommand) -> Outcome {
     let remote = Remote::connect(cx)?;
     match command {
@@ -71,7 +71,7 @@ async fn tools(cx: &Context, remote: &Remote) -> Result<(), Failure> {
 
 /// # Errors
 ///
-/// What kept the command from being done.
+/// Returns an error if the command fails.
 pub async fn memory(cx: &Context, command: MemoryCommand) -> Outcome {
     let remote = Remote::connect(cx)?;
     match command {
@@ -234,7 +234,7 @@ fn read_stdin() -> Result<String, Failure> {
 
 /// # Errors
 ///
-/// What kept the command from being done.
+/// Returns an error if the command fails.
 pub async fn key(cx: &Context, command: KeyCommand) -> Outcome {
     let remote = Remote::connect(cx)?;
     match command {
@@ -303,7 +303,7 @@ async fn keys(cx: &Context, remote: &Remote) -> Result<(), Failure> {
 ///
 /// # Errors
 ///
-/// What kept the things from being listed.
+/// Returns an error if the things could not be listed.
 pub async fn get(cx: &Context, args: &GetArgs) -> Outcome {
     let Ok(kind) = Kind::from_str(&args.kind, true) else {
         return crate::resource::get(cx, args).await;

@@ -141,7 +141,7 @@ fn in_words(objects: &str, spoken: Spoken, most: usize) -> Vec<String> {
 
 /// # Errors
 ///
-/// What kept it from being shown the first time; later a server that is away is waited for.
+/// Returns an error if the first request fails; later requests wait for a missing server.
 pub async fn top(cx: &Context, once: bool) -> Outcome {
     let mut remote = Remote::connect(cx)?;
     let mut shares = Shares::default();
@@ -296,7 +296,7 @@ async fn look(
 
 /// # Errors
 ///
-/// What kept it from being shown the first time; later a server that is away is waited for.
+/// Returns an error if the first request fails; later requests wait for a missing server.
 pub async fn monitor(cx: &Context, args: &MonitorArgs) -> Outcome {
     let mut remote = Remote::connect(cx)?;
     let id = remote.find_run(&args.id).await?;

@@ -149,12 +149,12 @@ async fn confirm(
     Ok(remote.client().project_confirm(&confirm).await?)
 }
 
-/// What becomes of a run that was refused because its project's orders are not confirmed: `true` when
+/// The treatment of a run that was refused because its project's orders are not confirmed: `true` when
 /// they are now.
 ///
 /// # Errors
 ///
-/// What kept them from being read or confirmed.
+/// Returns an error if they could not be read or confirmed.
 pub(crate) async fn agreed(
     cx: &Context,
     remote: &Remote,

@@ -223,7 +223,7 @@ fn sandbox_line(checked: &Result<(), SandboxError>) -> (String, Tone) {
 }
 
 fn detach(cx: &Context, args: &UpArgs) -> Outcome {
-    // What is wrong with the configuration is said here, where someone reads it.
+    // Errors of the configuration are reported here, where the user sees them.
     let config = cx.config(Some(args))?;
     config.data.prepare()?;
     if let PolicyChoice::Off { said } = &config.policy {
@@ -395,7 +395,7 @@ pub fn first_line(pipe: impl std::io::Read + Send + 'static, patience: Duration)
 
 /// # Errors
 ///
-/// What kept the server from being stopped.
+/// Returns an error if the server could not be stopped.
 pub fn down(cx: &Context, args: &DownArgs) -> Outcome {
     let data = cx.data()?;
     let (pid, file) = match holder(&data) {

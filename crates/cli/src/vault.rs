@@ -24,7 +24,7 @@ use crate::show::{self, cell, dim};
 
 /// # Errors
 ///
-/// What kept the command from being done. No message holds a value.
+/// Returns an error if the command fails. No message holds a value.
 pub async fn run(cx: &Context, command: VaultCommand) -> Outcome {
     match command {
         VaultCommand::Set(args) => set(cx, args).await,

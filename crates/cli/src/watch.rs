@@ -42,7 +42,7 @@ pub type Place = Option<String>;
 
 /// # Errors
 ///
-/// What kept the run from being shown.
+/// Returns an error if the run could not be shown.
 pub async fn logs(cx: &Context, args: &LogsArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     if args.all {
@@ -86,7 +86,7 @@ pub async fn is_of_command(remote: &Remote, run: &Run) -> Result<bool, Failure> 
 
 /// # Errors
 ///
-/// What kept the run from being shown.
+/// Returns an error if the run could not be shown.
 pub async fn replay(cx: &Context, id: &str, follow_on: bool) -> Outcome {
     let remote = Remote::connect(cx)?;
     let id = remote.find_run(id).await?;
@@ -99,7 +99,7 @@ pub async fn replay(cx: &Context, id: &str, follow_on: bool) -> Outcome {
 ///
 /// # Errors
 ///
-/// What kept it from being shown, a server that stayed away among it.
+/// Returns an error if it could not be shown, also if the server does not come back.
 pub async fn follow(cx: &Context, remote: &Remote, id: &str, until: Until) -> Outcome {
     let run = tell(cx, remote, id, until, &mut Place::None).await?;
     if cx.out.for_people() {
@@ -236,7 +236,7 @@ impl Away {
     ///
     /// # Errors
     ///
-    /// What went wrong, when it is not that the server is away, or that took too long.
+    /// The error, except a missing server that may still come back.
     pub async fn wait(&mut self, cx: &Context, failure: Option<Failure>) -> Result<(), Failure> {
         let failure = match failure {
             Some(failure) if failure.exit != Exit::Unreachable => return Err(failure),
@@ -413,7 +413,7 @@ fn turn_of(run: &Run) -> String {
 
 /// # Errors
 ///
-/// What kept the events from being shown.
+/// Returns an error if the events could not be shown.
 pub async fn events(cx: &Context, args: &EventsArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let run = match &args.id {

@@ -21,7 +21,7 @@ use crate::error::ClientError;
 use crate::target::Target;
 use crate::tls;
 
-/// Most idle connections that are kept for later requests.
+/// Maximum number of idle connections that are kept for later requests.
 const MAX_IDLE: usize = 32;
 /// Largest answer that is read, in bytes; far above any page of a list.
 const MAX_ANSWER: usize = 256 << 20;

@@ -57,16 +57,16 @@ pub enum OnUnknown {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AgentLimits {
-    /// Most steps of runs that set no `step_limit`; 0 means no limit.
+    /// Maximum number of steps of runs that set no `step_limit`; 0 means no limit.
     pub max_steps: u32,
     /// Longest duration of a session in seconds, without the time that it waits for a human; 0
     /// means no limit.
     pub max_seconds: u32,
-    /// Most sessions of this agent at the same time; 0 means the server's default.
+    /// Maximum number of sessions of this agent at the same time; 0 means the server's default.
     pub max_concurrent: u32,
     /// Number of consecutive failed actions after which the session ends, 1..=20.
     pub failure_budget: u32,
-    /// Most attempts of one action if its failures are transient, 1..=10.
+    /// Maximum number of attempts of one action if its failures are transient, 1..=10.
     pub max_attempts: u32,
 }
 

@@ -16,9 +16,9 @@ use crate::time::Timestamp;
 pub const MAX_NAME: usize = 255;
 /// Largest content, in bytes: 16 MiB.
 pub const MAX_BYTES: usize = 16 << 20;
-/// Most artifacts of one run.
+/// Maximum number of artifacts of one run.
 pub const MAX_COUNT: u32 = 1_000;
-/// Most bytes of all artifacts of one run: 256 MiB.
+/// Maximum number of bytes of all artifacts of one run: 256 MiB.
 pub const MAX_TOTAL: u64 = 256 << 20;
 /// Longest media type, in bytes.
 pub const MAX_MEDIA_TYPE: usize = 127;

@@ -66,7 +66,7 @@ pub const DOOR_URL: &str = "http://127.0.0.1:80";
 
 /// The port of the name server inside the sandbox.
 pub const NAMES_PORT: u16 = 53;
-/// Most ports of the host's loopback that can be reached from inside.
+/// Maximum number of ports of the host's loopback that can be reached from inside.
 pub const MAX_REACHED: usize = 32;
 
 /// Returns whether a port of the host's loopback can be reached at the same port inside: every port

@@ -163,7 +163,7 @@ pub struct Plan {
     pub again: Option<Timestamp>,
 }
 
-/// What a pack is called.
+/// Returns the name of a pack.
 pub fn pack_name(fleet: &str, revision: u32) -> String {
     let short: String = fleet.chars().take(200).collect();
     format!("{short}-r{revision}")

@@ -13,7 +13,7 @@ pub enum Language {
     Shell,
 }
 
-/// Most bytes of a string literal that can be a path.
+/// Maximum number of bytes of a string literal that can be a path.
 const MAX_PATH: usize = 200;
 
 impl Language {

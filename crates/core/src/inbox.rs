@@ -278,7 +278,7 @@ impl InboxCounts {
     }
 }
 
-/// What a session needs from a human.
+/// The request of a session to a person.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Waiting {
     pub id: InboxId,

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use crate::sandbox::OutputStream;
 
-/// Most bytes of a call's output that are passed on, of both streams together. The rest is only
-/// counted.
+/// Maximum number of bytes of a call's output that are passed on, of both streams together. The
+/// rest is only counted.
 pub const MAX_BYTES: usize = 64 << 10;
 
 /// One piece of live output.

@@ -25,7 +25,7 @@ pub fn belongs(name: &[u8], is: Is) -> bool {
     }
 }
 
-/// What an entry is.
+/// The type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Is {
     Directory,

@@ -81,7 +81,8 @@ pub enum StderrKind {
 /// Limits of a session's log. The oldest segments are removed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogLimits {
-    /// Most bytes of all segments together, data and index. At least two segments are kept.
+    /// Maximum number of bytes of all segments together, data and index. At least two segments are
+    /// kept.
     pub total_bytes: u64,
     /// Size after which the next segment begins, at a line end.
     pub segment_bytes: u64,

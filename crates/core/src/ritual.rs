@@ -21,7 +21,7 @@ pub use spec::{Concurrency, Missed, RitualSpec, schema};
 
 /// A tick that is decided later than this counts as missed.
 pub const GRACE: Duration = Duration::from_secs(10);
-/// Most missed ticks that are caught up at once; earlier ones are skipped.
+/// Maximum number of missed ticks that are caught up at once; earlier ones are skipped.
 pub const MAX_CATCH_UP: usize = 100;
 
 /// The status of a ritual.

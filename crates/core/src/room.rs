@@ -50,7 +50,7 @@ pub struct RoomWish {
     pub base: Option<String>,
     /// Also copies the project's uncommitted changes.
     pub carry_changes: bool,
-    /// What happens to the worktree when the session ends.
+    /// The decision about the worktree when the session ends.
     pub end: RoomEnd,
     /// The repositories that its project may use. It is not part of a request: the engine sets it.
     /// Records of sessions without it allow any repository.
@@ -86,7 +86,7 @@ impl RoomReach {
     }
 }
 
-/// What happens to a worktree at the end.
+/// The decision about a worktree at the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoomEnd {
@@ -157,7 +157,7 @@ pub fn about(task: &str) -> String {
     }
 }
 
-/// What a worktree was made from.
+/// The base of a worktree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoomOrigin {
@@ -195,7 +195,7 @@ pub struct RoomMade {
     /// may write there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bounded: bool,
-    /// What the worktree was made from; absent where there is none, and of those made before this was noted.
+    /// The base of the worktree; `None` without a worktree, and for worktrees of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<RoomOrigin>,
     /// The sandbox level that the project requires for commands.
@@ -272,7 +272,7 @@ pub struct Leak {
     /// The session to which it belonged, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// What a person can do about it.
+    /// A hint for the user.
     pub how: String,
     /// Whether it certainly belongs to this server, so that [`Rooms::fix`] removes it.
     pub fixable: bool,

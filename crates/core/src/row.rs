@@ -89,7 +89,7 @@ pub struct SessionRow {
     pub epoch: u32,
     pub status: SessionStatus,
     pub task: String,
-    /// Most steps; 0 means no limit.
+    /// Maximum number of steps; 0 means no limit.
     pub step_limit: u32,
     pub created_at: Timestamp,
     pub started_at: Option<Timestamp>,

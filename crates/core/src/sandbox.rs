@@ -55,8 +55,8 @@ pub struct SandboxLimits {
     /// Largest file that the command may write.
     pub file_bytes: u64,
     pub open_files: u32,
-    /// Most bytes of stdout and of stderr that are kept, each. Further output is read, counted and
-    /// dropped.
+    /// Maximum number of bytes of stdout and of stderr that are kept, each. Further output is read,
+    /// counted and dropped.
     pub output_bytes: usize,
 }
 

@@ -27,7 +27,7 @@ const LONGEST_AGO: Duration = Duration::from_hours(400 * 24);
 /// The shortest period of `every`.
 pub const MIN_EVERY: Duration = Duration::from_secs(1);
 
-/// What is wrong with a schedule or its zone, in words that say what would be right.
+/// The problem with a schedule or its zone, in words that say what would be right.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ScheduleError(pub(crate) String);

@@ -289,7 +289,7 @@ pub enum StoreError {
     #[error("{} is in use: {detail}", path.display())]
     Locked { path: PathBuf, detail: String },
     /// The file, or a row in it, is damaged.
-    #[error("{} is damaged: {detail}; `overmind audit verify` names the place, `overmind restore` brings a backup back", path.display())]
+    #[error("{} is damaged: {detail}; `overmind audit verify` names the place, `overmind restore` restores a backup", path.display())]
     Corrupt { path: PathBuf, detail: String },
     /// Acknowledged commits are missing: the write-ahead log was damaged or removed, or the store
     /// was replaced by an older file. Nothing was changed.
@@ -324,7 +324,7 @@ impl StoreError {
 /// A page of a list, newest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page<Id> {
-    /// Most entries, 1..=1000.
+    /// Maximum number of entries, 1..=1000.
     pub limit: u32,
     /// Starts after this entry, which need not exist any more.
     pub after: Option<Id>,
@@ -363,7 +363,7 @@ pub struct EventQuery {
     pub after: u64,
     /// Returns only these kinds; empty for all.
     pub kinds: &'static [&'static str],
-    /// Most events, 1..=10_000.
+    /// Maximum number of events, 1..=10_000.
     pub limit: u32,
 }
 

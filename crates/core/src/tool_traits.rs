@@ -14,7 +14,7 @@ pub enum Paths {
     Each(&'static str, &'static str),
 }
 
-/// What a tool touches.
+/// The objects that a tool reads or changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touches {
     /// Only Overmind itself. The permission matrix decides what it may reach there.

@@ -41,9 +41,9 @@ pub const MAX_NAME: usize = 64;
 pub const MAX_SECRET: usize = 32 * 1024;
 /// Shortest secret, in bytes. Masking a shorter one would also hide ordinary words.
 pub const MIN_SECRET: usize = 8;
-/// Most secrets of one vault.
+/// Maximum number of secrets of one vault.
 pub const MAX_SECRETS: usize = 1000;
-/// Most earlier versions of a secret.
+/// Maximum number of earlier versions of a secret.
 pub const MAX_KEPT: u32 = 20;
 
 /// The name of a secret: small letters, digits, `_`, `-` and `.`, 1 to [`MAX_NAME`] bytes,

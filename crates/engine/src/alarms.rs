@@ -12,7 +12,7 @@ use overmind_core::time::Timestamp;
 use serde_json::{Map, Value};
 
 const KEY: &str = "alarms";
-/// Most sessions that are counted; the oldest are dropped here but not in the log.
+/// Maximum number of sessions that are counted; the oldest are dropped here but not in the log.
 const KEPT: usize = 1000;
 
 #[derive(Debug, Default)]

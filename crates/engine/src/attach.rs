@@ -18,7 +18,7 @@ use crate::error::EngineError;
 
 /// How old a cached measurement of all processes may be.
 const FRESH: Duration = Duration::from_millis(500);
-/// Most runs in a measurement of all.
+/// Maximum number of runs in a measurement of all.
 const MOST: usize = 4000;
 
 /// A terminal that a person watches.

@@ -5,7 +5,7 @@ use overmind_core::bus::{BUS_VERSION, BusError, CortexBus, Envelope, HiveBus, To
 use overmind_core::ids::HiveId;
 use tokio::sync::{Mutex, mpsc};
 
-/// Most messages that wait in each direction; then the sender waits.
+/// Maximum number of messages that wait in each direction; then the sender waits.
 const WAITING: usize = 1024;
 
 /// Makes both ends for `hive`.

@@ -30,9 +30,9 @@ use crate::request::{InboxAnswer, InboxBatch, InboxQuery};
 use crate::sessions::is_closing;
 use crate::view::{InboxGroup, InboxProposal};
 
-/// Most items of one batch of answers.
+/// Maximum number of items of one batch of answers.
 pub const MAX_BATCH: usize = 100;
-/// Most open items that grouping reads, and answered ones that proposals read.
+/// Maximum number of open items that grouping reads, and answered ones that proposals read.
 const LOOKED_AT: u32 = 1000;
 /// Longest reason, in bytes.
 const REASON_BYTES: usize = 10_000;

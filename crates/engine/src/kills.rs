@@ -17,9 +17,9 @@ use crate::cortex::Order;
 use crate::error::EngineError;
 use crate::sessions::{is_closing, open_statuses};
 
-/// Most sessions that one request kills, or reads.
+/// Maximum number of sessions that one request kills, or reads.
 pub const MAX_KILLS: usize = 1000;
-/// Most sessions below one that are ended at the same time.
+/// Maximum number of sessions below one that are ended at the same time.
 const AT_ONCE: usize = 512;
 /// Sessions that are read at once.
 const SCAN: u32 = 1000;

@@ -112,7 +112,7 @@ pub use self::vault::{
 /// The operator's settings.
 #[derive(Clone)]
 pub struct Config {
-    /// Most sessions that run at once on this hive.
+    /// Maximum number of sessions that run at once on this hive.
     pub max_running: u32,
     /// The default of an agent's `max_concurrent`.
     pub max_running_per_agent: u32,

@@ -13,12 +13,12 @@ use overmind_core::sandbox::OutputStream;
 
 /// The interval at which a call's pieces are sent. Each time is one commit.
 pub(crate) const TICK: Duration = Duration::from_millis(200);
-/// Most bytes of one stream in one message.
+/// Maximum number of bytes of one stream in one message.
 const PER_TICK: usize = 16 << 10;
 /// Ticks between two progress reports, and between two counts.
 const PROGRESS_TICKS: u32 = 5;
 const COUNT_TICKS: u32 = 25;
-/// Most progress reports of one call, because a server decides how many it sends.
+/// Maximum number of progress reports of one call, because a server decides how many it sends.
 const MAX_REPORTS: u32 = 1000;
 
 /// The output of one call that was not sent yet.

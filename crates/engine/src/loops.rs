@@ -25,7 +25,7 @@ use crate::tasks::{Drained, Tasks};
 /// The setting with the names of paused loops. A name is kept if its loop does not exist, because
 /// it may exist again after the next start.
 const PAUSED: &str = "loops/paused";
-/// Most requests to run one loop that wait at once.
+/// Maximum number of requests to run one loop that wait at once.
 const WAITING: usize = 64;
 
 /// All loops of an engine.

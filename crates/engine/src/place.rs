@@ -11,7 +11,7 @@ use crate::caller::{Caller, Rights};
 use crate::error::EngineError;
 use crate::trust::Declared;
 
-/// Most directories whose repositories a session may use.
+/// Maximum number of directories whose repositories a session may use.
 const ROOTS: usize = 100;
 
 /// A path without links, also where its end is not there yet. What cannot be looked at stays as it is,

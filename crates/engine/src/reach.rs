@@ -32,7 +32,7 @@ enum Sender {
     Agent(Caller),
 }
 
-/// Most parent sessions that are checked.
+/// Maximum number of parent sessions that are checked.
 const DEEPEST: usize = 64;
 
 impl Engine {

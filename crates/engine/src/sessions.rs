@@ -38,7 +38,7 @@ use crate::view::Created;
 const TASK_BYTES: usize = 200_000;
 /// How often a generated name may be taken before the caller gets an error.
 const NAME_ATTEMPTS: u32 = 5;
-/// Most nested sessions, including the lowest.
+/// Maximum number of nested sessions, including the lowest.
 const DEEPEST: u32 = 16;
 
 /// The statuses of sessions that have not ended.

@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 
 use crate::Engine;
 
-/// Most sessions that are remembered; beyond that all are forgotten and reported again.
+/// Maximum number of sessions that are remembered; beyond that all are forgotten and reported
+/// again.
 const KEPT: usize = 10_000;
 /// The shortest time between reports of different causes.
 const SOONEST: Duration = Duration::from_secs(2);

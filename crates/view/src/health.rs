@@ -208,7 +208,7 @@ fn audit(report: &AuditReport) -> CheckRow {
     }
     let first = report.findings.first().map_or("", |one| one.message.as_str());
     let found = format!("{} damages: {}", report.findings.len(), clean::line(first));
-    broken("log", found, "overmind audit verify lists them; overmind restore brings a backup back.")
+    broken("log", found, "overmind audit verify lists them; overmind restore restores a backup.")
 }
 
 impl LoopRow {

@@ -10,7 +10,7 @@ use crate::{clean, span};
 /// Longest quotation in a row, in characters.
 const QUOTE: usize = 200;
 
-/// Most runs of one fleet, lineage or sentinel that are listed individually.
+/// Maximum number of runs of one fleet, lineage or sentinel that are listed individually.
 pub const FOLDED: usize = 3;
 
 /// The data of the page.

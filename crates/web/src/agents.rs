@@ -13,7 +13,7 @@ use crate::site::Ask;
 
 /// The section of these pages.
 const SECTION: &str = "/agents";
-/// Most versions that are listed.
+/// Maximum number of versions that are listed.
 const VERSIONS: usize = 50;
 
 /// The values in the form.

@@ -10,7 +10,7 @@ use crate::lists::time;
 use crate::port::{Call, Refusal};
 use crate::site::Ask;
 
-/// Most revisions that are read; a fleet keeps fewer.
+/// Maximum number of revisions that are read; a fleet keeps fewer.
 const PACKS: usize = 200;
 
 /// Returns the packs of a fleet: one for each revision.

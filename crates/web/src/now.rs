@@ -11,7 +11,7 @@ use crate::page::{self, Frame, Html, html, see_other};
 use crate::port::{Call, Refusal};
 use crate::site::Ask;
 
-/// Most runs in each column.
+/// Maximum number of runs in each column.
 const WORKING: usize = 60;
 const DONE: usize = 15;
 /// Number of newest runs among which the last ended ones are searched.

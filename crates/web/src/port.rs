@@ -101,11 +101,11 @@ pub struct Call {
     /// The path and the query.
     pub target: String,
     pub body: Option<Value>,
-    /// Most bytes of the answer that are read. A longer answer is cut.
+    /// Maximum number of bytes of the answer that are read. A longer answer is cut.
     pub most: usize,
 }
 
-/// Most bytes of a JSON answer.
+/// Maximum number of bytes of a JSON answer.
 const MOST: usize = 16 << 20;
 
 impl Call {

@@ -1,6 +1,6 @@
 //! The keys by which a person leaves a terminal that they are attached to.
 
-/// Most keys in a row.
+/// Maximum number of keys in a row.
 const MOST: usize = 8;
 
 /// Keys in a row that are not typed but leave.
@@ -15,7 +15,7 @@ pub struct DetachKeys {
 ///
 /// # Errors
 ///
-/// What is wrong with it, and what would be right.
+/// The problem, and what would be right.
 pub fn parse(text: &str) -> Result<DetachKeys, String> {
     let wrong = |key: &str| {
         format!(

@@ -472,7 +472,7 @@ fn ended_so(run: &Run) -> String {
     }
 }
 
-/// What is typed next; never, by whoever has no terminal.
+/// The typed input next; pending for ever without a terminal.
 async fn next_typed(typed: &mut Option<mpsc::Receiver<Vec<u8>>>) -> Option<Vec<u8>> {
     match typed {
         Some(typed) => typed.recv().await,

@@ -79,7 +79,7 @@ impl Drop for Raw {
 ///
 /// # Errors
 ///
-/// What writing gives.
+/// The result of a write.
 pub fn write(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes)?;
@@ -93,7 +93,7 @@ pub fn size() -> Option<TerminalSize> {
     size.is_sound().then_some(size)
 }
 
-/// What is typed, as it comes; the channel ends with standard input.
+/// The typed input, as it comes; the channel ends with standard input.
 ///
 /// A thread of its own, which ends with the program: a read of a terminal cannot be called off, and
 /// the runtime would wait for one of its own.

@@ -54,7 +54,7 @@ struct Mind {
 
 /// # Errors
 ///
-/// What went wrong; a demo that did not show all that it promises fails.
+/// The error; a demo that did not show all that it promises fails.
 pub(crate) async fn run(cx: &Context, args: &DemoArgs) -> Outcome {
     let began = Instant::now();
     let mut stage = Stage::new(&cx.out, args.fast);

@@ -25,7 +25,7 @@ impl Template {
     ///
     /// # Errors
     ///
-    /// What is wrong, and at which character from 1.
+    /// The problem, and at which character from 1.
     pub fn parse(text: &str) -> Result<Self, String> {
         if !text.contains('{') {
             return Ok(Self(vec![Part::Query(query(text, 1)?)]));

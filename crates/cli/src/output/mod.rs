@@ -25,7 +25,7 @@ use table::{Table, Tone};
 #[derive(Clone, Debug)]
 pub struct Output {
     pub format: Format,
-    /// What becomes of values instead of JSON.
+    /// The treatment of values instead of JSON.
     pub template: Option<Template>,
     pub colour: bool,
     /// Colour on standard error.
@@ -72,7 +72,7 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// What writing gives; a closed pipe among it.
+    /// The result of a write, which may be a closed pipe.
     pub fn text(&self, text: &str) -> io::Result<()> {
         self.bytes(clean::passing(text, self.colour).as_bytes())
     }

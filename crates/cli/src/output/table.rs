@@ -9,7 +9,7 @@ use super::clean;
 /// Blanks between two columns.
 const GAP: usize = 2;
 
-/// What a cell's colour means.
+/// The meaning of a cell's colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tone {
     #[default]

@@ -18,9 +18,9 @@ pub use self::glob::{MAX_PATTERN, Segments, covers, matches, reaches};
 
 /// The name of the entry for agents without their own.
 pub const DEFAULT: &str = "default";
-/// Most patterns in one list.
+/// Maximum number of patterns in one list.
 pub const MAX_PATTERNS: usize = 256;
-/// Most agents in a matrix.
+/// Maximum number of agents in a matrix.
 pub const MAX_ENTRIES: usize = 10_000;
 
 /// An operation that needs a permission.

@@ -35,7 +35,7 @@ pub struct Wish {
     pub model: String,
     /// The wire format, as records name it: `embeddings`.
     pub format: &'static str,
-    /// Most input tokens of the call. It has no output.
+    /// Maximum number of input tokens of the call. It has no output.
     pub input_tokens: u64,
 }
 

@@ -236,7 +236,8 @@ pub struct CostQuery {
     pub since: i32,
     /// The last day.
     pub until: i32,
-    /// Most rows, 1..=1000. Rows are sorted by cost, highest first; days are sorted newest first.
+    /// Maximum number of rows, 1..=1000. Rows are sorted by cost, highest first; days are sorted
+    /// newest first.
     pub limit: u32,
 }
 

@@ -128,7 +128,7 @@ pub fn unknown_model(quote: &Quote, table: &[PriceRow]) -> Option<String> {
     ))
 }
 
-/// Most suggested names.
+/// Maximum number of suggested names.
 const NEAR: usize = 3;
 
 /// A source of prices. All prices are known in advance, so no call waits or fails.

@@ -17,13 +17,13 @@ use std::cmp::Ordering;
 
 use serde_json::{Map, Value};
 
-/// Most fields that one filter may name.
+/// Maximum number of fields that one filter may name.
 pub const MAX_CONDITIONS: usize = 16;
-/// Most values of one `in`.
+/// Maximum number of values of one `in`.
 pub const MAX_VALUES: usize = 64;
-/// Most bytes in the name of a field.
+/// Maximum number of bytes in the name of a field.
 pub const MAX_KEY_BYTES: usize = 200;
-/// Most bytes in a text that is compared with.
+/// Maximum number of bytes in a text that is compared with.
 pub const MAX_FILTER_VALUE_BYTES: usize = 1_000;
 
 /// Conditions on an item's metadata. The default matches every item.

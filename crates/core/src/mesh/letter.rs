@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::ids::{AgentId, ColonyId, EffectId, LetterId, SessionId};
 use crate::time::Timestamp;
 
-/// Most deliveries of a message before it is dead.
+/// Maximum number of deliveries of a message before it is dead.
 pub const ATTEMPTS: u32 = 5;
 /// Time for the first reader to acknowledge.
 pub const FIRST_REDELIVERY: Duration = Duration::from_secs(30);

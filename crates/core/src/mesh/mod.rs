@@ -28,20 +28,20 @@ use crate::time::Timestamp;
 pub const MAX_VALUE: usize = 256 << 10;
 /// Longest time to live of a key or a message, in seconds: a year.
 pub const MAX_TTL: u64 = 366 * 24 * 3600;
-/// Most waiting messages of one agent; further ones are refused.
+/// Maximum number of waiting messages of one agent; further ones are refused.
 pub const MAX_WAITING: u32 = 1_000;
-/// Most dead messages that are kept for one agent; a new one replaces the oldest.
+/// Maximum number of dead messages that are kept for one agent; a new one replaces the oldest.
 pub const MAX_DEAD: u32 = 1_000;
-/// Most subscriptions of one agent.
+/// Maximum number of subscriptions of one agent.
 pub const MAX_SUBSCRIPTIONS: usize = 100;
-/// Most subscriptions of all agents.
+/// Maximum number of subscriptions of all agents.
 pub const MAX_SUBSCRIPTIONS_IN_ALL: usize = 10_000;
-/// Most capabilities of an agent, and longest capability in bytes.
+/// Maximum number of capabilities of an agent, and longest capability in bytes.
 pub const MAX_CAPABILITIES: usize = 64;
 pub const MAX_CAPABILITY: usize = 128;
-/// Most ancestors of a spawned session.
+/// Maximum number of ancestors of a spawned session.
 pub const MAX_SPAWN_DEPTH: usize = 4;
-/// Most children of one session that have not ended.
+/// Maximum number of children of one session that have not ended.
 pub const MAX_CHILDREN: u32 = 8;
 
 /// Tools that a run's own MCP endpoint always offers, whatever tools its agent has. The mesh

@@ -8,7 +8,7 @@ use crate::acl::{Segments, matches};
 pub const MAX_KEY: usize = 512;
 /// Longest topic or pattern of topics, in bytes.
 pub const MAX_TOPIC: usize = 256;
-/// Most segments of a key or a topic.
+/// Maximum number of segments of a key or a topic.
 pub const MAX_SEGMENTS: usize = 16;
 /// The prefix of keys that are written only once.
 pub const HISTORY: &str = "history/";

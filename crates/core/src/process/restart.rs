@@ -48,7 +48,7 @@ impl RestartWhen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestartPolicy {
     pub when: RestartWhen,
-    /// Most restarts within [`within`](Self::within); 0 means no limit.
+    /// Maximum number of restarts within [`within`](Self::within); 0 means no limit.
     pub max_restarts: u32,
     /// The sliding window.
     pub within: Duration,

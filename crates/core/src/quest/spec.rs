@@ -42,7 +42,7 @@ pub struct QuestSpec {
     pub task: String,
     /// Number of sessions that must succeed: 1 to [`MAX_COMPLETIONS`].
     pub completions: u32,
-    /// Most sessions at the same time: 1 to [`MAX_PARALLELISM`].
+    /// Maximum number of sessions at the same time: 1 to [`MAX_PARALLELISM`].
     pub parallelism: u32,
     /// Number of failures that are retried: 0 to [`MAX_RETRIES`].
     pub retries: u32,

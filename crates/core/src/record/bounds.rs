@@ -9,17 +9,17 @@ use serde_json::Value;
 use super::label::{check_key, check_value};
 use super::{MAX_NAME, SyntaxError, Terms};
 
-/// Most bytes of a spec, and of a status, as JSON.
+/// Maximum number of bytes of a spec, and of a status, as JSON.
 pub const MAX_BODY: usize = 256 << 10;
 /// Deepest nesting of a spec or status.
 pub const MAX_DEPTH: usize = 64;
 pub const MAX_LABELS: usize = 64;
 pub const MAX_ANNOTATIONS: usize = 64;
-/// Most bytes of all annotations together, keys and values.
+/// Maximum number of bytes of all annotations together, keys and values.
 pub const MAX_ANNOTATION_BYTES: usize = 32 << 10;
 pub const MAX_FINALIZERS: usize = 16;
 pub const MAX_TERMS: usize = 8;
-/// Most bytes of a term's value.
+/// Maximum number of bytes of a term's value.
 pub const MAX_TERM: usize = 253;
 
 /// A mistake in a record.
@@ -29,7 +29,7 @@ pub struct FieldError {
     pub path: String,
     /// The mistake, as words that follow the path: `must have 1 to 63 characters`.
     pub problem: String,
-    /// What to do about it: `did you mean concurrency?`.
+    /// A hint for the user: `did you mean concurrency?`.
     pub hint: Option<String>,
 }
 

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::time::Timestamp;
 
-/// Most conditions of one record. A further type replaces the condition that changed first.
+/// Maximum number of conditions of one record. A further type replaces the condition that changed
+/// first.
 pub const MAX_CONDITIONS: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,9 +10,9 @@ use super::bounds::check_subdomain;
 pub const MAX_PART: usize = 63;
 /// Longest selector, in bytes.
 pub const MAX_SELECTOR: usize = 4096;
-/// Most requirements of a selector.
+/// Maximum number of requirements of a selector.
 pub const MAX_REQUIREMENTS: usize = 32;
-/// Most values in one list of a selector.
+/// Maximum number of values in one list of a selector.
 pub const MAX_VALUES: usize = 64;
 
 /// Checks that a text is a label key: `tier`, `example.com/tier`. The prefix is a DNS subdomain.
@@ -222,13 +222,13 @@ impl<'a> Parser<'a> {
         if self.takes(c.encode_utf8(&mut [0; 4])) {
             return Ok(());
         }
-        Err(self.wrong(self.at, format!("{wanted} must stand here, {}", self.found())))
+        Err(self.wrong(self.at, format!("expected {wanted}, {}", self.found())))
     }
 
     /// Returns the text at the present position, for a message.
     fn found(&self) -> String {
         match self.rest().chars().next() {
-            None => "and it ends".into(),
+            None => "but the selector ends".into(),
             Some(c) if c.is_ascii_graphic() => format!("not `{c}`"),
             Some(c) => format!("not U+{:04X}", u32::from(c)),
         }
@@ -247,7 +247,7 @@ impl<'a> Parser<'a> {
         let at = self.at;
         let word = self.word();
         if word.is_empty() {
-            return Err(self.wrong(at, format!("a label key must stand here, {}", self.found())));
+            return Err(self.wrong(at, format!("expected a label key, {}", self.found())));
         }
         check_key(word).map_err(|err| self.wrong(at, format!("the key {err}")))?;
         Ok(word.to_owned())

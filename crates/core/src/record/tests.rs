@@ -90,19 +90,19 @@ fn selectors_match_as_kubernetes_says() {
 #[test]
 fn a_wrong_selector_is_told_where() {
     for (text, want) in [
-        (",", "1: a label key must stand here, not `,`"),
+        (",", "1: expected a label key, not `,`"),
         ("a,", "3: a requirement must follow the comma"),
-        ("app = w b", "9: a comma or the end must stand here, not `b`"),
+        ("app = w b", "9: expected a comma or the end, not `b`"),
         ("app web", "5: `=`, `!=`, `in` or `notin` must follow a key, not `web`"),
-        ("app in web", "8: `(` and a list of values must stand here, not `w`"),
-        ("app in (web", "12: a comma or `)` must stand here, and it ends"),
+        ("app in web", "8: expected `(` and a list of values, not `w`"),
+        ("app in (web", "12: expected a comma or `)`, but the selector ends"),
         (
             "app=a/b",
             "5: the value may have letters, digits, `-`, `_` and `.`, not `/` at position 2",
         ),
         ("ä=b", "1: the key may have letters, digits, `-`, `_` and `.`, not U+00E4 at position 1"),
-        ("a=b,=c", "5: a label key must stand here, not `=`"),
-        ("a(b)", "2: a comma or the end must stand here, not `(`"),
+        ("a=b,=c", "5: expected a label key, not `=`"),
+        ("a(b)", "2: expected a comma or the end, not `(`"),
     ] {
         let err = Selector::parse(text).unwrap_err().to_string();
         assert_eq!(err, format!("the selector is wrong at position {want}"), "{text}");

@@ -5,9 +5,9 @@ use std::fmt;
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// Most tokens of an image that the provider fetches.
+/// Maximum number of tokens of an image that the provider fetches.
 const IMAGE_TOKENS: u64 = 50_000;
-/// Most tokens of a reference to content that the provider stores.
+/// Maximum number of tokens of a reference to content that the provider stores.
 pub(super) const KEPT_TOKENS: u64 = 1_000_000;
 
 /// Numbers of references in a body to outside content.

@@ -31,7 +31,7 @@ pub const MAX_ANSWER: usize = 64 << 10;
 pub struct Question {
     /// The fields of the call that the count endpoint accepts, unchanged.
     pub body: Bytes,
-    /// Most tokens that the omitted fields can add.
+    /// Maximum number of tokens that the omitted fields can add.
     left_out: u64,
 }
 

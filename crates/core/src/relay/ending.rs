@@ -9,7 +9,7 @@ use serde_json::Value;
 const MAX_WORD: usize = 64;
 /// Longest error message that is stored, in bytes.
 const MAX_MESSAGE: usize = 1024;
-/// Most choices of an answer whose ends are stored.
+/// Maximum number of choices of an answer whose ends are stored.
 pub const MAX_CHOICES: usize = 16;
 
 /// How an answer ended.

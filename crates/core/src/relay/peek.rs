@@ -31,7 +31,7 @@ pub struct Peek {
     /// Position of the model's name, including its quotes.
     model_at: Range<usize>,
     pub stream: bool,
-    /// Most output tokens of all choices together, if the caller sets a limit.
+    /// Maximum number of output tokens of all choices together, if the caller sets a limit.
     pub max_output: Option<u64>,
     /// Number of choices requested (OpenAI).
     pub choices: u64,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Most paths that one snapshot or undo names. Further paths are only counted.
+/// Maximum number of paths that one snapshot or undo names. Further paths are only counted.
 pub const MAX_NAMED: usize = 1000;
 
 /// The state of the files that is saved.

@@ -156,7 +156,7 @@ pub struct RoomRow {
     pub rest_ended_by: Option<String>,
 }
 
-/// Most programs of an environment that its row lists. The log has all of them.
+/// Maximum number of programs of an environment that its row lists. The log has all of them.
 pub const MAX_ATTESTED: usize = 100;
 /// Longest name of a program of an environment, in bytes.
 pub const MAX_OF: usize = 200;

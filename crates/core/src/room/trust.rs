@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Timestamp;
 
-/// Most confirmed projects at one time.
+/// Maximum number of confirmed projects at one time.
 pub const MAX_TRUSTED: usize = 10_000;
 
 /// An admin's confirmation of one project.

@@ -12,15 +12,15 @@ use crate::agent::AgentSpec;
 use crate::policy::prompt;
 use crate::sandbox::SandboxLevel;
 
-/// Most contexts of one session.
+/// Maximum number of contexts of one session.
 pub const MAX_CONTEXTS: usize = 16;
-/// Most bytes of all contexts of a session together, and most files.
+/// Maximum number of bytes of all contexts of a session together, and of files.
 pub const MAX_BYTES: usize = 256 << 10;
 pub const MAX_FILES: usize = 256;
-/// Most bytes of all prompt parts together. They are one argument of Claude Code or Codex, where a
-/// character may take two bytes, and the system allows 128 KiB.
+/// Maximum number of bytes of all prompt parts together. They are one argument of Claude Code or
+/// Codex, where a character may take two bytes, and the system allows 128 KiB.
 pub const MAX_PROMPT: usize = 60 << 10;
-/// Most bytes of one value. A variable with its name may have 128 KiB.
+/// Maximum number of bytes of one value. A variable with its name may have 128 KiB.
 pub const MAX_VALUE: usize = 120 << 10;
 /// Longest path of a file, in bytes.
 pub const MAX_PATH: usize = 253;

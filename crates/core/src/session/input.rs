@@ -43,7 +43,7 @@ pub struct Spec {
     /// The session that started this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<SessionId>,
-    /// Most steps; 0 means no limit.
+    /// Maximum number of steps; 0 means no limit.
     pub step_limit: u32,
     pub workspace: String,
     pub created_by: String,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::Measured;
 
-/// Most attribute combinations of one histogram; further ones are counted as one.
+/// Maximum number of attribute combinations of one histogram; further ones are counted as one.
 pub const MAX_SERIES: usize = 1000;
 
 /// Upper bounds of `gen_ai.client.token.usage`.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::glob;
 use crate::time::Timestamp;
 
-/// Most grants of one vault.
+/// Maximum number of grants of one vault.
 pub const MAX_GRANTS: usize = 1000;
 /// Longest pattern, in bytes.
 pub const MAX_PATTERN: usize = 200;

@@ -4,7 +4,7 @@ use super::{NameError, Secret, SecretError, SecretName};
 
 /// What variables that hold secrets begin with: ours, and those of an earlier system.
 pub const PREFIXES: [&str; 2] = ["OVERMIND_CRED_", "OPENLEGION_CRED_"];
-/// Most lines of a file.
+/// Maximum number of lines of a file.
 pub const MAX_LINES: usize = 2000;
 
 /// A line that is no assignment, or a value that can be no secret. The value is never quoted.
@@ -18,7 +18,7 @@ pub enum ImportError {
     Name { name: String, source: NameError },
     #[error("`{name}`: {source}")]
     Value { name: String, source: SecretError },
-    #[error("`{name}` is there twice, with different values")]
+    #[error("`{name}` is defined twice, with different values")]
     Twice { name: String },
     #[error("there are more than {MAX_LINES} lines")]
     TooLong,

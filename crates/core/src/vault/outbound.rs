@@ -21,7 +21,7 @@ pub struct OutboundCall {
     pub body: Vec<u8>,
     /// For all of it.
     pub timeout: Duration,
-    /// Most bytes of the answer's body, unpacked.
+    /// Maximum number of bytes of the answer's body, unpacked.
     pub max_response: usize,
     /// The name may lead to loopback and private addresses. Link-local ones stay out of reach.
     pub private: bool,

@@ -275,7 +275,7 @@ fn check_query(query: &str, auth: &AuthPlacement) -> Result<(), Refused> {
         if let AuthPlacement::Query(own) = auth
             && name.trim().eq_ignore_ascii_case(own)
         {
-            return Err(Refused::Query("names the parameter that the key stands in"));
+            return Err(Refused::Query("names the parameter that contains the key"));
         }
     }
     Ok(())

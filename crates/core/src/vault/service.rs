@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::SecretName;
 
-/// Most services that are declared on top of the built-in ones.
+/// Maximum number of services that are declared on top of the built-in ones.
 pub const MAX_DECLARED: usize = 200;
-/// Most rules, actions and fixed headers of a service, of each kind.
+/// Maximum number of rules, actions and fixed headers of a service, of each kind.
 pub const MAX_ENTRIES: usize = 64;
 /// Longest URL, path pattern or header value of a declaration, in bytes.
 pub const MAX_TEXT: usize = 512;
@@ -188,7 +188,7 @@ pub struct Limits {
     pub response_bytes: u64,
     /// Time limit of the whole call. Model servers ignore it, because a stream may take any time.
     pub timeout_ms: u32,
-    /// Most calls per minute of all sessions together; 0 means no limit.
+    /// Maximum number of calls per minute of all sessions together; 0 means no limit.
     pub per_minute: u32,
 }
 
@@ -253,7 +253,7 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// What is wrong with it. It is not quoted: it may hold a password.
+    /// The problem. It is not quoted: it may hold a password.
     pub fn base(&self) -> Result<Base<'_>, BadService> {
         base(&self.base_url).map_err(|problem| bad("base_url", problem))
     }
@@ -320,7 +320,7 @@ impl Service {
         if let AuthPlacement::Header(name) = &self.auth
             && super::resolve::is_framing(name)
         {
-            return Err(bad("auth", format!("the key cannot stand in `{name}`")));
+            return Err(bad("auth", format!("the key cannot be sent in `{name}`")));
         }
         let Limits { request_bytes, response_bytes, timeout_ms, per_minute: _ } = self.limits;
         let most = 64 << 20;
@@ -371,7 +371,7 @@ fn base(url: &str) -> Result<Base<'_>, String> {
     }
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
-            let wrong = || "what stands in brackets is not an IPv6 address in its usual form";
+            let wrong = || "the text in brackets is not an IPv6 address in its usual form";
             let (inside, after) = rest.split_once(']').ok_or_else(wrong)?;
             let six: core::net::Ipv6Addr = inside.parse().map_err(|_| wrong())?;
             // Others read the unusual forms as other texts, or as IPv4.

@@ -277,8 +277,8 @@ fn needs_claude_code_to_say_hi_within_a_limit_that_holds_only_what_is_counted() 
     });
     let person = Person::of(script.every_path(), &bin, false);
     person.does("overmind up -d");
-    // Its `max_tokens` take $0.64 of this, and the bytes of its prompt would take $0.29 more.
-    let words = "--usd 0.75 --name hello --agent claude --model claude-sonnet-5-5 hi";
+    // Its `max_tokens` of 28,000 take $0.28 of this, and the bytes of its prompt $0.29 or more.
+    let words = "--usd 0.55 --name hello --agent claude --model claude-sonnet-5-5 hi";
     person.does(&format!("overmind run {words}")).shows("Good day.");
     let row = person.row("hello");
     assert_eq!(row["status"], "idle", "{row}");
@@ -286,5 +286,13 @@ fn needs_claude_code_to_say_hi_within_a_limit_that_holds_only_what_is_counted() 
     assert_eq!(person.newcomer.piped("overmind inbox -o json").ok().json(), json!([]));
     let asked = person.newcomer.upstream.requests();
     assert!(asked.iter().any(Received::is_count), "it would have fitted without a count");
+    let most = |request: &Received| request.body["max_tokens"].as_u64();
+    let calls = || asked.iter().filter(|request| !request.is_count());
+    assert!(calls().all(|request| most(request) <= Some(28_000)), "{asked:?}");
+    // A value of the user's own is kept.
+    let own = "--env CLAUDE_CODE_MAX_OUTPUT_TOKENS=9000 --name own --agent claude";
+    person.does(&format!("overmind run {own} --model claude-sonnet-5-5 hi")).shows("Good day.");
+    let asked = person.newcomer.upstream.requests();
+    assert!(asked.iter().any(|request| most(request) == Some(9_000)), "{asked:?}");
     person.does("overmind down");
 }

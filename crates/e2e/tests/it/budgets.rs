@@ -410,7 +410,7 @@ fn what_a_key_spends_at_the_gateway_is_seen_and_bounded() {
         rows.as_array().unwrap().iter().map(|row| (&row["key"], &row["microusd"])).collect();
     assert_eq!(told, [(&"admin".into(), &1_200.into()), (&"ci".into(), &1_200.into())], "{rows}");
 
-    // What was spent before counts, and another key's limit is its own.
+    // Earlier spending counts, and another key's limit is its own.
     home.run(&["budget", "set", "key:nobody", "--usd", "1", "--per", "day"]).fails(3);
     home.run(&["budget", "set", "key:ci", "--tokens", "1200", "--per", "day"]).ok().shows("key:ci");
     let refused = ask(&key);

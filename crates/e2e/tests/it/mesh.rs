@@ -173,7 +173,7 @@ fn a_permission_file_that_changes_counts_and_a_broken_one_does_not() {
     assert_eq!(can(&home), 0);
     home.0.kill();
     let refused = home.run(&["up", "--listen", "none"]).fails(1);
-    refused.says("permissions.json is no permission matrix");
+    refused.says("permissions.json is not a valid permission matrix");
 }
 
 #[test]

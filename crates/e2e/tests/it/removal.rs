@@ -19,7 +19,7 @@ fn a_run_is_removed_with_its_log_once_it_has_ended_and_its_work_is_decided() {
     house.run(&["run", "--name", "2024", "--wait", "probe", writes]).ok();
     let id = house.home.named("2024")["id"].as_str().unwrap().to_owned();
     house.run(&["artifact", "save", "2024", "report.md", "--file", "story.txt"]).ok();
-    // What would be lost is refused, with the way on.
+    // A removal that would lose work is refused, with a hint.
     house.run(&["rm", "2024"]).fails(2).says("--yes");
     house.run(&["rm", "2024", "--yes"]).fails(5).says("overmind done 2024").says("--discard");
     house.run(&["rm", "202", "--yes"]).fails(3).says("did you mean `2024`?");

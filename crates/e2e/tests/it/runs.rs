@@ -108,7 +108,7 @@ fn who_is_asked_at_a_terminal_goes_on_when_somebody_else_answers_or_stops_the_ru
     home.run(&["cancel", "stopped"]).ok();
     person.sees("it no longer needs an answer");
     person.leaves();
-    // What is typed there is still an answer.
+    // Input that is typed there is still an answer.
     let mut person = follow("here");
     person.types("n\n");
     person.leaves();

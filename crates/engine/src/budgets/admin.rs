@@ -27,7 +27,7 @@ use crate::mesh::ask::is_unwaited;
 use crate::quests::starts_runs;
 use crate::request::SessionBudget;
 
-/// Most items of the inbox that are checked after a limit was raised.
+/// Maximum number of items of the inbox that are checked after a limit was raised.
 const LOOKED_AT: u32 = 1000;
 /// Keys that are read at once.
 const KEYS: u32 = 100;

@@ -35,13 +35,13 @@ pub use self::admin::{Halting, LimitView, NewLimit, Raise};
 pub(crate) use self::native::{Held, Unheld};
 use self::writer::{End, Op};
 
-/// Most sessions whose scopes are cached.
+/// Maximum number of sessions whose scopes are cached.
 const KEPT_LINES: usize = 10_000;
-/// Most levels of parent sessions and owners to which a call is charged.
+/// Maximum number of levels of parent sessions and owners to which a call is charged.
 const GENERATIONS: usize = 32;
 /// A repeated refusal is recorded once in this time.
 const REFUSALS: Duration = Duration::from_secs(60);
-/// Most different refusals that are remembered for that.
+/// Maximum number of different refusals that are remembered for that.
 const KEPT_REFUSALS: usize = 1_000;
 /// The setting that stores an emergency stop.
 const HALT: &str = "budget/halt";

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use super::native::ENGINE;
 use super::{Budgets, Stage, Ticket, Waiting};
 
-/// Most decisions in one commit.
+/// Maximum number of decisions in one commit.
 const GROUP: usize = 256;
 /// How long ends for which nobody waits are collected: a commit costs about the same for one call
 /// and for fifty. After a crash in this time, their calls are settled at their maximum cost.

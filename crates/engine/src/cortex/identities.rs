@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use super::lock;
 use crate::caller::Caller;
 
-/// Most keys that are remembered.
+/// Maximum number of keys that are remembered.
 const MAX_KNOWN: usize = 1000;
 
 #[derive(Debug, Default)]

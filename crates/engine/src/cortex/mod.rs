@@ -56,11 +56,12 @@ use crate::tasks::Tasks;
 use crate::troubles::Troubles;
 use crate::view::Readiness;
 
-/// Most new sessions that are kept in memory until their turn; others are read from the log.
+/// Maximum number of new sessions that are kept in memory until their turn; others are read from
+/// the log.
 const KEPT_FRESH: usize = 4096;
-/// Most agents that are cached.
+/// Maximum number of agents that are cached.
 const KEPT_AGENTS: usize = 10_000;
-/// Most sets of tool definitions that are cached; changing tools make new sets.
+/// Maximum number of sets of tool definitions that are cached; changing tools make new sets.
 const KEPT_TOOLSETS: usize = 256;
 /// Sessions that are read at once when the engine starts.
 const SCAN: u32 = 500;

@@ -12,7 +12,7 @@ use overmind_core::row::SessionRow;
 
 use super::lock;
 
-/// Most sessions that are remembered.
+/// Maximum number of sessions that are remembered.
 const MAX_KNOWN: usize = 10_000;
 
 #[derive(Debug, Default)]

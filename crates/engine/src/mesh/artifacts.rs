@@ -28,9 +28,10 @@ use crate::error::EngineError;
 
 /// The number of locks among which runs are distributed for saving.
 const TURNS: usize = 256;
-/// Most contents that are processed at once: each needs several times its size in memory.
+/// Maximum number of contents that are processed at once: each needs several times its size in
+/// memory.
 const SAVING: usize = 4;
-/// Most bytes of text, and of other content, that a tool gets at a time.
+/// Maximum number of bytes of text, and of other content, that a tool gets at a time.
 const SHOWN_TEXT: usize = 64 << 10;
 const SHOWN_BYTES: usize = 48 << 10;
 /// Rows that are read at once of a list of which the reader may see only a part.

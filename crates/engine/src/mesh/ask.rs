@@ -21,7 +21,7 @@ use crate::cortex::lock;
 use crate::error::EngineError;
 use crate::inbox::closed;
 
-/// Most open questions of one session.
+/// Maximum number of open questions of one session.
 const MAX_OPEN: usize = 20;
 /// Longest question, in bytes.
 const MAX_QUESTION: usize = 10_000;

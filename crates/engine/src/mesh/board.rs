@@ -29,12 +29,13 @@ const TURNS: usize = 1024;
 const SHARDS: usize = 64;
 /// Bytes in each part: 64 MB in total.
 const SHARD_BYTES: usize = 1 << 20;
-/// Most rows that one page of a list reads, including those that the caller may not see.
+/// Maximum number of rows that one page of a list reads, including those that the caller may not
+/// see.
 const LOOKED_AT: u32 = 5_000;
 const ROWS: u32 = 500;
 /// How often a write is retried if the sweep or another process came between.
 const TRIES: usize = 3;
-/// Most events that one check of a watch reads.
+/// Maximum number of events that one check of a watch reads.
 const WATCHED: u32 = 1_000;
 /// Events that a history looks at, the newest of the mesh's stream, and as many at a time.
 const PAST: u32 = 5_000;

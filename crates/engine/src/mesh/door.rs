@@ -17,7 +17,7 @@ use crate::Engine;
 use crate::cortex::lock;
 use crate::error::EngineError;
 
-/// Most characters of a value that a list shows.
+/// Maximum number of characters of a value that a list shows.
 const PREVIEW: usize = 200;
 
 #[derive(Clone, Debug, Default)]

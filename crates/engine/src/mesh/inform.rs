@@ -19,11 +19,11 @@ use crate::error::EngineError;
 
 /// The beginning of an address that names a capability, and of the permission to register it.
 pub(super) const ADDRESS: &str = "capability:";
-/// Most agents in a list.
+/// Maximum number of agents in a list.
 const AGENTS: u32 = 1000;
-/// Most sessions in a history.
+/// Maximum number of sessions in a history.
 const SESSIONS: u32 = 20;
-/// Most characters of a task and of an answer in a history.
+/// Maximum number of characters of a task and of an answer in a history.
 const TOLD: usize = 500;
 
 /// An agent as others see it.

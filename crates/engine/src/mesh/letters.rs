@@ -31,7 +31,7 @@ use crate::error::EngineError;
 
 /// Longest kind of a message, and of other small fields, in characters.
 const FIELD_CHARS: usize = 200;
-/// Most messages that one call reads, acknowledges or moves.
+/// Maximum number of messages that one call reads, acknowledges or moves.
 pub(super) const MAX_BATCH: u32 = 100;
 /// Longest wait of one call.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);

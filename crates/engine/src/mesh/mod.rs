@@ -42,7 +42,7 @@ use crate::error::EngineError;
 
 /// Rows that are read at once when the engine starts.
 const SCAN: u32 = 1000;
-/// Most sessions whose line of agents is cached.
+/// Maximum number of sessions whose line of agents is cached.
 const KEPT_LINES: usize = 10_000;
 
 /// The agents of a session, of its parent session, and so on.

@@ -34,11 +34,11 @@ use crate::cortex::{Order, lock};
 use crate::error::EngineError;
 use crate::request::SessionDraft;
 
-/// Most lanes that work at once.
+/// Maximum number of lanes that work at once.
 const LANES: usize = 16;
 /// Messages that a lane delivers before another agent has its turn.
 const TURN: u32 = 8;
-/// Most sessions of an agent that are checked.
+/// Maximum number of sessions of an agent that are checked.
 const LOOKED_AT: u32 = 50;
 /// How long a command may take to read a line.
 const TYPING: Duration = Duration::from_secs(10);

@@ -17,7 +17,7 @@ use crate::caller::{Caller, Part, Rights};
 use crate::cortex::lock;
 use crate::error::EngineError;
 
-/// Most nested parent sessions.
+/// Maximum number of nested parent sessions.
 const DEEPEST: usize = 64;
 
 /// An identity in the mesh.
@@ -127,7 +127,7 @@ impl Engine {
         while let Some(id) = next {
             if rows.len() == DEEPEST {
                 // It is refused, because otherwise a parent's restrictions could be missed.
-                let message = format!("more than {DEEPEST} runs stand above this one");
+                let message = format!("this run has more than {DEEPEST} levels of parent runs");
                 return Err(EngineError::Forbidden { message });
             }
             let row = self.find_session(id).await?;

@@ -20,7 +20,7 @@ use crate::caller::{Caller, Rights};
 use crate::error::EngineError;
 use crate::quests;
 
-/// Most records of one apply.
+/// Maximum number of records of one apply.
 pub const MAX_APPLIED: usize = 5_000;
 
 /// The requested state of a record.

@@ -13,9 +13,9 @@ use crate::error::EngineError;
 
 /// The newest changes of all records, among which those of one are searched.
 const LOOKED_AT: u32 = 5_000;
-/// Most events of one record that are returned.
+/// Maximum number of events of one record that are returned.
 const EVENTS: usize = 200;
-/// Most records, and most sessions, that are returned.
+/// Maximum number of records, and of sessions, that are returned.
 const OWNED: u32 = 500;
 
 /// The records and sessions that a record owns.

@@ -40,7 +40,7 @@ use crate::{BudgetError, Engine};
 
 /// The output limit of a call that names none, in tokens: more than models produce.
 const MOST_OUTPUT: u64 = 128_000;
-/// Most sessions whose agents are cached.
+/// Maximum number of sessions whose agents are cached.
 const MAX_KNOWN: usize = 10_000;
 
 /// The variable with the address of this server's API for commands, as a socket or by HTTP.
@@ -445,6 +445,10 @@ impl Door {
     }
 }
 
+/// Most output tokens of a model call of Claude Code through this server, unless its agent or run
+/// sets the variable. Its own default of up to 64,000 would be reserved in full with each call.
+const CLAUDE_OUTPUT: (&str, &str) = ("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "28000");
+
 /// The variables that direct a program to this server.
 pub(crate) fn variables(
     provider: Provider,
@@ -455,7 +459,10 @@ pub(crate) fn variables(
     let openai = ("OPENAI_BASE_URL", format!("{server}/llm/openai/v1"));
     let token = || token.to_owned();
     match provider {
-        Provider::Claude => vec![anthropic, ("ANTHROPIC_AUTH_TOKEN", token())],
+        Provider::Claude => {
+            let (name, most) = CLAUDE_OUTPUT;
+            vec![anthropic, ("ANTHROPIC_AUTH_TOKEN", token()), (name, most.to_owned())]
+        }
         Provider::Codex => vec![openai, ("OPENAI_API_KEY", token())],
         Provider::Raw | Provider::Lines => {
             vec![anthropic, ("ANTHROPIC_API_KEY", token()), openai, ("OPENAI_API_KEY", token())]

@@ -22,11 +22,11 @@ use crate::mesh::ask::{MARK, Wants};
 
 /// How long a call waits for an answer before its caller is asked to try again.
 const WAIT: Duration = Duration::from_secs(25);
-/// Most calls of one key that wait at once.
+/// Maximum number of calls of one key that wait at once.
 const MAX_OPEN: usize = 20;
 /// How often the same call can be asked about.
 const MAX_TIMES: u32 = 1_000;
-/// Most bytes of arguments that a person sees.
+/// Maximum number of bytes of arguments that a person sees.
 const MAX_SHOWN: usize = 8_000;
 /// Marks an item whose answer was used, in its details.
 const USED: &str = "used";

@@ -16,7 +16,7 @@ use crate::Engine;
 use crate::caller::Caller;
 use crate::error::EngineError;
 
-/// Most secrets in one import.
+/// Maximum number of secrets in one import.
 const MAX_IMPORT: usize = 200;
 
 impl From<SealError> for EngineError {

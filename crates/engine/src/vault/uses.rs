@@ -19,8 +19,8 @@ use tokio::sync::Notify;
 
 use super::Vault;
 
-/// Most pairs of secret and session within a minute; further uses are counted without their
-/// session.
+/// Maximum number of pairs of secret and session within a minute; further uses are counted without
+/// their session.
 const MOST: usize = 4096;
 
 type Key = (SecretName, Option<SessionId>);

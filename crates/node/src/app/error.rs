@@ -54,7 +54,7 @@ pub struct MissingKey {
     pub what_to_do: String,
 }
 
-/// Most runs of one provider that are named.
+/// Maximum number of runs of one provider that are named.
 const NAMED: usize = 10;
 
 fn missing(keys: &[MissingKey]) -> String {
@@ -74,7 +74,7 @@ fn missing(keys: &[MissingKey]) -> String {
 }
 
 impl StartError {
-    /// What the user can do about it.
+    /// A hint for the user.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Config(err) => err.hint(),
@@ -93,7 +93,7 @@ impl StartError {
                 Some("`overmind doctor` shows which process holds it".into())
             }
             Self::Store(StoreError::Lost { .. }) => {
-                Some("`overmind audit verify` lists what is gone, `overmind restore FILE --force` brings a backup back, and `overmind up --accept-loss` goes on without it and records that".into())
+                Some("`overmind audit verify` lists the lost events, `overmind restore FILE --force` restores a backup, and `overmind up --accept-loss` continues without them and records that".into())
             }
             Self::Keys(keys) => {
                 let each: Vec<&str> = keys.iter().map(|key| key.what_to_do.as_str()).collect();

@@ -624,8 +624,8 @@ fn server_config(config: &Config, telemetry: Option<&Telemetry>) -> ServerConfig
     }
 }
 
-/// Most connections of one listener: a quarter of all descriptors, so that other listeners,
-/// outgoing connections and the store keep theirs.
+/// Maximum number of connections of one listener: a quarter of all descriptors, so that other
+/// listeners, outgoing connections and the store keep theirs.
 fn places_of_a_listener() -> usize {
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     files.map_or(usize::MAX, |files| usize::try_from(files / 4).unwrap_or(usize::MAX))

@@ -74,7 +74,7 @@ pub(super) async fn load(place: &PermissionsPlace, engine: &Engine) -> Result<()
         };
     };
     let file = read(path).map_err(|why| ConfigError::Together {
-        message: format!("{} is no permission matrix: {why}", path.display()),
+        message: format!("{} is not a valid permission matrix: {why}", path.display()),
         hint: "docs/mesh.md has its shape".into(),
     })?;
     Ok(engine.permissions_loaded(file, &path.display().to_string()).await?)

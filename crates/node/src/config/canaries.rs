@@ -9,7 +9,7 @@ use super::error::ConfigError;
 use super::layers::Layers;
 use super::secret::Secret;
 
-/// Most declared canaries: each call is searched for all of them.
+/// Maximum number of declared canaries: each call is searched for all of them.
 const MOST: usize = 16;
 /// Longest text of a file, in bytes.
 const MAX_TEXT: usize = 4096;

@@ -79,7 +79,7 @@ impl fmt::Display for ConfigError {
                 path.display()
             ),
             Self::Together { message, .. } => f.write_str(message),
-            Self::NoHome => f.write_str("there is no place for the data: HOME is not set"),
+            Self::NoHome => f.write_str("no data directory: HOME is not set; use --data DIR"),
             Self::Data { attempt, path, source } => {
                 write!(f, "{attempt} {}: {source}", path.display())
             }
@@ -94,7 +94,7 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl ConfigError {
-    /// What the user can do about it.
+    /// A hint for the user.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::UnknownKey { suggestion: Some(near), .. } => {

@@ -127,7 +127,7 @@ pub struct Provider {
     pub format: String,
     /// Names of its models in addition to those of the form `NAME:MODEL`.
     pub models: Vec<String>,
-    /// Most calls of `/llm` at once, and in a minute; `None` selects the default.
+    /// Maximum number of calls of `/llm` at once, and in a minute; `None` selects the default.
     pub max_concurrent: Option<usize>,
     pub max_per_minute: Option<u32>,
 }

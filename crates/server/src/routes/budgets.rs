@@ -41,7 +41,7 @@ pub(crate) async fn budget_list(
 
 /// Sets the limit of a scope, period and kind (hard or soft), or replaces it.
 ///
-/// What was spent in the window before counts. Runs that wait for this limit try again.
+/// Earlier spending in the window counts. Runs that wait for this limit try again.
 #[cfg_attr(feature = "openapi", utoipa::path(
     put, path = "/api/budgets", tag = "budgets", request_body = BudgetPut,
     responses(

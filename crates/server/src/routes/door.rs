@@ -28,7 +28,8 @@ const VERSIONS: [&str; 2] = ["2026-07-28", "2025-11-25"];
 /// Of revisions before those, `initialize` may ask for any: what is served is the same.
 const OLDER: [&str; 2] = ["2025-06-18", "2025-03-26"];
 
-/// Most bytes of pictures and other files in one answer, before they are written as base64.
+/// Maximum number of bytes of pictures and other files in one answer, before they are written as
+/// base64.
 const MAX_FILES_BYTES: usize = 12 << 20;
 
 const PARSE: i64 = -32700;

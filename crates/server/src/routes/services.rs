@@ -145,11 +145,11 @@ macro_rules! forwards {
 }
 
 forwards! {
-    get service_get "Calls a service with its key in place (GET).";
-    post service_post "Calls a service with its key in place (POST).";
-    patch service_patch "Calls a service with its key in place (PATCH).";
-    delete service_delete "Calls a service with its key in place (DELETE).";
-    put service_call_put "Calls a service with its key in place (PUT).";
+    get service_get "Calls a service; the server adds the key (GET).";
+    post service_post "Calls a service; the server adds the key (POST).";
+    patch service_patch "Calls a service; the server adds the key (PATCH).";
+    delete service_delete "Calls a service; the server adds the key (DELETE).";
+    put service_call_put "Calls a service; the server adds the key (PUT).";
 }
 
 /// Calls an action of a service by its name.

@@ -34,7 +34,7 @@ pub(super) enum Expect {
 /// One request.
 #[derive(Debug)]
 pub(super) struct Case {
-    /// What is wrong with it, for messages.
+    /// The problem, for messages.
     pub(super) what: String,
     pub(super) bytes: Vec<u8>,
     pub(super) shape: Shape,
@@ -147,7 +147,7 @@ fn whole(raw: &[u8]) -> bool {
     length.is_some_and(|length| raw.len() >= end + 4 + length)
 }
 
-/// What is wrong with this, if anything.
+/// The problem with this, if anything.
 pub(super) fn judged(case: &Case, got: &Got) -> Option<String> {
     let fault = match (case.expect, got) {
         (_, Got::Hung) => "it hangs".to_owned(),

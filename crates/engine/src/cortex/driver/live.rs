@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 
 use super::{Driver, Stop};
 
-/// Most bytes that wait for the end of their line. A stream with longer lines is not shown live.
+/// Maximum number of bytes that wait for the end of their line. A stream with longer lines is not
+/// shown live.
 const MAX_WAITING: usize = 16 << 10;
 
 /// The output of one call that is not written yet.
