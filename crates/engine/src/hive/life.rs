@@ -399,7 +399,7 @@ impl Lives {
         set("OVERMIND_SESSION_NAME", assignment.name.clone());
         let door = self.door.of(launch, network)?;
         if let (Some(server), Some(token)) = (door, &token) {
-            for (name, value) in relay::variables(launch.provider, server, token) {
+            for (name, value) in relay::variables(launch, server, token) {
                 set(name, value);
             }
         }

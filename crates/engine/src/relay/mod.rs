@@ -450,18 +450,16 @@ impl Door {
 const CLAUDE_OUTPUT: (&str, &str) = ("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "28000");
 
 /// The variables that direct a program to this server.
-pub(crate) fn variables(
-    provider: Provider,
-    server: &str,
-    token: &str,
-) -> Vec<(&'static str, String)> {
+pub(crate) fn variables(launch: &Launch, server: &str, token: &str) -> Vec<(&'static str, String)> {
     let anthropic = ("ANTHROPIC_BASE_URL", format!("{server}/llm/anthropic"));
     let openai = ("OPENAI_BASE_URL", format!("{server}/llm/openai/v1"));
     let token = || token.to_owned();
-    match provider {
+    match launch.provider {
         Provider::Claude => {
             let (name, most) = CLAUDE_OUTPUT;
-            vec![anthropic, ("ANTHROPIC_AUTH_TOKEN", token()), (name, most.to_owned())]
+            let mut own = launch.env.iter().chain(&launch.env_from);
+            let most = (!own.any(|(own, _)| own == name)).then(|| (name, most.to_owned()));
+            [anthropic, ("ANTHROPIC_AUTH_TOKEN", token())].into_iter().chain(most).collect()
         }
         Provider::Codex => vec![openai, ("OPENAI_API_KEY", token())],
         Provider::Raw | Provider::Lines => {
