@@ -257,7 +257,12 @@ fn report(timeout: Duration, working_dir: &str, done: SandboxResult) -> Answer {
                 SandboxLevel::Docker => "docker",
                 SandboxLevel::Microvm => "microvm",
             };
-            return Err(Failure::new("timeout", format!("Command timed out after {timeout_s}s"))
+            let mut message = format!("Command timed out after {timeout_s}s");
+            if timeout_s < super::parts::MAX_SECONDS {
+                let more = format!("; `timeout_s` can be up to {}", super::parts::MAX_SECONDS);
+                message.push_str(&more);
+            }
+            return Err(Failure::new("timeout", message)
                 .with_details(json!({"timeout_s": timeout_s, "backend": backend}))
                 .with_all(output));
         }

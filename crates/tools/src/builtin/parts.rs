@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 /// The longest time of one call.
-const MAX_SECONDS: u64 = 120;
+pub(super) const MAX_SECONDS: u64 = 120;
 
 /// The default time limit of a command and of a network exchange, in seconds.
 pub(super) fn command_timeout() -> u64 {

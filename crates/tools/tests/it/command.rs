@@ -87,6 +87,6 @@ async fn the_runner_is_prepended_to_every_command() {
     let bench = Bench::with(Options { commands, ..Options::default() }, Vec::new());
     bench.shell.change(|done| done.exit = Exit::TimedOut);
     let refused = bench.bad("run_command", json!({"program": "rg", "timeout_s": 3})).await;
-    assert_eq!(refused, is("timeout", "Command timed out after 3s"));
+    assert_eq!(refused, is("timeout", "Command timed out after 3s; `timeout_s` can be up to 120"));
     assert_eq!(bench.shell.last().argv, ["nice", "-n5", "rg"]);
 }

@@ -173,7 +173,7 @@ async fn a_timeout_has_its_envelope_and_keeps_what_was_written() {
             outcome.result["error"],
             json!({
                 "code": "timeout",
-                "message": "Command timed out after 2s",
+                "message": "Command timed out after 2s; `timeout_s` can be up to 120",
                 "details": {"timeout_s": 2, "backend": backend},
             })
         );
