@@ -313,7 +313,7 @@ impl Repeat {
         };
         if spec.agent.command.is_some() {
             let message = "a run of a command cannot be forked: nothing repeats what it did";
-            return Err(EngineError::invalid("", message));
+            return Err(EngineError::conflict(message));
         }
         let mut agent = spec.agent;
         if let Some(old) = &spec.fork {
