@@ -86,6 +86,10 @@ fn question(text: &str, secret: bool) -> Question {
     Question { text: text.into(), options: Vec::new(), secret }
 }
 
+fn asked(id: &str, text: &str, at: u64) -> Ask {
+    Ask { id: id.into(), question: question(text, false), at, tool_use: None }
+}
+
 impl World {
     pub(crate) fn new(command: CommandSpec, max_seconds: u32) -> Self {
         Self::wishing(command, max_seconds, None)
@@ -478,9 +482,7 @@ fn another_life_goes_on_with_the_conversation_and_with_the_log() {
 
 #[test]
 fn what_the_protocol_asks_waits_one_after_the_other_and_through_a_crash() {
-    let ask = |id: &str, at| {
-        Fact::Asks(Ask { id: id.into(), question: question(&format!("{id}?"), false), at, tool_use: None })
-    };
+    let ask = |id: &str, at| Fact::Asks(asked(id, &format!("{id}?"), at));
     let mut world = World::up(command(RestartRules::default()));
     world.told(10, &[ask("a", 3), ask("b", 5), ask("c", 7)]);
     let prompt = |world: &World| world.session.row().prompt.clone();
@@ -773,7 +775,7 @@ pub(crate) fn anything(rng: &mut Rng, world: &World) -> Input {
         }
         19 => LifeInput::Noticed { effect, notice: Notice::GoesOn },
         20 => {
-            let ask = Ask { id: "q".into(), question: question("c?", false), at: 1, tool_use: None };
+            let ask = asked("q", "c?", 1);
             let facts = [
                 Fact::Conversation { id: rng.pick(&["c", "d"]).to_owned(), model: None },
                 cost(rng.pick(&[Scope::Turn, Scope::Life, Scope::Conversation]), 3, 2),

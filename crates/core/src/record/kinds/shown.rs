@@ -71,7 +71,11 @@ pub const SESSION: KindInfo = shown(
         wide("SANDBOX", |record, _| text(record, "/spec/sandbox")),
         wide("TASK", |record, _| text(record, "/spec/task")),
     ],
-    || schema("A run: one piece of work of an agent, from the queue to its end. `overmind ps` lists them."),
+    || {
+        schema(
+            "A run: one piece of work of an agent, from the queue to its end. `overmind ps` lists them.",
+        )
+    },
 );
 
 pub const HIVE: KindInfo = shown(
