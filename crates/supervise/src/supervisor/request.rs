@@ -164,7 +164,7 @@ pub(crate) async fn acknowledge(shared: &Arc<Shared>, key: ProcessKey) -> Result
         }
     }
     let dir = shared.dir(key.session);
-    if !entry.is_some_and(|entry| entry.lock().newest >= key.epoch) {
+    if entry.is_none_or(|entry| entry.lock().newest < key.epoch) {
         // This daemon neither started nor adopted the process. Only its socket shows whether it
         // runs, and without the socket nobody could end it.
         match life::reach(&dir, key).await {
