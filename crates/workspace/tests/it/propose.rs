@@ -35,6 +35,28 @@ services:
 volumes: {pgdata: {}, esdata: {}}
 "#;
 
+fn variables(sources: &Sources) -> Vec<String> {
+    let (config, _) = accepted(sources);
+    config.env.iter().map(|(name, value)| format!("{name}={value}")).collect()
+}
+
+#[test]
+fn services_get_their_usual_variables_in_the_proposal() {
+    let compose =
+        "services: {db: {image: postgres}, cache: {image: redis}, jobs-2: {image: redis}}";
+    let mut sources = Sources { compose: Some(compose.to_owned()), ..Sources::default() };
+    assert_eq!(
+        variables(&sources),
+        ["DATABASE_URL=${db.url}", "REDIS_URL=${cache.url}", "JOBS_2_URL=${jobs-2.url}"]
+    );
+    // The project's own variables win, and no name of the project gets another meaning.
+    sources.env_example = Some("PGHOST=localhost\nREDIS_URL=none\n".to_owned());
+    assert_eq!(
+        variables(&sources),
+        ["PGHOST=${db.host}", "CACHE_URL=${cache.url}", "JOBS_2_URL=${jobs-2.url}"]
+    );
+}
+
 #[test]
 fn a_rails_project_with_compose_and_a_procfile() {
     let sources = Sources {

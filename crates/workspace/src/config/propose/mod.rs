@@ -116,7 +116,8 @@ impl Sources {
         self.package(&mut draft);
         self.devcontainer(&mut draft);
         self.tools(&mut draft);
-        self.env_example(&mut draft, &compose);
+        let known = self.env_example(&mut draft, &compose);
+        draft.usual_variables(&known);
         let there: Vec<String> = draft.services.iter().map(|one| one.name.clone()).collect();
         for service in &mut draft.services {
             service.depends_on.retain(|name| there.contains(name));
@@ -267,10 +268,12 @@ impl Sources {
         }
     }
 
-    fn env_example(&self, draft: &mut Draft, compose: &Compose) {
-        let Some(text) = &self.env_example else { return };
-        let mut left = Vec::new();
+    /// Carries over the variables of the example file. Returns the names of all its variables.
+    fn env_example(&self, draft: &mut Draft, compose: &Compose) -> Vec<String> {
+        let Some(text) = &self.env_example else { return Vec::new() };
+        let (mut left, mut known) = (Vec::new(), Vec::new());
         for (name, value) in files::env_example(text) {
+            known.push(name.clone());
             match draft.carried(&name, &value, compose) {
                 Some(template) => draft.env.push((name, template)),
                 None if name == "PORT" => {}
@@ -283,6 +286,7 @@ impl Sources {
                 left.join(", ")
             ));
         }
+        known
     }
 }
 
@@ -301,6 +305,34 @@ impl Draft {
         }
         let kind = DraftKind::Process { command: command.to_owned(), port };
         self.services.push(DraftService { name: name.to_owned(), from, kind, depends_on });
+    }
+
+    /// Gives each database a variable with its URL, so that commands find it: `DATABASE_URL`,
+    /// `REDIS_URL`, or if that name is used, `NAME_URL` with the name of the service. A database that
+    /// has a variable already gets no other. `known` are the names that the project itself uses.
+    fn usual_variables(&mut self, known: &[String]) {
+        for service in &self.services {
+            let DraftKind::Database(engine) = service.kind else { continue };
+            let field = format!("${{{}.", service.name);
+            if self.env.iter().any(|(_, value)| value.contains(&field)) {
+                continue;
+            }
+            let usual = match engine {
+                Engine::Postgres => "DATABASE_URL",
+                Engine::Redis => "REDIS_URL",
+            };
+            let upper =
+                |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
+            let own = service.name.chars().map(upper).collect::<String>() + "_URL";
+            let free = |name: &String| {
+                crate::env::template::is_name(name)
+                    && !known.contains(name)
+                    && self.env.iter().all(|(taken, _)| taken != name)
+            };
+            if let Some(name) = [usual.to_owned(), own].into_iter().find(free) {
+                self.env.push((name, format!("{field}url}}")));
+            }
+        }
     }
 
     /// The template for an example's value, if that refers to one of our services.
