@@ -1,8 +1,9 @@
 //! The small files beside a process's log: what it is, and how it ended.
 //!
-//! `keeper-N.sock` is the socket of its supervisor process. `life-N` describes what was started,
-//! for the clean-up after a killed supervisor process. `exit-N` contains the true exit. All three
-//! are removed when the exit was acknowledged. N is the epoch.
+//! `keeper-N.sock` is the socket of its supervisor process. `life-N` is written before the command
+//! is started and describes it, for the clean-up after a killed supervisor process: without it, no
+//! command was started. `exit-N` contains the true exit. All three are removed when the exit was
+//! acknowledged. N is the epoch.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -50,11 +51,19 @@ impl Kind {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Life {
     pub(crate) key: Key,
+    /// The main process; 0 if it is about to be started.
     pub(crate) pid: i32,
     /// The main process's start time from the kernel; together with the number it identifies the
     /// process.
     pub(crate) started_ticks: u64,
     pub(crate) groups: Vec<PathBuf>,
+}
+
+impl Life {
+    /// The description of a process that starts next.
+    pub(crate) fn about_to_start(key: Key, groups: Vec<PathBuf>) -> Self {
+        Self { key, pid: 0, started_ticks: 0, groups }
+    }
 }
 
 /// `NAME=value` of the variable that marks the processes of an epoch.
@@ -101,6 +110,15 @@ pub(crate) fn read<T: DeserializeOwned>(dir: impl AsFd, kind: Kind, epoch: u32) 
     let mut text = Vec::new();
     File::from(file).take(1 << 20).read_to_end(&mut text).ok()?;
     serde_json::from_slice(&text).ok()
+}
+
+/// Whether there is such a record, whether or not it can be read.
+pub(crate) fn exists(dir: impl AsFd, kind: Kind, epoch: u32) -> io::Result<bool> {
+    match rustix::fs::statat(dir, kind.name(epoch), AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(_) => Ok(true),
+        Err(rustix::io::Errno::NOENT) => Ok(false),
+        Err(err) => Err(err.into()),
+    }
 }
 
 /// Removes a record, and the draft that a killed supervisor process may have left.

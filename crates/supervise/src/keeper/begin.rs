@@ -97,7 +97,11 @@ fn carry_out(
         Refusal::new("its control group", format!("{}: {err}", path.display()))
     })?;
     wait_until(order.not_before_us);
-    let (main, streams) = match child::spawn(&order, &group) {
+    let mut life = Life::about_to_start(order.key, group.directories());
+    let spawned = record::write(&own_dir, Kind::Life, key.epoch, &life)
+        .map_err(refused("its record"))
+        .and_then(|()| child::spawn(&order, &group));
+    let (main, streams) = match spawned {
         Ok(begun) => begun,
         Err(refusal) => {
             group.remove();
@@ -106,12 +110,7 @@ fn carry_out(
     };
     let mut tree = Tree::new(main, group, order.enclosed);
     let pid = main.as_raw_nonzero().get();
-    let life = Life {
-        key: order.key,
-        pid,
-        started_ticks: Stat::of(pid).map_or(0, |stat| stat.started),
-        groups: tree.group.directories(),
-    };
+    (life.pid, life.started_ticks) = (pid, Stat::of(pid).map_or(0, |stat| stat.started));
     let started_us = now_us();
     let running = Running {
         protocol: PROTOCOL,

@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use overmind_core::ids::SessionId;
 use overmind_core::process::{Adopted, Ended, ProcessError, ProcessKey};
 
-use crate::record::Kind;
+use crate::record::{self, Kind};
 use crate::supervisor::life::{self, Unreached, recorded};
 use crate::supervisor::lost::LostLife;
 use crate::supervisor::{Shared, lost};
@@ -39,6 +39,9 @@ fn left(root: &Path) -> std::io::Result<Vec<ProcessKey>> {
 enum Found {
     Known(Adopted),
     Lost(LostLife),
+    /// The earlier daemon was killed before its order reached a supervisor process: no command was
+    /// started, and the start can be repeated.
+    NotStarted,
 }
 
 pub(crate) async fn adopt_all(shared: &Arc<Shared>) -> Result<Vec<Adopted>, ProcessError> {
@@ -63,6 +66,7 @@ pub(crate) async fn adopt_all(shared: &Arc<Shared>) -> Result<Vec<Adopted>, Proc
                 adopted.insert(key_of(&one), one);
             }
             Found::Lost(life) => gone.push(life),
+            Found::NotStarted => {}
         }
     }
     if !gone.is_empty() {
@@ -102,11 +106,30 @@ async fn adopt(shared: &Arc<Shared>, key: ProcessKey) -> Found {
                 entry.begin_ended(key, ended.clone());
                 Found::Known(Adopted::Ended(key, ended))
             }
-            None => Found::Lost(LostLife { key, dir: entry.dir.clone() }),
+            None if was_started(&entry.dir, key) => {
+                Found::Lost(LostLife { key, dir: entry.dir.clone() })
+            }
+            None => {
+                // An entry that somebody watches stays for the next process.
+                let _ = shared.forget(key.session, true);
+                Found::NotStarted
+            }
         },
         Err(other) => {
             let reason = other.into_error(key).to_string();
             Found::Known(Adopted::Unreachable { key, reason })
         }
+    }
+}
+
+/// Whether a supervisor process came as far as starting the command. If none did, removes what is
+/// left of the attempt. If that cannot be determined, assumes that the command was started.
+fn was_started(dir: &Path, key: ProcessKey) -> bool {
+    let Ok(opened) = record::open_dir(dir) else { return true };
+    match record::exists(&opened, Kind::Life, key.epoch) {
+        Ok(false) => {
+            Kind::ALL.into_iter().any(|kind| record::remove(&opened, kind, key.epoch).is_err())
+        }
+        Ok(true) | Err(_) => true,
     }
 }

@@ -1,6 +1,7 @@
 //! The daemon dies; what it started does not.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -194,6 +195,43 @@ async fn a_shim_killed_with_the_server_is_reported_as_lost() {
         supervisor.acknowledge(key).await.unwrap();
         assert!(leftovers(dir.path(), key.session).is_empty());
     }
+}
+
+/// The daemon binds the socket, and is killed before the supervisor process has its order.
+#[tokio::test]
+async fn a_start_that_never_reached_its_shim_can_be_repeated() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = first(session());
+    let cut_off = |record: Option<&str>| {
+        let dir = dir.path().join(key.session.to_string());
+        std::fs::create_dir_all(&dir).unwrap();
+        drop(UnixListener::bind(dir.join("keeper-1.sock")).unwrap());
+        if let Some(record) = record {
+            std::fs::write(dir.join(record), "{").unwrap();
+        }
+    };
+    for draft in [None, Some("life-1.new")] {
+        cut_off(draft);
+        let supervisor = Place::supervisor(dir.path());
+        assert_eq!(supervisor.adopt_all().await.unwrap(), [], "{draft:?}");
+        assert!(leftovers(dir.path(), key.session).is_empty(), "{draft:?}");
+        supervisor.close().await;
+    }
+    cut_off(None);
+    let supervisor = Place::supervisor(dir.path());
+    assert_eq!(supervisor.adopt_all().await.unwrap(), []);
+    supervisor.start(shell(key, "exit 7")).await.unwrap();
+    assert_eq!(exit(&supervisor, key).await.status, ExitStatus::Code(7));
+    supervisor.acknowledge(key).await.unwrap();
+    supervisor.close().await;
+
+    // With this record, the command may have been started.
+    cut_off(Some("life-1"));
+    let supervisor = Place::supervisor(dir.path());
+    let adopted = supervisor.adopt_all().await.unwrap();
+    assert!(matches!(adopted[..], [Adopted::Ended(_, Ended::Lost { .. })]), "{adopted:?}");
+    supervisor.acknowledge(key).await.unwrap();
+    assert!(leftovers(dir.path(), key.session).is_empty());
 }
 
 #[tokio::test]
