@@ -9,13 +9,13 @@ pub struct LogsArgs {
     /// Continue until the run rests or ends
     #[arg(short, long)]
     pub follow: bool,
-    /// Only the last N lines of a command
+    /// Only the last N lines
     #[arg(short = 'n', long, value_name = "N")]
     pub tail: Option<u64>,
-    /// Only what a command wrote since this time, or so long ago: 500ms, 90s, 10m, 2h, 1d
+    /// Only lines since this time, or since so long ago: 500ms, 90s, 10m, 2h, 1d
     #[arg(long, value_name = "TIME", conflicts_with = "tail")]
     pub since: Option<String>,
-    /// Only lines of a command that match this regular expression
+    /// Only lines that match this regular expression
     #[arg(long, value_name = "PATTERN")]
     pub grep: Option<String>,
     /// The original lines of Claude Code, Codex and similar programs, not in words

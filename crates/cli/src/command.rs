@@ -10,7 +10,7 @@ use overmind_api::{
 };
 use overmind_client::{ClientError, LogOptions};
 use overmind_core::room::stay::tells_of_making;
-use overmind_core::time::Clock as _;
+use overmind_core::time::{Clock as _, Timestamp};
 use overmind_node::app::clock::SystemClock;
 use serde_json::Value;
 
@@ -422,7 +422,7 @@ pub fn options(cx: &Context, args: &LogsArgs) -> Result<LogOptions, Failure> {
     Ok(LogOptions {
         tail: args.tail,
         since: match &args.since {
-            Some(since) => Some(since_of(since)?),
+            Some(since) => Some(since_of(since)?.to_string()),
             None => None,
         },
         grep: args.grep.clone(),
@@ -553,7 +553,7 @@ pub fn said(object: &Value, text: &str, spoken: &mut Option<Spoken>, timed: bool
             if timed { spoken.timed(&words, object["at"].as_str()) } else { words }
         }
         Some(spoken) => match spoken.note(object["kind"].as_str(), text) {
-            Some(words) if timed => spoken.timed(words, object["at"].as_str()),
+            Some(words) if timed => spoken.timed(&words, object["at"].as_str()),
             Some(words) => format!("{words}\n"),
             None => String::new(),
         },
@@ -626,11 +626,11 @@ async fn pass_on(
             kind => {
                 let words = match spoken {
                     Some(spoken) => spoken.note(kind, text),
-                    None => Some(text),
+                    None => Some(text.to_owned()),
                 };
                 // The exit code says it, and what the run works in has been said.
                 if let Some(words) = words.filter(|_| kind != Some("ended")) {
-                    cx.out.note(words);
+                    cx.out.note(&words);
                 }
             }
         }
@@ -665,16 +665,19 @@ async fn each_line(
 }
 
 /// A time, or how long ago: `500ms`, `90s`, `10m`, `2h`, `1d`.
-fn since_of(text: &str) -> Result<String, Failure> {
+///
+/// # Errors
+///
+/// [`Exit::Usage`] for anything else.
+pub fn since_of(text: &str) -> Result<Timestamp, Failure> {
     if let Ok(ago) = duration::parse(text) {
         let at = SystemClock.now().as_micros();
         let at = at.saturating_sub(i64::try_from(ago.as_micros()).unwrap_or(i64::MAX));
-        return Ok(overmind_core::time::Timestamp::from_micros(at).to_string());
+        return Ok(Timestamp::from_micros(at));
     }
-    match text.parse::<overmind_core::time::Timestamp>() {
-        Ok(at) => Ok(at.to_string()),
-        Err(_) => Err(Failure::usage(format!(
+    text.parse().map_err(|_| {
+        Failure::usage(format!(
             "--since takes a time such as 2026-01-31T08:00:00Z, or 90s, 10m, 2h or 1d ago, not `{text}`"
-        ))),
-    }
+        ))
+    })
 }

@@ -47,6 +47,7 @@ pub mod inbox_answer;
 pub mod init;
 pub mod init_agent;
 pub mod live;
+pub mod logs_agent;
 pub mod logs_all;
 pub mod look;
 pub mod loops;

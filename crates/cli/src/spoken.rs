@@ -4,6 +4,7 @@
 use overmind_api::Run;
 use overmind_core::process::prompt::Provider;
 use overmind_core::process::provider::{self, Asked, Fact, Spent};
+use overmind_node::config::env;
 use serde_json::Value;
 
 use crate::context::Context;
@@ -14,6 +15,8 @@ use crate::output::{clean, paint, when};
 use crate::remote::Remote;
 use crate::story::Story;
 
+/// Characters of a sent text that are shown.
+const SENT: usize = 100;
 /// Of Claude Code without a key and a login.
 const NO_LOGIN: &str = "failed: Claude Code has no key and no login. `overmind vault set anthropic_api_key` gives \
                         its runs a key; or log in once with `claude` on this machine. Then start the run again.";
@@ -31,6 +34,10 @@ pub struct Spoken {
     roots: Vec<String>,
     /// Its last attempt failed: the next is a restart, and not the answer to what was sent.
     failed: bool,
+    /// What a person sent was shown, and starts the next attempt.
+    sent: bool,
+    /// Whoever reads this speaks as `admin`.
+    is_admin: bool,
     /// The tool calls for which it asked a person.
     asked: Asked,
     /// What it said last, which many programs repeat as their answer.
@@ -52,8 +59,8 @@ impl Spoken {
     pub fn new(provider: Provider, colour: bool, verbose: bool) -> Self {
         let story = Story::new(colour, verbose);
         let (conversation, said) = (String::new(), String::new());
-        let (exit, roots, failed) = (None, Vec::new(), false);
-        let (asked, tells_turns) = (Asked::default(), true);
+        let (exit, roots, failed, sent) = (None, Vec::new(), false, false);
+        let (asked, tells_turns, is_admin) = (Asked::default(), true, false);
         Self {
             provider,
             story,
@@ -62,6 +69,8 @@ impl Spoken {
             exit,
             roots,
             failed,
+            sent,
+            is_admin,
             asked,
             said,
             tells_turns,
@@ -82,6 +91,7 @@ impl Spoken {
         let colour = cx.out.colour && cx.out.for_people();
         let mut spoken = Self::new(provider, colour, cx.out.verbose || cx.out.wide());
         spoken.tells_turns = command["terminal"] != true;
+        spoken.is_admin = remote.is_here() && cx.env.text(env::TOKEN).is_none();
         let room = run.room.as_ref();
         spoken.root(room.and_then(|room| room.worktree.as_deref()));
         spoken.root(Some(run.workspace.as_str()));
@@ -92,7 +102,8 @@ impl Spoken {
     #[must_use]
     pub fn anew(&self) -> Self {
         let new = Self::new(self.provider, self.colour, false);
-        Self { roots: self.roots.clone(), tells_turns: self.tells_turns, ..new }
+        let (roots, tells_turns) = (self.roots.clone(), self.tells_turns);
+        Self { roots, tells_turns, is_admin: self.is_admin, ..new }
     }
 
     /// One more place that paths are shown from.
@@ -105,15 +116,38 @@ impl Spoken {
 
     /// What a note of the log's shim is to people: the end of a turn shows in its answer, and what is
     /// sent starts the program again without being a restart to anybody. `None`: nothing.
-    pub fn note<'a>(&mut self, kind: Option<&str>, text: &'a str) -> Option<&'a str> {
+    pub fn note(&mut self, kind: Option<&str>, text: &str) -> Option<String> {
         match kind {
             Some("ended") => {
                 self.failed = !text.contains("exit code 0");
-                self.failed.then_some(text)
+                self.failed.then(|| text.to_owned())
             }
-            Some("restart") if !std::mem::take(&mut self.failed) => Some("--- goes on ---"),
-            Some(_) | None => Some(text),
+            Some("human") => {
+                // Somebody who attaches says nothing.
+                self.sent |= text.contains(": ");
+                Some(self.sent(text))
+            }
+            Some("restart") => {
+                let sent = std::mem::take(&mut self.sent);
+                match (std::mem::take(&mut self.failed), sent) {
+                    (true, _) => Some(text.to_owned()),
+                    // Its own line says why it goes on.
+                    (false, true) => None,
+                    (false, false) => Some("--- goes on ---".to_owned()),
+                }
+            }
+            Some(_) | None => Some(text.to_owned()),
         }
+    }
+
+    /// What a person sent, in one line: who, and how it begins.
+    fn sent(&self, text: &str) -> String {
+        let text = text.strip_prefix("[human] ").unwrap_or(text);
+        let text = match text.strip_prefix("admin: ").filter(|_| self.is_admin) {
+            Some(own) => format!("you: {own}"),
+            None => text.to_owned(),
+        };
+        format!("--- {}", clean::cut(&clean::line(&text), SENT))
     }
 
     /// One line of its output. What is no line of its protocol is said as it is.
@@ -322,16 +356,27 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_starts_the_program_again_and_only_after_a_failure_is_that_a_restart() {
+    fn what_is_sent_is_shown_in_place_of_the_restart_that_it_causes() {
         let mut spoken = Spoken::new(Provider::Claude, false, false);
         let again = "--- restart #1 at 2026-11-28T05:36:13.893864+00:00 ---";
-        assert_eq!(spoken.note(Some("restart"), again), Some("--- goes on ---"));
-        assert_eq!(spoken.note(Some("ended"), "--- ended: exit code 0 ---"), None);
-        assert_eq!(spoken.note(Some("restart"), again), Some("--- goes on ---"));
+        let mut note = |kind: &str, text: &str| spoken.note(Some(kind), text);
+        let words = |text: &str| Some(text.to_owned());
+        assert_eq!(note("restart", again), words("--- goes on ---"));
+        assert_eq!(note("ended", "--- ended: exit code 0 ---"), None);
+        assert_eq!(
+            note("human", "[human] bob: and add\na \u{1b}[2Jtest"),
+            words("--- bob: and add⏎a \\u{1b}[2Jtest")
+        );
+        assert_eq!(note("restart", again), None, "the line before says why");
+        assert_eq!(note("restart", again), words("--- goes on ---"));
         let killed = "--- ended: signal 9 ---";
-        assert_eq!(spoken.note(Some("ended"), killed), Some(killed));
-        assert_eq!(spoken.note(Some("restart"), again), Some(again));
-        assert_eq!(spoken.note(Some("note"), "the sandbox: x"), Some("the sandbox: x"));
+        assert_eq!(note("ended", killed), words(killed));
+        assert_eq!(note("restart", again), words(again));
+        assert_eq!(note("note", "the sandbox: x"), words("the sandbox: x"));
+        let long = note("human", &format!("[human] admin: {}", "x".repeat(500))).unwrap();
+        assert!(long.starts_with("--- admin: xx") && long.chars().count() <= 4 + SENT, "{long}");
+        spoken.is_admin = true;
+        assert_eq!(spoken.note(Some("human"), "[human] admin: more"), words("--- you: more"));
     }
 
     #[test]

@@ -62,14 +62,7 @@ pub async fn logs(cx: &Context, args: &LogsArgs) -> Outcome {
     if is_of_command(&remote, &run).await? {
         return Box::pin(command::logs(cx, &remote, &run, args)).await;
     }
-    if args.tail.is_some() || args.since.is_some() || args.grep.is_some() {
-        let message =
-            "--tail, --since and --grep work for commands; for other runs use `overmind events`";
-        return Err(Failure::usage(message));
-    }
-    let until = if args.follow { Until::Rested } else { Until::Now };
-    follow(cx, &remote, &id, until).await?;
-    Ok(Exit::Done)
+    crate::logs_agent::logs(cx, &remote, &id, args).await
 }
 
 /// Whether a run's agent is a command.
@@ -122,7 +115,7 @@ pub async fn tell(
 ) -> Result<Run, Failure> {
     let mut story = Story::new(cx.out.colour, cx.out.verbose || cx.out.wide())
         .asked(until == Until::Settled && asked::possible(cx));
-    watch(cx, remote, id, until, place, &mut |entry| {
+    each(cx, remote, id, until, place, &mut |entry| {
         if cx.out.for_people() {
             cx.out.text(&story.tell(entry))?;
         } else if cx.out.format != Format::Name {
@@ -146,12 +139,16 @@ pub async fn until(
     until: Until,
     place: &mut Place,
 ) -> Result<Run, Failure> {
-    watch(cx, remote, id, until, place, &mut |_| Ok(())).await?;
+    each(cx, remote, id, until, place, &mut |_| Ok(())).await?;
     remote.run(id).await
 }
 
-/// Reads a timeline to its end as `until` says, through restarts of the server.
-async fn watch(
+/// Reads a timeline from `after` on to its end as `until` says, through restarts of the server.
+///
+/// # Errors
+///
+/// When the server stays away, or an entry could not be shown.
+pub async fn each(
     cx: &Context,
     remote: &Remote,
     id: &str,
@@ -423,7 +420,7 @@ pub async fn events(cx: &Context, args: &EventsArgs) -> Outcome {
     if args.follow {
         match run {
             Some(id) => {
-                watch(cx, &remote, &id, Until::Ended, &mut Place::None, &mut |entry| match &entry
+                each(cx, &remote, &id, Until::Ended, &mut Place::None, &mut |entry| match &entry
                     .data
                 {
                     TimelineData::Event(event) => show_event(cx, event),

@@ -122,6 +122,8 @@ impl Engine {
             return Err(EngineError::invalid("text", message));
         }
         if let Some(order) = self.told(by, id, &text, raw || secret).await? {
+            // Before the attempt that it starts, so that it stands there in the log.
+            Box::pin(self.note_told(by, id, &text)).await;
             return self.cortex.order(id, order).await;
         }
         let (row, key) = self.alive(id).await?;
@@ -152,6 +154,21 @@ impl Engine {
         let guards = vec![Guard::SessionExists { session: id }];
         self.cortex.store.commit(Commit { guards, events: vec![event], changes: vec![] }).await?;
         Ok(row)
+    }
+
+    /// Writes what a person says to the log of a run's program, if it has one.
+    async fn note_told(&self, by: &Caller, id: SessionId, text: &str) {
+        let Ok(processes) = self.processes() else { return };
+        let row = self.find_session(id).await;
+        if !row.is_ok_and(|row| row.command.is_some()) {
+            return;
+        }
+        let mut shown = serde_json::Value::String(format!("{}: {text}", by.name));
+        self.cortex.store.redact(&mut shown);
+        let shown = shown.as_str().unwrap_or_default().to_owned();
+        if let Err(err) = processes.note(id, NoteKind::Human, shown).await {
+            tracing::debug!(session = %id, error = %err, "what it was told is not in its log");
+        }
     }
 
     /// The order for a run whose conversation takes `text`; `None` if its command's input does.

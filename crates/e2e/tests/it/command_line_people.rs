@@ -87,6 +87,21 @@ fn a_run_that_rests_ends_what_follows_it_and_says_whose_turn_it_is() {
     person(&house, &["run", "--name", "fix", "--wait", "coder", "fix the failing test"]).ok();
     let followed = house.run(&["logs", "-f", "fix"]).ok();
     followed.shows("It is mended.").says("fix: your turn after ").says("overmind send fix");
+    // A part of what a built-in agent did, followed or not.
+    let all = house.run(&["logs", "fix"]).ok().out;
+    let tail = house.run(&["logs", "fix", "--tail", "2"]).ok().out;
+    assert_eq!(tail.lines().count(), 2, "{tail}");
+    assert!(all.ends_with(&tail), "{all}\n{tail}");
+    let followed = house.run(&["logs", "-f", "fix", "-n", "2"]).ok();
+    assert_eq!(followed.says("fix: your turn after ").out, tail);
+    let said = house.run(&["logs", "fix", "--grep", "is mend[a-z]+"]).ok().out;
+    assert_eq!((said.lines().count(), said.contains("It is mended.")), (1, true), "{said}");
+    assert_eq!(house.run(&["logs", "fix", "--since", "1h"]).ok().out, all);
+    assert_eq!(house.run(&["logs", "fix", "--since", "2999-01-01T00:00:00Z"]).ok().out, "");
+    let entries = house.run(&["logs", "fix", "--tail", "1", "-o", "json"]).ok();
+    assert_eq!(entries.json()["data"]["type"], "run.idle", "{}", entries.out);
+    house.run(&["logs", "fix", "--grep", "("]).fails(2).says("is not a regular expression");
+    house.run(&["logs", "fix", "--since", "soon"]).fails(2).says("--since takes");
     house.run(&["ps", "--status", "your turn"]).ok().shows("fix");
     house.run(&["ps", "--status", "idle,done"]).ok().shows("fix");
     house.run(&["info", "fix"]).ok().shows("your turn");
@@ -348,6 +363,33 @@ fn a_program_that_needs_a_task_starts_nothing_without_one_and_is_watched_in_word
     assert!(once.contains("It is told.") && !once.contains("{\"type\""), "{once}");
     house.run(&["done", "tells", "--discard", "--yes"]).ok();
     house.check();
+}
+
+#[test]
+fn the_log_of_claude_code_has_what_a_person_sent_in_its_place() {
+    let mut home = Home::new();
+    let bin = home.path().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    let lines = [
+        json!({"type": "system", "subtype": "init", "session_id": "c-1"}),
+        json!({"type": "assistant", "message": {"content": [{"type": "text", "text": "It is told."}]}}),
+        json!({"type": "result", "result": "It is told."}),
+    ];
+    let says: String = lines.iter().map(|line| format!("echo '{line}'\n")).collect();
+    std::fs::write(bin.join("claude"), format!("#!/bin/sh\n{says}")).unwrap();
+    std::fs::set_permissions(bin.join("claude"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:/usr/bin:/bin", bin.display());
+    home.start(&["--listen", "none"], &[("PATH", &path)]);
+    let person =
+        |args: &[&str]| done(home.command(args).env_remove("OVERMIND_ONCE").output().unwrap()).ok();
+    person(&["run", "--agent", "claude", "--name", "fix", "--wait", "fix it"]);
+    person(&["send", "--wait", "fix", "and add\na test"]);
+    let log = home.run(&["logs", "-f", "fix"]).ok().out;
+    let sent = log.find("--- you: and add⏎a test\n").unwrap_or_else(|| panic!("{log}"));
+    let (first, second) = (log.find("It is told."), log.rfind("It is told."));
+    assert!(first < Some(sent) && Some(sent) < second, "{log}");
+    assert!(!log.contains("goes on") && !log.contains("restart"), "{log}");
+    home.run(&["logs", "--raw", "fix"]).ok().shows("[human] admin: and add");
 }
 
 #[test]
