@@ -1,8 +1,9 @@
 //! `overmind agent …`: what runs are started from.
 
+use std::collections::HashMap;
 use std::io::Read as _;
 
-use overmind_api::{Agent, AgentCreate, AgentPatch, AgentStatus};
+use overmind_api::{Agent, AgentCreate, AgentId, AgentPatch, AgentStatus, SandboxLevel};
 use overmind_core::budget::Prices as _;
 use overmind_core::nearest::nearest;
 use serde_json::{Map, Value, json};
@@ -13,6 +14,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::init_agent::{Found, KEYS, TOOLS};
 use crate::output::table::{Table, Tone};
 use crate::output::{clean, when};
+use crate::programs;
 use crate::remote::Remote;
 use crate::show::{self, cell, dim, or_dash};
 
@@ -43,7 +45,8 @@ pub async fn run(cx: &Context, command: AgentCommand) -> Outcome {
         }
         AgentCommand::Get { agent } => {
             let agent = remote.find_agent(&agent).await?;
-            describe(cx, &agent)?;
+            let levels = levels(cx, &remote, std::slice::from_ref(&agent)).await;
+            describe(cx, &agent, &levels)?;
             Ok(Exit::Done)
         }
         AgentCommand::Edit { agent, flags, enable, if_version } => {
@@ -103,7 +106,8 @@ pub async fn run(cx: &Context, command: AgentCommand) -> Outcome {
             let versions = remote.agent_versions(&agent).await?;
             let now = cx.now();
             let id = |agent: &Agent| format!("{}@{}", agent.id, agent.version);
-            show::list(&cx.out, &versions, id, |wide| table(&versions, now, wide), "")?;
+            let levels = levels(cx, &remote, &versions).await;
+            show::list(&cx.out, &versions, id, |wide| table(&versions, &levels, now, wide), "")?;
             Ok(Exit::Done)
         }
     }
@@ -117,17 +121,56 @@ pub async fn run(cx: &Context, command: AgentCommand) -> Outcome {
 pub async fn list(cx: &Context, remote: &Remote, limit: u32) -> Result<(), Failure> {
     let agents = remote.agents(limit).await?;
     let now = cx.now();
+    let levels = levels(cx, remote, &agents).await;
     show::list(
         &cx.out,
         &agents,
         |agent| agent.id.to_string(),
-        |wide| table(&agents, now, wide),
+        |wide| table(&agents, &levels, now, wide),
         "no agents yet; create one: overmind agent create --name coder --model deterministic \
             --tools run_shell",
-    )
+    )?;
+    show::tell_limit(&cx.out, agents.len(), limit);
+    Ok(())
 }
 
-fn table(agents: &[Agent], now: overmind_api::Timestamp, wide: bool) -> Table {
+/// The sandboxes of agents whose runs have theirs chosen when they start, as far as they are known here.
+type Levels = HashMap<AgentId, SandboxLevel>;
+
+/// What `run` would choose here now. Nothing is looked up for an agent that has a sandbox of its own.
+async fn levels(cx: &Context, remote: &Remote, agents: &[Agent]) -> Levels {
+    let mut levels = Levels::new();
+    for agent in agents.iter().filter(|agent| cx.out.for_people() && programs::is_chosen(agent)) {
+        let known = levels.contains_key(&agent.id);
+        if !known && let Ok(Some(chosen)) = programs::choose(cx, remote, agent, None, false).await {
+            levels.insert(agent.id, chosen.sandbox);
+        }
+    }
+    levels
+}
+
+/// The sandbox that an agent's runs get: `auto` where it is chosen at their start, with the level that
+/// would be chosen now.
+fn sandbox(agent: &Agent, levels: &Levels) -> String {
+    match levels.get(&agent.id) {
+        _ if !programs::is_chosen(agent) => agent.sandbox.to_string(),
+        Some(level) => format!("auto ({level})"),
+        None => "auto".to_owned(),
+    }
+}
+
+/// The model that an agent's runs ask; of a program the one that it gets by name, or `auto` where the
+/// program chooses.
+fn model(agent: &Agent) -> String {
+    let told = agent.command.as_ref().and_then(|command| command.model.clone());
+    match told {
+        Some(model) => model,
+        None if programs::is_built_in(agent) => "auto".to_owned(),
+        None => agent.model.clone(),
+    }
+}
+
+fn table(agents: &[Agent], levels: &Levels, now: overmind_api::Timestamp, wide: bool) -> Table {
     let header: &[&str] = if wide {
         &[
             "ID",
@@ -154,8 +197,8 @@ fn table(agents: &[Agent], now: overmind_api::Timestamp, wide: bool) -> Table {
         let mut row = vec![
             cell(&agent.name),
             status,
-            cell(&agent.model),
-            cell(agent.sandbox.as_str()),
+            cell(model(agent)),
+            cell(sandbox(agent, levels)),
             cell(agent.version.to_string()),
         ];
         if wide {
@@ -177,7 +220,7 @@ fn table(agents: &[Agent], now: overmind_api::Timestamp, wide: bool) -> Table {
     table
 }
 
-fn describe(cx: &Context, agent: &Agent) -> Result<(), Failure> {
+fn describe(cx: &Context, agent: &Agent, levels: &Levels) -> Result<(), Failure> {
     show::one(&cx.out, agent, &agent.id.to_string(), || {
         let list = |items: &[String]| or_dash((!items.is_empty()).then(|| items.join(", ")));
         let or_none =
@@ -188,11 +231,11 @@ fn describe(cx: &Context, agent: &Agent) -> Result<(), Failure> {
             ("id", cell(agent.id.to_string())),
             ("status", cell(agent.status.to_string())),
             ("version", cell(agent.version.to_string())),
-            ("model", cell(&agent.model)),
+            ("model", cell(model(agent))),
             ("policy", cell(agent.policy.as_str())),
             ("tools", list(&agent.tools_allowed)),
             ("approvals", list(&agent.approvals)),
-            ("sandbox", cell(agent.sandbox.as_str())),
+            ("sandbox", cell(sandbox(agent, levels))),
             ("on unknown", cell(agent.on_unknown.as_str())),
             ("max steps", cell(or_none(limits.max_steps))),
             ("max seconds", cell(or_none(limits.max_seconds))),

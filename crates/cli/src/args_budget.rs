@@ -67,6 +67,7 @@ pub enum PeriodArg {
 #[command(after_help = "\
 Examples:
   overmind costs                              this month, by agent
+  overmind costs --by run
   overmind costs --by day --since 2026-11-01
   overmind costs --by model -o json")]
 pub struct CostsArgs {
@@ -88,7 +89,7 @@ pub struct CostsArgs {
 pub enum ByArg {
     Agent,
     Model,
-    #[value(alias = "run")]
+    #[value(name = "run", alias = "session")]
     Session,
     Key,
     Day,

@@ -1,5 +1,8 @@
 //! `overmind budget`, `costs`, `halt`, `resume` and `prices`.
 
+use std::collections::HashMap;
+
+use futures_util::{StreamExt as _, stream};
 use overmind_api::{
     Budget, BudgetPut, Cost, CostBy, CostsQuery, HaltMode, HaltRequest, HaltState, InboxRaise,
     LimitId, Period, UnknownPrice,
@@ -18,6 +21,9 @@ use crate::output::table::{Table, Tone};
 use crate::output::when;
 use crate::remote::Remote;
 use crate::show::{self, cell, dim, or_dash};
+
+/// Names that are asked for at the same time.
+const AT_ONCE: usize = 32;
 
 /// # Errors
 ///
@@ -183,10 +189,10 @@ pub async fn costs(cx: &Context, args: &CostsArgs) -> Outcome {
         limit: Some(args.limit),
     };
     let costs = remote.client().costs(&query).await?;
-    let names = if by == CostBy::Agent && cx.out.for_people() {
-        remote.agents(1000).await?.into_iter().map(|a| (a.id.to_string(), a.name)).collect()
-    } else {
-        std::collections::HashMap::new()
+    let ids = matches!(by, CostBy::Agent | CostBy::Session);
+    let names = match ids && cx.out.for_people() {
+        true => names(&remote, by, &costs).await,
+        false => HashMap::new(),
     };
     let table = |wide: bool| {
         let head = match by {
@@ -197,11 +203,14 @@ pub async fn costs(cx: &Context, args: &CostsArgs) -> Outcome {
             CostBy::Day => "DAY",
         };
         let mut columns = vec![head, "COST", "CALLS", "INPUT", "OUTPUT"];
+        if wide && ids {
+            columns.push("ID");
+        }
         if wide {
             columns.extend(["CACHED", "WRITTEN", "REASONING", "UNPRICED", "AT MOST"]);
         }
         let mut table = Table::new(&columns);
-        for column in &columns[1..] {
+        for column in columns[1..].iter().filter(|column| **column != "ID") {
             table = table.right(column);
         }
         for cost in &costs {
@@ -219,6 +228,9 @@ pub async fn costs(cx: &Context, args: &CostsArgs) -> Outcome {
                 number(cost.input_tokens),
                 number(cost.output_tokens),
             ];
+            if wide && ids {
+                row.push(cell(key.clone()));
+            }
             if wide {
                 row.push(number(cost.cached_input_tokens));
                 row.push(number(cost.cache_write_tokens));
@@ -231,7 +243,23 @@ pub async fn costs(cx: &Context, args: &CostsArgs) -> Outcome {
         table
     };
     show::list(&cx.out, &costs, |cost| cost.key.clone(), table, "nothing was spent")?;
+    show::tell_limit(&cx.out, costs.len(), args.limit);
     Ok(Exit::Done)
+}
+
+/// The names of the agents or runs that caused costs, by their ids. What was removed has none.
+async fn names(remote: &Remote, by: CostBy, costs: &[Cost]) -> HashMap<String, String> {
+    let name = async |id: String| {
+        let name = match by {
+            CostBy::Agent => remote.client().agent_fetch(&id).await.ok()?.name,
+            CostBy::Session => remote.client().run_fetch(&id).await.ok()?.name,
+            CostBy::Model | CostBy::Key | CostBy::Day => return None,
+        };
+        Some((id, name))
+    };
+    let ids = costs.iter().map(|cost| cost.key.clone()).filter(|id| !id.is_empty());
+    let found = stream::iter(ids.map(name)).buffer_unordered(AT_ONCE);
+    found.filter_map(std::future::ready).collect().await
 }
 
 /// # Errors

@@ -62,6 +62,7 @@ pub mod parse;
 pub mod policy_cmd;
 pub mod programs;
 pub mod progress;
+pub mod ps;
 pub mod reference;
 pub mod remote;
 pub mod resource;
@@ -157,7 +158,7 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Status => admin::status(cx).await,
         Command::Agent(command) => Box::pin(agent::run(cx, command)).await,
         Command::Run(args) => Box::pin(run::run(cx, *args)).await,
-        Command::Ps(args) => session::ps(cx, &args).await,
+        Command::Ps(args) => ps::ps(cx, &args).await,
         Command::Logs(args) => Box::pin(watch::logs(cx, &args)).await,
         Command::Events(args) if args.stream => {
             let args::EventsArgs { id, from, kind, no_follow, .. } = args;

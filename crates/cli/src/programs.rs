@@ -72,7 +72,7 @@ pub async fn choose(
     let Some(built_in) = command::built_in(&agent.name).and_then(|agent| agent.command) else {
         return Ok(None);
     };
-    if agent.sandbox != SandboxLevel::None || agent.command.as_ref() != Some(&built_in) {
+    if !is_chosen(agent) {
         return Ok(None);
     }
     let command = command.unwrap_or(&built_in);
@@ -81,6 +81,11 @@ pub async fn choose(
         Some(why) => why,
     };
     Ok(Some(Chosen { sandbox: SandboxLevel::None, note: Some(told(&agent.name, &why)) }))
+}
+
+/// Whether the sandbox of an agent's runs is chosen when they start, as [`choose`] does.
+pub fn is_chosen(agent: &Agent) -> bool {
+    agent.sandbox == SandboxLevel::None && is_built_in(agent)
 }
 
 /// Whether an agent is one of these as it was made.

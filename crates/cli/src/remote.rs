@@ -318,6 +318,27 @@ impl Remote {
         self.rest(first, limit).await
     }
 
+    /// Hands over what a query finds page by page, newest first, and whether pages follow, until `take`
+    /// wants no more. `limit`: no page needs more runs than this.
+    ///
+    /// # Errors
+    ///
+    /// When a page cannot be fetched; otherwise what `take` returns.
+    pub async fn runs_by_page<R: RunShape>(
+        &self,
+        query: RunListQuery,
+        limit: u32,
+        take: &mut dyn FnMut(Vec<R>, bool) -> Result<bool, Failure>,
+    ) -> Result<(), Failure> {
+        let query = RunListQuery { limit: Some(limit.min(MAX_LIMIT)), ..query };
+        let mut page = self.client.run_list_as(&query).await?;
+        while take(std::mem::take(&mut page.items), page.next.is_some())? {
+            let Some(next) = self.client.page_next(&page).await? else { break };
+            page = next;
+        }
+        Ok(())
+    }
+
     pub async fn run(&self, id: &str) -> Result<Run, Failure> {
         Ok(self.client.run_fetch(id).await?)
     }

@@ -1,18 +1,17 @@
-//! Runs: `ps`, `input`, `cancel`, `fork`, `diff`, `replay --verify`.
+//! Runs: what lists show of them, `input`, `cancel`, `fork`, `diff`, `replay --verify`.
 
-use std::collections::{HashMap, HashSet};
-use std::io::IsTerminal as _;
+use std::collections::HashSet;
 
 use overmind_api::{
-    AgentId, Diff, ForkRequest, InboxItem, InboxKind, RoomAction, Run, RunBasic, RunListQuery,
-    RunStatus, SandboxLevel, SessionId, Step, Timestamp, VerifyReport,
+    AgentId, Diff, ForkRequest, InboxItem, InboxKind, RoomAction, Run, RunBasic, RunStatus,
+    SandboxLevel, SessionId, Step, Timestamp, VerifyReport,
 };
 use overmind_client::RunShape;
 use serde::Serialize;
 
-use crate::args::{ForkArgs, Format, PsArgs};
+use crate::args::ForkArgs;
 use crate::args_command::Status;
-use crate::beside::{projects, troubles};
+use crate::beside::projects;
 use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::table::{Table, Tone};
@@ -22,155 +21,8 @@ use crate::remote::Remote;
 use crate::show::{self, cell, dim, or_dash};
 use crate::{ids, room, story};
 
-/// Runs that rest without changes, of which `ps` lists no more.
-const RESTING: usize = 8;
 /// Runs that are looked through at most.
 const MOST: u32 = 1_000_000;
-
-/// # Errors
-///
-/// Returns an error if the runs could not be listed.
-pub async fn ps(cx: &Context, args: &PsArgs) -> Outcome {
-    let remote = Remote::connect(cx)?;
-    let agent = match &args.agent {
-        Some(given) => Some(remote.find_agent(given).await?.id.to_string()),
-        None => None,
-    };
-    let mut statuses: Vec<_> = args.status.iter().map(|status| status.of_api()).collect();
-    statuses.dedup();
-    let open_only = !args.all && statuses.is_empty();
-    if open_only {
-        statuses.extend(RunStatus::ALL.iter().filter(|status| !ended(**status)));
-    }
-    let wish = Wish { args, statuses, agent };
-    let empty = if open_only {
-        "no unfinished runs; `overmind ps --all` also lists those that have ended"
-    } else {
-        "no such runs; start one: overmind run AGENT \"what to do\""
-    };
-    let now = cx.now();
-    match cx.out.format {
-        Format::Table | Format::Name => {
-            let (mut runs, mut branches) = wish.fetch::<RunBasic>(&remote).await?;
-            let mut folded = 0;
-            if open_only && !args.tree && cx.out.format == Format::Table {
-                folded = rests_last(&mut runs);
-                branches.truncate(runs.len());
-            }
-            let waits = |run: &RunBasic| may_ask(run.status, run.trouble.as_deref());
-            let over = over_budget(&remote, runs.iter().any(waits)).await;
-            if only_names(cx) {
-                return names(cx, &runs);
-            }
-            let table = |_: bool| short_table(&runs, &branches, &over, now);
-            show::list(&cx.out, &runs, |run| run.id.to_string(), table, empty)?;
-            if cx.out.format == Format::Table {
-                troubles(cx, runs.iter().map(|run| (run.name.as_str(), &run.trouble)));
-            }
-            if folded > 0 {
-                let rest = if folded == 1 { "rests" } else { "rest" };
-                cx.out.note(&format!("{folded} more {rest} without changes: overmind ps --all"));
-            }
-            if open_only && cx.out.format == Format::Table && std::io::stdout().is_terminal() {
-                let (all, _) = wish.ended().fetch::<RunBasic>(&remote).await?;
-                let undecided = all.iter().filter(|run| run.undecided).count();
-                if undecided > 0 {
-                    let line = format!("{undecided} ended with work to decide: overmind ps -a");
-                    cx.out.note(&line);
-                }
-            }
-        }
-        Format::Wide | Format::Json | Format::Yaml => {
-            let (runs, branches) = wish.fetch::<Run>(&remote).await?;
-            let waits = |run: &Run| may_ask(run.status, run.trouble.as_deref());
-            let over = over_budget(&remote, runs.iter().any(waits)).await;
-            if only_names(cx) {
-                return names(cx, &runs);
-            }
-            let table = |_: bool| wide_table(&runs, &branches, &over);
-            show::list(&cx.out, &runs, |run| run.id.to_string(), table, empty)?;
-            if cx.out.format == Format::Wide {
-                troubles(cx, runs.iter().map(|run| (run.name.as_str(), &run.trouble)));
-            }
-        }
-    }
-    Ok(Exit::Done)
-}
-
-/// `ps -q`: for scripts, a name on each line.
-fn only_names(cx: &Context) -> bool {
-    cx.global.quiet && matches!(cx.out.format, Format::Table | Format::Wide)
-}
-
-fn names<R: Listed>(cx: &Context, runs: &[R]) -> Outcome {
-    for run in runs {
-        cx.out.line(run.basics().name)?;
-    }
-    Ok(Exit::Done)
-}
-
-/// Puts runs that rest and have changed nothing below all others, and leaves out those of them that are
-/// more than a few. How many it left out.
-fn rests_last(runs: &mut Vec<RunBasic>) -> usize {
-    let rests = |run: &RunBasic| {
-        run.status == RunStatus::Idle && run.changes.is_none_or(|changes| changes.files == 0)
-    };
-    // Stable: both keep their order.
-    runs.sort_by_key(rests);
-    let folded = runs.iter().filter(|run| rests(run)).count().saturating_sub(RESTING);
-    runs.truncate(runs.len() - folded);
-    folded
-}
-
-/// Which runs `ps` was asked for.
-struct Wish<'a> {
-    args: &'a PsArgs,
-    statuses: Vec<RunStatus>,
-    agent: Option<String>,
-}
-
-impl Wish<'_> {
-    /// The same, of runs that have ended.
-    fn ended(self) -> Self {
-        let over = RunStatus::ALL.iter().copied().filter(|status| ended(*status));
-        Self { statuses: over.collect(), ..self }
-    }
-
-    /// The runs, and what to draw before the name of each.
-    async fn fetch<R: Listed>(&self, remote: &Remote) -> Result<(Vec<R>, Vec<String>), Failure> {
-        let args = self.args;
-        let mut runs: Vec<R> = match &args.children {
-            Some(parent) => {
-                let parent = remote.find_run(parent).await?;
-                let mut below: Vec<R> = remote.runs_below(&parent, args.limit).await?;
-                below.retain(|run| args.all || !ended(run.basics().status));
-                below
-            }
-            None => {
-                let query = RunListQuery {
-                    status: self.statuses.clone(),
-                    agent: self.agent.clone(),
-                    selector: args.selector.clone(),
-                    ..RunListQuery::default()
-                };
-                let decided = [Status::Merged, Status::Discarded];
-                // The server does not send the decision about their work.
-                let all = args.status.iter().any(|status| decided.contains(status));
-                let limit = if all { MOST } else { args.limit };
-                let mut runs: Vec<R> = remote.runs_of(query, limit).await?;
-                if all {
-                    let means =
-                        |run: &R| args.status.iter().any(|status| status.means(run.basics()));
-                    runs.retain(means);
-                    runs.truncate(usize::try_from(args.limit).unwrap_or(usize::MAX));
-                }
-                runs
-            }
-        };
-        let branches = if args.tree { tree(&mut runs) } else { vec![String::new(); runs.len()] };
-        Ok((runs, branches))
-    }
-}
 
 /// What lines about a run are made of, however much of it was fetched.
 pub trait Listed: RunShape + Serialize {
@@ -207,41 +59,9 @@ macro_rules! listed {
 
 listed!(Run: done_of, RunBasic: |run: &RunBasic| run.done);
 
-/// Puts each run below the one that it was started for, where that is listed too; siblings stay in
-/// their order. What to draw before each name.
-fn tree<R: Listed>(runs: &mut Vec<R>) -> Vec<String> {
-    let listed: HashSet<_> = runs.iter().map(|run| run.basics().id).collect();
-    let mut below: HashMap<_, Vec<R>> = HashMap::new();
-    for run in runs.drain(..) {
-        let parent = run.basics().parent.filter(|parent| listed.contains(parent));
-        below.entry(parent).or_default().push(run);
-    }
-    // Last in, first out: the branches of what comes next, and what is drawn before them.
-    let mut next: Vec<(R, String, String)> = Vec::new();
-    let push = |next: &mut Vec<_>, runs: Vec<R>, indent: Option<&str>| {
-        let last = runs.len().saturating_sub(1);
-        let runs = runs.into_iter().enumerate().map(|(at, run)| match (indent, at == last) {
-            (None, _) => (run, String::new(), String::new()),
-            (Some(indent), false) => (run, format!("{indent}├─ "), format!("{indent}│  ")),
-            (Some(indent), true) => (run, format!("{indent}└─ "), format!("{indent}   ")),
-        });
-        let mut runs: Vec<_> = runs.collect();
-        runs.reverse();
-        next.append(&mut runs);
-    };
-    push(&mut next, below.remove(&None).unwrap_or_default(), None);
-    let mut branches = Vec::new();
-    while let Some((run, branch, indent)) = next.pop() {
-        let children = below.remove(&Some(run.basics().id)).unwrap_or_default();
-        push(&mut next, children, Some(&indent));
-        runs.push(run);
-        branches.push(branch);
-    }
-    branches
-}
-
 impl Status {
-    fn of_api(self) -> RunStatus {
+    /// The state that the server looks for.
+    pub(crate) fn of_api(self) -> RunStatus {
         match self {
             Self::Queued => RunStatus::Queued,
             Self::Working => RunStatus::Running,
@@ -255,7 +75,7 @@ impl Status {
     }
 
     /// Whether a run that has its status is meant: of those that are done, by what became of their work.
-    fn means(self, run: Basics<'_>) -> bool {
+    pub(crate) fn means(self, run: Basics<'_>) -> bool {
         let decided = match self {
             Self::Merged => Some(RoomAction::Merge),
             Self::Discarded => Some(RoomAction::Discard),
@@ -316,12 +136,12 @@ pub async fn budget_request(remote: &Remote, run: &Run) -> Option<InboxItem> {
 }
 
 /// Whether a run may have a budget request: it waits for a person, or its program's calls are refused.
-fn may_ask(status: RunStatus, trouble: Option<&str>) -> bool {
+pub(crate) fn may_ask(status: RunStatus, trouble: Option<&str>) -> bool {
     status == RunStatus::AwaitingInput || trouble.is_some()
 }
 
 /// The runs that have an open budget request. The inbox is asked only where one `may` have.
-async fn over_budget(remote: &Remote, may: bool) -> HashSet<SessionId> {
+pub(crate) async fn over_budget(remote: &Remote, may: bool) -> HashSet<SessionId> {
     if !may {
         return HashSet::new();
     }
@@ -418,7 +238,7 @@ impl From<&Run> for Standing {
     }
 }
 
-fn short_table(
+pub(crate) fn short_table(
     runs: &[RunBasic],
     branches: &[String],
     over: &HashSet<SessionId>,
@@ -461,7 +281,7 @@ fn short_table(
     table
 }
 
-fn wide_table(runs: &[Run], branches: &[String], over: &HashSet<SessionId>) -> Table {
+pub(crate) fn wide_table(runs: &[Run], branches: &[String], over: &HashSet<SessionId>) -> Table {
     let mut table = Table::new(&[
         "ID",
         "NAME",

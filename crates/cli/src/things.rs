@@ -184,7 +184,9 @@ async fn memories(
             table
         },
         "there are no texts yet; store one: overmind memory add \"…\"",
-    )
+    )?;
+    show::tell_limit(&cx.out, items.len(), limit);
+    Ok(())
 }
 
 fn item_fields(item: &MemoryItem) -> Vec<(&'static str, (String, Tone))> {

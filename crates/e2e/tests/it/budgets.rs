@@ -337,8 +337,12 @@ fn a_runs_attempts_that_broke_off_after_the_request_are_counted() {
     let name = |run: &str| home.fetch(run)["name"].as_str().unwrap().to_owned();
     assert!(marked(&["ps", "--all"], &name(&run)));
     assert!(!marked(&["ps", "--all"], &name(&whole)));
-    assert!(marked(&["costs", "--by", "session"], &run));
-    assert!(!marked(&["costs", "--by", "session"], &whole));
+    assert!(marked(&["costs", "--by", "run"], &name(&run)));
+    assert!(!marked(&["costs", "--by", "run"], &name(&whole)));
+    let table = home.run(&["costs", "--by", "run"]).ok().out;
+    assert!(!table.contains(&run), "{table}");
+    home.run(&["costs", "--by", "run", "-o", "wide"]).ok().shows(&run).shows(&name(&run));
+    home.run(&["costs", "--by", "run", "--limit", "1"]).ok().says("--limit 10 lists more");
     assert!(marked(&["info", &run], "cost"));
     assert!(!marked(&["info", &whole], "cost"));
     assert_eq!(home.fetch(&whole).get("cost_at_most"), None);

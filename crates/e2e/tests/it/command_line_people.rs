@@ -210,6 +210,38 @@ fn runs_that_rest_without_changes_are_below_the_others_and_folded() {
 }
 
 #[test]
+fn a_list_of_runs_is_whole_for_programs_and_a_table_that_is_cut_says_so() {
+    let home = Home::up();
+    // Queued runs are listed as others are.
+    home.run(&["halt"]).ok();
+    for n in 0..55 {
+        home.run(&["run", "-d", "--name", &format!("r{n}"), "--", "true"]).ok();
+    }
+    let all = home.run(&["ps", "--all", "-o", "json"]).ok().json();
+    let names: Vec<&str> =
+        all.as_array().unwrap().iter().map(|run| run["name"].as_str().unwrap()).collect();
+    assert_eq!((names.len(), names[0], names[54]), (55, "r54", "r0"));
+    assert_eq!(home.run(&["ps", "-q"]).ok().out.lines().collect::<Vec<_>>(), names);
+    let ids = home.run(&["ps", "-o", "name"]).ok().out;
+    assert_eq!((ids.lines().count(), ids.matches("ses_").count()), (55, 55), "{ids}");
+    let yaml = home.run(&["ps", "-o", "yaml"]).ok().out;
+    assert_eq!(yaml.lines().filter(|line| line.starts_with("- ")).count(), 55, "{yaml}");
+    let table = home.run(&["ps", "--all"]).ok();
+    assert_eq!(table.out.lines().count(), 56, "{}", table.out);
+    assert!(!table.err.contains("are listed"), "{}", table.err);
+
+    let cut = home.run(&["ps", "--limit", "5"]).ok();
+    assert_eq!(cut.out.lines().count(), 6, "{}", cut.out);
+    cut.says("only the newest 5 are listed; --limit 50 lists more");
+    assert_eq!(
+        home.run(&["ps", "--limit", "5", "-o", "json"]).ok().json().as_array().unwrap().len(),
+        5
+    );
+    let none = home.run(&["ps", "--status", "failed", "-o", "json"]).ok().out;
+    assert_eq!(none, "[]\n");
+}
+
+#[test]
 fn what_is_approved_is_named_and_high_risk_is_asked_again_at_a_terminal() {
     let mut home = Home::new();
     let file = home.path().join("policy.toml");
@@ -296,6 +328,12 @@ fn an_agents_program_that_is_not_installed_starts_and_makes_nothing() {
     std::fs::set_permissions(&opencode, std::fs::Permissions::from_mode(0o755)).unwrap();
     let ran = home.run(&["run", "--agent", "opencode", "--follow", "fix it"]).ok();
     ran.shows("here I am");
+    // What is chosen when a run starts, and what that would be here.
+    let agents = home.run(&["agents"]).ok();
+    let row = agents.out.lines().find(|line| line.starts_with("opencode")).unwrap();
+    assert!(row.split_whitespace().any(|cell| cell == "auto"), "{row}");
+    assert!(row.contains("auto (none)"), "{row}");
+    home.run(&["agent", "get", "opencode"]).ok().shows("auto (none)");
 }
 
 #[test]
