@@ -690,7 +690,7 @@ pub struct DownArgs {
 pub struct RunArgs {
     /// An agent (its name, its id or a unique part of it) and its task; or a program and its
     /// arguments, which are passed on unchanged. One word with spaces is a shell command line
-    #[arg(required_unless_present_any = ["agent", "provider"], trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub words: Vec<String>,
     /// Follow the run until it is idle or ends; the default on a terminal
     #[arg(short, long)]

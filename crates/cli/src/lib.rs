@@ -72,6 +72,7 @@ mod resource_wait;
 mod rollout;
 pub mod room;
 pub mod run;
+mod run_refused;
 pub mod sandbox;
 pub mod sandbox_image;
 pub mod session;

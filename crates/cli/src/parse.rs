@@ -61,6 +61,13 @@ pub fn interspersed(without: Option<&str>) -> Result<(Global, RunArgs), clap::Er
     Ok((global, args))
 }
 
+/// The long options that people may give `run`, without their dashes.
+pub fn options_of_run() -> Vec<String> {
+    let run = RunArgs::augment_args(Global::augment_args(clap::Command::new("run")));
+    let shown = run.get_arguments().filter(|arg| !arg.is_hide_set());
+    shown.filter_map(clap::Arg::get_long).map(str::to_owned).collect()
+}
+
 /// The grammar of one command, and what makes a command of what it found.
 struct Often {
     word: &'static str,

@@ -22,7 +22,7 @@ use crate::remote::Remote;
 use crate::show::{self, cell};
 use crate::spoken::Spoken;
 use crate::watch::{self, Place, Until};
-use crate::{asked, command, ids, parse, programs, room, session, story, trust};
+use crate::{asked, command, ids, parse, programs, room, run_refused, session, story, trust};
 
 /// Exit code of who leaves with `^C`, as a shell shows it.
 const INTERRUPTED: i32 = 130;
@@ -41,12 +41,16 @@ pub(crate) fn is_home(cx: &Context) -> bool {
 ///
 /// Returns an error if the run could not be made, started or watched.
 pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
+    // Known without a server.
+    if args.words.is_empty() && args.command.agent.is_none() && args.command.provider.is_none() {
+        return Err(run_refused::nothing());
+    }
     let remote = Remote::connect(cx)?;
     let workspace = place(cx, &remote, args.workspace.as_deref(), args.cwd.as_deref()).await?;
     // Where a program that is named by a path from there is looked for.
     let dir = workspace.as_deref().map_or(cx.cwd.as_path(), Path::new);
     if let Some(name) = &args.name {
-        named(name)?;
+        run_refused::named(name)?;
     }
     let own = args.command.provider.and_then(ProviderArg::agent).map(str::to_owned);
     let named = args.command.agent.clone().or(own);
@@ -56,7 +60,11 @@ pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
             None => (None, [&[name], args.words.as_slice()].concat()),
         },
         None => match args.words.split_first() {
-            None => return Err(Failure::usage("say what to run")),
+            None => return Err(run_refused::nothing()),
+            // It would be taken for a program of this name.
+            Some((first, _)) if is_option(first) && !parse::after_dashes(&args.words) => {
+                return Err(run_refused::no_option(first));
+            }
             // `run -- PROGRAM …`: its own words, whatever agents are called.
             Some((first, _)) if parse::after_dashes(&args.words) && is_program(cx, first, dir) => {
                 (None, args.words.clone())
@@ -90,34 +98,6 @@ pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
     }
 }
 
-/// Refuses a name that no run can have, with one that it can.
-fn named(name: &str) -> Result<(), Failure> {
-    let Err(why) = overmind_core::name::check(name) else { return Ok(()) };
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    let why = match name.chars().find(|c| !plain(*c)) {
-        Some(' ') => "may contain small letters, digits and hyphens, but no space".to_owned(),
-        // It may only look like another one: also by its code point.
-        Some(c) if c.is_alphanumeric() && !c.is_ascii() => {
-            let (rule, place) = why.split_once(", not ").unwrap_or((&why, ""));
-            format!("{rule}, not `{c}` ({place})")
-        }
-        Some(_) | None => why,
-    };
-    let mut valid: String =
-        name.to_lowercase().chars().map(|c| if plain(c) { c } else { '-' }).collect();
-    while valid.contains("--") {
-        valid = valid.replace("--", "-");
-    }
-    valid.truncate(40);
-    let valid = match valid.trim_matches('-') {
-        "" => "fix-login",
-        valid => valid,
-    };
-    let name = clean::line(name);
-    Err(Failure::usage(format!("--name `{name}`: a name {why}"))
-        .hint(format!("for example: --name {valid}")))
-}
-
 fn is_option(word: &str) -> bool {
     word.len() > 1 && word.starts_with('-')
 }
@@ -127,10 +107,15 @@ fn is_option(word: &str) -> bool {
 /// `without`: a word that is none of ours and says nothing.
 fn again(cx: &Context, without: Option<&String>) -> Result<(Context, RunArgs), Failure> {
     let (global, args) = parse::interspersed(without.map(String::as_str)).map_err(|err| {
+        use clap::error::{ContextKind, ContextValue, ErrorKind};
+        if err.kind() == ErrorKind::UnknownArgument
+            && let Some(ContextValue::String(given)) = err.get(ContextKind::InvalidArg)
+        {
+            return run_refused::no_option(given);
+        }
         let text = err.to_string();
         let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        Failure::usage(first)
-            .hint("options of `run` may follow the task; put text in quotes, or after `--`")
+        Failure::usage(first).hint(run_refused::OPTIONS)
     })?;
     let out = crate::output::Output::new(&global, &cx.env);
     Ok((Context { global, env: cx.env.clone(), cwd: cx.cwd.clone(), out }, args))
@@ -360,14 +345,14 @@ async fn begin(
                     && !args.once
                     && wants_task(args.command.over(own.clone()).as_ref().unwrap_or(own))
                 {
-                    return Err(Failure::usage(format!("give `{}` a task", agent.name)));
+                    return Err(run_refused::no_task(&agent));
                 }
                 draft.task = words.join(" ");
             }
         }
     } else {
         if words.is_empty() {
-            return Err(Failure::usage(format!("give `{}` a task", agent.name)));
+            return Err(run_refused::no_task(&agent));
         }
         if args.command.over(Command::default()).is_some() {
             let message =
@@ -758,22 +743,5 @@ mod tests {
     fn words_are_shown_as_a_shell_reads_them_back() {
         let shown = ["rm", "my dir", "it's", ""].map(quoted).join(" ");
         assert_eq!(shown, "rm 'my dir' 'it'\\''s' ''");
-    }
-
-    #[test]
-    fn a_name_that_no_run_can_have_is_refused_with_one_that_it_can() {
-        for (given, why, valid) in [
-            ("a b", "no space", "--name a-b"),
-            ("Fix", "not `F` at position 1", "--name fix"),
-            ("né", "not `é` (U+00E9 at position 2)", "--name n"),
-            ("a\u{200b}b", "U+200B", "--name a-b"),
-            ("-a", "begin and end", "--name a"),
-            ("é", "not `é`", "--name fix-login"),
-        ] {
-            let failure = named(given).unwrap_err();
-            assert!(failure.message.contains(why), "{}", failure.message);
-            assert_eq!(failure.hint.unwrap(), format!("for example: {valid}"));
-            assert!(named(valid.trim_start_matches("--name ")).is_ok(), "{valid}");
-        }
     }
 }

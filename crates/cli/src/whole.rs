@@ -161,27 +161,47 @@ fn of_group(group: &Group) -> clap::builder::StyledStr {
     text.into()
 }
 
-/// The error, with the command that may have been meant: clap looks at how words begin, and finds
-/// nothing for `rnu`.
+/// The error, with what helps beside it: the command that may have been meant, because clap looks at
+/// how words begin, and finds nothing for `rnu`; of a command that lacks something an example.
 pub fn with_nearest(mut err: clap::Error, args: &[OsString]) -> clap::Error {
-    if err.kind() != ErrorKind::InvalidSubcommand {
+    if !matches!(err.kind(), ErrorKind::InvalidSubcommand | ErrorKind::MissingRequiredArgument) {
+        return err;
+    }
+    let mut whole = Cli::command();
+    whole.build();
+    let mut parent = &whole;
+    let mut examples = None;
+    for word in args.iter().skip(1).filter_map(|word| word.to_str()) {
+        let Some(command) = parent.find_subcommand(word) else { continue };
+        let path = command.get_bin_name().unwrap_or_default();
+        // Those of a verb may stand in the help of its noun.
+        let own = [command, parent].into_iter().find_map(|help| example_of(help, path));
+        (parent, examples) = (command, own);
+    }
+    if err.kind() == ErrorKind::MissingRequiredArgument {
+        if let Some(example) = examples {
+            let tip = vec![format!("for example: {example}").into()];
+            err.insert(ContextKind::Suggested, ContextValue::StyledStrs(tip));
+        }
         return err;
     }
     let Some(ContextValue::String(given)) = err.get(ContextKind::InvalidSubcommand) else {
         return err;
     };
-    let mut whole = Cli::command();
-    whole.build();
-    let mut parent = &whole;
-    for word in args.iter().skip(1).filter_map(|word| word.to_str()) {
-        parent = parent.find_subcommand(word).unwrap_or(parent);
-    }
     let shown = parent.get_subcommands().filter(|command| !command.is_hide_set());
     let near = nearest(given, shown.map(Command::get_name)).map(str::to_owned);
     if let Some(near) = near {
         err.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![near]));
     }
     err
+}
+
+/// The first example in a command's help that begins with `path`, without the remark after it.
+fn example_of(command: &Command, path: &str) -> Option<String> {
+    let help = command.get_after_help()?.to_string();
+    let example = help.lines().map(str::trim_start).find(|line| line.starts_with(path))?;
+    let example = example.split("   ").next().unwrap_or(example);
+    Some(example.trim_end().to_owned())
 }
 
 /// `overmind help`: the whole, a group of commands, a command or a topic.
@@ -304,6 +324,20 @@ mod tests {
             flattened += 1;
         }
         assert!(flattened > 5, "{flattened}");
+    }
+
+    #[test]
+    fn a_command_that_lacks_something_is_refused_with_an_example() {
+        for (line, example) in [
+            ("overmind send", "tip: for example: overmind send "),
+            ("overmind done fix", "tip: for example: overmind done "),
+            ("overmind key create", "tip: for example: overmind key create ci --role operator\n"),
+        ] {
+            let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let err = command().try_get_matches_from(&args).unwrap_err();
+            let told = with_nearest(err, &args).to_string();
+            assert!(told.contains(example), "{told}");
+        }
     }
 
     #[test]

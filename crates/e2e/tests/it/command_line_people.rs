@@ -53,7 +53,11 @@ fn options_after_the_task_of_any_agent_are_options_and_a_program_keeps_its_own()
         assert!(house.log(name).contains(&format!("does: {task}")), "{}", house.log(name));
     }
     let wrong = house.run(&["run", "--agent", "helper", "a task", "--nmae", "x"]).fails(2);
-    wrong.says("--nmae").says("put text in quotes, or after `--`");
+    wrong.says("unexpected argument `--nmae`; did you mean `--name`?").says("after `--`");
+    for before in [&["run", "--nmae", "x", "helper", "a task"][..], &["run", "--nmae=x", "true"]] {
+        house.run(before).fails(2).says("unexpected argument `--nmae`; did you mean `--name`?");
+    }
+    house.run(&["run"]).fails(2).says("overmind run --agent claude \"fix the failing test\"");
     // A program's own arguments, also of one that an agent is called like.
     house.run(&["run", "--name", "own", "--wait", "--", "echo", "--name", "x"]).ok();
     assert!(house.log("own").contains("--name x"), "{}", house.log("own"));
@@ -391,7 +395,8 @@ fn a_program_that_needs_a_task_starts_nothing_without_one_and_is_watched_in_word
     teller(&house);
     person(&house, &["run", "--agent", "teller", "--name", "none"])
         .fails(2)
-        .says("give `teller` a task");
+        .says("a task is missing: tell `teller` what to do")
+        .says("overmind run --agent teller \"");
     assert_eq!(house.run(&["ps", "--all", "-o", "json"]).ok().json(), json!([]));
 
     person(&house, &["run", "--agent", "teller", "--name", "tells", "--wait", "a task"]).ok();

@@ -222,7 +222,7 @@ fn a_run_works_where_it_is_told_to() {
     home.run(&gone).fails(1).says("nowhere").says("No such file");
     let nobody = "agt_00000000000000000000000000000000";
     home.run(&["run", nobody, "x"]).fails(3).says("no agent").says("overmind agent list");
-    home.run(&["run", "sh"]).fails(2).says("give `sh` a task");
+    home.run(&["run", "sh"]).fails(2).says("a task is missing: tell `sh`");
 }
 
 #[test]
