@@ -551,8 +551,9 @@ Examples:
     /// Propose an .overmind.yml for a project, and an agent for it; needs no server
     #[command(after_help = "\
 Reads compose.yaml, Procfile, devcontainer.json, .env.example and package.json, prints an
-.overmind.yml, and writes it to the project's top directory. If the file exists, the exit code is 5. A file in the
-earlier format is converted. Then the command that creates an agent is printed, with a model whose
+.overmind.yml, and writes it to the project's top directory. If the file exists, or the directory is in no git
+repository, nothing is written and the exit code is 5. A file in the earlier format is converted. Then the
+command that creates an agent is printed, with a model whose
 provider has a key.
 
 Examples:

@@ -139,8 +139,16 @@ async fn together(
     yes: bool,
     (reason, raise): Words,
 ) -> Outcome {
-    let group = find_group(remote, given, false).await?;
+    let group = match find_group(remote, given, false).await {
+        Err(failure) if failure.exit == Exit::NotFound => {
+            return Err(no_group(remote, given, decision, failure).await);
+        }
+        found => found?,
+    };
     let items = remote.inbox(false, None, Some(&group), MAX_OPEN).await?;
+    for item in &items {
+        fitting(&item.id.to_string(), item.clone(), decision)?;
+    }
     items.iter().try_for_each(|item| has_amount(item, decision, raise.as_ref()))?;
     if !yes {
         let word = if decision == InboxDecision::Approve { "approve" } else { "deny" };
@@ -241,6 +249,41 @@ pub(super) async fn find_group(remote: &Remote, given: &str, all: bool) -> Resul
     keys.sort();
     keys.dedup();
     ids::only("group of open items", given, keys, "overmind inbox --flat -o wide")
+}
+
+/// Why there is no such group: what was given may be an item or a run, and then the command for that.
+async fn no_group(
+    remote: &Remote,
+    given: &str,
+    decision: InboxDecision,
+    missing: Failure,
+) -> Failure {
+    match find_open(remote, given, decision).await {
+        Ok(item) if item.state == InboxState::Open => {
+            let word = if decision == InboxDecision::Approve { "approve" } else { "deny" };
+            Failure { hint: None, ..missing }
+                .hint(format!("it is a single request: overmind {word} {given}"))
+        }
+        // It waits for something else, or for nothing.
+        Err(failure) if failure.exit == Exit::Conflict => failure,
+        Ok(_) | Err(_) => match remote.inbox(false, None, None, 1).await {
+            Ok(open) if open.is_empty() => missing
+                .hint("nothing waits for you; `overmind inbox --all` lists what was answered"),
+            Ok(_) | Err(_) => missing,
+        },
+    }
+}
+
+/// What a question may be answered with, as far as its text says.
+fn likely_answer(asked: &str) -> &'static str {
+    let asked = asked.to_lowercase();
+    let words = asked.split(|c: char| !c.is_alphanumeric());
+    let has = |wanted: &str| words.clone().any(|word| word == wanted);
+    match (has("yes") && has("no"), has("y") && has("n")) {
+        (true, _) => "yes (or no)",
+        (false, true) => "y (or n)",
+        (false, false) => "\"…\"",
+    }
 }
 
 fn fits(given: &str, item: &InboxItem) -> bool {
@@ -376,9 +419,29 @@ fn fitting(given: &str, item: InboxItem, decision: InboxDecision) -> Result<Inbo
                 clean::line(inbox::asked(&item))
             ),
         )
-        .hint(format!("answer it: overmind answer {given} \"…\""))),
+        .hint(format!(
+            "answer it: overmind answer {given} {}",
+            likely_answer(inbox::asked(&item))
+        ))),
         (InboxKind::Approval, InboxDecision::Approve | InboxDecision::Deny)
         | (InboxKind::Question | InboxKind::Work, InboxDecision::Answer)
         | (InboxKind::Raise, _) => Ok(item),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_for_yes_or_no_is_answered_with_one_of_them() {
+        for (asked, answer) in [
+            ("go on? (Yes, No)", "yes (or no)"),
+            ("continue [y/N]", "y (or n)"),
+            ("is there no file of yesterday?", "\"…\""),
+            ("which port?", "\"…\""),
+        ] {
+            assert_eq!(likely_answer(asked), answer, "{asked}");
+        }
     }
 }

@@ -25,25 +25,37 @@ pub struct InitArgs {
     /// Write nothing
     #[arg(long, conflicts_with = "force")]
     pub print: bool,
+    /// Also outside of a git repository, where runs have no branches and no worktrees
+    #[arg(long)]
+    pub here: bool,
 }
 
 /// Prints the proposal, and writes it where there is none.
 ///
 /// # Errors
 ///
-/// [`Exit::Conflict`] when there is a file already.
+/// [`Exit::Conflict`] when there is a file already, and outside of a repository without `--here`.
 pub async fn run(cx: &Context, args: &InitArgs) -> Outcome {
     let dir = cx.cwd.join(args.dir.as_deref().unwrap_or_else(|| ".".as_ref()));
     let dir = dir.canonicalize().map_err(|err| {
         Failure::new(Exit::NotFound, format!("looking at {}: {err}", dir.display()))
     })?;
-    let top = project_top(&dir).unwrap_or(dir);
+    let repository = project_top(&dir);
+    let in_repository = repository.is_some();
+    let top = repository.unwrap_or(dir);
     let file = top.join(FILE);
     let there = file.symlink_metadata().is_ok();
     if there && !args.print && !args.force {
         let text = format!("{} already exists and is not changed", file.display());
         return Err(Failure::new(Exit::Conflict, text)
             .hint("`--force` replaces it; `--print` shows what would be written"));
+    }
+    if !in_repository && !args.print && !args.here {
+        let text = format!("{} is not in a git repository: nothing was written", top.display());
+        return Err(Failure::new(Exit::Conflict, text).hint(
+            "change to your repository, or make one: git init; git add .; git commit -m first. \
+                `overmind init --here` writes the file without one",
+        ));
     }
     let proposal = Sources::read(&top).propose();
     // A configuration with a mistake keeps nobody from a first file.

@@ -171,7 +171,7 @@ fn room_lines(room: &Room) -> Vec<Line> {
             room.ports.iter().map(|(name, port)| format!("{name}={port}")).collect();
         lines.push(("ports", cell(ports.join(", "))));
     }
-    for (service, url) in &room.urls {
+    for (service, url) in room::services(room) {
         lines.push(("url", cell(format!("{service} {url}"))));
     }
     if !room.withheld.is_empty() {

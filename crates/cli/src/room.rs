@@ -47,12 +47,19 @@ fn line(room: &Room) -> String {
         (Some(_), None) => format!("works in a copy, {directory}"),
         (None, _) => format!("works in {directory} itself"),
     };
-    // Where nothing is declared, perhaps nothing answers.
-    let urls: Vec<_> = room.urls.values().cloned().collect();
-    if !urls.is_empty() {
-        line.push_str(&format!("; {}", urls.join(" ")));
+    let services = services(room).map(|(name, url)| format!("{name} {url}"));
+    let services: Vec<_> = services.collect();
+    if !services.is_empty() {
+        line.push_str(&format!("; {}", services.join(", ")));
     }
     clean::line(&line).into_owned()
+}
+
+/// The services of an environment and where they answer. Not its bare ports: whether and how something
+/// answers there is not known.
+pub fn services(room: &Room) -> impl Iterator<Item = (&str, &str)> {
+    let urls = room.urls.iter().filter(|(name, _)| !room.ports.contains_key(*name));
+    urls.map(|(name, url)| (name.as_str(), url.as_str()))
 }
 
 /// Where its services answer; without any that is declared, what stands for `PORT`.
@@ -459,4 +466,24 @@ pub async fn url(cx: &Context, args: &UrlArgs) -> Outcome {
         cx.out.line(&if bare { url.clone() } else { format!("{name}  {url}") })?;
     }
     Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_url_is_shown_with_the_service_that_answers_there_and_a_bare_port_is_none() {
+        let mut room: Room = serde_json::from_value(json!({
+            "phase": "ready", "directory": "/w/tree", "worktree": "/w/tree", "branch": "overmind/fix",
+            "base": null, "parked": false, "leaks": [], "ports": {"PORT": 7, "web/http": 8},
+            "urls": {"PORT": "http://127.0.0.1:7", "web": "http://127.0.0.1:8"}, "warnings": [],
+        }))
+        .unwrap();
+        assert_eq!(line(&room), "works on branch overmind/fix in /w/tree; web http://127.0.0.1:8");
+        room.urls.remove("web");
+        assert_eq!(line(&room), "works on branch overmind/fix in /w/tree");
+    }
 }

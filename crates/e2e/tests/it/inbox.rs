@@ -35,6 +35,7 @@ fn an_empty_inbox_says_so_and_what_waits_is_listed_and_answered_from_there() {
     let (home, _) = gated();
     home.run(&["inbox"]).ok().says("the inbox is empty: nothing waits for you");
     home.run(&["inbox", "--all"]).ok().says("there were never any items");
+    home.run(&["approve", "--group", "4f1c", "--yes"]).fails(3).says("nothing waits for you");
     let run = waits(&home, PUSH);
     let listed = home.run(&["inbox"]).ok();
     for text in ["ID", "KIND", "AGENT", "RUN", "AGE", "RISK", "WHAT"] {
@@ -45,6 +46,8 @@ fn an_empty_inbox_says_so_and_what_waits_is_listed_and_answered_from_there() {
     let id = item["id"].as_str().unwrap();
     home.run(&["inbox", "show", &id[id.len() - 8..]]).ok().shows("curl: network").shows(&run);
     home.run(&["answer", id, "yes"]).fails(5).says("waits for approval, not for an answer");
+    let single = home.run(&["approve", "--group", &id[id.len() - 8..], "--yes"]).fails(3);
+    single.says("there is no group").says("it is a single request: overmind approve");
     home.run(&["approve", "zzz"]).fails(3).says("there is no item or run `zzz`");
     home.run(&["deny", &id[id.len() - 8..], "--reason", "not from here"]).ok().shows("failed");
     home.run(&["approve", id]).fails(5).says("this was already denied by admin at ");
@@ -68,6 +71,8 @@ fn an_empty_inbox_says_so_and_what_waits_is_listed_and_answered_from_there() {
     home.wait_for(&asks, "awaiting_input");
     home.run(&["approve", &asks]).fails(5).says("this does not wait for approval, it asks:");
     let name = home.fetch(&asks)["name"].as_str().unwrap().to_owned();
+    let group = home.run(&["approve", "--group", &name, "--yes"]).fails(5);
+    group.says("it asks: which file?").says(&format!("overmind answer {name}"));
     home.run(&["answer", &name, "b.txt", "please"]).ok();
     home.wait_for(&asks, "succeeded");
     home.run(&["answer", &asks, "again"]).fails(5).says("does not wait for an answer");

@@ -212,7 +212,10 @@ fn init_proposes_a_file_and_an_agent_with_a_model_that_a_key_is_set_for() {
     let home = Home::new();
     let file = home.work().join(".overmind.yml");
     let key = [("ANTHROPIC_API_KEY", "sk-ant-REDACTED")];
-    let done = home.run_env(&key, &["init"]).ok();
+    let refused = home.run_env(&key, &["init"]).fails(5);
+    refused.says("is not in a git repository: nothing was written").says("git init");
+    assert!(!file.exists());
+    let done = home.run_env(&key, &["init", "--here"]).ok();
     done.shows("version: 1").says("overmind agent create --name coder");
     done.says("--model claude-sonnet-5-5").says("overmind run coder");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), done.out);
@@ -222,6 +225,8 @@ fn init_proposes_a_file_and_an_agent_with_a_model_that_a_key_is_set_for() {
     std::fs::write(&file, earlier).unwrap();
     home.run(&["init", "--print"]).ok().shows("WEB_PORT: \"${web.port}\"");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), earlier);
-    home.run(&["init", "--force", "-o", "json"]).ok().shows("overmind config show");
+    home.run(&["init", "--force"]).fails(5).says("overmind init --here");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), earlier);
+    home.run(&["init", "--force", "--here", "-o", "json"]).ok().shows("overmind config show");
     assert!(std::fs::read_to_string(&file).unwrap().contains("strategy: process"));
 }
