@@ -25,6 +25,7 @@ use crate::args::{DownArgs, UpArgs};
 use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::table::Tone;
+use crate::output::when;
 use crate::remote::Remote;
 use crate::session;
 use crate::show::{self, cell};
@@ -33,8 +34,8 @@ use crate::show::{self, cell};
 const START_PATIENCE: Duration = Duration::from_secs(120);
 /// Runs that are looked through for those whose commands go on.
 const MAX_LOOKED_AT: u32 = 10_000;
-/// Commands that go on which are named.
-const NAMED: usize = 10;
+/// Runs that go on which are named.
+const NAMED: usize = 3;
 /// How long a server that holds the directory may take to answer before it counts as hung, one
 /// question, and between two.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
@@ -425,8 +426,8 @@ pub fn down(cx: &Context, args: &DownArgs) -> Outcome {
                 .hint("does the server run as another user?")
         })
     };
-    let left = file.map(|server| commands(&server, &data)).unwrap_or_default();
-    let stopped = |cx: &Context, pid: u32, how: &str| stopped(cx, pid, how, &left);
+    let left = file.map(|server| left(&server, &data)).unwrap_or_default();
+    let stopped = |cx: &Context, pid: u32, how: &str| stopped(cx, pid, how, &left, &data);
     signal(Signal::TERM, "stopping")?;
     if gone(&process, Duration::from_secs(args.timeout)) {
         return stopped(cx, pid, "stopped");
@@ -444,10 +445,19 @@ pub fn down(cx: &Context, args: &DownArgs) -> Outcome {
         .hint("it probably hangs in the kernel, waiting for a disk"))
 }
 
-/// The runs whose commands live: they outlive the server. Of one that does not say, none.
-fn commands(server: &ServerFile, data: &DataDir) -> Vec<String> {
+/// The names of runs that are not over when a server stops.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Left {
+    /// Their programs outlive the server.
+    go_on: Vec<String>,
+    /// Those of built-in agents continue at the next start.
+    continue_later: Vec<String>,
+}
+
+/// What a server leaves. Of one that does not say, nothing.
+fn left(server: &ServerFile, data: &DataDir) -> Left {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let Ok(runtime) = runtime else { return Vec::new() };
+    let Ok(runtime) = runtime else { return Left::default() };
     let asked = async {
         let remote = Remote::to_server(server, data.path())?;
         let open: Vec<_> =
@@ -455,32 +465,70 @@ fn commands(server: &ServerFile, data: &DataDir) -> Vec<String> {
         remote.runs::<Run>(&open, None, MAX_LOOKED_AT).await
     };
     let said = runtime.block_on(async { tokio::time::timeout(ONE_QUESTION, asked).await });
-    match said {
-        Ok(Ok(runs)) => {
-            let lives =
-                |run: &Run| run.process.as_ref().is_some_and(|process| process.pid.is_some());
-            runs.into_iter().filter(lives).map(|run| run.name).collect()
+    let Ok(Ok(runs)) = said else { return Left::default() };
+    let mut left = Left::default();
+    for run in runs {
+        let lives = run.process.as_ref().is_some_and(|process| process.pid.is_some());
+        match run.status {
+            _ if lives => left.go_on.push(run.name),
+            RunStatus::Queued | RunStatus::Running => left.continue_later.push(run.name),
+            RunStatus::AwaitingInput
+            | RunStatus::AwaitingApproval
+            | RunStatus::Idle
+            | RunStatus::Succeeded
+            | RunStatus::Failed
+            | RunStatus::Canceled => {}
         }
-        Ok(Err(_)) | Err(_) => Vec::new(),
     }
+    left
 }
 
-fn stopped(cx: &Context, pid: u32, how: &str, left: &[String]) -> Outcome {
-    let value = serde_json::json!({"pid": pid, "state": how, "commands": left});
+fn stopped(cx: &Context, pid: u32, how: &str, left: &Left, data: &DataDir) -> Outcome {
+    let database = overmind_workspace::database::server_of(data.path());
+    let value = serde_json::json!({
+        "pid": pid, "state": how, "commands": left.go_on, "continue": left.continue_later,
+        "postgresql_pid": database,
+    });
     show::one(&cx.out, &value, &pid.to_string(), || vec![("server", cell(how))])?;
-    if !left.is_empty() && cx.out.for_people() {
-        let named = left.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-        let more = match left.len().saturating_sub(NAMED) {
+    if cx.out.for_people() {
+        remains(left, database).iter().for_each(|line| cx.out.note(line));
+    }
+    Ok(Exit::Done)
+}
+
+/// Lines for a person about what a server leaves. `database`: the process of its
+/// PostgreSQL server.
+fn remains(left: &Left, database: Option<u32>) -> Vec<String> {
+    let runs = |names: &[String], one: &str, many: &str| {
+        let named = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let more = match names.len().saturating_sub(NAMED) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        let what = if left.len() == 1 { "this command goes" } else { "these commands go" };
-        cx.out.note(&format!(
-            "{what} on without it, and the next `overmind up` finds them again: {named}{more}; to \
-             end them: `overmind up -d`, `overmind kill --all`, `overmind down`"
+        let verb = if names.len() == 1 { one } else { many };
+        format!("{} {verb}: {named}{more}", when::counted(names.len() as u64, "run"))
+    };
+    let mut lines = Vec::new();
+    if !left.go_on.is_empty() {
+        let runs = runs(&left.go_on, "goes on without it", "go on without it");
+        lines.push(format!(
+            "{runs}; the next `overmind up` finds them again; to end them: `overmind up -d`, \
+             `overmind kill --all`, `overmind down`"
         ));
     }
-    Ok(Exit::Done)
+    if !left.continue_later.is_empty() {
+        lines.push(runs(
+            &left.continue_later,
+            "continues at the next `overmind up`",
+            "continue at the next `overmind up`",
+        ));
+    }
+    if let Some(pid) = database {
+        lines.push(format!(
+            "the PostgreSQL server of its runs goes on too (pid {pid}); to end it: kill -INT {pid}"
+        ));
+    }
+    lines
 }
 
 fn runs(data: &DataDir, wanted: u32) -> bool {
@@ -508,4 +556,25 @@ fn gone(process: &OwnedFd, patience: Duration) -> bool {
 /// Whether the directory could hold a unix socket: its path has 107 bytes at most.
 pub fn socket_fits(path: &Path) -> bool {
     path.as_os_str().len() <= 107
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_tells_how_many_runs_go_on_and_names_three_of_them() {
+        let names = |count: usize| (0..count).map(|n| format!("r{n}")).collect::<Vec<_>>();
+        assert_eq!(remains(&Left::default(), None), Vec::<String>::new());
+        let left = Left { go_on: names(1), continue_later: names(5) };
+        let lines = remains(&left, Some(7));
+        assert!(lines[0].starts_with("1 run goes on without it: r0; "), "{lines:?}");
+        assert_eq!(
+            lines[1..],
+            [
+                "5 runs continue at the next `overmind up`: r0, r1, r2 and 2 more",
+                "the PostgreSQL server of its runs goes on too (pid 7); to end it: kill -INT 7",
+            ]
+        );
+    }
 }

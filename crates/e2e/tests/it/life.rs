@@ -106,7 +106,7 @@ fn a_stop_tells_of_the_commands_that_go_on() {
     }
     home.run(&["run", "--name", "over", "--wait", "true"]).ok();
     let done = home.run(&["down"]).ok();
-    done.says("these commands go on without it").says("second, first; to end them");
+    done.says("2 runs go on without it: second, first; ").says("to end them");
     assert!(!done.err.contains("over,"), "{done:?}");
     home.run(&["up", "-d", "--listen", "none"]).ok();
     home.run(&["kill", "first", "second"]).ok();

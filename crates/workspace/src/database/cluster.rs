@@ -96,6 +96,21 @@ pub fn files_of(data: &Path) -> Option<PathBuf> {
     place.join("data").exists().then_some(place)
 }
 
+/// The process of a data directory's own PostgreSQL server, if it runs: it outlives the daemon.
+pub fn server_of(data: &Path) -> Option<u32> {
+    pid_of(&files_of(data)?.join("data"))
+}
+
+/// The process in the `postmaster.pid` of a directory of data, if it really has that directory.
+fn pid_of(data: &Path) -> Option<u32> {
+    let text = std::fs::read_to_string(data.join("postmaster.pid")).ok()?;
+    let pid: u32 = text.lines().next()?.trim().parse().ok()?;
+    stat(pid).filter(|stat| !stat.zombie)?;
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let data = data.as_os_str().as_encoded_bytes();
+    words.split(|byte| *byte == 0).any(|word| word == data).then_some(pid)
+}
+
 fn place(dir: &Path, home: &str) -> Result<PathBuf, ClusterError> {
     if !rustix::process::geteuid().is_root() {
         return Ok(dir.to_owned());
@@ -186,13 +201,7 @@ impl Cluster {
 
     /// The process in `postmaster.pid`, if it is really ours.
     pub(crate) fn pid(&self) -> Option<u32> {
-        let data = self.place().ok()?.join("data");
-        let text = std::fs::read_to_string(data.join("postmaster.pid")).ok()?;
-        let pid: u32 = text.lines().next()?.trim().parse().ok()?;
-        stat(pid).filter(|stat| !stat.zombie)?;
-        let words = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-        let data = data.as_os_str().as_encoded_bytes();
-        words.split(|byte| *byte == 0).any(|word| word == data).then_some(pid)
+        pid_of(&self.place().ok()?.join("data"))
     }
 
     fn place(&self) -> Result<PathBuf, ClusterError> {
@@ -531,5 +540,17 @@ mod tests {
         assert_eq!(files_of(home.path()), None, "none was needed yet");
         std::fs::create_dir_all(home.path().join("postgres/data")).unwrap();
         assert_eq!(files_of(home.path()), Some(home.path().join("postgres")));
+        let data = home.path().join("postgres/data");
+        assert_eq!(server_of(home.path()), None, "it does not run");
+        std::fs::write(data.join("postmaster.pid"), format!("{}\n", std::process::id())).unwrap();
+        assert_eq!(server_of(home.path()), None, "the number is of another program");
+        let mut other = Command::new("sh");
+        other.args(["-c", "read line; :", "sh"]).arg(&data).stdin(Stdio::piped());
+        let mut other = other.spawn().unwrap();
+        std::fs::write(data.join("postmaster.pid"), format!("{}\n", other.id())).unwrap();
+        assert_eq!(server_of(home.path()), Some(other.id()));
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert_eq!(server_of(home.path()), None);
     }
 }

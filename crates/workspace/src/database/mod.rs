@@ -14,7 +14,7 @@ pub(crate) mod redis;
 pub(crate) mod sqlite;
 pub(crate) mod template;
 
-pub use cluster::{ClusterError, files_of};
+pub use cluster::{ClusterError, files_of, server_of};
 pub use postgres::PostgresError;
 pub use redis::RedisError;
 pub use sqlite::SqliteError;
