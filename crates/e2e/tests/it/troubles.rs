@@ -86,6 +86,20 @@ fn what_a_provider_says_against_calls_is_shown_until_it_answers_again() {
 }
 
 #[test]
+fn a_model_that_its_provider_does_not_know_is_named_with_what_to_check() {
+    let gateway =
+        Gateway::new(Script::by(|_| Answer::status(404, "not_found_error", "model: m-0")));
+    let (_, token) = gateway.session("lost");
+    let got = gateway.ask_by(&token, "anthropic/v1/messages", &messages("hi"));
+    assert_eq!(got.status, 404, "{}", got.body);
+    let model = messages("hi")["model"].as_str().unwrap().to_owned();
+    let ps = gateway.home.run(&["ps"]).ok();
+    ps.says("lost: model calls fail: provider custom answers 404 to messages for model `");
+    ps.says(&model).says(": model: m-0; check the model's name").says("overmind doctor");
+    gateway.home.run(&["logs", "lost"]).ok().shows("answers 404").shows("base_url");
+}
+
+#[test]
 fn a_program_whose_budget_is_used_up_asks_people_for_more() {
     let gateway = Gateway::new(Script::always(Say::text("hello").usage(10, 2)));
     let (id, token) = gateway.session("thirsty");

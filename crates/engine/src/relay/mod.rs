@@ -347,15 +347,25 @@ fn lost(upstreams: &dyn Upstreams, call: &Call, hops: &[Hop]) -> Option<Spend> {
     each.reduce(Spend::plus)
 }
 
-/// Why a provider's answer is not usable.
+/// Why a provider's answer is not usable, and not because of this one call.
 fn unanswered(answer: &Answer, hops: &[Hop]) -> Option<String> {
-    if !is_trouble(answer.status) {
-        return None;
-    }
-    let provider = hops.get(answer.hop).map_or("", |hop| hop.provider.as_str());
+    let hop = hops.get(answer.hop);
+    let provider = hop.map_or("", |hop| hop.provider.as_str());
     let said = answer.body.tally().ending.error.map(|error| error.message);
     let said = said.filter(|said| !said.is_empty()).map(|said| format!(": {said}"));
-    Some(format!("provider {provider} answers {}{}", answer.status, said.unwrap_or_default()))
+    let said = said.unwrap_or_default();
+    match (answer.status, hop) {
+        // It does so to every call until the configuration is changed.
+        (404, Some(Hop { endpoint, model, .. })) => Some(format!(
+            "provider {provider} answers 404 to {} for model `{model}`{said}; check the model's name, and \
+             the provider's base_url in the configuration: overmind doctor",
+            endpoint.path()
+        )),
+        (status, _) if is_trouble(status) => {
+            Some(format!("provider {provider} answers {status}{said}"))
+        }
+        (_, _) => None,
+    }
 }
 
 /// Whether a caller may name a model: by the given name, or by the models it leads to.
