@@ -7,7 +7,7 @@ use std::io::{BufRead as _, IsTerminal as _};
 
 use overmind_api::{
     InboxAnswer, InboxBatch, InboxDecision, InboxId, InboxItem, InboxKind, InboxRaise, InboxState,
-    MAX_INBOX_BATCH,
+    MAX_INBOX_BATCH, RunStatus,
 };
 
 use crate::args_inbox::{AnswerArgs, ApproveArgs, DenyArgs};
@@ -392,7 +392,16 @@ async fn open_of_run(
         Exit::Conflict,
         format!("run {given} does not wait for {for_what}: it is {}", session::state(run.status)),
     )
-    .hint("`overmind inbox` lists what waits"))
+    .hint(match run.status {
+        RunStatus::Idle => format!("overmind send {given} \"…\" continues it"),
+        RunStatus::Queued
+        | RunStatus::Running
+        | RunStatus::AwaitingInput
+        | RunStatus::AwaitingApproval
+        | RunStatus::Succeeded
+        | RunStatus::Failed
+        | RunStatus::Canceled => "`overmind inbox` lists what waits".to_owned(),
+    }))
 }
 
 /// Refuses an answer that is not of the item's kind, with the command that is.

@@ -28,6 +28,8 @@ use crate::{asked, command, ids, parse, programs, room, run_refused, session, st
 const INTERRUPTED: i32 = 130;
 /// Of the server's refusal of a directory.
 const OUTSIDE: &str = "only an admin may use a workspace outside";
+/// Of its refusal of a name.
+const TAKEN: &str = "another run that has not ended is called";
 /// Agents that are looked through for one that somebody may have meant.
 const AGENTS: u32 = 1000;
 
@@ -254,13 +256,16 @@ const BUILTINS: [&str; 48] = [
     "unset", "until", "wait", "while", "declare",
 ];
 
-/// Whether a program ends at once where it has nothing to do: Claude Code and Codex without a screen.
-fn wants_task(command: &Command) -> bool {
-    use overmind_api::Provider;
+/// Whether a program ends at once where it has nothing to do: those that are there without being made, and
+/// Claude Code and Codex without a screen. A session gets its tasks later. `once`: what an agent's own
+/// command does without a task is known to whoever made it.
+fn wants_task(agent: &Agent, command: &Command, once: bool) -> bool {
+    use overmind_api::{CommandKind, Provider};
 
-    matches!(command.provider, Provider::Claude | Provider::Codex)
+    let is_told = matches!(command.provider, Provider::Claude | Provider::Codex)
         && !command.terminal
-        && command.argv.iter().any(|arg| arg.contains("{task}"))
+        && command.argv.iter().any(|arg| arg.contains("{task}"));
+    command.kind == CommandKind::Task && (programs::is_built_in(agent) || is_told && !once)
 }
 
 /// Whether one word is a line for a shell: a program's name has neither spaces nor what a shell
@@ -341,10 +346,8 @@ async fn begin(
                 draft.command = Some(Command { argv: words, exact: true, ..over });
             }
             (false, _) => {
-                if words.is_empty()
-                    && !args.once
-                    && wants_task(args.command.over(own.clone()).as_ref().unwrap_or(own))
-                {
+                let command = draft.command.as_ref().unwrap_or(own);
+                if words.is_empty() && wants_task(&agent, command, args.once) {
                     return Err(run_refused::no_task(&agent));
                 }
                 draft.task = words.join(" ");
@@ -413,6 +416,12 @@ async fn begin(
                 ),
             )
             .hint("`overmind explain project` shows the fields of project.yaml"));
+        }
+        Err(failure) if failure.exit == Exit::Conflict && failure.message.contains(TAKEN) => {
+            let name = draft.name.unwrap_or_default();
+            return Err(failure.hint(format!(
+                "overmind send {name} \"…\" continues that one; --name gives this one another name"
+            )));
         }
         // Who may not choose a directory of the host works in none of it.
         Err(failure)

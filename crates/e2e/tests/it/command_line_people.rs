@@ -91,6 +91,7 @@ fn a_run_that_rests_ends_what_follows_it_and_says_whose_turn_it_is() {
     person(&house, &["run", "--name", "fix", "--wait", "coder", "fix the failing test"]).ok();
     let followed = house.run(&["logs", "-f", "fix"]).ok();
     followed.shows("It is mended.").says("fix: your turn after ").says("overmind send fix");
+    house.run(&["approve", "fix"]).fails(5).says("overmind send fix \"…\" continues it");
     // A part of what a built-in agent did, followed or not.
     let all = house.run(&["logs", "fix"]).ok().out;
     let tail = house.run(&["logs", "fix", "--tail", "2"]).ok().out;
@@ -425,6 +426,10 @@ fn the_log_of_claude_code_has_what_a_person_sent_in_its_place() {
     home.start(&["--listen", "none"], &[("PATH", &path)]);
     let person =
         |args: &[&str]| done(home.command(args).env_remove("OVERMIND_ONCE").output().unwrap()).ok();
+    for none in [&["run", "--agent", "claude"][..], &["run", "claude", "--name", "x"]] {
+        let refused = home.run(none).fails(2);
+        refused.says("a task is missing").says("overmind run --agent claude \"fix the failing");
+    }
     person(&["run", "--agent", "claude", "--name", "fix", "--wait", "fix it"]);
     person(&["send", "--wait", "fix", "and add\na test"]);
     let log = home.run(&["logs", "-f", "fix"]).ok().out;

@@ -351,7 +351,10 @@ fn runs_have_names_and_children_and_a_cascade_ends_them_all() {
         home.run(&args)
     };
     run(&["--name", "boss"]).fails(12);
-    run(&["--name", "boss"]).fails(5).says("another run that has not ended is called `boss`");
+    run(&["--name", "boss"])
+        .fails(5)
+        .says("another run that has not ended is called `boss`")
+        .says("overmind send boss \"…\" continues that one");
     run(&["--name", "Bad Name"]).fails(2).says("small letters, digits and hyphens");
     run(&["--name", "worker-a", "--parent", "boss"]).fails(12);
     run(&["--name", "worker-b", "--parent", "bo"]).fails(12);
