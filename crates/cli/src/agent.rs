@@ -36,7 +36,13 @@ pub async fn run(cx: &Context, command: AgentCommand) -> Outcome {
             let draft: AgentCreate =
                 serde_json::from_value(draft).map_err(|err| wrong("the agent", &err))?;
             known_tools(&remote, flags.tools.as_deref()).await?;
-            let agent = remote.agent_create(&draft).await?;
+            let agent = remote.agent_create(&draft).await.map_err(|failure| {
+                let name = &draft.name;
+                let ways = format!(
+                    "overmind agent edit {name} changes it, overmind agent rm {name} removes it"
+                );
+                if failure.exit == Exit::Conflict { failure.hint(ways) } else { failure }
+            })?;
             changed(cx, &agent, "created")
         }
         AgentCommand::List { limit } => {

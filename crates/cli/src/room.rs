@@ -196,6 +196,10 @@ async fn done_one(
     let shown = match remote.run_work(&id).await {
         Ok(work) => Some(work),
         Err(failure) if failure.exit == Exit::Unreachable => return Err(failure),
+        // There is none, and nothing else would be said about it.
+        Err(failure) if failure.exit == Exit::NotFound && done.action != RoomAction::Discard => {
+            return Err(failure.of_run(given));
+        }
         Err(failure) => {
             cx.out.note(&format!("its work cannot be shown: {}", failure.of_run(given).message));
             None

@@ -215,6 +215,18 @@ fn runs_that_rest_without_changes_are_below_the_others_and_folded() {
 }
 
 #[test]
+fn what_has_no_work_and_what_is_there_already_is_said_once_with_a_way_on() {
+    let house = house();
+    // Outside of the repository.
+    house.home.run(&["run", "--name", "plain", "--wait", "--", "true"]).ok();
+    let none = house.home.run(&["done", "plain", "--merge"]).fails(3);
+    assert_eq!(none.err.matches("works directly in").count(), 1, "{}", none.err);
+    let again = ["agent", "create", "--name", "helper", "--model", "deterministic"];
+    let twice = house.run(&again).fails(5);
+    twice.says("there is an agent `helper` already").says("overmind agent edit helper");
+}
+
+#[test]
 fn a_list_of_runs_is_whole_for_programs_and_a_table_that_is_cut_says_so() {
     let home = Home::up();
     // Queued runs are listed as others are.
