@@ -58,6 +58,11 @@ impl Session {
             && self.row.command.as_ref().is_none_or(|row| row.conversation.is_some())
     }
 
+    /// Returns whether it has failed and a message would continue its conversation.
+    pub fn failed_with_conversation(&self) -> bool {
+        self.row.status == SessionStatus::Failed && self.has_conversation()
+    }
+
     /// Returns whether it is idle without a program. If a program runs, the program gets the next
     /// message.
     pub(super) fn is_resting(&self) -> bool {

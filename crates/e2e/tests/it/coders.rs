@@ -494,6 +494,41 @@ fn needs_claude_code_to_get_a_persons_answer_to_a_question_of_its_model() {
 }
 
 #[test]
+fn needs_claude_code_to_go_on_when_the_budget_that_ended_it_is_raised() {
+    let Some(bin) = counterpart("CLAUDE_CODE") else { return };
+    // Its first call spends so much that the next one does not fit.
+    let shop = Shop::new(&bin, |request| match (has_tools(request), answered(request)) {
+        (true, 0) => {
+            let list = json!({"command": "ls", "description": "d"});
+            Answer::say(Say::nothing().call("toolu_ls", "Bash", &list).usage(200_000, 10_000))
+        }
+        (true, 1) => call(1, "Bash", &json!({"command": "ls -a", "description": "d"})),
+        (true, _) => says("The test passes."),
+        (false, _) => says("A title"),
+    });
+    let words = "run --tokens 300000 --name fix --agent claude look";
+    shop.run(&words.split(' ').collect::<Vec<_>>()).ok();
+    let row = shop.home.status("fix", "failed");
+    assert!(row["error"]["message"].as_str().unwrap().contains("budget"), "{row}");
+    let open = || shop.home.run(&["inbox", "-o", "json"]).ok().json();
+    let asked = open();
+    assert_eq!(
+        (&asked[0]["kind"], asked.as_array().unwrap().len()),
+        (&json!("raise"), 1),
+        "{asked}"
+    );
+    shop.run(&["approve", asked[0]["id"].as_str().unwrap(), "--tokens", "900000"]).ok();
+    assert_eq!(shop.run(&["wait", "fix"]).code, 0, "{} {}", shop.told("fix"), shop.home.0.log());
+    let row = shop.home.named("fix");
+    assert!(is_good(&row), "{row}");
+    assert_eq!(row["final_answer"], "The test passes.");
+    assert_eq!(open(), json!([]));
+    let told = shop.upstream.requests().last().unwrap().body.to_string();
+    assert!(told.contains("toolu_ls") && told.contains("The budget was raised."), "{told}");
+    shop.home.check();
+}
+
+#[test]
 fn needs_codex_to_edit_and_test_in_a_sandbox_with_the_key_outside() {
     let Some(bin) = counterpart("CODEX") else { return };
     let shop = Shop::new(&bin, |request| match answered(request) {

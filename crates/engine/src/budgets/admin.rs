@@ -652,6 +652,7 @@ impl Engine {
         self.budgets().put_limit(raised, "budget.raised", &by.name, also).await?;
         if let Some(session) = item.session.filter(|_| waits.is_none()) {
             self.forget_question(session, item.id);
+            self.continue_failed(by, session).await;
         }
         self.cortex.inbox_moved();
         let words = reason.unwrap_or_else(|| "raised".to_owned());
@@ -761,6 +762,7 @@ impl Engine {
         for item in asked {
             if let Some(session) = item.session {
                 self.forget_question(session, item.id);
+                self.continue_failed(by, session).await;
             }
         }
         self.cortex.inbox_moved();

@@ -482,7 +482,7 @@ impl Driver {
         }
         let mut inbox_moves = inbox::follow(waited, self.session(), &input, now, &mut commit);
         if self.session().status().is_terminal() {
-            inbox_moves |= self.cortex.withdraw_questions(self.id, now, &mut commit).await;
+            inbox_moves |= self.cortex.withdraw_questions(self.session(), now, &mut commit).await;
         }
         inbox_moves |= self.follow_work(&before, now, &mut commit).await;
         failpoint::point("driver.before_commit");

@@ -10,7 +10,7 @@ use overmind_core::time::Timestamp;
 use serde_json::json;
 
 use super::Cortex;
-use crate::mesh::ask;
+use crate::mesh::ask::AtEnd;
 
 /// Sessions read at a time.
 const SCAN: u32 = 500;
@@ -46,15 +46,19 @@ impl Cortex {
     }
 
     /// Closes the questions that an ending session has asked by its tools, because nobody reads the
-    /// answers.
+    /// answers. If it failed, its budget requests stay: an increase continues it.
     pub(super) async fn withdraw_questions(
         &self,
-        session: SessionId,
+        session: &Session,
         now: Timestamp,
         commit: &mut Commit,
     ) -> bool {
-        let open = self.mesh.questions.take(session);
-        match ask::withdrawn(&*self.store, open, now).await {
+        let at_end = match session.failed_with_conversation() {
+            true => AtEnd::KeepRaises,
+            false => AtEnd::WithdrawAll,
+        };
+        let id = session.row().id;
+        match self.mesh.questions.withdrawn(&*self.store, id, at_end, now).await {
             Ok(changes) => {
                 let any = !changes.is_empty();
                 commit.changes.extend(changes);

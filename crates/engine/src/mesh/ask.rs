@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use overmind_core::ids::{ColonyId, EffectId, InboxId, SessionId};
+use overmind_core::ids::{EffectId, InboxId, SessionId};
 use overmind_core::inbox::{InboxCursor, InboxFilter, InboxItem, InboxKind, InboxState};
 use overmind_core::row::SessionRow;
 use overmind_core::store::{Change, Commit, Guard, NewEvent, Page, Store, StoreError, StreamId};
@@ -67,6 +67,12 @@ impl Questions {
     /// Takes the questions of an ending session, which then has none.
     pub(crate) fn take(&self, session: SessionId) -> Vec<InboxId> {
         lock(&self.0).remove(&session).unwrap_or_default()
+    }
+
+    fn put_back(&self, session: SessionId, ids: Vec<InboxId>) {
+        if !ids.is_empty() {
+            lock(&self.0).entry(session).or_default().extend(ids);
+        }
     }
 }
 
@@ -303,19 +309,37 @@ impl Engine {
     }
 }
 
-/// The changes that withdraw an ended session's questions, for the commit of its end.
-pub(crate) async fn withdrawn(
-    store: &dyn Store,
-    questions: Vec<InboxId>,
-    now: Timestamp,
-) -> Result<Vec<Change>, StoreError> {
-    let mut changes = Vec::new();
-    for id in questions {
-        let Some(item) = store.inbox_fetch(id).await? else { continue };
-        if item.state == InboxState::Open && item.colony == ColonyId::DEFAULT {
+/// What becomes of the open requests of a session that ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AtEnd {
+    WithdrawAll,
+    /// It failed, and its conversation can be continued: a raised budget still helps it.
+    KeepRaises,
+}
+
+impl Questions {
+    /// The changes that withdraw an ended session's questions, for the commit of its end.
+    pub(crate) async fn withdrawn(
+        &self,
+        store: &dyn Store,
+        session: SessionId,
+        at_end: AtEnd,
+        now: Timestamp,
+    ) -> Result<Vec<Change>, StoreError> {
+        let (mut changes, mut kept) = (Vec::new(), Vec::new());
+        for id in self.take(session) {
+            let Some(item) = store.inbox_fetch(id).await? else { continue };
+            if item.state != InboxState::Open {
+                continue;
+            }
+            if at_end == AtEnd::KeepRaises && item.kind == InboxKind::Raise {
+                kept.push(id);
+                continue;
+            }
             let item = InboxItem { state: InboxState::Withdrawn, answered_at: Some(now), ..item };
             changes.push(Change::InboxPut(Box::new(item)));
         }
+        self.put_back(session, kept);
+        Ok(changes)
     }
-    Ok(changes)
 }

@@ -2,18 +2,23 @@
 //!
 //! Our own session waits for its limit. A program tries again by itself, or ends: so its request
 //! for an increase is an inbox item for which nobody waits. It is closed by its answer, or together
-//! with its run.
+//! with its run. If the run fails, the request stays open, and an increase continues the run.
 
 use overmind_core::budget;
 use overmind_core::ids::{InboxId, SessionId};
 use overmind_core::inbox::{InboxFilter, InboxState};
+use overmind_core::row::SessionStatus;
 use overmind_core::store::Page;
 use serde_json::{Value, json};
 
 use crate::Engine;
 use crate::budgets::group_of;
+use crate::caller::Caller;
 use crate::error::EngineError;
 use crate::mesh::ask::{MARK, Wants};
+
+/// What a run is told when it continues.
+const RAISED: &str = "The budget was raised. Continue where you stopped.";
 
 impl Engine {
     /// Records in the run that a budget has refused a call of its program, and asks people for an
@@ -36,6 +41,19 @@ impl Engine {
             | budget::Refusal::Halted { .. } => refusal.message(),
         };
         self.call_failed(session, model, &why).await;
+    }
+
+    /// Continues the conversation of a run that failed while its budget request was open.
+    pub(crate) async fn continue_failed(&self, by: &Caller, session: SessionId) {
+        let told = async {
+            if self.find_session(session).await?.status == SessionStatus::Failed {
+                self.session_send(by, session, RAISED.to_owned(), false, false).await?;
+            }
+            Ok::<_, EngineError>(())
+        };
+        if let Err(err) = told.await {
+            tracing::warn!(%session, error = %err, "its budget was raised, but it does not continue");
+        }
     }
 
     /// Makes one request for a run and limit, unless one was denied in the same window.

@@ -75,6 +75,7 @@ impl Engine {
         let removed = removed.ok_or_else(|| {
             EngineError::conflict(format!("{name} has changed meanwhile: try again"))
         })?;
+        self.cortex.mesh.questions.take(id);
         self.budgets().unbind(id, &by.name).await?;
         Ok(removed)
     }
