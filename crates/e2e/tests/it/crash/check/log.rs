@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use overmind_core::ids::{ApprovalId, InboxId, StepId};
 use overmind_core::inbox::InboxState;
-use overmind_core::row::SessionStatus;
+use overmind_core::room::stay::RoomPhase;
+use overmind_core::row::{SessionRow, SessionStatus};
 use serde_json::Value;
 
 use super::super::evidence::{Evidence, Story};
@@ -72,6 +73,8 @@ pub(super) fn one_end(_: &Evidence, story: &Story, found: &mut Found) {
     let status = story.row.status;
     match (ends.as_slice(), status.is_terminal()) {
         ([], false) => {}
+        // A cancellation is recorded first; the run has ended when its environment is removed.
+        ([(_, SessionStatus::Canceled)], false) if is_closing(&story.row) => {}
         ([(at, said)], true) => {
             found.unless(*said == status, || {
                 format!("its log says {}, its row {}", said.as_str(), status.as_str())
@@ -106,6 +109,10 @@ pub(super) fn one_end(_: &Evidence, story: &Story, found: &mut Found) {
         let row = story.row.final_answer.clone().map(Value::String);
         found.unless(row == said("final_answer"), || "its answer is not the log's".into());
     }
+}
+
+fn is_closing(row: &SessionRow) -> bool {
+    row.room.as_ref().is_some_and(|room| room.phase == RoomPhase::Closing)
 }
 
 pub(super) fn replay(_: &Evidence, story: &Story, found: &mut Found) {
