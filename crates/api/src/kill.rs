@@ -18,7 +18,7 @@ pub struct RunsKill {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>, max_items = 1000))]
     pub ids: Vec<SessionId>,
-    /// Kills all runs whose command is running or will run. Each request handles 1,000 of them,
+    /// Kills all runs whose command is running or will run, except idle runs. Each request handles 1,000 of them,
     /// newest first. If the answer has a `next`, there are more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,

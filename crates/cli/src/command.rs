@@ -6,7 +6,8 @@ use std::io::IsTerminal as _;
 use futures_util::StreamExt as _;
 use overmind_api::{
     AgentCreate, Command, CommandKind, CommandLimits, CommandNetwork, MAX_KILL_BATCH, Provider,
-    Restart, Run, RunKilled, RunSend, RunStop, RunsKill, SandboxLevel, SessionId,
+    Restart, Run, RunBasic, RunKilled, RunSend, RunStatus, RunStop, RunsKill, SandboxLevel,
+    SessionId,
 };
 use overmind_client::{ClientError, LogOptions};
 use overmind_core::room::stay::tells_of_making;
@@ -214,6 +215,7 @@ pub async fn kill(cx: &Context, args: &KillArgs) -> Outcome {
         if !any {
             cx.out.note("no commands are running");
         }
+        tell_of_idle(cx, &remote).await?;
         return worst.told();
     }
     let find = async |given: &String| -> Result<SessionId, Failure> {
@@ -238,6 +240,26 @@ pub async fn kill(cx: &Context, args: &KillArgs) -> Outcome {
         show_killed(cx, remote.run_kill_all(&ask).await?.results, &names, &mut worst);
     }
     worst.told()
+}
+
+/// Names the idle runs that `kill --all` has left alone.
+async fn tell_of_idle(cx: &Context, remote: &Remote) -> Result<(), Failure> {
+    const NAMED: usize = 3;
+    let idle: Vec<RunBasic> = remote.runs(&[RunStatus::Idle], None, 1000).await?;
+    if idle.is_empty() {
+        return Ok(());
+    }
+    let mut names: Vec<&str> = idle.iter().take(NAMED).map(|run| run.name.as_str()).collect();
+    if idle.len() > NAMED {
+        names.push("…");
+    }
+    let names = names.join(", ");
+    cx.out.note(&match idle.len() {
+        1 => format!("1 idle run was left: {names}"),
+        count => format!("{count} idle runs were left: {names}"),
+    });
+    cx.out.note("end one with `overmind stop NAME`");
+    Ok(())
 }
 
 /// One as a single thing is shown; of several a line each for people, and each for itself for programs.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use overmind_core::ids::SessionId;
-use overmind_core::row::{Role, SessionRow};
+use overmind_core::row::{Role, SessionRow, SessionStatus};
 use overmind_core::store::{Page, SessionFilter};
 
 use crate::Engine;
@@ -29,8 +29,8 @@ const SCAN: u32 = 1000;
 pub enum Kills {
     /// At most [`MAX_KILLS`], each once.
     Named(Vec<SessionId>),
-    /// All whose command is running or will run, among the next [`MAX_KILLS`] that have not ended:
-    /// newest first, those older than `after`.
+    /// All whose command is running or will run, among the next [`MAX_KILLS`] that are not idle and
+    /// have not ended: newest first, those older than `after`.
     All { after: Option<SessionId> },
 }
 
@@ -106,15 +106,16 @@ impl Engine {
         if is_closing(&row) { self.ended(row).await } else { Ok(row) }
     }
 
-    /// One page of the sessions that have not ended and whose command is running or will run, and
-    /// the start of the next page. If an environment is being removed, nothing more can be ended.
+    /// One page of the sessions that work and whose command is running or will run, and the start of
+    /// the next page. A session that is idle waits for a person and keeps its conversation. If an environment is being removed, nothing more can be ended.
     /// With `own`, only sessions below it.
     async fn open_commands(
         &self,
         own: Option<SessionId>,
         after: Option<SessionId>,
     ) -> Result<(Vec<SessionId>, Option<SessionId>), EngineError> {
-        let statuses = open_statuses();
+        let works = |status: &SessionStatus| *status != SessionStatus::Idle;
+        let statuses = open_statuses().into_iter().filter(works).collect();
         let filter = SessionFilter { statuses, tree: own, ..SessionFilter::default() };
         let limit = u32::try_from(MAX_KILLS).unwrap_or(SCAN);
         let rows = self.cortex.store.session_list(filter, Page { after, limit }).await?;

@@ -284,6 +284,8 @@ fn needs_claude_code_to_say_hi_within_a_limit_that_holds_only_what_is_counted() 
     assert_eq!(row["status"], "idle", "{row}");
     assert!(row["cost_usd"].as_f64().is_some_and(|cost| cost > 0.0 && cost < 0.30), "{row}");
     assert_eq!(person.newcomer.piped("overmind inbox -o json").ok().json(), json!([]));
+    person.does("overmind kill --all").shows("1 idle run was left: hello");
+    assert_eq!(person.row("hello")["status"], "idle");
     let asked = person.newcomer.upstream.requests();
     assert!(asked.iter().any(Received::is_count), "it would have fitted without a count");
     let most = |request: &Received| request.body["max_tokens"].as_u64();
