@@ -444,6 +444,10 @@ pub struct RunCreate {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(max_items = 16))]
     pub contexts: Vec<String>,
+    /// Memory claims that the run uses, at most 8: `NAME`, or `NAME:ro` to read only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 8))]
+    pub memory_claims: Vec<String>,
     /// Most that this run and all runs below it may spend together. An admin can raise it with `PUT
     /// /api/budgets`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

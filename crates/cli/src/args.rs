@@ -200,7 +200,7 @@ Examples:
 Examples:
   overmind kill build
   overmind kill boss --cascade                also the runs that were started for it
-  overmind kill --all                         every command that is running")]
+  overmind kill --all                         every command that is running; idle runs are left")]
     Kill(crate::args_command::KillArgs),
     /// Send a message to a run; an idle or ended run continues with it
     #[command(after_help = "\
@@ -729,6 +729,9 @@ pub struct RunArgs {
     /// Give it the values, files and prompt of this context; can be repeated
     #[arg(long, value_name = "CONTEXT")]
     pub context: Vec<String>,
+    /// Use this memory claim, with `NAME:ro` to read only; can be repeated
+    #[arg(long, value_name = "CLAIM")]
+    pub claim: Vec<String>,
     /// Limit in US dollars for model calls of the run and the runs that it starts
     #[arg(long, value_name = "N")]
     pub usd: Option<f64>,

@@ -307,6 +307,7 @@ async fn begin(
         conversation: None,
         labels: args.label.into_iter().collect(),
         contexts: args.context,
+        memory_claims: args.claim,
         budget: (args.usd.is_some() || args.tokens.is_some())
             .then_some(RunBudget { usd: args.usd, tokens: args.tokens }),
     };

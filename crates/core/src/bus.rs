@@ -20,6 +20,7 @@ use crate::live::LivePiece;
 use crate::model::ModelDelta;
 use crate::room::stay::RoomWord;
 use crate::sandbox::SandboxLevel;
+use crate::session::claims::GivenClaim;
 use crate::time::Timestamp;
 use crate::tool::ToolOutcome;
 use crate::trace::Trail;
@@ -56,6 +57,8 @@ pub struct Assignment {
     pub given: Arc<[(String, String)]>,
     /// Files of the session's contexts: path and contents.
     pub files: Arc<[(String, String)]>,
+    /// The session's memory claims.
+    pub claims: Arc<[GivenClaim]>,
     /// The trace to which the work belongs.
     pub trail: Option<Trail>,
 }

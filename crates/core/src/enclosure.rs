@@ -100,6 +100,16 @@ impl Network {
     }
 }
 
+/// A directory that the server has made for a session: its context files
+/// ([`crate::room::Rooms::lend`]), or the directory of a memory claim
+/// ([`crate::room::Rooms::claim`]). It may be in the server's own data directory, of which nothing
+/// else is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lent {
+    pub path: PathBuf,
+    pub read_only: bool,
+}
+
 /// The sandbox for a command.
 #[derive(Clone, PartialEq)]
 pub struct EnclosePlan {
@@ -122,10 +132,8 @@ pub struct EnclosePlan {
     /// Further files and directories of the host that it may read or write, at the same paths.
     pub read: Vec<PathBuf>,
     pub write: Vec<PathBuf>,
-    /// A read-only directory that the server has made for this session
-    /// ([`crate::room::Rooms::lend`]), at the same path. It may be in the server's own data
-    /// directory, of which nothing else is shown.
-    pub lent: Option<PathBuf>,
+    /// Directories that the server has made for this session, at the same paths.
+    pub lent: Vec<Lent>,
     /// The paths in `read` that come from a repository and not from a person. No link may lead to
     /// them, except to a directory of a repository's objects ([`crate::objects`]), because a
     /// repository could name any path.
@@ -203,7 +211,7 @@ impl Surroundings {
             workspace,
             terminal: false,
             read: borrowed.clone(),
-            lent: None,
+            lent: Vec::new(),
             borrowed: if bounded { Vec::new() } else { borrowed },
             write: Vec::new(),
             network,

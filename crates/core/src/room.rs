@@ -21,7 +21,8 @@ use serde::{Deserialize, Serialize};
 use crate::Fut;
 use crate::attest::Attested;
 use crate::enclosure::Network;
-use crate::ids::SessionId;
+use crate::ids::{ColonyId, SessionId};
+use crate::record::Name;
 use crate::room::history::{RoomChanges, RoomMark, RoomSnapshot, RoomUndone};
 use crate::room::trust::{RoomTrust, TrustedProjects};
 use crate::sandbox::SandboxLevel;
@@ -511,6 +512,12 @@ pub trait Rooms: Send + Sync + fmt::Debug {
         session: SessionId,
         files: Vec<(String, String)>,
     ) -> Fut<'_, Result<PathBuf, RoomError>>;
+
+    /// Returns the directory of a memory claim. It is created if it does not exist, and belongs to
+    /// no session.
+    ///
+    /// Cancel safety: if the future is dropped, the directory exists or not.
+    fn claim(&self, colony: ColonyId, name: Name) -> Fut<'_, Result<PathBuf, RoomError>>;
 
     /// Removes lent files of all sessions except these.
     fn keep_lent(&self, wanted: Vec<SessionId>) -> Fut<'_, ()>;

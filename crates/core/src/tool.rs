@@ -15,6 +15,7 @@ use crate::ids::{AgentId, ColonyId, EffectId, SessionId};
 use crate::live::LiveSink;
 use crate::off_limits::OffLimits;
 use crate::sandbox::{Sandbox, SandboxLevel, SandboxLimits};
+use crate::session::claims::GivenClaim;
 use crate::trace::Traceparent;
 
 /// The result of repeating an effect (architecture §4).
@@ -94,6 +95,8 @@ pub struct ToolContext {
     /// The sandbox of its environment, used in place of the driver of its level.
     pub driver: Option<Arc<dyn Sandbox>>,
     pub limits: SandboxLimits,
+    /// The session's memory claims. If one of them has a collection, memory tools use no other.
+    pub claims: Arc<[GivenClaim]>,
     /// Receives live output of the call; often there is no listener.
     pub live: LiveSink,
     /// The trace span of the call, for the servers that it calls.

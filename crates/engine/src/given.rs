@@ -1,11 +1,14 @@
-//! The contexts of a new session: they are read when it is made, and copied into it.
+//! The contexts and memory claims of a new session: they are read when it is made, and copied into
+//! it.
 
 use std::collections::BTreeMap;
 
 use overmind_core::agent::AgentSpec;
 use overmind_core::record::Name;
 use overmind_core::record::kinds::context::CONTEXT;
+use overmind_core::record::kinds::memory_claim::{ClaimSpec, MEMORY_CLAIM};
 use overmind_core::sandbox::SandboxLevel;
+use overmind_core::session::claims::{self, GivenClaim};
 use overmind_core::session::given::{self, GivenContext};
 use serde_json::Value;
 
@@ -61,6 +64,80 @@ impl Engine {
         }
         Ok((all, foreign))
     }
+}
+
+impl Engine {
+    /// The current memory claims with these names.
+    pub(crate) async fn claims_given(
+        &self,
+        by: &Caller,
+        wanted: &[String],
+    ) -> Result<Vec<GivenClaim>, EngineError> {
+        let wrong = |text: String| EngineError::invalid("memory_claims", text);
+        if wanted.len() > claims::MAX_CLAIMS {
+            let most = claims::MAX_CLAIMS;
+            return Err(wrong(format!("has {}; {most} is the most", wanted.len())));
+        }
+        let mut all = Vec::new();
+        for text in wanted {
+            let shown: String = text.chars().take(64).collect();
+            let (name, reads) =
+                claims::parse(text).map_err(|why| wrong(format!("`{shown}`: {why}")))?;
+            let record = match self.record_fetch(by, &MEMORY_CLAIM, &name).await {
+                Err(EngineError::NotFound { .. }) => {
+                    let message = format!(
+                        "there is no memory claim `{name}`: `overmind get memoryclaims` lists them, \
+                         `overmind apply` makes one"
+                    );
+                    return Err(EngineError::NotFound { message });
+                }
+                found => found?,
+            };
+            let ClaimSpec { directory, collection, read_only } = ClaimSpec::of(&record.spec);
+            all.push(GivenClaim {
+                name: name.to_string(),
+                generation: record.generation,
+                read_only: read_only || reads,
+                directory,
+                collection,
+            });
+        }
+        match claims::mistake(&all) {
+            Some(why) => Err(wrong(why)),
+            None => Ok(all),
+        }
+    }
+}
+
+/// Checks that an agent's sandbox can show the directories of memory claims as they are claimed.
+///
+/// # Errors
+///
+/// Fails if it shows only its workspace, or could not keep a directory read-only.
+pub(crate) fn check_claimed(agent: &AgentSpec, claims: &[GivenClaim]) -> Result<(), EngineError> {
+    let level = agent.sandbox;
+    let shows = |claim: &&GivenClaim| match level {
+        SandboxLevel::Namespace => true,
+        SandboxLevel::None => !claim.read_only,
+        SandboxLevel::Docker | SandboxLevel::Microvm => false,
+    };
+    let Some(claim) = claims.iter().filter(|claim| claim.directory).find(|claim| !shows(claim))
+    else {
+        return Ok(());
+    };
+    let name = &claim.name;
+    let message = match level {
+        SandboxLevel::None => format!(
+            "without a sandbox, nothing keeps the directory of `{name}` read-only: use the level \
+             `namespace`"
+        ),
+        level => format!(
+            "the directory of `{name}` is not shown in a sandbox of the level `{}`: use the level \
+             `namespace`, or a claim with `directory: false`",
+            level.as_str()
+        ),
+    };
+    Err(EngineError::invalid("memory_claims", message))
 }
 
 /// Checks that an agent's sandbox can show the files.

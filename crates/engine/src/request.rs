@@ -80,6 +80,8 @@ pub struct SessionDraft {
     pub labels: BTreeMap<String, String>,
     /// Names of its contexts.
     pub contexts: Vec<String>,
+    /// Its memory claims: names, with `:ro` to read only.
+    pub claims: Vec<String>,
     /// The total that it and all its descendants may spend.
     pub budget: Option<SessionBudget>,
     /// The record for which a reconciler starts it.

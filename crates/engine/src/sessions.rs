@@ -115,6 +115,7 @@ impl Engine {
         }
         self.labels_as_said(&draft.labels)?;
         let (contexts, foreign) = self.contexts_given(by, &draft.contexts).await?;
+        let claims = self.claims_given(by, &draft.claims).await?;
         let parent_row = match &draft.parent {
             Some(parent) => Some(self.find_parent(parent).await?),
             None => None,
@@ -131,6 +132,7 @@ impl Engine {
         }
         let agent_spec = with_sandbox(agent_spec, draft.sandbox)?;
         given::check_shown(&agent_spec, &contexts)?;
+        given::check_claimed(&agent_spec, &claims)?;
         if agent_spec.command.as_ref().is_some_and(|command| !command.takes(&draft.task)) {
             let message = format!(
                 "a program gets its task as an argument, which may have {MAX_ARGUMENT} bytes at most: \
@@ -199,6 +201,7 @@ impl Engine {
             owner: draft.owner,
             labels: draft.labels.clone(),
             contexts,
+            claims,
         };
         self.runs_as_said(&spec.task, &spec.agent)?;
         // The budget is in force before the first model call.

@@ -245,6 +245,7 @@ impl Engine {
                     sandbox: SandboxLevel::Namespace,
                     given: Arc::default(),
                     files: Arc::default(),
+                    claims: Arc::default(),
                     trail: by.trace.map(|here| Trail { here, recorded: config.traced }),
                 };
                 self.called_by_hive(effect, assignment, &tool, &args).await?
@@ -361,6 +362,7 @@ impl Engine {
                 // A caller on behalf of a run has its own variables.
                 given: Arc::default(),
                 files: Arc::default(),
+                claims: self.spec_of(id).await?.claims.clone().into(),
                 trail,
             };
             self.called_by_hive(effect, assignment, &tool, &args).await?

@@ -279,6 +279,7 @@ mod tests {
             sandbox: SandboxLevel::None,
             driver: None,
             limits: SandboxLimits::default(),
+            claims: Default::default(),
             live: overmind_core::live::LiveSink::default(),
             traceparent: None,
         };

@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use overmind_core::Fut;
 use overmind_core::enclosure::{
-    Enclose, EnclosePlan, Enclosed, MAX_REACHED, Network, may_be_reached, whose_door,
+    Enclose, EnclosePlan, Enclosed, Lent, MAX_REACHED, Network, may_be_reached, whose_door,
 };
 use overmind_core::ids::SessionId;
 use overmind_core::process::ProcessUser;
@@ -318,19 +318,20 @@ impl Enclosures {
         read.extend(list(needed, Follow::All)?);
         read.sort();
         read.dedup();
-        let write = list(&plan.write, hosts)?;
-        if let Some(lent) = &plan.lent {
-            let found = really(lent)?;
+        let mut write = list(&plan.write, hosts)?;
+        for Lent { path, read_only } in &plan.lent {
+            let found = really(path)?;
             let rooms = self.options.rooms.iter().filter_map(|room| room.canonicalize().ok());
             if !rooms.into_iter().any(|room| found.starts_with(&room) && found != room) {
                 return Err(bad_config(format!(
                     "{} is not a directory that this server makes for sessions",
-                    lent.display()
+                    path.display()
                 )));
             }
-            read.push(found);
-            read.sort();
+            if *read_only { &mut read } else { &mut write }.push(found);
         }
+        read.sort();
+        write.sort();
         // The system is shown already.
         read.retain(|path| !is_of_the_system(path));
         let reaches = match plan.network {

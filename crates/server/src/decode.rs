@@ -246,7 +246,8 @@ mod tests {
         refused(
             r#"{"agent_id":"a","taks":"x"}"#,
             "taks: is not known here; known is one of agent_id, task, step_limit, workspace, name, \
-             parent, command, sandbox, room, conversation, labels, contexts, budget",
+             parent, command, sandbox, room, conversation, labels, contexts, memory_claims, \
+             budget",
         );
         refused(r#"{"agent_id":"a","agent_id":"b"}"#, "agent_id: is given twice");
     }

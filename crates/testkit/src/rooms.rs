@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use overmind_core::Fut;
 use overmind_core::attest::Attested;
-use overmind_core::ids::SessionId;
+use overmind_core::ids::{ColonyId, SessionId};
+use overmind_core::record::Name;
 use overmind_core::room::history::{RoomMark, RoomSnapshot, RoomUndone};
 use overmind_core::room::trust::{RoomTrust, TrustedProjects};
 use overmind_core::room::{
@@ -207,6 +208,13 @@ impl Rooms for FakeRooms {
             self.call("lend").await?;
             self.journal.write(format!("lent {}", files.len()));
             Ok(PathBuf::from("/lent").join(session.to_string()))
+        })
+    }
+
+    fn claim(&self, colony: ColonyId, name: Name) -> Fut<'_, Result<PathBuf, RoomError>> {
+        Box::pin(async move {
+            self.call("claim").await?;
+            Ok(PathBuf::from("/claims").join(colony.to_string()).join(name.as_str()))
         })
     }
 

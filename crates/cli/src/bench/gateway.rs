@@ -38,6 +38,7 @@ pub async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
         sandbox: SandboxLevel::Namespace,
         driver: None,
         limits: SandboxLimits::default(),
+        claims: Default::default(),
         live: LiveSink::default(),
         traceparent: None,
     };

@@ -32,8 +32,17 @@ const FIELDS: &[&str] = &[
 const OF_LINEAGE: &[&str] = &["historyLimit", "minReady", "paused", "replicas", "template"];
 const OF_SENTINEL: &[&str] =
     &["historyLimit", "maxUnavailable", "minReady", "paused", "selector", "template"];
-const TEMPLATE: &[&str] =
-    &["agent", "command", "contexts", "labels", "project", "restartedAt", "sandbox", "task"];
+const TEMPLATE: &[&str] = &[
+    "agent",
+    "command",
+    "contexts",
+    "labels",
+    "memoryClaims",
+    "project",
+    "restartedAt",
+    "sandbox",
+    "task",
+];
 
 /// What sessions are to stay.
 #[derive(Clone, Debug)]
@@ -319,6 +328,11 @@ pub fn schema() -> Value {
                     "contexts": {
                         "description": "Names of contexts for each run.",
                         "type": "array", "items": { "type": "string" }, "minItems": 1,
+                    },
+                    "memoryClaims": {
+                        "description": "Memory claims of each run: `NAME`, or `NAME:ro` to read \
+                            only.",
+                        "type": "array", "items": { "type": "string" }, "minItems": 1, "maxItems": 8,
                     },
                     "task": text("The task of each run."),
                     "labels": {

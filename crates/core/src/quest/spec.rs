@@ -10,6 +10,7 @@ use crate::record::FieldError;
 use crate::record::kinds::{not_a, unknown_fields};
 use crate::sandbox::SandboxLevel;
 use crate::schedule::period;
+use crate::session::claims;
 
 pub const MAX_COMPLETIONS: u32 = 10_000;
 pub const MAX_PARALLELISM: u32 = 100;
@@ -23,6 +24,7 @@ const FIELDS: &[&str] = &[
     "command",
     "completions",
     "contexts",
+    "memoryClaims",
     "deadline",
     "parallelism",
     "project",
@@ -57,6 +59,8 @@ pub struct QuestSpec {
     pub project: Option<String>,
     /// Names of contexts that each session gets.
     pub contexts: Vec<String>,
+    /// Memory claims of each session: names, with `:ro` to read only.
+    pub claims: Vec<String>,
 }
 
 impl QuestSpec {
@@ -72,6 +76,10 @@ impl QuestSpec {
         let mut reader = Reader { at, fields, wrong: unknown_fields(at, fields, FIELDS) };
         let command = reader.words("command");
         let contexts = reader.words("contexts").unwrap_or_default();
+        let claims = reader.words("memoryClaims").unwrap_or_default();
+        if let Some(Err(why)) = claims.iter().map(|text| claims::parse(text)).find(Result::is_err) {
+            reader.refuse("memoryClaims", &why);
+        }
         let agent = reader.text("agent").filter(|agent| !agent.is_empty());
         if !fields.contains_key("command") && !fields.contains_key("agent") {
             let hint = "name an agent (`overmind agent list`), or give a command";
@@ -106,6 +114,7 @@ impl QuestSpec {
             sandbox,
             project,
             contexts,
+            claims,
         };
         if reader.wrong.is_empty() { Ok(spec) } else { Err(reader.wrong) }
     }
@@ -191,6 +200,10 @@ pub fn schema() -> Value {
             "contexts": {
                 "description": "Names of contexts for each run.",
                 "type": "array", "items": { "type": "string" }, "minItems": 1,
+            },
+            "memoryClaims": {
+                "description": "Memory claims of each run: `NAME`, or `NAME:ro` to read only.",
+                "type": "array", "items": { "type": "string" }, "minItems": 1, "maxItems": 8,
             },
             "task": { "description": "The task of each run.", "type": "string" },
             "completions": count("Runs that must succeed.", 1, 1, MAX_COMPLETIONS),

@@ -66,6 +66,7 @@ pub const KINDS: &[KindInfo] = &[
     kinds::shown::HIVE,
     kinds::fleet::LINEAGE,
     kinds::shown::MEMORY,
+    kinds::memory_claim::MEMORY_CLAIM,
     kinds::shown::ORACLE,
     kinds::fleet::PACK,
     kinds::project::PROJECT,

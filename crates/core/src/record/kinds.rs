@@ -7,6 +7,7 @@ use crate::nearest::nearest;
 
 pub mod context;
 pub mod fleet;
+pub mod memory_claim;
 pub mod project;
 pub mod quest;
 pub mod ritual;

@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::Spec;
+use super::claims::{self, GivenClaim};
 use crate::agent::AgentSpec;
 use crate::policy::prompt;
 use crate::sandbox::SandboxLevel;
@@ -137,6 +139,14 @@ pub fn variables(given: &[GivenContext]) -> Vec<(String, String)> {
     all.into_iter().collect()
 }
 
+/// Returns everything that a session's model is told beyond its role: the prompts of its contexts,
+/// and its memory claims.
+pub fn instructions(given: &[GivenContext], claims: &[GivenClaim]) -> String {
+    let parts = [prompts(given), claims::prompt(claims)];
+    let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    parts.join("\n\n")
+}
+
 /// Returns the parts of the prompt in the order of the contexts, and a list of the files.
 pub fn prompts(given: &[GivenContext]) -> String {
     let mut all = String::new();
@@ -155,10 +165,11 @@ pub fn prompts(given: &[GivenContext]) -> String {
     all
 }
 
-/// Returns the system prompt: the agent's role and the prompts of the session's contexts.
-pub(super) fn system(agent: &AgentSpec, given: &[GivenContext]) -> Arc<str> {
+/// Returns the system prompt: the agent's role, the prompts of the session's contexts, and its
+/// memory claims.
+pub(super) fn system(agent: &AgentSpec, spec: &Spec) -> Arc<str> {
     let mut system = prompt::system(agent, agent.sandbox != SandboxLevel::None);
-    let said = prompts(given);
+    let said = instructions(&spec.contexts, &spec.claims);
     if !said.is_empty() {
         system.push_str("\n\n");
         system.push_str(&said);

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::claims::GivenClaim;
 use super::given::GivenContext;
 use super::room::{self, ROOM_DONE, ROOM_FORKED, ROOM_SNAPSHOT, ROOM_UNDONE};
 use crate::agent::AgentSpec;
@@ -72,6 +73,9 @@ pub struct Spec {
     /// The contents of its contexts when it was created.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub contexts: Vec<GivenContext>,
+    /// Its memory claims when it was created.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<GivenClaim>,
 }
 
 /// The origin of a fork, and its changes.

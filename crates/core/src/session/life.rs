@@ -210,7 +210,7 @@ impl Session {
         let room = self.row.room.as_ref().and_then(|room| room.made.as_ref());
         let level = room.and_then(|room| room.sandbox).unwrap_or(SandboxLevel::None);
         let enclosed = self.agent.sandbox.max(level) != SandboxLevel::None;
-        let instructions = given::prompts(&self.spec.contexts);
+        let instructions = given::instructions(&self.spec.contexts, &self.spec.claims);
         let launch::Line { argv, first } = launch::line(
             command,
             enclosed,

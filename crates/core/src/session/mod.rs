@@ -8,6 +8,7 @@
 //! then the effects. A session never blocks; it reports what it waits for.
 
 mod act;
+pub mod claims;
 mod convo;
 mod end;
 mod gating;
@@ -193,7 +194,7 @@ impl Session {
             // Who runs a command asks no model.
             system: match agent.command {
                 Some(_) => Arc::default(),
-                None => given::system(&agent, &spec.contexts),
+                None => given::system(&agent, &spec),
             },
             spec: Arc::new(spec),
             toolset,
@@ -674,7 +675,7 @@ impl Session {
                 agent.role.clone_from(prompt);
             }
             self.gated = fork.gated;
-            self.system = given::system(agent, &self.spec.contexts);
+            self.system = given::system(agent, &self.spec);
         }
     }
 

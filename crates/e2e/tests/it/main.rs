@@ -49,6 +49,7 @@ mod lineages;
 mod loops;
 mod masking;
 mod mcp;
+mod memory_claims;
 mod mesh;
 mod meshed;
 mod nouns;

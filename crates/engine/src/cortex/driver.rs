@@ -768,6 +768,7 @@ fn assignment(session: &Session, traced: bool) -> Assignment {
         room: row.surroundings().map(Arc::new),
         given: given::variables(&session.spec().contexts).into(),
         files: given::files(&session.spec().contexts).into(),
+        claims: session.spec().claims.clone().into(),
         trail: Trail::of_session(row.id, session.spec().trace, traced),
     }
 }

@@ -8,14 +8,15 @@
 //! [`ToHive::Keep`]: overmind_core::bus::ToHive::Keep
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use overmind_core::attest::Attested;
 use overmind_core::bus::Assignment;
 use overmind_core::command::{Launch, LifeEnded, LifeOrder, LifeWord, Notice, StopHow};
-use overmind_core::enclosure::{DOOR_URL, Enclose, EnclosePlan, Enclosed, Network, Surroundings};
+use overmind_core::enclosure::{
+    DOOR_URL, Enclose, EnclosePlan, Enclosed, Lent, Network, Surroundings,
+};
 use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::process::prompt::{self, Judged, Provider};
 use overmind_core::process::provider::launch;
@@ -458,7 +459,7 @@ impl Lives {
         assignment: &Assignment,
         launch: &Launch,
         spec: ProcessSpec,
-        lent: Option<PathBuf>,
+        lent: Vec<Lent>,
         say: &Say,
     ) -> Result<ProcessSpec, SandboxError> {
         let level = level_of(assignment, launch);

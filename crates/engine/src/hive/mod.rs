@@ -18,7 +18,7 @@ use overmind_core::Fut;
 use overmind_core::bus::{Assignment, BUS_VERSION, HiveBus, ToCortex, ToHive};
 use overmind_core::command::{LifeEnded, LifeWord};
 use overmind_core::effect::{Bound, Effect, EffectAction, EffectResult};
-use overmind_core::enclosure::{Enclose, EnclosePlan, Surroundings};
+use overmind_core::enclosure::{Enclose, EnclosePlan, Lent, Surroundings};
 use overmind_core::failpoint;
 use overmind_core::gate::Gate;
 use overmind_core::ids::{EffectId, SessionId};
@@ -32,7 +32,6 @@ use overmind_core::room::history::RoomMark;
 use overmind_core::room::stay::RoomReport;
 use overmind_core::sandbox::{Sandbox, SandboxLimits};
 use overmind_core::session::STALE_APPROVAL;
-use overmind_core::session::given::FILES_VARIABLE;
 use overmind_core::time::{Clock, Timestamp};
 use overmind_core::tool::{EffectClass, ToolContext, ToolOutcome, Toolbox};
 use overmind_core::trace::SpanId;
@@ -41,7 +40,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use self::life::{Birth, Lives, Said, Say};
-use self::rooms::{Stays, Turn};
+use self::rooms::{Given, Stays, Turn};
 use crate::live::{self, Gathered as LiveGathered};
 use crate::tasks::Tasks;
 
@@ -377,20 +376,19 @@ impl Hive {
             }
             Some(_) | None => Vec::new(),
         };
-        let lent = match &self.stays {
-            Some(stays) => stays.lent(assignment).await.unwrap_or_else(|err| {
+        let Given { variables: named, lent } = match &self.stays {
+            Some(stays) => stays.given(assignment).await.unwrap_or_else(|err| {
                 let session = assignment.session;
                 tracing::warn!(session.id = %session, %err, "a run's files are missing");
-                None
+                Given::default()
             }),
-            None => None,
+            None => Given::default(),
         };
         // Variables of the environment take precedence over those of a context.
         let own = |name: &String| variables.iter().any(|(known, _)| known == name);
         let given: Vec<_> =
             assignment.given.iter().filter(|(name, _)| !own(name)).cloned().collect();
-        let files = lent.as_ref().map(|dir| (FILES_VARIABLE.to_owned(), dir.display().to_string()));
-        let variables: Vec<_> = variables.into_iter().chain(given).chain(files).collect();
+        let variables: Vec<_> = variables.into_iter().chain(given).chain(named).collect();
         ToolContext {
             variables: variables.into(),
             colony: assignment.colony,
@@ -403,18 +401,19 @@ impl Hive {
             sandbox: assignment.sandbox,
             driver: self.driver(assignment, lent),
             limits: SandboxLimits::default(),
+            claims: Arc::clone(&assignment.claims),
             live,
             traceparent: assignment.trail.map(|trail| trail.at(SpanId::of_effect(effect))),
         }
     }
 
     /// The driver for commands of a session with its own worktree, if they may see all of it, and
-    /// of a session with context files.
-    fn driver(&self, assignment: &Assignment, lent: Option<PathBuf>) -> Option<Arc<dyn Sandbox>> {
+    /// of a session with context files or memory claims.
+    fn driver(&self, assignment: &Assignment, lent: Vec<Lent>) -> Option<Arc<dyn Sandbox>> {
         let Assignment { session, sandbox, .. } = *assignment;
         let room = match &assignment.room {
             Some(room) => Surroundings::clone(room),
-            None if lent.is_some() => {
+            None if !lent.is_empty() => {
                 Surroundings { workspace: assignment.workspace.clone(), ..Surroundings::default() }
             }
             None => return None,

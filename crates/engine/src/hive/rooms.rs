@@ -4,7 +4,6 @@
 //! before has ended or was dropped.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -13,13 +12,16 @@ use overmind_core::Fut;
 use overmind_core::attest::Attested;
 use overmind_core::bus::{Assignment, HiveBus, ToCortex};
 use overmind_core::effect::EffectResult;
+use overmind_core::enclosure::Lent;
 use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::process::{NoteKind, Processes};
+use overmind_core::record::Name;
 use overmind_core::room::history::RoomMark;
 use overmind_core::room::stay::{RoomAct, RoomReport, RoomWord};
 use overmind_core::room::{
     RoomClosed, RoomEnd, RoomError, RoomErrorKind, RoomProgress, RoomSink, RoomWitness, Rooms,
 };
+use overmind_core::session::given::FILES_VARIABLE;
 use overmind_core::tool::ToolOutcome;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
@@ -39,6 +41,20 @@ const QUICK: Duration = Duration::from_secs(1);
 const GONE: Duration = Duration::from_secs(60);
 /// The time limit of a removal. Its hooks and services have their own limits.
 const CLOSING: Duration = Duration::from_secs(15 * 60);
+
+/// Directories that the server has made for a session's commands, and the variables that name them.
+#[derive(Debug, Default)]
+pub(crate) struct Given {
+    pub(crate) variables: Vec<(String, String)>,
+    pub(crate) lent: Vec<Lent>,
+}
+
+impl Given {
+    fn add(&mut self, variable: String, lent: Lent) {
+        self.variables.push((variable, lent.path.display().to_string()));
+        self.lent.push(lent);
+    }
+}
 
 /// The environments of this hive.
 #[derive(Debug)]
@@ -130,17 +146,26 @@ impl Stays {
         self.rooms.environment(session).await
     }
 
-    /// The directory of a session's context files; `None` if it has none.
+    /// What the server gives a session's commands besides its environment.
     ///
     /// # Errors
     ///
-    /// The same as for [`Rooms::lend`].
-    pub(crate) async fn lent(&self, assignment: &Assignment) -> Result<Option<PathBuf>, RoomError> {
-        if assignment.files.is_empty() {
-            return Ok(None);
+    /// The same as for [`Rooms::lend`] and [`Rooms::claim`].
+    pub(crate) async fn given(&self, assignment: &Assignment) -> Result<Given, RoomError> {
+        let mut given = Given::default();
+        if !assignment.files.is_empty() {
+            self.kept().await;
+            let files = assignment.files.to_vec();
+            let path = self.rooms.lend(assignment.session, files).await?;
+            given.add(FILES_VARIABLE.to_owned(), Lent { path, read_only: true });
         }
-        self.kept().await;
-        self.rooms.lend(assignment.session, assignment.files.to_vec()).await.map(Some)
+        for claim in assignment.claims.iter().filter(|claim| claim.directory) {
+            let failed = |err| RoomError::new(RoomErrorKind::Failed, format!("{err}"));
+            let name = Name::parse(&claim.name).map_err(failed)?;
+            let path = self.rooms.claim(assignment.colony, name).await?;
+            given.add(claim.variable(), Lent { path, read_only: claim.read_only });
+        }
+        Ok(given)
     }
 
     /// Removes a session's context files; they are made again if needed.

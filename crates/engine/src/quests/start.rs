@@ -100,6 +100,7 @@ impl Engine {
             sandbox: spec.sandbox,
             workspace: spec.project.clone(),
             contexts: spec.contexts.clone(),
+            claims: spec.claims.clone(),
             conversation,
             labels,
             owner: Some(record.id),

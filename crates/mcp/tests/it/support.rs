@@ -112,6 +112,7 @@ impl Bench {
             sandbox: SandboxLevel::Namespace,
             driver: None,
             limits: SandboxLimits::default(),
+            claims: Default::default(),
             live,
             traceparent: None,
         }

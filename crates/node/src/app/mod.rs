@@ -402,7 +402,9 @@ fn rooms_in_data(config: &Config) -> Vec<PathBuf> {
     let data = &config.data;
     let made = [config.rooms_worktrees.clone(), data.workspaces(), data.homes()];
     // A database's directory is used only by its own server.
-    made.into_iter().chain(["mcp", "leases", "lent"].map(|name| data.path().join(name))).collect()
+    made.into_iter()
+        .chain(["claims", "mcp", "leases", "lent"].map(|name| data.path().join(name)))
+        .collect()
 }
 
 /// Chooses the directory for sessions that name none: the configured one, or with the returned

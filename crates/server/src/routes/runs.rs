@@ -62,6 +62,7 @@ pub(crate) async fn run_create(
         conversation,
         labels,
         contexts,
+        memory_claims,
         budget,
     } = body.value;
     let draft = SessionDraft {
@@ -77,6 +78,7 @@ pub(crate) async fn run_create(
         conversation,
         labels,
         contexts,
+        claims: memory_claims,
         budget: budget.map(|RunBudget { usd, tokens }| SessionBudget {
             microusd: usd.and_then(|usd| microusd_of(usd).ok()),
             tokens,

@@ -38,8 +38,7 @@ impl SearchMemory {
 
 #[derive(Debug, Deserialize)]
 struct StoreArgs {
-    #[serde(default = "default_collection")]
-    collection: String,
+    collection: Option<String>,
     text: String,
     #[serde(default)]
     metadata: Map<String, Value>,
@@ -47,15 +46,45 @@ struct StoreArgs {
 
 #[derive(Debug, Deserialize)]
 struct SearchArgs {
-    #[serde(default = "default_collection")]
-    collection: String,
+    collection: Option<String>,
     query: String,
     #[serde(default = "five", deserialize_with = "integer")]
     top_k: u64,
 }
 
-fn default_collection() -> String {
-    "default".into()
+/// The collection for sessions without memory claims.
+const DEFAULT: &str = "default";
+
+/// The collection of a call. A session whose memory claims name collections has only those; without
+/// `wanted`, it gets the first that fits.
+fn collection_of(
+    context: &ToolContext,
+    wanted: Option<String>,
+    writes: bool,
+) -> Result<String, Failure> {
+    let claimed = context.claims.iter();
+    let claimed = claimed.filter_map(|claim| Some((claim.collection.as_deref()?, claim.read_only)));
+    let claimed: Vec<(&str, bool)> = claimed.collect();
+    if claimed.is_empty() {
+        return Ok(wanted.unwrap_or_else(|| DEFAULT.to_owned()));
+    }
+    let fits = |(_, read_only): &&(&str, bool)| !(writes && *read_only);
+    let refused = |message: String| Err(Failure::new("not_permitted", message));
+    match wanted {
+        None => match claimed.iter().find(fits) {
+            Some((name, _)) => Ok((*name).to_owned()),
+            None => refused("the memory claims of this run are read-only".to_owned()),
+        },
+        Some(wanted) => match claimed.iter().find(|(name, _)| *name == wanted) {
+            Some(found) if fits(&found) => Ok(wanted),
+            Some(_) => refused(format!("the collection {wanted} is read-only for this run")),
+            None => {
+                let names: Vec<&str> = claimed.iter().map(|(name, _)| *name).collect();
+                let names = names.join(", ");
+                refused(format!("this run has only the collections of its memory claims: {names}"))
+            }
+        },
+    }
 }
 
 fn five() -> u64 {
@@ -96,6 +125,7 @@ impl Tool for StoreMemory {
     fn call<'a>(&'a self, context: &'a ToolContext, args: &'a Value) -> Fut<'a, Answer> {
         Box::pin(async move {
             let StoreArgs { collection, text, metadata } = parse(args)?;
+            let collection = collection_of(context, collection, true)?;
             let draft = MemoryDraft {
                 metadata: Value::Object(metadata),
                 source: Some(context.session),
@@ -149,6 +179,7 @@ impl Tool for SearchMemory {
     fn call<'a>(&'a self, context: &'a ToolContext, args: &'a Value) -> Fut<'a, Answer> {
         Box::pin(async move {
             let SearchArgs { collection, query, top_k } = parse(args)?;
+            let collection = collection_of(context, collection, false)?;
             let top_k = usize::try_from(top_k).unwrap_or(usize::MAX);
             let query = MemoryQuery {
                 session: Some(context.session),

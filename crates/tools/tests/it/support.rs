@@ -69,6 +69,7 @@ impl Bench {
             sandbox: SandboxLevel::Namespace,
             driver: None,
             limits: SandboxLimits::default(),
+            claims: Default::default(),
             live: overmind_core::live::LiveSink::default(),
             traceparent: None,
         };

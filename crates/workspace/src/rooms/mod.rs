@@ -14,6 +14,7 @@
 //! Where to read on: `maker` makes and ends trees, `project` reads what a project wants, `work` is
 //! what becomes of a session's work, `history` brings its files back, `filling` keeps trees ready.
 
+mod claims;
 mod filling;
 mod history;
 mod lent;
@@ -30,9 +31,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use overmind_core::Fut;
-use overmind_core::ids::SessionId;
+use overmind_core::ids::{ColonyId, SessionId};
 use overmind_core::off_limits::OffLimits;
 use overmind_core::process::ProcessUser;
+use overmind_core::record::Name;
 use overmind_core::room::history::{RoomMark, RoomSnapshot, RoomUndone};
 use overmind_core::room::trust::{RoomTrust, TrustedProjects};
 use overmind_core::room::{
@@ -729,6 +731,10 @@ impl Rooms for LocalRooms {
         files: Vec<(String, String)>,
     ) -> Fut<'_, Result<PathBuf, RoomError>> {
         Box::pin(lent::lend(self.options.home.join(lent::LENT), session, files))
+    }
+
+    fn claim(&self, colony: ColonyId, name: Name) -> Fut<'_, Result<PathBuf, RoomError>> {
+        Box::pin(claims::directory(self.options.home.join(claims::CLAIMS), colony, name))
     }
 
     fn keep_lent(&self, wanted: Vec<SessionId>) -> Fut<'_, ()> {

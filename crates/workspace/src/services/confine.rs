@@ -237,7 +237,7 @@ pub(crate) async fn launch(
         return Err("this daemon puts no sandbox around programs of a session".to_owned());
     };
     let plan = EnclosePlan {
-        lent: None,
+        lent: Vec::new(),
         session: confined.session,
         level: confined.level,
         argv: bare.argv,

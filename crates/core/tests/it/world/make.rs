@@ -96,6 +96,7 @@ impl Setup {
             owner: None,
             labels: BTreeMap::new(),
             contexts: Vec::new(),
+            claims: Vec::new(),
         };
         Self { spec, toolset, judge: 0 }
     }

@@ -1,29 +1,26 @@
-//! Provides a command's surroundings: variables of its environment, and files of its session's
-//! contexts.
-
-use std::path::PathBuf;
+//! Provides a command's surroundings: variables of its environment, and directories that
+//! the server has made for its session.
 
 use overmind_core::bus::Assignment;
 use overmind_core::command::Launch;
+use overmind_core::enclosure::Lent;
 use overmind_core::ids::SessionId;
-use overmind_core::session::given::FILES_VARIABLE;
 
 use super::Lives;
+use crate::hive::rooms::Given;
 
 impl Lives {
-    /// The additional variables for a session's commands, and the directory of files that they may
-    /// read.
+    /// The additional variables for a session's commands, and the directories that the server has
+    /// made for them.
     pub(super) async fn around(
         &self,
         assignment: &Assignment,
         launch: &Launch,
-    ) -> Result<(Vec<(String, String)>, Option<PathBuf>), String> {
+    ) -> Result<(Vec<(String, String)>, Vec<Lent>), String> {
         let mut variables = self.of_room(assignment.session, launch).await?;
-        let lent = self.lent(assignment).await?;
-        if let Some(directory) = &lent {
-            variables.push((FILES_VARIABLE.to_owned(), directory.display().to_string()));
-        }
-        Ok((variables, lent))
+        let given = self.given(assignment).await?;
+        variables.extend(given.variables);
+        Ok((variables, given.lent))
     }
 
     async fn of_room(
@@ -40,11 +37,12 @@ impl Lives {
         }
     }
 
-    async fn lent(&self, assignment: &Assignment) -> Result<Option<PathBuf>, String> {
+    async fn given(&self, assignment: &Assignment) -> Result<Given, String> {
+        let is_empty = assignment.files.is_empty() && assignment.claims.is_empty();
         match &self.stays {
-            Some(stays) => stays.lent(assignment).await.map_err(|err| err.to_string()),
-            None if assignment.files.is_empty() => Ok(None),
-            None => Err("this server gives no files, and its contexts have some".to_owned()),
+            Some(stays) => stays.given(assignment).await.map_err(|err| err.to_string()),
+            None if is_empty => Ok(Given::default()),
+            None => Err("this server gives runs no files and no memory claims".to_owned()),
         }
     }
 }
