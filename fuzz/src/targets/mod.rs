@@ -428,6 +428,7 @@ impl Place {
                 sandbox: SandboxLevel::Namespace,
                 driver: None,
                 limits: SandboxLimits::default(),
+                claims: Default::default(),
                 live: overmind_core::live::LiveSink::default(),
                 traceparent: None,
                 variables: Arc::default(),
