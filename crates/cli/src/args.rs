@@ -671,7 +671,7 @@ pub struct UpArgs {
     /// removed, or an older copy is in its place), and record that
     #[arg(long)]
     pub accept_loss: bool,
-    /// Start although a provider that had a key at the last start has none now, and open runs use it
+    /// Start even if the key of a provider that unfinished runs use is missing since the last start
     #[arg(long)]
     pub force: bool,
     /// This process is the one that `up -d` started

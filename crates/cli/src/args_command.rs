@@ -209,7 +209,7 @@ pub struct SendArgs {
     /// Return as soon as it has been sent; the default without a terminal
     #[arg(short, long, conflicts_with_all = ["follow", "wait"])]
     pub detach: bool,
-    /// Wait until it asks for input, ends or is silent, and print its output
+    /// Wait until the run asks for input, ends, or prints nothing for a while; print its output
     #[arg(long)]
     pub wait: bool,
     /// How long --wait waits at most: 500ms, 5s, 10m; a bare number below 1000 is seconds

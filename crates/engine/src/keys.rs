@@ -249,7 +249,7 @@ impl Engine {
 
     async fn key_end(&self, by: &Caller, mut key: ApiKey) -> Result<ApiKey, EngineError> {
         key.revoked_at = Some(self.cortex.clock.now());
-        // It is held during the commit: a reader of its event finds the key revoked.
+        // Held during the commit, so that a reader of the event finds the key revoked.
         let _revoking = self.cortex.identities.revoking();
         // This also comes before it, because the event may reach streams first. If the commit
         // fails, the key's owner can open them again.

@@ -55,7 +55,7 @@ impl Identities {
         inner.known.insert(hash, caller);
     }
 
-    /// Must be held during the commit that revokes a key.
+    /// Returns a guard that the caller must hold while a commit revokes a key.
     pub(crate) fn revoking(&self) -> Revoking<'_> {
         let mut inner = lock(&self.0);
         inner.generation += 1;

@@ -69,7 +69,7 @@ impl Tokens {
         inner.known.insert(session, start);
     }
 
-    /// Must be held during the commit that writes a session's row.
+    /// Returns a guard that the caller must hold while a commit writes the session's row.
     pub(crate) fn moving(&self, session: SessionId) -> Moving<'_> {
         let mut inner = lock(&self.0);
         inner.generation += 1;

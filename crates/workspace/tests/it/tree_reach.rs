@@ -91,7 +91,7 @@ fn a_repository_elsewhere_is_used_by_an_admin_once_it_names_the_directory() {
     refused(&moved, "it'\\''s moved' worktree repair");
     repair(&moved, &["worktree", "repair"]);
     assert!(found(&moved).is_ok());
-    // A copy of it is another directory.
+    // A copy of the worktree is refused, because its repository does not name the copy.
     std::fs::create_dir(at("copy")).unwrap();
     std::fs::copy(moved.join(".git"), at("copy/.git")).unwrap();
     refused(&at("copy"), "worktree repair");
