@@ -14,7 +14,7 @@ use overmind_core::store::{Commit, Guard, NameFilter, NewEvent, Page, SessionFil
 use serde_json::json;
 
 use crate::Engine;
-use crate::caller::Caller;
+use crate::caller::{Caller, Rights};
 use crate::cortex::Order;
 use crate::error::EngineError;
 use crate::sessions::open_statuses;
@@ -114,6 +114,9 @@ impl Engine {
     ) -> Result<SessionRow, EngineError> {
         self.orders(by, Role::Runs, id).await?;
         self.require_host_of(by, id).await?;
+        if matches!(by.rights, Rights::Session { .. }) {
+            self.still_has_place(&self.find_session(id).await?).await?;
+        }
         if text.is_empty() && raw {
             return Err(EngineError::invalid("text", "text must not be empty"));
         }

@@ -305,6 +305,7 @@ impl Engine {
             return Err(EngineError::Unavailable { message });
         }
         self.may_go_on(row).await?;
+        self.still_has_place(row).await?;
         let by = system().name;
         self.cortex.order(row.id, Order::Restore { ended, by }).await.map(drop)
     }

@@ -313,6 +313,7 @@ impl Engine {
             budgets,
             inbox,
             store,
+            records: Arc::clone(&records),
             memory,
             bus: Arc::new(cortex_bus),
             gate,

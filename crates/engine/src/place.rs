@@ -52,9 +52,11 @@ impl Engine {
                 wanted == row.workspace || resolved(wanted.as_ref()) == Path::new(&row.workspace)
             })
         {
-            // Whoever names a parent is not let into its project by that; the parent itself is in it.
-            if by.child_of != Some(row.id) {
-                self.workspace(by, Some(&row.workspace)).await?;
+            // Whoever names a parent is not let into its project by that; the parent itself is in it,
+            // as long as the Project is there.
+            match by.child_of == Some(row.id) {
+                true => self.still_has_place(row).await?,
+                false => drop(self.workspace(by, Some(&row.workspace)).await?),
             }
             let (workspace, project) = (row.workspace.clone(), true);
             let reach = self.reach_beside(by, row).await?;

@@ -92,7 +92,10 @@ impl Engine {
             Sender::Agent(by) => {
                 let spec = self.spec_of(id).await?;
                 let reaches = reaches_host(&spec.agent, spec.room.as_ref());
-                if reaches || self.works_in_itself(&spec) { by.require_host(TELL) } else { Ok(()) }
+                if reaches || self.works_in_itself(&spec) {
+                    by.require_host(TELL)?;
+                }
+                self.still_has_place(&self.find_session(id).await?).await
             }
         }
     }
@@ -158,6 +161,18 @@ impl Engine {
             return Ok(());
         }
         self.workspace(by, Some(workspace)).await.map(drop)
+    }
+
+    /// Refuses to start a program of this session if the Project that it needs was withdrawn.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub(crate) async fn still_has_place(&self, row: &SessionRow) -> Result<(), EngineError> {
+        match self.cortex.withdrawn(row).await? {
+            Some(message) => Err(EngineError::Forbidden { message }),
+            None => Ok(()),
+        }
     }
 
     /// Allows a caller with this role to direct a session, and a session to direct those that it or

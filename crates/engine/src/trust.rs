@@ -5,10 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use overmind_core::ids::ColonyId;
-use overmind_core::record::kinds::project::{self, PROJECT};
-use overmind_core::record::rows::RecordQuery;
-use overmind_core::record::{Kind, Name, Record};
+use overmind_core::record::Name;
+use overmind_core::record::kinds::project;
 use overmind_core::room::trust::{MAX_TRUSTED, RoomTrust, TrustGiven, TrustedProjects};
 use overmind_core::room::{RoomReach, RoomWhen, RoomWish, Rooms};
 use overmind_core::row::Role;
@@ -17,6 +15,7 @@ use serde_json::json;
 
 use crate::Engine;
 use crate::caller::Caller;
+use crate::cortex::projects::each_project;
 use crate::error::EngineError;
 
 /// The setting that keeps them.
@@ -60,7 +59,7 @@ impl Engine {
         place: &Path,
     ) -> Result<Declared, EngineError> {
         let mut found = Declared::Nowhere;
-        let for_them = self.each_project(|record| {
+        let for_them = each_project(&*self.records, |record| {
             match project::allows(record, &by.name, place) {
                 Some(true) => return Some(Declared::ForThem),
                 Some(false) => found = Declared::ForOthers(record.key.name.clone()),
@@ -71,32 +70,6 @@ impl Engine {
         Ok(for_them.await?.unwrap_or(found))
     }
 
-    /// Shows each Project that is not being deleted, until there is an answer.
-    async fn each_project<T>(
-        &self,
-        mut show: impl FnMut(&Record) -> Option<T>,
-    ) -> Result<Option<T>, EngineError> {
-        let mut after = None;
-        loop {
-            let query = RecordQuery {
-                colony: Some(ColonyId::DEFAULT),
-                kind: Kind::parse(PROJECT.name).ok(),
-                after,
-                limit: 500,
-                ..RecordQuery::default()
-            };
-            let page = self.records.record_list(query).await?;
-            let mut present = page.records.iter().filter(|record| record.deleting.is_none());
-            if let Some(answer) = present.find_map(&mut show) {
-                return Ok(Some(answer));
-            }
-            match page.records.last().filter(|_| page.more) {
-                Some(last) => after = Some(last.key.clone()),
-                None => return Ok(None),
-            }
-        }
-    }
-
     /// The directories of the Projects that let the caller have runs work in them, those that hold `place`
     /// first. For an admin: of those for everybody, and of those that hold it.
     pub(crate) async fn projects_of(
@@ -105,7 +78,7 @@ impl Engine {
         place: &Path,
     ) -> Result<Vec<PathBuf>, EngineError> {
         let mut found = Vec::new();
-        self.each_project(|record| {
+        each_project(&*self.records, |record| {
             let path = project::path_for(record, &by.name);
             found.extend(path.or_else(|| {
                 let (path, _) = project::read(record).filter(|_| by.is_admin())?;

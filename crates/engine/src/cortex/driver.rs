@@ -41,6 +41,7 @@ use self::postponed::Postponed;
 use super::gating::Masked;
 use super::{Cortex, count, inbox, lock, shutting_down, tokens};
 use crate::budgets::Held;
+use crate::caller::{Caller, Part};
 use crate::error::EngineError;
 use crate::homes::has_conversation;
 
@@ -203,6 +204,10 @@ impl Driver {
                     let Some((at, input)) = self.session().due() else { continue };
                     // An input that is recorded ahead has the time for which it is recorded.
                     let now = self.cortex.clock.now().max(at);
+                    let input = match input {
+                        Input::Life(LifeInput::Due) => Box::pin(self.starting(input)).await,
+                        input => input,
+                    };
                     Box::pin(self.input_after(Vec::new(), input, now)).await?;
                     continue;
                 }
@@ -249,7 +254,9 @@ impl Driver {
                     return Ok(());
                 }
                 let agent_active = self.cortex.agent_is_active(self.session().row().agent).await;
-                self.input(Input::Started { epoch, hive, agent_active }).await?;
+                let started = Input::Started { epoch, hive, agent_active };
+                let input = Box::pin(self.starting(started)).await;
+                self.input(input).await?;
             }
             Mail::Recover => {
                 if self.session().status() == SessionStatus::Running || self.session().is_alive() {
@@ -403,6 +410,17 @@ impl Driver {
                 Guard::NameFree { colony, name: row.name.clone() },
             ],
         }
+    }
+
+    /// `input`, which starts a program that has waited, or the end of the session if its directory
+    /// was withdrawn meanwhile.
+    async fn starting(&self, input: Input) -> Input {
+        let reason = match self.cortex.withdrawn(self.session().row()).await {
+            Ok(None) => return input,
+            Ok(Some(why)) => why,
+            Err(err) => format!("the Projects cannot be read: {err}"),
+        };
+        Input::Canceled { by: Caller::system(Part::Reconcilers).name, reason: Some(reason) }
     }
 
     /// Processes one input, makes the result durable, and sends the effects.

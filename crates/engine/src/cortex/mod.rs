@@ -10,6 +10,7 @@ mod identities;
 mod inbox;
 mod keeper;
 mod load;
+pub(crate) mod projects;
 pub(crate) mod tokens;
 mod unrecorded;
 mod watch;
@@ -27,6 +28,7 @@ use overmind_core::gate::Gate;
 use overmind_core::ids::{AgentId, ColonyId, EffectId, HiveId, IdSource, SessionId};
 use overmind_core::memory::Memory;
 use overmind_core::queue::{FairQueue, Ticket};
+use overmind_core::record::rows::RecordRows;
 use overmind_core::room::history::RoomUndone;
 use overmind_core::room::stay::{RoomDecision, RoomInput, RoomPhase};
 use overmind_core::row::{SessionRow, SessionStatus};
@@ -69,6 +71,8 @@ const SCAN: u32 = 500;
 #[derive(Debug)]
 pub(crate) struct Cortex {
     pub(crate) store: Arc<dyn Store>,
+    /// Declared records, in the same store.
+    pub(crate) records: Arc<dyn RecordRows>,
     pub(crate) memory: Arc<dyn Memory>,
     pub(crate) bus: Arc<dyn CortexBus>,
     pub(crate) gate: Option<Arc<dyn Gate>>,
@@ -148,6 +152,7 @@ pub(crate) struct CortexParts {
     pub(crate) budgets: Budgets,
     pub(crate) inbox: tokio::sync::watch::Sender<u64>,
     pub(crate) store: Arc<dyn Store>,
+    pub(crate) records: Arc<dyn RecordRows>,
     pub(crate) memory: Arc<dyn Memory>,
     pub(crate) bus: Arc<dyn CortexBus>,
     pub(crate) gate: Option<Arc<dyn Gate>>,
@@ -165,6 +170,7 @@ impl Cortex {
             budgets,
             inbox,
             store,
+            records,
             memory,
             bus,
             gate,
@@ -183,6 +189,7 @@ impl Cortex {
             started_at: clock.now(),
             queue: Mutex::new(FairQueue::new(config.bounds())),
             store,
+            records,
             memory,
             bus,
             gate,

@@ -22,14 +22,14 @@ use crate::world::{World, session_draft};
 
 /// Answers what it was made with. It remembers what it was asked.
 #[derive(Debug)]
-struct FakeEnclosures {
+pub(crate) struct FakeEnclosures {
     answer: Result<Arc<Attested>, SandboxError>,
     plans: Mutex<Vec<EnclosePlan>>,
     ended: Mutex<Vec<SessionId>>,
 }
 
 impl FakeEnclosures {
-    fn new(answer: Result<Arc<Attested>, SandboxError>) -> Arc<Self> {
+    pub(crate) fn new(answer: Result<Arc<Attested>, SandboxError>) -> Arc<Self> {
         Arc::new(Self { answer, plans: Mutex::default(), ended: Mutex::default() })
     }
 }
@@ -61,7 +61,7 @@ impl Enclose for FakeEnclosures {
     }
 }
 
-fn namespace(world_signs: Option<&overmind_core::attest::Notary>) -> Arc<Attested> {
+pub(crate) fn namespace(world_signs: Option<&overmind_core::attest::Notary>) -> Arc<Attested> {
     let level = SandboxLevel::Namespace;
     let record = Attestation { asked: level, achieved: level, ..attestation() };
     Arc::new(Attested::new(record, world_signs))

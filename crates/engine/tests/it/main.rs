@@ -16,6 +16,7 @@ mod loops;
 mod mesh;
 mod names;
 mod orders;
+mod projects;
 mod records;
 mod recovery;
 mod registry;
