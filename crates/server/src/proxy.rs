@@ -48,6 +48,8 @@ pub enum Found {
     Port(u16),
     /// There is no such run; these serve something.
     NoRun { there: Vec<String> },
+    /// Several runs are called so here: these, by their own names.
+    SeveralRuns { there: Vec<String> },
     /// The run has no such service, or several and none was named; these.
     NoService { there: Vec<String> },
 }
@@ -170,12 +172,25 @@ async fn pass(client: &mut TcpStream, backends: &dyn Backends, port: u16) -> io:
         );
         return refuse(client, "404 Not Found", &text).await;
     };
+    if is_foreign_socket(&head) {
+        let text = "Pages of other sites may not open web sockets here.";
+        return refuse(client, "403 Forbidden", text).await;
+    }
     let at = match backends.find(&run, service.as_deref()) {
         Found::Port(at) => at,
         Found::NoRun { there } => {
             let text = format!("No run that is called {} serves anything.", escaped(&run));
             let names = there.iter().map(|run| format!("{run}.localhost:{port}"));
             return refuse(client, "404 Not Found", &listing(&text, names)).await;
+        }
+        Found::SeveralRuns { there } => {
+            let named: Vec<_> = there.iter().map(|name| escaped(name)).collect();
+            let text = format!(
+                "Several runs are called {} here: {}. `overmind info RUN` shows the ports of each.",
+                escaped(&run),
+                named.join(", ")
+            );
+            return refuse(client, "409 Conflict", &text).await;
         }
         Found::NoService { there } => {
             let text = match &service {
@@ -238,14 +253,43 @@ async fn read_head(client: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
+/// The values of a header, in their order; none of a head that is not UTF-8.
+fn values<'a>(head: &'a [u8], wanted: &'a str) -> impl Iterator<Item = &'a str> {
+    let end = head.windows(4).position(|end| end == b"\r\n\r\n").unwrap_or(0);
+    let text = std::str::from_utf8(&head[..end]).unwrap_or_default();
+    text.split("\r\n").skip(1).filter_map(move |line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case(wanted).then(|| value.trim())
+    })
+}
+
+/// Whether a page of another site opens a web socket: browsers let every page do that, with the
+/// answers to read, and only say in `Origin` which page it is.
+fn is_foreign_socket(head: &[u8]) -> bool {
+    let upgrades = values(head, "upgrade").any(|value| {
+        value.split(',').any(|protocol| protocol.trim().eq_ignore_ascii_case("websocket"))
+    });
+    upgrades && values(head, "origin").any(|origin| !is_local(origin))
+}
+
+/// Whether an origin is a page of this machine: of a name below `localhost`, or of a loopback address.
+fn is_local(origin: &str) -> bool {
+    let Some((_, host)) = origin.split_once("://") else { return false };
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        Some(_) | None => host,
+    };
+    let name = name.to_ascii_lowercase();
+    let plain = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(&name);
+    name == "localhost"
+        || (name.ends_with(".localhost")
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte)))
+        || plain.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
 /// The one host that a head names.
 fn host_of(head: &[u8]) -> Option<String> {
-    let end = head.windows(4).position(|end| end == b"\r\n\r\n")?;
-    let text = std::str::from_utf8(&head[..end]).ok()?;
-    let mut hosts = text.split("\r\n").skip(1).filter_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("host").then(|| value.trim())
-    });
+    let mut hosts = values(head, "host");
     let host = hosts.next().filter(|host| !host.is_empty() && host.len() <= 300)?;
     hosts.next().is_none().then(|| host.to_owned())
 }
@@ -323,6 +367,11 @@ mod tests {
             ("127.0.0.1:8421", None),
             ("[::1]:8421", None),
             ("shop.localhost:80a", None),
+            ("web.shop.localhost@evil.example", None),
+            ("shop.localhost:80:80", None),
+            ("shop..localhost", None),
+            ("shop.xn--localhost-x", None),
+            ("shop.l\u{43e}calhost", None),
         ] {
             assert_eq!(parts_of(host), wanted, "{host}");
         }
@@ -338,5 +387,43 @@ mod tests {
         );
         assert_eq!(host("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), None);
         assert_eq!(host("GET / HTTP/1.1\r\nX: y\r\n\r\nHost: b\r\n\r\n"), None);
+        // Spellings that another reader might take for the header, or for another host.
+        for head in [
+            "GET / HTTP/1.1\r\nHost : a.localhost\r\n\r\n",
+            "GET / HTTP/1.1\r\nX: y\nHost: a.localhost\r\n\r\n",
+            "GET http://b.localhost/ HTTP/1.1\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a.localhost\r\nhost: a.localhost\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost:\r\n\r\n",
+        ] {
+            assert_eq!(host(head), None, "{head}");
+        }
+    }
+
+    #[test]
+    fn origins_of_this_machine_are_told_from_others() {
+        for origin in [
+            "http://localhost:3000",
+            "http://web.shop.localhost:8421",
+            "https://Web.Shop.LOCALHOST",
+            "http://127.0.0.1:5173",
+            "http://[::1]:80",
+        ] {
+            assert!(is_local(origin), "{origin}");
+        }
+        for origin in [
+            "null",
+            "",
+            "http://evil.example",
+            "http://localhost.evil.example",
+            "http://evillocalhost",
+            "http://evil.example@x.localhost",
+            "http://evil.example/.localhost",
+            "http://127.0.0.1.evil.example",
+            "http://10.0.0.1",
+            "http://l\u{43e}calhost",
+            "http://shop.l\u{43e}calhost",
+        ] {
+            assert!(!is_local(origin), "{origin}");
+        }
     }
 }

@@ -76,13 +76,22 @@ impl Backends for Names {
 }
 
 fn find(serving: &[Serving], run: &str, service: Option<&str>) -> Found {
-    let Some(found) = serving.iter().find(|one| label(&one.name) == run) else {
-        return Found::NoRun { there: serving.iter().map(|one| label(&one.name)).collect() };
+    // Whoever names a run so that its label is another run's must not get that run's visitors.
+    let called: Vec<_> = serving.iter().filter(|one| label(&one.name) == run).collect();
+    let found = match called[..] {
+        [found] => found,
+        [] => return Found::NoRun { there: serving.iter().map(|one| label(&one.name)).collect() },
+        _ => {
+            return Found::SeveralRuns {
+                there: called.iter().map(|one| one.name.clone()).collect(),
+            };
+        }
     };
     let port = match service {
         None => found.main(),
         Some(service) => {
-            found.services.iter().find(|(name, _)| label(name) == service).map(|(_, port)| *port)
+            let mut called = found.services.iter().filter(|(name, _)| label(name) == service);
+            called.next().filter(|_| called.next().is_none()).map(|(_, port)| *port)
         }
     };
     match port {
@@ -119,5 +128,19 @@ mod tests {
         ] {
             assert_eq!(find(&all, run, service), wanted, "{service:?} of {run}");
         }
+    }
+
+    #[test]
+    fn a_run_whose_name_looks_like_anothers_gets_none_of_its_visitors() {
+        let all = [
+            serving("shop-1", &[("web", 1)], None),
+            serving("shop_1", &[("web", 2)], None),
+            serving("other", &[("a_b", 3), ("a-b", 4), ("c", 5)], None),
+        ];
+        let there = vec!["shop-1".to_owned(), "shop_1".to_owned()];
+        assert_eq!(find(&all, "shop-1", None), Found::SeveralRuns { there: there.clone() });
+        assert_eq!(find(&all, "shop-1", Some("web")), Found::SeveralRuns { there });
+        assert!(matches!(find(&all, "other", Some("a-b")), Found::NoService { .. }));
+        assert_eq!(find(&all, "other", Some("c")), Found::Port(5));
     }
 }

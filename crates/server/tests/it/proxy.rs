@@ -129,6 +129,35 @@ async fn what_is_not_there_is_told_with_what_is() {
 }
 
 #[tokio::test]
+async fn pages_of_other_sites_open_no_web_sockets() {
+    let street = Street::new().await;
+    let ask = async |more: &str| {
+        let head = format!("GET / HTTP/1.1\r\nHost: web.shop.localhost\r\n{more}\r\n");
+        let mut stream = TcpStream::connect(("127.0.0.1", street.port)).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).await.unwrap();
+        String::from_utf8(status.to_vec()).unwrap()
+    };
+    let socket = "Connection: Upgrade\r\nUpgrade: WebSocket\r\n";
+    for origin in ["http://evil.example", "null", "http://localhost.evil.example"] {
+        let head = format!("{socket}Origin: {origin}\r\n");
+        assert_eq!(ask(&head).await, "HTTP/1.1 403", "{origin}");
+        // One of two origins is enough.
+        let head = format!("Origin: http://shop.localhost\r\n{head}");
+        assert_eq!(ask(&head).await, "HTTP/1.1 403", "{origin}");
+        // What is no web socket is for the service and the browser to judge.
+        assert_eq!(ask(&format!("Origin: {origin}\r\n")).await, "HTTP/1.1 101", "{origin}");
+    }
+    for own in
+        ["", "Origin: http://web.shop.localhost:8421\r\n", "Origin: http://127.0.0.1:5173\r\n"]
+    {
+        assert_eq!(ask(&format!("{socket}{own}")).await, "HTTP/1.1 101", "{own}");
+    }
+    street.end().await;
+}
+
+#[tokio::test]
 async fn it_listens_on_loopback_alone_and_ends_with_what_it_carries() {
     let shop = Arc::new(Shop(1, 1));
     let err = Proxy::bind("0.0.0.0:0".parse().unwrap(), shop).await.unwrap_err();
