@@ -327,16 +327,18 @@ impl Files {
 /// Copies all files of the artifacts at `from` to a new directory `to`. Blocks.
 pub(crate) fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
     let mut copy = Copy { to, bytes: 0, at: None };
-    let sessions = match fs::read_dir(from) {
-        Ok(sessions) => sessions,
+    // A backup has no links: one would lead to somebody else's files.
+    match fs::symlink_metadata(from) {
+        Ok(found) if found.is_dir() => {}
+        Ok(_) => return Err(io::Error::other("it is not a directory")),
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(err) => return Err(err),
-    };
-    for session in sessions {
+    }
+    for session in fs::read_dir(from)? {
         let session = session?;
         let dir = session.file_name().to_string_lossy().into_owned();
         // Copies only what a backup contains.
-        if dir.parse::<SessionId>().is_err() {
+        if dir.parse::<SessionId>().is_err() || !session.file_type()?.is_dir() {
             continue;
         }
         for file in fs::read_dir(session.path())? {

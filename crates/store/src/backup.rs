@@ -211,8 +211,16 @@ pub enum Replace {
 /// and may not be replaced, [`StoreError::TooNew`] and [`StoreError::Corrupt`] if the backup is
 /// unusable. Nothing has changed then.
 pub fn restore(from: &Path, to: &Path, replace: Replace) -> Result<Option<PathBuf>, StoreError> {
-    if from.symlink_metadata().is_err() {
-        return Err(StoreError::NotFound { what: format!("the backup {}", from.display()) });
+    match from.metadata() {
+        Err(_) => {
+            return Err(StoreError::NotFound { what: format!("the backup {}", from.display()) });
+        }
+        // To open a pipe would wait for its writer for ever.
+        Ok(found) if !found.is_file() => {
+            let detail = "it is not a regular file".to_owned();
+            return Err(StoreError::Corrupt { path: from.to_owned(), detail });
+        }
+        Ok(_) => {}
     }
     if read_header(from)? == Header::Fresh {
         return Err(StoreError::Corrupt {

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -184,4 +185,45 @@ async fn a_backup_brings_artifacts_along_and_a_restore_brings_them_back() {
     assert_eq!(read(&old, &two).await.as_deref(), Some(&b"two"[..]), "the old ones went aside");
     let deleted = Change::ArtifactDelete { session, name: two.name.clone() };
     old.commit(one_change(deleted)).await.unwrap();
+}
+
+#[tokio::test]
+async fn links_pipes_and_other_names_in_a_backup_are_not_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    let (world, store) = (World::default(), open(dir.path()));
+    let session = world.session_id();
+    let row = artifact(&world, session, "a", b"one");
+    save(&store, &row, b"one").await;
+    let copy = dir.path().join("copy.db");
+    store.backup(copy.clone()).await.unwrap();
+    store.close().await.unwrap();
+    drop(store);
+    // A file of the host with a name that an artifact could have.
+    let (outside, file) = (dir.path().join("outside"), EffectId::mint(world.ids()).to_string());
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join(&file), "of the host").unwrap();
+    let beside = dir.path().join("copy.db.artifacts");
+    let own = beside.join(session.to_string());
+    let linked = beside.join(world.session_id().to_string());
+    symlink(&outside, &linked).unwrap();
+    symlink(outside.join(&file), own.join(&file)).unwrap();
+    let pipe = own.join(EffectId::mint(world.ids()).to_string());
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).unwrap();
+    fs::write(own.join("notes"), "no artifact").unwrap();
+    fs::create_dir(beside.join("..x")).unwrap();
+    let to = dir.path().join("new/s.db");
+    restore(&copy, &to, Replace::Never).unwrap();
+    let restored = to.with_file_name("s.db.artifacts");
+    let names = |dir: &Path| -> Vec<_> {
+        fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    assert_eq!(names(&restored), [session.to_string()]);
+    assert_eq!(names(&restored.join(session.to_string())), [row.file.to_string()]);
+    // Nor is the directory itself followed.
+    fs::rename(&beside, dir.path().join("moved")).unwrap();
+    symlink(&outside, &beside).unwrap();
+    let to = dir.path().join("another/s.db");
+    let err = restore(&copy, &to, Replace::Never).unwrap_err();
+    assert!(err.to_string().contains("not a directory") && !to.exists(), "{err}");
 }

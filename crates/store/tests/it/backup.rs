@@ -129,6 +129,21 @@ async fn a_store_that_was_killed_is_put_aside_with_its_log() {
     assert_eq!(old.events(ALL).await.unwrap().len(), 1, "its log went with it");
 }
 
+#[test]
+fn a_backup_that_is_no_regular_file_is_refused_without_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let (to, pipe, link) =
+        (dir.path().join("to.db"), dir.path().join("pipe"), dir.path().join("link"));
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).unwrap();
+    std::os::unix::fs::symlink(&pipe, &link).unwrap();
+    for from in [pipe, link, "/dev/zero".into(), dir.path().to_owned()] {
+        let err = restore(&from, &to, Replace::Never).unwrap_err();
+        assert!(err.to_string().contains("not a regular file"), "{}: {err}", from.display());
+    }
+    assert!(!to.exists());
+}
+
 #[tokio::test]
 async fn a_backup_that_is_damaged_or_newer_is_not_restored() {
     let dir = tempfile::tempdir().unwrap();
