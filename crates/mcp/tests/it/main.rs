@@ -5,6 +5,7 @@
 
 mod behaviour;
 mod gateway;
+mod hostile_http;
 mod pins;
 mod processes;
 mod real;
