@@ -1,5 +1,7 @@
 //! Commands and rights that projects request, and an admin's confirmation of them.
 
+use std::path::PathBuf;
+
 use overmind_core::room::trust;
 use overmind_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -23,6 +25,11 @@ pub struct ProjectTrust {
     /// confirmation is needed.
     #[cfg_attr(feature = "openapi", schema(example = json!(["setup: npm ci"])))]
     pub orders: Vec<String>,
+    /// Directories of other repositories' objects that the repository names in its
+    /// `objects/info/alternates`, and that its runs can read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(example = json!(["/srv/git/shop.git/objects"])))]
+    pub borrows: Vec<String>,
     /// Whether runs may execute the orders.
     pub trusted: bool,
     /// The confirmation, for the present content of the file or an earlier one.
@@ -46,13 +53,14 @@ pub struct ProjectTrustGiven {
 impl From<trust::RoomTrust> for ProjectTrust {
     fn from(trust: trust::RoomTrust) -> Self {
         let trusted = trust.holds();
-        let trust::RoomTrust { project, repository: _, hash, orders, given } = trust;
+        let trust::RoomTrust { project, repository: _, hash, orders, borrows, given } = trust;
         let given = given.map(|given| {
             let trust::TrustGiven { hash, setup_network, by, at } = given;
             ProjectTrustGiven { hash, setup_network, by, at }
         });
-        let project = project.to_string_lossy().into_owned();
-        Self { project, hash, orders, trusted, given }
+        let text = |path: PathBuf| path.to_string_lossy().into_owned();
+        let (project, borrows) = (text(project), borrows.into_iter().map(text).collect());
+        Self { project, hash, orders, borrows, trusted, given }
     }
 }
 

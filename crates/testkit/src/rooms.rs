@@ -147,7 +147,8 @@ impl Rooms for FakeRooms {
         let wishes = self.wishes();
         let (orders, given) = (wishes.orders.clone(), wishes.trusted.get(&project).cloned());
         let hash = (!orders.is_empty()).then(|| orders.join("\n"));
-        let trust = RoomTrust { project, repository: true, hash, orders, given };
+        let trust =
+            RoomTrust { project, repository: true, hash, orders, borrows: Vec::new(), given };
         Box::pin(std::future::ready(Ok(trust)))
     }
 

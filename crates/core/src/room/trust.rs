@@ -44,6 +44,9 @@ pub struct RoomTrust {
     /// Its orders, one line each, in the file's order: `setup: npm ci`. If empty, no confirmation
     /// is needed.
     pub orders: Vec<String>,
+    /// Directories of other repositories' objects that the repository's `objects/info/alternates`
+    /// leads to, and that its runs can read.
+    pub borrows: Vec<PathBuf>,
     /// The confirmation, for the present content or an earlier one.
     pub given: Option<TrustGiven>,
 }
@@ -102,6 +105,7 @@ mod tests {
             repository: true,
             hash: hash.map(str::to_owned),
             orders: orders.iter().map(|&order| order.to_owned()).collect(),
+            borrows: Vec::new(),
             given,
         }
     }

@@ -11,7 +11,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::home::{Done, Home};
-use crate::worktrees::House;
+use crate::worktrees::{House, git_in};
 
 /// A run that is to fail before it begins, and all that was said of it.
 fn refused(house: &House, name: &str, more: &[&str]) -> String {
@@ -85,6 +85,32 @@ fn objects_that_lead_to_a_directory_of_the_host_are_shown_to_no_sandbox() {
     assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "nobody came");
     std::fs::remove_file(objects.join("info/alternates")).unwrap();
     works(&house, "honest");
+}
+
+#[test]
+fn objects_in_the_data_directory_are_shown_to_no_sandbox() {
+    let house = House::new(None);
+    let home = &house.home.0;
+    home.agent("probe", &[]);
+    let secret = key(home, "op", &["--role", "operator"]);
+    let args = ["run", "probe", "write: a.txt: mine", "--wait", "-o", "json"];
+    let run = home.run_env(&[("OVERMIND_TOKEN", &secret)], &args).ok().json();
+    let own = Path::new(run["workspace"].as_str().unwrap()).canonicalize().unwrap();
+    let beside = home.path().join("beside");
+    std::fs::create_dir(&beside).unwrap();
+    let list = house.project.join(".git/objects/info/alternates");
+    let sees = |name: &str, repository: &Path| {
+        git_in(repository, &["init", "-q", "."]);
+        let objects = repository.canonicalize().unwrap().join(".git/objects");
+        std::fs::write(&list, format!("{}\n", objects.display())).unwrap();
+        let line = format!("test -e {}/pack", objects.display());
+        let run = ["run", "--name", name, "--wait", "--sandbox", "namespace", &line];
+        let seen = house.run(&run).code == 0;
+        house.run(&["done", name, "--discard", "--yes"]).ok();
+        seen
+    };
+    assert!(sees("borrows", &beside), "a repository of the same user is borrowed from");
+    assert!(!sees("takes", &own), "what another's run keeps is shown");
 }
 
 /// The secret of a new key.

@@ -34,6 +34,8 @@ pub(super) struct Project {
     pub(super) warnings: Vec<String>,
     /// Which repositories it may lead to.
     pub(super) reach: RoomReach,
+    /// The directories of other repositories' objects that its runs are shown.
+    pub(super) lenders: Vec<PathBuf>,
     /// The shared git directory of its repository, if it lies in one.
     repository: Option<PathBuf>,
     /// Files of the server.
@@ -74,6 +76,7 @@ pub(super) fn read(
 ) -> Result<Project, RoomError> {
     let source = trees.source_of(project, reach).map_err(|err| say::of_tree(&err))?;
     let repository = source.as_ref().map(|source| source.common.clone());
+    let lenders = source.as_ref().map(|source| trees.lenders(source)).unwrap_or_default();
     let (top, config) = match source {
         Some(source) => match source.top.clone() {
             Some(top) => (top.clone(), Config::load_hashed(&top, &trees.own())),
@@ -97,7 +100,7 @@ pub(super) fn read(
         None => return read_directory(project, trees.own()),
     };
     let found = of_file(top, config, trees.own())?;
-    Ok(Project { reach: reach.clone(), repository, ..found })
+    Ok(Project { reach: reach.clone(), lenders, repository, ..found })
 }
 
 /// That a project lies in the repository that the session's worktree was made from before, if that is
@@ -143,7 +146,8 @@ fn of_file(
                 .to_owned(),
         );
     }
-    Ok(Project { top, config, hash, warnings, reach: RoomReach::Nothing, repository: None, own })
+    let (reach, lenders, repository) = (RoomReach::Nothing, Vec::new(), None);
+    Ok(Project { top, config, hash, warnings, reach, lenders, repository, own })
 }
 
 /// All mistakes of a file, one a line.

@@ -28,6 +28,7 @@ impl Trusted {
             repository,
             hash: found.hash.clone(),
             orders: found.config.orders(),
+            borrows: found.lenders.clone(),
             given: trusted.get(&found.top).cloned(),
         }
     }

@@ -5,11 +5,14 @@
 //! session's own. Both borrow the primary's objects through `objects/info/alternates` and share nothing
 //! else with it: no reference, no configuration, no hook, no index.
 
+use std::cell::LazyCell;
 use std::fmt::Write as _;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt as _};
 use std::path::{Component, Path, PathBuf};
+
+use overmind_core::off_limits::{FileId, OffLimits};
 
 use crate::opener::{self, Dir};
 
@@ -142,16 +145,28 @@ const LIST: u64 = 64 << 10;
 
 /// These directories of objects and all that they borrow in turn, each once. What is not there is left
 /// out, and so is what lies in `ours`: sessions write there, and would say themselves what is shown to
-/// the next one. What a repository borrows is its owner's or everybody's to read, and is what such lists
-/// are for by all that lies in it: it is shown to sessions.
-pub(crate) fn with_alternates(objects: Vec<PathBuf>, ours: &Path) -> Vec<PathBuf> {
+/// the next one. What lies in the server's data directory or in a system directory is left out as well.
+/// What a repository borrows is its owner's or everybody's to read, and is what such lists are for by all
+/// that lies in it: it is shown to sessions.
+pub(crate) fn with_alternates(
+    objects: Vec<PathBuf>,
+    ours: &Path,
+    off_limits: &OffLimits,
+) -> Vec<PathBuf> {
     let ours = ours.canonicalize().unwrap_or_else(|_| ours.to_owned());
+    let own = LazyCell::new(|| off_limits.all());
+    let is_servers = |real: &Path| {
+        let mut above = real.ancestors().filter_map(|above| above.metadata().ok());
+        off_limits.refusal(real).is_some()
+            || above.any(|found| own.contains(&FileId { device: found.dev(), inode: found.ino() }))
+    };
     let owners: Vec<u32> = objects.iter().filter_map(|path| owner_of(path)).collect();
     let is_lent = |path: &Path| {
         let Ok(real) = path.canonicalize() else { return false };
         let common = real.parent().and_then(|common| Dir::open_plain(common).ok());
         real.ends_with("objects")
             && !real.starts_with(&ours)
+            && !is_servers(&real)
             && common.is_some_and(|common| {
                 matches!(common.read_within(Path::new("HEAD"), LIST), Ok(Some(_)))
                     && opener::check_objects(&common).is_ok()
@@ -325,7 +340,7 @@ mod tests {
             std::fs::write(at(name).with_file_name("HEAD"), "ref: refs/heads/main").unwrap();
             at(name)
         };
-        let text = |paths: &[PathBuf]| alternates(paths);
+        let (text, free) = (|paths: &[PathBuf]| alternates(paths), OffLimits::default());
         lends("end", b"");
         lends("we \"ird\n\u{e4}", &text(&[at("end"), at("main")]));
         lends("trees/session/tree/.git", b"");
@@ -349,7 +364,7 @@ mod tests {
             dir.path().join("other"),
         ];
         let main = lends("main", &text(&all));
-        let found = with_alternates(vec![main.clone()], &dir.path().join("trees"));
+        let found = with_alternates(vec![main.clone()], &dir.path().join("trees"), &free);
         let real = at("end").canonicalize().unwrap();
         let mut wanted = vec![main, all[0].clone(), all[1].clone(), at("end")];
         if real != at("end") {
@@ -360,10 +375,10 @@ mod tests {
         for n in 0..9 {
             lends(&format!("row{n}"), &text(&[at(&format!("row{}", n + 1))]));
         }
-        let row = with_alternates(vec![at("row0")], &dir.path().join("trees"));
+        let row = with_alternates(vec![at("row0")], &dir.path().join("trees"), &free);
         assert_eq!(row.len(), 1 + IN_A_ROW);
         let many: Vec<PathBuf> = (0..100).map(|n| lends(&format!("many{n}"), b"")).collect();
-        let many = with_alternates(vec![lends("lots", &text(&many))], Path::new("/nowhere"));
+        let many = with_alternates(vec![lends("lots", &text(&many))], Path::new("/nowhere"), &free);
         assert_eq!(many.len(), MOST_LENT);
     }
 

@@ -186,6 +186,24 @@ impl Trees {
         }
     }
 
+    /// These directories of a repository's objects, and those that they borrow and its caller may use:
+    /// all that commands are shown of them.
+    pub(crate) fn shown(&self, source: &Source, objects: Vec<PathBuf>) -> Vec<PathBuf> {
+        let mut all = gitdir::with_alternates(objects, &self.root, &self.off_limits);
+        if source.within.is_some() {
+            let is_plain = |path: &PathBuf| path.canonicalize().is_ok_and(|real| real == *path);
+            all.retain(|path| source.reaches(path) && is_plain(path));
+        }
+        all
+    }
+
+    /// The directories of objects outside of a repository that its commands are shown.
+    pub(crate) fn lenders(&self, source: &Source) -> Vec<PathBuf> {
+        let mut all = self.shown(source, vec![source.common.join("objects")]);
+        all.retain(|path| !path.starts_with(&source.common));
+        all
+    }
+
     /// Variables that make a commit the user's, in a project of theirs; none where nobody is named.
     pub(crate) fn by(&self, source: Option<&Source>) -> Vec<(&'static str, String)> {
         match self.user.is_empty() {

@@ -574,11 +574,7 @@ impl Trees {
             });
         }
         let borrowed = template.units.iter().map(|unit| unit.source.as_path().join("objects"));
-        let mut borrowed = gitdir::with_alternates(borrowed.collect(), &self.root);
-        if seen.source.within.is_some() {
-            let is_plain = |path: &PathBuf| path.canonicalize().is_ok_and(|real| real == *path);
-            borrowed.retain(|path| seen.source.reaches(path) && is_plain(path));
-        }
+        let borrowed = self.shown(&seen.source, borrowed.collect());
         let notes = Notes {
             intent: intent.clone(),
             units: template.units,
