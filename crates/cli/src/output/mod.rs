@@ -147,6 +147,11 @@ impl Output {
         }
     }
 
+    /// Says what a question is about: also with `--quiet`, because nobody answers what they do not see.
+    pub fn question(&self, text: &str) {
+        self.err(text);
+    }
+
     /// Says something that only `-v` asks for.
     pub fn detail(&self, text: &str) {
         if self.verbose {

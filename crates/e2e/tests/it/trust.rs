@@ -38,6 +38,9 @@ fn what_a_clone_orders_runs_only_after_it_was_confirmed() {
     assert!(shown.err.contains(&order), "{shown:?}");
     let asked = house.run(&["trust"]);
     assert_eq!(asked.code, 2, "{asked:?}");
+    let dir = house.project.canonicalize().unwrap();
+    let typed = format!("type `overmind trust --yes {}`", dir.display());
+    assert!(asked.err.contains(&typed) && asked.err.lines().count() == 1, "{asked:?}");
     // In the directory itself nothing of it runs.
     house.run(&["run", "--wait", "--here", "true"]).ok();
     assert!(!marker.exists());
@@ -69,8 +72,11 @@ fn a_person_at_a_terminal_is_asked_with_the_exact_text() {
         Person::with(command, 200, 30)
     };
     let mut person = at(&["run", "--name", "no", "true"]);
+    person.sees(&format!("project {}", house.project.canonicalize().unwrap().display()));
     person.sees(&order);
-    person.sees("run this for runs of the project?");
+    person.sees("with the sandbox and the network of each run");
+    person
+        .sees("run this for runs of the project? [y]es, once for this content, [n]o, [s]how all:");
     person.types("n\n");
     person.sees("overmind trust");
     assert!(!marker.exists());
@@ -81,6 +87,41 @@ fn a_person_at_a_terminal_is_asked_with_the_exact_text() {
     house.run(&["wait", "yes"]).ok();
     // Asked once.
     house.run(&["run", "--name", "again", "--wait", "true"]).ok();
+}
+
+#[test]
+fn a_long_question_shows_its_beginning_and_all_of_it_on_request() {
+    let house = House::unconfirmed(Some("version: 1\n"));
+    let steps: String = (1..=40).map(|n| format!("  - \"true step-{n}\"\n")).collect();
+    let text = format!("version: 1\nsetup:\n{steps}");
+    std::fs::write(house.project.join(".overmind.yml"), text).unwrap();
+    house.git(&["commit", "-qam", "the file"]);
+    // Nobody is asked without seeing what about.
+    let mut command = house.home.0.command(&["--quiet", "trust"]);
+    command.current_dir(&house.project);
+    let mut person = Person::with(command, 200, 60);
+    person.sees("step-15");
+    person.sees("… 25 more lines: `overmind trust --show ");
+    person.sees("[s]how all:");
+    assert!(!person.screen().contains("step-16"), "{}", person.screen());
+    person.types("s\n");
+    person.sees("step-40");
+    person.sees("[s]how all:");
+    person.types("y\n");
+    until("it is confirmed", || (house.run(&["trust", "--show"]).code == 0).then_some(()));
+}
+
+#[test]
+fn objects_of_another_repository_are_named_in_the_question() {
+    let (house, _) = cloned();
+    let other = house.home.0.path().join("other.git");
+    house.git(&["clone", "-q", "--bare", ".", other.to_str().unwrap()]);
+    let objects = other.canonicalize().unwrap().join("objects");
+    let list = house.project.join(".git/objects/info/alternates");
+    std::fs::write(list, format!("{}\n", objects.display())).unwrap();
+    let shown = house.run(&["trust", "--show"]);
+    let said = format!("its runs can also read the git objects in {}", objects.display());
+    assert!(shown.err.contains(&said), "{shown:?}");
 }
 
 #[test]
