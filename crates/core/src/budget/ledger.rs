@@ -305,7 +305,12 @@ impl Ledger {
                     if limit.microusd.is_some() && !known && closed {
                         let model = ask.model.clone();
                         let scope = *scope;
-                        return Err(Refusal::UnknownPrice { model, scope, named: None });
+                        return Err(Refusal::UnknownPrice {
+                            model,
+                            option: None,
+                            scope,
+                            named: None,
+                        });
                     }
                 }
                 for (unit, limit, used, reserved, asked) in [

@@ -48,6 +48,10 @@ pub enum Refusal {
     /// A limit in dollars applies, and the price of the model is not known.
     UnknownPrice {
         model: String,
+        /// The option of the call that makes its price unknown, if the model has a price:
+        /// `service_tier: "priority"`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        option: Option<Box<str>>,
         scope: Scope,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         named: Option<Box<ScopeName>>,
@@ -136,6 +140,16 @@ impl Refusal {
         self
     }
 
+    /// Adds the option of the call that makes its price unknown.
+    #[must_use]
+    pub fn asking(mut self, text: &str) -> Self {
+        match &mut self {
+            Self::UnknownPrice { option, .. } => *option = Some(text.into()),
+            Self::Over { .. } | Self::Halted { .. } => {}
+        }
+        self
+    }
+
     /// Adds the provider's count of input tokens.
     #[must_use]
     pub fn counting(mut self, tokens: u64) -> Self {
@@ -209,12 +223,18 @@ impl Refusal {
                     ),
                 }
             }
-            Self::UnknownPrice { model, scope, named } => {
+            Self::UnknownPrice { model, option, scope, named } => {
                 let scope = called(*scope, named.as_deref());
+                let (with, what_to_do) = match option {
+                    Some(option) => {
+                        (format!(" with `{option}`"), "send the request without that option")
+                    }
+                    None => (String::new(), "add a price for the model (docs/budgets.md)"),
+                };
                 format!(
-                    "the price of model `{model}` is not known and {scope} has a limit in dollars: \
-                     add a price for the model (docs/budgets.md), or let it pass with \
-                     `overmind budget set {scope} … --allow-unknown-price`"
+                    "the price of model `{model}`{with} is not known and {scope} has a limit in \
+                     dollars: {what_to_do}, or let it pass with `overmind budget set {scope} … \
+                     --allow-unknown-price`"
                 )
             }
             Self::Halted { by, reason, since } => {
@@ -385,8 +405,12 @@ mod tests {
     #[test]
     fn where_waiting_does_not_help_no_time_is_told() {
         let now = at("2026-11-22T23:59:00Z");
-        let unknown =
-            Refusal::UnknownPrice { model: "qwen".into(), scope: Scope::Swarm, named: None };
+        let unknown = Refusal::UnknownPrice {
+            model: "qwen".into(),
+            option: None,
+            scope: Scope::Swarm,
+            named: None,
+        };
         let halted = Refusal::Halted { by: "ann".into(), reason: String::new(), since: now };
         for (refusal, status) in [(unknown, 403), (halted, 429)] {
             for shape in [Shape::OpenAi, Shape::Anthropic, Shape::Problem] {
@@ -400,11 +424,13 @@ mod tests {
     #[test]
     fn a_refusal_names_the_scope_as_people_do_and_the_command_that_helps() {
         let scope = Scope::Agent(AgentId::from_u128(1));
-        let unknown = Refusal::UnknownPrice { model: "qwen".into(), scope, named: None };
+        let unknown =
+            Refusal::UnknownPrice { model: "qwen".into(), option: None, scope, named: None };
         assert!(unknown.message().contains("agent:agt_"), "{}", unknown.message());
         let said = unknown.naming("agent:coder".to_owned()).message();
         assert!(said.contains("and agent:coder has a limit in dollars"), "{said}");
         let command = "`overmind budget set agent:coder … --allow-unknown-price`";
+        assert!(said.contains("add a price for the model"), "{said}");
         assert!(said.contains(command) && !said.contains("agt_"), "{said}");
         let over = over().naming("agent:coder".to_owned());
         assert!(over.message().contains("the budget of agent:coder is exhausted"));

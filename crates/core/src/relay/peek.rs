@@ -40,6 +40,9 @@ pub struct Peek {
     pub include_usage: bool,
     /// Whether the answer is created in the background and fetched later (OpenAI Responses).
     pub background: bool,
+    /// The option of the call that may raise its price, with its value: `service_tier: "priority"`.
+    /// The price table has one price per model, so it is not known how much the call costs.
+    pub surcharge: Option<String>,
     /// Upper bound of the input tokens.
     pub prompt_bound: u64,
 }
@@ -105,6 +108,7 @@ impl Peek {
             stream_options: seen.stream_options.map(at),
             include_usage,
             background: flag("background", seen.background)?,
+            surcharge: surcharge(&seen),
             prompt_bound: len
                 .saturating_add(ADDED_TOKENS)
                 .saturating_add(kept.saturating_mul(KEPT_TOKENS))
@@ -152,6 +156,26 @@ fn splice(body: &[u8], at: &Range<usize>, with: &str) -> Bytes {
     out.extend_from_slice(with.as_bytes());
     out.extend_from_slice(&body[at.end..]);
     out.into()
+}
+
+/// Options that change the price, with the values that cost no more than a call without the option.
+const PRICED: &[(&str, &[&str])] = &[
+    ("service_tier", &["auto", "batch", "default", "flex", "scale", "standard", "standard_only"]),
+    ("speed", &["standard"]),
+    ("inference_geo", &["global"]),
+];
+/// Longest value that an error quotes, in bytes.
+const MOST_QUOTED: usize = 64;
+
+fn surcharge(seen: &Seen<'_>) -> Option<String> {
+    let given = [seen.service_tier, seen.speed, seen.inference_geo];
+    PRICED.iter().zip(given).find_map(|((name, plain), raw)| {
+        let text = raw?.get();
+        let is_plain = text == "null"
+            || serde_json::from_str::<Cow<'_, str>>(text).is_ok_and(|text| plain.contains(&&*text));
+        let short = text.len() <= MOST_QUOTED;
+        (!is_plain).then(|| format!("{name}: {}", if short { text } else { "…" }))
+    })
 }
 
 fn is_there(raw: Option<&RawValue>) -> bool {
@@ -245,7 +269,7 @@ macro_rules! seen {
 
 seen! {
     model stream max_tokens max_completion_tokens max_output_tokens n stream_options background
-    previous_response_id conversation prompt
+    previous_response_id conversation prompt service_tier speed inference_geo
 }
 
 struct Fields;
@@ -326,6 +350,37 @@ mod tests {
         assert!(kept > plain + 900_000);
         let image = peek(r#"{"model":"m","x":[{"url":"https://a/b"}]}"#).unwrap().prompt_bound;
         assert!(image > plain + 40_000);
+    }
+
+    #[test]
+    fn options_that_may_raise_the_price_are_found_and_others_are_not() {
+        let dear = |field: &str| peek(&format!(r#"{{"model":"m",{field}}}"#)).unwrap().surcharge;
+        for field in [
+            r#""service_tier":"priority""#,
+            r#""service_tier":"pr\u0069ority""#,
+            r#""service_tier":"Flex""#,
+            r#""service_tier":7"#,
+            r#""speed":"fast""#,
+            r#""inference_geo":"us""#,
+            r#""speed":"standard","inference_geo":["us"]"#,
+        ] {
+            assert!(dear(field).is_some(), "{field}");
+        }
+        for field in [
+            r#""service_tier":null"#,
+            r#""service_tier":"fl\u0065x""#,
+            r#""service_tier":"standard_only","speed":"standard","inference_geo":"global""#,
+            r#""messages":[{"service_tier":"priority"}]"#,
+        ] {
+            assert_eq!(dear(field), None, "{field}");
+        }
+        assert_eq!(dear(r#""speed":"fast""#).unwrap(), r#"speed: "fast""#);
+        for twice in [
+            r#"{"model":"m","service_tier":"flex","service_tier":"priority"}"#,
+            r#"{"model":"m","Service_Tier":"priority"}"#,
+        ] {
+            assert!(peek(twice).is_err(), "{twice}");
+        }
     }
 
     #[test]

@@ -340,7 +340,8 @@ fn an_unknown_price_fails_closed_where_dollars_are_bounded_and_nowhere_else() {
     let unknown = Spend { microusd: None, tokens: 10 };
     let mut dollars = ledger(vec![limit(Scope::Swarm, Period::Day, Some(100), None)]);
     let refused = dollars.reserve(&ask(1, unknown, now), SWARM).unwrap_err();
-    let closed = Refusal::UnknownPrice { model: "m".into(), scope: Scope::Swarm, named: None };
+    let closed =
+        Refusal::UnknownPrice { model: "m".into(), option: None, scope: Scope::Swarm, named: None };
     assert_eq!(refused, closed);
 
     let mut tokens = ledger(vec![limit(Scope::Swarm, Period::Day, None, Some(15))]);

@@ -28,6 +28,7 @@ mod gateway_counted;
 mod gateway_faults;
 mod gateway_h2;
 mod gateway_keys;
+mod gateway_tiers;
 mod gateway_tls;
 mod guides;
 mod home;

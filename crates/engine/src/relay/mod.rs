@@ -152,6 +152,12 @@ impl Engine {
         let hold = match self.hold(upstreams, pass, &mut call, &hops, &mut ask).await {
             Ok(hold) => hold,
             Err(err) => {
+                let err = match (err, &call.peek.surcharge) {
+                    (RelayError::Budget(refusal), Some(option)) => {
+                        RelayError::Budget(refusal.asking(option))
+                    }
+                    (err, _) => err,
+                };
                 if let (Some(session), RelayError::Budget(refusal)) = (party.session, &err) {
                     Box::pin(self.ask_for_more(session, &call.peek.model, refusal)).await;
                 }
@@ -332,10 +338,16 @@ fn worst(upstreams: &dyn Upstreams, endpoint: Endpoint, peek: &Peek, hop: &Hop) 
     };
     let usage = peek.worst(most);
     let microusd = match upstreams.worst(hop, &usage) {
-        Worst::Costs(microusd) => Some(microusd),
+        Worst::Costs(microusd) => priced(microusd, peek.surcharge.is_some()),
         Worst::Unknown => None,
     };
     Spend { microusd, tokens: usage.input_tokens.saturating_add(usage.output_tokens) }
+}
+
+/// The price of a call in the table, unless an option of the call may raise it. A free model stays
+/// free.
+fn priced(microusd: u64, surcharged: bool) -> Option<u64> {
+    (microusd == 0 || !surcharged).then_some(microusd)
 }
 
 /// The possible bills of providers that had the call but gave no usable answer: nobody saw what

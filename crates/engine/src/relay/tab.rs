@@ -9,10 +9,11 @@ use http::{HeaderMap, HeaderValue};
 use overmind_core::budget::{Ask, Asked, CallRecord, Content, Ended, Spend};
 use overmind_core::model::{Models, Usage};
 use overmind_core::relay::{
-    Answer, Call, CallError, Cut, Dialect, Endpoint, Hop, Pieces, Refusal, RefusalKind,
+    Answer, Call, CallError, Cut, Dialect, Endpoint, Hop, Peek, Pieces, Refusal, RefusalKind,
 };
 use overmind_core::trace::Traceparent;
 
+use super::priced;
 use crate::Engine;
 use crate::budgets::Ticket;
 use crate::passes::{LAPSED, Pass};
@@ -23,6 +24,8 @@ pub(super) struct Seen {
     endpoint: Endpoint,
     /// The maximum number of input tokens.
     prompt: u64,
+    /// Whether an option of the request may raise its price.
+    surcharged: bool,
     /// Bytes that are kept of each text; 0 means none.
     capture: usize,
     request: Option<Content>,
@@ -53,7 +56,9 @@ impl Seen {
         let model = call.peek.model.trim();
         let model = (model.len() <= MAX_MODEL).then(|| model.to_owned());
         let asked = Asked { model, client_session: client_session(&call.headers), trace };
-        Self { endpoint: call.endpoint, prompt: call.peek.prompt_bound, capture, request, asked }
+        let Peek { prompt_bound: prompt, surcharge, .. } = &call.peek;
+        let (prompt, surcharged) = (*prompt, surcharge.is_some());
+        Self { endpoint: call.endpoint, prompt, surcharged, capture, request, asked }
     }
 }
 
@@ -332,6 +337,7 @@ impl RelayedBody {
         record.at_most = !tally.is_final || lost.is_some();
         let Usage { input_tokens, output_tokens, .. } = record.usage;
         let cost = models.upstreams().and_then(|all| all.cost(&hop, &record.usage));
+        let cost = cost.and_then(|cost| priced(cost, seen.surcharged));
         let spend = Spend { microusd: cost, tokens: input_tokens.saturating_add(output_tokens) };
         record.usage.add(unseen(lost));
         hold.end(Some(spend.plus(lost.unwrap_or(Spend::NONE))), record);
