@@ -102,7 +102,13 @@ pub async fn memory(cx: &Context, command: MemoryCommand) -> Outcome {
         }
         MemoryCommand::Get { id } => {
             let item = remote.memory_fetch(&remote.find_memory(&id).await?).await?;
-            show::one(&cx.out, &item, &item.id.to_string(), || item_fields(&item))?;
+            let earlier = match &item.supersedes {
+                // It may have been deleted or have expired.
+                Some(id) if cx.out.for_people() => remote.memory_fetch(&id.to_string()).await.ok(),
+                Some(_) | None => None,
+            };
+            let fields = || item_fields(&item, earlier.as_ref());
+            show::one(&cx.out, &item, &item.id.to_string(), fields)?;
         }
         MemoryCommand::Reembed => {
             let mut all = 0;
@@ -189,7 +195,18 @@ async fn memories(
     Ok(())
 }
 
-fn item_fields(item: &MemoryItem) -> Vec<(&'static str, (String, Tone))> {
+/// Who vouches for a text, and what it was taken from.
+fn origin(item: &MemoryItem) -> String {
+    let from = item.source_event.as_ref().map(|event| format!(", from event {event}"));
+    format!("{} ({}{})", item.author, item.trust, from.unwrap_or_default())
+}
+
+/// `earlier` is the text that it replaced, if that is still there.
+fn item_fields(
+    item: &MemoryItem,
+    earlier: Option<&MemoryItem>,
+) -> Vec<(&'static str, (String, Tone))> {
+    let change = earlier.map(|earlier| format!(": {} → {}", origin(earlier), origin(item)));
     let mut fields = vec![
         ("memory", cell(item.id.to_string())),
         ("collection", cell(&item.collection)),
@@ -200,7 +217,7 @@ fn item_fields(item: &MemoryItem) -> Vec<(&'static str, (String, Tone))> {
     ];
     let further = [
         ("expires", item.expires_at.map(|at| at.to_string())),
-        ("supersedes", item.supersedes.map(|id| id.to_string())),
+        ("supersedes", item.supersedes.map(|id| format!("{id}{}", change.unwrap_or_default()))),
         ("superseded by", item.superseded_by.map(|id| id.to_string())),
         ("run", item.source_run_id.map(|id| id.to_string())),
         ("event", item.source_event.clone()),

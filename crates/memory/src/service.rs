@@ -7,7 +7,7 @@ use overmind_core::Fut;
 use overmind_core::budget::Behalf;
 use overmind_core::ids::{EffectId, IdSource, MemoryId};
 use overmind_core::memory::{
-    Memory, MemoryDraft, MemoryError, MemoryHit, MemoryItem, MemoryQuery, Reembedded,
+    Memory, MemoryDraft, MemoryError, MemoryHit, MemoryItem, MemoryQuery, Provenance, Reembedded,
 };
 use overmind_core::store::{
     Change, Commit, MemoryMatch, MemoryScope, NewEvent, Page, Store, StreamId,
@@ -145,6 +145,10 @@ impl MemoryService {
         if let Some(first) = self.seen(key).await? {
             return Ok(first);
         }
+        let old = match supersedes {
+            Some(old) => self.store.memory_fetch(old).await?,
+            None => None,
+        };
         let item = MemoryItem {
             id: MemoryId::mint(&*self.ids),
             colony,
@@ -160,7 +164,7 @@ impl MemoryService {
             supersedes,
             superseded_by: None,
         };
-        let event = stored(&item);
+        let event = stored(&item, old.as_ref());
         let change = Change::MemoryInsert { item: Box::new(item.clone()), key };
         let commit = Commit { guards: Vec::new(), events: vec![event], changes: vec![change] };
         self.store.commit(commit).await?;
@@ -338,8 +342,8 @@ impl Memory for MemoryService {
     }
 }
 
-/// The event of a new item. Default values are omitted.
-fn stored(item: &MemoryItem) -> NewEvent {
+/// The event of a new item that replaces `old`. Default values are omitted.
+fn stored(item: &MemoryItem, old: Option<&MemoryItem>) -> NewEvent {
     let mut payload = json!({
         "item_id": item.id,
         "colony": item.colony,
@@ -358,6 +362,12 @@ fn stored(item: &MemoryItem) -> NewEvent {
     }
     if let Some(event) = &item.provenance.event {
         payload["source_event"] = json!(event);
+    }
+    if let Some(MemoryItem { provenance: Provenance { author, trust, event }, .. }) = old {
+        payload["was"] = json!({"author": author, "trust": trust.as_str()});
+        if let Some(event) = event {
+            payload["was"]["source_event"] = json!(event);
+        }
     }
     NewEvent {
         stream: item.source.map_or(StreamId::System, StreamId::Session),

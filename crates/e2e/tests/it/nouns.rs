@@ -91,7 +91,14 @@ fn memory_is_stored_found_listed_and_removed() {
     assert_eq!((&shown["author"], &shown["trust"]), (&"admin".into(), &"user".into()));
     let next =
         ["memory", "add", "the staging host is comb", "--supersedes", &host, "--ttl", "3600"];
-    home.run(&next).ok();
+    let key = home.run(&["key", "create", "ann", "--role", "operator", "-o", "name"]).ok();
+    let ann = [("OVERMIND_TOKEN", key.line())];
+    let newer = home.run_env(&ann, &[&next[..], &["-o", "name"]].concat()).ok().line().to_owned();
+    home.run(&["memory", "get", &newer]).ok().shows("admin (user) → ann (user)");
+    let told = home.run(&["events", "-o", "json"]).ok().json();
+    let mut told = told.as_array().unwrap().iter().map(|event| &event["payload_json"]);
+    let told = told.find(|said| said["item_id"] == newer).unwrap();
+    assert_eq!((&told["author"], &told["was"]["author"]), (&"ann".into(), &"admin".into()));
     home.run(&next).fails(5).says("was replaced before");
     home.run(&["memory", "get", &host]).ok().shows("superseded by");
     let search = |more: &[&str]| {

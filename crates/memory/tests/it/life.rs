@@ -69,6 +69,31 @@ async fn a_superseding_item_replaces_the_old_one_in_results() {
 }
 
 #[tokio::test]
+async fn the_event_of_a_replaced_text_has_both_origins() {
+    let bench = Bench::local();
+    let of = |author: &str, trust, event: Option<&str>| Provenance {
+        author: author.into(),
+        trust,
+        event: event.map(Into::into),
+    };
+    let web = of("fetch", Trust::Untrusted, Some("run_1.7"));
+    let old = MemoryDraft { provenance: web, ..draft("the door code is 1") };
+    let old = bench.memory.store(old).await.unwrap();
+    let vouched = MemoryDraft {
+        provenance: of("op", Trust::User, None),
+        supersedes: Some(old.id),
+        ..draft("the door code is 1")
+    };
+    bench.memory.store(vouched).await.unwrap();
+    let told = bench.stored_events().await;
+    let (first, second) = (told[0].value(), told[1].value());
+    assert_eq!(first.get("was"), None, "{first}");
+    assert_eq!((&second["author"], &second["trust"]), (&json!("op"), &json!("user")));
+    let was = json!({"author": "fetch", "trust": "untrusted", "source_event": "run_1.7"});
+    assert_eq!(second["was"], was);
+}
+
+#[tokio::test]
 async fn a_filter_holds_for_all_that_is_found() {
     let endpoint = Endpoint::start(meaning).await;
     for embedder in [None, Some(endpoint.embedder("m", None) as Arc<dyn Embedder>)] {
