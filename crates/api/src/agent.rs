@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bound_is_reported_at_once() {
+    fn all_invalid_fields_are_reported_together() {
         let limits = AgentLimits { failure_budget: 0, max_attempts: 11, ..AgentLimits::default() };
         let tools_allowed = vec!["run_shell".into(), " ".into()];
         let bad = AgentCreate {

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_small_objects() {
+    fn attach_messages_are_small_json_objects() {
         let word = AttachWord::Resize(TerminalSize { columns: 80, rows: 24 });
         let json = r#"{"resize":{"columns":80,"rows":24}}"#;
         assert_eq!(serde_json::to_string(&word).unwrap(), json);

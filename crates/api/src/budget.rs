@@ -443,7 +443,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dollars_are_millionths_and_back_and_nonsense_is_neither() {
+    fn dollars_convert_to_millionths_and_invalid_amounts_are_refused() {
         for (usd, micros) in [(0.0, 0), (5.0, 5_000_000), (0.1, 100_000), (0.000_001, 1), (1e-9, 0)]
         {
             assert_eq!(microusd_of(usd), Ok(micros), "{usd}");

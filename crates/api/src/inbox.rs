@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn each_decision_has_its_own_words() {
+    fn each_kind_of_decision_has_its_own_words() {
         use InboxDecision::{Answer, Approve, Deny};
         assert!(wrong(Approve, None, None).is_empty());
         assert!(wrong(Deny, None, Some("no")).is_empty());

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn either_runs_are_named_or_all_are_meant() {
+    fn a_kill_request_names_runs_or_all_but_not_both() {
         let ids = |count: u128| (0..count).map(SessionId::from_u128).collect::<Vec<_>>();
         let named = |count| RunsKill { ids: ids(count), ..RunsKill::default() };
         let all = RunsKill { all: true, ..RunsKill::default() };

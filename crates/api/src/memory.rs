@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_search_takes_1_to_50_results_and_5_when_silent() {
+    fn a_search_returns_1_to_50_results_and_5_by_default() {
         let search: MemorySearch = serde_json::from_str(r#"{"collection":"","query":""}"#).unwrap();
         assert_eq!((search.top_k, search.check()), (5, vec![]));
         for (top_k, right) in [(0, false), (1, true), (50, true), (51, false)] {
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_optional_is_checked_when_it_is_there() {
+    fn optional_fields_are_checked_if_present() {
         let store = MemoryStore {
             ttl_seconds: Some(0),
             supersedes: Some("x".into()),

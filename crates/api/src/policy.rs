@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_names_one_call_with_arguments_that_are_an_object() {
+    fn a_request_body_names_one_call_with_an_arguments_object() {
         assert_eq!(wrong(json!({"command": "ls"})), [""; 0]);
         assert_eq!(wrong(json!({"tool": "read_file", "args": {"path": "a"}})), [""; 0]);
         assert_eq!(wrong(json!({})), ["command: is required without `tool`"]);

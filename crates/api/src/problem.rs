@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_is_rfc_9457_and_also_what_old_clients_read() {
+    fn a_problem_follows_rfc_9457_and_keeps_the_fields_for_old_clients() {
         let problem = Problem::new(ProblemKind::NotFound, "Run not found");
         let json = serde_json::to_value(&problem).unwrap();
         assert_eq!(

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_goes_through_byte_for_byte_and_damage_becomes_a_string() {
+    fn valid_json_text_is_unchanged_and_invalid_json_becomes_a_string() {
         let raw = RawJson::from_text(r#"{"b": 1.0,"a":[ ]}"#);
         assert_eq!(serde_json::to_string(&raw).unwrap(), r#"{"b": 1.0,"a":[ ]}"#);
         assert_eq!(raw.value()["b"], 1.0);

@@ -649,7 +649,7 @@ mod tests {
     }
 
     #[test]
-    fn tool_arguments_default_to_an_empty_object_and_must_be_one() {
+    fn tool_arguments_default_to_an_empty_object_and_must_be_an_object() {
         let call: ToolCallRequest = serde_json::from_str(r#"{"tool_name":"x"}"#).unwrap();
         assert_eq!(call.args, empty_object());
         let bad: ToolCallRequest = serde_json::from_str(r#"{"tool_name":"x","args":[1]}"#).unwrap();

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeline_entry_has_three_keys_and_reads_back() {
+    fn a_timeline_entry_has_three_keys_and_can_be_deserialised() {
         let entry = Timeline::new(event().ts, TimelineData::Event(event().into()));
         let text = serde_json::to_string(&entry).unwrap();
         assert_eq!(

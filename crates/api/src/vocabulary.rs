@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wire_words_are_the_words_of_the_log() {
+    fn wire_words_equal_the_words_in_the_log() {
         for status in row::SessionStatus::ALL {
             assert_eq!(RunStatus::from(status).as_str(), status.as_str());
             assert_eq!(row::SessionStatus::from(RunStatus::from(status)), status);

@@ -369,7 +369,7 @@ fn told(line: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_line_of_the_stream_names_its_event() {
+    fn a_stream_line_gives_its_event_name() {
         let line =
             br#"data: {"type":"blackboard.put","payload_json":{"key":"bench/41","version":1}}"#;
         assert_eq!(super::told(line), Some(41));

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_length_of_an_answer_is_its_head_and_its_body() {
+    fn the_length_of_a_response_includes_head_and_body() {
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n{\"ok\":true}";
         assert_eq!(answer_length(answer), Some(answer.len()));
         assert_eq!(answer_length(&answer[..30]), None);

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_commands_are_those_of_every_day_and_there_are_enough_of_them() {
+    fn the_everyday_commands_are_complete() {
         let commands = commands();
         assert!(commands.len() >= 400, "{}", commands.len());
         assert!(commands.iter().any(|command| command.starts_with("git ")));

@@ -71,7 +71,7 @@ pub(super) fn megabytes(bytes: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_memory_of_a_process_is_read_and_of_none_is_nothing() {
+    fn the_memory_of_a_process_is_read_and_a_missing_process_has_none() {
         assert!(super::rss(std::process::id()) > 1 << 20);
         assert_eq!(super::rss(u32::MAX), 0);
     }

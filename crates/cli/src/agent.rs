@@ -481,7 +481,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_win_over_the_file_and_limits_are_merged() {
+    fn flags_override_the_file_and_limits_are_merged() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a.toml");
         let text =
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_agent_needs_a_name_and_gets_a_model_that_there_is_a_key_for_and_tools() {
+    fn a_new_agent_gets_tools_and_a_model_whose_key_is_set() {
         let flags = |name: &str| AgentFlags { name: Some(name.into()), ..AgentFlags::default() };
         let found = || Found { keys: vec!["OPENAI_API_KEY"], ..Found::default() };
         let (made, note) = new_draft(&flags("a"), found).unwrap();
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_that_are_not_there_are_refused_with_the_nearest() {
+    fn unknown_tools_are_refused_with_the_nearest_name() {
         let known = ["run_shell", "read_file", "write_file", "grep"];
         let given =
             |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn each_argument_that_names_a_thing_knows_where_its_names_are() {
+    fn each_argument_with_a_name_has_completions() {
         grammar().debug_assert();
         let whole = built();
         let arg = |path: &[&str], id: &str| {
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kind_and_the_server_are_read_from_what_is_typed_already() {
+    fn completion_uses_the_kind_and_the_server_typed_so_far() {
         let kind = |line| kind_said(&words(line));
         assert_eq!(kind("overmind get -w agents co").as_deref(), Some("agents"));
         assert_eq!(kind("overmind logs"), None);

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loopback_address_gets_a_name_that_no_run_serves_at() {
+    fn a_loopback_address_gets_a_host_name_that_no_run_uses() {
         for (url, opened) in [
             ("http://127.0.0.1:8420", "http://overmind.localhost:8420"),
             ("http://localhost:1/", "http://overmind.localhost:1"),

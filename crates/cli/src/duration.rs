@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_number_is_refused_where_it_once_was_milliseconds() {
+    fn a_bare_number_that_could_mean_milliseconds_is_refused() {
         assert_eq!(patience("5000"), Err("give the unit: 5000s or 5000ms?".to_owned()));
         assert_eq!(milliseconds_with_unit("5"), Err("give the unit: 5s or 5ms?".to_owned()));
         assert_eq!(patience("5s"), Ok(5.0));

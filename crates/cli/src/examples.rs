@@ -89,7 +89,7 @@ fn pages() -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_example_of_help_and_docs_is_taken_by_the_command_line() {
+fn every_example_in_help_and_docs_is_valid() {
     let (mut seen, mut wrong) = (0, Vec::new());
     let mut check = |at: &str, line: &str| {
         let Some(given) = example(line) else { return };
@@ -118,7 +118,7 @@ fn every_example_of_help_and_docs_is_taken_by_the_command_line() {
 }
 
 #[test]
-fn words_are_split_as_a_shell_does() {
+fn words_are_split_like_in_a_shell() {
     for (line, wanted) in [
         ("overmind run rm \"my dir\"  removes it", &["run", "rm", "my dir"][..]),
         ("  overmind ps | head -1", &["ps"]),
@@ -149,7 +149,7 @@ fn the_command_line_is_consistent() {
 }
 
 #[test]
-fn every_command_and_every_argument_says_what_it_is_for() {
+fn every_command_and_every_argument_has_a_description() {
     let root = Cli::command();
     let mut seen = 0;
     every_command(&root, "overmind", &mut |path, command| {

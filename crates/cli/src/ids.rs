@@ -81,7 +81,7 @@ mod tests {
     const ID: &str = "ses_0190b2c4d5e67000800000000000002a";
 
     #[test]
-    fn an_id_is_found_by_its_beginning_or_ending_with_or_without_prefix() {
+    fn an_id_is_found_by_its_start_or_end_with_or_without_prefix() {
         for given in [ID, "ses_0190", "0190b2c4", "002a", &ID[4..], short(ID)] {
             assert!(matches(given, ID), "{given}");
         }
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn only_digits_in_a_sensible_number_are_taken_for_part_of_an_id() {
+    fn only_digits_of_plausible_length_count_as_part_of_an_id() {
         assert!(plausible("002a", "ses") && plausible("ses_0190", "ses"));
         for given in ["", "2a", "coder", "ses_", "agt_0190", "00 2a", "A0F3"] {
             assert!(!plausible(given, "ses"), "{given}");
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn none_and_several_are_different_errors() {
+    fn no_match_and_several_matches_are_different_errors() {
         let none = only("run", "x", vec![], "overmind ps --all").unwrap_err();
         assert_eq!((none.exit, none.message.as_str()), (Exit::NotFound, "there is no run `x`"));
         let several = only("run", "0", vec!["a".into(), "b".into()], "l").unwrap_err();

@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_reads_the_whole_prompt_and_tables_say_budget_request() {
+    fn a_person_sees_the_whole_prompt_and_tables_show_budget_request() {
         let long = format!("why {}? Answer `deny` to end the run, or try again.", "x".repeat(300));
         assert_eq!(asked(&item("question", json!({"prompt": long}))), long);
         let request =
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grants_a_budget_request_is_in_the_unit_of_its_limit() {
+    fn a_granted_amount_has_the_unit_of_its_limit() {
         let of = |unit: &str, asked: u64| {
             amount(&item("raise", json!({"refusal": {"unit": unit, "asked": asked}})))
         };

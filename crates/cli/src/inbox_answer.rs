@@ -443,7 +443,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_for_yes_or_no_is_answered_with_one_of_them() {
+    fn a_yes_or_no_question_takes_only_yes_or_no() {
         for (asked, answer) in [
             ("go on? (Yes, No)", "yes (or no)"),
             ("continue [y/N]", "y (or n)"),

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agent_is_proposed_by_what_is_there() {
+    fn init_proposes_an_agent_for_the_available_keys() {
         let propose = |keys: &[&'static str], configured: &[&str], programs: &[&'static str]| {
             let configured = configured.iter().map(|name| (*name).to_owned()).collect();
             Found { keys: keys.into(), of_server: false, configured, programs: programs.into() }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn every_model_that_is_proposed_has_a_price() {
+    fn every_proposed_model_has_a_price() {
         let none = std::collections::BTreeMap::new();
         for (provider, model) in [
             ("anthropic", "claude-sonnet-5-5"),

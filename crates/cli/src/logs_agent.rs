@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tail_is_the_last_lines_and_what_follows_is_shown_as_it_comes() {
+    fn the_tail_shows_the_last_lines_and_then_new_lines() {
         let mut tail = Part { tail: Some(2), ..part(true, false) };
         for second in 0..5 {
             assert!(tail.take(&said(second, "a\nb")).is_empty());
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_leaves_out_what_was_before_it() {
+    fn since_hides_earlier_lines() {
         let since = Some("2026-11-21T20:19:02Z".parse().unwrap());
         let mut part = Part { since, ..part(true, false) };
         let shown: Vec<Line> = (1..4).flat_map(|second| part.take(&said(second, "x"))).collect();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_chooses_lines_for_people_and_entries_for_programs_and_sees_no_colour() {
+    fn a_pattern_selects_lines_in_text_and_entries_in_json_and_ignores_colours() {
         let entries = [said(1, "red\ngreen"), said(2, "blue")];
         let grep = || Some(pattern("^ +green|^20:19:02").unwrap());
         let mut people = Part { grep: grep(), ..part(true, true) };

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_quickly_means_what_the_whole_grammar_says() {
+    fn the_fast_parser_agrees_with_the_full_parser() {
         for line in [
             "overmind ps",
             "overmind ps --all --agent coder -o json",
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_noun_without_a_verb_lists() {
+    fn a_noun_without_a_verb_means_list() {
         for (said, means) in [
             ("overmind agents", "overmind agent list"),
             ("overmind agent -o json", "overmind agent list -o json"),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_or_asks_for_help_is_left_to_the_whole_grammar() {
+    fn the_fast_parser_leaves_errors_and_help_to_the_full_parser() {
         for line in [
             "overmind",
             "overmind --version",

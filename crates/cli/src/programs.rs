@@ -340,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_of_its_own_is_seen_wherever_it_comes_from() {
+    fn a_programs_own_key_is_detected_in_every_source() {
         let with = |env: &[&str], from: &[&str]| Command {
             env: env.iter().map(|one| (*one).to_owned()).collect(),
             env_from: from.iter().map(|name| ((*name).to_owned(), "X".to_owned())).collect(),
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn people_see_why_there_is_no_sandbox_and_what_follows() {
+    fn people_are_shown_why_there_is_no_sandbox_and_the_consequence() {
         let said = told("claude", "this machine has none");
         assert!(said.contains("because this machine has none; it asks"), "{said}");
         assert!(told("codex", "x").contains("are refused"));
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn gemini_in_a_sandbox_asks_nobody_and_has_a_placeholder_unless_a_key_is_named() {
+    fn gemini_in_a_sandbox_has_a_placeholder_key_unless_a_key_is_named() {
         let command = gemini(Command::default(), somewhere());
         assert_eq!(
             command.argv[3..],
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn opencode_in_a_sandbox_asks_the_server_unless_it_has_its_own_way() {
+    fn opencode_in_a_sandbox_uses_the_server_unless_it_is_configured_otherwise() {
         let config = |command: &Command| -> serde_json::Value {
             let (_, text) = command.env[command.env.len() - 3].split_once('=').unwrap();
             serde_json::from_str(text).unwrap()
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn on_the_host_they_get_the_model_before_the_task() {
+    fn programs_on_the_host_get_the_model_before_the_task() {
         let with = |name: &str| {
             let built_in = command::built_in(name).and_then(|agent| agent.command).unwrap();
             let argv = built_in.argv.clone();

@@ -48,7 +48,7 @@ mod tests {
     use crate::args::Format;
 
     #[tokio::test]
-    async fn work_gives_its_value_whether_or_not_anyone_watches() {
+    async fn work_returns_its_value_with_or_without_a_progress_display() {
         let mut out = Output {
             template: None,
             format: Format::Table,

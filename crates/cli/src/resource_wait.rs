@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_waited_for_is_read_as_kubectl_reads_it() {
+    fn wait_conditions_are_parsed_as_in_kubectl() {
         assert!(matches!(wanted("condition=Complete").unwrap(),
             Wanted::Condition(name, ConditionStatus::True) if name == "Complete"));
         assert!(matches!(

@@ -479,7 +479,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_is_shown_with_the_service_that_answers_there_and_a_bare_port_is_none() {
+    fn a_url_is_shown_with_its_service_and_a_bare_port_has_no_url() {
         let mut room: Room = serde_json::from_value(json!({
             "phase": "ready", "directory": "/w/tree", "worktree": "/w/tree", "branch": "overmind/fix",
             "base": null, "parked": false, "leaks": [], "ports": {"PORT": 7, "web/http": 8},

@@ -740,7 +740,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_that_a_shell_takes_apart_is_a_line() {
+    fn a_word_that_a_shell_would_split_is_a_command_line() {
         for line in ["echo hi", "a;b", "ls *.rs", "echo $HOME", "sleep 1&"] {
             assert!(is_line(line), "{line}");
         }
@@ -750,7 +750,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_shown_as_a_shell_reads_them_back() {
+    fn words_are_quoted_so_that_a_shell_reads_them_back() {
         let shown = ["rm", "my dir", "it's", ""].map(quoted).join(" ");
         assert_eq!(shown, "rm 'my dir' 'it'\\''s' ''");
     }

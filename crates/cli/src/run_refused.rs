@@ -70,7 +70,7 @@ mod tests {
     use crate::exit::Exit;
 
     #[test]
-    fn an_option_that_run_does_not_have_is_refused_with_the_one_that_it_has() {
+    fn an_unknown_option_of_run_is_refused_with_the_right_option() {
         for (given, said) in [
             ("--nmae", "unexpected argument `--nmae`; did you mean `--name`?"),
             ("--nmae=fix", "unexpected argument `--nmae`; did you mean `--name`?"),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_no_run_can_have_is_refused_with_one_that_it_can() {
+    fn an_invalid_run_name_is_refused_with_a_valid_one() {
         for (given, why, valid) in [
             ("a b", "no space", "--name a-b"),
             ("Fix", "not `F` at position 1", "--name fix"),

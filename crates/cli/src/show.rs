@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_in_pieces_is_the_text_of_the_whole_list() {
+    fn a_chunked_list_equals_the_text_of_the_whole_list() {
         let items = [json!({"a": [1, "x\n]"]}), json!("b"), json!([]), json!({"c": {}})];
         for at in 1..items.len() {
             let (first, rest) = items.split_at(at);

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_of_claude_code_are_shown_in_words_with_tools_and_costs() {
+    fn output_of_claude_code_is_shown_in_words_with_tools_and_costs() {
         let mut spoken = Spoken::new(Provider::Claude, false, false);
         let lines = [
             r#"{"type":"system","subtype":"init","session_id":"c-1","model":"sonnet"}"#,
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_shown_in_place_of_the_restart_that_it_causes() {
+    fn a_sent_message_is_shown_instead_of_the_restart_that_it_causes() {
         let mut spoken = Spoken::new(Provider::Claude, false, false);
         let again = "--- restart #1 at 2026-11-28T05:36:13.893864+00:00 ---";
         let mut note = |kind: &str, text: &str| spoken.note(Some(kind), text);
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_any_program_are_shown_in_words_and_other_text_as_it_is() {
+    fn protocol_lines_are_shown_in_words_and_other_text_unchanged() {
         let mut spoken = Spoken::new(Provider::Lines, false, false);
         let lines = [
             r#"{"overmind":{"said":"half way"}}"#,

@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn long_output_shows_its_ends_and_hostile_output_moves_no_cursor() {
+    fn long_output_shows_its_ends_and_cannot_move_the_cursor() {
         let mut story = Story::new(false, false);
         let lines: String = (0..40).map(|n| format!("line {n}\n")).collect();
         let told = story.tell(&call("run_shell", json!({}), json!({"ok": true, "stdout": lines})));
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_is_shown_as_what_was_removed_and_added() {
+    fn an_edit_is_shown_as_removed_and_added_lines() {
         let mut story = Story::new(false, false);
         let args = json!({"path": "a.sh", "old": "x\ny\n", "new": "x\nz\n"});
         let told = story.tell(&call("edit_file", args, json!({"ok": true})));
@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_of_agents_programs_are_shown_by_what_they_are_about() {
+    fn tool_calls_of_programs_are_shown_with_their_main_argument() {
         let story = Story::new(false, false);
         let roots = ["/t/tree".to_owned(), "/t".to_owned()];
         let used = |tool: &str, args: Value| story.used(tool, &args, &roots);
@@ -614,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_must_know_is_shown_and_bookkeeping_is_not() {
+    fn important_events_are_shown_and_bookkeeping_is_hidden() {
         let mut story = Story::new(false, false);
         let mut tell = |kind, payload| story.tell(&event(kind, payload));
         let said = tell("agent.said", json!({"text": "I look first."}));
@@ -670,7 +670,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_reads_the_same_whether_its_output_came_while_it_ran_or_not() {
+    fn a_call_is_shown_the_same_way_live_and_afterwards() {
         let args = json!({"command": "make"});
         let step = json!({
             "id": STEP, "run_id": "ses_0190b2c4d5e67000800000000000002a", "idx": 0, "type": "tool",
@@ -711,7 +711,7 @@ mod tests {
     }
 
     #[test]
-    fn of_long_output_the_beginning_is_shown_at_once_and_the_end_at_the_end() {
+    fn long_live_output_shows_the_start_at_once_and_the_rest_at_the_end() {
         let mut story = Story::new(false, false);
         let lines = |n: u32| (0..n).map(|n| format!("line {n}\n")).collect::<String>();
         let told = story.tell(&delta(1, 0, &lines(500)));
@@ -739,7 +739,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_read_in_all_their_shapes() {
+    fn errors_are_parsed_in_all_their_shapes() {
         for error in [
             json!("why"),
             json!({"message": "why"}),

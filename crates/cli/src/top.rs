@@ -410,7 +410,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lines_of_a_protocol_are_in_words_and_the_last_of_them() {
+    fn protocol_output_is_shown_as_the_last_line_in_words() {
         let line = |kind: &str, text: &str| {
             json!({"kind": kind, "text": text, "at": "2026-11-21T20:19:55.182849+00:00"})
                 .to_string()
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_of_the_time_between_two_measurements() {
+    fn cpu_share_is_computed_between_two_measurements() {
         let run = SessionId::from_u128(1);
         let at = |ms: i64| Timestamp::from_micros(ms * 1000);
         let mut shares = Shares::default();

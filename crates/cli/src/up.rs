@@ -563,7 +563,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stop_tells_how_many_runs_go_on_and_names_three_of_them() {
+    fn stopping_the_server_reports_how_many_runs_continue_and_names_three() {
         let names = |count: usize| (0..count).map(|n| format!("r{n}")).collect::<Vec<_>>();
         assert_eq!(remains(&Left::default(), None), Vec::<String>::new());
         let left = Left { go_on: names(1), continue_later: names(5) };

@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_that_is_shown_is_for_daily_use_or_stands_in_one_group() {
+    fn every_visible_command_is_daily_or_in_one_group() {
         let mut listed = DAILY.to_vec();
         listed.extend(GROUPS.iter().flat_map(|group| group.commands));
         let once: BTreeSet<&str> = listed.iter().copied().collect();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_has_a_name_of_a_command_lists_that_command() {
+    fn a_group_with_the_name_of_a_command_lists_that_command() {
         let whole = Cli::command();
         for group in GROUPS {
             if let Some(command) = whole.find_subcommand(group.name) {
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn no_struct_that_is_flattened_into_a_command_has_a_doc_comment() {
+    fn no_flattened_argument_struct_has_a_doc_comment() {
         // clap would show that as what the command is for.
         let mut text = String::new();
         for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src")).unwrap() {
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_lacks_something_is_refused_with_an_example() {
+    fn a_command_with_a_missing_argument_is_refused_with_an_example() {
         for (line, example) in [
             ("overmind send", "tip: for example: overmind send "),
             ("overmind done fix", "tip: for example: overmind done "),

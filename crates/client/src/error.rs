@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_is_not_there_gets_the_hint_to_start_it() {
+    fn a_server_that_does_not_answer_gets_the_hint_to_start_one() {
         let source = io::Error::from(io::ErrorKind::ConnectionRefused);
         let err = ClientError::Connect { target: "http://localhost:1".into(), source };
         assert!(err.hint().unwrap().contains("overmind up"));

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_elsewhere_or_a_broken_one_leads_nowhere() {
+    fn foreign_and_broken_next_links_are_ignored() {
         for link in [
             "<http://evil.example/api/runs>; rel=\"next\"",
             "<//evil.example>; rel=\"next\"",

@@ -116,14 +116,14 @@ mod tests {
     }
 
     #[test]
-    fn an_event_without_data_or_without_its_end_is_none() {
+    fn an_event_without_data_or_end_is_ignored() {
         assert_eq!(all(&[b"id: 5\n\nevent: x\n\n"]), []);
         assert_eq!(all(&[b"data: x\n"]), []);
         assert_eq!(all(&[b"nonsense\nfoo: bar\n\n"]), []);
     }
 
     #[test]
-    fn pieces_of_any_size_and_any_line_break_give_the_same() {
+    fn any_chunks_and_line_breaks_give_the_same_events() {
         let want = [message(Some("7"), None, "ä\nb"), message(Some("7"), None, "")];
         for ending in ["\n", "\r\n", "\r"] {
             let text = "id: 7\ndata: ä\ndata: b\n\ndata\n\n".replace('\n', ending).into_bytes();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_line_ends_in_an_error_and_not_in_memory() {
+    fn an_endless_line_is_an_error_before_memory_is_full() {
         let (mut parser, mut out) = (Parser::default(), Vec::new());
         let piece = vec![b'x'; 1 << 20];
         let failed = (0..100).find(|_| parser.push(&piece, &mut out).is_err());

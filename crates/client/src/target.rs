@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_are_read_and_printed_back() {
+    fn targets_are_parsed_and_printed_back() {
         for (text, printed, authority) in [
             ("http://127.0.0.1:8420", "http://127.0.0.1:8420", "127.0.0.1:8420"),
             ("http://localhost/", "http://localhost", "localhost"),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_target_says_why() {
+    fn an_invalid_target_is_refused_with_the_reason() {
         for (text, why) in [
             ("localhost:8420", "no scheme"),
             ("ftp://x", "the scheme"),

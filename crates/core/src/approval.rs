@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_answer_stands() {
+    fn only_the_first_answer_counts() {
         let (granted, meant) = ask().step(ApprovalEvent::Grant { by: "ann".into() });
         assert!(meant);
         let (still, meant) =
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_is_used_once_and_only_by_what_was_shown() {
+    fn a_grant_is_used_once_and_only_for_the_action_that_was_shown() {
         let (granted, _) = ask().step(ApprovalEvent::Grant { by: "ann".into() });
         let other = action_hash("run_shell", &json!({"command": "rm -rf /"}));
         assert!(!granted.clone().step(ApprovalEvent::Use { action: other }).1);

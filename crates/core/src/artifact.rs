@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_confined_and_have_no_surprises() {
+    fn artifact_names_cannot_leave_their_directory() {
         for good in ["a", "report.md", "out/plots/1 b.png", "München.txt", "-x", ".env", "a..b"] {
             assert_eq!(ArtifactName::parse(good).unwrap().as_str(), good);
         }
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_says_agent_and_name_or_there_is_none() {
+    fn a_key_is_parsed_into_agent_and_name_or_refused() {
         let name = ArtifactName::parse("out/a.txt").unwrap();
         assert_eq!(shared_key("writer", &name).unwrap().as_str(), "artifacts/writer/out/a.txt");
         assert_eq!(shared_key("a/b", &name), None, "two agents would share a key");
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_name_themselves_and_a_new_version_takes_the_room_of_the_old() {
+    fn limits_are_named_and_a_new_version_replaces_the_size_of_the_old() {
         let sums = |count, bytes| ArtifactSums { count, bytes };
         assert_eq!(over_bounds(sums(999, 0), None, 1), None);
         let why = over_bounds(sums(1_000, 0), None, 1).unwrap();
@@ -343,7 +343,7 @@ mod tests {
         }
 
         #[test]
-        fn a_shared_key_is_never_another_agents(
+        fn a_shared_key_belongs_to_one_agent_only(
             (a, b) in ("[a-c/*.]{1,4}", "[a-c/*.]{1,4}"), (x, y) in ("[a-c/]{1,5}", "[a-c/]{1,5}"),
         ) {
             if let (Ok(x), Ok(y)) = (ArtifactName::parse(&x), ArtifactName::parse(&y))

@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signed_record_holds_also_after_a_round_trip_and_not_when_a_word_is_changed() {
+    fn a_signed_record_verifies_after_a_round_trip_and_not_after_a_change() {
         let signed = Attested::new(attestation(), Some(&notary()));
         assert!(signed.holds(verify));
         let text = serde_json::to_string(&signed).unwrap();
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seal_tells_an_unknown_key_from_a_changed_record_and_both_from_no_signature() {
+    fn verification_distinguishes_an_unknown_key_a_changed_record_and_no_signature() {
         let known = |signer: &str| signer == "seven";
         let signed = Attested::new(attestation(), Some(&notary()));
         assert_eq!(signed.seal(known, verify), Seal::Holds);
@@ -400,13 +400,13 @@ mod tests {
     }
 
     #[test]
-    fn without_a_notary_nothing_holds() {
+    fn without_a_signing_key_no_record_verifies() {
         let unsigned = Attested::new(attestation(), None);
         assert!(!unsigned.holds(|_, _, _| true));
     }
 
     #[test]
-    fn a_check_is_called_in_json_as_it_is_called_everywhere() {
+    fn a_check_has_the_same_name_in_json_as_elsewhere() {
         for name in CheckName::ALL {
             assert_eq!(serde_json::to_string(name).unwrap(), format!("\"{}\"", name.as_str()));
         }
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_no_signature() {
+    fn an_invalid_signature_does_not_verify() {
         let mut signed = Attested::new(attestation(), Some(&notary()));
         for text in ["x", "zz", "ü1", ""] {
             signed.signature.as_mut().unwrap().signature = text.to_owned();

@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_is_longer_than_an_argument_may_be_is_not_taken() {
+    fn a_task_longer_than_an_argument_may_be_is_refused() {
         let (fits, long) = ("x".repeat(MAX_ARGUMENT), "x".repeat(MAX_ARGUMENT + 1));
         assert!(spec(&["a"]).takes(&fits) && !spec(&["a"]).takes(&long));
         assert!(!spec(&["a", "--say={task}"]).takes(&fits), "with what stands before it");
@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn the_task_stands_where_it_is_wanted_else_at_the_end() {
+    fn the_task_replaces_its_placeholder_or_is_appended() {
         assert_eq!(spec(&["a", "-p", "{task}", "x"]).line("do"), ["a", "-p", "do", "x"]);
         assert_eq!(spec(&["a", "--say={task}!"]).line("it's"), ["a", "--say=it's!"]);
         assert_eq!(spec(&["a", "-v"]).line("do it"), ["a", "-v", "do it"]);
@@ -589,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_cannot_be_run_are_refused() {
+    fn invalid_commands_are_refused() {
         assert_eq!(spec(&["sh", "-c", "true"]).check(), Ok(()));
         assert_eq!(spec(&[]).check(), Err(CommandError::Empty));
         assert_eq!(spec(&[" "]).check(), Err(CommandError::Empty));
@@ -601,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_granted_is_named_by_whole_paths() {
+    fn granted_paths_must_be_absolute() {
         let granted = |path: &str| CommandSpec { read: vec![path.into()], ..spec(&["a"]) }.check();
         assert_eq!(granted("/opt/node"), Ok(()));
         for odd in ["", "/", "opt", "./opt", "/opt/../root", "/a\0b"] {
@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_sound_tighter_or_wider_and_become_a_group() {
+    fn invalid_limits_are_refused_and_valid_limits_become_a_cgroup() {
         let limits =
             |memory_mb, processes, cpu_percent| CommandLimits { memory_mb, processes, cpu_percent };
         let with = |limits| CommandSpec { limits, ..spec(&["a"]) };
@@ -652,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn more_is_a_path_or_the_network_that_the_other_has_not() {
+    fn another_path_or_the_network_counts_as_more_access() {
         let reads = CommandSpec { read: vec!["/opt".into()], ..spec(&["a"]) };
         let writes = CommandSpec { write: vec!["/opt".into()], ..spec(&["a"]) };
         let on = |network| CommandSpec { network, ..spec(&["a"]) };
@@ -668,7 +668,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mesh_is_the_network_of_who_chose_none_but_in_rooms_of_before() {
+    fn a_command_with_network_none_gets_the_mesh_except_in_old_environments() {
         let plain = spec(&["a"]);
         assert_eq!(plain.network_in(false), Network::Mesh);
         assert_eq!(plain.network_in(true), Network::Host);
@@ -679,7 +679,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_without_grants_is_written_as_it_was_before_there_were_any() {
+    fn a_command_without_grants_is_serialised_as_before() {
         let text = serde_json::to_value(spec(&["a"])).unwrap();
         for name in ["read", "write", "network"] {
             assert_eq!(text.get(name), None, "{name}");

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_conflict_says_in_words_what_it_says_in_its_type() {
+    fn the_text_of_a_conflict_matches_its_type() {
         use ConflictKind::{
             Agent, AgentName, BoardKey, Message, Record, Session, SessionName, Step,
         };

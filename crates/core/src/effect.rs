@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_an_agent_that_says_so_repeats_a_once_effect() {
+    fn only_an_agent_with_the_setting_repeats_a_once_effect() {
         for on_unknown in [OnUnknown::Ask, OnUnknown::Retry, OnUnknown::Report] {
             assert_eq!(after_crash(EffectClass::Pure, on_unknown), Recovery::Redo);
             assert_eq!(after_crash(EffectClass::Idempotent, on_unknown), Recovery::Redo);

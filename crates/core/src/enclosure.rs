@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_sees_what_its_worktree_borrows_and_reaches_its_services_alone() {
+    fn a_session_sees_its_borrowed_objects_and_reaches_only_its_services() {
         let mut made = RoomMade {
             worktree: Some("/w".into()),
             directory: "/w/sub".into(),
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_processes_of_another_namespace_tell_whose_they_are() {
+    fn only_the_first_processes_of_a_namespace_identify_the_session() {
         let status = |pids: &str| format!("Name:\tsh\nPid:\t4000\nNSpid:\t{pids}\nSeccomp:\t0\n");
         for (pids, tells) in [
             ("4000", true),
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_door_it_is_is_read_as_it_was_written() {
+    fn the_owner_of_an_endpoint_is_read_back_as_written() {
         let session = SessionId::from_u128(7);
         let line = whose_door(session);
         assert!(line.len() <= MAX_DOOR_LINE && line.ends_with('\n'), "{line}");

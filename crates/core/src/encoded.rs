@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_forms_of_a_text_are_those_that_everyone_else_makes() {
+    fn encodings_match_those_of_other_programs() {
         // From coreutils: `printf 'xhunter2!pw' | base64` and so on.
         let all = forms("hunter2!pw");
         for wanted in [
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_found_in_the_encoding_of_anything_that_holds_it() {
+    fn a_text_is_found_in_every_encoding_of_a_text_that_contains_it() {
         let secret = "s3cr3t-v4lue?";
         let forms = forms(secret);
         for before in 0..6 {

@@ -456,7 +456,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_stricter_decision_and_the_higher_risk_are_the_greater() {
+    fn stricter_decisions_and_higher_risks_compare_greater() {
         assert!(Decision::Allow < Decision::Ask && Decision::Ask < Decision::Deny);
         assert!(Risk::Low < Risk::Medium && Risk::High < Risk::Critical);
         for kind in TouchKind::ALL {
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_of_a_binding_changes_its_hash_and_no_two_parts_mix() {
+    fn every_part_of_a_binding_changes_its_hash_and_parts_cannot_be_confused() {
         let policy = PolicyVersion("p1".into());
         let args = json!({"command": "sh a.sh", "timeout_s": 3});
         let argv = ["sh".to_owned(), "-lc".to_owned(), "sh a.sh".to_owned()];
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_that_means_nothing_does_not_change_the_hash() {
+    fn the_order_of_unordered_parts_does_not_change_the_hash() {
         let policy = PolicyVersion("p".into());
         let one = json!({"a": {"x": 1, "y": [2, {"q": 1, "p": 2}]}, "b": 2});
         let two = json!({"b": 2, "a": {"y": [2, {"p": 2, "q": 1}], "x": 1}});

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_round_trip_and_do_not_mix() {
+    fn ids_are_parsed_back_and_kinds_of_ids_are_distinct() {
         let id = SessionId::from_u128(0x0190_0000_0000_7000_8000_0000_0000_00ff);
         assert_eq!(id.to_string(), "ses_019000000000700080000000000000ff");
         assert_eq!(id.to_string().parse(), Ok(id));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn derived_ids_repeat_for_the_same_place_and_differ_for_others() {
+    fn derived_ids_are_equal_for_equal_inputs_only() {
         let (a, b) = (SessionId::from_u128(1), SessionId::from_u128(2));
         assert_eq!(StepId::derive(a, 0), StepId::derive(a, 0));
         assert_ne!(StepId::derive(a, 0), StepId::derive(a, 1));

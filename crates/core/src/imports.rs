@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn imports_of_python_name_each_file_that_could_be_meant() {
+    fn python_imports_name_every_possible_file() {
         let names = |code, dir| candidates(Language::Python, code, dir);
         assert_eq!(names("import helper", "."), ["helper.py", "helper/__init__.py"]);
         assert_eq!(names("-c import helper; helper.go()", "lib")[0], "lib/helper.py");
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn literals_of_node_and_words_of_the_shell_name_files() {
+    fn node_literals_and_shell_words_name_files() {
         let node = candidates(
             Language::Node,
             "require('./x'); import y from \"../lib/y.mjs\"; import('fs'); const z = 'a.js'",
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_its_language_by_its_name_or_its_first_line() {
+    fn the_language_of_a_file_follows_from_its_name_or_first_line() {
         assert_eq!(Language::of_file("a/b.py", ""), Some(Language::Python));
         assert_eq!(Language::of_file("tool", "#!/usr/bin/env python3\n"), Some(Language::Python));
         assert_eq!(Language::of_file("tool", "#!/bin/bash -e\n"), Some(Language::Shell));

@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_closes_an_item_decides_how_it_stands() {
+    fn the_event_that_closes_an_item_decides_its_status() {
         let (early, late) = (Timestamp::from_micros(9), Timestamp::from_micros(10));
         let cases = [
             (decided(true), early, InboxState::Approved),
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_is_its_text_and_no_other_text_is_one() {
+    fn only_valid_cursor_texts_are_parsed() {
         let cursor = item().cursor();
         assert_eq!(cursor.to_string().parse(), Ok(cursor));
         for bad in ["", "5", "5_", "_0", "-5_00000000000000000000000000000001", "5_+1", "5_1"] {
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn long_arguments_are_cut_and_say_so() {
+    fn long_arguments_are_truncated_with_a_note() {
         let args = json!({"path": "a", "content": "é".repeat(40_000)});
         let (shown, cut) = shown_args(&args);
         assert!(cut);
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn words_parse_back() {
+    fn words_are_parsed_back() {
         for state in InboxState::ALL {
             assert_eq!(InboxState::parse(state.as_str()), Some(state));
         }

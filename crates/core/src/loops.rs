@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_double_the_wait_up_to_a_bound_and_a_success_resets_it() {
+    fn errors_double_the_delay_up_to_a_limit_and_a_success_resets_it() {
         let mut status = status();
         let waits: Vec<u64> = (0..12).map(|_| failed(&mut status).as_secs()).collect();
         assert_eq!(waits, [5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600]);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_pass_comes_after_a_period_or_at_once_and_the_report_may_ask_for_an_earlier_one() {
+    fn the_first_pass_runs_after_one_period_or_earlier_if_the_loop_asks() {
         let wait = status().next.expect("due").since(NOW);
         assert!((HOUR..HOUR + HOUR / 10).contains(&wait), "{wait:?}");
         let at_once = LoopStatus::new("x", Pace::every(HOUR).at_once(), false, NOW);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_loop_has_no_next_pass_and_a_resumed_one_looks_at_once() {
+    fn a_paused_loop_has_no_next_pass_and_a_resumed_loop_runs_at_once() {
         let mut status = LoopStatus::new("x", Pace::every(HOUR).at_once(), true, NOW);
         assert_eq!((status.next, status.hears()), (None, false));
         // Somebody runs it by hand; it stays paused.
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_result_is_cut_at_a_character() {
+    fn a_long_result_is_truncated_at_a_character_boundary() {
         let mut status = status();
         status.ended(NOW, NOW, Duration::ZERO, Err("ä".repeat(500)));
         let kept = status.last.expect("one").result.expect_err("an error");
@@ -291,7 +291,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn jitter_is_below_its_bound_the_same_twice_and_different_for_most(
+        fn jitter_is_bounded_deterministic_and_mostly_different(
             name in "[a-z]{1,9}", number: u64, most in 1_u64..u64::from(u32::MAX),
         ) {
             let most = Duration::from_micros(most);

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_are_found_in_the_texts_and_names_of_a_value() {
+    fn masks_are_found_in_texts_and_field_names() {
         let args = serde_json::json!({"a": ["x", {"n": 1, "b": "T=[redacted:api-key]."}]});
         assert_eq!(masked_kind(&args), Some("api-key"));
         assert_eq!(masked_kind(&serde_json::json!({"[redacted:secret]": 1})), Some("secret"));
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn values_and_tokens_are_masked_and_all_else_is_kept() {
+    fn values_and_tokens_are_masked_and_other_text_is_unchanged() {
         let token = format!("ovs_{}.1.{}", "0a".repeat(16), "1b".repeat(32));
         let placeholder = format!("sk-ant-ovm-{}-1-x-{}", "0a".repeat(16), "1b".repeat(16));
         for (text, wanted) in [
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_end_in_a_value_is_found_as_a_terminal_writes_it() {
+    fn a_line_end_in_a_secret_is_found_as_a_terminal_prints_it() {
         let mut mask = StreamMask::new(&["first line\nsecond line".to_owned()]);
         let mut room = Vec::new();
         assert_eq!(
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_may_begin_a_secret_is_held_and_a_pause_shows_it() {
+    fn only_a_possible_start_of_a_secret_is_withheld_until_a_pause() {
         let mut mask = StreamMask::new(&[SECRET.to_owned()]);
         let mut room = Vec::new();
         assert_eq!(mask.feed(b"Name: ", &mut room), b"Name: ");
@@ -425,7 +425,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn where_a_stream_is_cut_makes_no_difference(
+        fn the_chunks_of_a_stream_do_not_change_the_masked_text(
             text in text(), cuts in proptest::collection::vec(1_usize..30, 1..20),
         ) {
             let mut rest = text.as_bytes();
@@ -440,7 +440,7 @@ mod tests {
         }
 
         #[test]
-        fn no_value_is_shown_whole_whatever_pauses_there_are(
+        fn no_secret_is_shown_whole_even_with_pauses(
             before in "[a-z ]{0,6}", after in "[a-z ]{0,6}",
             cuts in proptest::collection::vec((1_usize..9, any::<bool>()), 1..20),
         ) {
@@ -460,7 +460,7 @@ mod tests {
         }
 
         #[test]
-        fn what_holds_no_secret_is_kept_byte_for_byte(
+        fn text_without_a_secret_is_unchanged(
             text in "[s3cret-valuof ov_k.]{0,60}",
             cuts in proptest::collection::vec((1_usize..9, any::<bool>()), 1..20),
         ) {

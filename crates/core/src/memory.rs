@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_named_key_is_of_its_collection() {
+    fn a_memory_key_belongs_to_its_collection() {
         let key = |collection, text| named_key(ColonyId::DEFAULT, collection, text);
         assert_eq!(key("a", "bc"), key("a", "bc"));
         assert_ne!(key("a", "bc"), key("ab", "c"));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_of_trust_are_read_back() {
+    fn trust_labels_are_parsed_back() {
         for trust in Trust::ALL {
             assert_eq!(Trust::parse(trust.as_str()), Some(trust));
         }

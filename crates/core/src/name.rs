@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_character_that_cannot_be_seen_is_named_by_its_code_point() {
+    fn an_invisible_character_is_named_by_its_code_point() {
         for (text, code) in [
             ("co\u{202E}redoc", "U+202E"),
             ("coder\u{200B}", "U+200B"),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_that_look_like_latin_ones_are_named_by_place_and_code_point() {
+    fn characters_that_look_like_latin_ones_are_reported_with_position_and_code_point() {
         for (text, wanted) in [
             ("c\u{43E}der", "U+043E at position 2"),
             ("the \u{441}oder", "U+0441 at position 5"),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_told_from_what_it_is_called() {
+    fn keys_and_display_names_are_distinguished() {
         for key in ["AKIAIOSFODNN7EXAMPLE", "sk-proj-4f9aXk2mQ8vLw3Zt7RbN1c", &"0a".repeat(16)] {
             assert!(looks_like_a_key(key), "{key}");
         }
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_name_may_not_have_is_said_with_its_place() {
+    fn a_forbidden_character_in_a_name_is_reported_with_its_position() {
         for (name, wanted) in [
             ("fix_login", "not `_` at position 4"),
             ("fix\u{FE0F}", "not U+FE0F at position 4"),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_a_dns_label_and_may_look_like_a_part_of_an_id() {
+    fn a_name_is_a_dns_label_and_may_look_like_part_of_an_id() {
         for good in [
             "a",
             "build",
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn generated_names_are_names_repeat_and_seldom_meet() {
+    fn generated_names_are_valid_deterministic_and_rarely_equal() {
         let session = SessionId::from_u128;
         assert_eq!(generate(session(7), 0), generate(session(7), 0));
         assert_ne!(generate(session(7), 0), generate(session(7), 1));

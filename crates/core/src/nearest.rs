@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_near_miss_finds_its_word_and_nonsense_finds_none() {
+    fn a_near_miss_gets_a_suggestion_and_nonsense_gets_none() {
         for (given, known, meant) in [
             ("server.listne", &["server.listen", "server.log"][..], Some("server.listen")),
             ("stratgey", &["strategy", "start"], Some("strategy")),

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packs_and_loose_objects_belong_there_and_nothing_of_another_directory() {
+    fn packs_and_loose_objects_are_recognised_as_object_files() {
         for (name, is) in [
             ("pack", Is::Directory),
             ("info", Is::Directory),

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_agent_does_not_wait_behind_ten_thousand_sessions_of_another() {
+    fn a_new_agent_does_not_wait_behind_a_long_queue_of_another_agent() {
         let mut q = queue(100, 100, 4);
         for n in 0..10_000 {
             q.push(ticket(n, 1, 1));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_claimed_only_where_a_push_would_be_popped_at_once() {
+    fn a_slot_is_claimed_only_if_a_pushed_session_would_start_at_once() {
         let mut q = queue(4, 3, 2);
         assert!(q.claim(ticket(1, 1, 1)));
         assert!(!q.claim(ticket(1, 1, 1)), "it has one already");
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_canceled_session_never_comes_up() {
+    fn a_canceled_session_is_never_dequeued() {
         let mut q = queue(10, 10, 10);
         q.push(ticket(1, 1, 1));
         q.push(ticket(2, 1, 1));
@@ -321,7 +321,7 @@ mod tests {
     proptest! {
         /// Bounds hold, nobody is lost, and whoever waits while there is room comes up.
         #[test]
-        fn nobody_is_lost_and_bounds_hold(ops in proptest::collection::vec(op(), 0..200)) {
+        fn no_session_is_lost_and_the_limits_hold(ops in proptest::collection::vec(op(), 0..200)) {
             let mut q = queue(6, 4, 2);
             for op in ops {
                 // A session's agent and colony never change in its life.

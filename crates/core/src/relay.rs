@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cut_answer_is_settled_by_what_came_and_a_whole_one_by_its_figures() {
+    fn a_truncated_answer_is_settled_by_its_content_and_a_complete_one_by_its_usage() {
         let told = Usage { input_tokens: 40, output_tokens: 3, ..Usage::default() };
         let mut tally = Tally { usage: Some(told), said_bytes: 100, ..Tally::default() };
         assert_eq!(tally.settled(999).output_tokens, 34);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allow_list_has_names_and_beginnings() {
+    fn an_allow_list_has_names_and_prefixes() {
         let allowed = ["gpt-5".to_owned(), "Claude-*".to_owned()];
         for (model, may) in [("gpt-5", true), ("GPT-5", true), ("gpt-5-mini", false)] {
             assert_eq!(may_use(&allowed, model), may, "{model}");

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_decide_before_words() {
+    fn error_codes_are_checked_before_error_texts() {
         let check = |code: &str, message: &str, want| {
             assert_eq!(
                 classify(&json!({"code": code, "message": message})),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_ran_is_never_run_again_by_itself() {
+    fn a_command_that_ran_is_never_retried_automatically() {
         let timeout = json!({"code": "timeout", "message": "Command timed out after 3s"});
         assert!(!may_retry(EffectClass::Once, &timeout, 1, 5));
         assert!(may_retry(EffectClass::Pure, &timeout, 1, 5));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn backoff_grows_is_bounded_and_repeats() {
+    fn backoff_grows_up_to_a_limit_and_is_deterministic() {
         let effect = EffectId::from_u128(12345);
         assert_eq!(backoff(effect, 3), backoff(effect, 3));
         for attempt in 1..40 {

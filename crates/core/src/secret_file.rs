@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_known_by_its_name_and_a_template_is_none() {
+    fn secret_files_are_recognised_by_name_and_templates_are_not() {
         for name in [
             ".env",
             ".env.local",

@@ -14,7 +14,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_is_quoted_only_where_a_shell_would_change_it() {
+    fn a_word_is_quoted_only_if_a_shell_would_change_it() {
         for (text, word) in [
             ("/a/b-c_d.e:f=g,h+i@j%", "/a/b-c_d.e:f=g,h+i@j%"),
             ("", "''"),

@@ -207,7 +207,7 @@ mod tests {
     const HEADER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn the_example_of_the_recommendation_is_read_and_written_again() {
+    fn the_example_of_the_w3c_recommendation_round_trips() {
         let parsed = Traceparent::parse(HEADER).unwrap();
         assert_eq!(parsed.to_string(), HEADER);
         assert!(parsed.sampled);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_traceparent_is_none() {
+    fn an_invalid_traceparent_is_ignored() {
         for bad in [
             "",
             "00",
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_has_one_trace_the_given_one_or_its_own() {
+    fn a_session_has_the_given_trace_or_its_own() {
         let id = SessionId::from_u128(7);
         let own = Traceparent::of_session(id, None);
         assert_eq!(own, Traceparent::of_session(id, None));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_that_nobody_records_stands_in_no_traceparent() {
+    fn an_unrecorded_span_is_in_no_traceparent() {
         let (id, effect) = (SessionId::from_u128(7), SpanId::of_effect(EffectId::from_u128(1)));
         let given = Traceparent::parse(HEADER).unwrap();
         assert_eq!(Trail::of_session(id, None, false), None);
@@ -259,7 +259,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(trace in 1_u128.., span in 1_u64.., sampled: bool) {
+        fn a_traceparent_round_trips(trace in 1_u128.., span in 1_u64.., sampled: bool) {
             let given = Traceparent {
                 trace: TraceId::from_u128(trace).unwrap(),
                 span: SpanId::from_u64(span).unwrap(),

@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_needs_a_name_and_what_the_server_fills_in_is_ignored() {
+    fn a_document_needs_a_name_and_server_fields_are_ignored() {
         let read = Manifest::read(&json!({
             "apiVersion": "overmind/v1", "kind": "Context",
             "metadata": {"name": "a", "labels": {"x": "y"}, "resourceVersion": "7", "uid": "?",
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_of_a_document_is_reported_at_once() {
+    fn all_mistakes_of_a_document_are_reported_together() {
         let wrong = Manifest::read(&json!({
             "apiVersion": "v1", "kind": "Contxt", "metdata": {},
             "metadata": {"name": "A/b", "lables": {}, "colony": "x", "labels": {"a": 1}},

@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_its_text_without_its_markup_and_its_description() {
+    fn a_page_text_has_no_markup_and_no_description() {
         let body = "copies each file. ".repeat(20);
         let source = format!(
             ".\\\" a comment\n.TH CP 1\n.SH NAME\ncp \\- copy files\n.SH DESCRIPTION\n\
@@ -228,14 +228,14 @@ mod tests {
     }
 
     #[test]
-    fn a_known_item_is_asked_for_without_its_name() {
+    fn the_query_for_a_known_item_does_not_contain_its_name() {
         let asked = without_name("git-log.1", "Show the Git commit logs of git log").unwrap();
         assert_eq!(asked, "show the commit logs of");
         assert_eq!(without_name("cp.1", "copy cp"), None);
     }
 
     #[test]
-    fn the_questions_are_whole_and_no_two_are_the_same() {
+    fn the_questions_are_complete_and_unique() {
         let lines: Vec<&str> = QUESTIONS.lines().filter(|line| !line.starts_with('#')).collect();
         assert!(lines.len() >= 60, "{}", lines.len());
         let texts: HashSet<&str> =

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_read_as_people_write_them() {
+    fn key_names_are_parsed_in_their_usual_spelling() {
         let keys = |text: &str| parse(text).map(|keys| keys.keys);
         assert_eq!(keys("ctrl-p,ctrl-q"), Ok(vec![0x10, 0x11]));
         assert_eq!(keys("ctrl-],^]"), Ok(vec![0x1d, 0x1d]));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_whole_row_leaves_and_nothing_of_the_rest_is_lost() {
+    fn only_the_full_sequence_detaches_and_partial_sequences_are_sent() {
         let text = |text: &str| text.to_owned();
         assert_eq!(typed("ctrl-p,ctrl-q", &["ab\x10\x11c"]), (true, text("ab"), text("")));
         assert_eq!(typed("ctrl-p,ctrl-q", &["\x10", "\x11"]), (true, text(""), text("")));

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_is_changed_back_and_nothing_else() {
+    fn changed_terminal_modes_are_restored() {
         assert_eq!(undone("plain \x1b[31mred"), "\x1b[m");
         assert_eq!(undone("\x1b[?1049h\x1b[?25l\x1b[?1000;1006h"), {
             "\x1b[?25h\x1b[?1000l\x1b[?1006l\x1b[?1049l\x1b[m"
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_may_be_cut_anywhere() {
+    fn a_sequence_is_recognised_across_any_chunks() {
         let whole = "text\x1b[?2004h\x1b[?1049h\x1b=more";
         let mut modes = Modes::default();
         for byte in whole.bytes() {

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_written_for_machines_as_documented() {
+    fn metrics_are_written_as_documented_json() {
         let figure = Figure::new("x", 1.2345, "ms").floor("f", 2.0).goal(Goal::Most(3.0));
         assert_eq!(
             json!(figure.rounded()),
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_of_the_sorted_times() {
+    fn percentiles_are_taken_from_sorted_times() {
         let times: Vec<Duration> = (0..=100).map(Duration::from_millis).collect();
         assert_eq!(percentile(&times, 0.5), Duration::from_millis(50));
         assert_eq!(percentile(&times, 0.99), Duration::from_millis(99));
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_keep_the_digits_that_mean_something() {
+    fn numbers_are_shown_with_their_significant_digits() {
         for (value, text) in [(0.0, "0"), (12_345.6, "12346"), (12.34, "12.3"), (0.01234, "0.0123")]
         {
             assert_eq!(number(value), text);

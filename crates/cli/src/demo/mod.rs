@@ -530,7 +530,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fast_script_says_the_same_without_pauses() {
+    fn the_fast_script_has_the_same_text_without_pauses() {
         let (slow, fast) = (script(false), script(true));
         let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
         let (slow, mut fast) = (read(&slow), read(&fast));
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn the_script_is_a_cassette() {
+    fn the_demo_script_is_a_valid_cassette() {
         let cassette = overmind_llm::Cassette::parse("demo", SCRIPT.as_bytes()).unwrap();
         assert_eq!((cassette.name(), cassette.turns().len()), ("demo", 7));
     }

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tests_fail_before_the_scripts_edit_and_pass_after_it() {
+    fn the_demo_tests_fail_before_the_edit_and_pass_after_it() {
         let dir = tempfile::tempdir().unwrap();
         let project = Project::create(dir.path()).unwrap();
         assert!(!tests_pass(dir.path()));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn without_git_the_diff_is_our_own() {
+    fn without_git_overmind_computes_the_diff() {
         let dir = tempfile::tempdir().unwrap();
         let project = Project { git: false, ..Project::create(dir.path()).unwrap() };
         std::fs::write(dir.path().join("README.md"), "# slug\n").unwrap();

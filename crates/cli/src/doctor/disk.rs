@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_others_can_enter_is_found_with_the_command_that_fixes_it() {
+    fn a_directory_open_to_others_is_reported_with_a_fix() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("d");
         assert_eq!(data(&at(&path))[0].health, Health::Fine, "not there yet");
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn syncs_are_timed_and_nothing_is_left_behind() {
+    fn syncs_are_timed_and_their_files_removed() {
         let dir = tempfile::tempdir().unwrap();
         let took = sync_times(dir.path(), 5).unwrap();
         assert_eq!(took.len(), 5);

@@ -129,7 +129,7 @@ mod tests {
     use overmind_node::config::Env;
 
     #[test]
-    fn a_clock_that_was_set_back_is_found() {
+    fn a_clock_that_was_set_back_is_detected() {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::locate(Some(dir.path()), &Env::default(), Path::new("/")).unwrap();
         let fair = Timestamp::from_micros(NEWER_THAN + 1);

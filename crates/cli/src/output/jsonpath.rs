@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_are_those_of_kubectl() {
+    fn jsonpath_templates_work_as_in_kubectl() {
         assert_eq!(shown("{.items[*].metadata.name}"), "a b");
         assert_eq!(shown("{$.items[0].metadata.name}"), "a");
         assert_eq!(shown(".items[1].n"), "2");

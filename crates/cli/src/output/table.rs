@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up_without_borders_and_hostile_cells_stay_in_theirs() {
+    fn columns_are_aligned_without_borders_and_hostile_cells_stay_in_their_column() {
         let mut table = Table::new(&["ID", "STEPS", "TASK"]).right("STEPS");
         table.row(vec![
             ("a".into(), Tone::Good),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_counted_as_a_terminal_shows_them_and_lines_end_without_blanks() {
+    fn column_widths_count_terminal_cells_and_lines_have_no_trailing_spaces() {
         let mut table = Table::new(&["NAME", "N", "LAST"]).right("N");
         table.row(vec![
             ("獺".into(), Tone::Plain),

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_show_their_largest_unit() {
+    fn durations_show_their_largest_unit() {
         for (seconds, text) in [(0, "0s"), (59, "59s"), (60, "1m"), (3599, "59m"), (3600, "1h")] {
             assert_eq!(span(Duration::from_secs(seconds)), text);
         }
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_keep_the_precision_that_matters() {
+    fn numbers_are_shown_with_suitable_precision() {
         assert_eq!(precise(Duration::from_millis(840)), "840ms");
         assert_eq!(precise(Duration::from_millis(2345)), "2.3s");
         assert_eq!(precise(Duration::from_secs(245)), "4m05s");

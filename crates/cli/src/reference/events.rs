@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_of_event_that_the_sources_write_is_listed_and_no_other() {
+    fn exactly_the_event_types_in_the_sources_are_listed() {
         let mut found = BTreeSet::new();
         for name in ["core", "engine", "mcp", "memory", "store"] {
             strings(&repository().join("crates").join(name).join("src"), &mut found);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_is_well_formed_and_names_each_type_once_in_a_stream() {
+    fn the_event_list_is_well_formed_and_has_no_duplicates() {
         let mut seen = BTreeSet::new();
         let mut stream = "";
         for line in TABLE.lines() {

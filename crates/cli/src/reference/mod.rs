@@ -58,7 +58,7 @@ mod tests {
     use crate::pages::repository;
 
     #[test]
-    fn the_pages_of_the_reference_are_what_the_code_says() {
+    fn the_reference_pages_match_the_code() {
         for (name, text) in pages() {
             let path = repository().join("docs/reference").join(name);
             let file = std::fs::read_to_string(&path).unwrap_or_default();
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_are_one_line_and_no_markup() {
+    fn table_cells_are_single_lines_without_markup() {
         assert_eq!(cell("a\n  `b_c|<d>` <e> x_y"), "a `b_c\\|<d>` \\<e\\> x\\_y");
         assert_eq!(code("a|b"), "`a\\|b`");
         assert_eq!(code(""), "");

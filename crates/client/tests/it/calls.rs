@@ -47,7 +47,7 @@ async fn a_change_that_may_have_been_made_is_not_sent_twice() {
 }
 
 #[tokio::test]
-async fn bodies_and_preconditions_are_sent_as_the_api_wants_them() {
+async fn bodies_and_preconditions_are_sent_as_the_api_expects() {
     let problem = r#"{"type":"urn:overmind:problem:stale","title":"t","status":412,"detail":"d",
         "ok":false,"error":"agent is at version 4"}"#;
     let peer = Peer::new(vec![vec![Say::json(412, problem)]]).await;
@@ -62,7 +62,7 @@ async fn bodies_and_preconditions_are_sent_as_the_api_wants_them() {
 }
 
 #[tokio::test]
-async fn a_stranger_and_a_redirect_are_reported_and_get_no_second_request() {
+async fn foreign_servers_and_redirects_are_reported_without_a_second_request() {
     let moved = Say::with(302, "location: http://127.0.0.1:1/steal\r\n", "go away");
     let peer = Peer::new(vec![vec![moved]]).await;
     let err = peer.client.status().await.unwrap_err();
@@ -76,7 +76,7 @@ async fn a_stranger_and_a_redirect_are_reported_and_get_no_second_request() {
 }
 
 #[tokio::test]
-async fn an_answer_of_another_shape_names_the_request() {
+async fn a_response_of_another_shape_is_an_error_that_names_the_request() {
     let peer = Peer::new(vec![vec![Say::json(200, "[1,2")]]).await;
     let err = peer.client.status().await.unwrap_err();
     assert!(err.to_string().contains("GET /api/status"), "{err}");
@@ -84,7 +84,7 @@ async fn an_answer_of_another_shape_names_the_request() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_ready_is_an_answer() {
+async fn a_server_that_is_not_ready_is_reported_as_such() {
     let body = format!(
         r#"{{"ok":false,"state":"degraded","reason":"{}"}}"#,
         "the disk is full; ".repeat(30)
@@ -108,7 +108,7 @@ async fn pages_lead_to_the_next_one() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_silent_or_absent_is_given_up() {
+async fn requests_to_silent_or_missing_servers_time_out() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let target: Target = format!("http://{address}").parse().unwrap();
@@ -123,7 +123,7 @@ async fn a_server_that_is_silent_or_absent_is_given_up() {
 }
 
 #[tokio::test]
-async fn arguments_that_make_no_request_are_refused_here() {
+async fn invalid_arguments_are_refused_before_a_request() {
     let target: Target = "unix:/nonexistent.sock".parse().unwrap();
     let client = Client::connect(target.clone(), Some(" ovk_x\n")).unwrap();
     let err = client.run_fetch("").await.unwrap_err();

@@ -39,7 +39,7 @@ fn follow() -> ReplayOptions {
 }
 
 #[tokio::test]
-async fn a_broken_stream_goes_on_where_it_broke_and_nothing_comes_twice() {
+async fn a_broken_stream_resumes_without_repeating_entries() {
     let (a, b, c) = (item(1), item(2), item(3));
     let half = &b[..b.len() / 2];
     let (items, requests) = play(
@@ -59,7 +59,7 @@ async fn a_broken_stream_goes_on_where_it_broke_and_nothing_comes_twice() {
 }
 
 #[tokio::test]
-async fn without_follow_the_end_of_the_stream_is_the_end_unless_the_server_cut_it() {
+async fn without_follow_a_complete_stream_ends_and_a_cut_stream_resumes() {
     let (items, requests) =
         play(vec![Say::stream(&[&item(1)], true)], ReplayOptions::default()).await;
     assert_eq!((items, requests.len()), (vec!["1.0".to_owned()], 1));
@@ -88,7 +88,7 @@ async fn an_unknown_run_is_an_error_before_the_stream() {
 }
 
 #[tokio::test]
-async fn a_stream_that_never_works_is_given_up_after_the_allowed_tries() {
+async fn a_failing_stream_ends_after_the_allowed_retries() {
     let options = ReplayOptions { max_resumes: 2, ..follow() };
     let broken = || Say::stream(&[], false);
     let (items, requests) = play(vec![broken(), broken(), broken()], options).await;
@@ -98,7 +98,7 @@ async fn a_stream_that_never_works_is_given_up_after_the_allowed_tries() {
 }
 
 #[tokio::test]
-async fn an_entry_that_cannot_be_read_ends_the_replay_with_its_reason() {
+async fn an_unreadable_entry_ends_the_replay_with_the_reason() {
     let peer = Peer::new(vec![vec![Say::stream(&["id: 1.0\ndata: {\"kind\":7}\n\n"], true)]]).await;
     let mut replay = peer.client.run_replay(RUN, follow()).await.unwrap();
     let err = replay.next().await.unwrap().unwrap_err();

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_is_reached_where_something_below_it_could_match() {
+    fn a_prefix_is_reachable_if_something_below_it_could_match() {
         let reaches = |pattern, prefix| reaches(pattern, prefix, Segments::Slash);
         assert!(reaches("context/*", "con") && reaches("context/*", "context/x"));
         assert!(!reaches("context/*", "context/x/") && !reaches("context/*", "tasks"));
@@ -179,7 +179,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_match_is_what_the_obvious_rule_says(
+        fn glob_matching_agrees_with_a_simple_model(
             pattern in "[ab./*]{0,9}", text in "[ab./]{0,9}", dots in any::<bool>(),
         ) {
             let segments = if dots { Segments::DotOrSlash } else { Segments::Slash };
@@ -188,7 +188,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_covered_matches_the_wider_pattern_too(
+        fn texts_of_a_covered_pattern_match_the_wider_pattern(
             outer in "[ab/*]{0,7}", inner in "[ab/*]{0,7}", text in "[ab/]{0,7}",
         ) {
             let fits = |pattern| matches(pattern, &text, Segments::Slash);
@@ -199,7 +199,7 @@ mod tests {
         }
 
         #[test]
-        fn what_matches_is_reached_from_each_of_its_prefixes(
+        fn a_matching_text_is_reachable_from_each_of_its_prefixes(
             pattern in "[ab/*]{0,7}", text in "[ab/]{0,7}", at in 0_usize..8,
         ) {
             if matches(&pattern, &text, Segments::Slash) {

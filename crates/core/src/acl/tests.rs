@@ -12,7 +12,7 @@ fn matrix(entries: &[(&str, Verb, &[&str])]) -> Matrix {
 }
 
 #[test]
-fn an_own_entry_counts_then_the_default_then_nothing_is_allowed() {
+fn an_agents_own_entry_overrides_the_default_and_no_entry_means_denied() {
     let matrix = matrix(&[("a", Verb::Message, &["b"]), ("default", Verb::Message, &["c"])]);
     assert_eq!(matrix.may("a", Verb::Message, "b").rule, "a.can_message: `b`");
     let denied = matrix.may("a", Verb::Message, "c");
@@ -28,7 +28,7 @@ fn an_own_entry_counts_then_the_default_then_nothing_is_allowed() {
 }
 
 #[test]
-fn a_row_of_the_api_takes_the_place_of_the_files() {
+fn an_entry_of_the_api_replaces_the_entry_of_the_file() {
     let of = |pattern: &str| {
         let own = Permissions { spawn: vec![pattern.to_owned()], ..Permissions::default() };
         BTreeMap::from([("a".to_owned(), own)])
@@ -39,7 +39,7 @@ fn a_row_of_the_api_takes_the_place_of_the_files() {
 }
 
 #[test]
-fn the_reference_s_file_is_read_and_a_typo_is_told() {
+fn the_permission_file_of_the_reference_is_read_and_a_typo_is_reported() {
     let text = r#"{"permissions": {"default": {"can_message": ["*"], "allowed_apis": ["llm"]}}}"#;
     let file: PermissionsFile = serde_json::from_str(text).unwrap();
     assert_eq!(file.permissions["default"].can_message, ["*"]);
@@ -53,7 +53,7 @@ fn the_reference_s_file_is_read_and_a_typo_is_told() {
 }
 
 #[test]
-fn an_agent_made_by_a_spawn_has_what_its_parents_have() {
+fn a_spawned_agent_has_the_permissions_of_its_parent() {
     let matrix = matrix(&[("boss", Verb::Read, &["plans/**"]), ("default", Verb::Read, &["x"])]);
     let child = "spawn_0123456789ab";
     assert!(matrix.may_in_line(&[child, "boss"], Verb::Read, "plans/a").allowed);
@@ -64,7 +64,7 @@ fn an_agent_made_by_a_spawn_has_what_its_parents_have() {
 }
 
 #[test]
-fn a_subscription_asks_for_all_that_its_pattern_matches() {
+fn a_subscription_requires_permission_for_all_keys_of_its_pattern() {
     let matrix = matrix(&[("a", Verb::Subscribe, &["news.*"])]);
     let may = |wanted| matrix.may_pattern(&["a"], Verb::Subscribe, wanted).allowed;
     assert!(may("news.*") && may("news.eu"));
@@ -87,7 +87,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn a_child_may_never_do_what_a_parent_may_not(
+    fn a_child_has_no_permission_that_its_parent_lacks(
         matrix in any_matrix(),
         line in proptest::collection::vec(0_usize..3, 1..5),
         key in "[xy/]{1,5}",
@@ -104,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_denied_says_what_to_ask_for(matrix in any_matrix(), key in "[xy/]{1,5}") {
+    fn a_denial_names_the_missing_permission(matrix in any_matrix(), key in "[xy/]{1,5}") {
         let verdict = matrix.may("a", Verb::Read, &key);
         prop_assert_eq!(verdict.allowed, verdict.ask_for.is_none());
     }

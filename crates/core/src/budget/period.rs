@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_begin_and_end_with_the_calendar_of_utc() {
+    fn budget_windows_follow_the_utc_calendar() {
         // A Sunday.
         let now = at("2026-11-22T20:19:55.182849+00:00");
         for (period, start, end) in [
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn days_have_names_and_names_are_days() {
+    fn day_names_are_printed_and_parsed() {
         assert_eq!(day_name(day_of(at("2026-11-22T23:59:59Z"))), "2026-11-22");
         assert_eq!(day_named("2026-11-22"), Some(day_of(at("2026-11-22T00:00:00Z"))));
         assert_eq!(day_named("1970-01-01"), Some(0));
@@ -150,7 +150,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_moment_is_in_exactly_its_window(micros in any::<i64>()) {
+        fn every_time_belongs_to_exactly_one_window(micros in any::<i64>()) {
             let now = Timestamp::from_micros(micros);
             for period in Period::ALL {
                 let start = period.start(now);

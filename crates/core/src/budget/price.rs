@@ -193,7 +193,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_call_within_its_tokens_costs_more_than_the_worst(
+        fn no_call_costs_more_than_the_maximum_for_its_tokens(
             price in prices(),
             tokens in (0_u64..1_000_000, 0_u64..200_000),
             parts in (0_u64..=1000, 0_u64..=1000, 0_u64..=1000, 0_u64..=1000),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_of_anything_saturates() {
+    fn the_maximum_cost_saturates() {
         let dear = Price { input: u64::MAX, output: u64::MAX, ..Price::FREE };
         assert_eq!(dear.worst(u64::MAX, u64::MAX), u64::MAX);
         assert_eq!(Price::FREE.worst(u64::MAX, u64::MAX), 0);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_no_model_has_gets_the_nearest_and_a_server_that_takes_any_name_is_believed() {
+    fn an_unknown_model_gets_the_nearest_name_unless_its_server_accepts_any() {
         let row = |provider: &str, model: &str| PriceRow {
             provider: provider.to_owned(),
             model: model.to_owned(),

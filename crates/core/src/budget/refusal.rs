@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_reserved_may_be_tried_again_soon() {
+    fn a_refusal_for_reserved_amounts_suggests_a_retry() {
         let now = at("2026-11-22T12:00:00Z");
         let mut reserved = over();
         if let Refusal::Over { limit, used, reserved, asked, .. } = &mut reserved {
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn every_client_gets_the_refusal_in_its_own_shape() {
+    fn every_client_gets_a_refusal_in_its_own_format() {
         let now = at("2026-11-22T23:59:00Z");
         let openai = over().render(Shape::OpenAi, now);
         assert_eq!(openai.status, 429);
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn where_waiting_does_not_help_no_time_is_told() {
+    fn a_refusal_has_no_retry_time_if_waiting_does_not_help() {
         let now = at("2026-11-22T23:59:00Z");
         let unknown = Refusal::UnknownPrice {
             model: "qwen".into(),
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_the_scope_as_people_do_and_the_command_that_helps() {
+    fn a_refusal_names_the_scope_and_the_command_that_helps() {
         let scope = Scope::Agent(AgentId::from_u128(1));
         let unknown =
             Refusal::UnknownPrice { model: "qwen".into(), option: None, scope, named: None };
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_the_provider_counts_and_what_would_fit() {
+    fn a_refusal_names_the_counted_tokens_and_the_amount_that_would_fit() {
         let counted = over().counting(14);
         let message = counted.message();
         let wanted = "may take $0.001001 (its provider counts 14 input tokens); it begins anew";

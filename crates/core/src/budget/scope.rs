@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scope_is_its_text_and_no_other_text_is_one() {
+    fn only_valid_scope_texts_are_parsed() {
         let scopes = [
             Scope::Swarm,
             Scope::Colony(ColonyId::DEFAULT),

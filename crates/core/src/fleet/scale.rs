@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_entry_that_ticked_last_says_how_many() {
+    fn the_schedule_entry_that_ticked_last_sets_the_size() {
         let scale = read(json!({"schedule": [
             {"at": "0 8 * * 1-5", "replicas": 5, "timeZone": "Europe/Berlin"},
             {"at": "0 20 * * *", "replicas": 1, "timeZone": "Europe/Berlin"},
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_wait_add_sessions_at_once_and_take_them_away_after_a_while() {
+    fn waiting_messages_add_sessions_at_once_and_sessions_are_removed_later() {
         let queue = json!({"agent": "worker", "perReplica": 5, "max": 4, "cooldown": "1m"});
         let scale = read(json!({ "queue": queue }));
         let start = at("2026-11-28T12:00:00Z");
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_named_by_its_path() {
+    fn every_mistake_of_a_scale_is_reported_with_its_path() {
         let wrong = Scale::read(&json!({
             "schedule": [{"at": "0 25 * * *", "replicas": -1}, 7],
             "queue": {"perReplica": 0, "max": 2000, "cooldown": "soon"},

@@ -193,7 +193,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_the_fleet_becomes_what_is_declared_and_then_is_silent(
+    fn in_any_sequence_of_events_the_fleet_reaches_its_declared_state(
         all in proptest::collection::vec(happens(), 1..160),
     ) {
         let mut world = World::new(spec(3, 1, 0, 0, false));
@@ -234,7 +234,7 @@ proptest! {
     }
 
     #[test]
-    fn a_rollout_has_never_more_than_the_surge_and_never_less_than_available(
+    fn a_rollout_respects_max_surge_and_min_available(
         replicas in 1..8_u32, surge in 0..4_u32, unavailable in 0..4_u32,
         order in proptest::collection::vec(0..8_usize, 200),
     ) {
@@ -290,7 +290,7 @@ fn a_program_that_ends_at_once_is_started_with_a_growing_wait_and_says_so() {
 }
 
 #[test]
-fn what_is_killed_comes_back_at_once_under_its_name() {
+fn a_killed_session_of_a_fleet_restarts_at_once_with_its_name() {
     let mut world = World::new(spec(3, 1, 0, 0, false));
     world.settle();
     let two = world.status.slots.iter().find(|slot| slot.ordinal == 2).expect("it is there");
@@ -302,7 +302,7 @@ fn what_is_killed_comes_back_at_once_under_its_name() {
 }
 
 #[test]
-fn a_paused_rollout_waits_and_heals_from_the_pack_that_runs() {
+fn a_paused_rollout_waits_and_replaces_failed_sessions_from_the_current_template() {
     let mut world = World::new(spec(2, 1, 0, 0, false));
     world.settle();
     world.change(spec(2, 1, 0, 1, true));
@@ -319,7 +319,7 @@ fn a_paused_rollout_waits_and_heals_from_the_pack_that_runs() {
 }
 
 #[test]
-fn every_mistake_of_a_fleet_is_named_by_its_path() {
+fn every_mistake_of_a_fleet_is_reported_with_its_path() {
     let read = |spec: serde_json::Value| FleetSpec::read(&spec).err().unwrap_or_default();
     assert!(read(json!({"template": {"agent": "a", "labels": {"app": "web"}}})).is_empty());
     let bad = json!({"replicas": -1, "maxSurge": 0, "minReady": "soon", "paused": "no", "replcas": 2,
@@ -341,7 +341,7 @@ fn every_mistake_of_a_fleet_is_named_by_its_path() {
 }
 
 #[test]
-fn a_session_that_is_ended_says_by_what() {
+fn an_ended_session_records_the_resource_that_ended_it() {
     let slot = |number: u32, revision: u32| {
         let session = Some(id(number));
         Slot { session, stopping: true, ..Slot::new(number, number, revision) }

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_hold_as_documented() {
+    fn filter_conditions_match_as_documented() {
         for (filter, metadata, wanted) in [
             (json!({}), json!({"a": 1}), true),
             (json!(null), json!({}), true),
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_filter_is_refused_by_name() {
+    fn invalid_filters_are_refused_with_the_field() {
         let many: Map<String, Value> = (0..17).map(|n| (n.to_string(), json!(1))).collect();
         for (filter, wanted) in [
             (json!([]), "must be an object"),
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_line_writes_pairs_or_json() {
+    fn a_command_line_filter_is_pairs_or_json() {
         let read = |text: &str| MemoryFilter::value_of(text).map_err(|err| err.to_string());
         assert_eq!(read("lang=rust,year=2024,ok=true"), {
             Ok(json!({"lang": "rust", "year": 2024, "ok": true}))
@@ -358,7 +358,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_a_name_or_a_value_and_never_syntax(key in ".{0,60}", value in ".{0,60}") {
+        fn any_text_can_be_a_field_name_or_a_value(key in ".{0,60}", value in ".{0,60}") {
             let filter = MemoryFilter::parse(&json!({key.clone(): value.clone()})).unwrap();
             let (same, other) = (json!({key.clone(): value.clone()}), json!({key: value + "!"}));
             prop_assert!(filter.holds(&same));

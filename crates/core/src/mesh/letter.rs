@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_that_nobody_acknowledges_comes_back_later_each_time_and_then_dies() {
+    fn an_unacknowledged_message_is_redelivered_with_growing_delays_and_then_dies() {
         let mut letter = letter(None);
         let mut now = Timestamp::from_micros(0);
         let mut waits = Vec::new();
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_whose_time_is_over_is_dead_also_while_it_is_held() {
+    fn an_expired_message_is_dead_even_while_it_is_delivered() {
         let at = Timestamp::from_micros(5_000_000);
         let mut letter = letter(Some(at));
         assert_eq!(letter.fate(Timestamp::from_micros(4_999_999)), None);

@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_have_segments_and_no_surprises() {
+    fn mesh_keys_are_validated_segment_by_segment() {
         for good in ["a", "tasks/1", "context/München/a b", "a_%/x", "a.b", "history/1"] {
             assert_eq!(Key::parse(good).unwrap().as_str(), good);
         }
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_is_a_segment_and_two_are_the_rest() {
+    fn one_star_matches_a_segment_and_two_match_the_rest() {
         let matches = |pattern: &str, topic| TopicPattern::parse(pattern).unwrap().matches(topic);
         assert!(matches("news.*", "news.eu") && !matches("news.*", "news"));
         assert!(!matches("news.*", "news.eu.de") && matches("news.**", "news.eu.de"));
@@ -260,7 +260,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn patterns_match_as_the_obvious_rule_says(
+        fn patterns_agree_with_a_simple_model(
             pattern in "(a|b|\\*)([./](a|b|\\*)){0,3}([./]\\*\\*)?", topic in "[ab]([./][ab]){0,4}",
         ) {
             let parsed = TopicPattern::parse(&pattern).unwrap();
@@ -268,7 +268,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_breaks_a_name(text in "\\PC{0,40}") {
+        fn no_text_panics_the_name_parser(text in "\\PC{0,40}") {
             let _ = (Key::parse(&text), TopicPattern::parse(&text), check_prefix(&text));
         }
     }

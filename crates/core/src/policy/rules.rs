@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn an_explicit_prefix_wins_over_every_word() {
+    fn an_explicit_prefix_overrides_all_keywords() {
         check("shell:echo hi", "run_shell", json!({"command": "echo hi"}));
         check("Shell : echo read", "run_shell", json!({"command": "echo read"}));
         check(
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn written_content_keeps_its_white_space() {
+    fn written_content_keeps_its_whitespace() {
         check(
             "write: a/b.txt:  two spaces and a line\n",
             "write_file",
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn words_count_whole_and_in_order() {
+    fn keywords_match_whole_words_in_order() {
         check(
             "prune the brunch list",
             "store_memory",
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_judged_with_the_task_that_it_answers() {
+    fn an_answer_is_evaluated_together_with_its_task() {
         let curl = |url: &str| Decided::Tool {
             name: "run_shell",
             args: json!({"command": format!("curl -L --max-time 20 '{url}'")}),
@@ -284,7 +284,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_text_has_a_decision(task in "\\PC*") {
+        fn every_text_gives_a_decision(task in "\\PC*") {
             let _ = decide(&task);
         }
     }

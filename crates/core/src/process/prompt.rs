@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_works_is_never_taken_to_wait() {
+    fn a_working_agent_is_never_reported_as_waiting() {
         for text in [
             "● Reading files\n\n✻ Pondering… (12s · ↑ 1.2k tokens · esc to interrupt)\n\n❯ 1. Yes\n  2. No\n",
             "• Working (3s • esc to interrupt)\n\n› Find and fix a bug in @filename\n",
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_at_rest_asks_for_nothing() {
+    fn an_idle_agent_has_no_question() {
         for text in [
             "● Done. All tests pass.\n\n╭────────╮\n│ >      │\n╰────────╯\n  ? for shortcuts\n",
             "● Done.\n\n──────────\n❯ Try \"fix lint errors\"\n──────────\n  ? for shortcuts\n",
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_of_one_line_are_found_with_their_answers() {
+    fn one_line_questions_are_found_with_their_answers() {
         for (line, options) in [
             ("Do you want to continue? [Y/n]", &["y", "n"][..]),
             (
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_marked_as_such() {
+    fn prompts_for_secrets_are_marked() {
         for line in [
             "[sudo] password for bob:",
             "bob@example.org's password:",

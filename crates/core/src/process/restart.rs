@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_and_the_end_decide_together() {
+    fn the_policy_and_the_exit_decide_about_a_restart() {
         let code = |code| LifeEnd::Exited(ExitStatus::Code(code));
         let killed = LifeEnd::Exited(ExitStatus::Signal(9));
         for (when, end, again) in [
@@ -210,14 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn a_healthy_life_makes_the_next_delay_the_first_again() {
+    fn a_long_attempt_resets_the_restart_delay() {
         let verdicts = crashes(&always(), &[(0, 0), (1, 1), (3, 3), (10, 100)]);
         assert_eq!(verdicts[2], Verdict::Restart { at: at(7), delay: Duration::from_secs(4) });
         assert_eq!(verdicts[3], Verdict::Restart { at: at(101), delay: Duration::from_secs(1) });
     }
 
     #[test]
-    fn the_sixth_failure_in_the_window_ends_it_and_slow_ones_never_do() {
+    fn the_sixth_failure_in_the_window_ends_the_run_and_slow_failures_do_not() {
         let quick: Vec<_> = (0..6).map(|n| (n, n)).collect();
         assert_eq!(
             crashes(&always(), &quick)[5],
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn words_round_trip() {
+    fn restart_words_are_parsed_back() {
         for when in [RestartWhen::Never, RestartWhen::OnFailure, RestartWhen::Always] {
             assert_eq!(RestartWhen::parse(when.as_str()), Some(when));
         }
@@ -251,7 +251,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_more_restarts_in_the_window_than_the_budget_has(
+        fn restarts_in_a_window_never_exceed_the_budget(
             policy in policies(),
             steps in prop::collection::vec((0_i64..40_000_000, 0_i64..40_000_000), 1..80),
         ) {
@@ -286,7 +286,7 @@ mod tests {
         }
 
         #[test]
-        fn delays_never_shrink_within_a_row_of_failures(policy in policies(), n in 1_usize..60) {
+        fn delays_never_shrink_in_a_series_of_failures(policy in policies(), n in 1_usize..60) {
             let policy = RestartPolicy {
                 max_restarts: 0,
                 healthy_after: Duration::from_secs(3600),

@@ -151,7 +151,7 @@ fn spec(completions: u32, parallelism: u32, retries: u32, more: (bool, bool)) ->
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
     #[test]
-    fn two_at_once_and_crashes_never_exceed_the_bounds_and_it_converges_and_is_silent(
+    fn concurrent_reconcilers_and_crashes_keep_the_bounds_and_converge(
         completions in 1_u32..6, parallelism in 1_u32..4, retries in 0_u32..4,
         more in any::<(bool, bool)>(),
         events in proptest::collection::vec((0_u8..12, 0_usize..4, any::<bool>()), 0..200),
@@ -217,7 +217,7 @@ proptest! {
 }
 
 #[test]
-fn a_failure_waits_longer_each_time_and_the_last_one_fails_the_quest() {
+fn each_failure_waits_longer_and_the_last_failure_fails_the_quest() {
     let spec = spec(1, 1, 2, (false, false));
     let (mut status, mut seen, mut now) = (QuestStatus::default(), BTreeMap::new(), NOW);
     let mut waits = Vec::new();
@@ -241,7 +241,7 @@ fn a_failure_waits_longer_each_time_and_the_last_one_fails_the_quest() {
 }
 
 #[test]
-fn a_refused_start_waits_is_tried_again_and_is_no_attempt_of_its_own() {
+fn a_refused_start_is_retried_and_is_not_an_attempt() {
     let spec = spec(2, 2, 0, (false, false));
     let seen = BTreeMap::new();
     let plan = decide(&spec, &QuestStatus::default(), &seen, false, NOW);
@@ -259,7 +259,7 @@ fn a_refused_start_waits_is_tried_again_and_is_no_attempt_of_its_own() {
 }
 
 #[test]
-fn names_of_sessions_are_valid_and_differ_by_quest_and_number() {
+fn session_names_are_valid_and_unique_per_quest_and_number() {
     let long = "a.b-".repeat(60);
     for quest in ["nightly", long.as_str()] {
         let name = session_name(quest, 10_999);
@@ -270,7 +270,7 @@ fn names_of_sessions_are_valid_and_differ_by_quest_and_number() {
 }
 
 #[test]
-fn periods_are_read_and_others_are_refused() {
+fn valid_periods_are_parsed_and_others_refused() {
     assert_eq!(period("1h30m"), Some(Duration::from_mins(90)));
     assert_eq!(period("0s"), Some(Duration::ZERO));
     for bad in ["", "10", "s", "1x", "-1s", "400d", "99999999999999999999s"] {

@@ -15,7 +15,7 @@ fn labels(all: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn names_keys_and_owners_have_one_spelling() {
+fn names_keys_and_owners_have_one_canonical_spelling() {
     for good in ["a", "nightly-28374", "a.b-c.0", &"a".repeat(253)] {
         assert_eq!(Name::parse(good).unwrap().as_str(), good);
     }
@@ -55,7 +55,7 @@ fn label_syntax_is_that_of_kubernetes() {
 }
 
 #[test]
-fn selectors_match_as_kubernetes_says() {
+fn selectors_match_as_in_kubernetes() {
     let web = labels(&[("app", "web"), ("x.io/tier", "gold"), ("empty", "")]);
     for (text, want) in [
         ("", true),
@@ -88,7 +88,7 @@ fn selectors_match_as_kubernetes_says() {
 }
 
 #[test]
-fn a_wrong_selector_is_told_where() {
+fn an_invalid_selector_is_reported_with_its_position() {
     for (text, want) in [
         (",", "1: expected a label key, not `,`"),
         ("a,", "3: a requirement must follow the comma"),
@@ -114,7 +114,7 @@ fn a_wrong_selector_is_told_where() {
 }
 
 #[test]
-fn bounds_report_every_mistake_by_its_path() {
+fn all_mistakes_of_a_record_are_reported_with_their_paths() {
     let many: BTreeMap<_, _> = (0..65).map(|n| (format!("k{n}"), String::new())).collect();
     assert_eq!(check_labels(&many)[0].to_string(), "metadata.labels has 65 labels; 64 is the most");
     let wrong = check_labels(&labels(&[("a b", "x"), ("c", "d e")]));
@@ -148,7 +148,7 @@ fn bounds_report_every_mistake_by_its_path() {
 }
 
 #[test]
-fn a_condition_moves_its_time_only_with_its_status() {
+fn a_condition_changes_its_time_only_with_its_status() {
     let condition = |status, reason: &str, at| Condition {
         kind: "Complete".into(),
         status,
@@ -199,7 +199,7 @@ const NOTE: KindInfo = KindInfo {
 };
 
 #[test]
-fn kinds_are_found_by_every_word_for_them() {
+fn kinds_are_found_by_all_their_names() {
     let kinds = [NOTE];
     for word in ["note", "Notes", "MEMO", "nt"] {
         assert_eq!(find(&kinds, word).unwrap().name, "note");
@@ -210,7 +210,7 @@ fn kinds_are_found_by_every_word_for_them() {
 }
 
 #[test]
-fn no_two_kinds_share_a_word_and_each_has_a_valid_name() {
+fn kinds_have_valid_names_and_share_none() {
     let all: Vec<_> = KINDS.iter().chain(&[NOTE]).collect();
     let mut known = std::collections::BTreeSet::new();
     for kind in all {
@@ -235,7 +235,7 @@ fn requirement() -> impl Strategy<Value = Requirement> {
 
 proptest! {
     #[test]
-    fn what_a_selector_shows_is_read_as_the_same(
+    fn a_printed_selector_parses_to_the_same_selector(
         all in proptest::collection::vec(requirement(), 0..5),
         known in proptest::collection::btree_map("[k-m]|in|notin", "[ab]{0,1}", 0..4),
     ) {
@@ -264,7 +264,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_breaks_the_parser(text in "[a-c=!,() /ö\t.-]{0,30}|\\PC{0,30}") {
+    fn no_text_panics_the_parser(text in "[a-c=!,() /ö\t.-]{0,30}|\\PC{0,30}") {
         if let Err(err) = Selector::parse(&text) {
             prop_assert!((1..=text.chars().count() + 1).contains(&err.position), "{}", err);
         }

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn references_count_however_they_are_written() {
+    fn references_are_counted_in_every_spelling() {
         for (text, wanted) in [
             (r#"{"source":{"type":"url","url":"https://a/b"}}"#, (1, 0)),
             (r#"[{"image_url":{"url":"http://a"}},{"image_url":"HTTPS://b"}]"#, (2, 0)),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_a_reference_counts_nothing() {
+    fn text_that_resembles_a_reference_is_not_counted() {
         for text in [
             r#"{"$schema":"https://json-schema.org/draft/2020-12/schema"}"#,
             r#"{"properties":{"file_id":{"type":"string"},"url":{"type":"string"}},"required":["file_id"]}"#,

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_is_asked_with_its_own_fields_as_they_are_written() {
+    fn a_count_request_has_the_fields_of_the_call_unchanged() {
         let body = r#"{ "max_tokens": 64, "stream":true, "messages" : [ {"role":"user", "x":1.0e0} ],
             "mod\u0065l":"fa\u0073t", "metadata":{"user_id":"u"}, "temperature":1, "system": "be  brief" }"#;
         let wanted = r#"{"model":"fa\u0073t","messages":[ {"role":"user", "x":1.0e0} ],"system":"be  brief"}"#;
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_tokens_is_read_and_anything_else_is_none() {
+    fn a_token_count_is_parsed_and_anything_else_is_refused() {
         assert_eq!(counted(br#"{"input_tokens":14,"context_management":{"x":1}}"#), Some(14));
         for answer in [
             r#"{"input_tokens":0}"#,
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_counted_is_bounded_by_its_bytes_and_by_what_it_refers_to() {
+    fn an_uncounted_call_is_bounded_by_its_bytes_and_references() {
         let bound = |body: &Value| {
             let body = body.to_string();
             Question::of(body.as_bytes()).unwrap().bound(1_000, u64::MAX)
@@ -196,7 +196,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_byte_of_a_call_is_without_a_bound(
+        fn every_byte_of_a_call_is_within_the_bound(
             fields in prop::collection::btree_map(
                 prop_oneof![prop::sample::select(TAKEN.to_vec()).prop_map(str::to_owned), "[a-z_]{1,12}"],
                 value(),
@@ -218,7 +218,7 @@ mod tests {
         }
 
         #[test]
-        fn a_bound_is_never_below_the_count_nor_above_the_bytes(
+        fn a_bound_is_between_the_count_and_the_bytes(
             counted in any::<u64>(), more in 0..1_000_u64, left_out in any::<u64>(), bytes in any::<u64>(),
         ) {
             let question = Question { body: Bytes::new(), left_out };

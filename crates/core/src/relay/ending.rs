@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_provider_has_its_word_and_all_mean_the_same() {
+    fn the_finish_reasons_of_all_providers_are_mapped() {
         for (theirs, ours) in [
             ("stop", "stop"),
             ("end_turn", "stop"),
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_read_in_the_shapes_that_providers_give_it() {
+    fn an_error_is_parsed_in_the_shapes_of_all_providers() {
         for (body, kind, message) in [
             (
                 r#"{"error":{"message":"slow","type":"requests","param":null,"code":"rate_limit_exceeded"}}"#,
@@ -148,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_provider_says_it_is_short(
+        fn error_texts_of_providers_are_truncated(
             kind in "\\PC{0,9}", message in "\\PC{0,9}", times in 0_usize..150,
         ) {
             let (kind, message) = (kind.repeat(times % 11), message.repeat(times));

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_passed_on_keeps_nothing_of_the_buffer_that_it_was_read_into() {
+    fn forwarded_headers_do_not_keep_the_read_buffer_alive() {
         let buffer = Bytes::from(b"one two three".to_vec());
         let mut headers = HeaderMap::new();
         for (name, at) in [("x-one", 0..3), ("x-two", 4..7), ("x-two", 8..13)] {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_passes_and_what_is_of_the_caller_does_not() {
+    fn unknown_headers_are_forwarded_and_headers_about_the_caller_are_not() {
         let passed = request(&map(&[
             ("anthropic-version", "2023-06-01"),
             ("anthropic-beta", "a,b"),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_that_can_be_read_in_two_ways_is_refused() {
+    fn an_ambiguous_head_is_refused() {
         for (headers, says) in [
             (&[("content-length", "3"), ("content-length", "4")][..], "content-length"),
             (&[("content-length", "3"), ("transfer-encoding", "chunked")], "transfer-encoding"),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_keeps_what_callers_wait_for_and_no_cookies() {
+    fn response_headers_for_callers_are_kept_and_cookies_dropped() {
         let answered = map(&[
             ("retry-after", "7"),
             ("request-id", "req_1"),

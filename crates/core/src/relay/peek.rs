@@ -311,7 +311,7 @@ mod tests {
 
     /// A provider ignores a field of another API, so it bounds nothing.
     #[test]
-    fn a_limit_counts_only_by_the_names_that_the_endpoint_has() {
+    fn a_limit_counts_only_under_the_field_names_of_its_endpoint() {
         let names = ["max_tokens", "max_completion_tokens", "max_output_tokens"];
         for (endpoint, counts) in [
             (Endpoint::Chat, [true, true, false]),
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_looked_at_and_changed_in_one_place_only() {
+    fn a_request_body_is_scanned_once_and_changed_in_one_place() {
         let text = "{ \"messages\" : [ {\"model\":\"inner\"} ],\n \"model\" : \"fa\\u0073t\" , \"x\":1.0e0 }";
         let seen = peek(text).unwrap();
         assert_eq!(seen.model, "fast");
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_add_up_to_the_worst_case() {
+    fn limits_add_up_to_the_maximum() {
         let seen = peek(r#"{"model":"m","n":3,"max_tokens":10,"max_completion_tokens":20}"#);
         let worst = seen.unwrap().worst(7);
         assert_eq!(worst.output_tokens, 60);
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_greeting_by_a_program_with_many_tools_reserves_little() {
+    fn a_short_message_with_many_tools_reserves_little() {
         // As Claude Code says hello: a long system prompt, and tools whose schemas name their dialect
         // and have parameters that are called like references.
         let tool = |n: usize| {
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_two_readers_would_read_differently_is_refused() {
+    fn an_ambiguous_body_is_refused() {
         for (body, says) in [
             (r#"{"model":"a","model":"b"}"#, "duplicate field `model`"),
             (r#"{"model":"a","mod\u0065l":"b"}"#, "duplicate field `model`"),
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_is_asked_for_wherever_the_options_stand() {
+    fn usage_is_requested_wherever_the_stream_options_are() {
         for text in [
             r#"{"model":"m","stream":true}"#,
             r#"{"stream_options":{"include_usage":false},"model":"m"}"#,
@@ -473,7 +473,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_body_panics_and_only_the_name_is_replaced(mut value in json(), name in ".{1,9}", new in ".{0,20}") {
+        fn no_body_panics_and_only_the_model_name_is_replaced(mut value in json(), name in ".{1,9}", new in ".{0,20}") {
             let _ = Peek::of(Endpoint::Chat, value.to_string().as_bytes());
             if let Some(map) = value.as_object_mut() {
                 map.insert("model".to_owned(), name.into());

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_in_the_shape_of_the_callers_provider() {
+    fn a_refusal_has_the_format_of_the_callers_provider() {
         let refusal = Refusal::new(RefusalKind::Unauthenticated, "the token is not valid");
         let openai: Value = serde_json::from_str(&refusal.body(Dialect::OpenAi)).unwrap();
         assert_eq!(openai["error"]["code"], "invalid_api_key");
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_not_there_is_told_apart_from_a_model_that_is_not() {
+    fn an_unknown_path_and_an_unknown_model_have_different_errors() {
         let code = |kind| {
             let body = Refusal::new(kind, "no").body(Dialect::OpenAi);
             serde_json::from_str::<Value>(&body).unwrap()["error"]["code"].clone()
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_in_the_middle_of_a_stream_is_an_event_of_that_stream() {
+    fn a_refusal_within_a_stream_is_an_event_of_that_stream() {
         let refusal = Refusal::new(RefusalKind::Unauthenticated, "two\nlines");
         for (endpoint, event, code) in [
             (Endpoint::Chat, None, "/error/code"),

@@ -33,7 +33,7 @@ fn tick(spec: &RitualSpec, status: &mut RitualStatus, now: Timestamp) -> Vec<Tim
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
     #[test]
-    fn no_tick_is_lost_or_doubled_by_jumps_crashes_and_two_at_once(
+    fn clock_jumps_crashes_and_concurrent_loops_lose_and_double_no_tick(
         which in 0_usize..4,
         start in 0_i64..400,
         events in proptest::collection::vec((0_u8..6, any::<bool>(), -40_i64..90), 1..80),
@@ -88,7 +88,7 @@ proptest! {
 }
 
 #[test]
-fn missed_ticks_are_skipped_caught_up_with_once_or_all_up_to_a_bound() {
+fn missed_ticks_are_skipped_or_run_once_or_run_all_up_to_a_limit() {
     let later = NOW.after(Duration::from_hours(24 * 300));
     for (missed, wanted) in [("skip", 11), ("once", 11), ("all", MAX_CATCH_UP)] {
         let (spec, mut status) = (spec(json!({"missed": missed})), RitualStatus::default());
@@ -112,7 +112,7 @@ fn missed_ticks_are_skipped_caught_up_with_once_or_all_up_to_a_bound() {
 }
 
 #[test]
-fn what_passed_while_it_was_suspended_or_had_another_schedule_is_not_missed() {
+fn ticks_during_a_suspension_or_another_schedule_are_not_missed() {
     let at = |minutes: u64| NOW.after(Duration::from_mins(minutes));
     let mut status = RitualStatus::default();
     let mut turn = |generation, more: serde_json::Value, written: u64, now: u64| {
@@ -133,7 +133,7 @@ fn what_passed_while_it_was_suspended_or_had_another_schedule_is_not_missed() {
 }
 
 #[test]
-fn forbid_and_replace_keep_to_one_and_history_is_bounded() {
+fn forbid_and_replace_allow_one_quest_and_history_is_bounded() {
     let at = NOW.after(Duration::from_secs(3));
     let owned = |name: &str, finished| Owned { name: name.into(), created_at: NOW, finished };
     let plan = |more, owned: &[Owned]| {

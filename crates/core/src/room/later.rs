@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_that_tools_run_by_themselves_are_known_wherever_they_stand() {
+    fn autorun_files_are_recognised_at_any_path() {
         for path in [
             ".overmind.yml",
             ".envrc",
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repository_within_the_tree_is_known_by_its_settings() {
+    fn a_nested_repository_is_recognised_by_its_config() {
         let paths =
             ["docs/x/HEAD", "docs/x/config", "docs/x/refs/heads/k", "etc/config", "a/myconfig"];
         let found = settings_of_repositories(&paths);

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_measurement_of_each_program_is_kept_and_no_more_programs_than_fit() {
+    fn the_last_measurement_of_each_program_is_kept_up_to_a_limit() {
         let mut room = RoomRow::preparing();
         for n in 0..=MAX_ATTESTED {
             room.note(one(format!("service {n}"), "a"));

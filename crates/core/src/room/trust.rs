@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_content_that_was_confirmed_may_be_run() {
+    fn only_the_confirmed_content_may_run() {
         assert!(project(&[], None, None).holds());
         assert!(project(&[], Some("a"), None).holds());
         assert!(!project(&["setup: x"], Some("a"), None).holds());

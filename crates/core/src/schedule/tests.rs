@@ -22,7 +22,7 @@ fn ticks(text: &str, zone: &str, after: &str, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn fields_words_ranges_and_steps_mean_what_cron_says() {
+fn cron_fields_words_ranges_and_steps_are_supported() {
     let after = "2026-11-25T22:30:00Z"; // a Wednesday
     for (text, expected) in [
         ("0 9 * * 1-5", ["11-26T09:00", "11-27T09:00", "11-30T09:00"]),
@@ -43,7 +43,7 @@ fn fields_words_ranges_and_steps_mean_what_cron_says() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_what_would_be_right() {
+fn mistakes_in_a_schedule_are_reported_with_a_correction() {
     for (text, says) in [
         ("", "1 to 200 characters"),
         ("* * * *", "this one has 4"),
@@ -68,7 +68,7 @@ fn what_is_wrong_is_named_with_what_would_be_right() {
 }
 
 #[test]
-fn a_reading_in_the_gap_ticks_once_after_it_and_one_that_comes_twice_ticks_the_first_time() {
+fn a_skipped_local_time_ticks_once_afterwards_and_a_repeated_one_ticks_first_time() {
     for (text, zone, after, expected) in [
         // Berlin, 29 March 2026: 02:00 +01 becomes 03:00 +02, which is 01:00 UTC.
         ("30 2 * * *", "Europe/Berlin", "2026-03-28T02:00:00Z", ["03-29T01:00", "03-30T00:30"]),
@@ -105,7 +105,7 @@ fn a_reading_in_the_gap_ticks_once_after_it_and_one_that_comes_twice_ticks_the_f
 }
 
 #[test]
-fn jitter_is_the_same_for_a_tick_and_different_for_the_next() {
+fn jitter_is_deterministic_and_differs_between_ticks() {
     let most = Duration::from_mins(5);
     let of = |seconds: i64| jitter("nightly", Timestamp::from_micros(seconds * 1_000_000), most);
     assert_eq!(of(60), of(60));
@@ -145,7 +145,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn no_tick_is_lost_or_doubled_around_a_change_of_the_clocks(
+    fn no_tick_is_lost_or_doubled_around_clock_changes(
         which in 0_usize..6,
         minutes in prop::collection::btree_set(0_i8..60, 1..4),
         hours in prop::collection::btree_set(0_i8..5, 1..4),
@@ -184,7 +184,7 @@ proptest! {
     }
 
     #[test]
-    fn a_text_is_refused_or_has_a_tick_later_than_any_moment(
+    fn a_valid_schedule_always_has_a_later_tick(
         text in "[0-9*/,a-z-]{1,5}( [0-9*/,a-z-]{1,4}){4,5}", micros in 0_i64..4_000_000_000_000_000,
     ) {
         if let Ok(schedule) = Schedule::parse(&text, "Europe/Berlin") {

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_is_a_name_with_or_without_the_suffix_for_reading() {
+    fn a_claim_reference_is_a_name_with_an_optional_ro_suffix() {
         assert_eq!(parse("notes").unwrap(), (Name::parse("notes").unwrap(), false));
         assert_eq!(parse("notes:ro").unwrap(), (Name::parse("notes").unwrap(), true));
         for bad in ["", ":ro", "notes:rw", "../x", "a/b", "Notes", "notes:ro:ro"] {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_with_one_variable_or_one_collection_exclude_each_other() {
+    fn claims_with_the_same_variable_or_collection_are_refused() {
         assert_eq!(claim("team.notes-2", None).variable(), "OVERMIND_CLAIM_TEAM_NOTES_2");
         assert_eq!(
             mistake(&[claim("a", Some("x")), claim("b", None), claim("c", Some("y"))]),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_is_told_its_directories_and_its_collections() {
+    fn a_model_gets_a_list_of_its_directories_and_collections() {
         assert_eq!(prompt(&[]), "");
         let reads = GivenClaim { read_only: true, ..claim("notes", Some("lessons")) };
         let told = prompt(&[reads, claim("cache", None)]);

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_conversations_lose_old_results_first_and_keep_the_newest() {
+    fn long_conversations_drop_old_results_first() {
         let mut convo = Conversation::default();
         convo.user("task".into());
         for n in 0..10 {

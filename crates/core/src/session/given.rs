@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn files_lie_below_their_context_and_the_prompt_names_them() {
+    fn context_files_are_in_a_directory_of_their_context_and_listed_in_the_prompt() {
         let file = |path: &str| (path.to_owned(), "text".to_owned());
         let mut one = context("a", "en", "Be brief.");
         one.files = [file("x/y.md"), file("x.md")].into();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_context_wins_and_none_decides_what_runs() {
+    fn a_later_context_overrides_earlier_ones_and_none_changes_the_program() {
         let given = [
             context("a", "en", " Be brief.\n"),
             context("b", "de", ""),

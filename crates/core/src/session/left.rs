@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_of_an_answer_are_decisions_and_no_other_words_are() {
+    fn decisions_about_work_are_parsed_from_their_words_only() {
         for (word, what) in ANSWERS {
             assert_eq!(decision(&word.to_uppercase()), Some(what), "{word}");
         }

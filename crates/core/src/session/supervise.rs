@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn three_equal_results_in_a_row_are_a_strike_and_different_results_are_not() {
+    fn three_equal_results_in_a_row_are_a_strike() {
         let mut history = History::default();
         for n in 0..10 {
             history.push(trace("poll", n));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn two_actions_that_take_turns_are_a_strike() {
+    fn two_alternating_actions_are_a_strike() {
         let mut history = History::default();
         for n in 0..6 {
             assert_eq!(history.stall(), None);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_turns_the_directive_to_recovery() {
+    fn a_failure_changes_the_directive_to_recovery() {
         let mut history = History::default();
         assert_eq!(history.directive(None, 0).mode, Mode::Exploration);
         history.push(trace("a", 1));

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_toolset_read_back_has_the_same_hash() {
+    fn a_toolset_has_the_same_hash_after_a_round_trip() {
         let tool = ToolSpec {
             name: "t".into(),
             description: "d".into(),

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_belongs_to_the_bucket_below_it() {
+    fn a_value_at_a_bound_belongs_to_the_bucket_below() {
         let mut figures = Figures::default();
         figures.count(&call("m", 4, 5, 10));
         let tokens: Vec<&Series> = figures.tokens.series.values().collect();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn models_without_end_are_counted_together() {
+    fn models_beyond_the_limit_are_counted_together() {
         let mut figures = Figures::default();
         for n in 0..3 * MAX_SERIES {
             figures.count(&call(&format!("m{n}"), 1, 0, 1));

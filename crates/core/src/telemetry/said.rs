@@ -424,7 +424,7 @@ mod tests {
     const OUTPUT: &str = "gen_ai.output.messages";
 
     #[test]
-    fn a_chat_is_told_whole_and_streamed() {
+    fn a_chat_is_recorded_whole_and_streamed() {
         let request = r#"{"model":"m","messages":[
             {"role":"system","content":"be brief"},
             {"role":"user","content":[{"type":"text","text":"hi"},{"type":"image_url","image_url":{"url":"data:secret"}}]},
@@ -466,7 +466,7 @@ data: {"choices":[{"index":0,"delta":{"cont"#;
     }
 
     #[test]
-    fn messages_are_told_whole_and_streamed() {
+    fn messages_are_recorded_whole_and_streamed() {
         let request = r#"{"system":[{"type":"text","text":"be brief"}],"messages":[
             {"role":"user","content":"hi"},
             {"role":"assistant","content":[{"type":"thinking","thinking":"hm"},{"type":"tool_use","id":"t","name":"get","input":{"a":1}}]},
@@ -497,7 +497,7 @@ data: {"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta"
     }
 
     #[test]
-    fn responses_are_told_whole_and_streamed() {
+    fn responses_are_recorded_whole_and_streamed() {
         let request = r#"{"instructions":"be brief","input":[{"role":"user","content":[{"type":"input_text","text":"hi"}]},
             {"type":"function_call","call_id":"c","name":"get","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"42"}]}"#;
         let whole = r#"{"output":[{"type":"message","role":"assistant","content":[{"type":"output_text","text":"hello"}]},{"type":"function_call","call_id":"c","name":"get","arguments":"{}"}]}"#;
@@ -519,7 +519,7 @@ data: {"type":"response.function_call_arguments.delta","output_index":1,"delta":
     }
 
     #[test]
-    fn of_a_long_conversation_the_end_is_told_and_of_a_long_text_the_beginning() {
+    fn long_conversations_keep_the_tail_and_long_texts_the_head() {
         let long = "x".repeat(100_000);
         let messages: Vec<Value> =
             (0..100).map(|n| json!({"role": "user", "content": format!("{n} {long}")})).collect();
@@ -548,7 +548,7 @@ data: {"type":"response.function_call_arguments.delta","output_index":1,"delta":
 
     proptest! {
         #[test]
-        fn a_document_is_read_wherever_it_was_cut(inner in value(), at in 0.0..1.0_f64) {
+        fn a_truncated_document_is_read_up_to_the_cut(inner in value(), at in 0.0..1.0_f64) {
             let whole = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}], "more": inner});
             let text = whole.to_string();
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a place in a short text")]
@@ -568,7 +568,7 @@ data: {"type":"response.function_call_arguments.delta","output_index":1,"delta":
         }
 
         #[test]
-        fn whatever_was_kept_is_told_within_bounds(
+        fn recorded_content_is_bounded(
             one in value(), two in value(), request in ".{0,80}", response in "(data: )?.{0,80}",
         ) {
             told(&request, &response, &[]);

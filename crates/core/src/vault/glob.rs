@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_any_part_of_a_name() {
+    fn a_star_matches_any_part_of_a_name() {
         for (pattern, text, fits) in [
             ("*", "", true),
             ("*", "any", true),
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_in_a_path_stops_at_a_slash_and_two_do_not() {
+    fn in_a_path_one_star_stops_at_a_slash_and_two_do_not() {
         for (pattern, text, fits) in [
             ("/models/*", "/models/a", true),
             ("/models/*", "/models", false),

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn env_files_are_read_as_people_write_them() {
+    fn env_files_are_read_in_their_usual_spellings() {
         let text = "# keys\n\nOPENAI_API_KEY=sk-plain-0001\nexport GROQ='gsk two # words'\n\
                     A.B = \"line one\\nline \\\"two\\\"\nline three\"  # a remark\n\
                     OPENLEGION_CRED_HUNTER=hunter-0001 # bare\nEMPTY=\nDOLLAR=$HOME-is-text\n";
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_without_the_value() {
+    fn mistakes_are_reported_without_the_value() {
         for (text, says) in [
             ("no-pair-secret-text", "line 1 is not NAME=VALUE"),
             ("A='open-secret-text", "line 1: the quote is not closed"),

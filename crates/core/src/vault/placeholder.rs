@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn it_looks_like_a_key_and_says_what_it_stands_for() {
+    fn a_placeholder_looks_like_a_key_and_names_its_service() {
         for (anthropic, begins) in [(true, "sk-ant-ovm-"), (false, "sk-ovm-")] {
             let token = one().token(&KEY, anthropic);
             assert!(token.starts_with(begins) && token.len() <= MAX_LEN, "{token}");
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn no_character_can_be_changed() {
+    fn a_changed_placeholder_is_refused() {
         let token = one().token(&KEY, false);
         for at in 0..token.len() {
             for other in ['0', '1', 'a', '-', '_', 'Z'] {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_keys_have_a_variable_of_the_place_beside_them() {
+    fn a_key_variable_has_a_variable_for_its_base_url() {
         for (key, place) in [
             ("OPENAI_API_KEY", Some("OPENAI_BASE_URL")),
             ("ANTHROPIC_AUTH_TOKEN", Some("ANTHROPIC_BASE_URL")),
@@ -159,12 +159,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn texts_of_others_are_never_one(text in "(sk-ant-ovm-|sk-ovm-)?[a-z0-9_-]{0,160}") {
+        fn foreign_texts_are_never_placeholders(text in "(sk-ant-ovm-|sk-ovm-)?[a-z0-9_-]{0,160}") {
             prop_assert_eq!(Placeholder::of_token(&text, &KEY), None);
         }
 
         #[test]
-        fn every_placeholder_comes_back(
+        fn every_placeholder_is_parsed_back(
             session: u128, start: u32, service in "[a-z0-9][a-z0-9_-]{0,63}", anthropic: bool,
         ) {
             let one = Placeholder { session: SessionId::from_u128(session), start, service };

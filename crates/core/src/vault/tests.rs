@@ -18,7 +18,7 @@ fn open(auth: AuthPlacement) -> Service {
 }
 
 #[test]
-fn the_catalogue_is_in_order_and_every_entry_may_be_called() {
+fn the_catalogue_is_sorted_and_every_entry_is_callable() {
     let all = built_in();
     let names: Vec<&str> = all.iter().map(|service| service.name.as_str()).collect();
     assert!(names.is_sorted());
@@ -49,7 +49,7 @@ fn the_catalogue_is_in_order_and_every_entry_may_be_called() {
 }
 
 #[test]
-fn what_is_declared_is_called_and_nothing_else() {
+fn only_declared_services_can_be_called() {
     let all = built_in();
     let find = |name: &str| all.iter().find(|service| service.name == name).unwrap();
     let openai = find("openai");
@@ -81,7 +81,7 @@ fn what_is_declared_is_called_and_nothing_else() {
 }
 
 #[test]
-fn keys_stand_where_the_declaration_says() {
+fn keys_are_inserted_where_the_declaration_says() {
     let key = Secret::new("s3cret-key").unwrap();
     let placed = |auth: &str| {
         let service = open(auth.parse().unwrap());
@@ -104,7 +104,7 @@ fn keys_stand_where_the_declaration_says() {
 }
 
 #[test]
-fn paths_that_point_elsewhere_are_refused() {
+fn paths_that_lead_to_another_target_are_refused() {
     let service = open(AuthPlacement::Query("key".into()));
     for path in [
         "",
@@ -182,7 +182,7 @@ fn queries_cannot_name_the_key_or_end_the_request_line() {
 }
 
 #[test]
-fn headers_that_say_who_or_where_are_left_out() {
+fn headers_that_identify_the_caller_or_the_host_are_dropped() {
     let service = open(AuthPlacement::Header("x-own-key".into()));
     for name in [
         "Host",
@@ -217,7 +217,7 @@ fn headers_that_say_who_or_where_are_left_out() {
 }
 
 #[test]
-fn declarations_that_would_leak_or_cannot_work_are_refused() {
+fn declarations_that_leak_or_cannot_work_are_refused() {
     let good = open(AuthPlacement::Bearer);
     good.check().unwrap();
     for url in [
@@ -282,7 +282,7 @@ fn declarations_that_would_leak_or_cannot_work_are_refused() {
 }
 
 #[test]
-fn names_are_folded_and_bounded() {
+fn secret_names_are_normalised_and_bounded() {
     assert_eq!("OPENAI_API_KEY".parse::<SecretName>().unwrap().as_str(), "openai_api_key");
     for bad in ["", "_a", "-a", ".a", "a b", "a/b", "ü", &"a".repeat(65)] {
         assert!(bad.parse::<SecretName>().is_err(), "{bad}");
@@ -291,7 +291,7 @@ fn names_are_folded_and_bounded() {
 }
 
 #[test]
-fn a_secret_shows_neither_itself_nor_what_was_wrong_with_it() {
+fn a_secret_and_its_errors_never_print_the_value() {
     let secret = Secret::new("  hunter2-hunter2\n").unwrap();
     assert_eq!(secret.expose(), "hunter2-hunter2");
     assert_eq!(format!("{secret:?}"), "Secret(…)");
@@ -384,7 +384,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_base_url_is_taken_is_read_alike_by_http_clients(
+    fn accepted_base_urls_are_read_the_same_by_http_clients(
         rest in hostile(), host in "[a-z0-9.\\[\\]:%@-]{0,20}", https: bool,
     ) {
         let scheme = if https { "https" } else { "http" };
@@ -404,7 +404,7 @@ proptest! {
     }
 
     #[test]
-    fn headers_with_line_ends_never_pass(name in hostile(), value in hostile()) {
+    fn headers_with_line_ends_are_refused(name in hostile(), value in hostile()) {
         let service = open(AuthPlacement::Bearer);
         if service.header_fate(&name, value.as_bytes()) == HeaderFate::Forward {
             prop_assert!(!value.contains(['\r', '\n', '\0']));

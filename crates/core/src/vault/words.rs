@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_that_stand_in_our_own_records_are_refused_and_others_are_not() {
+    fn secret_values_that_occur_in_records_are_refused() {
         for value in [
             "namespace",
             "postgres",
@@ -96,7 +96,7 @@ mod tests {
 
     /// The description of the API has all states and fields: a new one must be in the list.
     #[test]
-    fn every_word_of_the_api_is_one() {
+    fn every_word_of_the_api_is_in_the_word_list() {
         let text = include_str!("../../../../docs/openapi.json");
         let mut words = Vec::new();
         collect(&serde_json::from_str(text).expect("it is JSON"), &mut words);

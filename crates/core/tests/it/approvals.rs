@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::world::{call, calls, error, exited, model, ok, rules};
 
 #[test]
-fn a_gated_tool_waits_and_begins_when_it_is_granted() {
+fn a_gated_tool_waits_until_it_is_granted() {
     let mut w = rules("shell:make").approvals(&["run_shell"]).start();
     assert_eq!(w.status(), SessionStatus::AwaitingApproval);
     assert!(w.flights.is_empty());
@@ -28,7 +28,7 @@ fn a_gated_tool_waits_and_begins_when_it_is_granted() {
 }
 
 #[test]
-fn a_grant_holds_for_one_action_only() {
+fn a_grant_applies_to_one_action_only() {
     let mut w = model().approvals(&["run_shell"]).start();
     let make = || ("run_shell", json!({"command": "make"}));
     w.model(calls([("a", make().0, make().1), ("b", make().0, make().1)]));
@@ -44,7 +44,7 @@ fn a_grant_holds_for_one_action_only() {
 }
 
 #[test]
-fn an_attempt_that_did_not_begin_does_not_ask_twice() {
+fn an_attempt_that_did_not_start_does_not_ask_twice() {
     let mut w = model().approvals(&["*"]).start();
     w.model(call("a", "run_shell", json!({"command": "make"})));
     w.decide(true);
@@ -54,7 +54,7 @@ fn an_attempt_that_did_not_begin_does_not_ask_twice() {
 }
 
 #[test]
-fn a_model_is_told_that_it_was_denied_and_goes_on() {
+fn a_model_continues_after_a_denial() {
     let mut w = model().approvals(&["run_shell"]).limits(|l| l.failure_budget = 1).start();
     w.model(call("a", "run_shell", json!({"command": "rm -rf /"})));
     w.kinds();
@@ -74,7 +74,7 @@ fn a_model_is_told_that_it_was_denied_and_goes_on() {
 }
 
 #[test]
-fn the_rules_have_no_other_idea_and_fail() {
+fn the_rules_fail_after_a_denial() {
     let mut w = rules("shell:make").approvals(&["*"]).start();
     w.decide(false);
     w.failed("denied");
@@ -82,7 +82,7 @@ fn the_rules_have_no_other_idea_and_fail() {
 }
 
 #[test]
-fn what_changes_nothing_waits_for_nobody_beside_a_gated_call() {
+fn pure_calls_do_not_wait_for_a_gated_call() {
     let mut w = model().approvals(&["write_file"]).start();
     w.model(calls([
         ("a", "read_file", json!({})),
@@ -99,7 +99,7 @@ fn what_changes_nothing_waits_for_nobody_beside_a_gated_call() {
 }
 
 #[test]
-fn a_star_asks_for_every_tool_but_not_for_talk() {
+fn a_star_gates_every_tool_but_not_messages() {
     let mut w = model().approvals(&["*"]).start();
     w.model(calls([("a", "read_file", json!({})), ("b", "list_files", json!({}))]));
     assert_eq!(w.status(), SessionStatus::AwaitingApproval);
@@ -117,7 +117,7 @@ fn a_star_asks_for_every_tool_but_not_for_talk() {
 }
 
 #[test]
-fn late_double_and_wrong_answers_change_nothing() {
+fn late_repeated_and_wrong_answers_are_ignored() {
     let mut w = model().approvals(&["run_shell"]).start();
     w.model(call("a", "run_shell", json!({"command": "make"})));
     let asked = w.session.row().approval.unwrap();
@@ -136,7 +136,7 @@ fn late_double_and_wrong_answers_change_nothing() {
 }
 
 #[test]
-fn a_call_whose_arguments_do_not_fit_is_told_to_the_model_and_to_nobody_else() {
+fn invalid_arguments_are_reported_to_the_model_only() {
     let mut w = model().gated(0).approvals(&["*"]).limits(|l| l.failure_budget = 2).start();
     w.model(call("a", "write_file", json!("{\"path\": \"a")));
     assert_eq!(w.status(), SessionStatus::Running, "nobody is asked");

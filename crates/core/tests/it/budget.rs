@@ -277,7 +277,7 @@ fn key_moment(key: WindowKey) -> Timestamp {
 }
 
 #[test]
-fn no_interleaving_passes_a_limit_and_every_sum_is_the_obvious_one() {
+fn no_interleaving_exceeds_a_limit_and_the_sums_are_right() {
     #[expect(clippy::disallowed_methods, reason = "one seed from the person at the keyboard")]
     let one = std::env::var("OVERMIND_SEED").ok();
     let one: Option<u64> = one.map(|seed| seed.parse().expect("OVERMIND_SEED is a number"));
@@ -294,7 +294,7 @@ fn no_interleaving_passes_a_limit_and_every_sum_is_the_obvious_one() {
 }
 
 #[test]
-fn a_reservation_settles_in_the_window_in_which_it_was_made() {
+fn a_reservation_is_settled_in_its_own_window() {
     let mut ledger = ledger(vec![limit(Scope::Swarm, Period::Day, Some(100), None)]);
     let (before, after) = (at("2026-11-22T23:59:59Z"), at("2026-11-23T00:00:01Z"));
     ledger.reserve(&ask(1, Spend::new(80, 1), before), SWARM).unwrap();
@@ -311,7 +311,7 @@ fn a_reservation_settles_in_the_window_in_which_it_was_made() {
 }
 
 #[test]
-fn more_than_was_reserved_is_counted_and_said() {
+fn usage_above_the_reservation_is_counted_and_reported() {
     let mut ledger = ledger(vec![limit(Scope::Swarm, Period::Total, Some(100), None)]);
     let now = at("2026-11-22T12:00:00Z");
     ledger.reserve(&ask(1, Spend::new(40, 10), now), SWARM).unwrap();
@@ -324,7 +324,7 @@ fn more_than_was_reserved_is_counted_and_said() {
 }
 
 #[test]
-fn usage_that_no_call_has_counts_as_what_was_reserved() {
+fn implausible_usage_counts_as_the_reserved_amount() {
     let mut ledger = ledger(vec![limit(Scope::Swarm, Period::Total, Some(100), None)]);
     let now = at("2026-11-22T12:00:00Z");
     ledger.reserve(&ask(1, Spend::new(40, 10), now), SWARM).unwrap();
@@ -335,7 +335,7 @@ fn usage_that_no_call_has_counts_as_what_was_reserved() {
 }
 
 #[test]
-fn an_unknown_price_fails_closed_where_dollars_are_bounded_and_nowhere_else() {
+fn an_unknown_price_is_refused_only_if_dollars_are_limited() {
     let now = at("2026-11-22T12:00:00Z");
     let unknown = Spend { microusd: None, tokens: 10 };
     let mut dollars = ledger(vec![limit(Scope::Swarm, Period::Day, Some(100), None)]);
@@ -360,7 +360,7 @@ fn an_unknown_price_fails_closed_where_dollars_are_bounded_and_nowhere_else() {
 }
 
 #[test]
-fn a_settlement_without_a_price_counts_as_what_was_reserved() {
+fn a_settlement_without_a_price_counts_as_the_reserved_amount() {
     let mut ledger = ledger(vec![limit(Scope::Swarm, Period::Day, Some(100), None)]);
     let now = at("2026-11-22T12:00:00Z");
     ledger.reserve(&ask(1, Spend::new(60, 10), now), SWARM).unwrap();
@@ -370,7 +370,7 @@ fn a_settlement_without_a_price_counts_as_what_was_reserved() {
 }
 
 #[test]
-fn numbers_from_hell_stop_at_the_cap() {
+fn extreme_numbers_saturate_at_the_cap() {
     let all = limit(Scope::Swarm, Period::Day, Some(CAP), Some(CAP));
     let mut ledger = ledger(vec![all]);
     let now = at("2026-11-22T12:00:00Z");
@@ -391,7 +391,7 @@ fn numbers_from_hell_stop_at_the_cap() {
 }
 
 #[test]
-fn a_soft_limit_warns_once_in_each_window_and_refuses_nothing() {
+fn a_soft_limit_warns_once_per_window_and_refuses_nothing() {
     let soft = |microusd| Limit {
         id: LimitId::of(Scope::Swarm, Period::Day, true),
         soft: true,
@@ -413,7 +413,7 @@ fn a_soft_limit_warns_once_in_each_window_and_refuses_nothing() {
 }
 
 #[test]
-fn a_new_limit_counts_what_is_under_way_and_what_was_spent() {
+fn a_new_limit_includes_reserved_and_spent_amounts() {
     let mut ledger = Ledger::default();
     let now = at("2026-11-22T12:00:00Z");
     ledger.reserve(&ask(1, Spend::new(30, 1), now), SWARM).unwrap();
@@ -431,7 +431,7 @@ fn a_new_limit_counts_what_is_under_way_and_what_was_spent() {
 }
 
 #[test]
-fn a_raise_holds_until_the_window_ends_or_for_good() {
+fn a_raised_limit_applies_until_the_window_ends_or_permanently() {
     let day = limit(Scope::Swarm, Period::Day, Some(100), None);
     let (today, tomorrow) = (at("2026-11-22T12:00:00Z"), at("2026-11-23T12:00:00Z"));
     let once = day.clone().raised(50, 0, false, "bob", today).raised(5, 0, false, "bob", today);
@@ -443,7 +443,7 @@ fn a_raise_holds_until_the_window_ends_or_for_good() {
 }
 
 #[test]
-fn an_emergency_stop_refuses_everything_and_settles_what_is_under_way() {
+fn an_emergency_stop_refuses_new_calls_and_settles_current_ones() {
     let mut ledger = Ledger::default();
     let now = at("2026-11-22T12:00:00Z");
     ledger.reserve(&ask(1, Spend::new(30, 1), now), SWARM).unwrap();

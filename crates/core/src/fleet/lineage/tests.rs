@@ -221,7 +221,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_each_ordinal_gets_its_one_session_and_then_it_is_silent(
+    fn in_any_sequence_of_events_each_ordinal_gets_one_session_and_the_loop_settles(
         all in proptest::collection::vec(happens(), 1..160), deleted in any::<bool>(),
     ) {
         let mut world = World::new(spec(3, 0));
@@ -279,7 +279,7 @@ proptest! {
 }
 
 #[test]
-fn ordinals_are_made_from_the_lowest_and_scaled_away_from_the_highest_and_come_back() {
+fn scaling_adds_the_lowest_ordinals_and_removes_the_highest() {
     let mut world = World::new(spec(4, 0));
     let mut most = 0;
     world.settle_watched(|world| {
@@ -304,7 +304,7 @@ fn ordinals_are_made_from_the_lowest_and_scaled_away_from_the_highest_and_come_b
 }
 
 #[test]
-fn what_was_killed_comes_back_as_the_same_session_at_once_and_counts_as_no_failure() {
+fn a_killed_session_of_a_lineage_restarts_at_once_and_is_no_failure() {
     let mut world = World::new(spec(2, 0));
     world.settle();
     let before = world.ordinals();
@@ -317,7 +317,7 @@ fn what_was_killed_comes_back_as_the_same_session_at_once_and_counts_as_no_failu
 }
 
 #[test]
-fn another_template_replaces_one_ordinal_at_a_time_from_the_highest() {
+fn a_new_template_replaces_one_ordinal_at_a_time_from_the_highest() {
     let mut world = World::new(spec(3, 0));
     world.settle();
     let before = world.ordinals();
@@ -354,7 +354,7 @@ fn a_program_that_ends_at_once_is_started_with_a_growing_wait_and_says_so() {
 }
 
 #[test]
-fn a_lineage_has_no_surge_and_names_each_mistake_by_its_path() {
+fn a_lineage_has_no_surge_and_mistakes_are_reported_with_their_path() {
     let spec =
         json!({"replicas": -1, "maxSurge": 1, "maxUnavailable": 0, "template": {"agnet": "a"}});
     let wrong = FleetSpec::read_lineage(&spec).err().unwrap_or_default();

@@ -221,7 +221,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_each_hive_that_matches_gets_its_one_session_and_then_it_is_silent(
+    fn in_any_sequence_of_events_each_matching_hive_gets_one_session(
         all in proptest::collection::vec(happens(), 1..160),
     ) {
         let mut world = World::new();
@@ -266,7 +266,7 @@ proptest! {
     }
 
     #[test]
-    fn one_alone_never_has_two_sessions_for_a_hive_and_replaces_one_at_a_time(
+    fn a_singleton_never_has_two_sessions_for_a_hive(
         order in proptest::collection::vec(0..6_usize, 200),
     ) {
         let mut world = World::new();
@@ -287,7 +287,7 @@ proptest! {
 }
 
 #[test]
-fn a_hive_that_goes_loses_its_session_and_one_that_comes_gets_one() {
+fn a_removed_hive_loses_its_session_and_a_new_hive_gets_one() {
     let mut world = World::new();
     world.settle();
     assert_eq!(world.covered(), ["hive0", "hive1", "hive2"]);
@@ -306,7 +306,7 @@ fn a_hive_that_goes_loses_its_session_and_one_that_comes_gets_one() {
 }
 
 #[test]
-fn every_mistake_of_a_sentinel_is_named_by_its_path() {
+fn every_mistake_of_a_sentinel_is_reported_with_its_path() {
     let read = |spec: serde_json::Value| FleetSpec::read_sentinel(&spec).err().unwrap_or_default();
     assert!(read(json!({"selector": "zone in (eu)", "template": {"agent": "a"}})).is_empty());
     let bad = json!({"selector": "a b", "maxUnavailable": 0, "replicas": 2, "maxSurge": 1,

@@ -45,7 +45,7 @@ fn read(provider: Provider, text: &str) -> Vec<Fact> {
 }
 
 #[test]
-fn claude_says_that_it_calls_its_model_again() {
+fn retries_of_claudes_model_calls_are_reported() {
     let line = |rest: &str| {
         format!(
             "{{\"type\":\"system\",\"subtype\":\"api_retry\",\"attempt\":2,\"max_retries\":10{rest}}}\n"
@@ -64,7 +64,7 @@ fn claude_says_that_it_calls_its_model_again() {
 }
 
 #[test]
-fn what_claude_writes_is_understood() {
+fn claude_output_is_parsed() {
     let facts = read(Provider::Claude, CLAUDE);
     let id = "6eb75c4c-8775-4142-b897-1a4e75e390bc".to_owned();
     let usage = Usage {
@@ -99,7 +99,7 @@ fn what_claude_writes_is_understood() {
 }
 
 #[test]
-fn claudes_failures_are_in_its_own_words() {
+fn claude_failures_keep_their_message() {
     let lost = r#"{"type":"result","subtype":"error_during_execution","is_error":true,"errors":["No conversation found with session ID: 1"]}"#;
     let wrong = |line: &str| read(Provider::Claude, &format!("{line}\n")).pop();
     let error = |text: &str| Some(Fact::Result { text: text.into(), is_error: true });
@@ -139,7 +139,7 @@ fn claude_asks_for_permission_and_gets_the_answer_in_its_protocol() {
 const DENIED: &str = r#"{"type":"result","subtype":"success","is_error":false,"result":"Done without it.","permission_denials":[{"tool_name":"Bash","tool_use_id":"toolu_1","tool_input":{"command":"touch ../x"}}]}"#;
 
 #[test]
-fn a_denial_by_a_person_is_no_failure_and_any_other_is() {
+fn a_denial_by_a_person_is_no_failure_and_other_denials_are() {
     let last = |reader: Reader, text: &str| {
         let mut reader = reader;
         let mut facts = Vec::new();
@@ -188,7 +188,7 @@ fn database(several: bool) -> Value {
 }
 
 #[test]
-fn a_question_of_claudes_model_shows_its_options_and_takes_a_label_a_number_or_words() {
+fn a_question_of_claudes_model_accepts_a_label_a_number_or_text() {
     let asking = asks_questions(&json!([database(false)]));
     let told = Told::new(0, &read(Provider::Claude, &format!("{asking}\n")));
     let question = &told.asks[0].question;
@@ -217,7 +217,7 @@ fn a_question_of_claudes_model_shows_its_options_and_takes_a_label_a_number_or_w
 }
 
 #[test]
-fn several_questions_and_several_options_are_answered_at_once() {
+fn several_questions_with_options_are_answered_together() {
     let name = json!({"question": "Which name?", "options": [{"label": "a"}, {"label": "b"}]});
     let asking = asks_questions(&json!([database(true), name]));
     let told = Told::new(0, &read(Provider::Claude, &format!("{asking}\n")));
@@ -245,7 +245,7 @@ fn a_tool_without_readable_questions_is_a_request_for_permission() {
 }
 
 #[test]
-fn what_codex_writes_is_understood() {
+fn codex_output_is_parsed() {
     let facts = read(Provider::Codex, CODEX);
     let usage = Usage {
         input_tokens: 24,
@@ -282,7 +282,7 @@ fn what_codex_writes_is_understood() {
 }
 
 #[test]
-fn any_program_can_say_what_it_does() {
+fn any_program_can_report_its_actions() {
     let facts = read(Provider::Lines, LINES);
     let kinds: Vec<&str> = facts.iter().filter_map(|fact| Some(fact.event()?.0)).collect();
     let expected = ["conversation", "tool_use", "said", "tool_result", "usage", "result"];
@@ -296,7 +296,7 @@ fn any_program_can_say_what_it_does() {
 }
 
 #[test]
-fn half_a_character_costs_no_fact() {
+fn a_replaced_half_character_loses_no_fact() {
     let result = r#"{"type":"result","subtype":"success","is_error":true,"result":"I could not \ud92c","num_turns":1,"total_cost_usd":0.25,"usage":{"input_tokens":10.0,"output_tokens":5}}"#;
     let told = Told::new(0, &read(Provider::Claude, &format!("{result}\n")));
     let answer = Answer { text: "I could not \u{fffd}".into(), is_error: true };
@@ -315,7 +315,7 @@ fn half_a_character_costs_no_fact() {
 }
 
 #[test]
-fn a_line_that_cannot_be_read_is_told_and_is_no_success() {
+fn an_unreadable_result_line_is_reported_and_is_no_success() {
     for (provider, line, is_result) in [
         (Provider::Claude, r#"{"type":"result","is_error":false,"result":"done"#, true),
         (Provider::Claude, r#"{"type":"assistant","message":{"content":[}"#, false),
@@ -343,7 +343,7 @@ fn a_line_that_cannot_be_read_is_told_and_is_no_success() {
 }
 
 #[test]
-fn a_reader_that_goes_on_finds_neither_more_nor_less() {
+fn a_resumed_reader_finds_the_same_facts() {
     for (provider, text) in
         [(Provider::Claude, CLAUDE), (Provider::Codex, CODEX), (Provider::Lines, LINES)]
     {
@@ -367,7 +367,7 @@ fn a_reader_that_goes_on_finds_neither_more_nor_less() {
 }
 
 #[test]
-fn errors_notes_holes_and_old_lives_stand_in_no_line() {
+fn errors_notes_gaps_and_earlier_attempts_are_not_parsed_as_lines() {
     let line = "{\"overmind\":{\"said\":\"whole\"}}\n";
     let (a, b) = line.split_at(9);
     let mut reader = Reader::new(Provider::Lines, 0);
@@ -410,7 +410,7 @@ struct NoteLike {
 }
 
 #[test]
-fn nothing_is_kept_that_is_too_long_or_too_deep() {
+fn too_long_and_too_deep_values_are_dropped() {
     let long = "x".repeat(MAX_LINE + 10);
     let said = |text: &str| format!("{}\n", json!({"overmind": {"said": text}}));
     let text = said(&long) + &said("after");
@@ -445,7 +445,7 @@ fn nothing_is_kept_that_is_too_long_or_too_deep() {
 /// Tests random changes of real lines, random pieces and random bytes: nothing panics, and every
 /// fact can be recorded within its limits.
 #[test]
-fn whatever_is_written_is_survived() {
+fn any_output_is_parsed_without_a_panic() {
     let mut seed = 0x9E37_79B9_7F4A_7C15_u64;
     let mut below = |most: usize| {
         seed ^= seed << 13;
@@ -496,7 +496,7 @@ fn whatever_is_written_is_survived() {
 }
 
 #[test]
-fn a_turn_that_was_not_finished_has_failed_and_says_why() {
+fn an_unfinished_turn_fails_with_the_reason() {
     let ended = |fields: Value| {
         let mut event = json!({"type": "result", "subtype": "success", "is_error": false,
             "result": "I am done.", "stop_reason": "end_turn", "permission_denials": []});
@@ -534,7 +534,7 @@ fn own(provider: Provider, argv: &[&str]) -> CommandSpec {
 }
 
 #[test]
-fn the_programs_are_started_with_what_they_need() {
+fn programs_are_started_with_the_arguments_that_they_need() {
     let claude = own(Provider::Claude, &[]);
     assert!(launch::is_own(&claude) && launch::is_read(&claude) && !launch::has_terminal(&claude));
     // In a sandbox nobody is asked.
@@ -607,7 +607,7 @@ fn the_programs_are_started_with_what_they_need() {
 }
 
 #[test]
-fn instructions_of_contexts_reach_the_models_of_claude_and_codex() {
+fn context_instructions_reach_the_models_of_claude_and_codex() {
     let text = "Say \"why\".\nC:\\x";
     let of =
         |command: &CommandSpec, said: &str| launch::line(command, true, said, "do", None, None);

@@ -85,7 +85,7 @@ fn after(found: Option<&Record>, write: &RecordWrite) -> Option<Record> {
 }
 
 #[test]
-fn a_put_creates_leaves_alone_or_configures() {
+fn a_put_creates_changes_or_leaves_a_record_unchanged() {
     let first = put(&TICK, None, draft(json!({"agent": "x"})), ID, at(1)).unwrap();
     assert_eq!(
         (first.outcome, first.record.version, first.record.generation),
@@ -116,7 +116,7 @@ fn a_put_creates_leaves_alone_or_configures() {
 }
 
 #[test]
-fn what_a_draft_does_not_say_stays() {
+fn fields_missing_in_a_draft_are_kept() {
     let owner = Owner::Session(SessionId::from_u128(9));
     let held = Draft {
         owner: Some(owner),
@@ -133,7 +133,7 @@ fn what_a_draft_does_not_say_stays() {
 }
 
 #[test]
-fn every_mistake_of_a_draft_is_told_at_once() {
+fn all_mistakes_of_a_draft_are_reported_together() {
     let mut wrong = draft(json!({"agent": 7}));
     wrong.labels.insert("a b".into(), "c d".into());
     wrong.finalizers = Some(vec![" ".into()]);
@@ -150,7 +150,7 @@ fn every_mistake_of_a_draft_is_told_at_once() {
 }
 
 #[test]
-fn a_status_moves_the_due_time_and_not_the_generation() {
+fn a_status_change_moves_the_due_time_but_not_the_generation() {
     let found = made(draft(json!({})));
     let write = status(&TICK, &found, json!({"next": 50}), None, at(2)).unwrap().unwrap();
     assert!(write.event.payload.get("spec").is_none());
@@ -164,7 +164,7 @@ fn a_status_moves_the_due_time_and_not_the_generation() {
 }
 
 #[test]
-fn finalizers_hold_a_record_that_is_being_deleted() {
+fn finalizers_delay_a_deletion() {
     let held = Draft { finalizers: Some(vec!["f".into(), "g".into()]), ..draft(json!({})) };
     let found = made(held);
     let Deletion::Marked(write) = delete(&found, at(2)) else { panic!("it is held") };
@@ -186,7 +186,7 @@ fn finalizers_hold_a_record_that_is_being_deleted() {
 }
 
 #[test]
-fn what_an_owner_leaves_goes_or_is_freed() {
+fn owned_records_are_deleted_or_released_with_their_owner() {
     let owned = |name: &str, owner: Option<Owner>, held: bool| {
         let finalizers = held.then(|| vec!["f".to_owned()]);
         let mut draft = Draft { owner, finalizers, ..draft(json!({})) };
@@ -246,7 +246,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 
 proptest! {
     #[test]
-    fn any_course_of_writes_keeps_the_rules(acts in acts()) {
+    fn any_sequence_of_writes_keeps_the_invariants(acts in acts()) {
         let mut world: Option<Record> = None;
         let mut next = 10;
         for (now, act) in (1..).zip(acts) {

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_mistake_of_a_context_is_named_by_its_path() {
+    fn every_mistake_of_a_context_is_reported_with_its_path() {
         let good = json!({"values": {"PORT": "80"}, "files": {"a/b.md": "x"}, "prompt": "p"});
         assert_eq!(check(&good), []);
         assert_eq!(check(&json!({})), []);

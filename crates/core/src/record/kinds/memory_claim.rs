@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_mistake_of_a_memory_claim_is_named_by_its_path() {
+    fn every_mistake_of_a_memory_claim_is_reported_with_its_path() {
         assert_eq!(check(&json!({})), []);
         assert_eq!(check(&json!({"directory": false, "collection": "lessons"})), []);
         let bad = json!({"directory": "yes", "colection": "x", "readOnly": 1, "collection": ""});

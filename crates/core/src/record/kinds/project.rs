@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_project_is_an_absolute_path_that_is_not_everything() {
+    fn a_project_is_an_absolute_path_other_than_the_root() {
         assert_eq!(check(&json!({"path": "/srv/web", "callers": ["ci"]})), []);
         for (bad, at) in [
             (json!({}), "spec.path"),

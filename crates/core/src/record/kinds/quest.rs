@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_mistake_of_a_quest_is_named_by_its_path() {
+    fn every_mistake_of_a_quest_is_reported_with_its_path() {
         assert_eq!(check(&json!({"agent": "coder", "task": "t", "deadline": "1h30m"})), []);
         assert_eq!(check(&json!({"command": ["make"], "backoff": "0s"})), []);
         let bad = json!({

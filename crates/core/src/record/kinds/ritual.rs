@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_of_a_ritual_and_its_template_is_named_by_its_path() {
+    fn every_mistake_of_a_ritual_and_its_template_is_reported_with_its_path() {
         let good = json!({"schedule": "0 9 * * 1-5", "timeZone": "Europe/Berlin",
             "concurrency": "forbid", "missed": "all", "template": {"agent": "a"}});
         assert_eq!(check(&good), []);
