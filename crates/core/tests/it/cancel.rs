@@ -62,7 +62,7 @@ pub(crate) fn every_phase() -> Vec<(&'static str, World, usize)> {
 }
 
 #[test]
-fn cancel_ends_a_session_in_every_phase_at_once() {
+fn cancel_ends_a_session_at_once_in_every_phase() {
     for (phase, mut w, under_way) in every_phase() {
         w.kinds();
         let results: Vec<_> = w.flights.iter().map(|(n, f)| (*n, f.tool().is_some())).collect();
@@ -95,7 +95,7 @@ fn cancel_ends_a_session_in_every_phase_at_once() {
 }
 
 #[test]
-fn help_ends_a_session_from_every_phase() {
+fn an_answer_and_a_cancel_end_a_session_from_every_phase() {
     for (phase, mut w, _) in every_phase() {
         w.help();
         assert!(
@@ -108,7 +108,7 @@ fn help_ends_a_session_from_every_phase() {
 }
 
 #[test]
-fn a_crash_in_every_phase_leaves_a_session_that_ends() {
+fn a_session_ends_after_a_crash_in_any_phase() {
     for (phase, mut w, _) in every_phase() {
         for _ in 0..3 {
             w.crash();
@@ -120,7 +120,7 @@ fn a_crash_in_every_phase_leaves_a_session_that_ends() {
 }
 
 #[test]
-fn what_is_no_person_says_why_it_canceled_and_a_replay_says_so_too() {
+fn an_automatic_cancel_has_a_reason_which_replay_reproduces() {
     for (phase, mut w, _) in every_phase() {
         let reason = "scaled away by fleet/web".to_owned();
         w.feed(Input::Canceled { by: "system".into(), reason: Some(reason.clone()) });

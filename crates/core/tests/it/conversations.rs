@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::world::{call, calls, model, ok, rules, says};
 
 #[test]
-fn a_conversation_rests_after_its_answer_and_costs_nothing() {
+fn a_conversation_is_idle_after_its_answer_and_costs_nothing() {
     let mut w = model().conversation(true).start();
     w.model(says("mended"));
     let row = w.session.row();
@@ -20,7 +20,7 @@ fn a_conversation_rests_after_its_answer_and_costs_nothing() {
 }
 
 #[test]
-fn what_is_said_next_is_the_next_turn_of_the_same_conversation() {
+fn the_next_message_starts_the_next_turn_of_the_conversation() {
     let mut w = model().conversation(true).start();
     w.model(calls([
         ("a", "read_file", json!({"path": "a"})),
@@ -46,7 +46,7 @@ fn what_is_said_next_is_the_next_turn_of_the_same_conversation() {
 }
 
 #[test]
-fn a_rest_that_is_stopped_ends_well_and_a_word_wakes_it_again() {
+fn stopping_an_idle_session_succeeds_and_a_message_continues_it() {
     let mut w = model().conversation(true).start();
     w.model(says("mended"));
     w.feed(w.stopped());
@@ -62,7 +62,7 @@ fn a_rest_that_is_stopped_ends_well_and_a_word_wakes_it_again() {
 }
 
 #[test]
-fn a_session_that_has_ended_goes_on_when_it_is_told_more_whatever_its_end_was() {
+fn a_message_continues_an_ended_session_whatever_its_end() {
     let mut w = model().start();
     w.model(says("mended"));
     w.succeeded("mended");
@@ -77,7 +77,7 @@ fn a_session_that_has_ended_goes_on_when_it_is_told_more_whatever_its_end_was() 
 }
 
 #[test]
-fn a_conversation_that_has_ended_is_brought_back_to_its_rest_without_a_step() {
+fn an_ended_conversation_is_restored_to_idle_without_a_step() {
     let mut w = model().conversation(true).start();
     assert_eq!(w.refused(&w.restored()), Refusal::Stale);
     w.model(call("a", "read_file", json!({"path": "a"})));
@@ -98,7 +98,7 @@ fn a_conversation_that_has_ended_is_brought_back_to_its_rest_without_a_step() {
 }
 
 #[test]
-fn what_ended_before_it_began_begins_when_it_is_brought_back() {
+fn a_session_that_ended_before_its_start_starts_when_it_is_restored() {
     let mut w = model().conversation(true).begin();
     w.cancel();
     w.feed(w.restored());
@@ -109,7 +109,7 @@ fn what_ended_before_it_began_begins_when_it_is_brought_back() {
 }
 
 #[test]
-fn a_word_while_a_model_works_is_said_before_its_next_turn() {
+fn a_message_during_a_model_call_is_in_the_next_turn() {
     let mut w = model().conversation(true).start();
     w.feed(w.told_more("use tabs"));
     w.model(call("a", "read_file", json!({"path": "a"})));
@@ -119,7 +119,7 @@ fn a_word_while_a_model_works_is_said_before_its_next_turn() {
 }
 
 #[test]
-fn steps_are_counted_anew_for_each_thing_that_is_asked() {
+fn steps_are_counted_separately_for_each_message() {
     let mut w = model().conversation(true).step_limit(2).start();
     for n in 0..3 {
         w.model(says("done"));
@@ -133,7 +133,7 @@ fn steps_are_counted_anew_for_each_thing_that_is_asked() {
 }
 
 #[test]
-fn rules_decide_by_what_is_said_next() {
+fn rules_decide_on_the_next_message() {
     let mut w = rules("read:a").conversation(true).start();
     w.tool("read_file", ok(json!({"content": "x"})));
     assert_eq!(w.status(), SessionStatus::Idle);
@@ -143,7 +143,7 @@ fn rules_decide_by_what_is_said_next() {
 }
 
 #[test]
-fn who_waits_for_an_answer_or_is_queued_cannot_be_told_more() {
+fn a_waiting_or_queued_session_refuses_messages() {
     let mut w = model().conversation(true).start();
     w.model(call("a", "ask_user", json!({"message": "which?"})));
     assert_eq!(w.refused(&w.told_more("x")), Refusal::NotResting);

@@ -22,7 +22,7 @@ fn original() -> World {
 }
 
 #[test]
-fn a_fork_at_every_step_takes_that_step_itself_and_ends_well() {
+fn a_fork_at_every_step_repeats_that_step_and_succeeds() {
     let original = original();
     for at in 0..5 {
         let mut fork = original.fork(at, None, None);
@@ -43,7 +43,7 @@ fn a_fork_at_every_step_takes_that_step_itself_and_ends_well() {
 }
 
 #[test]
-fn what_contexts_say_is_told_to_the_model_and_to_that_of_a_fork() {
+fn context_texts_reach_the_model_of_a_session_and_of_its_fork() {
     let given = GivenContext {
         name: "tone".into(),
         generation: 1,
@@ -62,7 +62,7 @@ fn what_contexts_say_is_told_to_the_model_and_to_that_of_a_fork() {
 }
 
 #[test]
-fn the_overrides_count_from_the_fork_on_and_not_before() {
+fn overrides_apply_from_the_fork_on_only() {
     let original = original();
     let first = original.event("model.infer.started")["request"]["request_hash"].clone();
     for at in 0..5 {
@@ -88,7 +88,7 @@ fn the_overrides_count_from_the_fork_on_and_not_before() {
 }
 
 #[test]
-fn the_repeated_part_makes_the_same_decisions_as_the_original() {
+fn the_repeated_part_makes_the_same_decisions() {
     let original = original();
     let fork = original.fork(4, None, None);
     let n = fork.log.iter().position(|entry| entry.kind == "run.forked").unwrap();
@@ -107,7 +107,7 @@ fn the_repeated_part_makes_the_same_decisions_as_the_original() {
 }
 
 #[test]
-fn what_the_original_did_and_the_fork_did_not_see_is_done_again() {
+fn effects_after_the_fork_point_are_done_again() {
     // The tool's result opened the answer's step: the fork before that has no result yet.
     let mut w = rules("write:a:b").start();
     w.tool("write_file", ok(json!({"bytes": 1, "path": "a"})));
@@ -121,7 +121,7 @@ fn what_the_original_did_and_the_fork_did_not_see_is_done_again() {
 }
 
 #[test]
-fn a_grant_of_the_original_is_not_the_forks() {
+fn a_grant_of_the_original_does_not_apply_to_the_fork() {
     let mut w = rules("shell:make").approvals(&["run_shell"]).start();
     w.decide(true);
     w.tool("run_shell", exited(0));
@@ -182,7 +182,7 @@ fn a_fork_at_a_question_waits_for_its_own_answer() {
 }
 
 #[test]
-fn a_fork_is_told_so_once() {
+fn a_fork_gets_one_notice_that_it_is_a_fork() {
     let mut fork = original().fork(3, None, None);
     assert_eq!(fork.refused(&Input::Forked), Refusal::NotRunning);
     fork.start();
@@ -202,7 +202,7 @@ fn a_fork_of_a_disabled_agent_fails() {
 }
 
 #[test]
-fn a_fork_recovers_as_every_session_does() {
+fn a_fork_recovers_after_a_crash() {
     for at in 0..5 {
         let mut fork = original().fork(at, Some("other:model"), None);
         fork.crash();
@@ -216,7 +216,7 @@ fn a_fork_recovers_as_every_session_does() {
 }
 
 #[test]
-fn a_model_takes_over_from_the_rules_knowing_the_task_and_what_was_done() {
+fn a_model_continues_for_the_rules_with_the_task_and_the_results() {
     let mut w = rules("write:a:b").start();
     w.tool("write_file", ok(json!({"bytes": 1, "path": "a"})));
     for at in 0..3 {
@@ -237,7 +237,7 @@ fn a_model_takes_over_from_the_rules_knowing_the_task_and_what_was_done() {
 }
 
 #[test]
-fn the_rules_take_over_from_a_model() {
+fn the_rules_continue_for_a_model() {
     let original = {
         let mut setup = model().by_name();
         setup.spec.task = "read:a".into();
@@ -260,7 +260,7 @@ fn the_rules_take_over_from_a_model() {
 }
 
 #[test]
-fn a_fork_that_ends_as_it_starts_has_nothing_to_stop() {
+fn stopping_a_fork_that_has_ended_does_nothing() {
     let mut setup = model().by_name().step_limit(2);
     setup.spec.task = "read:a".into();
     let mut w = setup.start();
@@ -274,7 +274,7 @@ fn a_fork_that_ends_as_it_starts_has_nothing_to_stop() {
 }
 
 #[test]
-fn a_fork_at_a_question_about_a_crash_asks_before_it_does_it_again() {
+fn a_fork_at_a_question_about_a_crash_asks_before_a_repeat() {
     let mut w = model().approvals(&["run_shell"]).start();
     w.model(call("a", "run_shell", json!({"command": "make"})));
     w.decide(true);

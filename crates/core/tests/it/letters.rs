@@ -101,7 +101,7 @@ fn step(rng: &mut Rng, sent: &mut Sent, now: Timestamp) {
 }
 
 #[test]
-fn twenty_thousand_schedules_end_every_letter_and_hand_none_out_too_often() {
+fn twenty_thousand_schedules_end_every_message_within_its_deliveries() {
     let (mut acknowledged, mut unacknowledged, mut expired) = (0_u32, 0_u32, 0_u32);
     for schedule in 0..crate::count(SCHEDULES.0, SCHEDULES.1) {
         let mut rng = Rng::new(SEED + schedule);

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::world::{World, call, calls, error, exited, model, ok, rules, says};
 
 #[test]
-fn a_limit_of_one_step_leaves_the_plan() {
+fn a_limit_of_one_step_ends_after_the_plan() {
     let mut w = rules("shell:id").step_limit(1).start();
     assert_eq!(
         w.kinds(),
@@ -27,7 +27,7 @@ fn a_limit_of_one_step_leaves_the_plan() {
 }
 
 #[test]
-fn a_limit_of_two_steps_lets_the_tool_happen() {
+fn a_limit_of_two_steps_allows_the_tool_call() {
     let mut w = rules("write:a:b").step_limit(2).start();
     w.kinds();
     w.tool("write_file", ok(json!({"bytes": 1})));
@@ -38,14 +38,14 @@ fn a_limit_of_two_steps_lets_the_tool_happen() {
 }
 
 #[test]
-fn a_limit_of_three_steps_is_enough_for_a_good_run() {
+fn a_limit_of_three_steps_allows_a_complete_run() {
     let mut w = rules("read:a").step_limit(3).start();
     w.tool("read_file", ok(json!({"content": "x"})));
     w.succeeded("x");
 }
 
 #[test]
-fn a_limit_in_the_middle_of_a_batch_stops_those_that_run() {
+fn a_limit_within_a_batch_stops_the_running_calls() {
     let mut w = model().step_limit(3).start();
     w.model(calls([("a", "read_file", json!({})), ("b", "run_shell", json!({"command": "x"}))]));
     let step = w.tool("read_file", ok(json!({})));
@@ -63,7 +63,7 @@ fn a_limit_in_the_middle_of_a_batch_stops_those_that_run() {
 }
 
 #[test]
-fn a_limit_while_others_run_stops_them() {
+fn a_limit_stops_other_running_calls() {
     let mut w = model().step_limit(4).start();
     let read = |id| (id, "read_file", json!({"id": id}));
     w.model(calls([read("a"), read("b"), ("v", "verify", json!({"on_fail_prompt": "go on?"}))]));
@@ -74,7 +74,7 @@ fn a_limit_while_others_run_stops_them() {
 }
 
 #[test]
-fn time_runs_only_while_the_session_does() {
+fn time_counts_only_while_the_session_runs() {
     let mut w = model().limits(|l| l.max_seconds = 100).start();
     let started = w.now;
     assert_eq!(w.session.deadline(), Some(started.after(Duration::from_secs(100))));
@@ -100,7 +100,7 @@ fn an_agent_without_a_time_limit_has_no_deadline() {
 }
 
 #[test]
-fn failures_in_a_row_end_the_session_and_a_success_between_them_does_not_let_them_add_up() {
+fn a_series_of_failures_ends_the_session_and_a_success_resets_the_count() {
     let mut w = model().limits(|l| l.failure_budget = 2).start();
     for n in 0..4 {
         w.model(call(&format!("f{n}"), "read_file", json!({"n": n})));
@@ -119,7 +119,7 @@ fn failures_in_a_row_end_the_session_and_a_success_between_them_does_not_let_the
 }
 
 #[test]
-fn a_budget_that_runs_out_stops_what_runs_beside_the_failure() {
+fn an_exhausted_failure_budget_stops_parallel_calls() {
     let mut w = model().limits(|l| l.failure_budget = 1).start();
     w.model(calls([("a", "read_file", json!({})), ("b", "list_files", json!({}))]));
     let step = w.tool("read_file", error("not_found"));
@@ -137,7 +137,7 @@ fn reads_the_same(w: &mut World, times: usize) {
 }
 
 #[test]
-fn going_in_circles_is_said_twice_and_then_ends_the_session() {
+fn a_loop_is_reported_twice_and_then_ends_the_session() {
     let mut w = model().start();
     reads_the_same(&mut w, 2);
     assert_eq!(w.count("supervisor.stalled"), 0);
@@ -154,7 +154,7 @@ fn going_in_circles_is_said_twice_and_then_ends_the_session() {
 }
 
 #[test]
-fn a_hint_that_helps_lets_the_session_end_well() {
+fn a_session_that_follows_a_hint_succeeds() {
     let mut w = model().start();
     reads_the_same(&mut w, 3);
     w.model(says("I was going in circles"));
@@ -162,7 +162,7 @@ fn a_hint_that_helps_lets_the_session_end_well() {
 }
 
 #[test]
-fn two_actions_that_take_turns_are_circles_too() {
+fn two_alternating_actions_are_a_loop() {
     let mut w = model().start();
     for n in 0..6 {
         let path = if n % 2 == 0 { "a" } else { "b" };
@@ -173,7 +173,7 @@ fn two_actions_that_take_turns_are_circles_too() {
 }
 
 #[test]
-fn the_directive_knows_how_many_steps_are_left() {
+fn the_directive_contains_the_number_of_steps_left() {
     let mut w = model().step_limit(6).start();
     assert_eq!(w.event("supervisor.decided")["directive"]["mode"], "exploration");
     w.model(call("a", "read_file", json!({})));

@@ -360,7 +360,7 @@ impl World {
 }
 
 #[test]
-fn a_command_that_ends_well_has_succeeded_and_any_other_has_failed() {
+fn exit_code_zero_is_a_success_and_any_other_exit_a_failure() {
     let mut good = World::up(command(RestartRules::default()));
     assert_eq!(good.launch.as_ref().unwrap().1.argv, ["agent", "-v", "mend it"]);
     assert_eq!(good.session.row().command.as_ref().unwrap().pid, Some(100));
@@ -387,7 +387,7 @@ fn a_command_that_ends_well_has_succeeded_and_any_other_has_failed() {
 }
 
 #[test]
-fn what_the_provider_says_last_is_the_answer() {
+fn the_last_message_of_the_provider_is_the_answer() {
     let result = |text: &str, is_error| Fact::Result { text: text.into(), is_error };
     let mut world = World::up(command(RestartRules::default()));
     world.told(10, &[Fact::Conversation { id: "c-1".into(), model: None }]);
@@ -419,7 +419,7 @@ fn what_the_provider_says_last_is_the_answer() {
 }
 
 #[test]
-fn figures_of_a_life_and_of_a_conversation_are_counted_once() {
+fn usage_of_an_attempt_and_of_a_conversation_is_counted_once() {
     let mut world =
         World::up(CommandSpec { provider: Provider::Claude, argv: vec![], ..command(always()) });
     let began = Fact::Conversation { id: "c-1".into(), model: None };
@@ -446,7 +446,7 @@ fn figures_of_a_life_and_of_a_conversation_are_counted_once() {
 }
 
 #[test]
-fn another_life_goes_on_with_the_conversation_and_with_the_log() {
+fn another_attempt_continues_the_conversation_and_the_log() {
     let claude = CommandSpec { provider: Provider::Claude, argv: vec![], ..command(always()) };
     let mut world = World::started(claude);
     let launch = world.launch.clone().unwrap().1;
@@ -481,7 +481,7 @@ fn another_life_goes_on_with_the_conversation_and_with_the_log() {
 }
 
 #[test]
-fn what_the_protocol_asks_waits_one_after_the_other_and_through_a_crash() {
+fn protocol_questions_are_asked_one_by_one_and_survive_a_crash() {
     let ask = |id: &str, at| Fact::Asks(asked(id, &format!("{id}?"), at));
     let mut world = World::up(command(RestartRules::default()));
     world.told(10, &[ask("a", 3), ask("b", 5), ask("c", 7)]);
@@ -505,7 +505,7 @@ fn what_the_protocol_asks_waits_one_after_the_other_and_through_a_crash() {
 }
 
 #[test]
-fn a_crash_is_followed_by_a_pause_and_another_life_until_the_budget_is_spent() {
+fn a_crash_is_followed_by_a_delay_and_a_restart_until_the_budget_is_spent() {
     let mut world = World::up(command(RestartRules { max_restarts: 2, ..always() }));
     for (life, pause) in [(2, 1), (3, 2)] {
         world.ends(1);
@@ -528,7 +528,7 @@ fn a_crash_is_followed_by_a_pause_and_another_life_until_the_budget_is_spent() {
 }
 
 #[test]
-fn a_stop_is_the_end_whatever_the_policy_says_and_can_be_made_a_kill() {
+fn a_stop_overrides_the_restart_policy_and_can_become_a_kill() {
     let mut world = World::up(command(always()));
     let stop = |how| LifeInput::StopAsked { how, by: "ann".into() };
     world.life(stop(GRACE));
@@ -560,7 +560,7 @@ fn a_stop_is_the_end_whatever_the_policy_says_and_can_be_made_a_kill() {
 }
 
 #[test]
-fn silence_ends_a_life_as_a_failure_and_no_session() {
+fn silence_fails_an_attempt_but_not_the_session() {
     let mut world = World::up(command(RestartRules { when: RestartWhen::OnFailure, ..always() }));
     world.notice(Notice::Silent { seconds: 30 });
     let reason = "killed: no activity for 30s".to_owned();
@@ -576,7 +576,7 @@ fn silence_ends_a_life_as_a_failure_and_no_session() {
 }
 
 #[test]
-fn a_question_in_the_terminal_waits_in_the_inbox_and_the_answer_is_typed() {
+fn a_terminal_question_opens_an_inbox_item_and_the_answer_is_typed() {
     let mut world = World::up(command(RestartRules::default()));
     world.notice(Notice::Waits(question("Overwrite? [y/N]", false)));
     assert_eq!(world.status(), SessionStatus::AwaitingInput);
@@ -609,7 +609,7 @@ fn a_question_in_the_terminal_waits_in_the_inbox_and_the_answer_is_typed() {
 }
 
 #[test]
-fn after_a_crash_the_same_life_is_looked_after_and_its_end_is_asked_for_again() {
+fn after_a_crash_the_same_attempt_is_supervised_and_its_exit_requested_again() {
     let mut world = World::up(command(always()));
     world.notice(Notice::Waits(question("Go on?", false)));
     world.feed(Input::Recovered { epoch: 2, hive: HiveId::LOCAL });
@@ -632,7 +632,7 @@ fn after_a_crash_the_same_life_is_looked_after_and_its_end_is_asked_for_again() 
 }
 
 #[test]
-fn cancel_and_the_time_limit_stop_what_lives() {
+fn cancel_and_the_time_limit_stop_running_attempts() {
     let mut world = World::up(command(always()));
     world.feed(Input::Canceled { by: "ann".into(), reason: None });
     assert_eq!((world.status(), world.launch.is_none()), (SessionStatus::Canceled, true));
@@ -647,7 +647,7 @@ fn cancel_and_the_time_limit_stop_what_lives() {
 }
 
 #[test]
-fn of_commands_no_schedule_leaves_one_without_an_end_or_two_lives() {
+fn no_schedule_leaves_a_command_without_an_end_or_with_two_attempts() {
     let mut seen = std::collections::BTreeSet::new();
     let mut ends = std::collections::BTreeSet::new();
     for seed in 0..crate::count(1_000, 20_000) {

@@ -8,7 +8,7 @@ use overmind_core::row::SessionStatus;
 use crate::lives::{World, command};
 
 #[test]
-fn a_task_that_ends_well_without_an_answer_is_not_done() {
+fn exit_zero_without_an_answer_does_not_complete_a_task() {
     let task = |provider| CommandSpec {
         provider,
         argv: vec![],

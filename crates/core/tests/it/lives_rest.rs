@@ -56,7 +56,7 @@ fn stop() -> Input {
 }
 
 #[test]
-fn a_turn_that_is_over_is_a_rest_and_the_next_word_is_typed() {
+fn a_session_is_idle_after_its_turn_and_the_next_message_is_typed() {
     let mut world = claude();
     let row = world.session.row();
     assert_eq!(
@@ -75,7 +75,7 @@ fn a_turn_that_is_over_is_a_rest_and_the_next_word_is_typed() {
 }
 
 #[test]
-fn what_rests_is_not_stuck_and_works_when_it_says_something() {
+fn an_idle_program_is_not_stuck_and_is_running_again_after_output() {
     let mut world = claude();
     let silent =
         Input::Life(LifeInput::Noticed { effect: 0, notice: Notice::Silent { seconds: 30 } });
@@ -87,7 +87,7 @@ fn what_rests_is_not_stuck_and_works_when_it_says_something() {
 }
 
 #[test]
-fn a_program_that_is_stopped_at_rest_ends_well_and_one_that_is_killed_does_not() {
+fn stopping_an_idle_program_succeeds_and_killing_it_does_not() {
     let mut world = claude();
     world.feed(stop());
     world.ends(143);
@@ -104,7 +104,7 @@ fn a_program_that_is_stopped_at_rest_ends_well_and_one_that_is_killed_does_not()
 }
 
 #[test]
-fn a_program_that_dies_at_rest_leaves_a_conversation_that_goes_on() {
+fn a_conversation_continues_after_its_idle_program_died() {
     let mut world = claude();
     world.recover();
     assert_eq!(world.status(), SessionStatus::Idle, "a new server finds it as it was");
@@ -121,7 +121,7 @@ fn a_program_that_dies_at_rest_leaves_a_conversation_that_goes_on() {
 }
 
 #[test]
-fn a_program_that_was_killed_is_brought_back_to_its_rest_or_begins_another_life() {
+fn a_killed_program_is_restored_to_idle_or_starts_another_attempt() {
     let bring = |world: &mut World| {
         let epoch = world.session.row().epoch + 1;
         world.feed(Input::Restored { by: "bob".into(), epoch, hive: HiveId::LOCAL });
@@ -146,7 +146,7 @@ fn a_program_that_was_killed_is_brought_back_to_its_rest_or_begins_another_life(
 }
 
 #[test]
-fn a_program_of_one_turn_rests_without_a_process_and_begins_again_with_the_next_word() {
+fn a_one_turn_program_is_idle_without_a_process_and_starts_with_the_next_message() {
     for provider in [Provider::Claude, Provider::Codex] {
         let mut world = World::conversing(program(provider, CommandKind::Task));
         world.told(10, &[conversation(), result("mended")]);
@@ -170,7 +170,7 @@ fn a_program_of_one_turn_rests_without_a_process_and_begins_again_with_the_next_
 }
 
 #[test]
-fn a_program_of_one_turn_hears_what_is_said_meanwhile_when_its_turn_is_over() {
+fn a_one_turn_program_gets_messages_after_its_turn() {
     for provider in [Provider::Claude, Provider::Codex] {
         let mut world = World::conversing(program(provider, CommandKind::Task));
         world.told(10, &[conversation(), says("hm")]);
@@ -208,7 +208,7 @@ fn a_program_of_one_turn_hears_what_is_said_meanwhile_when_its_turn_is_over() {
 }
 
 #[test]
-fn a_rest_without_a_process_ends_at_once() {
+fn an_idle_session_without_a_process_ends_at_once() {
     let mut world = World::conversing(program(Provider::Codex, CommandKind::Task));
     world.told(10, &[conversation(), result("mended")]);
     world.ends(0);
@@ -219,7 +219,7 @@ fn a_rest_without_a_process_ends_at_once() {
 }
 
 #[test]
-fn a_conversation_that_is_lost_begins_again_with_the_task_and_what_was_said() {
+fn a_lost_conversation_starts_again_with_the_task_and_the_messages() {
     let mut world = World::conversing(program(Provider::Codex, CommandKind::Task));
     world.told(10, &[conversation(), result("mended")]);
     world.ends(0);
@@ -234,7 +234,7 @@ fn a_conversation_that_is_lost_begins_again_with_the_task_and_what_was_said() {
 }
 
 #[test]
-fn a_script_has_no_conversation_to_go_on_with() {
+fn a_script_has_no_conversation_to_continue() {
     let mut world =
         World::conversing(CommandSpec { argv: vec!["x".into()], ..CommandSpec::default() });
     world.ends(0);

@@ -71,7 +71,7 @@ fn payload(world: &World, kind: &str) -> Value {
 }
 
 #[test]
-fn a_room_is_made_before_the_first_life_and_given_back_before_the_end() {
+fn an_environment_is_created_before_the_first_attempt_and_released_before_the_end() {
     let mut world = started();
     let order = world.session.room_order().unwrap();
     assert_eq!((&*order.name, &order.wish), ("tested", &wish()));
@@ -104,7 +104,7 @@ fn a_room_is_made_before_the_first_life_and_given_back_before_the_end() {
 }
 
 #[test]
-fn a_room_is_told_what_its_command_runs_in_and_may_reach() {
+fn an_environment_gets_the_sandbox_and_the_access_of_its_command() {
     let read: Vec<std::path::PathBuf> = vec!["/opt/node".into()];
     for (chosen, network) in [(None, Network::Mesh), (Some(Network::Host), Network::Host)] {
         let granted = CommandSpec {
@@ -122,7 +122,7 @@ fn a_room_is_told_what_its_command_runs_in_and_may_reach() {
 }
 
 #[test]
-fn without_a_wish_nothing_is_said_of_rooms() {
+fn without_a_request_no_environment_is_recorded() {
     let never = RoomWish { when: RoomWhen::Never, ..RoomWish::default() };
     for wish in [None, Some(never)] {
         let mut world = World::wishing(command(RestartRules::default()), 0, wish.clone());
@@ -139,7 +139,7 @@ fn without_a_wish_nothing_is_said_of_rooms() {
 }
 
 #[test]
-fn a_room_that_cannot_be_made_is_the_end_with_a_reason() {
+fn a_failed_creation_of_an_environment_ends_the_session_with_the_reason() {
     let mut world = started();
     world.room_says(false);
     assert_eq!((phase(&world), world.status()), (RoomPhase::Closing, SessionStatus::Running));
@@ -153,7 +153,7 @@ fn a_room_that_cannot_be_made_is_the_end_with_a_reason() {
 }
 
 #[test]
-fn a_room_that_cannot_be_given_back_ends_the_session_all_the_same() {
+fn a_failed_release_of_an_environment_still_ends_the_session() {
     let mut world = up();
     world.ends(3);
     world.room_says(false);
@@ -165,7 +165,7 @@ fn a_room_that_cannot_be_given_back_ends_the_session_all_the_same() {
 }
 
 #[test]
-fn what_is_left_of_a_room_is_told_and_stands_in_the_row() {
+fn remains_of_an_environment_are_reported_and_stored_in_the_row() {
     let leak = Leak {
         kind: "port".into(),
         what: "20001".into(),
@@ -189,7 +189,7 @@ fn what_is_left_of_a_room_is_told_and_stands_in_the_row() {
 }
 
 #[test]
-fn whoever_stops_it_while_its_room_is_made_waits_until_it_is_given_back() {
+fn a_stop_during_creation_waits_for_the_release() {
     let stop = Input::Life(LifeInput::StopAsked { how: GRACE, by: "ann".into() });
     let kill = Input::Life(LifeInput::StopAsked { how: StopHow::Kill, by: "ann".into() });
     for input in [stop, kill, Input::Canceled { by: "ann".into(), reason: None }] {
@@ -209,7 +209,7 @@ fn whoever_stops_it_while_its_room_is_made_waits_until_it_is_given_back() {
 }
 
 #[test]
-fn a_crash_asks_for_the_same_again_and_decides_nothing_anew() {
+fn a_crash_repeats_the_same_request_and_decides_nothing_again() {
     let recovered = |epoch| Input::Recovered { epoch, hive: HiveId::LOCAL };
     let mut world = started();
     world.feed(recovered(2));
@@ -226,7 +226,7 @@ fn a_crash_asks_for_the_same_again_and_decides_nothing_anew() {
 }
 
 #[test]
-fn a_queued_session_has_no_room_to_give_back() {
+fn a_queued_session_has_no_environment_to_release() {
     let mut world = World::wishing(command(always()), 0, Some(wish()));
     world.feed(Input::Canceled { by: "ann".into(), reason: None });
     assert_eq!((world.status(), &world.session.row().room), (SessionStatus::Canceled, &None));
@@ -237,7 +237,7 @@ fn a_queued_session_has_no_room_to_give_back() {
 }
 
 #[test]
-fn the_time_limit_counts_while_the_room_is_made_and_not_while_it_is_given_back() {
+fn the_time_limit_includes_the_creation_and_not_the_release() {
     let mut world = World::wishing(command(always()), 60, Some(wish()));
     world.feed(Input::Started { epoch: 1, hive: HiveId::LOCAL, agent_active: true });
     world.wait(Duration::from_secs(60));
@@ -251,7 +251,7 @@ fn the_time_limit_counts_while_the_room_is_made_and_not_while_it_is_given_back()
 }
 
 #[test]
-fn no_schedule_leaves_a_room_open_or_a_session_without_an_end() {
+fn no_schedule_leaves_an_environment_open_or_a_session_without_an_end() {
     let (mut seen, mut ends) = (BTreeSet::new(), BTreeSet::new());
     for seed in 0..crate::count(1_000, 30_000) {
         let world = play(&mut Rng::new(seed));
@@ -325,7 +325,7 @@ fn play(rng: &mut Rng) -> World {
 }
 
 #[test]
-fn a_stop_reaches_the_command_and_then_the_room() {
+fn a_stop_ends_the_command_before_the_environment() {
     let mut world = up();
     world.life(LifeInput::StopAsked { how: GRACE, by: "ann".into() });
     assert!(matches!(world.orders(), [LifeOrder::End { .. }]));

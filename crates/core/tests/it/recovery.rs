@@ -29,7 +29,7 @@ fn with_tool(tool: &str, by_model: bool, on_unknown: OnUnknown) -> World {
 }
 
 #[test]
-fn what_may_be_done_again_is_done_again_under_its_old_id() {
+fn repeatable_effects_are_repeated_with_their_old_id() {
     for tool in ["read_file", "write_file"] {
         for by_model in [false, true] {
             for on_unknown in ALL {
@@ -49,7 +49,7 @@ fn what_may_be_done_again_is_done_again_under_its_old_id() {
 }
 
 #[test]
-fn an_agent_whose_commands_may_be_repeated_repeats_them() {
+fn an_agent_with_repeatable_commands_repeats_them() {
     for by_model in [false, true] {
         let mut w = with_tool("run_shell", by_model, OnUnknown::Retry);
         w.kinds();
@@ -62,7 +62,7 @@ fn an_agent_whose_commands_may_be_repeated_repeats_them() {
 }
 
 #[test]
-fn a_report_tells_the_model_and_fails_the_rules() {
+fn a_lost_result_is_reported_to_the_model_and_fails_the_rules() {
     let mut w = with_tool("run_shell", true, OnUnknown::Report);
     w.crash();
     assert_eq!(w.running(), ["model"]);
@@ -76,7 +76,7 @@ fn a_report_tells_the_model_and_fails_the_rules() {
 }
 
 #[test]
-fn a_hidden_outcome_is_asked_about_in_words_that_name_it() {
+fn a_question_about_a_lost_result_names_the_action() {
     for by_model in [false, true] {
         let mut w = with_tool("run_shell", by_model, OnUnknown::Ask);
         w.kinds();
@@ -94,7 +94,7 @@ fn a_hidden_outcome_is_asked_about_in_words_that_name_it() {
 }
 
 #[test]
-fn the_answer_retry_does_it_again_in_the_same_step() {
+fn the_answer_retry_repeats_the_action_in_the_same_step() {
     for by_model in [false, true] {
         for word in ["retry", " Again "] {
             let mut w = with_tool("run_shell", by_model, OnUnknown::Ask);
@@ -110,7 +110,7 @@ fn the_answer_retry_does_it_again_in_the_same_step() {
 }
 
 #[test]
-fn the_answer_done_goes_on_as_if_it_was() {
+fn the_answer_done_continues_as_if_it_had_succeeded() {
     for by_model in [false, true] {
         for word in ["done", "OK", "skip"] {
             let mut w = with_tool("run_shell", by_model, OnUnknown::Ask);
@@ -124,7 +124,7 @@ fn the_answer_done_goes_on_as_if_it_was() {
 }
 
 #[test]
-fn any_other_answer_is_told_to_the_model_and_fails_the_rules() {
+fn any_other_answer_is_given_to_the_model_and_fails_the_rules() {
     let mut w = with_tool("run_shell", true, OnUnknown::Ask);
     w.crash();
     w.answer("half of it");
@@ -138,7 +138,7 @@ fn any_other_answer_is_told_to_the_model_and_fails_the_rules() {
 }
 
 #[test]
-fn a_batch_goes_on_where_the_crash_hit_it() {
+fn a_batch_continues_where_the_crash_interrupted_it() {
     let mut w = model().start();
     w.model(calls([
         ("a", "read_file", json!({"n": 1})),
@@ -163,7 +163,7 @@ fn a_batch_goes_on_where_the_crash_hit_it() {
 }
 
 #[test]
-fn a_model_is_asked_again_with_the_same_words() {
+fn a_model_is_asked_again_with_the_same_request() {
     let mut w = model().start();
     let asked = w.request().clone();
     let number = *w.flights.keys().next().unwrap();
@@ -185,7 +185,7 @@ fn a_model_is_asked_again_with_the_same_words() {
 }
 
 #[test]
-fn who_waits_for_a_human_waits_on_after_a_crash() {
+fn a_session_that_waits_for_a_person_still_waits_after_a_crash() {
     let mut w = model().approvals(&["run_shell"]).start();
     w.model(call("q", "ask_user", json!({"message": "well?"})));
     w.crash();
@@ -199,7 +199,7 @@ fn who_waits_for_a_human_waits_on_after_a_crash() {
 }
 
 #[test]
-fn an_approved_command_that_a_crash_hid_runs_again_only_on_a_humans_word() {
+fn an_approved_command_with_a_lost_result_runs_again_only_if_a_person_says_so() {
     let mut w = model().approvals(&["run_shell"]).start();
     w.model(call("a", "run_shell", json!({"command": "make"})));
     w.decide(true);
@@ -211,7 +211,7 @@ fn an_approved_command_that_a_crash_hid_runs_again_only_on_a_humans_word() {
 }
 
 #[test]
-fn who_was_never_started_needs_no_recovery() {
+fn a_session_that_was_never_started_needs_no_recovery() {
     let mut w = rules("shell:id").begin();
     w.crash();
     assert_eq!(w.status(), SessionStatus::Queued);
@@ -220,7 +220,7 @@ fn who_was_never_started_needs_no_recovery() {
 }
 
 #[test]
-fn a_backoff_that_a_crash_cut_short_is_not_waited_for_again_and_attempts_stay_counted() {
+fn a_backoff_is_not_repeated_after_a_crash_and_its_attempts_still_count() {
     let mut w = rules("read:a").limits(|l| l.max_attempts = 2).start();
     w.tool("read_file", crate::world::error("timeout"));
     w.crash();
@@ -229,7 +229,7 @@ fn a_backoff_that_a_crash_cut_short_is_not_waited_for_again_and_attempts_stay_co
 }
 
 #[test]
-fn an_older_epoch_changes_nothing() {
+fn messages_of_an_older_epoch_are_ignored() {
     let mut w = rules("read:a").start();
     w.crash();
     w.crash();
@@ -248,7 +248,7 @@ fn an_older_epoch_changes_nothing() {
 }
 
 #[test]
-fn the_time_of_a_life_that_a_crash_ended_is_not_counted() {
+fn the_time_of_an_attempt_that_a_crash_ended_is_not_counted() {
     let mut w = rules("read:a").limits(|l| l.max_seconds = 10).start();
     w.wait(9);
     w.crash();
@@ -256,7 +256,7 @@ fn the_time_of_a_life_that_a_crash_ended_is_not_counted() {
 }
 
 #[test]
-fn a_result_of_the_life_before_is_the_result_of_the_same_effect() {
+fn a_result_of_the_previous_attempt_belongs_to_the_same_effect() {
     // Same id, same effect: pure and idempotent effects do not mind which run answers. The
     // engine refuses reports of older epochs before they come here.
     let mut w = rules("read:a").start();
@@ -267,7 +267,7 @@ fn a_result_of_the_life_before_is_the_result_of_the_same_effect() {
 }
 
 #[test]
-fn a_model_reply_of_the_life_before_counts_once() {
+fn a_model_reply_of_the_previous_attempt_counts_once() {
     let mut w = model().start();
     let effect = *w.flights.keys().next().unwrap();
     w.crash();
@@ -277,7 +277,7 @@ fn a_model_reply_of_the_life_before_counts_once() {
 }
 
 #[test]
-fn what_a_shutdown_kept_back_begins_after_the_next_start_and_asks_nobody() {
+fn calls_delayed_by_a_shutdown_start_after_the_next_start_without_a_question() {
     for on_unknown in ALL {
         for by_model in [false, true] {
             let setup = if by_model { model() } else { rules("shell:make") };
@@ -305,7 +305,7 @@ fn what_a_shutdown_kept_back_begins_after_the_next_start_and_asks_nobody() {
 }
 
 #[test]
-fn a_shutdown_keeps_back_what_is_new_and_a_crash_hides_what_ran() {
+fn a_shutdown_delays_new_calls_and_a_crash_hides_results_of_running_ones() {
     let mut w = model().approvals(&["run_shell"]).start();
     w.model(calls([("a", "read_file", json!({})), ("b", "run_shell", json!({"command": "make"}))]));
     w.tool("read_file", ok(json!({})));
@@ -322,7 +322,7 @@ fn a_shutdown_keeps_back_what_is_new_and_a_crash_hides_what_ran() {
 }
 
 #[test]
-fn a_session_that_was_handed_over_can_be_canceled_and_handed_over_again() {
+fn a_drained_session_can_be_canceled_and_drained_again() {
     let mut w = rules("shell:make").begin();
     let step = w.start();
     w.hand_over(&step);

@@ -43,7 +43,7 @@ fn verify(log: &[Arc<Entry>], w: &World) -> Result<(), ReplayError> {
 }
 
 #[test]
-fn every_decision_of_a_log_is_made_again() {
+fn replay_reproduces_every_decision_of_a_log() {
     let w = eventful();
     let session = replayed(&w.log, &w.toolset, true).expect("it verifies");
     assert_same(&session, &w.session, "replayed");
@@ -66,7 +66,7 @@ fn every_decision_of_a_log_is_made_again() {
 }
 
 #[test]
-fn every_decision_that_was_changed_is_found() {
+fn replay_finds_every_changed_decision() {
     let w = eventful();
     for n in 1..w.log.len() {
         if w.log[n].input.is_some() {
@@ -102,7 +102,7 @@ fn every_decision_that_was_changed_is_found() {
 }
 
 #[test]
-fn what_only_watches_is_skipped() {
+fn replay_skips_observations() {
     let w = eventful();
     let mut log = Vec::new();
     for entry in &w.log {
@@ -129,7 +129,7 @@ fn what_only_watches_is_skipped() {
 }
 
 #[test]
-fn a_log_that_makes_no_sense_says_where() {
+fn an_inconsistent_log_is_refused_with_the_position() {
     let w = eventful();
     let changed = |change: &dyn Fn(&mut Vec<Arc<Entry>>)| {
         let mut log = w.log.clone();
@@ -186,7 +186,7 @@ fn a_log_with_masked_secrets_verifies() {
 }
 
 #[test]
-fn numbers_come_back_from_the_log_as_they_went_in() {
+fn numbers_are_unchanged_after_a_log_round_trip() {
     // Computed numbers, such as scores: the shortest text of each must read back as the same
     // number, or the conversation's hash differs in a replay.
     let mut state = 1_u64;
@@ -201,7 +201,7 @@ fn numbers_come_back_from_the_log_as_they_went_in() {
 }
 
 #[test]
-fn a_value_nested_without_end_cannot_make_a_log_that_nobody_reads() {
+fn deeply_nested_values_do_not_make_a_log_unreadable() {
     let deep =
         |levels: usize| -> Value { (0..levels).fold(json!("bottom"), |inner, _| json!([inner])) };
     let reads_back = |w: &World, input: &Input| {

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::world::{call, error, exited, model, ok, rules};
 
 #[test]
-fn a_transient_failure_is_tried_again_after_a_while() {
+fn a_transient_failure_is_retried_after_a_delay() {
     let mut w = rules("read:a").start();
     w.kinds();
     let step = w.tool("read_file", error("network_error"));
@@ -23,7 +23,7 @@ fn a_transient_failure_is_tried_again_after_a_while() {
 }
 
 #[test]
-fn attempts_are_bounded_and_wait_longer_each_time() {
+fn retries_are_bounded_with_growing_delays() {
     let mut w = rules("read:a").limits(|l| l.max_attempts = 4).start();
     let mut waits = Vec::new();
     for _ in 0..3 {
@@ -37,7 +37,7 @@ fn attempts_are_bounded_and_wait_longer_each_time() {
 }
 
 #[test]
-fn each_sort_of_failure_is_tried_as_often_as_it_may_be() {
+fn each_class_of_failure_has_its_own_number_of_retries() {
     for (task, tool, code, again) in [
         ("read:a", "read_file", "timeout", true),
         ("read:a", "read_file", "tool_error", true),
@@ -67,7 +67,7 @@ fn each_sort_of_failure_is_tried_as_often_as_it_may_be() {
 }
 
 #[test]
-fn a_command_that_ran_and_said_no_is_not_tried_again() {
+fn a_command_with_a_non_zero_exit_is_not_retried() {
     let mut w = model().start();
     w.model(call("a", "run_shell", json!({"command": "make"})));
     w.tool("run_shell", exited(2));
@@ -76,7 +76,7 @@ fn a_command_that_ran_and_said_no_is_not_tried_again() {
 }
 
 #[test]
-fn answers_of_odd_shapes_are_failures_and_not_the_end_of_the_machine() {
+fn answers_of_unexpected_shapes_are_failures_and_do_not_panic() {
     for result in [
         json!(null),
         json!([]),
@@ -100,7 +100,7 @@ fn answers_of_odd_shapes_are_failures_and_not_the_end_of_the_machine() {
 }
 
 #[test]
-fn a_result_given_twice_counts_once() {
+fn a_repeated_result_counts_once() {
     let mut w = model().start();
     let effect = *w.flights.keys().next().unwrap();
     w.model(call("a", "read_file", json!({"path": "a"})));
@@ -121,7 +121,7 @@ fn a_result_given_twice_counts_once() {
 }
 
 #[test]
-fn a_result_of_the_wrong_sort_means_nothing() {
+fn a_result_of_the_wrong_type_is_ignored() {
     let mut w = model().start();
     let effect = *w.flights.keys().next().unwrap();
     w.refused(&overmind_core::session::Input::ToolDone {

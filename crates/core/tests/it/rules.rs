@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::world::{denied, error, exited, ok, rules};
 
 #[test]
-fn a_good_run_writes_its_ten_events_in_order() {
+fn a_successful_run_writes_its_ten_events_in_order() {
     let mut w = rules("shell:echo hi").start();
     w.tool("run_shell", exited(0));
     assert_eq!(
@@ -40,7 +40,7 @@ fn a_good_run_writes_its_ten_events_in_order() {
 }
 
 #[test]
-fn the_tool_begins_with_the_arguments_of_its_step_and_an_id_of_its_own() {
+fn a_tool_call_has_the_arguments_of_its_step_and_its_own_id() {
     let mut w = rules("read:seed.txt").begin();
     let step = w.start();
     let [effect] = &step.effects[..] else { panic!("one effect: {:?}", step.effects) };
@@ -51,7 +51,7 @@ fn the_tool_begins_with_the_arguments_of_its_step_and_an_id_of_its_own() {
 }
 
 #[test]
-fn a_tool_that_fails_for_good_ends_the_run_with_its_error() {
+fn a_permanent_tool_failure_ends_the_run_with_its_error() {
     let mut w = rules("read:none.txt").start();
     w.kinds();
     w.tool("read_file", error("not_found"));
@@ -62,7 +62,7 @@ fn a_tool_that_fails_for_good_ends_the_run_with_its_error() {
 }
 
 #[test]
-fn a_tool_that_is_denied_is_written_down_as_denied() {
+fn a_denied_tool_call_is_recorded_as_denied() {
     let mut w = rules("shell:id").start();
     w.kinds();
     w.tool("run_shell", denied("run_shell"));
@@ -72,7 +72,7 @@ fn a_tool_that_is_denied_is_written_down_as_denied() {
 }
 
 #[test]
-fn a_command_that_says_no_ends_the_run_and_keeps_its_exit_code() {
+fn a_command_with_a_non_zero_exit_ends_the_run_with_its_exit_code() {
     let mut w = rules("shell:false").start();
     w.tool("run_shell", exited(7));
     w.failed("tool_failed");
@@ -82,7 +82,7 @@ fn a_command_that_says_no_ends_the_run_and_keeps_its_exit_code() {
 }
 
 #[test]
-fn a_model_that_is_not_there_fails_the_run_after_its_plan() {
+fn a_missing_model_fails_the_run_after_its_plan() {
     let mut w = rules("shell:id").model_name("fail-v1").start();
     assert_eq!(
         w.kinds(),
@@ -106,7 +106,7 @@ fn a_disabled_agent_fails_before_its_first_step() {
 }
 
 #[test]
-fn a_task_without_its_url_asks_and_the_answer_decides() {
+fn a_task_without_a_url_asks_for_one_and_uses_the_answer() {
     let mut w = rules("curl that page").start();
     assert_eq!(w.status(), SessionStatus::AwaitingInput);
     assert_eq!(w.session.row().prompt.as_deref(), Some("Please provide the full URL to fetch."));
@@ -132,7 +132,7 @@ fn a_run_starts_once() {
 }
 
 #[test]
-fn times_and_places_stand_in_the_row() {
+fn times_and_directories_are_stored_in_the_row() {
     let mut w = rules("read:a").begin();
     let created = w.now;
     w.wait(5);

@@ -63,7 +63,7 @@ fn settled(session: Option<SessionId>, caller: &str, more: &Value) -> Value {
 }
 
 #[test]
-fn a_call_that_was_passed_on_hangs_under_its_caller_else_under_its_session() {
+fn a_gateway_call_is_a_child_of_its_callers_span_or_of_its_session() {
     let own = known(None);
     let stream = StreamId::Session(SESSION);
     let plain = settled(Some(SESSION), "ses", &json!({}));
@@ -93,7 +93,7 @@ fn a_call_that_was_passed_on_hangs_under_its_caller_else_under_its_session() {
 }
 
 #[test]
-fn failures_have_a_type_and_no_words_without_consent() {
+fn failures_have_a_type_and_no_text_without_consent() {
     let own = known(Some(GIVEN));
     let stream = StreamId::Session(SESSION);
     let refused = settled(Some(SESSION), "ses", &json!({"ended": "failed", "status": 429}));
@@ -112,7 +112,7 @@ fn failures_have_a_type_and_no_words_without_consent() {
 }
 
 #[test]
-fn a_run_that_somebody_ended_has_its_span_whatever_it_was() {
+fn a_canceled_run_has_a_span_in_every_phase() {
     let own = known(None);
     for (kind, payload) in [
         ("run.canceled", json!({"run_id": SESSION, "by": "admin"})),
@@ -126,7 +126,7 @@ fn a_run_that_somebody_ended_has_its_span_whatever_it_was() {
 }
 
 #[test]
-fn a_call_that_was_passed_on_says_why_it_stopped_and_what_went_wrong() {
+fn a_gateway_call_has_its_finish_reason_and_error() {
     let own = known(None);
     let stream = StreamId::Session(SESSION);
     let more = json!({"response_id": "resp-1", "finish_reasons": ["stop", "length"]});
@@ -151,7 +151,7 @@ fn a_call_that_was_passed_on_says_why_it_stopped_and_what_went_wrong() {
 }
 
 #[test]
-fn a_trace_that_is_not_to_be_recorded_has_no_spans_and_still_counts() {
+fn an_unsampled_trace_has_no_spans_and_still_counts() {
     let quiet = known(Some(&GIVEN.replace("-01", "-00")));
     let payload = settled(Some(SESSION), "ses", &json!({}));
     let event = event(StreamId::Session(SESSION), 5, "budget.settled", &payload);
@@ -160,7 +160,7 @@ fn a_trace_that_is_not_to_be_recorded_has_no_spans_and_still_counts() {
 }
 
 #[test]
-fn what_a_fork_repeats_is_not_told_again() {
+fn events_repeated_by_a_fork_are_not_exported_again() {
     let mut forked = spec(None);
     forked.fork = serde_json::from_value(json!({"from": SESSION, "at": 1})).unwrap();
     let stream = StreamId::Session(SESSION);
@@ -191,7 +191,7 @@ fn value() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn no_event_panics_and_a_span_ends_after_it_begins(
+    fn no_event_panics_and_a_span_ends_after_its_start(
         kind in 0..TOLD.len(),
         seq in 0_u64..10,
         latency: u64,
@@ -224,7 +224,7 @@ proptest! {
     }
 
     #[test]
-    fn figures_of_a_provider_are_told_as_they_are(
+    fn usage_of_a_provider_is_exported_unchanged(
         input in 0_u64..1 << 40, output in 0_u64..1 << 40, took in 0_u64..1 << 30,
     ) {
         let own = known(None);
@@ -243,7 +243,7 @@ proptest! {
 }
 
 #[test]
-fn the_ids_of_a_session_come_from_its_own_id() {
+fn span_ids_are_derived_from_the_session_id() {
     let own = known(None);
     assert_eq!(own.here.trace, TraceId::of_session(SESSION));
     assert_eq!(own.here.span, SpanId::of_session(SESSION));

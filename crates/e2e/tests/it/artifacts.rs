@@ -52,7 +52,7 @@ fn save(home: &Home, args: &[&str], content: &[u8]) -> Done {
 }
 
 #[test]
-fn one_agent_saves_another_reads_and_people_fetch_list_and_remove() {
+fn artifacts_are_shared_between_agents_and_fetched_listed_and_removed_by_people() {
     let mut home = Home::new();
     permit(
         &home,
@@ -128,7 +128,7 @@ fn one_agent_saves_another_reads_and_people_fetch_list_and_remove() {
 }
 
 #[test]
-fn a_runs_own_token_saves_and_reads_its_own_and_not_anothers() {
+fn a_run_token_reads_and_writes_only_artifacts_of_its_run() {
     let mut home = crate::commands::Commands(Home::new());
     permit(&home.0, &json!({"ann": {"blackboard_write": ["artifacts/ann/**"]}}));
     home.0.start(&["--listen", "none"], &[]);
@@ -177,7 +177,7 @@ fn kept(home: &Home) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn a_kill_between_file_and_commit_leaves_nothing_half() {
+fn a_kill_between_file_and_commit_leaves_no_partial_artifact() {
     for (point, left) in [("artifact.written", 1), ("artifact.kept", 1)] {
         let mut home = Home::new();
         home.start(&["--listen", "none"], &[("OVERMIND_FAILPOINTS", &format!("{point}:1"))]);
@@ -216,7 +216,7 @@ fn a_kill_between_file_and_commit_leaves_nothing_half() {
 }
 
 #[test]
-fn a_backup_has_the_artifacts_and_a_restore_brings_them_back() {
+fn a_backup_contains_artifacts_and_a_restore_restores_them() {
     let mut home = Home::up();
     home.agent("plain", &[]);
     let id = home.run(&["run", "plain", "remember: x", "-o", "name"]).ok().line().to_owned();
@@ -235,7 +235,7 @@ fn a_backup_has_the_artifacts_and_a_restore_brings_them_back() {
 }
 
 #[test]
-fn curl_puts_and_gets_with_names_as_they_are() {
+fn curl_uploads_and_downloads_artifacts_by_name() {
     let mut home = Home::up();
     home.agent("plain", &[]);
     let id = home.run(&["run", "plain", "remember: x", "-o", "name"]).ok().line().to_owned();

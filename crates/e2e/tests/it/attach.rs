@@ -24,7 +24,7 @@ fn events(home: &Commands, run: &str, kind: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_shell_is_used_as_if_it_ran_here_and_its_exit_code_is_told() {
+fn an_attached_shell_behaves_like_a_local_one_and_returns_its_exit_code() {
     let home = Commands::up();
     home.run(&["run", "--name", "sh", BASH]).ok();
     home.alive("sh");
@@ -58,7 +58,7 @@ fn a_shell_is_used_as_if_it_ran_here_and_its_exit_code_is_told() {
 }
 
 #[test]
-fn several_look_at_once_and_one_that_may_only_look_types_nothing() {
+fn several_viewers_attach_at_once_and_a_read_only_viewer_types_nothing() {
     let home = Commands::up();
     home.run(&["run", "--name", "sh", BASH]).ok();
     home.alive("sh");
@@ -102,7 +102,7 @@ fn several_look_at_once_and_one_that_may_only_look_types_nothing() {
 }
 
 #[test]
-fn a_server_that_is_killed_is_waited_for_and_the_terminal_is_still_there() {
+fn attach_reconnects_after_the_server_was_killed() {
     let mut home = Commands::up();
     home.run(&["run", "--name", "sh", BASH]).ok();
     let pid = home.alive("sh");
@@ -142,7 +142,7 @@ fn a_server_that_is_killed_is_waited_for_and_the_terminal_is_still_there() {
 }
 
 #[test]
-fn a_program_that_fills_the_screen_looks_right_to_who_comes_late() {
+fn a_full_screen_program_is_drawn_correctly_for_a_late_viewer() {
     let home = Commands::up();
     let lines: String = (1..200).map(|n| format!("line number {n}\n")).collect();
     std::fs::write(home.0.work().join("text"), lines).unwrap();
@@ -173,7 +173,7 @@ fn a_program_that_fills_the_screen_looks_right_to_who_comes_late() {
 }
 
 #[test]
-fn a_terminal_is_given_back_whatever_ends_the_looking() {
+fn the_terminal_is_restored_after_every_kind_of_end() {
     let home = Commands::up();
     home.run(&["run", "--name", "full", "printf '\\033[?1049h\\033[?25l\\033[?2004hdrawn'; cat"])
         .ok();
@@ -202,7 +202,7 @@ fn a_terminal_is_given_back_whatever_ends_the_looking() {
 }
 
 #[test]
-fn who_is_attached_goes_along_from_life_to_life() {
+fn attach_continues_across_restarts_of_the_program() {
     let home = Commands::up();
     let args = ["run", "--name", "crash", "--restart", "on-failure", "--backoff", "10ms"];
     let script =
@@ -219,7 +219,7 @@ fn who_is_attached_goes_along_from_life_to_life() {
 }
 
 #[test]
-fn what_has_no_terminal_or_is_none_is_refused_clearly() {
+fn attach_without_a_terminal_is_refused_with_the_reason() {
     let home = Commands::up();
     home.run(&["run", "--name", "sh", BASH]).ok();
     home.alive("sh");
@@ -250,7 +250,7 @@ fn what_has_no_terminal_or_is_none_is_refused_clearly() {
 }
 
 #[test]
-fn a_question_that_waits_is_answered_by_typing() {
+fn a_waiting_question_is_answered_by_typing() {
     let home = Commands::up();
     let asks = "printf 'Overwrite config? [y/N] '; read answer; echo \"said <$answer>\"; read line";
     home.run(&["run", "--name", "asks", asks]).ok();
@@ -268,7 +268,7 @@ fn a_question_that_waits_is_answered_by_typing() {
 }
 
 #[test]
-fn the_way_may_be_tcp_with_tls() {
+fn attach_works_over_tcp_with_tls() {
     let mut home = Commands(crate::home::Home::new());
     let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
     let (chain, key) = (home.0.path().join("cert.pem"), home.0.path().join("key.pem"));
@@ -363,7 +363,7 @@ pub(crate) fn send(stream: &mut TcpStream, kind: u8, bytes: &[u8]) {
 }
 
 #[test]
-fn a_browser_speaks_it_with_a_token_and_foreign_pages_do_not() {
+fn a_browser_attaches_with_a_token_and_foreign_pages_cannot() {
     let mut home = Commands(crate::home::Home::new());
     let server = home.0.start(&["--listen", "127.0.0.1:0"], &[]);
     let address = server["url"].as_str().unwrap().trim_start_matches("http://").to_owned();

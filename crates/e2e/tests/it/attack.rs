@@ -45,7 +45,7 @@ fn condition(home: &Home, name: &str, kind: &str) -> Value {
 }
 
 #[test]
-fn an_agent_that_an_operator_puts_under_a_name_gets_nothing_of_an_admins_quest() {
+fn an_agent_replaced_by_an_operator_gets_no_rights_of_an_admins_quest() {
     let home = Commands::up();
     let admin = std::fs::read_to_string(home.0.data().join("admin.token")).unwrap();
     let op = key(&home.0, "op", "operator");

@@ -16,7 +16,7 @@ use crate::worktrees::House;
 const MANY: usize = 4_500;
 
 #[test]
-fn thousands_of_idle_connections_leave_the_unix_socket_to_its_owner() {
+fn thousands_of_idle_connections_do_not_block_the_unix_socket() {
     let resource = rustix::process::Resource::Nofile;
     let limit = rustix::process::getrlimit(resource);
     let wanted = rustix::process::Rlimit { current: limit.maximum, ..limit };
@@ -100,7 +100,7 @@ fn on_a_terminal(house: &House, args: &[&str]) -> String {
 }
 
 #[test]
-fn what_agents_wrote_steers_no_terminal_and_no_pipe() {
+fn text_of_agents_cannot_control_a_terminal_or_a_pipe() {
     let house = House::new(None);
     let home = &house.home.0;
     std::fs::write(home.path().join("hostile.txt"), hostile()).unwrap();
@@ -195,7 +195,7 @@ fn get(address: &str, path: &str) -> (u16, String) {
 }
 
 #[test]
-fn a_command_that_fills_the_disk_is_ended_and_the_log_says_so_when_there_is_room() {
+fn a_command_that_fills_the_disk_is_ended_and_later_logged() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: mounting a small disk needs root");
         return;
@@ -242,7 +242,7 @@ fn a_command_that_fills_the_disk_is_ended_and_the_log_says_so_when_there_is_room
 }
 
 #[test]
-fn names_that_deceive_or_are_keys_are_refused_with_what_is_wrong() {
+fn deceptive_names_and_keys_as_names_are_refused_with_the_reason() {
     let home = Home::up();
     for (name, said) in [
         ("c\u{43e}der", "U+043E at position 2"),
@@ -267,7 +267,7 @@ fn names_that_deceive_or_are_keys_are_refused_with_what_is_wrong() {
 }
 
 #[test]
-fn a_project_has_the_server_dial_only_what_an_admin_granted() {
+fn the_server_connects_only_to_addresses_that_an_admin_granted_to_a_project() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     listener.set_nonblocking(true).unwrap();

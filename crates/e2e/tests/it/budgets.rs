@@ -98,7 +98,7 @@ impl World {
 }
 
 #[test]
-fn killed_in_the_middle_of_a_hundred_calls_nothing_is_over_and_everything_adds_up() {
+fn a_kill_during_a_hundred_calls_keeps_the_limits_and_the_sums() {
     let mut world = World::new();
     let limit = 2_000_000;
     let set = world.home.run(&["budget", "set", "swarm", "--usd", "2", "--per", "month"]).ok();
@@ -156,7 +156,7 @@ fn killed_in_the_middle_of_a_hundred_calls_nothing_is_over_and_everything_adds_u
 }
 
 #[test]
-fn a_stop_holds_over_a_kill_until_it_is_ended() {
+fn an_emergency_stop_survives_a_kill_until_it_is_ended() {
     let mut world = World::new();
     world.answer();
     world.home.run(&["halt", "--reason", "who is this"]).ok().says("halted by admin");
@@ -173,7 +173,7 @@ fn a_stop_holds_over_a_kill_until_it_is_ended() {
 }
 
 #[test]
-fn a_limit_of_a_ritual_bounds_the_runs_of_its_quests_and_ends_with_it() {
+fn a_limit_of_a_ritual_applies_to_its_runs_and_is_removed_with_it() {
     let world = World::new();
     world.answer();
     let home = &world.home;
@@ -250,7 +250,7 @@ fn budgets_are_set_shown_and_removed() {
 }
 
 #[test]
-fn a_run_is_started_with_a_budget_of_its_own() {
+fn a_run_can_be_started_with_its_own_budget() {
     let world = World::new();
     world.answer();
     let home = &world.home;
@@ -277,7 +277,7 @@ fn a_run_is_started_with_a_budget_of_its_own() {
 }
 
 #[test]
-fn prices_are_shown_with_their_day_and_their_source() {
+fn prices_are_shown_with_date_and_source() {
     let home = Home::new();
     home.run(&["prices", "gpt-5"]).ok().shows("gpt-5");
     home.run(&["prices", "nobodys-model"]).fails(3).says("is unknown");
@@ -296,7 +296,7 @@ fn prices_are_shown_with_their_day_and_their_source() {
 }
 
 #[test]
-fn a_runs_attempts_that_broke_off_after_the_request_are_counted() {
+fn attempts_that_broke_off_after_the_request_are_counted() {
     let runtime = Runtime::new().unwrap();
     let said = Answer::say(Say::text("all is well").usage(1_000, 100));
     let script = Script::new([Answer::hang_up(), said.clone(), said]);
@@ -349,7 +349,7 @@ fn a_runs_attempts_that_broke_off_after_the_request_are_counted() {
 }
 
 #[test]
-fn memorys_embeddings_are_reserved_settled_and_stopped_like_any_call() {
+fn embedding_calls_are_reserved_settled_and_stopped_like_other_calls() {
     let runtime = Runtime::new().unwrap();
     let body =
         r#"{"data":[{"embedding":[3.0,4.0]}],"usage":{"prompt_tokens":500,"total_tokens":500}}"#;
@@ -393,7 +393,7 @@ fn memorys_embeddings_are_reserved_settled_and_stopped_like_any_call() {
 }
 
 #[test]
-fn what_a_key_spends_at_the_gateway_is_seen_and_bounded() {
+fn gateway_costs_of_a_key_are_shown_and_limited() {
     let say = Answer::say(Say::text("hello").usage(1_000, 100));
     let dir = tempfile::tempdir().unwrap();
     let prices = dir.path().join("prices.toml");

@@ -21,7 +21,7 @@ fn task(house: &House, name: &str, more: &[&str], task: &str) -> Value {
 }
 
 #[test]
-fn a_built_in_agent_works_in_a_worktree_of_the_repository_where_its_caller_stands() {
+fn a_built_in_agent_works_in_a_worktree_of_the_current_repository() {
     let house = house();
     let run = task(&house, "edit", &[], "write: made.txt: by an agent");
     assert_eq!(run["status"], "succeeded", "{run}");
@@ -51,7 +51,7 @@ fn a_built_in_agent_works_in_a_worktree_of_the_repository_where_its_caller_stand
 }
 
 #[test]
-fn a_built_in_agent_that_waits_for_a_person_gives_its_room_back_when_it_is_canceled() {
+fn canceling_a_waiting_built_in_agent_releases_its_environment() {
     let mut house = house();
     let run = task(&house, "asks", &[], "shell: rm -rf story.txt; touch .envrc");
     assert_eq!(run["status"], "awaiting_approval", "{run}");
@@ -74,7 +74,7 @@ fn a_built_in_agent_that_waits_for_a_person_gives_its_room_back_when_it_is_cance
 }
 
 #[test]
-fn a_run_without_a_project_works_in_an_empty_directory_that_goes_if_it_stays_empty() {
+fn a_run_without_a_project_gets_an_empty_directory_that_is_removed_if_unused() {
     let house = house();
     let home = house.home.0.path().to_owned();
     let at_home = |name: &str, task: &str| {
@@ -115,7 +115,7 @@ fn events(house: &House, run: &str, kind: &str) -> Vec<Value> {
 }
 
 #[test]
-fn the_files_of_a_run_are_brought_back_step_by_step_and_a_fork_begins_with_those_of_its_step() {
+fn undo_restores_files_step_by_step_and_a_fork_starts_with_those_of_its_step() {
     let mut house = house();
     editor(&house);
     house.run(&["run", "--name", "edit", "editor", "go"]);
@@ -191,7 +191,7 @@ fn the_files_of_a_run_are_brought_back_step_by_step_and_a_fork_begins_with_those
 }
 
 #[test]
-fn what_a_command_did_is_brought_back_in_a_worktree_that_was_kept() {
+fn undo_restores_changes_of_a_command_in_a_kept_worktree() {
     let house = house();
     let line = "sh -c 'echo new > new.txt; rm story.txt; seq 1 3'";
     house.run(&["run", "--name", "shell", "--keep", "--wait", line]).ok();
@@ -252,7 +252,7 @@ const GIT: &str = "git status --porcelain && git log --oneline && git diff HEAD 
 const BY_ANN: &str = "Ann of the house ann@house Ann of the house ann@house x\n";
 
 #[test]
-fn git_works_in_the_sandbox_of_a_built_in_agent_and_commits_are_by_the_person() {
+fn git_works_in_the_sandbox_of_a_built_in_agent_and_commits_name_the_user() {
     let mut house = House::new(None);
     ann(&house);
     shells(&mut house, "git", &[GIT, "pwd -P; test \"$(pwd -P)\" = \"$OVERMIND_WORKTREE\""]);
@@ -279,7 +279,7 @@ fn git_works_in_the_sandbox_of_a_built_in_agent_and_commits_are_by_the_person() 
 }
 
 #[test]
-fn a_project_that_borrows_its_objects_itself_has_its_history_in_every_sandbox() {
+fn a_project_with_borrowed_objects_has_its_history_in_every_sandbox() {
     let mut house = House::new(None);
     ann(&house);
     // The person's checkout borrows of a mirror, which borrows of another.
@@ -313,7 +313,7 @@ fn a_project_that_borrows_its_objects_itself_has_its_history_in_every_sandbox() 
 }
 
 #[test]
-fn a_built_in_agent_reaches_the_services_of_its_environment_and_no_others() {
+fn a_built_in_agent_reaches_only_the_services_of_its_environment() {
     let config = "version: 1\nservices:\n  api:\n    strategy: process\n    ports: [http]\n    \
                   command: exec python3 -m http.server --bind 127.0.0.1 $PORT\n    \
                   ready: {http: /}\nenv:\n  API: '${api.url}'\n";
@@ -334,7 +334,7 @@ fn a_built_in_agent_reaches_the_services_of_its_environment_and_no_others() {
 }
 
 #[test]
-fn what_a_room_does_unasked_is_undone_files_that_were_moved_away_too() {
+fn undo_reverts_unapproved_changes_including_moved_files() {
     let house = house();
     let call = |command: &str| json!({"calls": [{"name": "run_shell", "args": {"command": command, "allow_write": true, "write_subdir": "."}}]});
     let asks = json!({"calls": [{"name": "ask_user", "args": {"message": "go on?"}}]});
@@ -366,7 +366,7 @@ fn what_a_room_does_unasked_is_undone_files_that_were_moved_away_too() {
 }
 
 #[test]
-fn a_command_that_a_kill_cut_off_is_done_again_from_the_files_before_it_and_nobody_is_asked() {
+fn a_command_cut_off_by_a_kill_is_repeated_from_the_earlier_files_without_a_question() {
     let mut house = House::new(None);
     std::fs::write(house.project.join(".gitignore"), "go\n").unwrap();
     house.git(&["add", "-A"]);

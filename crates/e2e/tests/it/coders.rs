@@ -643,7 +643,7 @@ fn pretends(dir: &Path, name: &str, lines: &[Value]) {
 }
 
 #[test]
-fn an_answer_that_is_not_finished_is_no_success() {
+fn an_unfinished_answer_is_no_success() {
     let dir = tempfile::tempdir().unwrap();
     let shop = Shop::new(dir.path().to_str().unwrap(), |_| says("nobody asks"));
     let init = json!({"type": "system", "subtype": "init", "session_id": "c-1", "model": "m"});

@@ -9,7 +9,7 @@ use crate::program::program;
 use crate::worktrees::House;
 
 #[test]
-fn a_noun_without_a_verb_lists_what_there_is() {
+fn a_noun_without_a_verb_lists_the_resources() {
     let home = Home::up();
     home.agent("coder", &[]);
     for noun in ["agent", "agents"] {
@@ -35,7 +35,7 @@ fn a_noun_without_a_verb_lists_what_there_is() {
 }
 
 #[test]
-fn what_ends_a_run_takes_whole_names_alone_and_repeats_what_was_typed() {
+fn commands_that_end_runs_require_whole_names_and_quote_the_typed_one() {
     let home = Home::up();
     home.run(&["run", "-d", "--name", "prt", "sleep 600"]).ok();
     for verb in ["stop", "kill", "cancel"] {
@@ -53,7 +53,7 @@ fn what_ends_a_run_takes_whole_names_alone_and_repeats_what_was_typed() {
 }
 
 #[test]
-fn several_runs_are_stopped_and_decided_at_once() {
+fn several_runs_are_stopped_and_decided_with_one_command() {
     let house = House::new(None);
     for name in ["one", "two"] {
         house.start(name, &[], "echo more >> story.txt; exec sleep 600");
@@ -72,7 +72,7 @@ fn several_runs_are_stopped_and_decided_at_once() {
 }
 
 #[test]
-fn agents_are_disabled_and_enabled_by_several_names() {
+fn several_agents_are_disabled_and_enabled_with_one_command() {
     let home = Home::up();
     home.agent("a", &[]);
     home.agent("b", &[]);
@@ -83,7 +83,7 @@ fn agents_are_disabled_and_enabled_by_several_names() {
 }
 
 #[test]
-fn a_budget_is_removed_by_each_word_that_the_list_prints() {
+fn a_budget_is_removed_by_any_name_in_the_list() {
     let home = Home::up();
     home.agent("coder", &[]);
     let list = |format: &str| home.run(&["budget", "list", "-o", format]).ok().out;
@@ -101,7 +101,7 @@ fn a_budget_is_removed_by_each_word_that_the_list_prints() {
 }
 
 #[test]
-fn a_bare_number_that_once_was_milliseconds_is_asked_for_its_unit() {
+fn an_ambiguous_bare_number_is_refused_with_a_request_for_a_unit() {
     let home = Home::new();
     home.run(&["wait", "x", "--timeout", "5000"]).fails(2).says("give the unit: 5000s or 5000ms?");
     let run = ["run", "--restart", "always", "--backoff", "500", "true"];
@@ -109,7 +109,7 @@ fn a_bare_number_that_once_was_milliseconds_is_asked_for_its_unit() {
 }
 
 #[test]
-fn settings_are_read_and_written_one_by_one() {
+fn settings_are_read_and_written_individually() {
     let home = Home::new();
     home.run(&["config", "get", "log.level"]).ok().shows("info");
     home.run(&["config", "set", "log.level", "debug"]).ok().says("overmind.toml");
@@ -133,7 +133,7 @@ fn settings_are_read_and_written_one_by_one() {
 }
 
 #[test]
-fn a_model_that_was_nearly_right_is_named() {
+fn a_misspelt_model_gets_a_suggestion() {
     let home = Home::up();
     home.run(&["prices", "gpt-5-min"]).fails(3).says("did you mean `gpt-5-mini`?");
     let made = home.run(&["agent", "create", "--name", "x", "--model", "gpt-5-min"]).ok();
@@ -175,7 +175,7 @@ fn completions_know_runs_agents_models_kinds_and_names_of_resources() {
 }
 
 #[test]
-fn the_shells_that_are_here_complete_by_the_scripts_that_are_printed() {
+fn printed_completion_scripts_work_in_installed_shells() {
     let home = Home::up();
     home.run(&["run", "-d", "--name", "build", "sleep 600"]).ok();
     let bin = home.path().join("bin");

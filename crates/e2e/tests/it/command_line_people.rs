@@ -41,7 +41,7 @@ fn at_terminal(house: &House, args: &[&str]) -> Person {
 }
 
 #[test]
-fn options_after_the_task_of_any_agent_are_options_and_a_program_keeps_its_own() {
+fn options_after_the_task_belong_to_overmind_unless_the_agent_is_a_program() {
     let house = house();
     house.run(&["run", "-d", "--agent", "helper", "one task", "--name", "first"]).ok();
     house.run(&["run", "helper", "another task", "--name", "second", "--wait"]).ok();
@@ -68,7 +68,7 @@ fn options_after_the_task_of_any_agent_are_options_and_a_program_keeps_its_own()
 }
 
 #[test]
-fn a_task_without_an_agent_starts_nothing_and_names_those_that_there_are() {
+fn a_task_without_an_agent_is_refused_with_the_list_of_agents() {
     let house = house();
     for task in ["fix the failing test", "Fix it, please", "X=1 fix the test"] {
         let refused = house.run(&["run", task]).fails(3);
@@ -86,7 +86,7 @@ fn a_task_without_an_agent_starts_nothing_and_names_those_that_there_are() {
 }
 
 #[test]
-fn a_run_that_rests_ends_what_follows_it_and_says_whose_turn_it_is() {
+fn following_ends_when_a_run_is_idle_and_names_the_next_step() {
     let house = house();
     person(&house, &["run", "--name", "fix", "--wait", "coder", "fix the failing test"]).ok();
     let followed = house.run(&["logs", "-f", "fix"]).ok();
@@ -125,7 +125,7 @@ fn a_run_that_rests_ends_what_follows_it_and_says_whose_turn_it_is() {
 }
 
 #[test]
-fn a_program_that_rests_ends_what_follows_it_too() {
+fn following_ends_when_a_program_is_idle() {
     let house = House::new(None);
     let file = house.home.0.path().join("talker.toml");
     let program = house.project.join("talk.sh");
@@ -155,7 +155,7 @@ fn a_program_that_rests_ends_what_follows_it_too() {
 }
 
 #[test]
-fn what_never_was_or_is_somebody_elses_is_refused_by_name() {
+fn unknown_and_foreign_objects_are_refused_by_name() {
     let house = house();
     person(&house, &["run", "--name", "fix", "--wait", "coder", "fix it"]).ok();
     let refused = house.run(&["undo", "fix", "--to", "99"]).fails(2);
@@ -184,7 +184,7 @@ fn what_never_was_or_is_somebody_elses_is_refused_by_name() {
 }
 
 #[test]
-fn a_file_with_mistakes_is_refused_before_anything_starts_each_on_its_line() {
+fn a_file_with_mistakes_is_refused_with_their_lines_before_a_start() {
     let house = House::new(None);
     std::fs::write(house.project.join(".overmind.yml"), "setp: x\nports: nine\n").unwrap();
     let refused = house.run(&["run", "--name", "x", "true"]).fails(2);
@@ -199,7 +199,7 @@ fn a_file_with_mistakes_is_refused_before_anything_starts_each_on_its_line() {
 }
 
 #[test]
-fn runs_that_rest_without_changes_are_below_the_others_and_folded() {
+fn idle_runs_without_changes_are_listed_last_and_folded() {
     let house = house();
     house.home.0.scripted("thinker", &json!([{"text": "I thought about it."}]), &[]);
     person(&house, &["run", "--name", "work", "--wait", "coder", "fix it"]).ok();
@@ -215,7 +215,7 @@ fn runs_that_rest_without_changes_are_below_the_others_and_folded() {
 }
 
 #[test]
-fn what_has_no_work_and_what_is_there_already_is_said_once_with_a_way_on() {
+fn runs_without_work_and_existing_objects_are_reported_once_with_a_hint() {
     let house = house();
     // Outside of the repository.
     house.home.run(&["run", "--name", "plain", "--wait", "--", "true"]).ok();
@@ -227,7 +227,7 @@ fn what_has_no_work_and_what_is_there_already_is_said_once_with_a_way_on() {
 }
 
 #[test]
-fn a_list_of_runs_is_whole_for_programs_and_a_table_that_is_cut_says_so() {
+fn a_list_is_complete_for_programs_and_a_shortened_table_says_so() {
     let home = Home::up();
     // Queued runs are listed as others are.
     home.run(&["halt"]).ok();
@@ -259,7 +259,7 @@ fn a_list_of_runs_is_whole_for_programs_and_a_table_that_is_cut_says_so() {
 }
 
 #[test]
-fn what_is_approved_is_named_and_high_risk_is_asked_again_at_a_terminal() {
+fn an_approved_action_is_named_and_high_risk_is_confirmed_at_a_terminal() {
     let mut home = Home::new();
     let file = home.path().join("policy.toml");
     std::fs::write(&file, "version = 1\n").unwrap();
@@ -292,7 +292,7 @@ fn what_is_approved_is_named_and_high_risk_is_asked_again_at_a_terminal() {
 }
 
 #[test]
-fn what_is_set_before_the_first_start_is_in_a_directory_of_its_owner_alone() {
+fn settings_before_the_first_start_are_in_a_private_directory() {
     let mut home = Home::new();
     home.run(&["config", "set", "log.level", "debug"]).ok();
     let mode = std::fs::metadata(home.data()).unwrap().permissions().mode() & 0o777;
@@ -304,7 +304,7 @@ fn what_is_set_before_the_first_start_is_in_a_directory_of_its_owner_alone() {
 }
 
 #[test]
-fn what_cannot_be_as_it_was_typed_is_said_in_the_words_of_who_typed_it() {
+fn an_invalid_command_is_reported_in_the_users_words() {
     let house = house();
     house.run(&["run", "--here", "--name", "plain", "--wait", "true"]).ok();
     house.run(&["work", "plain"]).fails(5).says("plain has no environment of its own");
@@ -325,7 +325,7 @@ fn what_cannot_be_as_it_was_typed_is_said_in_the_words_of_who_typed_it() {
 }
 
 #[test]
-fn an_agents_program_that_is_not_installed_starts_and_makes_nothing() {
+fn a_missing_agent_program_starts_and_creates_nothing() {
     let mut home = Home::new();
     let empty = home.path().join("bin");
     std::fs::create_dir(&empty).unwrap();
@@ -354,7 +354,7 @@ fn an_agents_program_that_is_not_installed_starts_and_makes_nothing() {
 }
 
 #[test]
-fn an_operator_in_a_repository_that_nobody_declared_starts_nothing() {
+fn an_operator_cannot_start_runs_in_an_undeclared_repository() {
     let house = house();
     house.home.0.agent("sh", &["--on-unknown", "retry", "--sandbox", "namespace"]);
     let home = &house.home.0;
@@ -403,7 +403,7 @@ fn teller(house: &House) {
 }
 
 #[test]
-fn a_program_that_needs_a_task_starts_nothing_without_one_and_is_watched_in_words() {
+fn a_program_without_its_task_is_not_started_and_its_output_is_shown_in_words() {
     let house = house();
     teller(&house);
     person(&house, &["run", "--agent", "teller", "--name", "none"])
@@ -422,7 +422,7 @@ fn a_program_that_needs_a_task_starts_nothing_without_one_and_is_watched_in_word
 }
 
 #[test]
-fn the_log_of_claude_code_has_what_a_person_sent_in_its_place() {
+fn the_log_of_claude_code_shows_sent_messages_in_order() {
     let mut home = Home::new();
     let bin = home.path().join("bin");
     std::fs::create_dir(&bin).unwrap();
@@ -453,7 +453,7 @@ fn the_log_of_claude_code_has_what_a_person_sent_in_its_place() {
 }
 
 #[test]
-fn a_new_agent_has_a_model_of_the_key_that_the_server_has() {
+fn a_new_agent_uses_a_model_whose_key_the_server_has() {
     let house = house();
     let create = ["agent", "create", "--name", "plain", "--role", "x"];
     house.run(&create).fails(2).says("no key of a provider is set").says("overmind vault set");

@@ -94,7 +94,7 @@ impl Drop for Commands {
 }
 
 #[test]
-fn words_that_name_no_agent_are_a_command_and_its_exit_code_is_told() {
+fn words_without_an_agent_are_a_command_whose_exit_code_is_returned() {
     let home = Commands::up();
     home.run(&["run", "--name", "greet", "echo hi; echo $OVERMIND_SESSION_NAME; exit 3"]).ok();
     assert_eq!(home.run(&["wait", "greet"]).code, 3);
@@ -122,7 +122,7 @@ fn words_that_name_no_agent_are_a_command_and_its_exit_code_is_told() {
 }
 
 #[test]
-fn a_log_that_is_removed_under_its_command_is_told_in_the_log_and_on_the_run() {
+fn a_removed_log_is_reported_in_the_log_and_on_the_run() {
     let home = Commands::up();
     let work = "echo before; while ! test -e go; do sleep 0.01; done; echo after";
     home.run(&["run", "--name", "noted", work]).ok();
@@ -148,7 +148,7 @@ fn a_log_that_is_removed_under_its_command_is_told_in_the_log_and_on_the_run() {
 }
 
 #[test]
-fn words_reach_the_program_as_they_were_typed() {
+fn arguments_reach_the_program_unchanged() {
     let home = Commands::up();
     let work = home.0.work();
     for dir in ["my dir", "my", "dir"] {
@@ -172,7 +172,7 @@ fn words_reach_the_program_as_they_were_typed() {
 }
 
 #[test]
-fn a_word_that_names_neither_an_agent_nor_a_program_starts_nothing() {
+fn a_word_that_is_neither_agent_nor_program_starts_nothing() {
     let home = Commands::up();
     let make = ["agent", "create", "--name", "coder", "--model", "deterministic"];
     home.run(&[&make[..], &["--tools", "run_shell"]].concat()).ok();
@@ -187,7 +187,7 @@ fn a_word_that_names_neither_an_agent_nor_a_program_starts_nothing() {
 }
 
 #[test]
-fn a_program_that_is_named_by_a_path_is_looked_for_where_the_run_begins() {
+fn a_relative_program_path_is_resolved_in_the_runs_directory() {
     use std::os::unix::fs::PermissionsExt as _;
     let home = Commands::up();
     let project = home.0.path().join("project");
@@ -206,7 +206,7 @@ fn a_program_that_is_named_by_a_path_is_looked_for_where_the_run_begins() {
 }
 
 #[test]
-fn a_start_that_failed_is_an_error_with_its_reason() {
+fn a_failed_start_is_an_error_with_the_reason() {
     let home = Commands::up();
     let work = home.0.work();
     let git = |args: &[&str]| {
@@ -238,7 +238,7 @@ fn a_start_that_failed_is_an_error_with_its_reason() {
 }
 
 #[test]
-fn an_agent_may_be_a_command_and_takes_its_task_as_words() {
+fn an_agent_can_be_a_command_that_takes_its_task_as_arguments() {
     let home = Commands::up();
     let file = home.0.path().join("echo.json");
     let agent = json!({
@@ -254,7 +254,7 @@ fn an_agent_may_be_a_command_and_takes_its_task_as_words() {
 }
 
 #[test]
-fn a_command_lives_on_when_its_server_is_killed_and_no_line_is_lost() {
+fn a_command_survives_a_server_kill_without_losing_a_line() {
     let mut home = Commands::up();
     let count = "i=0; while [ $i -lt 60 ]; do echo line $i; i=$((i+1)); sleep 0.05; done";
     home.run(&["run", "--name", "count", count]).ok();
@@ -299,7 +299,7 @@ fn a_command_lives_on_when_its_server_is_killed_and_no_line_is_lost() {
 }
 
 #[test]
-fn a_run_that_was_ended_while_its_server_died_leaves_no_process() {
+fn a_run_that_ended_while_the_server_died_leaves_no_process() {
     for verb in ["cancel", "stop"] {
         let mut home = Commands::up();
         home.run(&["run", "--name", "doomed", "sleep 600"]).ok();
@@ -319,7 +319,7 @@ fn a_run_that_was_ended_while_its_server_died_leaves_no_process() {
 }
 
 #[test]
-fn stop_ends_the_whole_tree_and_kills_what_does_not_listen() {
+fn stop_ends_the_whole_process_tree_and_kills_the_rest() {
     let home = Commands::up();
     // Deaf to TERM, with a child that left its group and session.
     let deaf = "trap '' TERM HUP; setsid sh -c 'trap \"\" TERM; sleep 600' & (sleep 600 &) ; \
@@ -342,7 +342,7 @@ fn stop_ends_the_whole_tree_and_kills_what_does_not_listen() {
 }
 
 #[test]
-fn a_crashing_command_is_started_again_as_often_as_its_policy_says() {
+fn a_crashing_command_is_restarted_as_its_policy_says() {
     let home = Commands::up();
     let args = ["--restart", "on-failure", "--max-restarts", "2", "--backoff", "10ms"];
     home.run(&[&["run", "--name", "crash"], &args[..], &["echo life; exit 4"]].concat()).ok();
@@ -369,7 +369,7 @@ fn a_crashing_command_is_started_again_as_often_as_its_policy_says() {
 }
 
 #[test]
-fn what_a_program_asks_in_its_terminal_waits_in_the_inbox() {
+fn a_terminal_question_of_a_program_opens_an_inbox_item() {
     let home = Commands::up();
     let asks = "printf 'Overwrite config? [y/N] '; read answer; echo \"said <$answer>\"";
     home.run(&["run", "--name", "asks", asks]).ok();
@@ -412,7 +412,7 @@ fn what_a_program_asks_in_its_terminal_waits_in_the_inbox() {
 }
 
 #[test]
-fn silence_is_ended_as_stuck_and_work_without_words_is_not() {
+fn a_silent_program_is_ended_as_stuck_unless_it_uses_the_processor() {
     let home = Commands::up();
     let timeout = ["--activity-timeout", "2"];
     home.run(&[&["run", "--name", "stuck"], &timeout[..], &["echo on; sleep 600"]].concat()).ok();
@@ -426,7 +426,7 @@ fn silence_is_ended_as_stuck_and_work_without_words_is_not() {
 }
 
 #[test]
-fn logs_follow_through_a_restart_and_find_what_is_asked_for() {
+fn logs_follow_across_a_restart_and_filter_lines() {
     let mut home = Commands::up();
     let talk = "i=0; while [ $i -lt 40 ]; do echo \"line $i\"; i=$((i+1)); sleep 0.05; done";
     home.run(&["run", "--name", "talk", talk]).ok();
@@ -461,7 +461,7 @@ fn logs_follow_through_a_restart_and_find_what_is_asked_for() {
 }
 
 #[test]
-fn many_commands_are_ended_together_and_none_survives() {
+fn many_commands_are_killed_with_one_request() {
     let home = Commands::up();
     for n in 0..20 {
         let name = format!("many-{n}");
@@ -480,7 +480,7 @@ fn many_commands_are_ended_together_and_none_survives() {
 }
 
 #[test]
-fn what_a_run_waits_for_and_what_its_worktree_lacks_is_said() {
+fn the_cause_of_waiting_and_missing_parts_of_a_worktree_are_shown() {
     let house = crate::worktrees::House::new(None);
     house.run(&["halt"]).ok();
     let mut held = house.home.0.command(&["run", "--name", "held", "--wait", "echo hi"]);

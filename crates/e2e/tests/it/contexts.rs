@@ -16,7 +16,7 @@ fn context(name: &str, spec: &str) -> String {
 }
 
 #[test]
-fn runs_of_every_kind_are_given_the_values_and_the_prompt_of_contexts() {
+fn runs_of_every_kind_get_values_and_prompts_of_contexts() {
     let home = Home::up();
     apply(&home, &context("greeting", "{values: {TONGUE: en, ONLY: here}, prompt: Be brief.}"));
     apply(&home, &context("german", "{values: {TONGUE: de}, prompt: Say why.}"));
@@ -46,7 +46,7 @@ fn runs_of_every_kind_are_given_the_values_and_the_prompt_of_contexts() {
 }
 
 #[test]
-fn what_cannot_be_given_is_refused_before_anything_starts() {
+fn unusable_contexts_are_refused_before_a_start() {
     let home = Home::up();
     apply(&home, &context("odd", "{values: {PATH: /evil}}"));
     apply(&home, &context("files", "{files: {a: b}}"));
@@ -83,7 +83,7 @@ const READS: &str = "cat \"$OVERMIND_CONTEXT_FILES/manual/a/b.md\"; \
     ls \"$OVERMIND_CONTEXT_FILES/..\"; pwd";
 
 #[test]
-fn files_of_contexts_are_read_by_runs_of_every_kind_and_written_by_none_in_a_sandbox() {
+fn context_files_are_readable_in_every_run_and_read_only_in_a_sandbox() {
     let mut home = Home::up();
     apply(&home, &context("manual", "{files: {a/b.md: rule-41, c: other}, prompt: Be brief.}"));
     let place = home.data().join("lent");
@@ -138,7 +138,7 @@ fn files_of_contexts_are_read_by_runs_of_every_kind_and_written_by_none_in_a_san
 
 /// `BASH_ENV` and its like are code that a program runs before its own.
 #[test]
-fn a_run_that_reaches_the_host_is_given_no_context_that_somebody_else_wrote() {
+fn an_unsandboxed_run_of_an_admin_gets_no_context_of_another_author() {
     let home = Home::up();
     let key = home.run(&["key", "create", "op", "--role", "operator", "-o", "name"]).ok();
     let key = key.line().to_owned();

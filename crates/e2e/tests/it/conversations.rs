@@ -36,7 +36,7 @@ fn fix(house: &House, more: &[&str]) -> Value {
 }
 
 #[test]
-fn a_run_rests_after_its_answer_goes_on_with_what_is_sent_and_is_decided() {
+fn an_idle_run_continues_with_a_message_and_its_work_is_decided() {
     let house = house();
     let told = start(&house, &["--follow"]);
     told.shows("It is mended.").says("overmind send fix").says("overmind done fix --merge");
@@ -74,7 +74,7 @@ fn a_run_rests_after_its_answer_goes_on_with_what_is_sent_and_is_decided() {
 }
 
 #[test]
-fn a_run_that_rests_is_there_after_a_crash_and_stopping_it_is_a_good_end() {
+fn an_idle_run_survives_a_crash_and_stopping_it_succeeds() {
     let mut house = house();
     let run = fix(&house, &["--wait"]);
     assert_eq!(run["status"], "idle");
@@ -91,7 +91,7 @@ fn a_run_that_rests_is_there_after_a_crash_and_stopping_it_is_a_good_end() {
 }
 
 #[test]
-fn a_run_that_has_ended_goes_on_with_the_same_conversation_and_files() {
+fn an_ended_run_continues_with_its_conversation_and_files() {
     let house = house();
     let run = fix(&house, &["--once", "--wait"]);
     assert_eq!(run["status"], "succeeded", "{run}");
@@ -115,7 +115,7 @@ fn a_run_that_has_ended_goes_on_with_the_same_conversation_and_files() {
 }
 
 #[test]
-fn what_a_run_has_changed_stands_in_ps_info_and_its_resource_while_it_rests_and_after_its_end() {
+fn changes_of_a_run_are_shown_in_ps_info_and_get_while_idle_and_after_its_end() {
     let mut house = house();
     let run = fix(&house, &["--wait"]);
     let counted = |files: u32, added: u32| json!({"files": files, "added": added, "removed": 0});
@@ -161,7 +161,7 @@ fn what_a_run_has_changed_stands_in_ps_info_and_its_resource_while_it_rests_and_
 }
 
 #[test]
-fn what_cannot_be_told_more_says_why() {
+fn runs_that_refuse_messages_give_the_reason() {
     let house = house();
     house.run(&["run", "--name", "script", "--wait", "true"]).ok();
     house.run(&["send", "script", "more"]).fails(5).says("no conversation to go on with");
@@ -175,7 +175,7 @@ fn what_cannot_be_told_more_says_why() {
 }
 
 #[test]
-fn a_merge_that_is_refused_leaves_a_run_that_rests_as_it_was() {
+fn a_refused_merge_leaves_an_idle_run_unchanged() {
     let house = house();
     start(&house, &["--follow"]);
     let rests = || assert_eq!(house.home.named("fix")["status"], "idle");

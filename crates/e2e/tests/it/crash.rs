@@ -144,12 +144,12 @@ async fn kills_at_any_moment_lose_nothing_and_double_nothing() {
 }
 
 #[tokio::test]
-async fn a_first_start_that_is_killed_does_not_stop_the_next() {
+async fn a_killed_first_start_does_not_prevent_the_next_start() {
     first_start::kill_first_starts(&mut rng::Rng::new(seed())).await;
 }
 
 #[tokio::test]
-async fn the_checker_objects_to_every_doctored_copy() {
+async fn the_checker_rejects_every_manipulated_copy() {
     let mut harness = Harness::new(seed());
     harness.prepare().await;
     // Not those that only a large log passes: the copies are to be small.

@@ -13,7 +13,7 @@ fn quests(home: &Home, ritual: &str) -> Vec<String> {
 }
 
 #[test]
-fn something_recurs_is_paused_started_by_hand_and_removed() {
+fn a_ritual_is_paused_started_by_hand_and_removed() {
     let home = Home::up();
     home.agent("sh", &["--on-unknown", "retry"]);
     let add = ["cron", "add", "tick", "every 1s", "--label", "app=web"];
@@ -60,7 +60,7 @@ fn something_recurs_is_paused_started_by_hand_and_removed() {
 }
 
 #[test]
-fn what_cannot_recur_is_refused_and_a_document_comes_of_what_can() {
+fn invalid_schedules_are_refused_and_valid_ones_print_a_document() {
     let home = Home::up();
     let add = |more: &[&str]| home.run(&[&["cron", "add"], more].concat());
     add(&["x", "0 0 30 2 *", "--", "true"]).fails(2).says("no day 30 in month 2");
@@ -88,7 +88,7 @@ fn what_cannot_recur_is_refused_and_a_document_comes_of_what_can() {
 }
 
 #[test]
-fn runs_agents_and_the_parts_of_the_program_are_resources_that_nobody_applies() {
+fn runs_agents_and_loops_are_read_only_resources() {
     let home = Home::up();
     home.agent("sh", &["--on-unknown", "retry"]);
     let run = ["run", "sh", "shell: true", "--once", "--label", "app=web", "--name", "one"];

@@ -112,7 +112,7 @@ fn asker(home: &Home) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_not_signed_in_sees_the_way_in_and_nothing_else() {
+async fn the_dashboard_shows_only_the_sign_in_without_a_session() {
     let (home, url) = up();
     let mut browser = Browser::new(&url);
     for path in ["/", "/runs", "/agents", "/runs/new", "/live", "/runs/x/output"] {
@@ -149,7 +149,7 @@ async fn who_is_not_signed_in_sees_the_way_in_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_link_signs_in_once_and_a_revoked_key_takes_its_sign_ins_along() {
+async fn a_sign_in_link_works_once_and_revoking_its_key_ends_the_sign_ins() {
     let (mut home, url) = up();
     let link = home.run(&["dash", "-o", "json"]).ok().json()["url"].as_str().unwrap().to_owned();
     assert!(link.starts_with("http://overmind.localhost:"), "{link}");
@@ -215,7 +215,7 @@ async fn a_link_signs_in_once_and_a_revoked_key_takes_its_sign_ins_along() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_is_started_answered_and_read_without_scripts_and_no_text_becomes_markup() {
+async fn a_run_is_started_answered_and_read_without_scripts_and_text_stays_text() {
     let (home, url) = up();
     asker(&home);
     let mut browser = Browser::new(&url);
@@ -277,7 +277,7 @@ async fn a_run_is_started_answered_and_read_without_scripts_and_no_text_becomes_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_viewer_sees_and_is_offered_nothing_to_do() {
+async fn a_viewer_sees_no_forms() {
     let (home, url) = up();
     home.agent("sh", &["--sandbox", "none"]);
     let push = "shell: curl -s http://127.0.0.1:9/hook";
@@ -319,7 +319,7 @@ async fn a_viewer_sees_and_is_offered_nothing_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_form_that_outlives_its_sign_in_is_kept_and_sent_after_the_next_one() {
+async fn a_form_survives_an_expired_sign_in_and_is_sent_after_the_next() {
     let (home, url) = up();
     asker(&home);
     let ann = key(&home, "ann", "operator");

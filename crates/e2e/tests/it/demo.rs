@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::home::Home;
 
 #[test]
-fn the_demo_tells_its_whole_story_and_survives_the_kill() {
+fn the_demo_completes_after_the_kill() {
     let home = Home::new();
     let start = Instant::now();
     let place = home.path().join("tmp");
@@ -34,7 +34,7 @@ fn the_demo_tells_its_whole_story_and_survives_the_kill() {
 }
 
 #[test]
-fn a_demo_that_is_interrupted_leaves_nothing_behind() {
+fn an_interrupted_demo_leaves_nothing_behind() {
     let home = Home::new();
     let place = home.path().join("tmp");
     std::fs::create_dir(&place).unwrap();
@@ -62,7 +62,7 @@ fn a_demo_that_is_interrupted_leaves_nothing_behind() {
 }
 
 #[test]
-fn the_demo_can_do_without_the_kill_and_without_a_sandbox() {
+fn the_demo_runs_without_the_kill_and_without_a_sandbox() {
     let home = Home::new();
     let done = home.run(&["demo", "--fast", "--no-crash", "--sandbox", "none"]).ok();
     assert!(!done.out.contains("kill -9"));
@@ -70,7 +70,7 @@ fn the_demo_can_do_without_the_kill_and_without_a_sandbox() {
 }
 
 #[test]
-fn what_the_demo_keeps_can_be_looked_at() {
+fn the_results_of_the_demo_can_be_inspected() {
     let home = Home::new();
     let done = home.run(&["demo", "--fast", "--no-crash", "--keep"]).ok();
     let data = done.out.lines().find_map(|line| line.split("--data ").nth(1)?.split(' ').next());
@@ -83,7 +83,7 @@ fn what_the_demo_keeps_can_be_looked_at() {
 }
 
 #[test]
-fn a_model_server_that_is_not_there_is_found_before_the_story_begins() {
+fn a_missing_model_server_is_reported_before_the_demo_starts() {
     let home = Home::new();
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let url = format!("http://{free}/v1");
@@ -94,7 +94,7 @@ fn a_model_server_that_is_not_there_is_found_before_the_story_begins() {
 }
 
 #[test]
-fn a_model_that_refuses_ends_the_demo_with_its_reason() {
+fn a_refusing_model_ends_the_demo_with_the_reason() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/v1", listener.local_addr().unwrap());
     std::thread::spawn(move || {

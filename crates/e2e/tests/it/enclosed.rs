@@ -97,7 +97,7 @@ impl Drop for Enclosed {
 }
 
 #[test]
-fn a_command_in_a_terminal_sees_its_own_directory_and_what_it_got_is_attested() {
+fn a_sandboxed_terminal_command_sees_only_its_directory_and_is_attested() {
     let home = Enclosed::up();
     let (top, data) = (home.0.path(), home.0.data());
     std::fs::create_dir(top.join("other")).unwrap();
@@ -140,7 +140,7 @@ fn a_command_in_a_terminal_sees_its_own_directory_and_what_it_got_is_attested() 
 }
 
 #[test]
-fn an_end_by_a_signal_is_told_as_one_and_a_stop_is_heard_once() {
+fn a_death_by_a_signal_is_reported_and_a_stop_is_delivered_once() {
     let home = Enclosed::up();
     for (name, signal) in [("shot", 9), ("segv", 11), ("term", 15)] {
         home.begin(name, &format!("kill -{signal} $$"));
@@ -185,7 +185,7 @@ fn an_end_by_a_signal_is_told_as_one_and_a_stop_is_heard_once() {
 }
 
 #[test]
-fn it_lives_on_when_its_server_is_killed_and_ends_truly_while_nobody_is_there() {
+fn a_sandboxed_command_survives_a_server_kill_and_its_exit_is_recorded() {
     let mut home = Enclosed::up();
     let count = "i=0; while [ $i -lt 60 ]; do echo line $i; i=$((i+1)); sleep 0.05; done; \
                  echo home $(cat ~/kept)";
@@ -232,7 +232,7 @@ fn it_lives_on_when_its_server_is_killed_and_ends_truly_while_nobody_is_there() 
 }
 
 #[test]
-fn a_command_is_granted_what_its_agent_says_and_only_by_an_admin() {
+fn an_agents_grants_apply_to_its_commands_and_only_admins_set_them() {
     let mut home = Enclosed(Home::new());
     let said = home.0.start(&["--listen", "127.0.0.1:0"], &[]);
     let url = said["url"].as_str().unwrap();

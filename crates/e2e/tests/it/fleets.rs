@@ -53,7 +53,7 @@ fn names(home: &Home) -> Vec<String> {
 }
 
 #[test]
-fn a_fleet_heals_is_scaled_and_comes_through_a_kill_of_the_server() {
+fn a_fleet_restores_sessions_is_scaled_and_survives_a_server_kill() {
     let mut home = Commands::up();
     home.run(&["run", "--once", "--wait", "--", "true"]).ok();
     apply(&home.0, &json!({"replicas": 3, "template": stays("one")}))
@@ -96,7 +96,7 @@ fn a_fleet_heals_is_scaled_and_comes_through_a_kill_of_the_server() {
 }
 
 #[test]
-fn a_change_is_rolled_out_paused_undone_and_restarted() {
+fn a_fleet_change_is_rolled_out_paused_undone_and_restarted() {
     let home = Commands::up();
     home.run(&["run", "--once", "--wait", "--", "true"]).ok();
     let spec = |word: &str| json!({"replicas": 2, "template": stays(word)});
@@ -142,7 +142,7 @@ fn a_change_is_rolled_out_paused_undone_and_restarted() {
 }
 
 #[test]
-fn a_program_that_ends_at_once_makes_no_storm_and_a_missing_agent_is_a_condition() {
+fn a_program_that_exits_at_once_backs_off_and_a_missing_agent_is_a_condition() {
     let home = Commands::up();
     home.run(&["run", "--once", "--wait", "--", "true"]).ok();
     let spec = json!({"replicas": 2, "template": {"command": ["false"], "labels": {"app": "web"}}});
@@ -171,7 +171,7 @@ fn a_program_that_ends_at_once_makes_no_storm_and_a_missing_agent_is_a_condition
 
 /// Work that nobody asked to end: each run says what ended it, once, and stops asking when decided.
 #[test]
-fn work_that_a_scale_down_a_rollout_or_a_deletion_leaves_says_why() {
+fn work_left_by_a_scale_down_a_rollout_or_a_deletion_has_a_reason() {
     let mut house = House::new(None);
     let write =
         json!({"calls": [{"name": "write_file", "args": {"path": "a.txt", "content": "a"}}]});
@@ -253,7 +253,7 @@ fn work_that_a_scale_down_a_rollout_or_a_deletion_leaves_says_why() {
 }
 
 #[test]
-fn a_fleet_follows_the_messages_that_wait_for_an_agent_and_a_schedule() {
+fn a_fleet_scales_with_waiting_messages_and_a_schedule() {
     let home = Commands::up();
     home.0.agent("worker", &[]);
     let keeps = json!({"on_message": "queue"});

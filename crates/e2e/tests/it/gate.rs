@@ -25,7 +25,7 @@ fn events(home: &Home, id: &str, kind: &str) -> Vec<Value> {
 }
 
 #[test]
-fn harmless_work_goes_on_and_what_leaves_the_machine_waits_for_a_human() {
+fn harmless_work_continues_and_outbound_actions_wait_for_a_person() {
     let home = ruled("version = 1\n");
     home.agent("sh", &[]);
     let harmless = run(&home, "shell: ls");
@@ -47,7 +47,7 @@ fn harmless_work_goes_on_and_what_leaves_the_machine_waits_for_a_human() {
 }
 
 #[test]
-fn a_network_that_the_sandbox_cannot_give_is_refused_at_once_with_the_way_to_get_it() {
+fn a_network_unavailable_in_the_sandbox_is_refused_with_the_remedy() {
     let home = Home::up();
     home.agent("sh", &[]);
     for task in ["shell: curl -s https://example.com/", "shell: git push origin main"] {
@@ -61,7 +61,7 @@ fn a_network_that_the_sandbox_cannot_give_is_refused_at_once_with_the_way_to_get
 }
 
 #[test]
-fn in_a_room_of_its_own_a_run_is_not_asked_about_what_stays_there() {
+fn a_run_with_its_own_environment_does_not_ask_about_local_changes() {
     let home = Home::up();
     home.agent("sh", &[]);
     for command in [
@@ -91,7 +91,7 @@ fn in_a_room_of_its_own_a_run_is_not_asked_about_what_stays_there() {
 }
 
 #[test]
-fn a_website_that_a_sandbox_cannot_reach_is_refused_when_its_address_is_known() {
+fn a_website_unreachable_from_the_sandbox_is_refused_by_address() {
     let home = Home::up();
     home.agent("sh", &[]);
     let id = run(&home, "curl a website");
@@ -104,7 +104,7 @@ fn a_website_that_a_sandbox_cannot_reach_is_refused_when_its_address_is_known() 
 }
 
 #[test]
-fn arguments_that_do_not_fit_are_told_to_the_model_and_nobody_is_asked() {
+fn invalid_arguments_are_reported_to_the_model_without_an_approval() {
     let home = Home::up();
     let call = |args: Value| serde_json::json!({"calls": [{"name": "write_file", "args": args}]});
     let turns = serde_json::json!([
@@ -139,7 +139,7 @@ fn arguments_that_do_not_fit_are_told_to_the_model_and_nobody_is_asked() {
 }
 
 #[test]
-fn a_script_that_changes_after_the_word_is_asked_about_anew() {
+fn a_script_changed_after_its_approval_asks_again() {
     let home = ruled(
         "version = 1\n[[rule]]\nid = \"ask-for-scripts\"\nverdict = \"ask\"\nprograms = [\"sh\"]\n\
          [[rule]]\nid = \"project\"\nverdict = \"ask\"\neffects = [\"project\"]\n",
@@ -167,7 +167,7 @@ fn a_script_that_changes_after_the_word_is_asked_about_anew() {
 }
 
 #[test]
-fn a_policy_that_changes_holds_at_once_and_one_that_is_none_changes_nothing() {
+fn a_changed_policy_applies_at_once_and_an_invalid_one_changes_nothing() {
     let home = ruled("version = 1\n");
     home.agent("sh", &[]);
     let loaded = || {
@@ -192,7 +192,7 @@ fn a_policy_that_changes_holds_at_once_and_one_that_is_none_changes_nothing() {
 }
 
 #[test]
-fn a_server_does_not_start_without_the_rules_that_it_was_given() {
+fn a_server_does_not_start_without_its_policy_file() {
     let home = Home::new();
     let file = home.path().join("policy.toml");
     std::fs::write(&file, "version = 1\n[[rule]]\nid = \"x\"\nverdict = \"maybe\"\n").unwrap();
@@ -202,7 +202,7 @@ fn a_server_does_not_start_without_the_rules_that_it_was_given() {
 }
 
 #[test]
-fn without_a_policy_file_the_built_in_policy_holds_from_the_first_start() {
+fn without_a_policy_file_the_built_in_policy_applies() {
     let home = Home::up();
     home.agent("sh", &[]);
     let harmless = run(&home, "shell: echo *; ls && rm -f build.log; pwd");
@@ -232,7 +232,7 @@ fn without_a_policy_file_the_built_in_policy_holds_from_the_first_start() {
 }
 
 #[test]
-fn a_policy_that_is_switched_off_says_so_everywhere_and_agents_own_approvals_still_hold() {
+fn a_disabled_policy_is_reported_and_agents_own_approvals_still_apply() {
     let mut home = Home::new();
     home.start(&["--listen", "none"], &[("OVERMIND_POLICY", "none")]);
     home.agent("sh", &[]);
@@ -257,7 +257,7 @@ fn a_policy_that_is_switched_off_says_so_everywhere_and_agents_own_approvals_sti
 }
 
 #[test]
-fn a_policy_file_that_was_named_must_be_there() {
+fn a_named_policy_file_must_exist() {
     let home = Home::new();
     let file = home.path().join("mistyped.toml");
     let env = [("OVERMIND_POLICY", file.to_str().unwrap())];
@@ -266,7 +266,7 @@ fn a_policy_file_that_was_named_must_be_there() {
 }
 
 #[test]
-fn a_rule_that_names_an_agent_and_a_colony_holds_in_the_server_as_it_is_explained() {
+fn a_rule_for_an_agent_and_a_colony_applies_as_explained() {
     let policy = "version = 1\n[[rule]]\nid = \"no-interns\"\nverdict = \"deny\"\n\
                   agents = [\"intern-*\"]\ncolonies = [\"default\"]\nprograms = [\"ls\"]\n\
                   [[rule]]\nid = \"elsewhere\"\nverdict = \"deny\"\ncolonies = [\"other\"]\n";

@@ -137,7 +137,7 @@ pub(crate) fn messages(text: &str) -> Value {
 }
 
 #[test]
-fn each_api_passes_whole_and_streamed_with_the_servers_own_key() {
+fn each_api_forwards_calls_whole_and_streamed_with_the_servers_key() {
     let gateway = Gateway::new(Script::always(Say::text("hello").usage(10, 2)));
     for (path, mut body) in [
         ("openai/v1/chat/completions", chat("hi")),
@@ -160,7 +160,7 @@ fn each_api_passes_whole_and_streamed_with_the_servers_own_key() {
 }
 
 #[test]
-fn a_chat_stream_is_asked_for_its_figures_and_they_are_kept_from_who_did_not_ask() {
+fn usage_is_requested_of_a_chat_stream_and_hidden_from_callers_that_did_not_ask() {
     let gateway = Gateway::new(Script::always(Say::text("hello there").usage(1000, 20)));
     let mut body = chat("hi");
     body["stream"] = true.into();
@@ -174,7 +174,7 @@ fn a_chat_stream_is_asked_for_its_figures_and_they_are_kept_from_who_did_not_ask
 }
 
 #[test]
-fn errors_of_a_provider_pass_as_they_are_but_for_the_key() {
+fn provider_errors_are_forwarded_without_the_key() {
     let quoted = format!("{{\"error\":{{\"message\":\"bad key {KEY}\"}}}}");
     let gateway = Gateway::new(Script::new([
         Answer::raw(429, "application/json", "{\"error\":  \"slow\"}")
@@ -206,7 +206,7 @@ fn errors_of_a_provider_pass_as_they_are_but_for_the_key() {
 }
 
 #[test]
-fn our_own_refusals_are_in_the_providers_shape() {
+fn refusals_of_the_gateway_have_the_providers_format() {
     let gateway = Gateway::new(Script::always(Say::text("never")));
     let bare = |path: &str, token: &str| {
         let url = format!("{}/llm/{path}", gateway.url);
@@ -233,7 +233,7 @@ fn our_own_refusals_are_in_the_providers_shape() {
 }
 
 #[test]
-fn a_client_that_tries_a_websocket_first_is_told_to_go_on_with_http() {
+fn a_websocket_attempt_gets_the_hint_to_use_http() {
     let gateway = Gateway::new(Script::always(Say::text("hello")));
     let socket = gateway.get("/llm/openai/v1/responses").header("upgrade", "websocket");
     let got = gateway.send(socket);
@@ -246,7 +246,7 @@ fn a_client_that_tries_a_websocket_first_is_told_to_go_on_with_http() {
 }
 
 #[test]
-fn nothing_that_a_caller_sends_moves_the_key() {
+fn no_request_of_a_caller_changes_the_target_of_the_key() {
     let gateway = Gateway::new(Script::always(Say::text("hello")));
     let mut body = chat("hi");
     for key in ["api_base", "base_url", "api_key", "custom_llm_provider"] {
@@ -270,7 +270,7 @@ fn nothing_that_a_caller_sends_moves_the_key() {
 }
 
 #[test]
-fn a_sessions_token_is_worth_something_for_its_session_while_it_lives() {
+fn a_session_token_works_at_the_gateway_while_its_session_runs() {
     let gateway = Gateway::new(Script::always(Say::text("hello").usage(100, 10)));
     let (id, token) = gateway.session("one");
     let as_session = |token: &str| {
@@ -298,7 +298,7 @@ fn a_sessions_token_is_worth_something_for_its_session_while_it_lives() {
 }
 
 #[test]
-fn a_run_that_is_being_stopped_makes_no_more_calls() {
+fn a_stopping_run_makes_no_more_calls() {
     let gateway = Gateway::new(Script::always(Say::text("hello")));
     let file = gateway.home.work().join("lasts.token");
     // It outlasts its order to stop, as an agent does whose tool was ended by it.
@@ -328,7 +328,7 @@ fn a_run_that_is_being_stopped_makes_no_more_calls() {
 }
 
 #[test]
-fn an_agents_list_of_models_holds_at_each_call() {
+fn an_agents_model_list_applies_to_each_call() {
     let gateway = Gateway::new(Script::always(Say::text("hello")));
     let file = gateway.home.work().join("listed.token");
     let script = format!("printf %s \"$OVERMIND_TOKEN\" > {}; exec sleep 1000", file.display());
@@ -359,7 +359,7 @@ fn an_agents_list_of_models_holds_at_each_call() {
 }
 
 #[test]
-fn a_chat_is_put_into_messages_and_back_when_the_model_speaks_that() {
+fn a_chat_is_translated_to_messages_and_back() {
     let say = Say::text("hello").call("t1", "get", &json!({"a": 1})).usage(10, 2);
     let gateway = Gateway::new(Script::always(say));
     let mut body = chat("hi");
@@ -391,7 +391,7 @@ fn a_chat_is_put_into_messages_and_back_when_the_model_speaks_that() {
 }
 
 #[test]
-fn a_client_that_leaves_takes_the_providers_connection_with_it() {
+fn a_client_disconnect_closes_the_providers_connection() {
     let long = Say::text(&"word ".repeat(200)).usage(10, 200);
     let gateway = Gateway::new(Script::always(Answer::say(long).stall_after(20)));
     let mut body = messages("hi");
@@ -418,7 +418,7 @@ fn a_client_that_leaves_takes_the_providers_connection_with_it() {
 }
 
 #[test]
-fn a_stream_that_breaks_off_breaks_off_here_too() {
+fn a_broken_provider_stream_breaks_the_callers_stream() {
     let say = Say::text("one two three four").usage(10, 4);
     let gateway = Gateway::new(Script::always(Answer::say(say).cut_after(3)));
     let mut body = messages("hi");
@@ -431,7 +431,7 @@ fn a_stream_that_breaks_off_breaks_off_here_too() {
 }
 
 #[test]
-fn ten_megabytes_pass_both_ways_and_more_than_the_limit_does_not() {
+fn ten_megabytes_pass_in_both_directions_and_more_than_the_limit_does_not() {
     let big = "x".repeat(10 << 20);
     let whole = json!({"id": "r", "choices": [], "pad": big, "usage": {"prompt_tokens": 3}});
     let answer = Answer::raw(200, "application/json", whole.to_string());
@@ -451,7 +451,7 @@ fn ten_megabytes_pass_both_ways_and_more_than_the_limit_does_not() {
 }
 
 #[test]
-fn a_cassette_answers_any_program_without_a_provider() {
+fn a_cassette_serves_any_program_without_a_provider() {
     let gateway = Gateway::new(Script::always(Say::text("never")));
     let dir = gateway.home.data().join("cassettes");
     std::fs::create_dir_all(&dir).unwrap();
@@ -480,7 +480,7 @@ fn a_cassette_answers_any_program_without_a_provider() {
 }
 
 #[test]
-fn models_are_listed_in_both_shapes() {
+fn models_are_listed_in_both_formats() {
     let gateway = Gateway::new(Script::always(Say::text("never")));
     let get = |path: &str| {
         let url = format!("{}/llm/{path}", gateway.url);
@@ -491,7 +491,7 @@ fn models_are_listed_in_both_shapes() {
 }
 
 #[test]
-fn a_budget_refuses_in_the_providers_shape_and_nothing_is_asked() {
+fn a_spent_budget_refuses_in_the_providers_format_without_a_call() {
     let gateway = Gateway::new(Script::always(Say::text("hello").usage(10, 2)));
     let set = |args: &[&str]| {
         let args: Vec<&str> = ["budget", "set", "swarm"].iter().chain(args).copied().collect();
@@ -520,7 +520,7 @@ fn a_budget_refuses_in_the_providers_shape_and_nothing_is_asked() {
 }
 
 #[test]
-fn calls_that_only_reservations_keep_out_wait_for_their_turn() {
+fn calls_blocked_only_by_reservations_wait_for_their_turn() {
     let say = Say::text("hello").usage(10, 2);
     let gateway =
         Gateway::new(Script::by(move |_| Answer::say(say.clone()).drip(Duration::from_millis(50))));
@@ -541,7 +541,7 @@ fn calls_that_only_reservations_keep_out_wait_for_their_turn() {
 }
 
 #[test]
-fn a_name_of_ours_leads_to_its_models_and_is_listed() {
+fn an_alias_routes_to_its_models_and_is_listed() {
     let config = "[aliases.fast]\nto = [\"small-1\", \"small-2\"]\n";
     let busy = Answer::status(529, "overloaded_error", "busy");
     let script = Script::by(move |request: &Received| match request.body["model"].as_str() {
@@ -560,7 +560,7 @@ fn a_name_of_ours_leads_to_its_models_and_is_listed() {
 }
 
 #[test]
-fn a_call_that_a_kill_cut_off_is_in_the_books_although_nothing_limits_it() {
+fn a_call_cut_off_by_a_kill_is_recorded_even_without_a_limit() {
     let said = Say::text("it begins well, and then there is nothing more of it").usage(10, 9);
     let mut gateway = Gateway::new(Script::always(Answer::say(said).stall_after(3)));
     let (_, token) = gateway.session("talks");

@@ -47,7 +47,7 @@ fn events(gateway: &Gateway, kind: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_limit_that_holds_what_the_provider_counts_lets_the_call_through() {
+fn a_limit_that_fits_the_providers_count_allows_the_call() {
     let gateway = Gateway::new(counting(|request| Answer::count(request, 1_000)));
     limit(&gateway, 10_000);
     let got = ask(&gateway);
@@ -79,7 +79,7 @@ fn a_limit_that_holds_what_the_provider_counts_lets_the_call_through() {
 }
 
 #[test]
-fn a_provider_that_counts_nothing_changes_no_refusal() {
+fn a_provider_without_counting_changes_no_refusal() {
     let number =
         |body: String| move |_: &Received| Answer::raw(200, "application/json", body.clone());
     let padded = format!("{}{{\"input_tokens\":1}}", " ".repeat(65 << 10));
@@ -116,7 +116,7 @@ fn a_provider_that_counts_nothing_changes_no_refusal() {
 }
 
 #[test]
-fn a_count_that_is_too_much_is_told_and_only_asked_for_where_it_can_help() {
+fn a_count_over_the_limit_is_reported_and_requested_only_if_useful() {
     let config = "[aliases.fast]\nto = [\"small-1\", \"small-2\"]\n";
     let gateway = Gateway::with(counting(|request| Answer::count(request, 12_345)), &[], config);
     limit(&gateway, 10_000);
@@ -152,7 +152,7 @@ fn a_count_that_is_too_much_is_told_and_only_asked_for_where_it_can_help() {
 }
 
 #[test]
-fn a_count_ends_with_the_token_of_who_calls() {
+fn a_count_request_ends_with_its_callers_token() {
     let gateway = Gateway::new(counting(|_| Answer::hang()));
     limit(&gateway, 10_000);
     let (_, token) = gateway.session("talks");

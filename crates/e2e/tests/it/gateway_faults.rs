@@ -59,7 +59,7 @@ fn tokens(told: &Value) -> (u64, u64) {
 }
 
 #[test]
-fn a_stream_that_drips_passes_byte_by_byte_and_is_billed_by_its_figures() {
+fn a_slow_stream_passes_byte_by_byte_and_is_billed_by_its_usage() {
     let say = Say::text("one two three").usage(90, 30);
     let drip = Answer::say(say).pings().every_byte().drip(Duration::from_millis(1));
     let gateway = Gateway::new(Script::always(drip));
@@ -72,7 +72,7 @@ fn a_stream_that_drips_passes_byte_by_byte_and_is_billed_by_its_figures() {
 }
 
 #[test]
-fn nonsense_in_a_stream_passes_as_it_came_and_is_billed_by_what_passed() {
+fn invalid_stream_data_is_forwarded_and_billed_by_its_size() {
     let nonsense = "data: {\"choices\": [nonsense\n\nevent: what\ndata: 7\n\ndata\u{0}\n\n: \ndata: [DONE]\n\n";
     let raw = Answer::raw(200, "text/event-stream", nonsense);
     let gateway = Gateway::new(Script::always(raw));
@@ -86,7 +86,7 @@ fn nonsense_in_a_stream_passes_as_it_came_and_is_billed_by_what_passed() {
 }
 
 #[test]
-fn nonsense_that_would_have_to_be_understood_breaks_the_stream_off() {
+fn invalid_data_that_must_be_translated_breaks_the_stream() {
     let raw = Answer::raw(200, "text/event-stream", "data: {\"choices\": [nonsense\n\n");
     let gateway = Gateway::new(Script::always(raw));
     let (_, token) = gateway.session("odd");
@@ -96,7 +96,7 @@ fn nonsense_that_would_have_to_be_understood_breaks_the_stream_off() {
 }
 
 #[test]
-fn a_stream_that_is_cut_is_billed_by_what_it_said() {
+fn a_truncated_stream_is_billed_by_its_reported_usage() {
     let say = Say::text("one two three four five six").usage(10, 6);
     let gateway = Gateway::new(Script::always(Answer::say(say).cut_after(5)));
     let (_, token) = gateway.session("cut");
@@ -109,7 +109,7 @@ fn a_stream_that_is_cut_is_billed_by_what_it_said() {
 }
 
 #[test]
-fn a_stream_that_ends_in_good_order_before_its_last_event_breaks_off() {
+fn a_stream_closed_before_its_last_event_is_broken() {
     let say = Say::text("one two three four five six").usage(10, 6);
     let gateway = Gateway::new(Script::always(Answer::say(say).end_after(5)));
     for (name, path) in
@@ -141,7 +141,7 @@ fn an_event_of_ten_megabytes_passes_whole() {
 }
 
 #[test]
-fn a_provider_that_fails_is_passed_on_and_costs_nothing() {
+fn a_providers_failure_is_forwarded_and_costs_nothing() {
     for (status, kind) in [(429, "rate_limit_error"), (500, "api_error")] {
         let failing = Answer::status(status, kind, "not now").header("x-should-retry", "false");
         let gateway = Gateway::new(Script::always(failing));
@@ -172,7 +172,7 @@ fn a_provider_that_fails_is_passed_on_and_costs_nothing() {
 }
 
 #[test]
-fn a_connection_that_breaks_after_the_request_counts_the_most_that_it_may_have_cost() {
+fn a_connection_lost_after_the_request_counts_the_maximum_cost() {
     for answer in [
         Answer::hang_up(),
         // It answered, and so it bills, though nobody can read what it says.

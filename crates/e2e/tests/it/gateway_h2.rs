@@ -230,7 +230,7 @@ impl World {
 }
 
 #[test]
-fn a_call_that_is_sent_back_untouched_is_made_again_and_is_one_call() {
+fn a_call_returned_unprocessed_is_retried_as_one_call() {
     for sent_back in [Turn::GoesAway, Turn::Refuses] {
         let world = World::new(&[sent_back, Turn::Answers]);
         let (status, body, whole) = world.ask(false);
@@ -250,7 +250,7 @@ fn a_call_that_is_sent_back_untouched_is_made_again_and_is_one_call() {
 }
 
 #[test]
-fn a_provider_that_sends_a_call_back_for_ever_is_asked_three_times_and_costs_nothing() {
+fn a_provider_that_always_returns_calls_unprocessed_is_asked_three_times() {
     let world = World::new(&[Turn::Refuses, Turn::GoesAway, Turn::Refuses]);
     let (status, body, _) = world.ask(false);
     assert_eq!(status, 502, "{body}");
@@ -262,7 +262,7 @@ fn a_provider_that_sends_a_call_back_for_ever_is_asked_three_times_and_costs_not
 }
 
 #[test]
-fn a_stream_that_began_is_not_made_again_whatever_its_provider_says() {
+fn a_started_stream_is_never_retried() {
     let world = World::new(&[Turn::BeginsAndRefuses]);
     let (status, body, whole) = world.ask(true);
     assert_eq!((status, whole), (200, false), "{body}");
@@ -275,7 +275,7 @@ fn a_stream_that_began_is_not_made_again_whatever_its_provider_says() {
 
 /// On the connection that there is already 100 of them would be begun, and the others wait for these.
 #[test]
-fn more_calls_than_one_connection_takes_are_all_begun() {
+fn calls_beyond_one_connections_limit_all_start() {
     const CALLS: usize = 250;
     let mut turns = vec![Turn::Answers];
     turns.resize(1 + CALLS, Turn::Ponders);

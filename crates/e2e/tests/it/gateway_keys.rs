@@ -36,7 +36,7 @@ fn environ(pid: &Value) -> Vec<String> {
 }
 
 #[test]
-fn a_placeholder_reaches_the_models_of_its_service_with_the_vaults_key_and_no_others() {
+fn a_placeholder_reaches_only_the_models_of_its_service_with_the_vaults_key() {
     let runtime = Runtime::new().unwrap();
     let script = Script::always(Say::text("good day").usage(10, 2)).key(KEY).for_strangers();
     let upstream = runtime.block_on(Upstream::start(script));
@@ -111,7 +111,7 @@ fn a_placeholder_reaches_the_models_of_its_service_with_the_vaults_key_and_no_ot
 }
 
 #[test]
-fn claude_code_asks_through_the_server_as_soon_as_the_vault_has_a_key() {
+fn claude_code_uses_the_server_once_the_vault_has_a_key() {
     let mut home = Home::new();
     home.start(&["--listen", "127.0.0.1:0"], &[]);
     let home = Commands(home);
@@ -131,7 +131,7 @@ fn claude_code_asks_through_the_server_as_soon_as_the_vault_has_a_key() {
 }
 
 #[test]
-fn a_limit_in_dollars_knows_the_price_of_a_model_whose_key_lies_in_the_vault() {
+fn a_dollar_limit_knows_the_price_of_a_model_with_a_vault_key() {
     let runtime = Runtime::new().unwrap();
     let script = Script::always(Say::text("good day").usage(10, 2)).key(KEY);
     let upstream = runtime.block_on(Upstream::start(script));

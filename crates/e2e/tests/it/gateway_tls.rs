@@ -76,7 +76,7 @@ fn asked(port: u16, roots: &str) -> (u16, Value) {
 }
 
 #[test]
-fn a_provider_is_asked_over_tls_where_the_machine_trusts_its_certificate() {
+fn a_provider_is_called_over_tls_if_its_certificate_is_trusted() {
     let (port, certificate) = provider();
     let (status, said) = asked(port, &certificate);
     assert_eq!(

@@ -64,7 +64,7 @@ fn commands(block: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_guide_to_a_fleet_that_heals_itself_runs_as_printed() {
+fn the_guide_to_a_self_healing_fleet_runs_as_printed() {
     let home = tempfile::tempdir().unwrap();
     let bin = home.path().join("bin");
     std::fs::create_dir(&bin).unwrap();

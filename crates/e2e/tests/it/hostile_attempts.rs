@@ -38,7 +38,7 @@ fn files(dir: &std::path::Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
 }
 
 #[test]
-fn every_command_that_a_room_allows_has_no_effect_outside() {
+fn every_command_that_an_environment_allows_has_no_effect_outside() {
     let home = Home::up();
     let person = home.path().join("person");
     for dir in [".ssh", ".config/autostart", ".config/systemd/user", "bin"] {

@@ -31,7 +31,7 @@ fn works(house: &House, name: &str) {
 
 /// `run` tells whether the commit has a program, and a repository may say how what it lacks is fetched.
 #[test]
-fn what_a_repository_lacks_is_fetched_by_no_command_of_its_own() {
+fn missing_objects_are_fetched_by_no_command_of_the_repository() {
     let house = House::new(None);
     let mark = house.home.0.path().join("fetched");
     std::fs::write(house.project.join("try.sh"), "#!/bin/sh\necho ran\n").unwrap();
@@ -57,7 +57,7 @@ fn what_a_repository_lacks_is_fetched_by_no_command_of_its_own() {
 }
 
 #[test]
-fn objects_that_lead_to_a_directory_of_the_host_are_shown_to_no_sandbox() {
+fn objects_in_a_directory_of_the_host_are_shown_to_no_sandbox() {
     let house = House::new(None);
     let host = house.home.0.path().join("run");
     std::fs::create_dir_all(host.join("pack")).unwrap();
@@ -132,7 +132,7 @@ fn start(home: &Home, secret: &str, body: &Value) -> String {
 }
 
 #[test]
-fn a_link_in_a_workspace_of_ones_own_is_no_way_to_work_elsewhere() {
+fn a_link_in_a_workspace_does_not_let_a_run_work_elsewhere() {
     let home = Home::up();
     home.agent("probe", &[]);
     let outside = home.path().join("outside");
@@ -162,7 +162,7 @@ fn a_link_in_a_workspace_of_ones_own_is_no_way_to_work_elsewhere() {
 }
 
 #[test]
-fn a_database_of_the_servers_own_is_no_source_of_one() {
+fn a_database_of_the_server_cannot_be_a_template() {
     let house = House::new(Some(
         "version: 1\nservices:\n  db: {strategy: database, engine: sqlite, source: dev.sqlite3, file: \
          own.sqlite3}\n",
@@ -184,7 +184,7 @@ fn a_database_of_the_servers_own_is_no_source_of_one() {
 }
 
 #[test]
-fn a_data_directory_in_the_repository_comes_along_by_no_list() {
+fn a_data_directory_in_the_repository_is_never_copied_into_a_worktree() {
     let house = House::new(None);
     let home = house.home.0.path().to_owned();
     // The repository that holds the data directory begins above where its person stands.
@@ -210,7 +210,7 @@ fn a_data_directory_in_the_repository_comes_along_by_no_list() {
 }
 
 #[test]
-fn what_never_ends_in_place_of_the_projects_file_fails_its_run_and_nothing_else() {
+fn an_endless_project_file_fails_only_its_run() {
     let mut house = House::new(None);
     let file = house.project.join(".overmind.yml");
     symlink("/dev/zero", &file).unwrap();
@@ -268,7 +268,7 @@ fn an_error_quotes_no_file_of_the_host() {
 /// A run leads to a repository of the host by what it writes into a directory of its own, where its caller
 /// starts the next one.
 #[test]
-fn a_repository_that_a_run_leads_to_is_given_to_no_run_of_its_caller() {
+fn a_repository_that_a_run_points_to_is_closed_to_other_runs_of_its_caller() {
     let house = House::new(None);
     let home = &house.home.0;
     program(home, "sh", &json!({"argv": ["sh"]}));
@@ -326,7 +326,7 @@ fn said_by_others(home: &Home, name: &str) -> String {
 
 /// A run in a directory of its own leads to a repository of the host, and starts a child there by its token.
 #[test]
-fn a_repository_that_a_run_leads_to_is_given_to_no_child_of_it() {
+fn a_repository_that_a_run_points_to_is_closed_to_its_children() {
     let mut home = Home::new();
     let victim = victim(&home, json!({"default": {"spawn": ["*"]}}));
     home.start(&["--listen", "127.0.0.1:0"], &[]);
@@ -361,7 +361,7 @@ fn a_repository_that_a_run_leads_to_is_given_to_no_child_of_it() {
 /// In a workspace that all runs share, a run leads to a repository of the host, and a message starts
 /// another one there.
 #[test]
-fn a_repository_that_a_run_leads_to_is_given_to_no_run_that_a_message_starts() {
+fn a_repository_that_a_run_points_to_is_closed_to_runs_started_by_messages() {
     let mut home = Home::new();
     let victim = victim(&home, json!({"reader": {"on_message": "start"}}));
     let shared = home.path().join("shared");
@@ -400,7 +400,7 @@ fn a_repository_that_a_run_leads_to_is_given_to_no_run_that_a_message_starts() {
 /// A run that has ended worked in a directory that was no repository. Somebody who may write there leads it
 /// to one, and sends the run more.
 #[test]
-fn a_directory_that_leads_to_a_repository_later_is_none_for_the_run_that_goes_on() {
+fn a_directory_redirected_to_a_repository_later_is_not_used_by_a_continued_run() {
     let mut home = Home::new();
     let victim = victim(&home, json!({}));
     home.start(&["--listen", "none"], &[]);

@@ -31,7 +31,7 @@ fn items(home: &Home, more: &[&str]) -> Vec<Value> {
 }
 
 #[test]
-fn an_empty_inbox_says_so_and_what_waits_is_listed_and_answered_from_there() {
+fn an_empty_inbox_says_so_and_waiting_items_are_listed_and_answered() {
     let (home, _) = gated();
     home.run(&["inbox"]).ok().says("the inbox is empty: nothing waits for you");
     home.run(&["inbox", "--all"]).ok().says("there were never any items");
@@ -79,7 +79,7 @@ fn an_empty_inbox_says_so_and_what_waits_is_listed_and_answered_from_there() {
 }
 
 #[test]
-fn what_is_alike_stands_in_one_row_and_is_answered_together() {
+fn similar_items_share_a_row_and_are_answered_together() {
     let (home, _) = gated();
     let runs: Vec<_> = (0..3).map(|_| waits(&home, PUSH)).collect();
     let other = waits(&home, "shell: curl -s http://example.com/hook");
@@ -104,7 +104,7 @@ fn what_is_alike_stands_in_one_row_and_is_answered_together() {
 }
 
 #[test]
-fn after_three_equal_approvals_a_rule_is_proposed_that_works_when_it_is_pasted() {
+fn three_equal_approvals_propose_a_rule_that_works_when_pasted() {
     let (home, file) = gated();
     home.run(&["inbox", "proposals"]).ok().says("no rules to propose");
     for _ in 0..3 {

@@ -293,7 +293,7 @@ const HEAD: &str = "# The first ten minutes\n\n\
     placeholders.\n";
 
 #[test]
-fn the_first_ten_minutes_are_what_the_page_shows() {
+fn the_first_ten_minutes_match_the_journey_page() {
     let newcomer = Newcomer::new();
     let mut page = Recorder { newcomer: &newcomer, page: HEAD.to_owned() };
     page.says("## An agent fixes a test");
@@ -337,7 +337,7 @@ fn the_first_ten_minutes_are_what_the_page_shows() {
 }
 
 #[test]
-fn who_leaves_a_run_that_is_followed_leaves_it_running() {
+fn leaving_a_followed_run_leaves_it_running() {
     let newcomer = Newcomer::new();
     newcomer.piped("overmind up -d").ok();
     let mut person =

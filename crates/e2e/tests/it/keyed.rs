@@ -12,7 +12,7 @@ const KEY: (&str, &str) = ("OPENAI_API_KEY", "sk-test-0123456789abcdef");
 const UP: [&str; 4] = ["up", "-d", "--listen", "none"];
 
 #[test]
-fn a_start_without_a_key_that_open_runs_use_is_refused_and_names_them() {
+fn a_start_without_a_key_of_unfinished_runs_is_refused_and_names_them() {
     let runtime = Runtime::new().unwrap();
     let busy = Answer::raw(503, "application/json", r#"{"error": {"message": "busy"}}"#);
     let script = Script::always(busy).every_path().for_strangers();

@@ -113,7 +113,7 @@ fn is_locked(status: &Value, why: &str) {
 }
 
 #[test]
-fn needs_gnome_keyring_the_vaults_key_is_in_the_keyring_and_is_never_made_anew() {
+fn needs_gnome_keyring_the_vault_key_is_in_the_keyring_and_never_created_twice() {
     let Some(daemon) = counterpart("GNOME_KEYRING") else { return };
     let mut home = Home::new();
     let desktop = Desktop::start(&home, &daemon);

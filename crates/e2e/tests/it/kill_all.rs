@@ -21,7 +21,7 @@ fn alive(home: &Commands) -> Vec<Value> {
 }
 
 #[test]
-fn a_server_that_is_killed_amid_many_kills_leaves_each_run_living_or_killed() {
+fn a_server_killed_during_many_kills_leaves_each_run_running_or_killed() {
     const COUNT: usize = 12;
     // Each writes one commit when it is found again. After the first wish; in the middle.
     for (point, wishes) in [("driver.after_commit", 1), ("driver.before_commit", COUNT / 2)] {
@@ -57,7 +57,7 @@ fn a_server_that_is_killed_amid_many_kills_leaves_each_run_living_or_killed() {
 }
 
 #[test]
-fn kill_tells_each_run_and_fails_for_one_that_cannot_be() {
+fn kill_reports_each_run_and_fails_if_one_kill_fails() {
     let home = Commands::up();
     sleepers(&home, 3);
     let told = home.run(&["kill", "many-0", "nobody", "many-1", "-o", "name"]).fails(3);

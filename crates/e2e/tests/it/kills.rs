@@ -22,7 +22,7 @@ const POINTS: &[&str] = &[
 ];
 
 #[test]
-fn a_run_ends_well_wherever_its_server_was_killed() {
+fn a_run_ends_correctly_after_a_server_kill_at_any_point() {
     let turns = json!([
         {"calls": [{"name": "write_file", "args": {"path": "a.txt", "content": "1"}}]},
         {"calls": [{"name": "run_shell", "args": {"command": "cat a.txt"}}]},
@@ -55,7 +55,7 @@ fn a_run_ends_well_wherever_its_server_was_killed() {
 }
 
 #[test]
-fn a_watch_goes_on_through_a_kill_and_a_restart() {
+fn a_watch_resumes_after_a_kill_and_a_restart() {
     let mut home = Home::up();
     home.agent("sleeper", &["--on-unknown", "retry"]);
     let task = "shell: test -e go && echo gone on || sleep 60";
@@ -86,7 +86,7 @@ fn a_watch_goes_on_through_a_kill_and_a_restart() {
 }
 
 #[test]
-fn the_whole_log_is_followed_through_a_kill_and_a_restart() {
+fn the_global_log_is_followed_across_a_kill_and_a_restart() {
     let mut home = Home::up();
     home.agent("sh", &[]);
     let mut watch = home
@@ -134,7 +134,7 @@ fn the_whole_log_is_followed_through_a_kill_and_a_restart() {
 }
 
 #[test]
-fn an_effect_whose_outcome_a_kill_has_hidden_is_asked_about() {
+fn an_effect_with_a_lost_result_asks_a_person() {
     let mut home = Home::up();
     home.agent("careful", &[]);
     let id = home.run(&["run", "careful", "shell: sleep 60", "-o", "name"]).ok().line().to_owned();
@@ -152,7 +152,7 @@ fn an_effect_whose_outcome_a_kill_has_hidden_is_asked_about() {
 }
 
 #[test]
-fn a_database_that_lost_what_was_acknowledged_is_not_served_until_somebody_says_so() {
+fn a_database_that_lost_acknowledged_events_is_refused_until_accepted() {
     let mut home = Home::up();
     home.run(&["down"]).ok();
     home.ended();

@@ -54,7 +54,7 @@ fn rest(stream: &mut TcpStream) -> (String, String, u16) {
 }
 
 #[test]
-fn a_key_that_was_revoked_neither_types_nor_sees_what_is_written() {
+fn a_revoked_key_cannot_type_into_or_read_a_terminal() {
     let (home, address, id) = served();
     for (role, mode) in [("operator", "write"), ("viewer", "read")] {
         let bearer = format!("Bearer {}", key(&home, role, role));
@@ -85,7 +85,7 @@ fn a_key_that_was_revoked_neither_types_nor_sees_what_is_written() {
 }
 
 #[test]
-fn a_log_that_is_followed_ends_with_the_key_also_on_the_socket() {
+fn following_a_log_ends_when_the_key_is_revoked_also_on_the_socket() {
     let (home, address, id) = served();
     let socket = home.0.data().join("overmind.sock");
     for (n, ndjson) in [(1, false), (2, true)] {

@@ -123,7 +123,7 @@ impl Keys {
 }
 
 #[test]
-fn a_run_that_reaches_the_host_is_answered_by_admins_alone() {
+fn only_admins_answer_a_run_that_reaches_the_host() {
     let keys = Keys::new();
     let home = &keys.home;
     home.agent("host", &["--sandbox", "none"]);
@@ -149,7 +149,7 @@ fn a_run_that_reaches_the_host_is_answered_by_admins_alone() {
 }
 
 #[test]
-fn a_parent_lends_nobody_its_project_and_a_runs_directory_is_nobody_elses() {
+fn a_parent_gives_no_access_to_its_project_or_to_the_directory_of_a_run() {
     let keys = Keys::new();
     let home = &keys.home;
     keys.program(None, "worker", &json!({"command": {"argv": ["sleep", "600"], "exact": true}}))
@@ -189,7 +189,7 @@ fn a_parent_lends_nobody_its_project_and_a_runs_directory_is_nobody_elses() {
 }
 
 #[test]
-fn what_is_granted_to_an_agent_is_not_anothers_of_that_name_nor_another_programs() {
+fn a_grant_to_an_agent_does_not_apply_to_a_namesake_or_another_program() {
     let keys = Keys::new();
     let home = &keys.home;
     let granted = json!({"command": {
@@ -221,7 +221,7 @@ fn what_is_granted_to_an_agent_is_not_anothers_of_that_name_nor_another_programs
 }
 
 #[test]
-fn an_agent_is_not_called_as_somebody_who_acts() {
+fn an_agent_cannot_have_the_name_of_a_caller() {
     let keys = Keys::new();
     for name in ["admin", "System", "postmaster", "ses_1"] {
         keys.program(None, name, &json!({})).fails(2).says("the log calls others so");
@@ -232,7 +232,7 @@ fn an_agent_is_not_called_as_somebody_who_acts() {
 }
 
 #[test]
-fn who_steers_what_another_wrote_lends_them_no_rights() {
+fn changing_another_authors_quest_gives_it_no_rights() {
     let keys = Keys::new();
     let home = &keys.home;
     keys.program(None, "bare", &json!({"sandbox": "none"})).ok();
@@ -272,7 +272,7 @@ fn who_steers_what_another_wrote_lends_them_no_rights() {
 }
 
 #[test]
-fn a_run_in_a_checkout_itself_is_told_by_admins_alone_also_in_a_declared_project() {
+fn only_admins_message_a_run_in_a_checkout_also_in_a_declared_project() {
     let keys = Keys::new();
     let home = &keys.home;
     let (_dir, at) = keys.declared("shop");
@@ -296,7 +296,7 @@ fn a_run_in_a_checkout_itself_is_told_by_admins_alone_also_in_a_declared_project
 }
 
 #[test]
-fn a_message_to_a_program_on_the_host_is_typed_in_for_admins_and_what_runs_there() {
+fn only_admins_and_unsandboxed_runs_message_a_program_on_the_host() {
     let keys = Keys::new();
     let home = &keys.home;
     keys.program(
@@ -377,7 +377,7 @@ fn a_program_with_secrets_does_not_run_on_files_of_a_lesser_key() {
 }
 
 #[test]
-fn an_agent_that_an_operator_wrote_gets_nothing_of_the_host_when_an_admin_runs_it() {
+fn an_operators_agent_gets_no_host_access_when_an_admin_runs_it() {
     let keys = Keys::new();
     let home = &keys.home;
     let (_dir, at) = keys.declared("shop");
@@ -395,7 +395,7 @@ fn an_agent_that_an_operator_wrote_gets_nothing_of_the_host_when_an_admin_runs_i
 }
 
 #[test]
-fn who_returns_a_fleet_to_a_template_of_another_lends_them_no_rights() {
+fn rolling_a_fleet_back_to_another_authors_template_gives_no_rights() {
     let keys = Keys::new();
     let home = &keys.home;
     keys.program(None, "box", &json!({"command": {"argv": ["sleep", "600"], "exact": true}})).ok();

@@ -326,7 +326,7 @@ async fn check(client: &Client, model: &Model) {
 }
 
 #[tokio::test]
-async fn kills_lose_no_letter_and_bring_none_back() {
+async fn kills_lose_no_message_and_restore_no_deleted_one() {
     let seed = setting("OVERMIND_SEED").unwrap_or_else(|| RandomState::new().hash_one("letters"));
     eprintln!("letters: OVERMIND_SEED={seed}");
     let mut rng = Rng::new(seed);

@@ -15,7 +15,7 @@ fn signal(pid: u32, signal: Signal) {
 }
 
 #[test]
-fn up_says_where_it_is_and_its_secrets_are_its_owners_alone() {
+fn up_prints_its_address_and_its_secrets_are_private() {
     let mut home = Home::new();
     let server = home.start(&["--listen", "127.0.0.1:0"], &[]);
     assert_eq!(server["pid"], home.server().id());
@@ -37,7 +37,7 @@ fn up_says_where_it_is_and_its_secrets_are_its_owners_alone() {
 }
 
 #[test]
-fn the_token_of_the_directory_is_sent_to_its_own_server_only() {
+fn the_token_of_the_directory_is_sent_only_to_its_own_server() {
     let mut home = Home::new();
     home.start(&["--listen", "none"], &[]);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -48,7 +48,7 @@ fn the_token_of_the_directory_is_sent_to_its_own_server_only() {
 }
 
 #[test]
-fn a_second_server_on_the_same_directory_is_refused_and_told_of_the_first() {
+fn a_second_server_on_the_same_directory_is_refused_and_names_the_first() {
     let mut home = Home::up();
     let pid = home.server().id();
     let done = home.run(&["up", "--listen", "none"]).fails(5);
@@ -58,7 +58,7 @@ fn a_second_server_on_the_same_directory_is_refused_and_told_of_the_first() {
 }
 
 #[test]
-fn a_server_in_the_background_is_ready_when_the_command_returns() {
+fn up_in_the_background_returns_when_the_server_is_ready() {
     let home = Home::new();
     let done = home.run(&["up", "-d", "--listen", "none", "-o", "json"]).ok();
     let pid = done.json()["pid"].as_u64().unwrap();
@@ -78,7 +78,7 @@ fn a_server_in_the_background_is_ready_when_the_command_returns() {
 }
 
 #[test]
-fn a_start_right_after_a_kill_is_a_start_and_not_the_dead_servers_word() {
+fn a_start_right_after_a_kill_does_not_reuse_the_dead_servers_answer() {
     let home = Home::new();
     let start = || {
         let done = home.run(&["up", "-d", "--listen", "none", "-o", "json"]).ok();
@@ -98,7 +98,7 @@ fn a_start_right_after_a_kill_is_a_start_and_not_the_dead_servers_word() {
 }
 
 #[test]
-fn a_stop_tells_of_the_commands_that_go_on() {
+fn stopping_the_server_reports_commands_that_continue() {
     let home = Home::new();
     home.run(&["up", "-d", "--listen", "none"]).ok();
     for name in ["first", "second"] {
@@ -118,7 +118,7 @@ fn a_stop_tells_of_the_commands_that_go_on() {
 }
 
 #[test]
-fn a_start_in_the_background_that_fails_tells_why() {
+fn a_failed_start_in_the_background_gives_the_reason() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let home = Home::new();
@@ -127,7 +127,7 @@ fn a_start_in_the_background_that_fails_tells_why() {
 }
 
 #[test]
-fn the_first_signal_drains_and_nothing_is_left_behind() {
+fn the_first_signal_drains_and_leaves_nothing_behind() {
     let mut home = Home::up();
     let pid = home.server().id();
     signal(pid, Signal::TERM);
@@ -139,7 +139,7 @@ fn the_first_signal_drains_and_nothing_is_left_behind() {
 }
 
 #[test]
-fn a_run_that_is_cut_off_by_a_stop_goes_on_at_the_next_start() {
+fn a_run_interrupted_by_a_stop_continues_at_the_next_start() {
     let mut home = Home::up();
     home.agent("sleeper", &["--on-unknown", "retry"]);
     let command = "shell: test -e go && echo done || sleep 60";
@@ -174,7 +174,7 @@ fn three_signals_abort() {
 }
 
 #[test]
-fn down_cuts_off_what_takes_too_long() {
+fn down_interrupts_work_after_its_timeout() {
     let mut home = Home::up();
     home.agent("sleeper", &[]);
     let id = home.run(&["run", "sleeper", "shell: sleep 60", "-o", "name"]).ok();
@@ -188,7 +188,7 @@ fn down_cuts_off_what_takes_too_long() {
 }
 
 #[test]
-fn the_banner_of_a_server_in_the_foreground_says_what_it_has() {
+fn the_banner_of_a_foreground_server_lists_its_settings() {
     let home = Home::new();
     let mut child = home
         .command(&["up", "--listen", "127.0.0.1:0", "--color", "never"])
@@ -207,7 +207,7 @@ fn the_banner_of_a_server_in_the_foreground_says_what_it_has() {
 }
 
 #[test]
-fn a_failpoint_that_cannot_be_read_is_refused() {
+fn an_invalid_failpoint_is_refused() {
     let home = Home::new();
     let env = [("OVERMIND_FAILPOINTS", "store.before_commit:never")];
     let done = home.run_env(&env, &["up", "--listen", "none"]).fails(2);
@@ -215,7 +215,7 @@ fn a_failpoint_that_cannot_be_read_is_refused() {
 }
 
 #[test]
-fn the_rate_of_requests_is_a_setting() {
+fn the_request_rate_is_a_setting() {
     let answers = |settings: &str| {
         let mut home = Home::new();
         let config = home.path().join("overmind.toml");

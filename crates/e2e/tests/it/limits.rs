@@ -29,7 +29,7 @@ const FORKS: &str = "n=0; for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 
                      26 27 28 29 30; do (sleep 2) & done 2>&1; wait; echo over";
 
 #[test]
-fn a_command_takes_no_more_than_it_was_given_in_a_sandbox_and_in_none() {
+fn a_commands_limits_apply_with_and_without_a_sandbox() {
     let home = Home::up();
     for sandbox in ["none", "namespace"] {
         let run = |name: &str, flags: [&str; 2], words: &str| {
@@ -63,7 +63,7 @@ fn a_command_takes_no_more_than_it_was_given_in_a_sandbox_and_in_none() {
 }
 
 #[test]
-fn an_agents_bounds_hold_for_its_runs_which_only_an_admin_may_widen() {
+fn an_agents_limits_apply_to_its_runs_and_only_admins_raise_them() {
     let mut home = Home::new();
     let started = home.start(&["--listen", "127.0.0.1:0"], &[]);
     let url = started["url"].as_str().unwrap();

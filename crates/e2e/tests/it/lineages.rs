@@ -71,7 +71,7 @@ fn house() -> (House, Value) {
 }
 
 #[test]
-fn a_lineage_goes_on_with_the_same_files_and_conversation_after_every_end() {
+fn a_lineage_continues_with_its_files_and_conversation_after_every_end() {
     let (mut house, template) = house();
     apply(&house.home.0, &json!({"replicas": 2, "template": template}))
         .ok()
@@ -150,7 +150,7 @@ fn stays(word: &str) -> Value {
 }
 
 #[test]
-fn programs_of_a_lineage_are_made_in_order_begin_again_in_place_and_are_replaced_one_by_one() {
+fn programs_of_a_lineage_start_in_order_restart_in_place_and_roll_one_by_one() {
     let mut home = Commands::up();
     home.run(&["run", "--once", "--wait", "--", "true"]).ok();
     let spec = |replicas: u32, word: &str| json!({"replicas": replicas, "template": stays(word)});
@@ -208,7 +208,7 @@ fn programs_of_a_lineage_are_made_in_order_begin_again_in_place_and_are_replaced
 }
 
 #[test]
-fn a_lineage_that_cannot_go_on_says_so_and_makes_no_storm() {
+fn a_lineage_that_cannot_continue_says_so_and_backs_off() {
     let home = Commands::up();
     home.run(&["run", "--once", "--wait", "--", "true"]).ok();
     let labels = json!({"app": "scribe"});

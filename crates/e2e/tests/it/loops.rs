@@ -11,7 +11,7 @@ fn named(home: &Home, name: &str) -> Value {
 }
 
 #[test]
-fn loops_are_listed_paused_over_a_kill_run_by_hand_and_resumed() {
+fn loops_are_listed_paused_across_a_kill_run_by_hand_and_resumed() {
     let mut home = Home::up();
     home.run(&["loop", "list"])
         .ok()
@@ -39,7 +39,7 @@ fn loops_are_listed_paused_over_a_kill_run_by_hand_and_resumed() {
 }
 
 #[test]
-fn a_pass_that_fails_is_shown_until_its_cause_is_gone() {
+fn a_failing_pass_is_shown_until_its_cause_is_fixed() {
     let home = Home::up();
     let file = home.data().join("policy.toml");
     std::fs::write(&file, "this is no policy").expect("the directory is there");

@@ -23,7 +23,7 @@ fn printer(name: &str, script: &str, terminal: bool) -> Value {
 }
 
 #[test]
-fn what_a_command_prints_of_its_secrets_stands_nowhere() {
+fn secrets_that_a_command_prints_are_stored_nowhere() {
     let home = Commands::up();
     home.0.set("db_pass", VALUE, &[]);
     // As it is, in two pieces, encoded, in the errors, and the run's own token.
@@ -65,7 +65,7 @@ fn what_a_command_prints_of_its_secrets_stands_nowhere() {
 }
 
 #[test]
-fn what_holds_a_secret_is_refused_and_nothing_else_runs_in_its_place() {
+fn a_run_with_a_secret_in_its_task_or_command_is_refused() {
     let home = Commands::up();
     home.0.set("db_pass", VALUE, &[]);
     let count = format!("printf %s {VALUE} | wc -c > counted");
@@ -104,7 +104,7 @@ fn what_holds_a_secret_is_refused_and_nothing_else_runs_in_its_place() {
 }
 
 #[test]
-fn no_secret_makes_a_run_unreadable() {
+fn no_secret_value_makes_a_run_unreadable() {
     let home = Commands::up();
     for (value, why) in [
         ("postgres", "own records"),
@@ -154,7 +154,7 @@ fn no_secret_makes_a_run_unreadable() {
 }
 
 #[test]
-fn a_call_or_an_answer_that_holds_a_secret_is_refused_and_not_changed() {
+fn a_call_or_an_answer_with_a_secret_is_refused_unchanged() {
     let home = Commands::up();
     home.0.set("db_pass", VALUE, &[]);
     let write = |content: &str| {

@@ -23,7 +23,7 @@ server.run()
 "#;
 
 #[test]
-fn the_routes_of_the_earlier_api_are_there_and_name_what_is_wrong() {
+fn routes_of_the_earlier_api_exist_and_report_errors() {
     let home = Home::up();
     assert_eq!(home.run(&["mcp", "list", "-o", "json"]).ok().json(), json!([]));
     home.run(&["mcp", "rm", "nobody"]).fails(3).says("MCP server not found");
@@ -65,7 +65,7 @@ fn small(home: &Home, root: &str, script: &std::path::Path) -> Value {
 }
 
 #[test]
-fn needs_python_a_run_calls_a_tool_of_a_server_and_servers_outlive_a_kill() {
+fn needs_python_a_run_calls_an_mcp_tool_and_servers_survive_a_kill() {
     let Some(root) = counterpart("MCP_PYTHON") else { return };
     let mut home = Home::up();
     let script = home.path().join("server.py");
@@ -119,7 +119,7 @@ server.run()
 /// A key calls a server's tools by `/mcp`: a person is asked, by an item of the inbox, for each call; a
 /// picture arrives as one, and what is structured as such.
 #[test]
-fn needs_python_a_call_by_http_waits_for_a_person_and_gets_what_the_server_said() {
+fn needs_python_an_http_call_waits_for_a_person_and_returns_the_result() {
     let Some(root) = counterpart("MCP_PYTHON") else { return };
     let home = Home::up();
     let script = home.path().join("server.py");

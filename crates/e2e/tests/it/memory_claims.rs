@@ -25,7 +25,7 @@ fn shell(home: &Home, claims: &[&str], sandbox: &str, script: &str) -> Done {
 }
 
 #[test]
-fn a_directory_outlives_runs_and_the_server_and_a_sandbox_keeps_it_read_only() {
+fn a_claimed_directory_outlives_runs_and_server_and_is_read_only_in_a_sandbox() {
     let mut home = Home::up();
     apply(&home, "MemoryClaim", "team.notes", &json!({})).ok();
     apply(&home, "MemoryClaim", "other", &json!({})).ok();
@@ -53,7 +53,7 @@ fn a_directory_outlives_runs_and_the_server_and_a_sandbox_keeps_it_read_only() {
 }
 
 #[test]
-fn runs_of_quests_and_of_built_in_agents_use_claims() {
+fn runs_of_quests_and_built_in_agents_use_claims() {
     let home = Home::up();
     apply(&home, "MemoryClaim", "notes", &json!({"collection": "lessons"})).ok();
     let command = "echo $(($(cat \"$OVERMIND_CLAIM_NOTES/count\" || echo 0) + 1)) > \
@@ -94,7 +94,7 @@ fn runs_of_quests_and_of_built_in_agents_use_claims() {
 }
 
 #[test]
-fn claims_that_cannot_be_used_are_refused_before_anything_starts() {
+fn unusable_claims_are_refused_before_a_start() {
     let home = Home::up();
     apply(&home, "MemoryClaim", "a-b", &json!({"collection": "x"})).ok();
     apply(&home, "MemoryClaim", "a.b", &json!({})).ok();

@@ -69,7 +69,7 @@ fn curl(
 }
 
 #[test]
-fn two_agents_share_state_and_letters_and_neither_can_be_the_other() {
+fn two_agents_share_state_and_messages_and_cannot_impersonate_each_other() {
     let mut home = Commands(crate::home::Home::new());
     permit(
         &home,
@@ -154,7 +154,7 @@ fn two_agents_share_state_and_letters_and_neither_can_be_the_other() {
 }
 
 #[test]
-fn a_permission_file_that_changes_counts_and_a_broken_one_does_not() {
+fn a_changed_permission_file_applies_and_a_broken_one_does_not() {
     let mut home = Commands(crate::home::Home::new());
     home.0.start(&["--listen", "none"], &[]);
     let can = |home: &Commands| home.run(&["can", "ann", "read", "notes/a"]).code;
@@ -177,7 +177,7 @@ fn a_permission_file_that_changes_counts_and_a_broken_one_does_not() {
 }
 
 #[test]
-fn letters_wake_a_command_and_keys_expire_are_watched_and_paged() {
+fn messages_start_a_command_and_keys_expire_are_watched_and_paged() {
     let mut home = Commands(crate::home::Home::new());
     permit(&home, &json!({"default": {"can_message": ["*"]}}));
     home.0.start(&["--listen", "none"], &[]);
@@ -310,7 +310,7 @@ print("all fine")
 "#;
 
 #[test]
-fn needs_python_mcp_the_official_sdk_uses_a_runs_own_door() {
+fn needs_python_mcp_the_official_sdk_uses_a_runs_own_endpoint() {
     let Some(packages) = overmind_testkit::real::counterpart("MCP_PYTHON") else { return };
     let mut home = Commands(crate::home::Home::new());
     permit(
@@ -365,7 +365,7 @@ fn needs_python_mcp_the_official_sdk_uses_a_runs_own_door() {
 }
 
 #[test]
-fn the_door_is_a_runs_own_and_speaks_both_revisions() {
+fn the_mcp_endpoint_belongs_to_its_run_and_speaks_both_revisions() {
     let mut home = Commands(crate::home::Home::new());
     home.0.start(&["--listen", "none"], &[]);
     agent(&home, "ann");
@@ -412,7 +412,7 @@ fn offered(answer: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn a_key_of_the_scope_mcp_uses_tools_outside_of_any_run() {
+fn a_key_with_scope_mcp_uses_tools_outside_of_a_run() {
     let mut home = Commands(crate::home::Home::new());
     permit(&home, &json!({}));
     let policy = "version = 1\n[[rule]]\nid = \"quiet\"\nverdict = \"deny\"\ntools = [\"publish_event\"]\n\
@@ -467,7 +467,7 @@ fn a_key_of_the_scope_mcp_uses_tools_outside_of_any_run() {
 }
 
 #[test]
-fn an_agent_that_is_a_command_is_offered_the_tools_of_its_list() {
+fn a_command_agent_is_offered_the_tools_of_its_list() {
     let mut home = Commands(crate::home::Home::new());
     home.0.start(&["--listen", "none"], &[]);
     agent_with(&home, "ann", &["list_files"]);

@@ -160,7 +160,7 @@ own = os.environ["OVERMIND_TOKEN"]
 "#;
 
 #[test]
-fn a_sandboxed_command_reaches_models_and_the_mesh_with_its_own_token_and_nothing_else() {
+fn a_sandboxed_command_reaches_only_models_and_the_mesh_with_its_token() {
     let meshed = Meshed::new("/bin", |_| says("hello there"));
     // Somebody else's token, and an operator's, that have come into the sandbox somehow.
     let work = meshed.home.work();
@@ -238,7 +238,7 @@ show("server", [os.environ[name] for name in ["OVERMIND_SERVER", "OVERMIND_GATEW
 }
 
 #[test]
-fn a_call_after_the_server_was_killed_reaches_the_next_one() {
+fn a_call_after_a_server_kill_reaches_the_next_server() {
     let mut meshed = Meshed::new("/bin", |_| says("hello there"));
     let script = format!(
         r#"{ASK}
@@ -264,7 +264,7 @@ show("third", model(own)[0])
 }
 
 #[test]
-fn the_command_line_inside_finds_its_server_by_the_door() {
+fn the_command_line_in_a_sandbox_finds_its_server_through_the_relay() {
     let meshed = Meshed::new("/bin", |_| says("hello there"));
     let program = program();
     let directory = Path::new(program).parent().unwrap();
@@ -341,7 +341,7 @@ const DENIED: [&str; 15] = [
 ];
 
 #[test]
-fn a_shell_script_in_a_run_orchestrates_its_own_tree_and_reaches_nothing_else() {
+fn a_shell_script_in_a_run_controls_only_its_own_tree() {
     let meshed = Meshed::new("/bin", |_| says("hello there"));
     let home = &meshed.home;
     let program = program();
@@ -414,7 +414,7 @@ fn after_tool(request: &Received) -> bool {
 const QUIET: &str = "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1";
 
 #[test]
-fn needs_claude_code_in_a_sandbox_to_work_through_the_door_and_over_the_servers_death() {
+fn needs_claude_code_in_a_sandbox_to_work_through_the_relay_across_a_server_kill() {
     let Some(bin) = counterpart("CLAUDE_CODE") else { return };
     let (told, heard) = std::sync::mpsc::channel();
     let mut meshed = Meshed::new(&bin, move |request| {

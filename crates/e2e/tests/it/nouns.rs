@@ -54,7 +54,7 @@ fn an_agent_can_come_from_a_file() {
 }
 
 #[test]
-fn what_is_wrong_with_an_agent_is_named() {
+fn invalid_agents_are_refused_with_the_reason() {
     let home = Home::up();
     home.run(&["agent", "create", "--model", "x"]).fails(2).says("an agent needs a name");
     let blank = home.run(&["agent", "create", "--name", " ", "--model", "x"]).fails(2);
@@ -121,7 +121,7 @@ fn memory_is_stored_found_listed_and_removed() {
 }
 
 #[test]
-fn a_key_acts_in_its_role_until_it_is_revoked() {
+fn a_key_has_its_role_until_it_is_revoked() {
     let mut home = Home::new();
     let url = home.start(&["--listen", "127.0.0.1:0"], &[])["url"].as_str().unwrap().to_owned();
     home.run(&["key", "list"]).ok().says("no keys; create one");
@@ -147,7 +147,7 @@ fn a_key_acts_in_its_role_until_it_is_revoked() {
 }
 
 #[test]
-fn a_backup_brings_everything_back() {
+fn a_restore_of_a_backup_restores_everything() {
     let mut home = Home::up();
     let id = home.agent("kept", &[]);
     let file = home.path().join("backup.db");
@@ -171,7 +171,7 @@ fn a_backup_brings_everything_back() {
 }
 
 #[test]
-fn an_audit_is_made_by_the_server_or_without_it_and_finds_a_changed_byte() {
+fn an_audit_works_with_and_without_a_server_and_finds_a_changed_byte() {
     let mut home = Home::up();
     home.agent("sh", &[]);
     home.run(&["run", "sh", "shell: echo find-this-word", "--wait"]).ok();

@@ -69,7 +69,7 @@ impl AtHome {
 }
 
 #[test]
-fn a_server_in_the_home_directory_shows_its_keys_to_no_agent() {
+fn a_server_in_the_home_directory_hides_its_keys_from_every_agent() {
     let home = AtHome::up();
     let data = home.0.data();
     // Where nobody names a project, an agent finds an empty directory.
@@ -96,7 +96,7 @@ fn a_server_in_the_home_directory_shows_its_keys_to_no_agent() {
 }
 
 #[test]
-fn the_home_the_data_directory_and_the_system_are_no_workspace_and_no_project() {
+fn home_data_and_system_directories_cannot_be_workspaces_or_projects() {
     let home = AtHome::up();
     let data = home.0.data();
     std::os::unix::fs::symlink(&data, home.0.work().join("link")).unwrap();
@@ -121,7 +121,7 @@ fn the_home_the_data_directory_and_the_system_are_no_workspace_and_no_project() 
 }
 
 #[test]
-fn a_server_does_not_start_on_a_workspace_that_holds_its_keys() {
+fn a_server_does_not_start_on_a_workspace_with_its_keys() {
     let home = Home::new();
     for workspace in [home.path().to_owned(), home.data(), "/".into()] {
         let env = [("OVERMIND_WORKSPACE", workspace.to_str().unwrap())];
@@ -132,7 +132,7 @@ fn a_server_does_not_start_on_a_workspace_that_holds_its_keys() {
 }
 
 #[test]
-fn what_a_sandbox_was_measured_to_give_tells_of_the_servers_files() {
+fn a_sandbox_measurement_includes_the_servers_files() {
     let home = AtHome::up();
     let report = home.0.run(&["sandbox", "attest", "-o", "json"]);
     let text = [report.out.as_str(), report.err.as_str()].concat();
@@ -147,7 +147,7 @@ fn key(home: &Home, name: &str, more: &[&str]) -> String {
 }
 
 #[test]
-fn an_operator_runs_nothing_on_the_host_itself() {
+fn an_operator_cannot_run_anything_unsandboxed() {
     let home = Home::up();
     home.agent("mine", &["--sandbox", "none"]);
     let shell = home.run(&["run", "--sandbox", "none", "-d", "--name", "mine", "cat"]).ok();
@@ -176,7 +176,7 @@ fn an_operator_runs_nothing_on_the_host_itself() {
 }
 
 #[test]
-fn a_scope_opens_one_thing_and_a_name_hides_nothing() {
+fn a_scope_limits_a_key_to_its_routes() {
     let home = Home::up();
     home.agent("probe", &[]);
     let [model, runs] = ["model", "runs"].map(|scope| key(&home, scope, &["--scope", scope]));

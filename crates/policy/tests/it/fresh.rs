@@ -40,7 +40,7 @@ fn none_of_the_fresh_attempts_is_allowed_in_a_directory_of_the_user() {
 
 /// In a room nothing is asked that the sandbox bounds, whatever the text is: what is allowed there
 /// is allowed by a rule that says so. That the sandbox does bound it is tried by running it, see
-/// `every_command_that_a_room_allows_has_no_effect_outside` of the end-to-end tests.
+/// `every_command_that_an_environment_allows_has_no_effect_outside` of the end-to-end tests.
 #[test]
 fn a_fresh_attempt_that_a_room_allows_is_one_that_its_sandbox_bounds() {
     let bound = ["room-code", "room-programs", "room-files", "room-system", "own-loopback"];

@@ -337,7 +337,7 @@ fn of_epoch(input: Input, new: u32) -> Input {
 }
 
 #[test]
-fn from_every_state_help_ends_a_session_and_cancel_ends_it_at_once() {
+fn every_state_ends_after_an_answer_and_at_once_after_a_cancel() {
     schedules("endings", count(120, 6000), |player| {
         player.play(|player| {
             if player.w.status().is_terminal() {
@@ -354,7 +354,7 @@ fn from_every_state_help_ends_a_session_and_cancel_ends_it_at_once() {
 }
 
 #[test]
-fn any_prefix_and_a_crash_and_a_recovery_converge() {
+fn any_prefix_converges_after_a_crash_and_a_recovery() {
     schedules("crashes", count(200, 2000), |player| {
         player.play(|player| {
             if player.rng.one_in(8) {
@@ -372,7 +372,7 @@ fn any_prefix_and_a_crash_and_a_recovery_converge() {
 }
 
 #[test]
-fn what_is_stale_or_late_never_changes_anything() {
+fn stale_and_late_messages_change_nothing() {
     schedules("noise", count(300, 4000), |player| {
         player.play(|player| {
             let noise = player.noise();
@@ -387,7 +387,7 @@ fn what_is_stale_or_late_never_changes_anything() {
 }
 
 #[test]
-fn every_log_verifies_and_no_log_does_after_a_decision_was_touched() {
+fn every_log_verifies_and_a_changed_decision_is_found() {
     schedules("logs", count(300, 6000), |player| {
         player.play(|_| {});
         player.w.rebuild();
@@ -420,7 +420,7 @@ fn flip(rng: &mut Rng, entry: &mut Entry) {
 }
 
 #[test]
-fn forks_at_random_steps_live_and_end_like_every_session() {
+fn forks_at_random_steps_end_like_every_session() {
     schedules("forks", count(60, 2000), |player| {
         player.play(|_| {});
         let at = player.rng.small(player.w.session.row().steps + 1);

@@ -42,7 +42,7 @@ pub(super) fn lineage(home: &Home, replicas: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fleet_is_scaled_paused_restarted_and_undone_on_its_page_and_folded_on_now() {
+async fn a_fleet_is_scaled_paused_restarted_and_rolled_back_on_its_page() {
     let (home, url) = up();
     home.run(&["run", "--once", "--wait", "--", "true"]).ok();
     apply(&home, 2, "one");
@@ -100,7 +100,7 @@ async fn a_fleet_is_scaled_paused_restarted_and_undone_on_its_page_and_folded_on
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_is_made_refused_changed_disabled_and_removed_on_its_page() {
+async fn an_agent_is_created_changed_disabled_and_removed_on_its_page() {
     let (home, url) = up();
     let mut ann = Browser::new(&url);
     ann.sign_in(&key(&home, "ann", "operator")).await;
@@ -141,7 +141,7 @@ async fn an_agent_is_made_refused_changed_disabled_and_removed_on_its_page() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_is_started_in_a_project_with_labels_and_counted_when_it_waits() {
+async fn a_run_is_started_in_a_project_with_labels_and_counted_while_it_waits() {
     let (home, url) = up();
     home.agent("sh", &["--sandbox", "none"]);
     let dir = home.work().join("shop");

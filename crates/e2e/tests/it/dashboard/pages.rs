@@ -44,7 +44,7 @@ pub(super) fn ran(home: &Home, project: &Path, name: &str, line: &str) -> String
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn work_is_read_merged_refused_and_discarded_on_its_page() {
+async fn work_is_shown_merged_and_discarded_on_its_page() {
     let (home, url) = up();
     let project = project(&home);
     let line = format!("printf 'twice\\nupon\\n' > story.txt; echo '<script>x' > '{ODD}'");
@@ -95,7 +95,7 @@ async fn work_is_read_merged_refused_and_discarded_on_its_page() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_is_verified_and_an_artifact_is_only_ever_a_file() {
+async fn the_dashboard_verifies_a_log_and_serves_artifacts_only_as_files() {
     let (home, url) = up();
     home.agent("sh", &["--sandbox", "none"]);
     let id = home.run(&["run", "sh", "shell: echo hi", "-o", "name"]).ok().line().to_owned();
@@ -142,7 +142,7 @@ async fn a_log_is_verified_and_an_artifact_is_only_ever_a_file() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_resource_is_checked_made_paused_started_and_deleted() {
+async fn a_resource_is_validated_created_paused_started_and_deleted_on_its_page() {
     let (home, url) = up();
     home.agent("sh", &["--on-unknown", "retry"]);
     let mut ann = Browser::new(&url);
@@ -196,7 +196,7 @@ async fn a_resource_is_checked_made_paused_started_and_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_admin_sets_a_budget_and_everything_is_halted_and_resumed() {
+async fn an_admin_sets_a_budget_halts_and_resumes_everything() {
     let (home, url) = up();
     let (mut root, mut vera) = (Browser::new(&url), Browser::new(&url));
     root.sign_in(&key(&home, "root", "admin")).await;
@@ -218,7 +218,7 @@ async fn an_admin_sets_a_budget_and_everything_is_halted_and_resumed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_terminal_is_read_without_scripts_and_opened_by_its_own_page_alone() {
+async fn a_terminal_is_shown_without_scripts_and_opened_only_by_its_own_page() {
     let (home, url) = up();
     let line = "printf '\\033]0;owned\\007<b>ready</b>\\n'; read -r line; echo \"heard $line\"";
     let id = home.run(&["run", "--name", "types", "-o", "name", line]).ok().line().to_owned();
@@ -268,7 +268,7 @@ async fn a_terminal_is_read_without_scripts_and_opened_by_its_own_page_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn memory_is_searched_added_to_and_forgotten_and_the_mesh_is_read_without_scripts() {
+async fn memory_is_searched_extended_and_deleted_and_the_mesh_shown_without_scripts() {
     let (home, url) = up();
     home.agent("sh", &["--sandbox", "none"]);
     home.run(&["mesh", "put", "build/api/status", "<b>green</b>"]).ok();

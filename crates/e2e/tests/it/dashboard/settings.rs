@@ -19,7 +19,7 @@ async fn explained(url: &str, secret: &str, body: Value) -> Response {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_is_explained_over_http_with_what_its_agent_may_do() {
+async fn a_call_is_explained_over_http_with_its_agents_permissions() {
     let (home, url) = up();
     home.agent("sh", &["--sandbox", "none"]);
     home.agent("careful", &["--approvals", "run_shell", "--sandbox", "namespace"]);
@@ -76,7 +76,7 @@ async fn a_call_is_explained_over_http_with_what_its_agent_may_do() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_is_explained_on_its_page_and_the_log_verified_by_a_viewer() {
+async fn a_viewer_explains_a_call_and_verifies_the_log_on_the_pages() {
     let (home, url) = up();
     home.agent("sh", &["--sandbox", "none"]);
     let mut vera = Browser::new(&url);
@@ -109,7 +109,7 @@ async fn a_call_is_explained_on_its_page_and_the_log_verified_by_a_viewer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_viewer_is_shown_no_setting_to_change_and_refused_each() {
+async fn a_viewer_sees_no_settings_forms_and_each_change_is_refused() {
     let (home, url) = up();
     let mut vera = Browser::new(&url);
     vera.sign_in(&key(&home, "vera", "viewer")).await;
@@ -149,7 +149,7 @@ async fn a_viewer_is_shown_no_setting_to_change_and_refused_each() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_admin_makes_a_key_that_is_shown_once_and_revokes_it() {
+async fn an_admin_creates_a_key_that_is_shown_once_and_revokes_it() {
     let (home, url) = up();
     let mut root = Browser::new(&url);
     root.sign_in(&key(&home, "root", "admin")).await;
@@ -183,7 +183,7 @@ async fn an_admin_makes_a_key_that_is_shown_once_and_revokes_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_admin_sets_a_models_key_of_which_the_last_four_characters_are_shown() {
+async fn an_admin_sets_a_model_key_and_sees_its_last_four_characters() {
     let (home, url) = up();
     let mut root = Browser::new(&url);
     root.sign_in(&key(&home, "root", "admin")).await;

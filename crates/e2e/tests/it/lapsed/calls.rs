@@ -128,7 +128,7 @@ fn last(text: &str) -> Value {
 }
 
 #[test]
-fn a_stream_ends_with_its_key_by_an_error_of_its_api_and_is_settled_by_what_it_said() {
+fn a_stream_ends_with_its_key_with_an_api_error_and_is_settled_by_its_usage() {
     let say = Say::text("one two three four five six").usage(10, 6);
     let gateway = Gateway::new(Script::always(Answer::say(say).stall_after(5)));
     for (n, (path, place, code)) in APIS.into_iter().enumerate() {
@@ -168,7 +168,7 @@ fn a_stream_ends_with_its_key_by_an_error_of_its_api_and_is_settled_by_what_it_s
 }
 
 #[test]
-fn a_call_that_nobody_has_answered_is_refused_and_counts_at_its_worst() {
+fn an_unanswered_call_of_a_revoked_key_is_refused_and_counts_in_full() {
     let gateway = Gateway::new(Script::always(Answer::hang()));
     for (n, (path, place, code)) in APIS.into_iter().enumerate() {
         let name = format!("asks-{n}");
@@ -194,7 +194,7 @@ fn a_call_that_nobody_has_answered_is_refused_and_counts_at_its_worst() {
 }
 
 #[test]
-fn a_call_that_waits_for_its_provider_is_refused_and_costs_nothing() {
+fn a_call_waiting_for_its_provider_is_refused_and_costs_nothing() {
     let runtime = Runtime::new().unwrap();
     let narrow = runtime.block_on(Upstream::start(Script::by(|_| Answer::hang())));
     let base = narrow.base_url();
@@ -229,7 +229,7 @@ fn a_call_that_waits_for_its_provider_is_refused_and_costs_nothing() {
 }
 
 #[test]
-fn the_end_of_a_session_ends_its_calls_and_no_others() {
+fn the_end_of_a_session_ends_only_its_own_calls() {
     let say = Say::text("one two three four five six").usage(10, 6);
     let gateway = Gateway::new(Script::always(Answer::say(say).stall_after(5)));
     let (path, place, code) = APIS[2];
@@ -256,7 +256,7 @@ fn the_end_of_a_session_ends_its_calls_and_no_others() {
 }
 
 #[test]
-fn a_json_answer_under_way_is_cut() {
+fn a_json_answer_in_progress_is_cut_off() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let base = format!("http://{}/v1", listener.local_addr().unwrap());
     let config = format!("[providers.slow]\nbase_url = \"{base}\"\n");
@@ -288,7 +288,7 @@ fn a_json_answer_under_way_is_cut() {
 }
 
 #[test]
-fn whenever_a_key_is_revoked_its_call_is_settled_once() {
+fn a_call_is_settled_once_whenever_its_key_is_revoked() {
     let say = Say::text("one two three four five six").usage(90, 6);
     let gateway = Gateway::new(Script::always(Answer::say(say).drip(Duration::from_millis(1))));
     gateway.home.run(&["budget", "set", "swarm", "--tokens", "100000000", "--per", "total"]).ok();
@@ -361,7 +361,7 @@ fn head(stream: &mut TcpStream) -> String {
 }
 
 #[test]
-fn a_call_of_a_service_ends_with_its_token_and_with_its_grant() {
+fn a_service_call_ends_with_its_token_and_with_its_grant() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let base = format!("http://{}/v2", listener.local_addr().unwrap());
     let mut home = Home::new();
