@@ -401,7 +401,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_event_of_keys_and_of_the_vault_is_withheld_or_known_to_name_none() {
+    fn events_of_keys_and_of_the_vault_are_hidden_or_known_to_contain_no_name() {
         let name_none = ["vault.master_rotated", "vault.service_removed", "vault.unlocked"];
         let at = concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/src/reference/events.txt");
         let all = std::fs::read_to_string(at).expect("the list of events is there");

@@ -174,14 +174,14 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_ends_before_the_first_tick_says_nothing() {
+    fn a_call_that_ends_before_the_first_tick_sends_no_live_output() {
         let gathered = Arc::new(Gathered::default());
         write(&gathered.sink(), b"hi\n");
         assert_eq!(gathered.rest(), []);
     }
 
     #[test]
-    fn what_was_begun_is_sent_to_its_end_and_nothing_twice() {
+    fn started_output_is_sent_completely_and_once() {
         let gathered = Arc::new(Gathered::default());
         let sink = gathered.sink();
         write(&sink, b"ab");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_passed_on_up_to_its_bound_in_small_pieces_and_then_counted() {
+    fn a_flood_is_forwarded_in_chunks_up_to_a_limit_and_then_counted() {
         let gathered = Arc::new(Gathered::default());
         let sink = gathered.sink();
         for _ in 0..1000 {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_reports_the_last_counts_and_they_come_once_a_second() {
+    fn progress_reports_are_sent_once_a_second_and_the_last_one_wins() {
         let gathered = Arc::new(Gathered::default());
         let sink = gathered.sink();
         let mut sent = Vec::new();

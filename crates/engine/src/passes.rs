@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_calls_of_a_start_end_with_it_and_those_of_the_next_do_not() {
+    fn revoking_a_session_token_ends_only_the_calls_of_its_own_start() {
         let passes = Passes::default();
         let (first, same) = (passes.enter(&of(ONE, 1, None)), passes.enter(&of(ONE, 1, None)));
         let next = passes.enter(&of(ONE, 2, None));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_ends_alone_and_the_admin_never() {
+    fn revoking_a_key_ends_only_its_own_calls() {
         let passes = Passes::default();
         let one = passes.enter(&Holder::Key([1; 32]));
         let two = passes.enter(&Holder::Key([2; 32]));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_that_is_taken_back_ends_the_calls_that_stand_on_it() {
+    fn revoking_a_grant_ends_the_calls_that_use_it() {
         let passes = Passes::default();
         let mail = passes.enter(&of(ONE, 1, Some("mail")));
         let maps = passes.enter(&of(ONE, 1, Some("maps")));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_that_is_taken_while_another_goes_is_still_found() {
+    fn a_pass_taken_while_another_is_dropped_is_still_found() {
         let passes = Passes::default();
         for _ in 0..100 {
             let all = passes.clone();

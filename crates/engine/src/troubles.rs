@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_told_once_and_another_one_is_news() {
+    fn a_cause_is_reported_once_and_another_cause_again() {
         let (troubles, run) = (Troubles::default(), SessionId::from_u128(7));
         let at = |seconds| Timestamp::from_micros(0).after(Duration::from_secs(seconds));
         assert!(!troubles.ended(run));

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_valid_name_keeps_itself_even_when_an_alias_would_like_it() {
+    fn a_valid_name_keeps_itself_even_if_it_equals_an_alias() {
         let aliases =
             Aliases::of(["mcp.files.read", "mcp_files_read", "mcp/files/read"].into_iter());
         assert_eq!(aliases.wire("mcp_files_read"), "mcp_files_read");
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn aliases_are_valid_and_unique_whatever_the_names() {
+    fn aliases_are_valid_and_unique_for_all_names() {
         let long = "x.".repeat(100);
         let longer = format!("{long}y");
         let names = ["", " ", "ü", "日本", long.as_str(), longer.as_str(), "a b", "a.b", "a_b"];

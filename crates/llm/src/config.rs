@@ -626,7 +626,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_never_shows_itself() {
+    fn a_secret_is_never_printed() {
         let config = from(&[("OPENAI_API_KEY", " sk-very-secret\n")]).unwrap();
         assert_eq!(provider(&config, "openai").key.as_ref().unwrap().expose(), "sk-very-secret");
         assert!(!format!("{config:?}").contains("very"), "{config:?}");
@@ -733,7 +733,7 @@ mod tests {
     }
 
     #[test]
-    fn base_urls_are_completed_the_way_people_write_them() {
+    fn base_urls_are_completed_from_their_usual_spellings() {
         let url =
             |base: &str, format| Provider::custom(base, None).url(format).unwrap().to_string();
         for base in ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"] {

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_orderly_conversation_stays_as_it_is() {
+    fn an_ordered_conversation_is_unchanged() {
         let messages = [
             user("do"),
             assistant("on it", &["1", "2"]),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_without_a_call_becomes_text_instead_of_vanishing() {
+    fn a_result_without_a_call_becomes_text() {
         let messages =
             [tool("9", "x"), user("hm"), assistant("", &["1"]), tool("1", "a"), tool("1", "again")];
         assert_eq!(
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_of_one_role_become_one_message_and_empty_ones_vanish() {
+    fn neighbouring_messages_of_one_role_are_joined_and_empty_ones_dropped() {
         let messages = [
             user("a"),
             user("b"),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_word_is_the_users() {
+    fn the_first_message_is_the_users() {
         assert_eq!(shown(&[]), ["u:(There is no input.)"]);
         assert_eq!(shown(&[assistant("hi", &[])]), ["u:(The conversation so far:)", "a:hi[]"]);
     }

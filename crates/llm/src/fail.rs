@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_says_who_what_why_and_what_to_do() {
+    fn the_message_names_provider_failure_cause_and_remedy() {
         let fault =
             of_status(ABOUT, 401, r#"{"error":{"message":"Incorrect API key provided"}}"#, None);
         assert_eq!(
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_taken_out_before_the_body_is_cut() {
+    fn a_key_is_masked_before_the_body_is_truncated() {
         let key = Secret::new("sk-0123456789").unwrap();
         // The key lies across the 4 KiB border: cut first, half of it would stay.
         let body = format!("{}sk-0123456789 {}", "x".repeat(MAX_BODY - 5), "ü".repeat(4000));

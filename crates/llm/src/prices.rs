@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_from_hell_saturate_instead_of_overflowing() {
+    fn extreme_numbers_saturate_instead_of_overflowing() {
         let own = Price { long_above: Some(0), long_input_percent: u64::MAX, ..usd(1, 1, 1, 1) };
         let dear =
             Price { input: u64::MAX, output: u64::MAX, long_output_percent: u64::MAX, ..own };
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_catalogue_has_no_doubles_and_no_cache_dearer_than_fresh_input() {
+    fn the_price_table_has_no_duplicates_and_no_cache_price_above_the_input_price() {
         let mut seen = std::collections::HashSet::new();
         for (provider, model, price) in CATALOGUE {
             assert!(seen.insert((provider, model)), "{model} is defined twice");

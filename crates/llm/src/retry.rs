@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_after_that_makes_no_sense_is_ignored() {
+    fn an_invalid_retry_after_is_ignored() {
         for text in ["", "soon", "-5", "NaN", "1e300", "Sun, 22 Nov 2026 00:00:20 GMT"] {
             assert_eq!(asked(&[("retry-after", text)]), None, "{text}");
         }

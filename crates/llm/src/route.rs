@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_key_the_failure_says_which_one_to_set() {
+    fn a_missing_key_failure_names_the_variable_to_set() {
         let none = keyed(&[], false);
         for (model, says) in [
             ("claude-opus-4-5", "ANTHROPIC_API_KEY"),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn reasoning_models_are_known_by_name() {
+    fn reasoning_models_are_recognised_by_name() {
         for model in [
             "o1",
             "o3-mini",

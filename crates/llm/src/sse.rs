@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn one_space_after_the_colon_belongs_to_the_syntax_and_more_to_the_data() {
+    fn only_one_space_after_the_colon_is_syntax() {
         check("data:  two\ndata\ndata:a: b\n\n", &[event("", " two\n\na: b")]);
     }
 
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_event_needs_no_empty_line() {
+    fn the_last_event_needs_no_blank_line() {
         check("data: x\n\ndata: [DONE]", &[event("", "x"), event("", "[DONE]")]);
         check("data: x\n", &[event("", "x")]);
     }
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_refused_before_it_fills_the_memory() {
+    fn an_endless_line_is_refused_before_memory_is_full() {
         let mut parser = Parser::default();
         let piece = vec![b'x'; 1024 * 1024];
         let fed = (0..64).take_while(|_| parser.push(&piece, &mut Vec::new()).is_ok()).count();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_of_endless_lines_is_refused_too() {
+    fn an_event_with_endless_lines_is_refused() {
         let mut parser = Parser::default();
         let line = [b"data: ".as_slice(), &vec![b'x'; 1024 * 1024], b"\n"].concat();
         let fed = (0..64).take_while(|_| parser.push(&line, &mut Vec::new()).is_ok()).count();
@@ -255,7 +255,7 @@ mod tests {
         })]
 
         #[test]
-        fn any_cutting_gives_the_same_events(
+        fn any_chunks_give_the_same_events(
             stream in stream(),
             cuts in proptest::collection::vec(0_usize..200, 0..20),
         ) {

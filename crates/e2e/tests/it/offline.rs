@@ -15,7 +15,7 @@ fn write_private(path: &std::path::Path, text: &str) {
 }
 
 #[test]
-fn commands_that_need_a_server_say_how_to_start_one() {
+fn commands_that_need_a_server_explain_how_to_start_one() {
     let home = Home::new();
     for args in [
         &["ps"][..],
@@ -37,7 +37,7 @@ fn commands_that_need_a_server_say_how_to_start_one() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_told_from_one_that_was_killed() {
+fn a_missing_server_and_a_killed_server_have_different_errors() {
     let mut home = Home::up();
     home.kill();
     home.run(&["ps"]).fails(4).says("reaching the server at unix:");
@@ -50,7 +50,7 @@ fn a_server_that_is_not_there_is_told_from_one_that_was_killed() {
 }
 
 #[test]
-fn the_configuration_shows_each_value_and_who_set_it() {
+fn the_configuration_shows_each_value_and_its_source() {
     let home = Home::new();
     let file = home.data().join("overmind.toml");
     write_private(
@@ -76,7 +76,7 @@ fn the_configuration_shows_each_value_and_who_set_it() {
 }
 
 #[test]
-fn a_mistake_in_the_configuration_names_the_place_and_the_remedy() {
+fn a_configuration_mistake_is_reported_with_position_and_remedy() {
     let home = Home::new();
     let file = home.data().join("overmind.toml");
     write_private(&file, "[server]\nlisten = \"none\"\nlisen = \"x\"\n");
@@ -111,7 +111,7 @@ fn a_data_directory_that_others_can_enter_is_refused() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_named_with_the_way_out() {
+fn a_port_in_use_is_reported_with_a_remedy() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let home = Home::new();
@@ -122,7 +122,7 @@ fn a_port_that_is_taken_is_named_with_the_way_out() {
 }
 
 #[test]
-fn the_doctor_finds_this_machine_fit_and_leaves_no_trace() {
+fn doctor_accepts_this_machine_and_leaves_no_trace() {
     let home = Home::new();
     let env = [("OVERMIND_LISTEN", "127.0.0.1:0")];
     let done = home.run_env(&env, &["doctor", "-o", "json"]).ok();
@@ -141,19 +141,19 @@ fn the_doctor_finds_this_machine_fit_and_leaves_no_trace() {
 }
 
 #[test]
-fn the_doctor_names_a_database_that_is_none() {
+fn doctor_reports_an_invalid_database() {
     let home = Home::new();
     write_private(&home.data().join("overmind.db"), "this is certainly no database at all");
     home.run(&["doctor"]).fails(1).shows("is not a database").shows("overmind restore");
 }
 
 #[test]
-fn an_audit_without_a_database_is_not_an_audit() {
+fn an_audit_without_a_database_fails() {
     Home::new().run(&["audit", "verify"]).fails(3).says("there is no database at");
 }
 
 #[test]
-fn a_quick_bench_measures_every_figure_and_judges_none() {
+fn a_quick_bench_measures_every_metric_and_judges_none() {
     let home = Home::new();
     let done = home.run(&["bench", "--quick", "-o", "json"]).ok();
     done.says("debug build").says("no goal is judged");
@@ -169,7 +169,7 @@ fn a_quick_bench_measures_every_figure_and_judges_none() {
 }
 
 #[test]
-fn what_sandboxes_give_here_is_told_without_a_server() {
+fn sandbox_levels_are_reported_without_a_server() {
     let home = Home::new();
     let told = home.run(&["sandbox", "levels"]).ok().out;
     assert!(told.contains("none       yes  NO ISOLATION AT ALL: "), "{told}");
@@ -177,7 +177,7 @@ fn what_sandboxes_give_here_is_told_without_a_server() {
 }
 
 #[test]
-fn a_first_file_for_a_project_is_proposed_and_never_written_over() {
+fn init_proposes_a_project_file_and_never_overwrites_one() {
     let home = Home::new();
     let project = home.data().parent().unwrap().join("shop");
     std::fs::create_dir_all(project.join(".git/objects")).unwrap();
@@ -208,7 +208,7 @@ fn a_first_file_for_a_project_is_proposed_and_never_written_over() {
 }
 
 #[test]
-fn init_proposes_a_file_and_an_agent_with_a_model_that_a_key_is_set_for() {
+fn init_proposes_a_file_and_an_agent_with_a_usable_model() {
     let home = Home::new();
     let file = home.work().join(".overmind.yml");
     let key = [("ANTHROPIC_API_KEY", "sk-ant-REDACTED")];

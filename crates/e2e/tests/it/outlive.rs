@@ -65,7 +65,7 @@ fn killed_in_its_setup(mut house: House, word: &str, start: impl Fn(&mut House))
 }
 
 #[test]
-fn what_a_setup_detached_does_not_outlive_a_server_that_is_killed_meanwhile() {
+fn processes_detached_by_a_setup_end_after_a_server_kill() {
     let word = format!("outlives-{}", std::process::id());
     killed_in_its_setup(house(&word), &word, |house| {
         house.home.0.start(&["--listen", "none"], &[]);
@@ -88,7 +88,7 @@ fn without_groups(house: &mut House) {
 }
 
 #[test]
-fn what_a_setup_detached_does_not_outlive_it_where_there_are_no_control_groups() {
+fn processes_detached_by_a_setup_end_without_control_groups() {
     if !rustix::process::geteuid().is_root() {
         // Only root can hide them.
         return;

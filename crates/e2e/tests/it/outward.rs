@@ -240,7 +240,7 @@ fn redis(at: &str) -> u16 {
 }
 
 #[test]
-fn a_database_by_url_on_the_loopback_is_reached_and_one_elsewhere_is_said_not_to_be() {
+fn a_database_url_on_loopback_is_reachable_and_a_remote_one_is_reported() {
     let (near, far) = (redis("127.0.0.1"), redis("127.0.0.2"));
     let config = format!(
         "version: 1

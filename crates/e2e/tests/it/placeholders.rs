@@ -88,7 +88,7 @@ fn environ(pid: &Value) -> Vec<String> {
 }
 
 #[test]
-fn a_placeholder_opens_one_service_here_for_as_long_as_its_run_lives() {
+fn a_placeholder_opens_one_service_on_this_server_while_its_run_is_active() {
     let tracker = Tracker::start();
     let mut home = Home::new();
     let said = home.start(&["--listen", "127.0.0.1:0"], &[]);

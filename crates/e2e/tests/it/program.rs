@@ -44,7 +44,7 @@ fn stale(workspace: &Path, program: &Path) -> String {
 }
 
 #[test]
-fn a_program_that_is_missing_or_older_than_its_sources_is_told() {
+fn a_missing_or_outdated_program_is_reported() {
     let dir = tempfile::tempdir().expect("a directory is made");
     let at = |name: &str| dir.path().join(name);
     let program = beside(&at("target/debug/deps/it-0"));

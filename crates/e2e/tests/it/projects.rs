@@ -35,7 +35,7 @@ pub(crate) fn declare(home: &Home, path: &Path) {
 }
 
 #[test]
-fn an_operator_works_in_projects_that_an_admin_has_declared_and_nowhere_else() {
+fn an_operator_works_only_in_projects_that_an_admin_declared() {
     let home = Home::up();
     home.agent("sh", &["--on-unknown", "retry", "--sandbox", "namespace"]);
     let (op, ci) = (key(&home, "op"), key(&home, "ci"));

@@ -386,7 +386,7 @@ fn lines(home: &Commands, name: &str, command: &Value) {
 }
 
 #[test]
-fn a_shell_script_says_what_it_does_and_goes_on_with_its_conversation() {
+fn a_script_reports_its_actions_and_continues_its_conversation() {
     let home = Commands::up();
     std::fs::write(home.0.work().join("agent.sh"), SHELL_AGENT).unwrap();
     let argv = ["sh", "agent.sh"];
@@ -427,7 +427,7 @@ fn a_shell_script_says_what_it_does_and_goes_on_with_its_conversation() {
 }
 
 #[test]
-fn a_program_asks_is_answered_and_fails_in_its_own_words() {
+fn a_program_asks_is_answered_and_fails_with_its_message() {
     let home = Commands::up();
     std::fs::write(home.0.work().join("agent.py"), PYTHON_AGENT).unwrap();
     let argv = ["python3", "agent.py"];
@@ -473,7 +473,7 @@ for line in iter(sys.stdin.readline, ""):
 "#;
 
 #[test]
-fn what_is_sent_to_an_agent_is_answered_when_its_turn_is_over_and_in_words() {
+fn a_message_to_an_agent_is_answered_in_words_after_its_turn() {
     let home = Commands::up();
     std::fs::write(home.0.work().join("agent.py"), CLAUDE_LIKE).unwrap();
     let argv = ["python3", "agent.py"];
@@ -488,7 +488,7 @@ fn what_is_sent_to_an_agent_is_answered_when_its_turn_is_over_and_in_words() {
 }
 
 #[test]
-fn who_attaches_to_an_agent_without_a_terminal_reads_its_words_and_leaves_it_at_work() {
+fn attach_to_an_agent_without_a_terminal_shows_words_and_leaves_it_working() {
     let home = Commands::up();
     std::fs::write(home.0.work().join("agent.py"), CLAUDE_LIKE).unwrap();
     let argv = ["python3", "agent.py"];
@@ -516,7 +516,7 @@ fn who_attaches_to_an_agent_without_a_terminal_reads_its_words_and_leaves_it_at_
 }
 
 #[test]
-fn facts_are_neither_lost_nor_doubled_however_often_the_server_is_killed() {
+fn repeated_server_kills_lose_and_double_no_fact() {
     let mut home = Commands::up();
     let mut script = String::from("i=0; while [ $i -lt 60 ]; do i=$((i+1)); ");
     script.push_str(
@@ -548,7 +548,7 @@ fn facts_are_neither_lost_nor_doubled_however_often_the_server_is_killed() {
 }
 
 #[test]
-fn only_an_admin_says_which_credentials_a_command_gets() {
+fn only_admins_choose_the_credentials_of_a_command() {
     let mut home = Home::new();
     start(&mut home, "/bin");
     let home = Commands(home);

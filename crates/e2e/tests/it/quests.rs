@@ -50,7 +50,7 @@ fn runs(home: &Home, name: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn three_completions_two_at_once_come_through_kills_without_a_doubled_run() {
+fn three_completions_with_two_at_once_survive_kills_without_a_doubled_run() {
     let mut home = Commands::up();
     let go = home.0.work().join("go");
     let script = format!("until test -e {}; do sleep 0.05; done; echo done", go.display());
@@ -104,7 +104,7 @@ fn failures_are_retried_and_the_last_one_fails_the_quest() {
 /// Also where nobody has run a command on the server yet, and with the rights of its author: an operator
 /// gets a sandbox, or a refusal.
 #[test]
-fn on_a_fresh_server_a_command_without_an_agent_runs() {
+fn a_new_server_runs_a_command_without_an_agent() {
     let home = Commands::up();
     quest(&home.0, "first", &json!({"command": ["true"]}));
     until_it_says(&home.0, "first", "Complete");
@@ -130,7 +130,7 @@ fn on_a_fresh_server_a_command_without_an_agent_runs() {
 }
 
 #[test]
-fn a_missing_agent_is_a_condition_and_when_it_is_there_the_quest_goes_on() {
+fn a_missing_agent_is_a_condition_and_the_quest_continues_once_it_exists() {
     let home = Commands::up();
     quest(&home.0, "early", &json!({"agent": "late", "task": "t"}));
     let waits = until_it_says(&home.0, "early", "Waiting");
@@ -145,7 +145,7 @@ fn a_missing_agent_is_a_condition_and_when_it_is_there_the_quest_goes_on() {
 
 /// The deadline counts from the first run on, whether or not a server is there when it passes.
 #[test]
-fn a_run_that_is_over_its_quests_deadline_is_ended_also_when_it_passes_while_no_server_runs() {
+fn a_run_past_its_quests_deadline_is_ended_even_if_no_server_ran_then() {
     let mut home = Commands::up();
     let pids = home.0.work().join("pids");
     scripted(&home.0, "sleeps", &format!("echo $$ >> {}; exec sleep 1000", pids.display()));
@@ -184,7 +184,7 @@ fn a_run_that_is_over_its_quests_deadline_is_ended_also_when_it_passes_while_no_
 }
 
 #[test]
-fn deleting_a_quest_ends_its_runs_also_over_a_kill() {
+fn deleting_a_quest_ends_its_runs_across_a_kill() {
     let mut home = Commands::up();
     scripted(&home.0, "sleeps", "sleep 1000");
     quest(&home.0, "long", &json!({"agent": "sleeps", "completions": 2, "parallelism": 2}));
@@ -202,7 +202,7 @@ fn deleting_a_quest_ends_its_runs_also_over_a_kill() {
 }
 
 #[test]
-fn a_quest_may_what_its_author_may_and_a_label_lends_it_nothing() {
+fn a_quest_has_the_rights_of_its_author_and_a_label_adds_none() {
     let home = Commands::up();
     scripted(&home.0, "bare", "true");
     let key = home.run(&["key", "create", "op", "--role", "operator", "-o", "name"]).ok();

@@ -46,7 +46,7 @@ fn unlisted(listed: &BTreeMap<String, Vec<Vec<String>>>, events: &[Value]) -> BT
 }
 
 #[test]
-fn every_event_of_a_day_of_work_is_listed_with_its_fields() {
+fn every_event_of_a_working_day_is_documented_with_its_fields() {
     let house = House::new(None);
     house.home.0.agent("probe", &[]);
     house.home.0.agent("keeps", &["--approvals", "run_shell"]);

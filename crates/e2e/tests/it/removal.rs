@@ -13,7 +13,7 @@ fn house() -> House {
 }
 
 #[test]
-fn a_run_is_removed_with_its_log_once_it_has_ended_and_its_work_is_decided() {
+fn an_ended_run_with_decided_work_is_removed_with_its_log() {
     let house = house();
     let writes = "write: made.txt: by an agent";
     house.run(&["run", "--name", "2024", "--wait", "probe", writes]).ok();
@@ -44,7 +44,7 @@ fn a_run_is_removed_with_its_log_once_it_has_ended_and_its_work_is_decided() {
 }
 
 #[test]
-fn work_that_nobody_decided_goes_with_its_run_only_when_that_is_asked_for() {
+fn undecided_work_is_removed_with_its_run_only_on_request() {
     let house = house();
     for name in ["one", "two"] {
         let task = "write: made.txt: by an agent";
@@ -65,7 +65,7 @@ fn work_that_nobody_decided_goes_with_its_run_only_when_that_is_asked_for() {
 }
 
 #[test]
-fn a_run_that_works_is_not_removed_and_only_admins_remove() {
+fn a_working_run_is_not_removed_and_only_admins_remove() {
     let house = house();
     house.run(&["run", "--name", "waits", "-d", "--", "sh", "-c", "echo up; read x"]).ok();
     house.home.says("waits", "up");
@@ -84,7 +84,7 @@ fn a_run_that_works_is_not_removed_and_only_admins_remove() {
 }
 
 #[test]
-fn a_name_is_preferred_to_a_part_of_an_id_wherever_a_run_is_named() {
+fn a_name_is_preferred_to_part_of_an_id() {
     let house = house();
     let first =
         ["run", "--here", "--name", "first", "--wait", "-o", "json", "probe", "report: one"];

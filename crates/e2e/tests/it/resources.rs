@@ -100,7 +100,7 @@ fn a_context_is_applied_shown_changed_and_deleted() {
 }
 
 #[test]
-fn an_edit_that_comes_second_is_told_what_the_first_one_did() {
+fn a_concurrent_edit_is_refused_with_the_other_change() {
     let mut home = Home::up();
     write(&home, "a.yaml", GREETING);
     home.run(&["apply", "-f", "a.yaml"]).ok();
@@ -130,7 +130,7 @@ fn an_edit_that_comes_second_is_told_what_the_first_one_did() {
 }
 
 #[test]
-fn one_bad_document_of_a_thousand_keeps_all_from_being_applied() {
+fn one_invalid_document_of_a_thousand_prevents_all_from_being_applied() {
     let home = Home::up();
     let mut many = String::new();
     for n in 0..1000 {
@@ -159,7 +159,7 @@ fn one_bad_document_of_a_thousand_keeps_all_from_being_applied() {
 }
 
 #[test]
-fn every_mistake_of_every_file_is_told_with_its_place() {
+fn every_mistake_in_every_file_is_reported_with_its_position() {
     let home = Home::up();
     write(&home, "d/1.yaml", "apiVersion: overmind/v1\nkind: Contxt\nmetadata: {name: a/b}\n");
     write(&home, "d/2.yml", &format!("\u{feff}{}", context("x", "y").replace('\n', "\r\n")));
@@ -191,7 +191,7 @@ fn every_mistake_of_every_file_is_told_with_its_place() {
 }
 
 #[test]
-fn what_is_printed_follows_a_template() {
+fn output_follows_a_template() {
     let home = Home::up();
     write(&home, "a.yaml", &format!("{GREETING}---\n{}", context("other", "text")));
     home.run(&["apply", "-f", "a.yaml"]).ok();
@@ -208,7 +208,7 @@ fn what_is_printed_follows_a_template() {
 }
 
 #[test]
-fn a_watch_shows_what_is_there_and_then_each_change() {
+fn a_watch_shows_the_existing_objects_and_then_each_change() {
     let home = Home::up();
     write(&home, "a.yaml", GREETING);
     home.run(&["apply", "-f", "a.yaml"]).ok();
@@ -229,7 +229,7 @@ fn a_watch_shows_what_is_there_and_then_each_change() {
 }
 
 #[test]
-fn a_watch_of_agents_shows_those_that_are_added_changed_and_removed() {
+fn a_watch_of_agents_shows_additions_changes_and_removals() {
     let home = Home::up();
     home.agent("first", &[]);
     let mut command = home.command(&["get", "agents", "-w", "-o", "json"]);
@@ -258,7 +258,7 @@ fn a_watch_of_agents_shows_those_that_are_added_changed_and_removed() {
 }
 
 #[test]
-fn deletions_take_what_is_owned_and_finalizers_hold() {
+fn deletions_remove_owned_objects_and_wait_for_finalizers() {
     let home = Home::up();
     let family = || {
         piped(&home, &["apply", "-f", "-"], &context("owner", "text")).ok();

@@ -25,7 +25,7 @@ fn ticks(home: &Home, name: &str) -> Vec<u64> {
 }
 
 #[test]
-fn a_ritual_of_every_second_fires_each_tick_once_over_kills() {
+fn a_ritual_of_one_second_fires_each_tick_once_across_kills() {
     let mut home = Home::up();
     home.agent("sh", &["--on-unknown", "retry"]);
     let spec = json!({
@@ -61,7 +61,7 @@ fn a_ritual_of_every_second_fires_each_tick_once_over_kills() {
 }
 
 #[test]
-fn a_tick_replaces_the_quest_of_the_one_before_and_ends_its_run() {
+fn a_tick_replaces_the_previous_quest_and_ends_its_run() {
     let home = Home::up();
     let agent = json!({
         "name": "sleeps", "role": "runs", "model": "command", "sandbox": "none",

@@ -3,7 +3,7 @@
 use crate::home::{Home, until};
 
 #[test]
-fn a_run_without_a_room_has_no_work_and_no_address() {
+fn a_run_without_an_environment_has_no_work_and_no_address() {
     let home = Home::up();
     home.run(&["run", "--here", "--name", "plain", "true"]).ok();
     home.run(&["wait", "plain"]).ok();
@@ -33,7 +33,7 @@ fn a_run_without_a_room_has_no_work_and_no_address() {
 }
 
 #[test]
-fn a_run_of_a_built_in_agent_may_wish_for_a_room_too() {
+fn a_built_in_agents_run_may_request_an_environment() {
     let home = Home::up();
     home.run(&["agent", "create", "--name", "thinker", "--model", "deterministic"]).ok();
     // A copy of the directory, for it is no repository.

@@ -8,7 +8,7 @@ use crate::home::{Home, until};
 use crate::tty::Person;
 
 #[test]
-fn a_run_that_is_followed_tells_its_story_and_succeeds() {
+fn following_a_run_shows_its_steps_and_succeeds() {
     let home = Home::up();
     home.agent("sh", &[]);
     let done = home.run(&["run", "sh", "shell: echo from the sandbox; ls /opt/x", "--follow"]);
@@ -28,7 +28,7 @@ fn a_run_that_is_followed_tells_its_story_and_succeeds() {
 }
 
 #[test]
-fn waiting_tells_the_end_by_the_exit_code() {
+fn wait_returns_the_result_as_its_exit_code() {
     let home = Home::up();
     home.agent("sh", &[]);
     let run = |task: &str| home.run(&["run", "sh", task, "--wait", "-o", "json"]);
@@ -42,7 +42,7 @@ fn waiting_tells_the_end_by_the_exit_code() {
 }
 
 #[test]
-fn a_run_that_asks_is_answered_and_one_that_does_not_is_not() {
+fn a_question_is_answered_and_a_run_without_a_question_is_not() {
     let home = Home::up();
     let turns = json!([
         {"calls": [{"name": "ask_user", "args": {"message": "which file?"}}]},
@@ -65,7 +65,7 @@ fn a_run_that_asks_is_answered_and_one_that_does_not_is_not() {
 }
 
 #[test]
-fn an_action_that_needs_approval_waits_for_it() {
+fn an_action_waits_for_its_approval() {
     let home = Home::up();
     home.agent("careful", &["--approvals", "run_shell"]);
     let start = |what: &str| {
@@ -91,7 +91,7 @@ fn an_action_that_needs_approval_waits_for_it() {
 }
 
 #[test]
-fn who_is_asked_at_a_terminal_goes_on_when_somebody_else_answers_or_stops_the_run() {
+fn a_terminal_prompt_ends_when_another_person_answers_or_stops_the_run() {
     let home = Home::up();
     home.agent("careful", &["--approvals", "run_shell"]);
     let follow = |name: &str| {
@@ -116,7 +116,7 @@ fn who_is_asked_at_a_terminal_goes_on_when_somebody_else_answers_or_stops_the_ru
 }
 
 #[test]
-fn a_canceled_run_stops_its_command_and_says_so() {
+fn canceling_a_run_stops_its_command_and_is_reported() {
     let home = Home::up();
     home.agent("sh", &[]);
     let mut waiting = home
@@ -139,7 +139,7 @@ fn a_canceled_run_stops_its_command_and_says_so() {
 }
 
 #[test]
-fn ps_lists_what_is_under_way_and_all_of_it_when_asked() {
+fn ps_lists_active_runs_and_all_runs_on_request() {
     let home = Home::up();
     let none = home.run(&["ps"]).ok();
     assert_eq!(none.out, "");
@@ -197,7 +197,7 @@ fn a_run_is_found_by_any_unique_part_of_its_id() {
 }
 
 #[test]
-fn the_same_idempotency_key_makes_one_run() {
+fn the_same_idempotency_key_creates_one_run() {
     let home = Home::up();
     home.agent("sh", &[]);
     let run = |key: &str| {
@@ -210,7 +210,7 @@ fn the_same_idempotency_key_makes_one_run() {
 }
 
 #[test]
-fn a_run_works_where_it_is_told_to() {
+fn a_run_works_in_the_given_directory() {
     let home = Home::up();
     home.agent("sh", &[]);
     let place = home.path().join("elsewhere");
@@ -226,7 +226,7 @@ fn a_run_works_where_it_is_told_to() {
 }
 
 #[test]
-fn a_recorded_run_is_shown_again_verified_forked_and_compared() {
+fn a_recorded_run_is_replayed_verified_forked_and_compared() {
     let home = Home::up();
     let turns = json!([
         {"calls": [{"name": "write_file", "args": {"path": "a.txt", "content": "1"}}]},
@@ -295,7 +295,7 @@ fn a_direct_tool_call_is_answered_and_recorded() {
 }
 
 #[test]
-fn what_a_command_ran_in_was_measured_signed_and_stands_on_the_run() {
+fn the_sandbox_of_a_command_is_measured_signed_and_shown_on_the_run() {
     let mut home = Home::up();
     home.agent("sh", &[]);
     home.agent("open", &["--sandbox", "none"]);
@@ -342,7 +342,7 @@ fn what_a_command_ran_in_was_measured_signed_and_stands_on_the_run() {
 }
 
 #[test]
-fn runs_have_names_and_children_and_a_cascade_ends_them_all() {
+fn runs_have_names_and_children_and_a_cascade_ends_all() {
     let home = Home::up();
     home.agent("asks", &[]);
     let task = "curl the page for me";

@@ -39,7 +39,7 @@ fn runs(home: &Home) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_sentinel_has_one_run_on_the_hive_that_matches() {
+fn a_sentinel_has_one_run_on_the_matching_hive() {
     let mut home = Commands::up();
     home.run(&["run", "--once", "--wait", "--", "true"]).ok();
     apply(&home.0, &spec("one", "overmind/hive=local")).ok().shows("sentinel/eye created");

@@ -288,7 +288,7 @@ fn assert_serves(said: &Value, back: &str) {
 }
 
 #[test]
-fn a_rewritten_service_and_hook_get_no_further_than_their_run_also_over_a_kill_of_the_server() {
+fn changed_services_and_hooks_have_no_more_access_than_their_run_also_after_a_kill() {
     let mut prey = Prey::new();
     let run = prey.run("boxed", &["--sandbox", "namespace"]);
     let port = port_of(&run, "web");
@@ -345,7 +345,7 @@ fn a_rewritten_service_and_hook_get_no_further_than_their_run_also_over_a_kill_o
 
 /// What the other tests find refused is there to be had.
 #[test]
-fn without_a_sandbox_the_same_service_and_hook_reach_all_of_it() {
+fn without_a_sandbox_the_same_services_and_hooks_have_full_access() {
     let prey = Prey::new();
     let run = prey.run("open", &["--sandbox", "none"]);
     let said = reborn(port_of(&run, "web"));
@@ -361,7 +361,7 @@ fn without_a_sandbox_the_same_service_and_hook_reach_all_of_it() {
 }
 
 #[test]
-fn the_network_of_a_service_is_that_of_its_run() {
+fn a_service_has_the_network_of_its_run() {
     let prey = Prey::new();
     for (name, network) in [("wide", "host"), ("alone", "none")] {
         let run = prey.run(name, &["--sandbox", "namespace", "--network", network]);
@@ -382,7 +382,7 @@ fn the_network_of_a_service_is_that_of_its_run() {
 }
 
 #[test]
-fn a_room_whose_services_cannot_be_enclosed_is_refused_and_nothing_of_it_runs() {
+fn an_environment_whose_services_cannot_be_sandboxed_is_refused() {
     let config = |level: &str| {
         format!(
             "version: 1\nisolation: {{sandbox: {level}}}\nservices:\n  web: {{strategy: process, \
@@ -405,7 +405,7 @@ fn a_room_whose_services_cannot_be_enclosed_is_refused_and_nothing_of_it_runs() 
 }
 
 #[test]
-fn a_room_is_refused_where_no_sandbox_can_be_made() {
+fn an_environment_is_refused_if_no_sandbox_can_be_created() {
     let config = "version: 1\nsetup: touch \"$OVERMIND_PROJECT\"/ran\n";
     let mut house = House::new(Some(config));
     house.run(&["down"]).ok();
@@ -509,7 +509,7 @@ print(says('AUTH', url.password), says('SET', 'a', 'b'), says('SAVE'), flush=Tru
 ";
 
 #[test]
-fn needs_redis_the_server_of_a_sandboxed_run_sees_a_directory_of_its_own_and_no_other() {
+fn needs_redis_the_server_of_a_sandboxed_run_sees_only_its_own_directory() {
     let Some(_) = counterpart("REDIS") else { return };
     let config = "version: 1\nservices:\n  cache: {strategy: database, engine: redis}\n\
                   env: {CACHE: '${cache.url}', PORT_OF_IT: '${cache.port}'}\n";

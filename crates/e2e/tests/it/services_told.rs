@@ -45,7 +45,7 @@ fn times(all: &[(&str, usize)]) -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn what_services_and_hooks_run_in_is_told_once_for_each_start_signed_and_shown() {
+fn sandboxes_of_services_and_hooks_are_recorded_once_per_start_signed_and_shown() {
     let house = House::new(Some(CONFIG));
     let run = house.start("told", &["--sandbox", "namespace"], "sleep 600");
     assert_eq!(run["room"]["phase"], "ready", "{run} {}", house.log("told"));

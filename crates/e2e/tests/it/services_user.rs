@@ -134,7 +134,7 @@ fn says(port: u16, rows: u64) {
 }
 
 #[test]
-fn a_room_whose_programs_are_another_users_works_and_is_given_back_whole() {
+fn an_environment_with_programs_of_another_user_works_and_is_released() {
     let Some(mut house) = house(CONFIG) else { return };
     for (name, text) in
         [("fill.py", FILL), ("server.py", SERVER), (".gitignore", "volume/\nup\ngo\n*.sqlite3\n")]
@@ -198,7 +198,7 @@ fn a_room_whose_programs_are_another_users_works_and_is_given_back_whole() {
 }
 
 #[test]
-fn a_user_who_cannot_come_to_the_worktree_is_told_of_before_anything_runs() {
+fn a_user_without_access_to_the_worktree_is_reported_before_a_start() {
     let Some(house) = house("version: 1\nsetup: touch \"$OVERMIND_PROJECT\"/ran\n") else { return };
     let close = |mode| {
         let mode = std::fs::Permissions::from_mode(mode);
@@ -221,7 +221,7 @@ fn a_user_who_cannot_come_to_the_worktree_is_told_of_before_anything_runs() {
 }
 
 #[test]
-fn needs_redis_a_server_of_a_room_is_the_other_users_too() {
+fn needs_redis_a_server_of_an_environment_runs_as_the_other_user() {
     let Some(_) = counterpart("REDIS") else { return };
     let config = "version: 1\nservices:\n  cache: {strategy: database, engine: redis}\n\
                   env: {CACHE: '${cache.url}'}\n";

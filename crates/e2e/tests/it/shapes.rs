@@ -356,7 +356,7 @@ fn check(home: &Commands, (name, make, refused): &Shape) {
 }
 
 #[test]
-fn git_works_in_runs_and_checkouts_are_left_as_git_would_whatever_shape_a_repository_has() {
+fn git_works_in_runs_and_checkouts_are_unchanged_in_every_shape_of_repository() {
     let mut home = Commands(Home::new());
     let identity = "[user]\nname = Ann\nemail = ann@localhost\n";
     std::fs::write(home.0.path().join(".gitconfig"), identity).unwrap();

@@ -478,7 +478,7 @@ fn files(dir: &std::path::Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_storm_over_twenty_commands_leaves_nothing_and_explains_every_death() {
+fn random_kills_of_twenty_commands_leave_nothing_and_every_end_has_a_reason() {
     let seed =
         setting("OVERMIND_SEED").unwrap_or_else(|| RandomState::new().hash_one(Instant::now()));
     let cycles = soak::count(CYCLES.0, CYCLES.1);

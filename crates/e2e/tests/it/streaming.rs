@@ -27,7 +27,7 @@ fn first_line(home: &Home, id: &str) {
 }
 
 #[test]
-fn a_line_is_seen_while_its_command_still_runs_and_not_told_twice() {
+fn a_line_is_shown_while_its_command_runs_and_not_repeated() {
     let home = Home::up();
     home.agent("sh", &[]);
     let id = home.run(&["run", "sh", WAITS, "-o", "name"]).ok().line().to_owned();
@@ -61,7 +61,7 @@ fn a_short_command_writes_no_more_events_than_before() {
 }
 
 #[test]
-fn a_kill_in_the_middle_of_the_output_loses_and_doubles_nothing() {
+fn a_kill_during_the_output_loses_and_doubles_nothing() {
     let mut home = Home::up();
     home.agent("sh", &[]);
     let id = home.run(&["run", "sh", WAITS, "-o", "name"]).ok().line().to_owned();

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use crate::home::Home;
 
 #[test]
-fn results_go_to_standard_output_and_nothing_else_does() {
+fn only_results_are_written_to_standard_output() {
     let home = Home::up();
     let id = home.agent("sh", &[]);
     let done = home.run(&["agent", "get", "sh", "-o", "name"]).ok();
@@ -19,7 +19,7 @@ fn results_go_to_standard_output_and_nothing_else_does() {
 }
 
 #[test]
-fn yaml_and_json_say_the_same() {
+fn yaml_and_json_have_the_same_content() {
     let home = Home::up();
     home.agent("sh", &["--role", "yes: no\n- # 'x'"]);
     let json = home.run(&["agent", "get", "sh", "-o", "json"]).ok().json();
@@ -34,7 +34,7 @@ fn yaml_and_json_say_the_same() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_the_program_quietly() {
+fn a_closed_pipe_ends_the_program_silently() {
     let home = Home::up();
     home.agent("sh", &[]);
     for _ in 0..30 {
@@ -55,7 +55,7 @@ fn a_reader_that_goes_away_ends_the_program_quietly() {
 }
 
 #[test]
-fn what_a_command_writes_cannot_move_the_readers_cursor() {
+fn command_output_cannot_move_the_readers_cursor() {
     let home = Home::up();
     home.agent("sh", &[]);
     let done = home.run(&["run", "sh", "shell: printf '\\033[2J\\033]0;x\\007'", "--follow"]).ok();

@@ -117,7 +117,7 @@ fn worker(gateway: &Gateway) -> String {
 }
 
 #[test]
-fn needs_python_otlp_a_session_is_one_trace_of_its_calls_under_who_asked_for_it() {
+fn needs_python_otlp_a_session_is_one_trace_under_its_caller() {
     let Some(collector) = Collector::start("") else { return };
     let gateway = Gateway::with(Script::by(agent), &vars(&collector.url), "");
     let worker = worker(&gateway);
@@ -177,7 +177,7 @@ pub(crate) fn parent_of(request: &Received) -> String {
 }
 
 #[test]
-fn needs_python_otlp_a_call_that_is_passed_on_hangs_under_its_caller_or_its_session() {
+fn needs_python_otlp_a_gateway_call_is_a_child_of_its_caller_or_session() {
     let Some(collector) = Collector::start("") else { return };
     let script = Script::always(Say::text("hello").usage(10, 2));
     let gateway = Gateway::with(script, &vars(&collector.url), "");
@@ -240,7 +240,7 @@ fn count(gateway: &Gateway, name: &str) -> u64 {
 }
 
 #[test]
-fn needs_python_otlp_a_collector_that_is_busy_is_asked_again_when_it_said() {
+fn needs_python_otlp_a_busy_collector_is_retried_after_its_delay() {
     let Some(collector) = Collector::start("429:1,503") else { return };
     let script = Script::always(Say::text("hello").usage(10, 2));
     let mut vars = vars(&collector.url);
@@ -259,7 +259,7 @@ fn needs_python_otlp_a_collector_that_is_busy_is_asked_again_when_it_said() {
 }
 
 #[test]
-fn needs_python_otlp_what_a_collector_refuses_is_dropped_and_counted() {
+fn needs_python_otlp_refused_spans_are_dropped_and_counted() {
     let Some(collector) = Collector::start("400") else { return };
     let script = Script::always(Say::text("hello").usage(10, 2));
     let gateway = Gateway::with(script, &vars(&collector.url), "");
@@ -271,7 +271,7 @@ fn needs_python_otlp_what_a_collector_refuses_is_dropped_and_counted() {
 }
 
 #[test]
-fn needs_python_otlp_a_server_that_ends_tells_what_is_left() {
+fn needs_python_otlp_a_stopping_server_exports_the_rest() {
     let Some(collector) = Collector::start("") else { return };
     let script = Script::always(Say::text("hello").usage(10, 2));
     let mut vars = vars(&collector.url);
@@ -289,7 +289,7 @@ fn needs_python_otlp_a_server_that_ends_tells_what_is_left() {
 }
 
 #[test]
-fn a_collector_that_is_not_there_or_says_nothing_holds_nobody_up() {
+fn a_missing_or_silent_collector_delays_nothing() {
     // Takes connections and never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
@@ -306,7 +306,7 @@ fn a_collector_that_is_not_there_or_says_nothing_holds_nobody_up() {
 }
 
 #[test]
-fn a_setting_that_cannot_be_meant_is_refused_at_the_start_without_its_secret() {
+fn an_invalid_telemetry_setting_is_refused_at_the_start_without_its_secret() {
     let home = Home::new();
     for (var, value, says) in [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317", "telemetry.otlp"),
@@ -324,7 +324,7 @@ fn a_setting_that_cannot_be_meant_is_refused_at_the_start_without_its_secret() {
 }
 
 #[test]
-fn needs_promtool_to_find_no_fault_with_the_figures_of_a_busy_server() {
+fn needs_promtool_to_accept_the_metrics_of_a_busy_server() {
     use std::io::Write as _;
     let Some(promtool) = counterpart("PROMTOOL") else { return };
     let script = Script::by(agent);

@@ -169,7 +169,7 @@ fn live(home: &Home, life: Duration) -> Option<Timestamp> {
 }
 
 #[test]
-fn each_tick_of_many_rituals_has_its_quest_once_over_kills() {
+fn each_tick_of_many_rituals_creates_one_quest_across_kills() {
     let size = soak::count(FEW, MANY);
     let seed = setting("OVERMIND_SEED").unwrap_or_else(|| RandomState::new().hash_one("ticks"));
     eprintln!("ticks: OVERMIND_SEED={seed}");
@@ -268,7 +268,7 @@ fn check(
 type Doctor<'a> = &'a dyn Fn(&mut BTreeMap<String, Vec<Timestamp>>);
 
 #[test]
-fn the_check_objects_to_a_tick_that_is_lost_doubled_early_or_of_no_schedule() {
+fn the_tick_check_finds_lost_doubled_early_and_unscheduled_ticks() {
     let size = Size { rituals: 1, ..FEW };
     let at = |second: i64| Timestamp::from_micros(second * 1_000_000);
     let (begun, killed, end) = (at(1_000), at(1_010), at(1_020));

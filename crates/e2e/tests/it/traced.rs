@@ -116,7 +116,7 @@ fn of_run(collector: &Collector, run: &str, name: &str) -> Value {
 }
 
 #[test]
-fn needs_python_otlp_what_tools_start_is_told_the_span_of_their_call() {
+fn needs_python_otlp_processes_of_tools_get_the_span_of_their_call() {
     let Some(collector) = Collector::start("") else { return };
     let gateway = Gateway::with(Script::by(turns), &vars(&collector.url), "");
     permit(&gateway);
@@ -157,7 +157,7 @@ fn needs_python_otlp_what_tools_start_is_told_the_span_of_their_call() {
 }
 
 #[test]
-fn needs_python_otlp_what_a_command_starts_hangs_under_its_run_or_where_it_says() {
+fn needs_python_otlp_spans_of_a_command_are_children_of_its_run_or_its_parent() {
     let Some(collector) = Collector::start("") else { return };
     let script = Script::always(Say::text("hello").usage(10, 2));
     let gateway = Gateway::with(script, &vars(&collector.url), "");
@@ -273,7 +273,7 @@ fn ask_all(gateway: &Gateway, token: &str) {
 }
 
 #[test]
-fn needs_python_otlp_calls_that_were_passed_on_tell_why_they_stopped_and_nothing_that_was_said() {
+fn needs_python_otlp_gateway_spans_have_finish_reasons_and_no_content() {
     let Some(collector) = Collector::start("") else { return };
     let gateway = Gateway::with(answers(), &vars(&collector.url), "");
     let (id, token) = gateway.session("one");
@@ -310,7 +310,7 @@ fn needs_python_otlp_calls_that_were_passed_on_tell_why_they_stopped_and_nothing
 }
 
 #[test]
-fn needs_python_otlp_what_was_said_in_them_is_told_where_that_is_wanted_and_kept() {
+fn needs_python_otlp_content_is_exported_only_where_it_is_enabled() {
     let Some(collector) = Collector::start("") else { return };
     let mut vars = vars(&collector.url);
     vars.push(("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true"));

@@ -30,7 +30,7 @@ impl Gateway {
 }
 
 #[test]
-fn why_a_provider_is_not_reached_is_told_to_the_program_in_its_log_and_in_the_list() {
+fn an_unreachable_provider_is_reported_to_the_program_in_its_log_and_in_ps() {
     let dead = nowhere();
     let env = [("OVERMIND_MODEL_BASE_URL", dead.as_str())];
     let gateway = Gateway::with(Script::always(Say::text("nobody asks")), &env, "");
@@ -61,7 +61,7 @@ fn why_a_provider_is_not_reached_is_told_to_the_program_in_its_log_and_in_the_li
 }
 
 #[test]
-fn what_a_provider_says_against_calls_is_shown_until_it_answers_again() {
+fn a_providers_refusals_are_shown_until_it_answers_again() {
     let busy =
         Answer::status(529, "overloaded_error", "try later").header("x-should-retry", "false");
     let asked = std::sync::atomic::AtomicU32::new(0);
@@ -86,7 +86,7 @@ fn what_a_provider_says_against_calls_is_shown_until_it_answers_again() {
 }
 
 #[test]
-fn a_model_that_its_provider_does_not_know_is_named_with_what_to_check() {
+fn an_unknown_model_is_reported_with_a_hint() {
     let gateway =
         Gateway::new(Script::by(|_| Answer::status(404, "not_found_error", "model: m-0")));
     let (_, token) = gateway.session("lost");
@@ -100,7 +100,7 @@ fn a_model_that_its_provider_does_not_know_is_named_with_what_to_check() {
 }
 
 #[test]
-fn a_program_whose_budget_is_used_up_asks_people_for_more() {
+fn a_program_with_a_spent_budget_requests_more() {
     let gateway = Gateway::new(Script::always(Say::text("hello").usage(10, 2)));
     let (id, token) = gateway.session("thirsty");
     gateway.home.run(&["budget", "set", "swarm", "--tokens", "1000", "--per", "total"]).ok();
@@ -123,7 +123,7 @@ fn a_program_whose_budget_is_used_up_asks_people_for_more() {
 }
 
 #[test]
-fn a_budget_request_of_a_program_is_denied_once_and_goes_with_its_run() {
+fn a_programs_budget_request_is_denied_once_and_removed_with_its_run() {
     let gateway = Gateway::new(Script::always(Say::text("hello").usage(10, 2)));
     let (one, first) = gateway.session("one");
     let (_, second) = gateway.session("two");
@@ -155,7 +155,7 @@ fn repository(home: &crate::home::Home, name: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn runs_of_several_projects_are_told_apart_and_names_alone_are_for_scripts() {
+fn ps_distinguishes_runs_of_several_projects_and_quiet_output_has_only_names() {
     let home = crate::home::Home::up();
     let run = |dir: &std::path::Path, name: &str| {
         let mut command = home.command(&["run", "-d", "--name", name, "sleep 1000"]);
@@ -179,7 +179,7 @@ fn runs_of_several_projects_are_told_apart_and_names_alone_are_for_scripts() {
 }
 
 #[test]
-fn claude_code_without_a_key_says_that_it_has_no_sandbox_and_what_gives_it_one() {
+fn claude_code_without_a_key_reports_that_it_has_no_sandbox_and_the_remedy() {
     use std::os::unix::fs::PermissionsExt as _;
     let mut home = crate::home::Home::new();
     let bin = home.path().join("bin");
@@ -200,7 +200,7 @@ fn claude_code_without_a_key_says_that_it_has_no_sandbox_and_what_gives_it_one()
 }
 
 #[test]
-fn a_model_that_nobody_has_is_told_with_the_name_that_was_meant() {
+fn an_unavailable_model_is_reported_with_a_suggestion() {
     let mut home = crate::home::Home::up();
     home.set("openai_api_key", "sk-proj-4711-of-the-vault", &[]);
     // Nothing is asked of the provider.

@@ -24,7 +24,7 @@ fn orders(house: &House, setup: &str) {
 }
 
 #[test]
-fn what_a_clone_orders_runs_only_after_it_was_confirmed() {
+fn commands_of_a_cloned_repository_run_only_after_confirmation() {
     let (house, marker) = cloned();
     let order = format!("setup: touch {}", marker.display());
     let refused = house.run(&["run", "--name", "first", "--wait", "true"]);
@@ -125,7 +125,7 @@ fn objects_of_another_repository_are_named_in_the_question() {
 }
 
 #[test]
-fn keys_below_admin_confirm_nothing() {
+fn keys_below_admin_cannot_confirm_commands() {
     let (house, marker) = cloned();
     let home: &Home = &house.home.0;
     for more in [["--role", "operator"], ["--scope", "runs"]] {
@@ -144,7 +144,7 @@ fn keys_below_admin_confirm_nothing() {
 }
 
 #[test]
-fn work_that_runs_by_itself_later_is_merged_only_by_who_has_seen_it() {
+fn autorun_files_are_merged_only_after_they_were_shown() {
     let house = House::new(None);
     let line =
         "mkdir -p .vscode; echo touch /tmp/x > .envrc; echo {} > .vscode/tasks.json; echo b > b";

@@ -118,7 +118,7 @@ fn digest(text: &str) -> String {
 }
 
 #[test]
-fn a_secret_outlives_a_kill_and_stands_nowhere_in_the_clear() {
+fn a_secret_survives_a_kill_and_is_stored_nowhere_in_plain_text() {
     let mut home = Home::up();
     assert_eq!(home.run(&["vault", "status", "-o", "json"]).ok().json()["secrets"], 0);
     let set = home.set("WEB_KEY", FIRST, &["--keep", "1"]);
@@ -157,7 +157,7 @@ fn a_secret_outlives_a_kill_and_stands_nowhere_in_the_clear() {
 }
 
 #[test]
-fn a_value_is_never_an_argument_and_a_person_types_it_unseen() {
+fn a_secret_value_is_never_an_argument_and_is_typed_without_echo() {
     let home = Home::up();
     for args in [
         &["vault", "set", "web_key", FIRST][..],
@@ -229,7 +229,7 @@ fn a_key_is_rotated_while_runs_use_it() {
 }
 
 #[test]
-fn commands_get_a_secret_by_a_grant_alone() {
+fn commands_get_a_secret_only_with_a_grant() {
     let home = Commands::up();
     home.0.set("npm_token", FIRST, &[]);
     let show = "printf %s \"$TOKEN\" | cksum | cut -d' ' -f1";
@@ -270,7 +270,7 @@ fn commands_get_a_secret_by_a_grant_alone() {
 }
 
 #[test]
-fn a_server_without_its_key_file_starts_and_says_what_is_locked() {
+fn a_server_without_its_key_file_starts_and_reports_the_locked_vault() {
     let mut home = Home::up();
     home.set("web_key", FIRST, &[]);
     home.kill();
@@ -317,7 +317,7 @@ fn a_server_without_its_key_file_starts_and_says_what_is_locked() {
 }
 
 #[test]
-fn a_passphrase_protects_the_key_file_from_a_rotation_on() {
+fn a_passphrase_protects_the_key_file_after_a_rotation() {
     const PHRASE: &str = "correct horse battery";
     let mut home = Home::up();
     home.set("web_key", FIRST, &["--keep", "2"]);
@@ -345,7 +345,7 @@ fn a_passphrase_protects_the_key_file_from_a_rotation_on() {
 }
 
 #[test]
-fn secrets_come_from_files_and_environments_all_or_none() {
+fn secrets_are_imported_from_files_and_environments_completely_or_not_at_all() {
     let home = Home::up();
     let file = home.path().join("keys.env");
     std::fs::write(&file, format!("A_KEY={FIRST}\nexport B_KEY='{SECOND}'\n")).unwrap();
@@ -364,7 +364,7 @@ fn secrets_come_from_files_and_environments_all_or_none() {
 }
 
 #[test]
-fn services_are_declared_by_admins_and_the_operators_file_goes_first() {
+fn only_admins_declare_services_and_the_operators_file_overrides_them() {
     let mut home = Home::new();
     std::fs::create_dir(home.data()).unwrap();
     std::fs::set_permissions(home.data(), PermissionsExt::from_mode(0o700)).unwrap();

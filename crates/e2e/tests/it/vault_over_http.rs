@@ -25,7 +25,7 @@ fn unlock(home: &Home, passphrase: &str) -> (String, Value) {
 }
 
 #[test]
-fn a_wrong_passphrase_is_an_error_of_the_caller_and_says_so() {
+fn a_wrong_passphrase_is_a_client_error_that_names_it() {
     let mut home = Home::up();
     home.fed("value-of-a-secret-1", &["vault", "set", "web_key", "--from-stdin"]).ok();
     home.kill();

@@ -64,7 +64,7 @@ impl Drop for Watch {
 }
 
 #[test]
-fn a_watch_goes_on_after_its_server_was_killed_and_misses_and_repeats_nothing() {
+fn a_watch_resumes_after_a_server_kill_without_loss_or_repeats() {
     let mut home = Home::up();
     let mut watch = Watch::open(&home, None);
     for (key, value) in [("a/1", "1"), ("b/1", "1"), ("a/2", "1")] {

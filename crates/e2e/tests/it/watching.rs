@@ -13,7 +13,7 @@ use crate::home::until;
 use crate::tty::Person;
 
 #[test]
-fn top_shows_what_runs_and_who_is_busy() {
+fn top_shows_running_processes_and_busy_agents() {
     let home = Commands::up();
     home.run(&["run", "--name", "busy", "while :; do :; done"]).ok();
     home.run(&["run", "--name", "idle", "echo on; sleep 600 & sleep 600"]).ok();
@@ -83,7 +83,7 @@ fn monitor_follows_one_run_to_its_end() {
 }
 
 #[test]
-fn the_list_tells_restarts_exit_codes_and_what_is_about_to_end() {
+fn ps_shows_restarts_exit_codes_and_upcoming_deadlines() {
     let home = Commands::up();
     let args =
         ["run", "--name", "twice", "--restart", "on-failure", "--max-restarts", "1", "exit 3"];
@@ -111,7 +111,7 @@ fn the_list_tells_restarts_exit_codes_and_what_is_about_to_end() {
 }
 
 #[test]
-fn everything_about_one_run_and_what_it_came_to() {
+fn describe_shows_everything_about_a_run() {
     let home = Commands::up();
     home.run(&["run", "--name", "boss", "read line; exit 4"]).ok();
     home.alive("boss");
@@ -153,7 +153,7 @@ fn everything_about_one_run_and_what_it_came_to() {
 }
 
 #[test]
-fn events_are_streamed_by_offset_and_go_on_where_they_ended() {
+fn events_are_streamed_by_offset_and_resumed() {
     let mut home = Commands::up();
     home.run(&["run", "--name", "first", "true"]).ok();
     home.run(&["wait", "first"]).ok();
@@ -213,7 +213,7 @@ fn events_are_streamed_by_offset_and_go_on_where_they_ended() {
 }
 
 #[test]
-fn what_is_sent_can_be_waited_for() {
+fn send_can_wait_for_the_output() {
     let home = Commands::up();
     let talks = "while read line; do case $line in end) echo bye; exit 9;; \
                  quiet) ;; *) echo \"you said $line\"; printf 'Go on? [y/N] ';; esac; done";
@@ -235,7 +235,7 @@ fn what_is_sent_can_be_waited_for() {
 }
 
 #[test]
-fn all_logs_are_read_together_each_line_with_its_run() {
+fn logs_of_all_runs_are_merged_with_the_name_of_each_run() {
     let home = Commands::up();
     home.run(&["run", "--name", "one", "echo from one; read line; echo last of one"]).ok();
     home.says("one", "from one");

@@ -292,7 +292,7 @@ fn files(top: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 #[test]
-fn hostile_commands_in_a_room_show_no_secret_and_have_no_effect_outside() {
+fn hostile_commands_in_an_environment_show_no_secret_and_change_nothing_outside() {
     let house = House::new(None);
     project(&house);
     let outside = house.home.0.path().join("outside");
@@ -342,7 +342,7 @@ fn hostile_commands_in_a_room_show_no_secret_and_have_no_effect_outside() {
 }
 
 #[test]
-fn a_secret_is_withheld_by_every_tool_and_granted_by_the_project() {
+fn a_secret_file_is_withheld_from_every_tool_unless_the_project_grants_it() {
     let house = House::new(None);
     project(&house);
     let file = house.home.0.data().join("policy.toml");
@@ -393,7 +393,7 @@ fn a_secret_is_withheld_by_every_tool_and_granted_by_the_project() {
 }
 
 #[test]
-fn where_a_run_works_in_place_its_sandbox_withholds_what_is_there() {
+fn a_sandbox_without_a_worktree_withholds_existing_secret_files() {
     let mut home = Home::new();
     home.start(&["--listen", "none"], &[]);
     home.agent("probe", &[]);

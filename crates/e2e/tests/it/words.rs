@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::home::{Home, until};
 
 #[test]
-fn a_run_is_begun_in_a_directory_of_a_project_and_told_as_an_object() {
+fn a_run_starts_in_a_directory_of_a_project_and_is_returned_as_an_object() {
     let home = Home::up();
     let project = home.path().join("project");
     std::fs::create_dir_all(project.join("part/deep")).unwrap();
@@ -47,7 +47,7 @@ fn a_run_is_begun_in_a_directory_of_a_project_and_told_as_an_object() {
 }
 
 #[test]
-fn a_server_is_started_and_shut_down_by_the_words_of_before() {
+fn the_earlier_commands_start_and_stop_a_server() {
     let home = Home::new();
     home.run(&["start", "--listen", "none"]).ok();
     home.run(&["status"]).ok();

@@ -130,7 +130,7 @@ pub(crate) fn git_in(dir: &Path, args: &[&str]) -> String {
 }
 
 #[test]
-fn two_runs_of_one_project_do_not_see_each_other_and_their_work_is_merged() {
+fn two_runs_of_a_project_are_isolated_and_their_work_is_merged() {
     let house = House::new(None);
     let work = "pwd; git branch --show-current; echo $PORT; echo by $OVERMIND_SESSION_NAME >> $0.txt; \
                 echo more >> story.txt; ls; while [ ! -e go ]; do sleep 0.05; done; rm go";
@@ -180,7 +180,7 @@ fn two_runs_of_one_project_do_not_see_each_other_and_their_work_is_merged() {
 }
 
 #[test]
-fn a_room_outlives_the_server_and_is_given_back_by_the_next_one() {
+fn an_environment_survives_the_server_and_is_released_by_the_next_one() {
     let mut house = House::new(Some(
         "version: 1\nports: [PORT, SECOND]\nsetup:\n  - echo made > made.txt; sleep 0.2\n",
     ));
@@ -216,7 +216,7 @@ fn a_room_outlives_the_server_and_is_given_back_by_the_next_one() {
 }
 
 #[test]
-fn runs_that_are_merged_at_the_same_time_are_all_merged() {
+fn concurrent_merges_of_runs_all_succeed() {
     let house = House::new(None);
     let names: Vec<String> = (1..=8).map(|n| format!("part-{n}")).collect();
     for name in &names {
@@ -237,7 +237,7 @@ fn runs_that_are_merged_at_the_same_time_are_all_merged() {
 }
 
 #[test]
-fn what_a_run_had_not_committed_becomes_the_users_commit_and_is_called_after_its_task() {
+fn uncommitted_work_of_a_run_becomes_a_commit_named_after_its_task() {
     let house = House::new(None);
     let who = "[user]\n\tname = Ann of the house\n\temail = ann@house\n";
     std::fs::write(house.home.0.path().join(".gitconfig"), who).unwrap();
@@ -268,7 +268,7 @@ fn what_a_run_had_not_committed_becomes_the_users_commit_and_is_called_after_its
 }
 
 #[test]
-fn a_run_that_was_stopped_can_be_decided_at_once_and_a_branch_that_was_asked_for_stays() {
+fn a_stopped_run_can_be_decided_at_once_and_a_requested_branch_stays() {
     let house = House::new(None);
     let write = "echo half > half.txt; echo ready; sleep 600";
     for (name, how) in [("merged", "--merge"), ("gone", "--discard")] {
@@ -291,7 +291,7 @@ fn a_run_that_was_stopped_can_be_decided_at_once_and_a_branch_that_was_asked_for
 }
 
 #[test]
-fn a_room_that_cannot_be_made_fails_its_run_and_says_why() {
+fn a_failed_environment_fails_its_run_with_the_reason() {
     let house = House::new(Some("version: 1\nsetup: echo no luck; exit 3\n"));
     house.run(&["run", "--name", "bad", "true"]).fails(10).says("was not started");
     let bad = house.ended("bad");
@@ -314,7 +314,7 @@ fn a_room_that_cannot_be_made_fails_its_run_and_says_why() {
 }
 
 #[test]
-fn a_service_of_a_room_answers_at_its_own_address() {
+fn a_service_of_an_environment_answers_at_its_own_address() {
     let config = "version: 1\nservices:\n  web:\n    strategy: process\n    \
                   command: exec python3 -m http.server \"$PORT\" --bind 127.0.0.1\n    ports: [http]\n    \
                   ready: {http: /story.txt}\nenv: {WEB: \"${web.url}\"}\n";
@@ -335,7 +335,7 @@ fn a_service_of_a_room_answers_at_its_own_address() {
 }
 
 #[test]
-fn a_sandboxed_run_sees_its_own_room_only() {
+fn a_sandboxed_run_sees_only_its_own_environment() {
     let house = House::new(None);
     let other = house.start("other", &[], "sleep 600");
     let look = format!(
@@ -467,7 +467,7 @@ fn needs_postgres_two_runs_of_two_applications_migrate_at_once_and_serve_their_o
 }
 
 #[test]
-fn in_a_sandbox_ports_of_the_run_are_let_in_and_its_services_are_let_out() {
+fn a_sandboxed_run_accepts_connections_on_its_ports_and_reaches_its_services() {
     let house = House::new(None);
     let serve =
         "cd /tmp; echo inside > page; exec python3 -m http.server \"$PORT\" --bind 127.0.0.1";

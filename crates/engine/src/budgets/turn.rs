@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_call_that_nothing_bounds_begins_only_when_its_reservation_is_on_disk() {
+    async fn an_unlimited_call_starts_only_after_its_reservation_is_on_disk() {
         let dir = TempDir::new().unwrap();
         let sqlite = Arc::new(Sqlite::open(Options::new(dir.path().join("s.db"))).unwrap());
         let store: Arc<dyn Store> = Arc::clone(&sqlite) as Arc<dyn Store>;

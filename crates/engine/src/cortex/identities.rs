@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_known_until_one_is_revoked_and_read_anew_after_that() {
+    fn cached_keys_are_read_again_after_a_revocation() {
         let (identities, hash) = (Identities::default(), [1; 32]);
         let read = identities.of(&hash).unwrap_err();
         identities.keep(hash, Caller::admin(), read);

@@ -99,7 +99,7 @@ mod tests {
     const ONE: SessionId = SessionId::from_u128(1);
 
     #[test]
-    fn a_row_is_known_until_it_is_written_and_read_anew_after_that() {
+    fn a_cached_row_is_read_again_after_a_write() {
         let tokens = Tokens::default();
         let read = tokens.is_good(ONE, 3).unwrap_err();
         tokens.keep(ONE, 3, read);

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_watcher_sees_the_newest_number_and_an_unwatched_stream_is_forgotten() {
+    fn a_watcher_sees_the_newest_number_and_unwatched_streams_are_dropped() {
         let watchers = Watchers::default();
         let receiver = watchers.watch(StreamId::System);
         watchers.committed(&[(StreamId::System, 7), (StreamId::System, 6)]);

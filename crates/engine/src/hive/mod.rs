@@ -746,7 +746,7 @@ mod tests {
     }
 
     #[test]
-    fn who_keeps_a_life_for_days_holds_little() {
+    fn supervising_an_attempt_for_days_takes_little_memory() {
         // There are thousands of them; what is awaited once or seldom is boxed.
         let living = size(
             |hive: Arc<Hive>, of: Arc<Assignment>, id: EffectId, birth: Box<Birth>| async move {
@@ -757,7 +757,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_joined_and_end_at_white_space() {
+    fn chunks_are_joined_and_cut_at_whitespace() {
         let mut gathered = Gathered::default();
         for piece in ["the key is sk-ant-", "api03", "-xyz and", " so"] {
             gathered.push(ModelDelta::Text(piece.into()));
@@ -768,7 +768,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_different_kinds_keep_their_order() {
+    fn chunks_of_different_kinds_keep_their_order() {
         let mut gathered = Gathered::default();
         gathered.push(ModelDelta::Reasoning("hm".into()));
         gathered.push(ModelDelta::Text("a b".into()));

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_says_when_it_ends_and_other_tokens_do_not() {
+    fn a_sign_in_token_contains_its_expiry_and_other_tokens_do_not() {
         assert_eq!(end_of("ovk_ab.7"), Some(Timestamp::from_micros(7_000_000)));
         for other in ["ovk_ab", "ova_ab.7", "ovk_ab.", "ovk_ab.x", "ovs_1.2.3"] {
             assert_eq!(end_of(other), None, "{other}");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sign_in_is_listed_while_it_lasts_and_other_keys_always() {
+    fn a_sign_in_key_is_listed_until_it_expires_and_other_keys_always() {
         let at = |hours: u64| Timestamp::from_micros(0).after(Duration::from_secs(hours * 3600));
         let key = |name: &str, revoked_at| ApiKey {
             id: "key_00000000000000000000000000000001".parse().unwrap(),

@@ -693,7 +693,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn characters_are_never_shown_in_part() {
+    fn characters_are_never_split() {
         let text = "aé☃z".as_bytes();
         assert_eq!(whole_characters(text), (0, "aé☃z"));
         assert_eq!(whole_characters(&text[2..]), (1, "☃z"));

@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_stands_between_two_events_however_it_was_cut() {
+    fn a_stream_is_between_two_events_after_any_cut() {
         for (stream, whole) in [
             ("", true),
             ("data: 1\n\n", true),
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn who_passes_a_stream_on_holds_little() {
+    fn forwarding_a_stream_takes_little_memory() {
         let next = size(RelayedBody::next);
         let (body, open) = (size_of::<RelayedBody>(), size_of::<Open>());
         assert!(next + body + open <= 900, "{next} + {body} + {open} bytes");

@@ -388,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_masked_wherever_it_stands_in_an_answer() {
+    fn a_key_is_masked_at_any_position_of_an_answer() {
         let key = Secret::new("the-real-key-4711").unwrap();
         let base64 = encoded::forms(key.expose()).into_iter().max_by_key(String::len).unwrap();
         let reply = |body: &[u8]| ServiceReply {

@@ -60,7 +60,7 @@ fn first(limit: u32) -> Page<u64> {
 }
 
 #[tokio::test]
-async fn a_name_again_is_a_new_version_and_the_log_tells_of_each() {
+async fn saving_a_name_again_creates_a_version_and_an_event() {
     let world = world().await;
     permit(&world, "bob", &[], &[]).await;
     let (run, ann) = at_work(&world, "ann").await;
@@ -108,7 +108,7 @@ async fn a_name_again_is_a_new_version_and_the_log_tells_of_each() {
 }
 
 #[tokio::test]
-async fn whoever_may_not_is_refused_and_bounds_name_themselves() {
+async fn callers_without_permission_are_refused_and_limits_are_named() {
     let world = world().await;
     permit(&world, "bob", &["artifacts/ann/shared/**"], &[]).await;
     let (run, ann) = at_work(&world, "ann").await;
@@ -151,7 +151,7 @@ async fn whoever_may_not_is_refused_and_bounds_name_themselves() {
 }
 
 #[tokio::test]
-async fn a_run_has_no_more_than_its_number() {
+async fn a_run_has_at_most_its_number_of_artifacts() {
     let world = world().await;
     permit(&world, "bob", &[], &[]).await;
     let (run, _) = at_work(&world, "bob").await;
@@ -169,7 +169,7 @@ async fn a_run_has_no_more_than_its_number() {
 }
 
 #[tokio::test]
-async fn of_two_who_save_at_once_each_makes_a_version() {
+async fn concurrent_saves_create_a_version_each() {
     let world = world().await;
     permit(&world, "bob", &[], &[]).await;
     let (run, ann) = at_work(&world, "ann").await;
@@ -190,7 +190,7 @@ async fn of_two_who_save_at_once_each_makes_a_version() {
 }
 
 #[tokio::test]
-async fn secrets_are_masked_in_texts_and_refused_in_anything_else() {
+async fn secrets_are_masked_in_texts_and_refused_in_binary_content() {
     let world = world().await;
     permit(&world, "bob", &[], &[]).await;
     let (run, ann) = at_work(&world, "ann").await;
@@ -216,7 +216,7 @@ async fn secrets_are_masked_in_texts_and_refused_in_anything_else() {
 }
 
 #[tokio::test]
-async fn tools_save_once_and_read_what_the_matrix_lets_them() {
+async fn tools_save_once_and_read_only_what_the_matrix_allows() {
     let world = world().await;
     permit(&world, "bob", &["artifacts/ann/*"], &["artifacts/**"]).await;
     let (run, ann) = at_work(&world, "ann").await;

@@ -34,7 +34,7 @@ fn measured(world: &World) -> Arc<Attested> {
 }
 
 #[tokio::test]
-async fn the_first_command_puts_the_measurement_on_the_run_once_and_the_log_replays() {
+async fn the_first_command_records_the_measurement_once_and_the_log_replays() {
     let world = World::new(FakeTools::ok(), two_commands()).await;
     let attested = measured(&world);
     let agent = world.agent("gpt-test", |_| ()).await;
@@ -62,7 +62,7 @@ async fn the_first_command_puts_the_measurement_on_the_run_once_and_the_log_repl
 }
 
 #[tokio::test]
-async fn a_call_from_outside_names_the_measurement_of_the_sandbox_that_it_ran_in() {
+async fn a_direct_call_names_the_measurement_of_its_sandbox() {
     let world = World::new(FakeTools::ok(), FakeModels::new([says("end")])).await;
     let attested = measured(&world);
     let agent = world.agent("gpt-test", |_| ()).await;
@@ -88,7 +88,7 @@ async fn a_call_from_outside_names_the_measurement_of_the_sandbox_that_it_ran_in
 }
 
 #[tokio::test]
-async fn a_run_whose_tools_run_in_no_sandbox_has_no_measurement() {
+async fn a_run_without_sandboxed_tools_has_no_measurement() {
     let world = World::new(FakeTools::ok(), FakeModels::new([says("end")])).await;
     measured(&world);
     let agent = world.agent("gpt-test", |_| ()).await;
@@ -100,7 +100,7 @@ async fn a_run_whose_tools_run_in_no_sandbox_has_no_measurement() {
 }
 
 #[tokio::test]
-async fn it_is_on_the_row_while_the_command_runs_and_still_after_a_restart() {
+async fn the_measurement_is_on_the_row_during_the_command_and_after_a_restart() {
     let hangs = FakeModels::new([calls(&[("hang", json!({}))])]);
     let world = World::new(FakeTools::ok(), hangs).await;
     let attested = measured(&world);
@@ -140,7 +140,7 @@ async fn it_is_on_the_row_while_the_command_runs_and_still_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_fork_has_no_measurement_of_what_it_only_repeats() {
+async fn a_fork_has_no_measurement_of_repeated_steps() {
     let world = World::new(FakeTools::ok(), two_commands()).await;
     measured(&world);
     let agent = world.agent("gpt-test", |_| ()).await;

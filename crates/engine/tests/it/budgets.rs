@@ -159,7 +159,7 @@ fn refused(result: Result<Ticket, BudgetError>) -> Refusal {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn parallel_calls_never_pass_a_limit_together() {
+async fn parallel_calls_never_exceed_a_limit_together() {
     let bank = Bank::new(FakeModels::new([])).await;
     let id = bank.limit(Scope::Swarm, Period::Day, 1_000).await;
     let all = join_all((0..200).map(|_| bank.reserve(Spend::new(30, 30)))).await;
@@ -178,7 +178,7 @@ async fn parallel_calls_never_pass_a_limit_together() {
 }
 
 #[tokio::test]
-async fn a_reservation_is_on_disk_before_its_ticket_and_a_restart_settles_it_at_its_worst() {
+async fn a_reservation_is_on_disk_before_its_ticket_and_a_restart_counts_it_in_full() {
     let bank = Bank::new(FakeModels::new([])).await;
     let id = bank.limit(Scope::Swarm, Period::Month, 1_000).await;
     let ticket = bank.reserve(Spend::new(400, 40)).await.unwrap();
@@ -201,7 +201,7 @@ async fn a_reservation_is_on_disk_before_its_ticket_and_a_restart_settles_it_at_
 }
 
 #[tokio::test]
-async fn a_dropped_ticket_counts_whole_and_a_released_one_not_at_all() {
+async fn a_dropped_ticket_counts_in_full_and_a_released_one_not_at_all() {
     let bank = Bank::new(FakeModels::new([])).await;
     let id = bank.limit(Scope::Swarm, Period::Total, 1_000).await;
     drop(bank.reserve(Spend::new(100, 1)).await.unwrap());
@@ -228,7 +228,7 @@ async fn a_dropped_ticket_counts_whole_and_a_released_one_not_at_all() {
 }
 
 #[tokio::test]
-async fn a_new_day_begins_at_midnight_and_late_settlements_belong_to_the_old_one() {
+async fn a_new_day_starts_at_midnight_and_late_settlements_belong_to_the_old_day() {
     let bank = Bank::new(FakeModels::new([])).await;
     let id = bank.limit(Scope::Swarm, Period::Day, 100).await;
     // A second before midnight.
@@ -251,7 +251,7 @@ async fn a_new_day_begins_at_midnight_and_late_settlements_belong_to_the_old_one
 }
 
 #[tokio::test]
-async fn an_agents_definition_is_its_limit_and_goes_with_it() {
+async fn an_agents_own_limit_is_created_and_removed_with_it() {
     let bank = Bank::new(FakeModels::new([])).await;
     let budget = |microusd| AgentBudget {
         microusd: Some(microusd),
@@ -290,7 +290,7 @@ async fn waiting(bank: &Bank, microusd: u64) -> (SessionId, LimitId, InboxItem) 
 }
 
 #[tokio::test]
-async fn a_session_over_its_budget_asks_for_a_raise_and_goes_on_with_it() {
+async fn a_session_over_its_budget_requests_more_and_continues_after_the_grant() {
     let bank = Bank::new(FakeModels::new([says("done")])).await;
     let (run, id, item) = waiting(&bank, 5).await;
     assert_eq!(item.kind, InboxKind::Raise);
@@ -330,7 +330,7 @@ async fn a_session_over_its_budget_asks_for_a_raise_and_goes_on_with_it() {
 }
 
 #[tokio::test]
-async fn a_limit_of_the_swarm_or_the_colony_is_raised_by_admins_alone() {
+async fn only_admins_raise_limits_of_the_swarm_or_a_colony() {
     for scope in [Scope::Swarm, Scope::Colony(ColonyId::DEFAULT)] {
         let bank = Bank::new(FakeModels::new([says("done")])).await;
         let id = bank.limit(scope, Period::Total, 5).await;
@@ -372,7 +372,7 @@ async fn a_limit_of_the_swarm_or_the_colony_is_raised_by_admins_alone() {
 }
 
 #[tokio::test]
-async fn a_session_waits_for_what_others_have_reserved_asks_nobody_and_can_be_canceled() {
+async fn a_session_waits_for_reservations_of_others_without_a_request_and_can_be_canceled() {
     let bank = Bank::new(FakeModels::new([says("done")])).await;
     let agent = bank.world.agent("m", |_| ()).await;
     bank.limit(Scope::Swarm, Period::Day, 10_000_000).await;
@@ -404,7 +404,7 @@ async fn a_session_waits_for_what_others_have_reserved_asks_nobody_and_can_be_ca
 }
 
 #[tokio::test]
-async fn a_raise_that_is_denied_ends_the_session_with_a_code_of_its_own() {
+async fn a_denied_budget_request_ends_the_session_with_its_own_error_code() {
     let bank = Bank::new(FakeModels::new([])).await;
     let (run, _, item) = waiting(&bank, 5).await;
     let deny = InboxAnswer::Deny { reason: None };
@@ -417,7 +417,7 @@ async fn a_raise_that_is_denied_ends_the_session_with_a_code_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_larger_limit_wakes_all_that_wait_for_it() {
+async fn a_larger_limit_wakes_all_waiting_sessions() {
     let bank = Bank::new(FakeModels::new([])).await;
     let swarm = bank.limit(Scope::Swarm, Period::Day, 0).await;
     let agent = bank.world.agent("m", |_| ()).await;
@@ -438,7 +438,7 @@ async fn a_larger_limit_wakes_all_that_wait_for_it() {
 }
 
 #[tokio::test]
-async fn a_model_without_a_price_is_refused_where_dollars_are_bounded() {
+async fn a_model_without_a_price_is_refused_if_dollars_are_limited() {
     let bank = Bank::new(FakeModels::new([])).await;
     let agent = bank.world.agent("odd", |_| ()).await;
     let scope = Scope::Agent(agent.parse().unwrap());
@@ -461,7 +461,7 @@ async fn a_model_without_a_price_is_refused_where_dollars_are_bounded() {
 }
 
 #[tokio::test]
-async fn a_child_counts_in_its_parents_budget() {
+async fn costs_of_a_child_count_in_its_parents_budget() {
     let asks = calls(&[("ask_user", json!({"message": "?"}))]);
     let bank = Bank::new(FakeModels::new([asks])).await;
     let agent = bank.world.agent("m", |_| ()).await;
@@ -480,7 +480,7 @@ async fn a_child_counts_in_its_parents_budget() {
 }
 
 #[tokio::test]
-async fn a_session_is_made_with_a_budget_that_holds_from_its_first_call_and_goes_with_it() {
+async fn a_sessions_own_budget_applies_from_its_first_call_and_is_removed_with_it() {
     let bank = Bank::new(FakeModels::new([])).await;
     let (engine, by) = (&bank.world.engine, &bank.world.by);
     let agent = bank.world.agent("m", |_| ()).await;
@@ -509,7 +509,7 @@ async fn a_session_is_made_with_a_budget_that_holds_from_its_first_call_and_goes
 }
 
 #[tokio::test]
-async fn a_budget_whose_session_was_never_made_is_gone_after_a_restart() {
+async fn a_budget_without_its_session_is_removed_after_a_restart() {
     let bank = Bank::new(FakeModels::new([])).await;
     let scope = Scope::Session(SessionId::from_u128(9));
     let lost = NewLimit {
@@ -526,7 +526,7 @@ async fn a_budget_whose_session_was_never_made_is_gone_after_a_restart() {
 }
 
 #[tokio::test]
-async fn an_emergency_stop_holds_over_a_restart_and_sessions_go_on_after_it() {
+async fn an_emergency_stop_survives_a_restart_and_sessions_continue_after_it() {
     let bank = Bank::new(FakeModels::new([])).await;
     let agent = bank.world.agent("m", |_| ()).await;
     let before = bank.world.run(&agent, "x").await;
@@ -551,7 +551,7 @@ async fn an_emergency_stop_holds_over_a_restart_and_sessions_go_on_after_it() {
 }
 
 #[tokio::test]
-async fn a_session_that_moves_waits_for_the_end_of_an_emergency_stop() {
+async fn a_session_at_work_waits_for_the_end_of_an_emergency_stop() {
     let asks = calls(&[("ask_user", json!({"message": "?"}))]);
     let bank = Bank::new(FakeModels::new([asks])).await;
     let (engine, by) = (&bank.world.engine, &bank.world.by);
@@ -572,7 +572,7 @@ async fn a_session_that_moves_waits_for_the_end_of_an_emergency_stop() {
 }
 
 #[tokio::test]
-async fn what_a_cancelled_call_streamed_is_counted() {
+async fn streamed_output_of_a_canceled_call_is_counted() {
     let bank = Bank::new(FakeModels::hanging("four words of it ")).await;
     let id = bank.limit(Scope::Swarm, Period::Day, 10_000_000).await;
     let agent = bank.world.agent("m", |draft| draft.max_output_tokens = Some(1_000)).await;
@@ -597,7 +597,7 @@ async fn what_a_cancelled_call_streamed_is_counted() {
 }
 
 #[tokio::test]
-async fn an_emergency_stop_may_end_everything() {
+async fn an_emergency_stop_can_end_all_runs() {
     let bank = Bank::new(FakeModels::new([])).await;
     let swarm = bank.limit(Scope::Swarm, Period::Day, 0).await;
     let agent = bank.world.agent("m", |_| ()).await;
@@ -611,7 +611,7 @@ async fn an_emergency_stop_may_end_everything() {
 }
 
 #[tokio::test]
-async fn a_soft_limit_warns_in_the_inbox_once_and_may_be_raised_there() {
+async fn a_soft_limit_warns_once_in_the_inbox_and_can_be_raised_there() {
     let bank = Bank::new(FakeModels::new([])).await;
     let soft = NewLimit {
         scope: Scope::Swarm,
@@ -651,7 +651,7 @@ async fn a_soft_limit_warns_in_the_inbox_once_and_may_be_raised_there() {
 }
 
 #[tokio::test]
-async fn more_than_was_reserved_is_counted_and_told() {
+async fn usage_above_a_reservation_is_recorded_and_reported() {
     let bank = Bank::new(FakeModels::new([])).await;
     let id = bank.limit(Scope::Swarm, Period::Day, 100).await;
     let ticket = bank.reserve(Spend::new(100, 100)).await.unwrap();
@@ -674,7 +674,7 @@ fn free(reply: Result<ModelReply, ModelFailure>) -> Result<ModelReply, ModelFail
 }
 
 #[tokio::test]
-async fn ends_of_free_calls_are_gathered_and_there_for_whoever_looks() {
+async fn settlements_of_unlimited_calls_are_batched_and_visible_to_readers() {
     let models = FakeModels::new([calls(&[("look", json!({}))]), says("done")].map(free));
     let bank = Bank::new(models).await;
     let agent = bank.world.agent("free", |_| ()).await;
@@ -690,7 +690,7 @@ async fn ends_of_free_calls_are_gathered_and_there_for_whoever_looks() {
 }
 
 #[tokio::test]
-async fn ends_of_free_calls_are_written_when_their_moment_is_over_or_the_engine_ends() {
+async fn batched_settlements_are_written_after_a_delay_or_at_shutdown() {
     let bank = Bank::new(FakeModels::new([says("a"), says("b")].map(free))).await;
     let agent = bank.world.agent("free", |_| ()).await;
     let page = || Page { limit: 10, after: None };

@@ -82,7 +82,7 @@ fn boxed(draft: &mut AgentDraft, command: CommandSpec) {
 }
 
 #[tokio::test]
-async fn what_the_enclosure_answers_is_started_and_its_measurement_is_told_before() {
+async fn the_sandboxed_command_is_started_and_its_measurement_recorded_before() {
     let (processes, attested) = (FakeProcesses::brief(), namespace(None));
     let enclosures = FakeEnclosures::new(Ok(Arc::clone(&attested)));
     let world = World::with_commands(processes.clone(), Some(enclosures.clone())).await;
@@ -128,7 +128,7 @@ async fn what_the_enclosure_answers_is_started_and_its_measurement_is_told_befor
 }
 
 #[tokio::test]
-async fn a_refusal_ends_the_run_in_words_and_nothing_is_started() {
+async fn a_refused_sandbox_ends_the_run_with_the_reason() {
     let refusal = SandboxError::Unavailable {
         code: "c".into(),
         message: "no namespaces here".into(),
@@ -154,7 +154,7 @@ async fn a_refusal_ends_the_run_in_words_and_nothing_is_started() {
 }
 
 #[tokio::test]
-async fn a_run_may_ask_for_more_of_a_sandbox_and_never_for_less() {
+async fn a_run_may_request_a_stricter_sandbox_and_never_a_weaker_one() {
     let processes = FakeProcesses::brief();
     let enclosures = FakeEnclosures::new(Ok(namespace(None)));
     let world = World::with_commands(processes.clone(), Some(enclosures.clone())).await;
@@ -182,7 +182,7 @@ async fn a_run_may_ask_for_more_of_a_sandbox_and_never_for_less() {
 }
 
 #[tokio::test]
-async fn paths_of_the_host_are_an_admins_to_grant() {
+async fn only_admins_grant_paths_of_the_host() {
     let world = World::with_commands(FakeProcesses::brief(), None).await;
     let operator = Caller { rights: Rights::Role(Role::Operator), ..Caller::admin() };
     let draft = |name: &str, read: &[&str]| {

@@ -62,7 +62,7 @@ async fn waiting(world: &World, but: Option<SessionId>) -> SessionId {
 }
 
 #[tokio::test]
-async fn a_fleet_that_is_still_is_passed_over_until_it_changes_or_a_run_of_it_ends() {
+async fn an_unchanged_fleet_is_skipped_until_it_changes_or_a_run_of_it_ends() {
     let ask = || calls(&[("ask_user", json!({"message": "what now?"}))]);
     let models = FakeModels::new(std::iter::repeat_with(ask).take(9));
     let world = World::new(FakeTools::ok(), models).await;

@@ -78,7 +78,7 @@ fn told(world: &World) -> String {
 }
 
 #[tokio::test]
-async fn an_allowed_call_runs_and_the_log_says_who_allowed_it() {
+async fn an_allowed_call_runs_and_the_log_names_the_rule() {
     let models =
         FakeModels::new([calls(&[("look", json!({})), ("look", json!({"n": 2}))]), says("end")]);
     let gate = policy();
@@ -96,7 +96,7 @@ async fn an_allowed_call_runs_and_the_log_says_who_allowed_it() {
 }
 
 #[tokio::test]
-async fn a_forbidden_call_never_reaches_its_tool_and_the_model_hears_what_to_do_instead() {
+async fn a_denied_call_never_reaches_its_tool_and_the_model_gets_an_alternative() {
     let models = FakeModels::new([calls(&[("write_file", json!({"path": "a"}))]), says("end")]);
     let gate = policy();
     let world = world(models, &gate, None).await;
@@ -113,7 +113,7 @@ async fn a_forbidden_call_never_reaches_its_tool_and_the_model_hears_what_to_do_
 }
 
 #[tokio::test]
-async fn an_approval_outlives_the_process_that_asked_for_it_and_works_late() {
+async fn an_approval_survives_a_restart_and_can_be_late() {
     let dir = Arc::new(TempDir::new().expect("a directory"));
     let (tools, gate) = (FakeTools::ok(), policy());
     let first = World::gated(
@@ -141,7 +141,7 @@ async fn an_approval_outlives_the_process_that_asked_for_it_and_works_late() {
 }
 
 #[tokio::test]
-async fn what_changes_between_the_word_and_the_deed_is_asked_about_anew() {
+async fn a_change_between_approval_and_execution_asks_again() {
     let gate = policy();
     let world = world(FakeModels::new([shell(), says("end")]), &gate, None).await;
     let agent = world.agent("gpt-test", |_| ()).await;
@@ -170,7 +170,7 @@ async fn what_changes_between_the_word_and_the_deed_is_asked_about_anew() {
 }
 
 #[tokio::test]
-async fn an_expired_approval_is_asked_for_anew_and_does_nothing() {
+async fn an_expired_approval_is_requested_again_and_has_no_effect() {
     let gate = policy();
     let world = world(FakeModels::new([shell(), says("end")]), &gate, Some(Duration::ZERO)).await;
     let agent = world.agent("gpt-test", |_| ()).await;
@@ -193,7 +193,7 @@ async fn an_expired_approval_is_asked_for_anew_and_does_nothing() {
 }
 
 #[tokio::test]
-async fn a_session_of_a_policy_is_not_let_go_by_a_server_without_one() {
+async fn a_session_with_a_policy_does_not_continue_on_a_server_without_one() {
     let dir = Arc::new(TempDir::new().expect("a directory"));
     let tools = FakeTools::ok();
     let hang = calls(&[("hang", json!({}))]);
@@ -223,7 +223,7 @@ async fn a_session_of_a_policy_is_not_let_go_by_a_server_without_one() {
 }
 
 #[tokio::test]
-async fn a_call_from_outside_is_judged_and_never_asked_about() {
+async fn a_direct_call_is_evaluated_and_never_asks() {
     let gate = policy();
     let world = world(FakeModels::new([says("end")]), &gate, None).await;
     let agent = world.agent("gpt-test", |_| ()).await;
@@ -240,7 +240,7 @@ async fn a_call_from_outside_is_judged_and_never_asked_about() {
 }
 
 #[tokio::test]
-async fn a_fork_asks_for_its_own_consent() {
+async fn a_fork_asks_for_its_own_approval() {
     let gate = policy();
     let world = world(FakeModels::new([shell(), says("end"), says("end")]), &gate, None).await;
     let agent = world.agent("gpt-test", |_| ()).await;
@@ -259,7 +259,7 @@ async fn a_fork_asks_for_its_own_consent() {
 }
 
 #[tokio::test]
-async fn a_session_of_a_log_without_policies_goes_on_as_it_began_and_still_verifies() {
+async fn a_session_recorded_without_a_policy_continues_and_still_verifies() {
     let dir = Arc::new(TempDir::new().expect("a directory"));
     let tools = FakeTools::ok();
     let first =

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::world::World;
 
 #[tokio::test]
-async fn a_question_waits_for_its_answer_and_the_answer_reaches_the_model() {
+async fn an_answer_to_a_question_reaches_the_model() {
     let models = FakeModels::new([
         calls(&[("ask_user", json!({"message": "which port?"}))]),
         says("ok 8080"),
@@ -30,7 +30,7 @@ async fn a_question_waits_for_its_answer_and_the_answer_reaches_the_model() {
 }
 
 #[tokio::test]
-async fn of_many_answers_at_once_one_counts() {
+async fn only_one_of_many_concurrent_answers_counts() {
     let models = FakeModels::new([calls(&[("ask_user", json!({"message": "?"}))])]);
     let world = World::new(FakeTools::ok(), models).await;
     let agent = world.agent("gpt-test", |_| ()).await;
@@ -44,7 +44,7 @@ async fn of_many_answers_at_once_one_counts() {
 }
 
 #[tokio::test]
-async fn an_approval_is_asked_granted_and_used_once() {
+async fn an_approval_is_requested_granted_and_used_once() {
     let shell = || calls(&[("run_shell", json!({"command": "deploy"}))]);
     let world = World::new(FakeTools::ok(), FakeModels::new([shell(), shell(), says("end")])).await;
     let agent =

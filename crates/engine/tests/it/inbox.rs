@@ -91,7 +91,7 @@ fn person(name: &str) -> Caller {
 }
 
 #[tokio::test]
-async fn a_session_that_waits_has_one_open_item_and_its_answer_closes_it() {
+async fn a_waiting_session_has_one_open_item_which_its_answer_closes() {
     let world = world([shell("deploy\nnow"), ask("Which port?"), says("end")]).await;
     let agent = world.agent("gpt-test", |_| ()).await;
     let run = world.run(&agent, "deploy").await;
@@ -126,7 +126,7 @@ async fn a_session_that_waits_has_one_open_item_and_its_answer_closes_it() {
 }
 
 #[tokio::test]
-async fn the_first_of_many_answers_wins_and_the_others_hear_whose_it_was() {
+async fn the_first_answer_wins_and_the_others_get_its_author() {
     let world = world([shell("deploy"), says("end")]).await;
     let agent = world.agent("gpt-test", |_| ()).await;
     let run = world.run(&agent, "deploy").await;
@@ -156,7 +156,7 @@ async fn the_first_of_many_answers_wins_and_the_others_hear_whose_it_was() {
 }
 
 #[tokio::test]
-async fn the_routes_of_the_run_close_the_same_item() {
+async fn answers_at_the_run_close_the_same_item() {
     let world = world([shell("deploy"), ask("Which?"), says("end")]).await;
     let agent = world.agent("gpt-test", |_| ()).await;
     let run = world.run(&agent, "deploy").await;
@@ -197,7 +197,7 @@ async fn an_answer_to_an_older_question_never_reaches_a_newer_one() {
 }
 
 #[tokio::test]
-async fn an_answer_must_be_of_the_items_kind_and_of_somebody_who_may() {
+async fn an_answer_must_have_the_items_kind_and_an_authorized_author() {
     let world = world([shell("deploy"), ask("Which?"), says("end")]).await;
     let agent = world.agent("gpt-test", |_| ()).await;
     let run = world.run(&agent, "deploy").await;
@@ -233,7 +233,7 @@ async fn an_answer_must_be_of_the_items_kind_and_of_somebody_who_may() {
 }
 
 #[tokio::test]
-async fn an_approval_after_its_time_leaves_the_item_expired_and_asks_anew() {
+async fn a_late_approval_leaves_the_item_expired_and_asks_again() {
     let world = lasting(Some(Duration::ZERO), [shell("deploy"), says("end")]).await;
     let agent = world.agent("gpt-test", |_| ()).await;
     let run = world.run(&agent, "deploy").await;
@@ -251,7 +251,7 @@ async fn an_approval_after_its_time_leaves_the_item_expired_and_asks_anew() {
 }
 
 #[tokio::test]
-async fn an_item_outlives_the_process_and_is_answered_late() {
+async fn an_item_survives_a_restart_and_can_be_answered_late() {
     let dir = Arc::new(TempDir::new().expect("a directory"));
     let tools = FakeTools::ok();
     let first = World::gated(
@@ -279,7 +279,7 @@ async fn an_item_outlives_the_process_and_is_answered_late() {
 }
 
 #[tokio::test]
-async fn sessions_that_waited_before_there_was_an_inbox_are_in_it_after_a_start() {
+async fn sessions_that_waited_before_the_inbox_existed_are_in_it_after_a_start() {
     let dir = Arc::new(TempDir::new().expect("a directory"));
     let tools = FakeTools::ok();
     let models = FakeModels::new([shell("deploy"), ask("Which?")]);
@@ -317,7 +317,7 @@ async fn sessions_that_waited_before_there_was_an_inbox_are_in_it_after_a_start(
 }
 
 #[tokio::test]
-async fn a_batch_answers_what_was_named_and_nothing_that_came_after() {
+async fn a_batch_answers_only_the_listed_items() {
     let world =
         world((0..4).map(|n| shell(&format!("deploy {n}"))).chain((0..4).map(|_| says("end"))))
             .await;
@@ -364,7 +364,7 @@ async fn a_batch_answers_what_was_named_and_nothing_that_came_after() {
 }
 
 #[tokio::test]
-async fn a_rule_is_proposed_after_enough_equal_approvals_and_none_after_a_denial() {
+async fn a_rule_is_proposed_after_enough_equal_approvals_without_a_denial() {
     let same = || [shell("git push"), says("end")];
     let replies = [same(), same(), [shell("git pull"), says("end")], same(), same()];
     let world = world(replies.into_iter().flatten()).await;
@@ -390,7 +390,7 @@ async fn a_rule_is_proposed_after_enough_equal_approvals_and_none_after_a_denial
 }
 
 #[tokio::test]
-async fn a_fork_at_a_question_has_an_item_of_its_own() {
+async fn a_fork_at_a_question_has_its_own_item() {
     let world =
         world([calls(&[("look", json!({}))]), ask("Which?"), says("end"), says("end")]).await;
     let agent = world.agent("gpt-test", |_| ()).await;
@@ -414,7 +414,7 @@ async fn a_fork_at_a_question_has_an_item_of_its_own() {
 /// Sessions that ask many times, humans who answer, deny and cancel in any order, and an observer
 /// who looks all the while: at no moment does a session wait without its item.
 #[tokio::test]
-async fn at_no_moment_does_a_session_wait_without_its_item() {
+async fn a_waiting_session_always_has_its_item() {
     const SESSIONS: usize = 40;
     let replies = (0..SESSIONS * 8).map(|n| match n % 4 {
         0 => shell("deploy"),

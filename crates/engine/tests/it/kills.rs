@@ -73,7 +73,7 @@ async fn until_up(world: &World, id: SessionId) -> SessionRow {
 }
 
 #[tokio::test]
-async fn all_that_run_are_killed_by_pages_and_each_is_told() {
+async fn kill_all_pages_through_all_running_sessions_and_reports_each() {
     let (world, processes, agent) = world().await;
     let ids = many(&world, &processes, &agent, 30).await;
     let all = Kills::All { after: None };
@@ -96,7 +96,7 @@ async fn all_that_run_are_killed_by_pages_and_each_is_told() {
 }
 
 #[tokio::test]
-async fn more_than_a_thousand_take_two_orders_and_none_is_left_out() {
+async fn more_than_a_thousand_sessions_take_two_requests() {
     let (world, processes, agent) = world().await;
     let count = MAX_KILLS + 3;
     let starts = (0..count).map(|_| started(&world, &agent, None));
@@ -122,7 +122,7 @@ async fn more_than_a_thousand_take_two_orders_and_none_is_left_out() {
 }
 
 #[tokio::test]
-async fn a_page_ends_where_the_next_one_begins() {
+async fn each_page_starts_where_the_previous_one_ends() {
     let (world, processes, agent) = world().await;
     let ids = many(&world, &processes, &agent, 3).await;
     let older = Kills::All { after: Some(ids[1]) };
@@ -133,7 +133,7 @@ async fn a_page_ends_where_the_next_one_begins() {
 }
 
 #[tokio::test]
-async fn one_that_cannot_be_killed_holds_up_no_other() {
+async fn one_failing_kill_does_not_delay_the_others() {
     let (world, processes, agent) = world().await;
     let ids = many(&world, &processes, &agent, 3).await;
     let nobody = SessionId::from_u128(7);
@@ -154,7 +154,7 @@ async fn one_that_cannot_be_killed_holds_up_no_other() {
 }
 
 #[tokio::test]
-async fn a_second_kill_of_what_is_ending_is_the_first_one_again() {
+async fn a_repeated_kill_returns_the_first_result() {
     let (world, processes, agent) = world().await;
     let ids = many(&world, &processes, &agent, 2).await;
     processes.deaf.store(true, Ordering::SeqCst);
@@ -174,7 +174,7 @@ async fn a_second_kill_of_what_is_ending_is_the_first_one_again() {
 }
 
 #[tokio::test]
-async fn what_is_no_command_is_canceled_where_it_is_named_and_let_alone_by_all() {
+async fn a_non_command_is_canceled_by_name_and_skipped_by_all() {
     let (world, run) = World::hanging().await;
     let all = Kills::All { after: None };
     let killed = world.engine.session_kill_each(&world.by, all, false).await.unwrap();
@@ -187,7 +187,7 @@ async fn what_is_no_command_is_canceled_where_it_is_named_and_let_alone_by_all()
 }
 
 #[tokio::test]
-async fn with_cascade_all_generations_end_the_youngest_first() {
+async fn a_cascade_ends_all_generations_from_the_youngest() {
     let (world, processes, agent) = world().await;
     let top = started(&world, &agent, None).await;
     let middle =
@@ -219,7 +219,7 @@ async fn with_cascade_all_generations_end_the_youngest_first() {
 }
 
 #[tokio::test]
-async fn many_kills_take_who_may_kill_one_and_their_bounds() {
+async fn a_batch_kill_requires_the_permission_of_a_single_kill_and_is_bounded() {
     let (world, processes, agent) = world().await;
     let ids = many(&world, &processes, &agent, 2).await;
     let viewer = Caller::new("looks", Rights::Role(Role::Viewer));
@@ -248,7 +248,7 @@ async fn many_kills_take_who_may_kill_one_and_their_bounds() {
 }
 
 #[tokio::test]
-async fn a_task_that_no_program_can_be_given_is_refused_before_anything_starts() {
+async fn a_task_too_long_for_any_program_is_refused_before_a_start() {
     let (world, processes, agent) = world().await;
     let long = "x".repeat(140_000);
     let refused = world.engine.session_create(&world.by, session_draft(&agent, &long)).await;

@@ -213,7 +213,7 @@ fn is_over(err: &RelayError) -> bool {
 }
 
 #[tokio::test]
-async fn a_key_that_is_revoked_ends_its_call_at_each_moment_and_settles_it_once() {
+async fn revoking_a_key_ends_its_call_in_every_phase_and_settles_it_once() {
     let world = World::new().await;
     let steps = &world.provider.steps;
     // Before it is sent: nothing can have been billed.
@@ -294,7 +294,7 @@ async fn a_key_that_is_revoked_ends_its_call_at_each_moment_and_settles_it_once(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whenever_a_key_is_revoked_its_call_ends_once() {
+async fn a_call_ends_once_whenever_its_key_is_revoked() {
     let world = Arc::new(World::new().await);
     world.provider.steps.add_permits(1_000_000);
     let mut calls = JoinSet::new();

@@ -56,7 +56,7 @@ async fn logged(
 }
 
 #[tokio::test]
-async fn whole_lines_are_in_the_log_before_the_tool_has_ended_and_the_rest_with_its_result() {
+async fn complete_lines_are_logged_before_the_tool_ends_and_the_rest_with_its_result() {
     let (world, run) = hanging().await;
     say(&world, "one\ntwo\nthr");
     let first = logged(&world, run, "tool.output.delta", 1).await;
@@ -77,7 +77,7 @@ async fn whole_lines_are_in_the_log_before_the_tool_has_ended_and_the_rest_with_
 }
 
 #[tokio::test]
-async fn a_secret_that_comes_in_two_pieces_is_masked_in_the_log() {
+async fn a_secret_in_two_chunks_is_masked_in_the_log() {
     let (world, run) = hanging().await;
     let token = format!("ghp_{}", "A1b2C3d4E5".repeat(4));
     let begin = format!("-----BEGIN {} KEY-----", "RSA PRIVATE");
@@ -97,7 +97,7 @@ async fn a_secret_that_comes_in_two_pieces_is_masked_in_the_log() {
 }
 
 #[tokio::test]
-async fn a_flood_is_cut_counted_and_costs_few_commits() {
+async fn a_flood_is_cut_counted_and_takes_few_commits() {
     let (world, run) = hanging().await;
     let line = "y\n".repeat(500);
     for _ in 0..2000 {
@@ -118,7 +118,7 @@ async fn a_flood_is_cut_counted_and_costs_few_commits() {
 }
 
 #[tokio::test]
-async fn a_line_that_does_not_end_is_not_shown_in_part() {
+async fn an_unfinished_line_is_not_shown() {
     let (world, run) = hanging().await;
     say(&world, &"x".repeat(20_000));
     let skipped = logged(&world, run, "tool.output.skipped", 1).await;
@@ -131,7 +131,7 @@ async fn a_line_that_does_not_end_is_not_shown_in_part() {
 }
 
 #[tokio::test]
-async fn progress_is_told_in_the_log() {
+async fn progress_is_logged() {
     let (world, run) = hanging().await;
     {
         let live = world.tools.live.lock().expect("no test panics here");
@@ -150,7 +150,7 @@ async fn progress_is_told_in_the_log() {
 }
 
 #[tokio::test]
-async fn what_is_said_after_a_cancel_is_not_written() {
+async fn output_after_a_cancel_is_not_recorded() {
     let (world, run) = hanging().await;
     say(&world, "before\n");
     logged(&world, run, "tool.output.delta", 1).await;
@@ -168,7 +168,7 @@ async fn what_is_said_after_a_cancel_is_not_written() {
 }
 
 #[tokio::test]
-async fn a_restart_in_the_middle_of_the_output_loses_and_doubles_nothing_of_it() {
+async fn a_restart_during_the_output_loses_and_doubles_nothing() {
     let dir = Arc::new(TempDir::new().expect("a directory"));
     let tools = FakeTools::ok();
     let models = FakeModels::new([calls(&[("hang", json!({}))])]);

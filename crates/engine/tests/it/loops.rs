@@ -153,7 +153,7 @@ impl Stage {
 }
 
 #[tokio::test]
-async fn a_pass_begins_by_the_clock_by_a_change_and_by_hand() {
+async fn a_pass_starts_by_time_by_a_change_and_by_hand() {
     let mut stage = Stage::new().await;
     let due = stage.status().next.expect("it is not paused");
     stage.clock.advance(HOUR * 2);
@@ -167,7 +167,7 @@ async fn a_pass_begins_by_the_clock_by_a_change_and_by_hand() {
 }
 
 #[tokio::test]
-async fn an_error_and_a_panic_are_results_and_delay_what_changes_begin() {
+async fn an_error_and_a_panic_are_results_and_delay_passes_caused_by_changes() {
     let mut stage = Stage::new().await;
     stage.does(Does::Fails);
     let failed = stage.run().await;
@@ -192,7 +192,7 @@ async fn an_error_and_a_panic_are_results_and_delay_what_changes_begin() {
 }
 
 #[tokio::test]
-async fn two_passes_never_overlap_and_who_asks_amid_one_gets_the_next() {
+async fn passes_never_overlap_and_a_request_during_a_pass_starts_another() {
     let mut stage = Stage::new().await;
     stage.does(Does::Waits);
     stage.puppet.change.notify_one();
@@ -213,7 +213,7 @@ async fn two_passes_never_overlap_and_who_asks_amid_one_gets_the_next() {
 }
 
 #[tokio::test]
-async fn a_pause_outlives_a_restart_and_a_resumed_loop_looks_at_once() {
+async fn a_pause_survives_a_restart_and_a_resumed_loop_runs_at_once() {
     let mut stage = Stage::new().await;
     let by = stage.world.by.clone();
     let paused = stage.world.engine.loop_pause(&by, NAME).await.unwrap();
@@ -239,7 +239,7 @@ async fn a_pause_outlives_a_restart_and_a_resumed_loop_looks_at_once() {
 }
 
 #[tokio::test]
-async fn a_drain_waits_for_the_pass_under_way_and_gives_the_loop_a_last_word() {
+async fn a_drain_waits_for_the_current_pass_and_runs_the_final_one() {
     let mut stage = Stage::new().await;
     stage.does(Does::Waits);
     stage.puppet.change.notify_one();
@@ -256,7 +256,7 @@ async fn a_drain_waits_for_the_pass_under_way_and_gives_the_loop_a_last_word() {
 }
 
 #[tokio::test]
-async fn only_admins_steer_loops_and_an_unknown_name_gets_the_nearest() {
+async fn only_admins_control_loops_and_an_unknown_name_gets_a_suggestion() {
     let stage = Stage::new().await;
     let by = Caller { rights: Rights::Role(Role::Operator), ..stage.world.by.clone() };
     let engine = &stage.world.engine;

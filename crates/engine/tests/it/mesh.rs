@@ -76,7 +76,7 @@ async fn kinds(world: &World) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn keys_are_written_compared_and_deleted_and_each_change_is_one_event() {
+async fn keys_are_written_compared_and_deleted_with_one_event_per_change() {
     let world = world([]).await;
     let (engine, by) = (&world.engine, &world.by);
     let first = engine.board_put(by, None, "tasks/1", value(json!([1, 2]))).await.unwrap();
@@ -111,7 +111,7 @@ async fn keys_are_written_compared_and_deleted_and_each_change_is_one_event() {
 }
 
 #[tokio::test]
-async fn a_key_that_was_deleted_goes_on_and_no_version_comes_twice() {
+async fn versions_of_a_deleted_key_continue_and_never_repeat() {
     let world = world([]).await;
     let (engine, by) = (&world.engine, &world.by);
     let write = |version, n| BoardWrite { version: Some(version), ..value(json!(n)) };
@@ -142,7 +142,7 @@ async fn a_key_that_was_deleted_goes_on_and_no_version_comes_twice() {
 }
 
 #[tokio::test]
-async fn the_history_of_a_key_is_read_by_who_may_read_it_and_says_when_it_is_cut() {
+async fn the_history_of_a_key_requires_read_permission_and_reports_truncation() {
     let world = world([ask("which?")]).await;
     let (engine, by) = (&world.engine, &world.by);
     let own = Permissions { blackboard_read: vec!["tasks/*".into()], ..all() };
@@ -202,7 +202,7 @@ async fn the_history_of_a_key_is_read_by_who_may_read_it_and_says_when_it_is_cut
 }
 
 #[tokio::test]
-async fn history_is_written_once_and_stays() {
+async fn history_is_written_once_and_never_changes() {
     let world = world([]).await;
     let (engine, by) = (&world.engine, &world.by);
     engine.board_put(by, None, "history/1", value(json!("a"))).await.unwrap();
@@ -229,7 +229,7 @@ async fn history_is_written_once_and_stays() {
 }
 
 #[tokio::test]
-async fn what_has_expired_is_never_read_and_is_collected() {
+async fn expired_keys_are_never_read_and_are_collected() {
     let world = world([]).await;
     let (engine, by) = (&world.engine, &world.by);
     let brief = BoardWrite { ttl: Some(1), ..value(json!(1)) };
@@ -258,7 +258,7 @@ async fn what_has_expired_is_never_read_and_is_collected() {
 }
 
 #[tokio::test]
-async fn of_parallel_writers_at_one_version_one_wins_and_no_version_is_lost() {
+async fn one_of_several_writers_at_a_version_wins_and_no_version_is_lost() {
     let world = world([]).await;
     let mut won = 0_u64;
     for round in 0..20_u64 {
@@ -281,7 +281,7 @@ async fn of_parallel_writers_at_one_version_one_wins_and_no_version_is_lost() {
 }
 
 #[tokio::test]
-async fn an_agent_is_its_token_and_the_matrix_decides() {
+async fn a_token_identifies_its_agent_and_the_matrix_decides() {
     let world = world([ask("x?"), ask("y?")]).await;
     let (run, ann) = at_work(&world, "ann").await;
     let (engine, put) = (&world.engine, value(json!(1)));
@@ -329,7 +329,7 @@ async fn an_agent_is_its_token_and_the_matrix_decides() {
 }
 
 #[tokio::test]
-async fn letters_are_handed_out_again_with_the_same_id_until_they_are_acknowledged() {
+async fn messages_are_redelivered_with_the_same_id_until_acknowledged() {
     let dir = Arc::new(TempDir::new().unwrap());
     let world = World::at(Arc::clone(&dir), FakeTools::ok(), FakeModels::new([ask("x?")]), 8).await;
     let queue = Permissions { on_message: OnMessage::Queue, ..all() };
@@ -374,7 +374,7 @@ async fn letters_are_handed_out_again_with_the_same_id_until_they_are_acknowledg
 }
 
 #[tokio::test]
-async fn a_waiting_reader_gets_a_letter_at_once_and_a_full_mailbox_says_so() {
+async fn a_waiting_reader_gets_a_message_at_once_and_a_full_mailbox_is_reported() {
     let world = world([]).await;
     let queue = Permissions { on_message: OnMessage::Queue, ..all() };
     permit(&world, &[("default", queue)]).await;
@@ -402,7 +402,7 @@ async fn a_waiting_reader_gets_a_letter_at_once_and_a_full_mailbox_says_so() {
 }
 
 #[tokio::test]
-async fn a_letter_wakes_a_session_that_waits_and_starts_one_where_the_matrix_says_so() {
+async fn a_message_wakes_a_waiting_session_and_starts_one_if_the_matrix_allows_it() {
     let world = world([ask("what now?"), says("done"), says("also done")]).await;
     let starts = Permissions { on_message: OnMessage::Start, ..all() };
     permit(&world, &[("ann", all()), ("carl", starts)]).await;
@@ -447,7 +447,7 @@ async fn a_letter_wakes_a_session_that_waits_and_starts_one_where_the_matrix_say
 }
 
 #[tokio::test]
-async fn letters_wait_while_the_dispatcher_is_paused_and_are_brought_by_a_pass_of_it() {
+async fn messages_wait_while_the_dispatcher_is_paused_and_are_delivered_by_a_pass() {
     let world = world([ask("what now?"), ask("and now?"), says("done")]).await;
     permit(&world, &[("ann", all())]).await;
     let (run, _) = at_work(&world, "ann").await;
@@ -476,7 +476,7 @@ async fn letters_wait_while_the_dispatcher_is_paused_and_are_brought_by_a_pass_o
 }
 
 #[tokio::test]
-async fn a_child_stands_beneath_its_parent_and_may_no_more() {
+async fn a_child_belongs_to_its_parent_and_has_no_more_permissions() {
     let world = world(std::iter::repeat_with(|| ask("x?")).take(20)).await;
     let own = Permissions {
         blackboard_read: vec!["plans/**".into()],
@@ -517,7 +517,7 @@ async fn a_child_stands_beneath_its_parent_and_may_no_more() {
 }
 
 #[tokio::test]
-async fn tools_act_as_their_session_and_a_call_done_again_changes_nothing() {
+async fn tools_act_as_their_session_and_a_repeated_call_changes_nothing() {
     let world = world([ask("x?")]).await;
     permit(&world, &[("default", all())]).await;
     let (run, _) = at_work(&world, "ann").await;

@@ -31,7 +31,7 @@ async fn begin(world: &World, draft: SessionDraft) -> Result<SessionRow, EngineE
 }
 
 #[tokio::test]
-async fn a_name_is_taken_for_as_long_as_its_session_has_not_ended() {
+async fn a_name_is_taken_until_its_session_ends() {
     let world = world().await;
     let agent = world.agent("stub", |_| ()).await;
     let first = begin(&world, draft(&agent, Some("build"), None)).await.unwrap();
@@ -62,7 +62,7 @@ async fn a_name_is_taken_for_as_long_as_its_session_has_not_ended() {
 }
 
 #[tokio::test]
-async fn of_twenty_that_want_one_name_at_once_one_gets_it() {
+async fn one_of_twenty_concurrent_requests_gets_a_name() {
     let world = world().await;
     let agent = world.agent("stub", |_| ()).await;
     let all = (0..20).map(|_| begin(&world, draft(&agent, Some("only"), None)));
@@ -78,7 +78,7 @@ async fn of_twenty_that_want_one_name_at_once_one_gets_it() {
 }
 
 #[tokio::test]
-async fn sessions_without_a_name_get_one_of_their_own_which_a_fork_does_not_take() {
+async fn unnamed_sessions_get_a_generated_name_which_a_fork_does_not_inherit() {
     let world = world().await;
     let agent = world.agent("stub", |_| ()).await;
     let a = begin(&world, draft(&agent, None, None)).await.unwrap();
@@ -104,7 +104,7 @@ async fn sessions_without_a_name_get_one_of_their_own_which_a_fork_does_not_take
 }
 
 #[tokio::test]
-async fn a_cascade_ends_everything_below_and_nothing_beside() {
+async fn a_cascade_ends_all_descendants_and_no_siblings() {
     let world = world().await;
     let agent = world.agent("stub", |_| ()).await;
     let top = begin(&world, draft(&agent, Some("top"), None)).await.unwrap();
@@ -140,7 +140,7 @@ async fn a_cascade_ends_everything_below_and_nothing_beside() {
 }
 
 #[tokio::test]
-async fn a_tree_has_a_bottom() {
+async fn the_depth_of_a_tree_is_limited() {
     let world = world().await;
     let agent = world.agent("stub", |_| ()).await;
     let mut last = begin(&world, draft(&agent, Some("depth-1"), None)).await.unwrap();

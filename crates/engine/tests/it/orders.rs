@@ -15,7 +15,7 @@ fn hang_once() -> Arc<FakeModels> {
 }
 
 #[tokio::test]
-async fn cancel_stops_the_tool_under_way_and_a_late_result_changes_nothing() {
+async fn cancel_stops_the_current_tool_and_a_late_result_changes_nothing() {
     let world = World::new(FakeTools::ok(), hang_once()).await;
     let agent = world.agent("gpt-test", |_| ()).await;
     let run = world.run(&agent, "wait").await;
@@ -34,7 +34,7 @@ async fn cancel_stops_the_tool_under_way_and_a_late_result_changes_nothing() {
 }
 
 #[tokio::test]
-async fn many_cancels_at_once_agree_on_one() {
+async fn many_concurrent_cancels_have_one_result() {
     let world = World::new(FakeTools::ok(), hang_once()).await;
     let agent = world.agent("gpt-test", |_| ()).await;
     let run = world.run(&agent, "wait").await;
@@ -47,7 +47,7 @@ async fn many_cancels_at_once_agree_on_one() {
 }
 
 #[tokio::test]
-async fn a_queued_session_can_be_canceled_and_never_starts() {
+async fn a_canceled_queued_session_never_starts() {
     let dir = Arc::new(tempfile::tempdir().unwrap());
     let world = World::at(dir, FakeTools::ok(), hang_once(), 1).await;
     let agent = world.agent("gpt-test", |_| ()).await;
@@ -65,7 +65,7 @@ async fn a_queued_session_can_be_canceled_and_never_starts() {
 }
 
 #[tokio::test]
-async fn an_agent_with_a_long_queue_does_not_hold_up_another() {
+async fn an_agent_with_a_long_queue_does_not_delay_another() {
     let world = World::new(
         FakeTools::ok(),
         FakeModels::new((0..50).map(|_| calls(&[("hang", json!({}))]))),

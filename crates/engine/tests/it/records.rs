@@ -114,7 +114,7 @@ fn wish(info: &'static KindInfo, called: &str, spec: Value) -> RecordWish {
 }
 
 #[tokio::test]
-async fn an_operator_neither_hangs_records_on_an_admins_nor_holds_its_deletion() {
+async fn an_operator_can_neither_own_records_by_an_admins_nor_block_its_deletion() {
     let stage = Stage::new().await;
     let (engine, admin) = (&stage.world.engine, &stage.world.by);
     let op = Caller::new("op", Rights::Role(Role::Operator));
@@ -177,7 +177,7 @@ fn ready(status: ConditionStatus, at: Timestamp, message: &str) -> Condition {
 }
 
 #[tokio::test]
-async fn a_status_is_written_only_over_what_was_read_and_leaves_the_generation() {
+async fn a_status_is_written_only_over_the_version_that_was_read() {
     let stage = Stage::new().await;
     let first = stage.put("a", None, &[]).await;
     let began = stage.clock.now();
@@ -214,7 +214,7 @@ async fn a_status_is_written_only_over_what_was_read_and_leaves_the_generation()
 }
 
 #[tokio::test]
-async fn a_secret_in_an_observation_is_masked_and_seen_twice_is_no_change() {
+async fn a_secret_in_a_status_is_masked_and_a_repeated_status_is_no_change() {
     let stage = Stage::new().await;
     let first = stage.put("a", None, &[]).await;
     let secret = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789";
@@ -230,7 +230,7 @@ async fn a_secret_in_an_observation_is_masked_and_seen_twice_is_no_change() {
 }
 
 #[tokio::test]
-async fn the_last_finalizer_lets_a_record_go_and_what_it_owns() {
+async fn the_last_finalizer_releases_a_record_and_its_owned_records() {
     let stage = Stage::new().await;
     let owner = stage.put("owner", None, &["a", "b"]).await;
     stage.put("child", Some(owner.id), &[]).await;
@@ -248,7 +248,7 @@ async fn the_last_finalizer_lets_a_record_go_and_what_it_owns() {
 }
 
 #[tokio::test]
-async fn a_finalizer_that_is_taken_off_by_hand_takes_what_is_owned_too() {
+async fn removing_a_finalizer_by_hand_deletes_owned_records_too() {
     let stage = Stage::new().await;
     let owner = stage.put("owner", None, &["a"]).await;
     stage.put("child", Some(owner.id), &[]).await;
@@ -258,7 +258,7 @@ async fn a_finalizer_that_is_taken_off_by_hand_takes_what_is_owned_too() {
 }
 
 #[tokio::test]
-async fn what_a_crash_leaves_of_a_deletion_is_collected() {
+async fn deletions_interrupted_by_a_crash_are_completed() {
     let stage = Stage::new().await;
     let owner = stage.put("owner", None, &[]).await;
     let child = stage.put("child", Some(owner.id), &[]).await;
@@ -278,7 +278,7 @@ async fn what_a_crash_leaves_of_a_deletion_is_collected() {
 }
 
 #[tokio::test]
-async fn an_owner_that_waits_is_released_though_a_crash_came_between() {
+async fn a_waiting_owner_is_deleted_even_after_a_crash() {
     let stage = Stage::new().await;
     let top = stage.put("top", None, &[]).await;
     let owner = stage.put("owner", Some(top.id), &[]).await;
@@ -300,7 +300,7 @@ async fn an_owner_that_waits_is_released_though_a_crash_came_between() {
 }
 
 #[tokio::test]
-async fn a_record_goes_when_it_expires_and_not_before() {
+async fn a_record_is_deleted_at_its_expiry_and_not_before() {
     let stage = Stage::new().await;
     let record = stage.put("a", None, &[]).await;
     let minute = Duration::from_mins(1);
@@ -319,7 +319,7 @@ async fn a_record_goes_when_it_expires_and_not_before() {
 }
 
 #[tokio::test]
-async fn a_change_begins_a_pass_after_a_rest() {
+async fn a_change_starts_a_pass_after_a_delay() {
     let stage = Stage::new().await;
     let owner = stage.put("owner", None, &[]).await;
     stage.put("child", Some(owner.id), &[]).await;
@@ -360,7 +360,7 @@ impl Stage {
 }
 
 #[tokio::test]
-async fn an_apply_prunes_what_it_does_not_name_in_its_own_commit_or_not_at_all() {
+async fn apply_prunes_unlisted_records_in_its_own_commit_or_not_at_all() {
     let stage = Stage::new().await;
     let first = ["a", "b", "c"].map(|called| Stage::wish(called, None));
     stage
@@ -409,7 +409,7 @@ async fn an_apply_prunes_what_it_does_not_name_in_its_own_commit_or_not_at_all()
 }
 
 #[tokio::test]
-async fn an_owner_may_be_created_by_the_same_apply_in_any_order_and_with_it_its_own_goes() {
+async fn one_apply_creates_owners_and_owned_records_in_any_order() {
     let stage = Stage::new().await;
     let both = vec![Stage::wish("child", Some("parent")), Stage::wish("parent", None)];
     let (by, engine) = (&stage.world.by, &stage.world.engine);

@@ -26,7 +26,7 @@ async fn a_waiting_session_survives_a_restart_and_can_be_answered() {
 }
 
 #[tokio::test]
-async fn a_drain_lets_a_tool_end_and_hands_over_what_was_not_begun() {
+async fn a_drain_lets_a_tool_finish_and_saves_calls_that_did_not_start() {
     let models =
         FakeModels::new([calls(&[("hang", json!({})), ("run_shell", json!({"command": "x"}))])]);
     let world = World::new(FakeTools::ok(), models).await;
@@ -55,7 +55,7 @@ async fn a_drain_lets_a_tool_end_and_hands_over_what_was_not_begun() {
 }
 
 #[tokio::test]
-async fn a_once_tool_that_was_cut_off_asks_a_human() {
+async fn an_interrupted_once_tool_asks_a_person() {
     let (world, run) = World::hanging().await;
     assert_eq!(world.engine.drain(Duration::ZERO).await, 1);
     let dir = Arc::clone(&world.dir);

@@ -15,7 +15,7 @@ async fn world() -> World {
 }
 
 #[tokio::test]
-async fn only_a_real_change_makes_a_version_and_every_version_stays_readable() {
+async fn only_a_real_change_creates_a_version_and_all_versions_stay_readable() {
     let world = world().await;
     let id = world.agent("stub", |_| ()).await;
     let patch = |role: &str| AgentPatch { role: Some(role.into()), ..AgentPatch::default() };
@@ -35,7 +35,7 @@ async fn only_a_real_change_makes_a_version_and_every_version_stays_readable() {
 }
 
 #[tokio::test]
-async fn changes_at_the_same_time_all_count() {
+async fn concurrent_changes_all_count() {
     let world = world().await;
     let id = world.agent("stub", |_| ()).await;
     let patches = (0..4).map(|n| {
@@ -49,7 +49,7 @@ async fn changes_at_the_same_time_all_count() {
 }
 
 #[tokio::test]
-async fn the_agent_of_commands_is_there_without_being_made_once_and_lends_nobody_rights() {
+async fn the_built_in_command_agent_exists_and_gives_no_rights() {
     let world = world().await;
     let named = (0..4).map(|_| world.engine.agent_fetch(&world.by, "command"));
     let mut ids = Vec::new();
@@ -105,7 +105,7 @@ async fn blank_and_oversized_fields_are_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_disabled_agent_takes_no_new_runs() {
+async fn a_disabled_agent_accepts_no_new_runs() {
     let world = world().await;
     let id = world.agent("stub", |_| ()).await;
     let agent = world.engine.agent_disable(&world.by, &id).await.unwrap();
@@ -116,7 +116,7 @@ async fn a_disabled_agent_takes_no_new_runs() {
 }
 
 #[tokio::test]
-async fn an_idempotency_key_makes_one_run_however_often_it_comes() {
+async fn an_idempotency_key_creates_one_run_after_any_number_of_requests() {
     let world = world().await;
     let agent = world.agent("stub", |_| ()).await;
     let draft = |print: u8| SessionDraft {
@@ -132,7 +132,7 @@ async fn an_idempotency_key_makes_one_run_however_often_it_comes() {
 }
 
 #[tokio::test]
-async fn keys_open_what_their_role_says_until_they_are_revoked() {
+async fn keys_have_the_permissions_of_their_role_until_revoked() {
     let world = world().await;
     let engine = &world.engine;
     assert_eq!(engine.authenticate("ova_test").await.unwrap(), Caller::admin());
@@ -152,7 +152,7 @@ async fn keys_open_what_their_role_says_until_they_are_revoked() {
 }
 
 #[tokio::test]
-async fn a_session_token_reaches_its_own_session_while_it_lives() {
+async fn a_session_token_opens_only_its_own_running_session() {
     let (world, run) = World::hanging().await;
     let token = world.engine.session_token(run, 1);
     let caller = world.engine.authenticate(&token).await.unwrap();
@@ -170,7 +170,7 @@ async fn a_session_token_reaches_its_own_session_while_it_lives() {
 }
 
 #[tokio::test]
-async fn a_token_in_use_is_refused_from_the_commit_on_that_ends_its_session() {
+async fn a_session_token_is_refused_from_the_commit_that_ends_its_session() {
     for _ in 0..10 {
         let (world, run) = World::hanging().await;
         let token = world.engine.session_token(run, 1);
@@ -207,7 +207,7 @@ async fn a_token_in_use_is_refused_from_the_commit_on_that_ends_its_session() {
 }
 
 #[tokio::test]
-async fn only_an_admin_works_outside_the_workspace() {
+async fn only_admins_work_outside_the_workspace() {
     let world = world().await;
     let agent = world.agent("stub", |_| ()).await;
     let made = world.engine.key_create(&world.by, "op", Role::Operator).await.unwrap();
@@ -244,7 +244,7 @@ async fn only_an_admin_works_outside_the_workspace() {
 }
 
 #[tokio::test]
-async fn a_tool_called_through_the_api_is_recorded_and_does_not_disturb_the_replay() {
+async fn a_direct_tool_call_is_recorded_and_does_not_affect_the_replay() {
     let world = world().await;
     let agent =
         world.agent("stub", |draft| draft.approvals = Some(vec!["write_file".into()])).await;

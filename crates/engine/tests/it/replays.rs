@@ -19,7 +19,7 @@ async fn three_turns() -> (World, overmind_core::ids::SessionId) {
 }
 
 #[tokio::test]
-async fn a_fork_repeats_without_doing_and_goes_on_with_another_model() {
+async fn a_fork_repeats_steps_without_effects_and_continues_with_another_model() {
     let (world, run) = three_turns().await;
     let before = world.tools.called("look");
     let fork = ForkDraft {
@@ -50,7 +50,7 @@ async fn a_fork_repeats_without_doing_and_goes_on_with_another_model() {
 }
 
 #[tokio::test]
-async fn every_step_can_be_forked_at_and_one_past_the_end_cannot() {
+async fn a_fork_is_possible_at_every_step_and_not_after_the_end() {
     let (world, run) = three_turns().await;
     let steps = world.engine.session_fetch(&world.by, run).await.unwrap().steps;
     for at in 0..=steps {

@@ -31,7 +31,7 @@ async fn rests(world: &World, agent: &str, when: RoomWhen) -> SessionId {
 }
 
 #[tokio::test]
-async fn a_rest_that_keeps_services_is_ended_after_its_time_and_send_goes_on() {
+async fn an_idle_session_with_services_ends_after_its_time_and_continues_on_send() {
     let models = FakeModels::new([says("one"), says("two"), says("three"), says("four")]);
     let clock = Arc::new(ManualClock::default());
     let rooms = FakeRooms::new(Journal::default());

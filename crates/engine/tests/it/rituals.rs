@@ -119,7 +119,7 @@ async fn go_through((schedule, zone, ticks): Night) {
 }
 
 #[tokio::test]
-async fn a_ritual_ticks_once_in_each_night_in_which_clocks_change_also_over_a_restart() {
+async fn a_ritual_ticks_once_in_nights_with_clock_changes_also_after_a_restart() {
     for night in NIGHTS {
         go_through(night).await;
     }
@@ -132,7 +132,7 @@ fn passes(world: &World) -> u64 {
 }
 
 #[tokio::test]
-async fn after_a_start_the_rituals_that_are_not_due_are_looked_at_some_in_each_pass() {
+async fn after_a_start_each_pass_checks_some_of_the_rituals_that_are_not_due() {
     let (dir, clock) = (Arc::new(tempfile::tempdir().expect("a place")), ManualClock::default());
     let clock = Arc::new(clock);
     let first = world(&dir, &clock).await;

@@ -137,7 +137,7 @@ fn canceled(by: &str) -> Option<StopHow> {
 }
 
 #[tokio::test]
-async fn a_run_gets_its_room_first_and_gives_it_back_last() {
+async fn a_run_gets_its_environment_first_and_releases_it_last() {
     let house = House::new().await;
     let run = house.run().await;
     house.up(run).await;
@@ -186,7 +186,7 @@ async fn a_run_gets_its_room_first_and_gives_it_back_last() {
 }
 
 #[tokio::test]
-async fn its_environment_and_directory_reach_the_command_and_no_log() {
+async fn the_environments_variables_and_directory_reach_the_command_and_no_log() {
     let house = House::new().await;
     let run = house.run().await;
     house.up(run).await;
@@ -211,7 +211,7 @@ async fn its_environment_and_directory_reach_the_command_and_no_log() {
 }
 
 #[tokio::test]
-async fn a_room_that_cannot_be_made_fails_the_run_with_the_reason() {
+async fn a_failed_environment_fails_the_run_with_the_reason() {
     let house = House::new().await;
     house.rooms.fail("prepare");
     let run = house.run().await;
@@ -235,7 +235,7 @@ async fn a_room_that_cannot_be_made_fails_the_run_with_the_reason() {
 }
 
 #[tokio::test]
-async fn variables_that_cannot_be_had_end_the_life_and_not_the_way_back() {
+async fn missing_variables_end_the_attempt_and_the_environment_is_released() {
     let house = House::new().await;
     house.rooms.fail("environment");
     let run = house.run().await;
@@ -246,7 +246,7 @@ async fn variables_that_cannot_be_had_end_the_life_and_not_the_way_back() {
 }
 
 #[tokio::test]
-async fn a_room_that_cannot_be_given_back_is_said_and_the_run_ends() {
+async fn a_failed_release_is_reported_and_the_run_ends() {
     let house = House::new().await;
     house.rooms.fail("close");
     let run = house.run().await;
@@ -260,7 +260,7 @@ async fn a_room_that_cannot_be_given_back_is_said_and_the_run_ends() {
 }
 
 #[tokio::test]
-async fn whoever_ends_it_while_its_room_is_made_gets_a_clean_end() {
+async fn a_stop_during_the_creation_of_an_environment_ends_cleanly() {
     for how in ["kill", "stop", "cancel"] {
         let house = House::new().await;
         house.rooms.hang("prepare");
@@ -280,7 +280,7 @@ async fn whoever_ends_it_while_its_room_is_made_gets_a_clean_end() {
 }
 
 #[tokio::test]
-async fn a_cancel_kills_first_and_answers_when_the_room_is_given_back() {
+async fn a_cancel_kills_first_and_returns_after_the_release() {
     let house = House::new().await;
     let run = house.run().await;
     house.up(run).await;
@@ -292,7 +292,7 @@ async fn a_cancel_kills_first_and_answers_when_the_room_is_given_back() {
 }
 
 #[tokio::test]
-async fn while_its_room_is_given_back_a_run_is_running_and_takes_no_orders() {
+async fn a_run_whose_environment_is_being_released_is_running_and_refuses_requests() {
     let house = House::new().await;
     house.rooms.hang("close");
     let run = house.run().await;
@@ -320,7 +320,7 @@ async fn while_its_room_is_given_back_a_run_is_running_and_takes_no_orders() {
 }
 
 #[tokio::test]
-async fn a_restart_in_any_phase_goes_on_where_it_was() {
+async fn a_restart_in_any_phase_continues_there() {
     // While it is made: what was half made is made anew.
     let house = House::new().await;
     house.rooms.hang("prepare");
@@ -353,7 +353,7 @@ async fn a_restart_in_any_phase_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn what_a_crash_left_alive_of_an_ending_run_is_killed_before_its_room_goes() {
+async fn processes_left_by_a_crash_are_killed_before_the_environment_is_released() {
     let house = House::new().await;
     let run = house.run().await;
     house.up(run).await;
@@ -377,7 +377,7 @@ async fn what_a_crash_left_alive_of_an_ending_run_is_killed_before_its_room_goes
 }
 
 #[tokio::test]
-async fn who_wants_no_room_is_run_as_ever() {
+async fn a_run_without_an_environment_runs_as_before() {
     let house = House::new().await;
     let never = RoomWish { when: RoomWhen::Never, ..RoomWish::default() };
     let run = house.wishing(never).await;
@@ -395,7 +395,7 @@ async fn who_wants_no_room_is_run_as_ever() {
 }
 
 #[tokio::test]
-async fn wishes_that_cannot_be_granted_are_refused() {
+async fn impossible_environment_requests_are_refused() {
     let processes = FakeProcesses::new(Journal::default());
     let dir = Arc::new(tempfile::tempdir().unwrap());
     let world = World::of_commands(dir, processes, None).await;
@@ -422,7 +422,7 @@ async fn wishes_that_cannot_be_granted_are_refused() {
 }
 
 #[tokio::test]
-async fn a_decision_over_its_work_is_carried_out_recorded_and_shown() {
+async fn a_decision_about_work_is_carried_out_recorded_and_shown() {
     let house = House::new().await;
     let (engine, by) = (house.world.engine.clone(), house.world.by.clone());
     let base = Some("main".to_owned());
@@ -475,7 +475,7 @@ async fn a_decision_over_its_work_is_carried_out_recorded_and_shown() {
 }
 
 #[tokio::test]
-async fn two_decisions_at_once_are_one() {
+async fn two_concurrent_decisions_count_as_one() {
     let house = House::new().await;
     let run = house.run().await;
     house.exits(0).await;
@@ -496,7 +496,7 @@ async fn two_decisions_at_once_are_one() {
 }
 
 #[tokio::test]
-async fn leaks_are_told_to_operators_and_mended_by_admins() {
+async fn operators_see_leaks_and_admins_fix_them() {
     let leak = |what: &str, fixable| Leak {
         kind: "port".into(),
         what: what.into(),
@@ -544,7 +544,7 @@ fn noted(row: &SessionRow) -> Vec<RoomAttested> {
 }
 
 #[tokio::test]
-async fn what_programs_of_a_room_run_in_is_in_the_log_and_on_the_row_before_it_is_ready() {
+async fn sandboxes_of_environment_programs_are_recorded_before_it_is_ready() {
     let house = House::new().await;
     let signed = |config: &str| {
         let measured = Attestation { config: config.into(), ..attestation() };
@@ -621,7 +621,7 @@ async fn what_programs_of_a_room_run_in_is_in_the_log_and_on_the_row_before_it_i
 }
 
 #[tokio::test]
-async fn what_a_project_orders_runs_only_after_an_admin_confirmed_it() {
+async fn commands_of_a_project_run_only_after_an_admin_confirmed_them() {
     let house = House::new().await;
     let (engine, by) = (house.world.engine.clone(), house.world.by.clone());
     house.rooms.order("setup: make");

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::world::{World, session_draft};
 
 #[tokio::test]
-async fn a_good_deterministic_run_has_the_ten_events_of_old() {
+async fn a_successful_rules_run_has_the_ten_original_events() {
     let tools = FakeTools::new(|_, _| ToolOutcome {
         allowed: true,
         result: json!({"ok": true, "exit_code": 0, "stdout": "hi\n", "stderr": ""}),
@@ -71,7 +71,7 @@ async fn a_model_run_calls_tools_streams_and_counts_its_tokens() {
 }
 
 #[tokio::test]
-async fn a_failed_command_fails_a_deterministic_run_and_says_why() {
+async fn a_failed_command_fails_a_rules_run_with_the_reason() {
     let tools = FakeTools::new(|_, _| ToolOutcome {
         allowed: true,
         result: json!({"ok": false, "exit_code": 3, "stdout": "", "stderr": "no"}),
@@ -98,7 +98,7 @@ async fn a_tool_outside_the_allow_list_is_denied_and_recorded() {
 }
 
 #[tokio::test]
-async fn transient_failures_are_tried_again_and_permanent_ones_are_not() {
+async fn transient_failures_are_retried_and_permanent_ones_are_not() {
     let tries = std::sync::atomic::AtomicUsize::new(0);
     let tools = FakeTools::new(move |name, _| match name {
         "read_file" if tries.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0 => {
@@ -133,7 +133,7 @@ async fn the_step_limit_ends_a_run_with_both_events() {
 }
 
 #[tokio::test]
-async fn a_thousand_sessions_all_end_and_none_is_lost() {
+async fn a_thousand_sessions_all_end() {
     let world = World::new(FakeTools::ok(), FakeModels::new([])).await;
     let agent = world.agent("stub", |_| ()).await;
     let mut runs = Vec::new();
@@ -180,13 +180,13 @@ async fn first_commit(busy: u32) -> usize {
 }
 
 #[tokio::test]
-async fn a_run_for_which_there_is_room_begins_in_the_commit_that_makes_it() {
+async fn a_run_with_a_free_slot_starts_in_the_commit_that_creates_it() {
     assert!(first_commit(0).await > 1);
     assert_eq!(first_commit(1).await, 1, "it waits for its turn");
 }
 
 #[tokio::test]
-async fn a_name_that_is_taken_leaves_nothing_of_the_run_that_wanted_it() {
+async fn a_taken_name_leaves_nothing_of_the_refused_run() {
     let dir = Arc::new(tempfile::TempDir::new().unwrap());
     let models = FakeModels::new([calls(&[("hang", json!({}))]), says("done"), says("done")]);
     let world = World::at(dir, FakeTools::ok(), models, 2).await;

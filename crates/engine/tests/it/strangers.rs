@@ -52,7 +52,7 @@ async fn key(world: &World, name: &str, role: Role) -> Caller {
 }
 
 #[tokio::test]
-async fn a_program_that_a_lesser_key_brings_is_nobody_in_the_mesh() {
+async fn a_program_of_a_lesser_key_has_no_mesh_identity() {
     let entry =
         Permissions { blackboard_write: vec!["deploys/*".into()], ..Permissions::default() };
     let (world, agent) = world(entry).await;
@@ -98,7 +98,7 @@ async fn a_program_that_a_lesser_key_brings_is_nobody_in_the_mesh() {
 }
 
 #[tokio::test]
-async fn a_capability_is_registered_with_a_permission_alone() {
+async fn only_permitted_capabilities_are_registered() {
     let may =
         Permissions { can_subscribe: vec!["capability:deploy-*".into()], ..Permissions::default() };
     let (world, agent) = world(may).await;

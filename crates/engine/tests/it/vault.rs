@@ -44,7 +44,7 @@ impl Dice {
 type Model = BTreeMap<String, Vec<(u32, String)>>;
 
 #[tokio::test]
-async fn whatever_is_set_removed_restored_rotated_and_restarted_the_newest_value_holds() {
+async fn the_newest_secret_value_survives_every_sequence_of_changes_and_restarts() {
     for seed in 0..6 {
         let mut dice = Dice(seed);
         let mut world = world().await;
@@ -101,7 +101,7 @@ async fn whatever_is_set_removed_restored_rotated_and_restarted_the_newest_value
 }
 
 #[tokio::test]
-async fn uses_are_told_once_a_minute_and_all_of_them_are_counted() {
+async fn uses_of_secrets_are_reported_once_a_minute_with_their_count() {
     let world = world().await;
     world.engine.secret_set(&world.by, "key", secret("value-0001"), 0, false).await.unwrap();
     let vault = Arc::clone(world.engine.vault());
@@ -135,7 +135,7 @@ async fn uses_are_told_once_a_minute_and_all_of_them_are_counted() {
 }
 
 #[tokio::test]
-async fn only_admins_change_or_see_what_is_in_the_vault() {
+async fn only_admins_change_or_list_the_vault() {
     let world = world().await;
     let by = Caller::new("op", Rights::Role(overmind_core::row::Role::Operator));
     let engine = &world.engine;

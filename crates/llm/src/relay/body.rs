@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_event_without_choices_is_swallowed() {
+    fn only_the_usage_event_is_removed() {
         for pieces in 1..=STREAM.len() {
             let out = through(STREAM, pieces);
             assert!(!out.contains("prompt_tokens"), "pieces of {pieces}: {out}");

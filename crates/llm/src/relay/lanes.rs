@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_minute_has_so_many_calls() {
+    async fn calls_per_minute_are_limited() {
         let lanes = lanes(9, 9, Some(2));
         for _ in 0..2 {
             lanes.enter("p").await.unwrap();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_rests_for_as_long_as_it_asked() {
+    fn a_model_is_not_called_for_the_requested_delay() {
         let lanes = lanes(1, 1, None);
         assert!(!lanes.is_resting("p", "m"));
         lanes.rest("p", "m", None);

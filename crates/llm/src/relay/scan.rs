@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_in_the_middle_of_an_answer_is_its_end() {
+    fn an_error_within_an_answer_is_its_end() {
         for (endpoint, is_stream, text, kind) in [
             (
                 Endpoint::Messages,
@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn an_odd_id_or_index_costs_no_figures() {
+    fn an_unusual_id_or_index_loses_no_usage() {
         let text = "data: {\"id\":7,\"choices\":[{\"index\":\"a\",\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":3}}\n\n";
         let tally = read(Endpoint::Chat, true, text, 9);
         assert_eq!(tally.usage.unwrap().input_tokens, 3);

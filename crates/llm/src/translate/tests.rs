@@ -17,7 +17,7 @@ fn refused(from: Endpoint, to: Endpoint, body: &Value, field: &str) {
 }
 
 #[test]
-fn a_chat_with_everything_becomes_messages() {
+fn a_full_chat_request_becomes_messages() {
     let chat = json!({
         "model": "x", "max_tokens": 50, "temperature": 0.5, "stop": "END", "user": "u",
         "parallel_tool_calls": false, "tool_choice": "required", "n": 1, "seed": null,
@@ -64,7 +64,7 @@ fn a_chat_with_everything_becomes_messages() {
 }
 
 #[test]
-fn messages_with_everything_become_a_chat() {
+fn a_full_messages_request_becomes_a_chat() {
     let messages = json!({
         "model": "x", "max_tokens": 50, "stream": true, "stop_sequences": ["END"],
         "system": [{"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}}],
@@ -244,7 +244,7 @@ fn untranslatable_fields_are_refused_by_name() {
 }
 
 #[test]
-fn answers_are_put_over_with_calls_reasons_and_figures() {
+fn answers_are_translated_with_calls_reasons_and_usage() {
     let messages = json!({
         "id": "msg_1", "type": "message", "role": "assistant", "model": "c",
         "content": [
@@ -280,7 +280,7 @@ fn answers_are_put_over_with_calls_reasons_and_figures() {
 }
 
 #[test]
-fn errors_keep_their_words_and_change_their_shape() {
+fn errors_keep_their_text_and_change_their_format() {
     let body = br#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#;
     let openai: Value = serde_json::from_slice(&error(Dialect::OpenAi, 529, body)).unwrap();
     assert_eq!(openai["error"]["message"], "Overloaded");
@@ -332,7 +332,7 @@ fn of_messages() -> Vec<Value> {
 }
 
 #[test]
-fn a_stream_of_messages_becomes_chat_and_comes_back_the_same() {
+fn a_messages_stream_becomes_a_chat_stream_and_back() {
     let chat = stream(Endpoint::Chat, Endpoint::Messages, &of_messages());
     assert_eq!(chat.last().unwrap().data, "[DONE]");
     let chunks = values(&chat);
@@ -370,7 +370,7 @@ fn a_stream_of_messages_becomes_chat_and_comes_back_the_same() {
 }
 
 #[test]
-fn a_stream_becomes_one_of_responses_whose_last_event_has_all() {
+fn a_stream_becomes_a_responses_stream_whose_last_event_is_complete() {
     for (answered, events) in [(Endpoint::Messages, of_messages())] {
         let events = stream(Endpoint::Responses, answered, &events);
         let all = values(&events);
@@ -441,7 +441,7 @@ fn of_codex() -> Value {
 }
 
 #[test]
-fn tools_of_a_namespace_and_of_texts_become_functions_and_hosted_ones_are_left_out() {
+fn namespace_and_text_tools_become_functions_and_hosted_tools_are_dropped() {
     let body = of_codex().to_string();
     for to in [Endpoint::Chat, Endpoint::Messages] {
         let (bytes, back) = request(Endpoint::Responses, to, body.as_bytes(), "m").unwrap();
@@ -525,7 +525,7 @@ fn of_calls(pieces: &[Value], finish: &str) -> Vec<Value> {
 }
 
 #[test]
-fn calls_are_read_as_in_our_own_calls_whatever_the_dialect() {
+fn translated_calls_are_read_like_direct_calls_in_any_dialect() {
     let call = |id: &str, args: Value| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": args}});
     let at_0 = |mut call: Value| {
         call["index"] = 0.into();
@@ -604,7 +604,7 @@ fn a_call_without_arguments_has_an_empty_object() {
 }
 
 #[test]
-fn all_input_that_comes_with_the_beginning_of_a_call_is_passed_on() {
+fn input_at_the_start_of_a_call_is_forwarded() {
     let mut events = of_messages();
     events.retain(|event| event["delta"].get("partial_json").is_none());
     events[6]["content_block"]["input"] = json!({"a": 1});
@@ -674,7 +674,7 @@ fn a_split_character_is_joined_in_translation() {
 }
 
 #[test]
-fn reported_stop_sequences_are_passed_on() {
+fn reported_stop_sequences_are_forwarded() {
     let body = json!({"model": "x", "max_tokens": 5, "stop_sequences": ["END"],
         "messages": [{"role": "user", "content": "hi"}]});
     let (_, back) =
@@ -742,7 +742,7 @@ proptest! {
     }
 
     #[test]
-    fn texts_come_back_as_they_were(system in ".{1,20}", asks in "\\PC{1,30}", says in "\\PC{1,30}") {
+    fn texts_are_unchanged_after_a_round_trip(system in ".{1,20}", asks in "\\PC{1,30}", says in "\\PC{1,30}") {
         // Blank texts have no counterpart.
         prop_assume!([&system, &asks, &says].iter().all(|text| !text.trim().is_empty()));
         let chat = json!({

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settled_lines_are_counted_in_bytes_whatever_the_bytes_are() {
+    fn settled_lines_are_counted_in_bytes_for_any_bytes() {
         let mut waiting = Waiting::default();
         waiting.take(0, b"a\xff\xff\nb\n");
         waiting.take(6, b"c");
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_begins_again_is_taken_from_its_beginning() {
+    fn a_restarted_stream_is_read_from_its_beginning() {
         let mut waiting = Waiting::default();
         waiting.take(0, b"half of a li");
         waiting.take(0, b"new");
