@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_reads_back_as_it_was_written() {
+    fn a_configuration_round_trips() {
         let config = stdio();
         assert_eq!(config.check(), Ok(()));
         let text = serde_json::to_string(&config).unwrap();
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_shown_masked_and_taken_back_so() {
+    fn secret_values_are_shown_masked_and_masked_values_are_accepted() {
         let config = stdio();
         let mut shown = config.masked();
         assert!(!serde_json::to_string(&shown).unwrap().contains("quiet"));

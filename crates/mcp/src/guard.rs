@@ -184,13 +184,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_and_a_greeting_pass() {
+    async fn messages_and_a_greeting_are_forwarded() {
         let text = b"Server listening\n{\"jsonrpc\":\"2.0\"}\n[]\n".repeat(100);
         assert_eq!(read(&text).await, Ok(text.len()));
     }
 
     #[tokio::test]
-    async fn an_announcement_is_seen_before_the_answer_behind_it() {
+    async fn a_change_notification_is_processed_before_the_following_answer() {
         let announced = Arc::<AtomicU64>::default();
         let text = b"{\"method\":\"nnotifications/tools/list_changed\"}\n{\"id\":1}\n";
         let mut guarded = Guarded::new(&text[..], Reason::default(), Arc::clone(&announced));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_without_end_and_endless_chatter_are_cut_off() {
+    async fn endless_lines_and_endless_output_are_cut_off() {
         let mut long = vec![b'{'];
         long.resize(MAX_MESSAGE_BYTES + 10, b'x');
         assert!(read(&long).await.unwrap_err().contains("a message of more than"));

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_labelled_and_its_text_bounded_with_counts() {
+    fn a_result_is_labelled_and_its_text_truncated_with_counts() {
         let (made, _dir) = made(
             json!({"content": [{"type": "text", "text": "a".repeat(50)}, {"type": "text", "text": "é".repeat(50)}]}),
             61,
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_and_hidden_characters_do_not_come_through() {
+    fn secrets_and_hidden_characters_are_removed_from_results() {
         let (made, _dir) = made(
             json!({"content": [{"type": "text", "text": "key=hunter2hunter2\u{e0041}"}], "structuredContent": {"k": ["hunter2hunter2"]}}),
             1000,
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_becomes_a_file() {
+    fn an_image_becomes_a_file() {
         let (made, dir) = made(
             json!({"content": [{"type": "image", "data": "aGVsbG8=", "mimeType": "image/png"}, {"type": "image", "data": "!", "mimeType": "image/png"}]}),
             1000,
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_tool_is_one_of_ours() {
+    fn an_error_of_a_tool_is_a_tool_failure() {
         let (made, _dir) = made(
             json!({"content": [{"type": "text", "text": "no such row"}], "isError": true}),
             1000,

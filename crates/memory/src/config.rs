@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_build_without_model_files_says_so_and_what_to_do() {
+    fn a_build_without_model_files_reports_that_with_the_remedy() {
         let file = [("OVERMIND_EMBEDDING_PROVIDER", "file"), ("OVERMIND_EMBEDDING_PATH", "/m")];
         let text = built(false, &file).expect_err("it cannot be read").to_string();
         for wanted in ["`file`", "--features model-files", "OVERMIND_OPENAI_EMBEDDINGS_URL"] {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_is_openai_with_a_key_and_local_without() {
+    fn auto_selects_openai_with_a_key_and_local_without() {
         assert_eq!(config(&[]), Ok(Config::Local));
         assert_eq!(config(&[("OPENAI_API_KEY", "  ")]), Ok(Config::Local));
         let Ok(Config::OpenAi(found)) = config(&[("OPENAI_API_KEY", "sk-test")]) else {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn embeddings_follow_openais_other_urls_and_never_go_past_them() {
+    fn embeddings_use_openais_configured_url_and_no_other() {
         let key = ("OPENAI_API_KEY", "k");
         let proxy = ("OVERMIND_OPENAI_RESPONSES_URL", "http://proxy.example/v1/responses");
         let Ok(Config::OpenAi(found)) = config(&[key, proxy]) else { panic!("it is known") };
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn host_names_of_other_scripts_are_read_as_dns_has_them() {
+    fn international_host_names_are_read_as_dns_names() {
         for (given, wanted) in [
             ("http://bücher.example/v1", "http://xn--bcher-kva.example/v1"),
             ("http://BÜCHER.example/v1", "http://xn--bcher-kva.example/v1"),
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_that_cannot_be_used_names_itself() {
+    fn an_invalid_setting_is_reported_by_name() {
         let key = ("OPENAI_API_KEY", "k");
         for (vars, wanted) in [
             (vec![("OVERMIND_EMBEDDING_PROVIDER", "openai")], "OPENAI_API_KEY is not set"),

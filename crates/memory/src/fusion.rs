@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_in_both_lists_outranks_the_first_of_one_list() {
+    fn an_item_in_both_lists_ranks_above_the_first_of_one_list() {
         let even = Fusion { damping: 60.0, words: 1.0, meaning: 1.0 };
         let hits = even.fuse(vec![item(1), item(2)], vec![item(3), item(2)], 10);
         assert_eq!(order(&hits), [2, 3, 1]);

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn syntax_is_only_words() {
+    fn query_syntax_is_read_as_plain_words() {
         for (query, wanted) in [
             ("fastapi sqlite", vec!["fastapi", "sqlite"]),
             (

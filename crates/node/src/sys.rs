@@ -58,7 +58,7 @@ fn code_of(line: &str, program: &std::path::Path) -> Option<(usize, usize)> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn code_that_was_let_go_of_is_there_again() {
+    fn released_code_is_loaded_again_when_needed() {
         let program = std::env::current_exe().unwrap();
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let code: Vec<_> = maps.lines().filter_map(|line| super::code_of(line, &program)).collect();

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_part_may_fit_and_covers_only_what_all_of_it_fits() {
+    fn an_unknown_part_may_match_and_is_covered_only_by_a_full_wildcard() {
         assert_eq!(fit("**", "…"), Fit::Must);
         assert_eq!(fit("src/**", "src/⋆.rs"), Fit::Must);
         assert_eq!(fit("src/*", "src/⋆"), Fit::Must);

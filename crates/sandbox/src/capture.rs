@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn output_up_to_the_limit_is_whole() {
+    fn output_up_to_the_limit_is_complete() {
         check(&[], 4, "", 0, false);
         check(&[b"ab", b"cd"], 4, "abcd", 4, false);
     }
@@ -84,12 +84,12 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_character_that_the_command_wrote_itself_is_shown() {
+    fn a_partial_character_of_the_command_is_shown() {
         check(&[b"a\xe2\x82"], 10, "a\u{fffd}", 3, false);
     }
 
     #[test]
-    fn binary_output_stays_within_the_limit_when_it_becomes_longer_text() {
+    fn binary_output_stays_within_the_limit_after_escaping() {
         check(&[b"\xff\xff\xff"], 9, "\u{fffd}\u{fffd}\u{fffd}", 3, false);
         check(&[b"\xff\xff\xff"], 7, "\u{fffd}\u{fffd}", 3, true);
         check(&[b"\xff\xff\xff\xff"], 3, "\u{fffd}", 4, true);

@@ -483,7 +483,7 @@ mod tests {
         29 25 0:26 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
 
     #[test]
-    fn version_1_is_found_by_controller_and_what_is_mounted_of_it() {
+    fn cgroup_v1_is_found_by_controller_and_mount() {
         let found = candidates(OWN_V1, MOUNTS_V1);
         let base = |directory: &str, controller| Base {
             version: Version::V1,
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn each_version_has_its_files() {
+    fn each_cgroup_version_has_its_files() {
         let limits =
             SandboxLimits { memory_bytes: 1 << 20, cpus: 0.25, pids: 7, ..Default::default() };
         let read = |dir: &Path, file: &str| std::fs::read_to_string(dir.join(file)).unwrap();
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn a_processor_share_is_never_below_what_the_kernel_takes() {
+    fn a_processor_share_is_never_below_the_kernels_minimum() {
         assert_eq!(quota(0.000_001), 1000);
         assert_eq!(quota(2.0), 200_000);
     }
@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_not_empty_yet_is_removed_later() {
+    fn a_non_empty_group_is_removed_later() {
         let dir = tempfile::tempdir().unwrap();
         let busy = dir.path().join("busy");
         std::fs::create_dir_all(busy.join("process")).unwrap();

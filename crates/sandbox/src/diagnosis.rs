@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn common_refusals_have_a_reason_of_their_own() {
+    fn common_refusals_have_a_specific_reason() {
         let any = Machine::default;
         check(Step::Unshare, libc::EPERM, any(), Some("user_namespaces_denied"));
         check(Step::Unshare, libc::ENOSPC, any(), Some("user_namespaces_exhausted"));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_the_step_the_thing_and_the_cause() {
+    fn a_refusal_names_the_step_the_object_and_the_cause() {
         let machine = Machine::default();
         let level = SandboxLevel::Namespace;
         match refused(Step::Mount, "/usr", libc::EPERM, level, &machine) {

@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_mountinfo_is_read_with_its_escapes() {
+    fn a_mountinfo_line_is_parsed_with_its_escapes() {
         let line = b"36 35 98:0 /a\\040b /mnt/a\\134\\040b rw,noatime master:1 - ext3 /dev/r rw";
         let found = mount_of(line).unwrap();
         assert_eq!(found.device, "98:0");
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_found_at_each_bind_mount_that_shows_it_or_a_part_of_it() {
+    fn a_directory_is_found_at_every_bind_mount_that_shows_part_of_it() {
         let dir = tempfile::tempdir().unwrap();
         let real = dir.path().canonicalize().unwrap();
         for made in ["home/data/rooms", "part", "link"] {

@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_a_kill_after_the_start_and_a_failure_before() {
+    fn silence_is_a_kill_after_the_start_and_a_failure_before_it() {
         assert_eq!(judge(&lines(&[Report::Started]), true), Ended::Exit(Exit::Signal(9)));
         assert_eq!(judge(b"", true), Ended::Silent);
         assert_eq!(judge(b"", false), Ended::Exit(Exit::TimedOut));

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn without_any_level_the_strongest_is_none() {
+    fn without_any_level_the_strongest_level_is_none() {
         let failed = || SandboxError::Failed { level: "namespace", message: "x".to_owned() };
         let reports = [report(SandboxLevel::Namespace, Err(failed()))];
         assert_eq!(strongest(&reports), SandboxLevel::None);

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_level_has_its_driver_and_no_other_name_has_one() {
+    fn each_level_name_has_a_driver() {
         let all = Sandboxes::new(
             Options::default(),
             docker::Options::default(),

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_request_passes() {
+    fn a_valid_request_is_accepted() {
         assert_eq!(check(&request()), Ok(()));
     }
 
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_the_home_stays_in_it() {
+    fn a_home_file_stays_inside_the_home() {
         let with = |path: &str| {
             let file = HomeFile { path: path.into(), content: Vec::new() };
             check(&SandboxRequest { home: vec![file], ..request() })

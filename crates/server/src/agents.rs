@@ -110,7 +110,7 @@ mod tests {
     use crate::routes::ROUTES;
 
     #[test]
-    fn those_inside_reach_what_runs_use_and_nothing_that_governs_the_server() {
+    fn sandboxed_callers_reach_run_routes_and_no_admin_routes() {
         for path in ["/llm/openai/v1/responses", "/mcp", "/mesh/publish", "/api/runs/x/steps"] {
             assert!(may_ask(path).is_ok(), "{path}");
         }

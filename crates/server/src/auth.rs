@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_browser_tells_its_token_among_the_protocols_of_a_websocket_and_nowhere_else() {
+    fn a_browsers_token_is_read_from_websocket_protocols_only() {
         let protocol = ("sec-websocket-protocol", "overmind.attach.v1, overmind.token.ovk_1");
         assert_eq!(read(&[("upgrade", "websocket"), protocol]).as_deref(), Ok("ovk_1"));
         assert_eq!(read(&[protocol]), Err(401));
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_one_clear_token_is_401_or_400() {
+    fn missing_and_ambiguous_tokens_are_401_or_400() {
         for headers in [
             &[][..],
             &[("authorization", "")],
@@ -130,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_header_value_panics_and_a_token_read_is_plain(value in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn no_header_value_panics_and_tokens_are_plain_ascii(value in proptest::collection::vec(any::<u8>(), 0..64)) {
             let Ok(value) = HeaderValue::from_bytes(&value) else { return Ok(()) };
             let mut map = HeaderMap::new();
             map.insert(header::AUTHORIZATION, value);

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_is_read_whole_and_refused_when_it_is_too_large_or_too_slow() {
+    async fn a_body_is_read_completely_or_refused_as_too_large_or_too_slow() {
         let bodies = Bodies::new(4_000, 1_000);
         let whole = read(&bodies, pieces(100, 1, false), ONE, LATE).await.unwrap();
         assert_eq!(whole.bytes.len(), 100);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bodies_that_are_kept_leave_space_for_other_senders() {
+    async fn buffered_bodies_leave_memory_for_other_senders() {
         let bodies = Bodies::new(400, 100);
         let first = read(&bodies, pieces(1, 90, false), ONE, LATE).await.unwrap();
         // A quarter is for one sender, also in bodies that never end.

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_masked_to_its_ends_and_a_short_one_wholly() {
+    fn a_key_is_masked_except_its_ends_and_a_short_one_completely() {
         for (secret, masked) in [
             ("", ""),
             ("abc", "***"),

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_field_is_named_and_told_in_plain_words() {
+    fn an_invalid_field_is_named_in_plain_words() {
         refused(r#"{"task":"x"}"#, "agent_id: is required");
         refused(r#"{"agent_id":7,"task":"x"}"#, "agent_id: must be a string, not integer `7`");
         refused(
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_number_may_be_written_with_a_zero_behind_its_point() {
+    fn a_whole_number_may_have_a_zero_fraction() {
         let read = |body: &str| decode::<RunCreate>(body.as_bytes());
         let run = read(r#"{"agent_id":"a\"7.0","task":"x 1.0","step_limit":28.00}"#).unwrap();
         assert_eq!((run.agent_id.as_str(), run.task.as_str()), ("a\"7.0", "x 1.0"));
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_of_an_inner_object_is_told_by_the_outer_one() {
+    fn an_invalid_inner_field_is_reported_with_its_path() {
         let body = r#"{"name":"a","role":"r","model":"m","limits":{"max_stepz":1}}"#;
         let problem = fault::<AgentCreate>(body);
         assert_eq!(problem.errors[0].field, "limits");
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_not_an_object_or_not_json_says_where() {
+    fn an_invalid_json_body_is_reported_with_its_position() {
         refused(" \n", "the body is empty; send a JSON object");
         refused(r#"["a","b"]"#, "the body must be a JSON object, not sequence");
         refused("null", "the body must be a JSON object, not null");
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_no_object_however_deep_it_stands() {
+    fn a_list_in_place_of_an_object_is_refused_at_any_depth() {
         let lists = [
             (r#""limits":[7,8,9,10,1]"#, "limits"),
             (r#""limits":[]"#, "limits"),
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_is_not_repeated_at_length() {
+    fn long_invalid_values_are_truncated_in_errors() {
         let body = format!(r#"{{"agent_id":"a","task":"x","step_limit":"{}"}}"#, "7".repeat(9999));
         let problem = fault::<RunCreate>(&body);
         assert!(problem.error.len() < 400, "{}", problem.error.len());
@@ -336,7 +336,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read_back(agent_id in ".{0,20}", task in ".{0,60}", step_limit: Option<u32>) {
+        fn serialised_values_are_parsed_back(agent_id in ".{0,20}", task in ".{0,60}", step_limit: Option<u32>) {
             let run = RunCreate { agent_id, task, step_limit, ..RunCreate::default() };
             let body = serde_json::to_vec(&run).unwrap();
             prop_assert_eq!(decode::<RunCreate>(&body).unwrap(), run);

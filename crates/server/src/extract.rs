@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_has_several_names_and_everything_else_is_not_json() {
+    fn several_media_types_count_as_json_and_others_do_not() {
         for (kind, json) in [
             ("application/json", true),
             ("Application/JSON; charset=utf-8", true),
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn if_match_takes_one_strong_version() {
+    fn if_match_accepts_one_strong_version() {
         let read = |text: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::IF_MATCH, HeaderValue::from_static(text));
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn if_none_match_takes_lists_and_weak_tags() {
+    fn if_none_match_accepts_lists_and_weak_tags() {
         let read = |text: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::IF_NONE_MATCH, HeaderValue::from_static(text));
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_and_doubled_query_names_are_refused() {
+    fn unknown_and_repeated_query_names_are_refused() {
         let mut query = Query::parse("limit=5&cursor=a%20b").unwrap();
         assert_eq!(query.take("cursor").as_deref(), Some("a b"));
         let fault = query.finish().unwrap_err();
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn truth_has_the_words_of_earlier_control_planes() {
+    fn booleans_accept_the_words_of_earlier_apis() {
         for yes in ["1", "true", "True", "yes", "on", "t", "y"] {
             assert_eq!(parse_bool(yes), Some(true), "{yes}");
         }

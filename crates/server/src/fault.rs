@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn each_engine_error_has_its_status_and_keeps_its_words() {
+    fn each_engine_error_has_a_status_and_keeps_its_text() {
         let message = || "Run is not awaiting input".to_owned();
         for (err, status) in [
             (EngineError::Invalid { field: String::new(), message: message() }, 422),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_inside_the_store_stays_inside() {
+    fn internal_store_errors_are_not_shown_to_clients() {
         let detail = "row 7 of /srv/secret.db".to_owned();
         let err = StoreError::Other { attempt: "reading".into(), detail };
         let fault = Fault::from(EngineError::Store(err));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rendered_fault_has_the_headers_that_its_status_asks_for() {
+    fn a_fault_has_the_headers_of_its_status() {
         let fault = Fault::new(ProblemKind::RateLimited, "slow down")
             .retry_after(Duration::from_millis(1200));
         let response = fault.render("req-1");

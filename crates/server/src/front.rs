@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_one_host_count_together() {
+    fn addresses_of_one_host_count_as_one_client() {
         for (client, counts) in [
             ("127.0.0.1", "127.0.0.1"),
             ("127.9.9.9", "127.0.0.1"),
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_waits_for_its_answer_holds_little() {
+    fn a_waiting_request_takes_little_memory() {
         let handling = size(Front::handle);
         assert!(handling <= 2_500, "{handling} bytes");
     }
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trailing_slash_is_taken_off_and_the_query_kept() {
+    fn a_trailing_slash_is_removed_and_the_query_kept() {
         assert_eq!(moved("/api/agents/").as_deref(), Some("/api/agents"));
         assert_eq!(
             moved("/api/runs/x/steps//?limit=1").as_deref(),
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_in_a_path_is_left_out_of_the_log() {
+    fn a_token_in_a_path_is_not_logged() {
         for (path, shown) in [
             ("/mesh/blackboard/ann/x", "/mesh/blackboard/ann/x"),
             ("/mesh/blackboard/ovs_1a.1.ff/x", "/mesh/blackboard/…/x"),
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn request_ids_differ_and_a_hostile_one_is_replaced() {
+    fn request_ids_are_unique_and_hostile_ones_replaced() {
         let ids = RequestIds::new();
         let mut headers = HeaderMap::new();
         let (first, second) = (ids.of(&headers), ids.of(&headers));

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_the_reached_address_and_configured_names_are_this_server() {
+    fn loopback_the_bound_address_and_configured_names_are_accepted_hosts() {
         for host in [
             "localhost",
             "LOCALHOST:8420",
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_hosts_are_421_and_broken_ones_400() {
+    fn foreign_hosts_are_421_and_invalid_ones_400() {
         for host in ["evil.example", "localhost.evil.example", "10.9.9.9", "[2001:db8::1]"] {
             assert_eq!(verdict(&[host], None, Some("10.1.2.3")), Err(421), "{host}");
         }
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_must_be_the_host_that_is_called_port_included() {
+    fn an_origin_must_equal_the_host_and_port() {
         let ok = |host, origin| verdict(&[host], Some(origin), None);
         assert_eq!(ok("localhost:8420", "http://localhost:8420"), Ok(()));
         assert_eq!(ok("localhost", "http://LOCALHOST:80"), Ok(()));
@@ -241,7 +241,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_header_text_panics_and_no_unknown_name_passes(host in "[ -~]{0,40}", origin in "[ -~]{0,40}") {
+        fn no_header_text_panics_and_unknown_names_are_refused(host in "[ -~]{0,40}", origin in "[ -~]{0,40}") {
             let passed = verdict(&[&host], Some(&origin), None).is_ok();
             let own = host.to_ascii_lowercase();
             let ours = ["localhost", "127.", "[::1]", "hive.example.org"];

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_code_is_good_once_and_for_a_minute() {
+    fn a_sign_in_code_works_once_within_a_minute() {
         let links = Links::default();
         let code = links.make("ann", "t");
         assert_eq!((links.take("other"), links.look("other")), (None, None));
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_link_of_a_caller_makes_place_and_none_of_another() {
+    fn a_new_link_replaces_only_the_callers_oldest() {
         let (links, now) = (Links::default(), Instant::now());
         links.put("of the admin", ("admin", "a"), now);
         for n in 0..=MOST {

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_taken_address_is_named_with_the_cause_apart() {
+    async fn an_address_in_use_is_named_separately_from_the_cause() {
         let first = Listener::tcp("127.0.0.1:0".parse().unwrap(), None).unwrap();
         let address = first.address().unwrap();
         let err = Listener::tcp(address, None).unwrap_err();
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_is_private_replaces_a_dead_one_and_goes_with_its_listener() {
+    async fn a_socket_is_private_replaces_a_dead_one_and_is_removed_with_its_listener() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("api.sock");
         // A dead server's, and that of one that died a moment before it had its place.
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_is_no_socket_is_left_alone() {
+    async fn a_file_that_is_no_socket_is_left_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notes.txt");
         std::fs::write(&path, "dear diary").unwrap();

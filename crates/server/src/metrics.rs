@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counter_is_called_as_its_sample_where_the_older_format_is_asked_for() {
+    fn a_counter_has_the_sample_name_in_the_older_format() {
         let open = "# HELP a_b Things.\n# TYPE a_b counter\n# UNIT a_b s\na_b_total{x=\"1\"} 2\n\
                     # HELP g Now.\n# TYPE g gauge\ng 1\n# EOF\n";
         let wanted = "# HELP a_b_total Things.\n# TYPE a_b_total counter\na_b_total{x=\"1\"} 2\n\

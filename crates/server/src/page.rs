@@ -137,7 +137,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_text_is_read_back_from_its_cursor_and_no_text_panics(text in ".{0,60}") {
+        fn a_text_cursor_round_trips_and_no_text_panics(text in ".{0,60}") {
             let cursor = Hex(text.clone()).to_string();
             prop_assert!(cursor.bytes().all(|b| b.is_ascii_alphanumeric()));
             prop_assert_eq!(cursor.parse::<Hex>(), Ok(Hex(text.clone())));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cursor_of_a_text_is_refused() {
+    fn invalid_text_cursors_are_refused() {
         for bad in ["f", "+f", "zz", "ff", "\u{fc}", &"00".repeat(1025)] {
             assert_eq!(bad.parse::<Hex>(), Err(()), "{bad}");
         }

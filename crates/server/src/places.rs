@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn one_client_leaves_places_to_others_and_nothing_is_kept_of_who_has_left() {
+    fn one_client_leaves_slots_to_others_and_closed_connections_are_dropped() {
         let places = Places::new(3, 2);
         let take = |who: Source| places.take().and_then(|place| places.count(place, who));
         let (first, second) = (take(from(1)).unwrap(), take(from(1)).unwrap());

@@ -353,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_taken_apart_and_others_refused() {
+    fn service_names_are_parsed_and_others_refused() {
         let two =
             |run: &str, service: Option<&str>| Some((run.to_owned(), service.map(str::to_owned)));
         for (host, wanted) in [

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_passes_then_the_rate_holds_and_keys_do_not_share() {
+    fn a_burst_is_allowed_then_the_rate_applies_per_key() {
         let (limiter, now) = (limiter(10, 3), Instant::now());
         for _ in 0..3 {
             assert_eq!(limiter.check(1, now), Ok(()));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_stands_still_or_runs_back_gives_no_tokens() {
+    fn a_stopped_or_reversed_clock_gives_no_tokens() {
         let (limiter, now) = (limiter(1, 1), Instant::now() + Duration::from_secs(5));
         assert_eq!(limiter.check(1, now), Ok(()));
         assert!(limiter.check(1, now - Duration::from_secs(5)).is_err());

@@ -283,13 +283,13 @@ mod tests {
     }
 
     #[test]
-    fn who_serves_a_connection_holds_little() {
+    fn serving_a_connection_takes_little_memory() {
         let serving = size(Acceptor::connection::<TcpStream>);
         assert!(serving <= 1_200, "{serving} bytes");
     }
 
     #[test]
-    fn the_answer_of_a_full_server_is_a_whole_response() {
+    fn the_refusal_of_a_full_server_is_a_complete_response() {
         for answer in [NO_PLACE, NO_MORE_FOR_ONE] {
             let text = std::str::from_utf8(answer).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_that_nobody_takes_fails_after_the_limit_and_not_before() {
+    async fn a_blocked_write_fails_after_the_limit_and_not_before() {
         let (ours, mut theirs) = tokio::io::duplex(8);
         let mut ours = Stalling::new(ours, Duration::from_secs(10));
         ours.write_all(b"12345678").await.unwrap();

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_header_wins_over_the_query_and_nothing_means_the_start() {
+    fn the_header_overrides_the_query_and_without_both_the_stream_starts() {
         let mut headers = HeaderMap::new();
         let after = |headers: &HeaderMap, query| resume_after(headers, query, number::<u64>);
         assert_eq!(after(&headers, None).unwrap(), None);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_has_its_id_its_event_one_data_line_per_line_and_an_empty_line() {
+    fn an_sse_message_has_id_event_data_lines_and_an_empty_line() {
         let mut out = String::new();
         message(&mut out, Some("4.1"), None, "{\"a\":\n1}");
         assert_eq!(out, "id: 4.1\ndata: {\"a\":\ndata: 1}\n\n");
@@ -258,7 +258,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_message_is_one_whatever_it_carries(json in "[ -~\n\r]{0,60}") {
+        fn any_content_is_one_sse_message(json in "[ -~\n\r]{0,60}") {
             let mut out = String::new();
             message(&mut out, Some(1), None, &json);
             prop_assert!(out.ends_with("\n\n"));

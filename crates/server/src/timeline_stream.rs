@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_two_numbers_and_nothing_else() {
+    fn a_timeline_position_is_two_numbers() {
         assert_eq!(parse_place("17.3"), Some((17, 3)));
         assert_eq!(parse_place("18446744073709551615.255"), Some((u64::MAX, 255)));
         for bad in ["", "17", "17.", ".3", "17.256", "+1.0", "1.-0", "1.0.0", "a.b", "1 .0"] {

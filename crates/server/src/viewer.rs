@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seats_are_counted_for_each_run_and_in_all() {
+    fn viewers_are_counted_per_run_and_in_total() {
         let config =
             ServerConfig { max_viewers: 3, max_viewers_per_run: 2, ..ServerConfig::default() };
         let viewers = Arc::new(Viewers::default());

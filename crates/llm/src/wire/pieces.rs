@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_is_put_together_in_the_order_in_which_it_came() {
+    fn a_reply_is_assembled_in_the_order_of_its_parts() {
         let state = sample().into_state(&TAG).unwrap();
         let pieces = Pieces::from_state(&state, &TAG).unwrap();
         let calls = [call("1"), call("2")];
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_was_changed_gets_the_usual_order() {
+    fn a_changed_message_gets_the_standard_order() {
         let calls = [call("1")];
         for text in ["abc", "ab", "abcd", "äü"] {
             assert_eq!(
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_without_secrets_of_the_provider_leaves_no_state() {
+    fn a_reply_without_provider_state_keeps_none() {
         assert_eq!(Pieces(vec![Piece::Text(3), Piece::Call]).into_state(&TAG), None);
     }
 }

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_without_figures_is_estimated() {
+    fn a_reply_without_usage_is_estimated() {
         let mut told = Told::default();
         assert_eq!(
             (told.settled(|| 70, 30).input_tokens, told.settled(|| 70, 30).output_tokens),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::{ask, ask_with_tools, complete, gateway, model, reply, streamed, user};
 
 #[tokio::test]
-async fn text_is_streamed_piece_by_piece_and_comes_back_whole() {
+async fn text_is_streamed_in_chunks_and_returned_whole() {
     for wire in Wire::ALL {
         let upstream =
             Upstream::start(Say::text("grüße from a 🦀, and then some").usage(12, 7)).await;
@@ -56,7 +56,7 @@ async fn deltas_arrive_while_the_provider_still_speaks() {
 }
 
 #[tokio::test]
-async fn a_tool_call_comes_with_its_arguments_as_an_object() {
+async fn a_tool_call_has_its_arguments_as_an_object() {
     for wire in Wire::ALL {
         let args = json!({ "path": "src/größe.rs", "n": [1, 2.5, null], "deep": { "a": true } });
         let upstream = Upstream::start(Say::text("Looking.").call("c1", "read_file", &args)).await;
@@ -74,7 +74,7 @@ async fn a_tool_call_comes_with_its_arguments_as_an_object() {
 }
 
 #[tokio::test]
-async fn parallel_calls_stay_apart_and_in_order() {
+async fn parallel_calls_stay_separate_and_in_order() {
     for wire in Wire::ALL {
         let say = Say::nothing()
             .call("a", "read_file", &json!({ "path": "one two three four" }))
@@ -106,7 +106,7 @@ async fn parallel_calls_stay_apart_and_in_order() {
 }
 
 #[tokio::test]
-async fn reasoning_is_streamed_apart_from_the_text() {
+async fn reasoning_is_streamed_separately_from_the_text() {
     for wire in Wire::ALL {
         let say = Say::text("42").reasoning("Six times seven is what?");
         let upstream = Upstream::start(say).await;
@@ -166,7 +166,7 @@ async fn usage_counts_cached_written_and_reasoning_tokens_as_parts() {
 }
 
 #[tokio::test]
-async fn the_provider_says_why_it_stopped() {
+async fn the_finish_reason_of_the_provider_is_returned() {
     for wire in Wire::ALL {
         for (stop, calls) in [
             (StopReason::MaxTokens, false),
@@ -186,7 +186,7 @@ async fn the_provider_says_why_it_stopped() {
 }
 
 #[tokio::test]
-async fn arguments_that_do_not_parse_come_as_the_text_that_the_model_wrote() {
+async fn unparsable_arguments_are_returned_as_text() {
     for wire in Wire::ALL {
         for raw in [r#"{"path": "a"#, "not json", "[1]", "\"text\""] {
             let upstream = Upstream::start(Say::nothing().raw_call("c", "read_file", raw)).await;
@@ -249,7 +249,7 @@ async fn pings_line_ends_and_cuts_change_nothing() {
 }
 
 #[tokio::test]
-async fn a_reply_in_one_piece_is_understood_too() {
+async fn an_unstreamed_reply_is_parsed_too() {
     for wire in Wire::ALL {
         let request = ask_with_tools(model(wire), vec![user("?")], &["read_file", "list_files"]);
         let plain = Upstream::start(rich()).await;
@@ -262,7 +262,7 @@ async fn a_reply_in_one_piece_is_understood_too() {
 }
 
 #[tokio::test]
-async fn ids_are_unique_in_the_conversation_whatever_the_server_sends() {
+async fn call_ids_are_unique_in_the_conversation() {
     for wire in Wire::ALL {
         let say = || {
             Say::nothing().call("", "t", &json!({})).call("same", "t", &json!({})).call(
@@ -289,7 +289,7 @@ async fn ids_are_unique_in_the_conversation_whatever_the_server_sends() {
 }
 
 #[tokio::test]
-async fn one_connection_serves_one_call_after_the_other() {
+async fn one_connection_serves_successive_calls() {
     let upstream = Upstream::start(Script::always(Say::text("ok"))).await;
     let gateway = gateway(&upstream);
     for n in 0..30 {

@@ -25,7 +25,7 @@ fn gateway() -> Gateway {
 }
 
 #[tokio::test]
-async fn a_turn_is_streamed_word_by_word_and_comes_back_whole() {
+async fn a_recorded_turn_is_streamed_word_by_word_and_returned_whole() {
     let (result, deltas) = complete(&gateway(), &ask("scripted:fix", vec![user("mend it")])).await;
     let reply = result.unwrap();
     assert_eq!((reply.text.as_str(), reply.reasoning.as_str()), ("Let me look.", "Look first."));
@@ -69,7 +69,7 @@ async fn only_the_conversation_selects_the_turn() {
 }
 
 #[tokio::test]
-async fn a_cassette_fails_where_it_says_and_where_the_session_strays() {
+async fn a_cassette_fails_where_it_says_and_where_the_session_deviates() {
     let gateway = gateway();
     let said = || assistant("x", &[]);
     let scripted = failure(&gateway, &ask("scripted:fix", vec![user("a"), said(), said()])).await;
@@ -90,7 +90,7 @@ async fn a_cassette_fails_where_it_says_and_where_the_session_strays() {
 }
 
 #[tokio::test]
-async fn a_turn_takes_its_time_but_not_more_than_the_call_has() {
+async fn a_recorded_delay_is_bounded_by_the_timeout_of_the_call() {
     let tape = br#"{ "name": "slow", "turns": [{ "text": "one two three", "delay_ms": 120 }] }"#;
     let gateway =
         Gateway::new(Config::default().with_cassette(Cassette::parse("t", tape).unwrap()));
@@ -105,7 +105,7 @@ async fn a_turn_takes_its_time_but_not_more_than_the_call_has() {
 }
 
 #[test]
-fn a_cassette_that_is_not_right_says_where() {
+fn an_invalid_cassette_is_refused_with_the_position() {
     for (json, says) in [
         ("[]", "not JSON of the right shape"),
         (r#"{ "name": "x", "turns": [], "more": 1 }"#, "unknown field `more`"),
@@ -147,7 +147,7 @@ fn a_cassette_that_is_not_right_says_where() {
 }
 
 #[tokio::test]
-async fn files_are_found_beneath_the_cassette_directory_and_nowhere_else() {
+async fn cassettes_are_found_only_below_the_cassette_directory() {
     let dir = tempfile::tempdir().unwrap();
     let tapes = dir.path().join("tapes");
     std::fs::create_dir_all(tapes.join("sub")).unwrap();

@@ -177,7 +177,7 @@ async fn truncated_streams_are_never_complete() {
 }
 
 #[tokio::test]
-async fn a_server_that_ends_without_its_last_formality_is_believed() {
+async fn a_stream_without_its_final_marker_is_complete_if_it_has_a_finish_reason() {
     // `[DONE]` and `message_stop` say nothing that was not said before.
     for wire in [Wire::Chat, Wire::Messages] {
         let say = Say::text("all of it").usage(5, 5);
@@ -189,7 +189,7 @@ async fn a_server_that_ends_without_its_last_formality_is_believed() {
 }
 
 #[tokio::test]
-async fn an_error_in_the_stream_that_will_not_pass_ends_the_call() {
+async fn a_permanent_error_within_the_stream_ends_the_call() {
     for wire in Wire::ALL {
         let upstream = Upstream::start(Answer::say(Say::text("so far")).error_after(
             3,
@@ -207,7 +207,7 @@ async fn an_error_in_the_stream_that_will_not_pass_ends_the_call() {
 }
 
 #[tokio::test]
-async fn silence_is_a_timeout_and_slow_talk_is_not() {
+async fn silence_is_a_timeout_and_a_slow_stream_is_not() {
     for wire in Wire::ALL {
         let idle = |millis| ModelRequest {
             idle_timeout: Duration::from_millis(millis),
@@ -233,7 +233,7 @@ async fn silence_is_a_timeout_and_slow_talk_is_not() {
 }
 
 #[tokio::test]
-async fn the_whole_call_ends_at_its_total_timeout_and_tells_what_went_before() {
+async fn a_call_ends_at_its_total_timeout_and_reports_earlier_failures() {
     let upstream =
         Upstream::start([Answer::status(500, "api_error", "hiccup"), Answer::hang()]).await;
     let request =
@@ -263,7 +263,7 @@ async fn a_providers_own_idle_timeout_replaces_the_requests() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_a_network_error() {
+async fn a_missing_server_is_a_network_error() {
     let port = {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.local_addr().unwrap().port()
@@ -289,7 +289,7 @@ async fn tls_to_a_server_without_it_is_a_network_error_and_shows_no_key() {
 }
 
 #[tokio::test]
-async fn nonsense_is_called_nonsense() {
+async fn an_unparsable_answer_is_reported_as_such() {
     let mut cases = vec![
         ("text/html", "<html>welcome</html>"),
         ("text/event-stream", "data: {\"choices\": [\n\n"),
@@ -308,7 +308,7 @@ async fn nonsense_is_called_nonsense() {
 }
 
 #[tokio::test]
-async fn a_redirect_is_not_followed_and_takes_no_key_along() {
+async fn a_redirect_is_not_followed_and_gets_no_key() {
     for wire in Wire::ALL {
         for status in [301, 302, 303, 307, 308] {
             let elsewhere = Upstream::start(Script::always(Say::text("gotcha"))).await;
@@ -365,7 +365,7 @@ async fn each_key_goes_to_its_own_provider() {
 }
 
 #[tokio::test]
-async fn a_key_that_a_provider_repeats_is_not_shown() {
+async fn a_key_repeated_by_a_provider_is_masked() {
     for wire in Wire::ALL {
         let echo = format!("Incorrect API key provided: {KEY}.");
         for answer in [
@@ -393,7 +393,7 @@ async fn a_providers_long_error_is_kept_up_to_4_kib() {
 }
 
 #[tokio::test]
-async fn without_a_provider_the_failure_says_what_to_set_and_check_agrees() {
+async fn a_missing_provider_is_reported_with_the_setting_by_calls_and_by_check() {
     let gateway = Gateway::new(Config::default());
     for name in ["gpt-5", "claude-opus-4-5", "deepseek-v4-pro", "qwen3", ""] {
         let failure = failure(&gateway, &ask(name, vec![user("hi")])).await;

@@ -64,7 +64,7 @@ async fn needs_llama_a_conversation_with_tools_is_accepted_in_all_three_formats(
 }
 
 #[tokio::test]
-async fn needs_llama_a_short_limit_is_told_as_such() {
+async fn needs_llama_a_reply_cut_by_its_limit_is_reported() {
     let Some(url) = counterpart("LLAMA") else { return };
     let gateway = gateway_of(Provider::custom(&url, None));
     for wire in Wire::ALL {
@@ -80,7 +80,7 @@ async fn needs_llama_a_short_limit_is_told_as_such() {
 }
 
 #[tokio::test]
-async fn needs_llama_a_conversation_that_is_too_long_is_told_as_such() {
+async fn needs_llama_a_too_long_conversation_is_reported() {
     let Some(url) = counterpart("LLAMA") else { return };
     let gateway = gateway_of(Provider::custom(&url, None));
     for wire in Wire::ALL {

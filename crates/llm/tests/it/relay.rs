@@ -137,7 +137,7 @@ async fn only_failures_before_the_first_byte_are_retried() {
 }
 
 #[tokio::test]
-async fn silence_ends_before_the_head_and_in_the_middle() {
+async fn a_silent_provider_times_out_before_the_head_and_within_the_stream() {
     let say = Say::text("one two three").usage(9, 3);
     let upstream = Upstream::start([Answer::hang(), Answer::say(say).stall_after(2)]).await;
     let gateway = gateway(vec![provider("one", &upstream)], |config| {
@@ -153,7 +153,7 @@ async fn silence_ends_before_the_head_and_in_the_middle() {
 }
 
 #[tokio::test]
-async fn pieces_pass_when_they_come_with_pings_and_whatever_their_cuts() {
+async fn chunks_and_pings_are_forwarded_at_once_whatever_their_cuts() {
     let say = Say::text("one two three four five").usage(90, 30);
     let slow = Answer::say(say.clone()).pings().drip(Duration::from_millis(5));
     let bytes = Answer::say(say).pings().crlf().every_byte();
@@ -179,7 +179,7 @@ async fn pieces_pass_when_they_come_with_pings_and_whatever_their_cuts() {
 }
 
 #[tokio::test]
-async fn nonsense_passes_as_it_is_and_is_refused_where_it_must_be_understood() {
+async fn invalid_data_is_forwarded_unless_it_must_be_translated() {
     let nonsense = "data: {\"choices\": [nonsense\n\nevent: what\ndata: 7\n\ndata: [DONE]\n\n";
     let raw = || Answer::raw(200, "text/event-stream", nonsense);
     let upstream = Upstream::start([raw(), raw()]).await;
@@ -224,7 +224,7 @@ async fn invalid_usage_is_not_free() {
 }
 
 #[tokio::test]
-async fn a_stream_that_ends_in_good_order_before_its_last_event_is_cut() {
+async fn a_stream_closed_before_its_last_event_is_truncated() {
     let say = Say::text("one two").usage(9, 3);
     for (endpoint, wire, last) in [
         (Endpoint::Chat, Wire::Chat, "[DONE]"),
@@ -256,7 +256,7 @@ async fn a_stream_that_ends_in_good_order_before_its_last_event_is_cut() {
 }
 
 #[tokio::test]
-async fn bytes_pass_as_they_are_in_both_directions() {
+async fn bytes_are_forwarded_unchanged_in_both_directions() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}/v1", listener.local_addr().unwrap());
     let provider = Provider {
@@ -298,7 +298,7 @@ async fn bytes_pass_as_they_are_in_both_directions() {
 }
 
 #[tokio::test]
-async fn a_server_that_takes_no_stream_options_is_asked_without_from_then_on() {
+async fn a_server_without_stream_options_is_asked_without_them_afterwards() {
     let refuses = Answer::status(400, "invalid_request_error", "unknown field stream_options");
     let say = || Answer::from(Say::text("hello"));
     let upstream = Upstream::start([refuses, say(), say()]).await;

@@ -24,7 +24,7 @@ async fn sent_as(wire: Wire, messages: Vec<Message>) -> Value {
 }
 
 #[tokio::test]
-async fn the_key_goes_in_the_formats_own_header_and_nowhere_else() {
+async fn the_key_is_only_in_the_header_of_its_format() {
     for wire in Wire::ALL {
         let upstream = Upstream::start(Script::always(Say::text("ok")).key(KEY)).await;
         reply(&gateway(&upstream), &ask(model(wire), vec![user("hi")])).await;
@@ -52,7 +52,7 @@ async fn configured_headers_are_sent() {
 }
 
 #[tokio::test]
-async fn a_plain_chat_request_is_exactly_this() {
+async fn a_plain_chat_request_has_exactly_this_body() {
     let request = ModelRequest {
         max_output_tokens: Some(99),
         ..ask_with_tools("m", vec![user("hi")], &["read_file"])
@@ -77,7 +77,7 @@ async fn a_plain_chat_request_is_exactly_this() {
 }
 
 #[tokio::test]
-async fn a_plain_responses_request_is_exactly_this() {
+async fn a_plain_responses_request_has_exactly_this_body() {
     let request = ModelRequest {
         max_output_tokens: Some(99),
         ..ask_with_tools("openai-responses:m", vec![user("hi")], &["read_file"])
@@ -103,7 +103,7 @@ async fn a_plain_responses_request_is_exactly_this() {
 }
 
 #[tokio::test]
-async fn a_plain_messages_request_is_exactly_this() {
+async fn a_plain_messages_request_has_exactly_this_body() {
     let request = ModelRequest {
         max_output_tokens: Some(99),
         ..ask_with_tools("anthropic-messages:m", vec![user("hi")], &["read_file"])
@@ -173,7 +173,7 @@ async fn openai_gets_its_own_parameters() {
 }
 
 #[tokio::test]
-async fn anthropic_thinking_is_asked_for_in_the_way_of_the_models_generation() {
+async fn anthropic_thinking_is_requested_as_the_model_generation_expects() {
     let anthropic =
         |url: &str| Provider { base_url: url.to_owned(), ..Provider::anthropic(Secret::new(KEY)) };
     for (name, effort, thinking, config) in [
@@ -235,7 +235,7 @@ async fn deepseek_gets_its_thinking_switch() {
 }
 
 #[tokio::test]
-async fn a_call_may_be_required_where_there_are_tools() {
+async fn a_tool_call_can_be_required_if_there_are_tools() {
     for (wire, path, want) in [
         (Wire::Chat, "/tool_choice", json!("required")),
         (Wire::Responses, "/tool_choice", json!("required")),
@@ -257,7 +257,7 @@ async fn a_call_may_be_required_where_there_are_tools() {
 }
 
 #[tokio::test]
-async fn every_disorder_of_a_conversation_is_put_in_order_for_every_provider() {
+async fn every_disordered_conversation_is_ordered_for_every_provider() {
     // The upstream refuses what any of the providers would refuse; `assert_clean` is the test.
     let odd =
         "weird id/with:chars and far more than sixty-four characters in it, which nobody takes";
@@ -305,7 +305,7 @@ async fn every_disorder_of_a_conversation_is_put_in_order_for_every_provider() {
 }
 
 #[tokio::test]
-async fn results_of_a_call_and_the_users_words_share_one_message_at_anthropic() {
+async fn anthropic_gets_tool_results_and_the_users_text_in_one_message() {
     let body = sent_as(
         Wire::Messages,
         vec![
@@ -336,7 +336,7 @@ async fn results_of_a_call_and_the_users_words_share_one_message_at_anthropic() 
 }
 
 #[tokio::test]
-async fn a_failed_tool_is_marked_where_the_format_can() {
+async fn a_failed_tool_call_is_marked_if_the_format_allows_it() {
     let failed = Message::Tool {
         call_id: "1".into(),
         name: "t".into(),
@@ -351,7 +351,7 @@ async fn a_failed_tool_is_marked_where_the_format_can() {
 }
 
 #[tokio::test]
-async fn tool_names_are_aliased_on_the_wire_and_real_in_the_reply() {
+async fn tool_names_are_aliased_on_the_wire_and_original_in_the_reply() {
     let names = ["mcp.files.read", "mcp_files_read", "größe"];
     for wire in Wire::ALL {
         let upstream = Upstream::start(Script::by(|request| {
@@ -409,7 +409,7 @@ async fn next_body(first: Wire, second: Wire, second_name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_provider_sees_its_own_reasoning_again_word_for_word() {
+async fn a_provider_gets_its_own_reasoning_back_unchanged() {
     let body = next_body(Wire::Messages, Wire::Messages, "small-1").await;
     assert_eq!(
         body["messages"][1]["content"],
@@ -481,7 +481,7 @@ async fn a_conversation_without_signed_thinking_is_continued_without_thinking() 
 }
 
 #[tokio::test]
-async fn a_whole_endpoint_url_is_used_as_it_is() {
+async fn a_complete_endpoint_url_is_used_unchanged() {
     let upstream = Upstream::start(Say::text("ok")).await;
     let mut provider = Provider::openai(Secret::new(KEY));
     provider
@@ -492,7 +492,7 @@ async fn a_whole_endpoint_url_is_used_as_it_is() {
 }
 
 #[tokio::test]
-async fn the_price_follows_the_provider_and_the_users_own_list() {
+async fn the_price_depends_on_the_provider_and_the_users_own_list() {
     let upstream = Upstream::start(Script::always(Say::text("ok").usage(1_000_000, 100_000))).await;
     let openai = Provider {
         base_url: format!("{}/v1", upstream.base_url()),

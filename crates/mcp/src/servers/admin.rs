@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_short_form_is_a_program_with_everything_else_by_default() {
+    fn the_short_form_names_a_program_and_uses_defaults() {
         let short = json!({"id": "a", "command": " node ", "args": [" x.js", "  "], "env": {"A": "1"}, "enabled": false});
         let config = taken(short).unwrap();
         assert_eq!(config.check(), Ok(()));

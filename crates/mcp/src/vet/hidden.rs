@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors_in_a_row_are_a_message() {
+    fn a_series_of_variation_selectors_is_detected_as_hidden_text() {
         assert_eq!(hidden_in("👍\u{fe0f}"), None);
         assert_eq!(hidden_in("👍\u{fe0f}\u{fe0f}"), Some('\u{fe0f}'));
         assert_eq!(hidden_in("a\u{fe0f}"), Some('\u{fe0f}'));

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_tool_passes_and_its_claims_count_only_when_trusted() {
+    fn a_plain_tool_is_accepted_and_its_annotations_count_only_if_trusted() {
         let mut classes = [false, true].map(|trusted| {
             vet(vec![tool("get-sum", "Adds. ✅ fine")], trusted).remove(0).tool.unwrap()
         });
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_deceive_are_refused() {
+    fn deceptive_tool_names_are_refused() {
         assert!(why(tool("reаd", "")).contains("U+0430"), "a Cyrillic letter");
         assert!(why(tool("read\u{200b}", "")).contains("U+200B"));
         assert!(why(tool("a b", "")).contains("its name must be"));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptions_that_hide_or_swell_are_refused() {
+    fn descriptions_with_hidden_or_too_much_text_are_refused() {
         for hiding in
             ["a\u{200b}b", "\u{202e}evil", "x\u{e0041}", "\u{1b}[8mhidden", "soft\u{ad}", "\0"]
         {

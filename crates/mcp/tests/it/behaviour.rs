@@ -50,7 +50,7 @@ async fn half_a_character_in_a_result_is_replaced_and_half_a_message_ends_the_ca
 }
 
 #[tokio::test]
-async fn the_protocol_without_handshake_is_spoken_and_its_changes_are_heard() {
+async fn servers_without_a_handshake_work_and_their_changes_are_noticed() {
     let bench = Bench::new().await;
     let view = bench.servers.put(bad("new", "modern")).await.unwrap();
     assert_eq!((view.state.as_str(), view.protocol.as_str()), ("ready", "2026-07-28"), "{view:?}");
@@ -136,7 +136,7 @@ async fn a_crash_in_a_call_is_reported_and_the_server_restarts() {
 }
 
 #[tokio::test]
-async fn floods_and_garbage_are_cut_off_or_passed_over() {
+async fn floods_are_cut_off_and_garbage_is_skipped() {
     let bench = Bench::new().await;
     let flood = bench.servers.put(short(bad("flood", "stdout_flood"))).await.unwrap();
     assert!(reason(&flood).contains("bytes that are no messages"), "{flood:?}");
@@ -152,7 +152,7 @@ async fn floods_and_garbage_are_cut_off_or_passed_over() {
 }
 
 #[tokio::test]
-async fn a_giant_result_ends_the_connection_and_a_big_one_is_cut_with_counts() {
+async fn a_giant_result_ends_the_connection_and_a_large_one_is_truncated_with_counts() {
     let bench = Bench::new().await;
     bench.servers.put(bad("good", "good")).await.unwrap();
     let big = bench.call("mcp.good.big", json!({})).await;
@@ -222,7 +222,7 @@ async fn a_dropped_call_is_cancelled_at_the_server_too() {
 }
 
 #[tokio::test]
-async fn a_call_without_a_sign_of_life_times_out_and_is_cancelled() {
+async fn a_call_without_progress_times_out_and_is_canceled() {
     let bench = Bench::new().await;
     let config = short(marked("good", "good", "", SandboxLevel::None));
     bench.servers.put(config).await.unwrap();
@@ -233,7 +233,7 @@ async fn a_call_without_a_sign_of_life_times_out_and_is_cancelled() {
 }
 
 #[tokio::test]
-async fn sessions_have_a_server_of_their_own_when_it_is_configured() {
+async fn sessions_have_their_own_server_if_configured() {
     let bench = Bench::new().await;
     let config = ServerConfig { scope: overmind_mcp::Scope::Session, ..bad("own", "good") };
     let view = bench.servers.put(config).await.unwrap();

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::support::{Bench, bad, helper};
 
 #[tokio::test]
-async fn the_list_is_the_same_for_as_long_as_nothing_changes() {
+async fn the_tool_list_is_stable_without_changes() {
     let bench = Bench::new().await;
     assert_eq!(bench.servers.prefix(), "mcp.");
     bench.servers.put(bad("good", "good")).await.unwrap();
@@ -23,7 +23,7 @@ async fn the_list_is_the_same_for_as_long_as_nothing_changes() {
 }
 
 #[tokio::test]
-async fn servers_are_shown_and_taken_as_json() {
+async fn servers_are_printed_and_read_as_json() {
     let bench = Bench::new().await;
     let servers: Arc<dyn ToolServers> = Arc::clone(&bench.servers) as Arc<dyn ToolServers>;
     let program = helper();

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::support::{Bench, bad, state};
 
 #[tokio::test]
-async fn a_tool_that_changes_is_withdrawn_until_somebody_pins_it_again() {
+async fn a_changed_tool_is_withdrawn_until_it_is_pinned_again() {
     let bench = Bench::new().await;
     bench.servers.put(bad("good", "good")).await.unwrap();
     let before = bench.servers.specs();
@@ -36,7 +36,7 @@ async fn a_tool_that_changes_is_withdrawn_until_somebody_pins_it_again() {
 }
 
 #[tokio::test]
-async fn a_change_while_the_daemon_was_off_is_found_out() {
+async fn a_change_while_the_daemon_was_stopped_is_detected() {
     let bench = Bench::new().await;
     bench.servers.put(bad("good", "good")).await.unwrap();
     bench.servers.shutdown().await;
@@ -51,7 +51,7 @@ async fn a_change_while_the_daemon_was_off_is_found_out() {
 }
 
 #[tokio::test]
-async fn a_session_s_own_server_that_offers_something_else_is_found_out() {
+async fn a_sessions_server_that_offers_other_tools_is_detected() {
     let bench = Bench::new().await;
     let own = |mode| ServerConfig { scope: Scope::Session, ..bad("own", mode) };
     bench.servers.put(own("good")).await.unwrap();
@@ -84,7 +84,7 @@ async fn manual_approval_offers_only_pinned_tools() {
 }
 
 #[tokio::test]
-async fn poisoned_tools_are_refused_one_by_one_and_their_words_are_not_shown() {
+async fn poisoned_tools_are_refused_individually_and_their_text_is_hidden() {
     let bench = Bench::new().await;
     let view = bench.servers.put(bad("evil", "poison")).await.unwrap();
     assert_eq!(view.state.as_str(), "ready", "{view:?}");
@@ -142,7 +142,7 @@ async fn allow_and_deny_lists_filter_tools() {
 }
 
 #[tokio::test]
-async fn servers_that_are_not_there_are_not_found() {
+async fn missing_servers_are_not_found() {
     let bench = Bench::new().await;
     assert_eq!(bench.servers.remove("no").await, Err(McpError::NotFound));
     assert_eq!(bench.servers.get("no").unwrap_err().to_string(), "MCP server not found");

@@ -19,7 +19,7 @@ fn mark(of: u32) -> String {
 const LEVELS: [SandboxLevel; 2] = [SandboxLevel::Namespace, SandboxLevel::None];
 
 #[tokio::test]
-async fn a_stubborn_server_is_gone_when_its_removal_answers() {
+async fn a_stubborn_server_has_ended_when_its_removal_returns() {
     for (of, level) in [1, 2].into_iter().zip(LEVELS) {
         let (bench, mark) = (Bench::new().await, mark(of));
         let view = bench.servers.put(marked("s", "stubborn", &mark, level)).await.unwrap();
@@ -31,7 +31,7 @@ async fn a_stubborn_server_is_gone_when_its_removal_answers() {
 }
 
 #[tokio::test]
-async fn a_stubborn_server_is_gone_when_the_shutdown_answers() {
+async fn a_stubborn_server_has_ended_when_the_shutdown_returns() {
     for (of, level) in [3, 4].into_iter().zip(LEVELS) {
         let (bench, mark) = (Bench::new().await, mark(of));
         bench.servers.put(marked("s", "stubborn", &mark, level)).await.unwrap();
@@ -42,7 +42,7 @@ async fn a_stubborn_server_is_gone_when_the_shutdown_answers() {
 }
 
 #[tokio::test]
-async fn a_replaced_or_disabled_server_leaves_nothing() {
+async fn a_replaced_or_disabled_server_leaves_nothing_behind() {
     let (bench, mark) = (Bench::new().await, mark(5));
     let config = marked("s", "stubborn", &mark, SandboxLevel::Namespace);
     bench.servers.put(config.clone()).await.unwrap();
@@ -58,7 +58,7 @@ async fn a_replaced_or_disabled_server_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_session_s_server_ends_with_it_and_when_it_is_idle() {
+async fn a_sessions_server_ends_with_it_and_when_it_is_idle() {
     let (bench, mark) = (Bench::new().await, mark(6));
     let config = ServerConfig {
         scope: Scope::Session,
@@ -83,7 +83,7 @@ async fn a_session_s_server_ends_with_it_and_when_it_is_idle() {
 }
 
 #[tokio::test]
-async fn a_killed_daemon_takes_its_servers_along() {
+async fn servers_end_with_a_killed_daemon() {
     let mark = mark(7);
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let mut daemon = Command::new(helper())

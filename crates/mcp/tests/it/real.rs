@@ -35,7 +35,7 @@ fn package(root: &Path, name: &str) -> String {
 }
 
 #[tokio::test]
-async fn needs_node_everything_is_called_over_pipes_in_the_sandbox() {
+async fn needs_node_every_feature_works_over_pipes_in_the_sandbox() {
     let Some(root) = counterpart("MCP_NODE").map(PathBuf::from) else { return };
     let bench = Bench::new().await;
     let script = package(&root, "server-everything");
@@ -68,7 +68,7 @@ async fn needs_node_everything_is_called_over_pipes_in_the_sandbox() {
 }
 
 #[tokio::test]
-async fn needs_node_a_filesystem_server_of_a_session_sees_that_session_only() {
+async fn needs_node_a_sessions_filesystem_server_sees_only_that_session() {
     let Some(root) = counterpart("MCP_NODE").map(PathBuf::from) else { return };
     let bench = Bench::new().await;
     std::fs::write(bench.dir.path().join("ws/note.txt"), "from the workspace").unwrap();
@@ -103,7 +103,7 @@ impl Drop for Served {
 }
 
 #[tokio::test]
-async fn needs_node_everything_is_called_over_http() {
+async fn needs_node_every_feature_works_over_http() {
     let Some(root) = counterpart("MCP_NODE").map(PathBuf::from) else { return };
     let _ = rustls::crypto::ring::default_provider().install_default();
     let bench = Bench::new().await;
@@ -161,7 +161,7 @@ mcp.run()
 "#;
 
 #[tokio::test]
-async fn needs_python_a_server_in_python_is_called() {
+async fn needs_python_a_python_server_is_called() {
     let Some(root) = counterpart("MCP_PYTHON").map(PathBuf::from) else { return };
     let bench = Bench::new().await;
     let found = Command::new("python3")

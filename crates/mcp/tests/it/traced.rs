@@ -27,7 +27,7 @@ fn said(result: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_program_finds_the_span_of_each_call_in_its_meta() {
+async fn a_program_gets_the_span_of_each_call_in_its_meta() {
     for mode in ["plain", "modern"] {
         let bench = Bench::new().await;
         bench.servers.put(bad("tele", mode)).await.unwrap();
@@ -130,7 +130,7 @@ fn answer(
 }
 
 #[tokio::test]
-async fn a_server_over_http_finds_it_in_the_header_as_well() {
+async fn an_http_server_also_gets_the_span_in_a_header() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());

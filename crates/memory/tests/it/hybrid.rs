@@ -21,7 +21,7 @@ async fn error_of(answer: impl Fn() -> String + Send + Sync + 'static) -> EmbedE
 }
 
 #[tokio::test]
-async fn the_request_is_the_one_that_openai_documents() {
+async fn the_request_matches_the_openai_documentation() {
     let endpoint = Endpoint::start(|_| vector(&[3.0, 4.0])).await;
     let found = endpoint
         .embedder("text-embedding-3-small", None)
@@ -39,7 +39,7 @@ async fn the_request_is_the_one_that_openai_documents() {
 }
 
 #[tokio::test]
-async fn a_text_is_found_by_its_meaning_without_a_word_in_common() {
+async fn a_text_is_found_by_meaning_without_a_common_word() {
     let endpoint = Endpoint::start(meaning).await;
     let bench = Bench::new(Some(endpoint.embedder("m", None)));
     bench.add("a boat under sail").await;
@@ -93,7 +93,7 @@ async fn items_of_another_mode_or_model_are_still_found_by_their_words() {
 }
 
 #[tokio::test]
-async fn a_blank_query_asks_no_embedder() {
+async fn a_blank_query_does_not_call_the_embedder() {
     let endpoint = Endpoint::start(meaning).await;
     let bench = Bench::new(Some(endpoint.embedder("m", None)));
     bench.add("one").await;
@@ -102,7 +102,7 @@ async fn a_blank_query_asks_no_embedder() {
 }
 
 #[tokio::test]
-async fn a_key_that_was_seen_asks_no_embedder() {
+async fn a_repeated_key_does_not_call_the_embedder() {
     let endpoint = Endpoint::start(meaning).await;
     let bench = Bench::new(Some(endpoint.embedder("m", None)));
     let first = bench.memory.store(keyed("one", 3)).await.unwrap();
@@ -124,7 +124,7 @@ async fn secrets_are_not_sent_to_the_embedder() {
 }
 
 #[tokio::test]
-async fn a_long_text_is_embedded_by_its_beginning_and_an_empty_one_by_a_space() {
+async fn a_long_text_is_embedded_by_its_start_and_an_empty_one_as_a_space() {
     let endpoint = Endpoint::start(meaning).await;
     let bench = Bench::new(Some(endpoint.embedder("m", None)));
     bench.add(&format!("a{}", "é".repeat(40_000))).await;
@@ -134,7 +134,7 @@ async fn a_long_text_is_embedded_by_its_beginning_and_an_empty_one_by_a_space() 
 }
 
 #[tokio::test]
-async fn when_the_endpoint_is_down_nothing_is_stored_and_the_error_says_so() {
+async fn if_the_endpoint_is_down_nothing_is_stored_and_an_error_is_returned() {
     let closed = {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         format!("http://{}/v1/embeddings", listener.local_addr().unwrap())
@@ -159,7 +159,7 @@ async fn when_the_endpoint_is_down_nothing_is_stored_and_the_error_says_so() {
 }
 
 #[tokio::test]
-async fn endpoint_errors_are_kept_without_the_key() {
+async fn endpoint_errors_are_returned_without_the_key() {
     let down = error_of(|| respond("503 Service Unavailable", "{\"error\": \"overloaded\"}")).await;
     assert!(down.transient);
     assert!(
@@ -195,7 +195,7 @@ async fn an_answer_without_embedding_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_vector_without_direction_is_an_error() {
+async fn a_zero_vector_is_an_error() {
     let endpoint = Endpoint::start(|_| vector(&[0.0, 0.0])).await;
     let bench = Bench::new(Some(endpoint.embedder("m", None)));
     let err = bench.memory.store(draft("x")).await.unwrap_err().to_string();
@@ -203,7 +203,7 @@ async fn a_vector_without_direction_is_an_error() {
 }
 
 #[tokio::test]
-async fn dimensions_that_were_asked_for_are_demanded() {
+async fn requested_dimensions_are_enforced() {
     let endpoint = Endpoint::start(|_| vector(&[1.0, 0.0, 0.0])).await;
     let err = endpoint.embedder("m", Some("2")).embed("x", &Behalf::default()).await.unwrap_err();
     let wanted = "answered 3 dimensions where OVERMIND_EMBEDDING_DIMS wants 2";
@@ -236,7 +236,7 @@ async fn a_server_without_tls_behind_an_https_url_is_an_error_and_not_a_panic() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_endpoint_that_never_answers_is_given_up_after_ten_seconds() {
+async fn a_call_to_a_silent_endpoint_times_out_after_ten_seconds() {
     let endpoint = Endpoint::start(|_| None).await;
     let begun = tokio::time::Instant::now();
     let err = endpoint.embedder("m", None).embed("x", &Behalf::default()).await.unwrap_err();
@@ -246,7 +246,7 @@ async fn an_endpoint_that_never_answers_is_given_up_after_ten_seconds() {
 }
 
 #[tokio::test]
-async fn each_call_is_in_the_books_of_whom_it_is_for() {
+async fn each_embedding_call_is_charged_to_its_caller() {
     let endpoint = Endpoint::start(|_| {
         let body = r#"{"data":[{"embedding":[3.0,4.0]}],"usage":{"prompt_tokens":7.0}}"#;
         Some(respond("200 OK", body))

@@ -94,7 +94,7 @@ async fn the_event_of_a_replaced_text_has_both_origins() {
 }
 
 #[tokio::test]
-async fn a_filter_holds_for_all_that_is_found() {
+async fn a_filter_applies_to_every_result() {
     let endpoint = Endpoint::start(meaning).await;
     for embedder in [None, Some(endpoint.embedder("m", None) as Arc<dyn Embedder>)] {
         let bench = Bench::new(embedder);
@@ -138,7 +138,7 @@ async fn provenance_is_stored_returned_and_bounded() {
 }
 
 #[tokio::test]
-async fn a_named_key_stores_once_in_its_collection() {
+async fn a_named_key_is_stored_once_per_collection() {
     let bench = Bench::local();
     let named = |text: &str| {
         let draft = draft(text);
@@ -174,7 +174,7 @@ async fn a_named_key_is_free_again_when_its_item_has_expired() {
 }
 
 #[tokio::test]
-async fn items_of_another_model_get_new_vectors_and_a_crash_between_batches_loses_nothing() {
+async fn reembedding_survives_a_crash_between_batches() {
     let bench = Bench::local();
     for text in ["our kitten", "a boat", "flour and an oven"] {
         bench.add(text).await;

@@ -61,7 +61,7 @@ async fn a_text_is_the_mean_of_its_known_tokens() {
 }
 
 #[tokio::test]
-async fn numbers_of_two_bytes_mean_the_same() {
+async fn two_byte_floats_have_the_same_values() {
     // 1, 0.5, 0.25, -2 and 9 are exact in all three formats; bits of half and of bfloat16.
     let half = |part: f32| -> u16 {
         match part {
@@ -109,7 +109,7 @@ async fn changed_model_files_are_another_model() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_static_model_is_refused_by_name() {
+async fn an_invalid_static_model_is_refused_by_name() {
     let data = f32s();
     for (file, wanted) in [
         (weights("layers.0.weight", "F32", &[5, 2], &data), "it holds layers.0.weight where"),
@@ -158,7 +158,7 @@ async fn a_text_without_vector_is_found_by_its_words() {
 }
 
 #[tokio::test]
-async fn needs_embedding_model_a_real_model_gives_the_vectors_that_python_gives() {
+async fn needs_embedding_model_a_real_model_gives_the_same_vectors_as_python() {
     let Some(dir) = overmind_testkit::real::counterpart("EMBEDDING_MODEL") else { return };
     let table = Arc::new(FileEmbedder::new(dir.into()));
     // The first components, at unit length, as the tokenizers and numpy packages compute them.

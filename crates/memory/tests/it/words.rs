@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::support::{Bench, ask, draft, from_session, keyed, refused};
 
 #[tokio::test]
-async fn the_better_match_comes_first_and_the_rest_is_filled_with_recent_texts() {
+async fn the_best_match_is_first_and_recent_texts_fill_the_rest() {
     let bench = Bench::local();
     bench.add("python sqlite fastapi").await;
     bench.add("a recipe for bread").await;
@@ -24,7 +24,7 @@ async fn the_better_match_comes_first_and_the_rest_is_filled_with_recent_texts()
 }
 
 #[tokio::test]
-async fn scores_are_real_and_rare_words_count_more() {
+async fn scores_are_real_numbers_and_rare_words_count_more() {
     let bench = Bench::local();
     for n in 0..20 {
         bench.add(&format!("server note {n}")).await;
@@ -39,7 +39,7 @@ async fn scores_are_real_and_rare_words_count_more() {
 }
 
 #[tokio::test]
-async fn any_word_may_match_not_all_must() {
+async fn one_matching_word_is_enough() {
     let bench = Bench::local();
     bench.add("alpha").await;
     bench.add("beta").await;
@@ -49,7 +49,7 @@ async fn any_word_may_match_not_all_must() {
 }
 
 #[tokio::test]
-async fn when_nothing_matches_the_answer_is_empty() {
+async fn without_a_match_the_result_is_empty() {
     let bench = Bench::local();
     assert!(bench.find("anything", 5).await.is_empty());
     bench.add("something").await;
@@ -58,7 +58,7 @@ async fn when_nothing_matches_the_answer_is_empty() {
 }
 
 #[tokio::test]
-async fn a_blank_query_gives_the_newest() {
+async fn a_blank_query_returns_the_newest_items() {
     let bench = Bench::local();
     for text in ["one", "two", "three"] {
         bench.add(text).await;
@@ -70,7 +70,7 @@ async fn a_blank_query_gives_the_newest() {
 }
 
 #[tokio::test]
-async fn hostile_queries_are_text() {
+async fn hostile_queries_are_plain_text() {
     let bench = Bench::local();
     bench.add("the drop table of title and quote").await;
     bench.add("unrelated").await;
@@ -108,7 +108,7 @@ async fn words_match_in_any_case_and_with_accents_in_either_form() {
 }
 
 #[tokio::test]
-async fn collections_and_colonies_do_not_mix() {
+async fn collections_and_colonies_are_separate() {
     let bench = Bench::local();
     bench.add("shared word").await;
     let other = MemoryDraft { collection: "other".into(), ..draft("shared word elsewhere") };
@@ -124,7 +124,7 @@ async fn collections_and_colonies_do_not_mix() {
 }
 
 #[tokio::test]
-async fn an_item_is_stored_as_given_with_the_event_that_says_so() {
+async fn an_item_is_stored_unchanged_with_its_event() {
     let bench = Bench::local();
     let text = "  not trimmed \n";
     let given = MemoryDraft { metadata: json!({"k": [1]}), ..draft(text) };
@@ -151,7 +151,7 @@ async fn memory_events_of_a_session_are_in_its_own_stream() {
 }
 
 #[tokio::test]
-async fn the_same_key_stores_once_and_answers_with_the_first_item() {
+async fn the_same_key_stores_once_and_returns_the_first_item() {
     let bench = Bench::local();
     let first = bench.memory.store(keyed("first", 7)).await.unwrap();
     let again = bench.memory.store(keyed("second, ignored", 7)).await.unwrap();
@@ -165,7 +165,7 @@ async fn the_same_key_stores_once_and_answers_with_the_first_item() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_key_at_the_same_time_from_many_callers_is_one_item_and_one_event() {
+async fn concurrent_stores_with_one_key_create_one_item_and_one_event() {
     let bench = Arc::new(Bench::local());
     let mut tasks = tokio::task::JoinSet::new();
     for n in 0..32 {
@@ -180,7 +180,7 @@ async fn one_key_at_the_same_time_from_many_callers_is_one_item_and_one_event() 
 }
 
 #[tokio::test]
-async fn a_call_whose_item_was_deleted_since_does_not_claim_to_have_stored_it() {
+async fn a_repeated_call_whose_item_was_deleted_does_not_report_it_as_stored() {
     let bench = Bench::local();
     let item = bench.memory.store(keyed("gone", 7)).await.unwrap();
     let delete = Commit { changes: vec![Change::MemoryDelete(item.id)], ..Commit::default() };
@@ -191,7 +191,7 @@ async fn a_call_whose_item_was_deleted_since_does_not_claim_to_have_stored_it() 
 }
 
 #[tokio::test]
-async fn a_secret_is_masked_before_it_is_stored_and_answered() {
+async fn a_secret_is_masked_before_it_is_stored_and_returned() {
     let bench = Bench::local();
     let given = MemoryDraft {
         metadata: json!({"note": "hunter2-is-my-password"}),

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn sleeping_ends_at_the_deadline_and_at_once_for_the_past() {
+    async fn sleep_ends_at_the_deadline_and_at_once_for_a_past_one() {
         let start = SystemClock.now();
         SystemClock.sleep_until(Timestamp::from_micros(0)).await;
         SystemClock.sleep_until(start.after(Duration::from_millis(20))).await;

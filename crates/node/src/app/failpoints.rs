@@ -43,7 +43,7 @@ fn die() -> ! {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn an_invalid_failpoint_is_reported_by_name() {
         for bad in ["a:0", "a:x", "a:1,b:"] {
             let err = super::arm(bad).unwrap_err();
             assert!(err.contains("is not a point and a number"), "{err}");

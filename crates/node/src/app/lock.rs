@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn one_server_holds_the_directory_and_the_second_learns_its_pid() {
+    fn a_second_server_on_a_directory_gets_the_pid_of_the_first() {
         let (_dir, data) = data();
         assert_eq!(holder(&data), Holder::Nobody);
         assert!(!data.pid_file().exists(), "looking leaves no trace");
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_outlives_its_server_by_a_moment_is_waited_for() {
+    fn a_lock_held_briefly_after_its_server_is_waited_for() {
         let (_dir, data) = data();
         let lock = DataLock::take(&data).unwrap().unwrap();
         // What a child between its birth and its own program holds; its parent is gone.
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_of_a_killed_server_are_recognised_and_taken_over() {
+    fn files_of_a_killed_server_are_recognised_and_reused() {
         let (_dir, data) = data();
         std::fs::write(data.pid_file(), "4242\n").unwrap();
         assert_eq!(holder(&data), Holder::Dead { pid: 4242 });

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_that_has_grown_is_set_aside_while_it_is_written() {
+    fn a_full_log_is_rotated_while_it_is_written() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("overmind.log");
         let mut file = open_within(&path, 100).unwrap();

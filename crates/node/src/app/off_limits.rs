@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_or_lies_in_the_servers_own_is_refused_however_it_is_called() {
+    fn paths_that_contain_or_are_inside_server_directories_are_refused_under_any_name() {
         let dir = tempfile::tempdir().unwrap();
         let (dir, own) = (dir.path(), at(dir.path()));
         std::os::unix::fs::symlink(dir.join("home"), dir.join("link")).unwrap();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_known_by_its_inode_whatever_it_is_called() {
+    fn a_file_is_identified_by_its_inode() {
         let dir = tempfile::tempdir().unwrap();
         let (dir, own) = (dir.path(), at(dir.path()));
         std::fs::hard_link(dir.join("home/data/admin.token"), dir.join("work/notes")).unwrap();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_home_of_a_user_is_read_from_its_line() {
+    fn a_users_home_is_read_from_passwd() {
         let passwd = "root:x:0:0:root:/root:/bin/sh\nann:x:1000:1000::/home/ann:/bin/sh\n";
         assert_eq!(home_of(passwd, 1000), Some("/home/ann".into()));
         assert_eq!(home_of(passwd, 7), None);

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dollars_become_millionths_and_caches_cost_as_much_as_input_unless_said() {
+    fn dollars_become_millionths_and_cache_prices_default_to_the_input_price() {
         let text = "as_of = \"2026-11-22\"\n[models.\"gpt-5\"]\ninput = 1.25\noutput = 10\n\
                     cached_input = 0.125\n";
         let own = parse(text, "p.toml").unwrap();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_price_is_refused_with_its_place() {
+    fn an_invalid_price_is_refused_with_its_position() {
         for (text, says) in [
             ("[models.x]\ninput = -1\noutput = 1", "models.x.input"),
             ("[models.x]\ninput = 1\noutput = nan", "models.x.output"),

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_known_by_its_one_service_or_its_port() {
+    fn a_host_name_selects_the_only_service_or_a_port_of_a_run() {
         let all = [
             serving("fix login", &[("web", 1)], Some(9)),
             serving("two", &[("api_v1", 2), ("web", 3)], Some(4)),

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_and_its_secrets_are_the_owners_alone_and_stay_the_same() {
+    fn the_directory_and_its_secrets_are_private_and_stable() {
         let (_dir, data) = fresh();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(data.path()), 0o700);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_others_can_read_is_refused_with_the_remedy() {
+    fn a_token_readable_by_others_is_refused_with_the_remedy() {
         let (_dir, data) = fresh();
         data.admin_token().unwrap();
         fs::set_permissions(data.admin_token_file(), fs::Permissions::from_mode(0o644)).unwrap();
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn drafts_of_the_killed_are_removed_and_nothing_else() {
+    fn drafts_of_killed_processes_are_removed() {
         let (_dir, data) = fresh();
         data.admin_token().unwrap();
         // What a kill leaves: nobody dropped it.
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_race_to_make_the_token_agree_on_one() {
+    fn concurrent_starts_agree_on_one_token() {
         let (_dir, data) = fresh();
         let tokens: Vec<_> = std::thread::scope(|scope| {
             let makers: Vec<_> = (0..8).map(|_| scope.spawn(|| data.admin_token())).collect();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_is_the_flag_then_the_variable_then_the_data_home() {
+    fn the_data_directory_is_the_flag_then_the_variable_then_the_data_home() {
         let cwd = Path::new("/cwd");
         let at = |flag: Option<&str>, pairs: &[(&'static str, &'static str)]| {
             let env = Env::from_pairs(pairs.iter().copied());

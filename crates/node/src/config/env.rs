@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_variable_is_an_unset_one_and_a_misspelt_one_is_reported() {
+    fn an_empty_variable_is_unset_and_a_misspelt_one_is_reported() {
         let env = Env::from_pairs([(DB, ""), ("OVERMIND_DBB", "x"), ("OVERMIND_TEST_DOCKER", "y")]);
         assert_eq!(env.text(DB), None);
         assert_eq!(env.path(DB), None);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_are_named_by_what_follows_the_prefix() {
+    fn credentials_are_named_by_the_text_after_the_prefix() {
         let env = Env::from_pairs([
             ("OVERMIND_CRED_WEB_KEY", "s3cret-text"),
             ("OVERMIND_CRED_", "nameless"),

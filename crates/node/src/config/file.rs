@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_is_written_in_its_table_and_the_rest_stays() {
+    fn a_setting_is_written_to_its_table_and_the_rest_is_unchanged() {
         let text = "# mine\n[server] # here\nlisten = \"none\" # no port\n";
         let changed = with(text, "server.listen", "127.0.0.1:1");
         assert_eq!(changed, "# mine\n[server] # here\nlisten = \"127.0.0.1:1\" # no port\n");
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_text_that_is_right_takes_the_files_place_and_its_owner_alone_reads_it() {
+    fn only_a_valid_text_replaces_the_file_which_stays_private() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("overmind.toml");
         replace(&path, dir.path(), "[log]\nlevel = \"debug\"\n").unwrap();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sample_has_every_setting_and_its_values_are_the_defaults() {
+    fn the_sample_file_contains_every_setting_with_its_default() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("overmind.toml");
         let collect = || {

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_shows_neither_in_debug_nor_more_than_its_ends() {
+    fn a_secret_prints_at_most_its_ends() {
         let long = Secret::new("sk-abcdefghijklmnopqrstuvwxyz");
         assert_eq!(format!("{long:?}"), "Secret(…)");
         assert_eq!(long.masked(), "sk-a...wxyz");

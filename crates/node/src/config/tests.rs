@@ -48,7 +48,7 @@ fn the_defaults_are_a_server_on_loopback_with_everything_in_the_data_directory()
 }
 
 #[test]
-fn a_flag_beats_a_variable_beats_the_file_beats_the_default_and_each_is_remembered() {
+fn a_flag_overrides_a_variable_the_file_and_the_default_and_sources_are_recorded() {
     let file = "[server]\nlisten = \"127.0.0.1:1\"\ndrain_seconds = 3\n";
     let at = |config: &Config, key: &str| config.layers.0[key].source.clone();
 
@@ -69,7 +69,7 @@ fn a_flag_beats_a_variable_beats_the_file_beats_the_default_and_each_is_remember
 }
 
 #[test]
-fn the_halves_of_the_address_count_only_without_the_whole() {
+fn host_and_port_count_only_without_a_full_address() {
     let port = load("", &[(env::PORT, "9")], &[]).unwrap();
     assert_eq!(port.listen.unwrap().to_string(), "127.0.0.1:9");
     let host = load("", &[(env::HOST, "::1")], &[]).unwrap();
@@ -79,7 +79,7 @@ fn the_halves_of_the_address_count_only_without_the_whole() {
 }
 
 #[test]
-fn an_unknown_key_is_named_with_its_line_and_the_key_that_was_meant() {
+fn an_unknown_key_is_reported_with_its_line_and_a_suggestion() {
     let suggest = |file: &str| load(file, &[], &[]).unwrap_err().hint();
     assert_eq!(
         error("# a comment\n[server]\nlisten = \"none\"\nlisen = 1\n", &[]),
@@ -99,7 +99,7 @@ fn an_unknown_key_is_named_with_its_line_and_the_key_that_was_meant() {
 }
 
 #[test]
-fn a_flag_is_a_boolean_of_toml_as_well() {
+fn a_flag_can_be_a_toml_boolean() {
     for (file, key, value) in [
         ("telemetry.disabled = true", "telemetry.disabled", "true"),
         ("sandbox.docker_pinned = true", "sandbox.docker_pinned", "yes"),
@@ -114,7 +114,7 @@ fn a_flag_is_a_boolean_of_toml_as_well() {
 }
 
 #[test]
-fn a_value_that_does_not_fit_is_named_with_its_place_and_what_would() {
+fn an_invalid_value_is_reported_with_position_and_valid_values() {
     for (file, wanted) in [
         ("engine.max_running = 0", "it must be a whole number from 1 to 100000"),
         ("engine.max_running = -3", "it must be a whole number from 1 to 100000"),
@@ -143,19 +143,19 @@ fn a_value_that_does_not_fit_is_named_with_its_place_and_what_would() {
 }
 
 #[test]
-fn a_bad_secret_is_never_repeated() {
+fn an_invalid_secret_is_never_printed() {
     let text = error("", &[(env::OPENAI_API_KEY, "sk-very\nsecret")]);
     assert!(!text.contains("sk-very"), "{text}");
 }
 
 #[test]
-fn text_that_is_not_toml_is_named_by_line() {
+fn invalid_toml_is_reported_with_its_line() {
     let text = error("[server]\nlisten = \n", &[]);
     assert!(text.starts_with("overmind.toml:2 is not TOML: "), "{text}");
 }
 
 #[test]
-fn a_key_in_a_file_that_others_can_read_is_refused() {
+fn a_key_in_a_file_readable_by_others_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("overmind.toml");
     fs::write(&path, "models.openai_api_key = \"sk-x\"\n").unwrap();
@@ -171,7 +171,7 @@ fn a_key_in_a_file_that_others_can_read_is_refused() {
 }
 
 #[test]
-fn beyond_loopback_needs_tls() {
+fn addresses_beyond_loopback_require_tls() {
     let open = load("", &[(env::LISTEN, "0.0.0.0:8420")], &[]).unwrap_err();
     assert!(open.to_string().contains("without TLS"), "{open}");
     let half = load("", &[(env::TLS_CERT, "/c.pem")], &[]).unwrap_err();
@@ -182,13 +182,13 @@ fn beyond_loopback_needs_tls() {
 }
 
 #[test]
-fn a_server_that_nobody_could_reach_is_refused() {
+fn an_unreachable_server_configuration_is_refused() {
     let none = [(env::LISTEN, "none"), (env::SOCKET, "none")];
     assert!(load("", &none, &[]).unwrap_err().to_string().contains("are both `none`"));
 }
 
 #[test]
-fn relative_paths_of_the_file_begin_at_the_file() {
+fn relative_paths_start_at_the_configuration_file() {
     let config =
         load("store.path = \"sub/x.db\"\nengine.workspace = \"~/w\"", &[(env::HOME, "/h")], &[]);
     let config = config.unwrap();
@@ -197,7 +197,7 @@ fn relative_paths_of_the_file_begin_at_the_file() {
 }
 
 #[test]
-fn providers_are_read_as_tables_and_need_their_url() {
+fn providers_are_tables_and_require_a_url() {
     let file = "[providers.ollama]\nbase_url = \"http://127.0.0.1:11434/v1\"\n\
                 [providers.acme]\nbase_url = \"https://x/v1\"\napi_key = \"k\"\nformat = \"anthropic\"\n\
                 models = [\"acme-*\"]\n";
@@ -233,7 +233,7 @@ fn a_named_configuration_file_must_exist() {
 }
 
 #[test]
-fn canaries_are_declared_as_tables_and_a_secret_of_ones_own_is_named_and_never_shown() {
+fn canaries_are_declared_as_tables_and_never_print_their_secret() {
     let file = "[canaries.db]\nenv = \"DB_PASSWORD\"\n\
                 [canaries.stripe]\nenv = \"STRIPE_KEY\"\ncredential = \"STRIPE\"\n\
                 [canaries.netrc]\nfile = \".netrc\"\n\
@@ -249,7 +249,7 @@ fn canaries_are_declared_as_tables_and_a_secret_of_ones_own_is_named_and_never_s
 }
 
 #[test]
-fn a_canary_that_cannot_be_planted_or_found_is_refused_by_its_key() {
+fn an_invalid_canary_is_refused_by_its_key() {
     let cred = [("OVERMIND_CRED_SHORT", "hunter2")];
     for (file, words) in [
         ("[canaries.a]\ntext = \"{canary}\"", "[canaries.a] needs `env` or `file`"),

@@ -105,7 +105,7 @@ async fn follow(client: &Client, run: &Run) -> (Vec<String>, RunStatus) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn agents_and_runs_do_real_work_over_both_ways_in() {
+async fn agents_and_runs_work_over_tcp_and_the_unix_socket() {
     let place = Place::new();
     let app = place.start().await;
     let token = place.token();
@@ -155,7 +155,7 @@ async fn agents_and_runs_do_real_work_over_both_ways_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tools_called_directly_work_in_the_workspace_and_never_outside() {
+async fn direct_tool_calls_work_only_in_the_workspace() {
     let place = Place::new();
     let app = place.start().await;
     let client = Client::connect(unix(&app), Some(&place.token())).unwrap();
@@ -186,7 +186,7 @@ async fn tools_called_directly_work_in_the_workspace_and_never_outside() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn memory_ranks_by_words_and_lists_and_forgets() {
+async fn memory_ranks_by_words_lists_and_deletes() {
     let place = Place::new();
     let app = place.start().await;
     let client = Client::connect(tcp(&app), Some(&place.token())).unwrap();
@@ -216,7 +216,7 @@ async fn memory_ranks_by_words_and_lists_and_forgets() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_server_is_watched_keyed_checked_copied_and_pruned() {
+async fn admin_routes_show_metrics_keys_audits_backups_and_retention() {
     let place = Place::new();
     let app = place.start().await;
     let admin = Client::connect(tcp(&app), Some(&place.token())).unwrap();
@@ -272,7 +272,7 @@ async fn the_server_is_watched_keyed_checked_copied_and_pruned() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn forks_and_diffs_and_filters_show_what_differs() {
+async fn forks_diffs_and_filters_show_the_differences() {
     let place = Place::new();
     let app = place.start().await;
     let client = Client::connect(tcp(&app), Some(&place.token())).unwrap();
@@ -300,7 +300,7 @@ async fn forks_and_diffs_and_filters_show_what_differs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replay_goes_on_over_a_restart_of_the_server() {
+async fn a_replay_resumes_after_a_restart_of_the_server() {
     let place = Place::new();
     let app = place.start().await;
     let client = Client::connect(unix(&app), Some(&place.token())).unwrap();

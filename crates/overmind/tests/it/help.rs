@@ -64,13 +64,13 @@ fn the_help_of_a_group_lists_its_commands() {
 }
 
 #[test]
-fn the_version_is_the_packages() {
+fn the_version_is_the_version_of_the_package() {
     let done = Home::new().run(&["--version"]).ok();
     assert_eq!(done.line(), concat!("overmind ", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
-fn completions_of_every_shell_ask_the_program() {
+fn completions_of_every_shell_call_the_program() {
     let home = Home::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = home.run(&["completions", shell]).ok().out;

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_escapes_and_braces_become_what_the_shell_makes_of_them() {
+    fn quotes_escapes_and_braces_are_expanded_as_in_the_shell() {
         assert_eq!(args(r#"a'b'"c"\d"#), ["abcd"]);
         assert_eq!(args("{a,b}{1..3}"), ["a1", "a2", "a3", "b1", "b2", "b3"]);
         assert_eq!(args("{rm,-rf,'x y'}"), ["rm", "-rf", "x y"]);

@@ -16,7 +16,7 @@ fn on_the_host(agent: &str, command: &str) -> GateRequest {
 }
 
 #[test]
-fn alike_requests_of_parallel_sessions_share_a_group_and_others_do_not() {
+fn similar_requests_of_parallel_sessions_share_a_group() {
     let policy = Policy::default();
     let key = |command: &str| {
         let request = from("coder", command);
@@ -46,7 +46,7 @@ fn proposed(request: &GateRequest) -> (String, Policy) {
 }
 
 #[test]
-fn a_proposed_rule_allows_exactly_what_was_approved_and_no_sibling() {
+fn a_proposed_rule_allows_exactly_the_approved_action() {
     for (command, siblings) in [
         (
             "rm -r src/old",
@@ -109,7 +109,7 @@ fn a_proposed_rule_allows_exactly_what_was_approved_and_no_sibling() {
 }
 
 #[test]
-fn a_proposed_rule_for_another_tool_holds_for_these_arguments_only() {
+fn a_proposed_rule_for_another_tool_applies_to_these_arguments_only() {
     let call = |args| GateRequest { agent: "coder".into(), ..request("mcp.mail.send", args) };
     let (text, policy) = proposed(&call(serde_json::json!({"to": "ann", "text": "hi"})));
     assert_eq!(

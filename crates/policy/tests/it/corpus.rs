@@ -157,7 +157,7 @@ fn changes_without_a_sandbox_ask() {
 }
 
 #[test]
-fn the_gravest_is_denied_and_not_only_asked() {
+fn the_most_dangerous_commands_are_denied_and_not_only_asked() {
     let policy = Policy::default();
     for command in [
         "sudo ls",

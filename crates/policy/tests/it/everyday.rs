@@ -88,7 +88,7 @@ fn effects_outside_the_workspace_ask_without_an_environment() {
 }
 
 #[test]
-fn outside_of_a_room_code_from_anywhere_and_unknown_programs_are_asked_about() {
+fn without_an_environment_remote_code_and_unknown_programs_ask() {
     let policy = Policy::default();
     for command in [
         "python3 -c 'print(1)'",
@@ -128,7 +128,7 @@ fn user_rules_apply_in_an_environment() {
 }
 
 #[test]
-fn a_text_that_hides_is_asked_about_in_a_room_too() {
+fn obfuscated_text_asks_in_an_environment_too() {
     let policy = Policy::default();
     for command in ["echo 'x", "ls \u{e000}", "f() { f; }; f", "l\u{455} -la"] {
         assert_eq!(policy.judge(&in_a_room(command)).decision, Decision::Ask, "{command:?}");

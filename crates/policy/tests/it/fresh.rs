@@ -42,7 +42,7 @@ fn none_of_the_fresh_attempts_is_allowed_in_a_directory_of_the_user() {
 /// is allowed by a rule that says so. That the sandbox does bound it is tried by running it, see
 /// `every_command_that_an_environment_allows_has_no_effect_outside` of the end-to-end tests.
 #[test]
-fn a_fresh_attempt_that_a_room_allows_is_one_that_its_sandbox_bounds() {
+fn a_fresh_attempt_that_an_environment_allows_is_bounded_by_its_sandbox() {
     let bound = ["room-code", "room-programs", "room-files", "room-system", "own-loopback"];
     let (count, text) = allowed(in_a_room, |rule| !bound.contains(&rule));
     assert_eq!(count, 0, "{text}");

@@ -165,7 +165,7 @@ fn the_trifecta_blocks_every_outbound_effect() {
 }
 
 #[test]
-fn a_version_changes_with_the_meaning_and_not_with_the_text() {
+fn a_version_changes_with_the_meaning_and_not_with_the_formatting() {
     let one = policy(
         "# a note\n[[rule]]\nid = \"a\"\nverdict = \"ask\"\n[[rule]]\nid = \"b\"\nverdict = \"deny\"\n",
     );
@@ -213,7 +213,7 @@ fn an_approval_of_inline_code_covers_what_it_imports() {
 }
 
 #[test]
-fn a_verdict_is_recorded_and_read_back_as_it_was() {
+fn a_verdict_is_recorded_and_read_back_unchanged() {
     let verdict =
         explain_command(&Policy::default(), "sudo env sh -c 'sh build.sh < x; cat /etc/shadow'")
             .verdict;

@@ -100,7 +100,7 @@ fn wrappers_never_loosen_a_verdict() {
 }
 
 #[test]
-fn deep_and_long_texts_are_answered_with_an_ask_and_not_with_a_crash() {
+fn deep_and_long_texts_ask_and_do_not_crash() {
     let policy = &*POLICY;
     let deep = [
         "( ".repeat(50_000),
@@ -238,7 +238,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: soak::count(400, 10000), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_text_gets_a_verdict_and_always_the_same(text in texts()) {
+    fn every_text_has_one_reproducible_verdict(text in texts()) {
         let policy = &*POLICY;
         let verdict = policy.judge(&shell(&text));
         prop_assert_eq!(&verdict, &policy.judge(&shell(&text)));
@@ -264,7 +264,7 @@ proptest! {
     }
 
     #[test]
-    fn a_dangerous_line_after_a_random_one_is_never_hidden(text in texts()) {
+    fn a_dangerous_line_after_a_random_line_is_never_missed(text in texts()) {
         let policy = &*POLICY;
         let verdict = policy.judge(&shell(&format!("rm -rf src\n{text}")));
         prop_assert_ne!(verdict.decision, Decision::Allow);

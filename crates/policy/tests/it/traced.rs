@@ -152,7 +152,7 @@ fn surprises(
 }
 
 #[test]
-fn needs_strace_every_program_that_runs_was_foreseen() {
+fn needs_strace_every_executed_program_was_predicted() {
     let Some(strace) = overmind_testkit::real::counterpart("STRACE") else { return };
     let policy = Policy::default();
     let all = bypasses().into_iter().map(|(_, command)| command).chain(harmless());

@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_as_the_kernel_writes_them() {
+    fn addresses_are_parsed_in_the_kernels_format() {
         let v4 = u32::from_ne_bytes([127, 0, 0, 1]);
         assert_eq!(address(&format!("{v4:08X}:0050")), "127.0.0.1:80");
         let last = u32::from_ne_bytes([0, 0, 0, 1]);

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_counts_only_for_the_questions_that_were_asked() {
+    fn an_answer_counts_only_for_the_requested_questions() {
         let facts = Facts { nonce: "n".to_owned(), uid: 7, ..Facts::default() };
         let text = serde_json::to_vec(&facts).unwrap();
         assert_eq!(Facts::parse(&text, "n"), Ok(facts));

@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_machine_is_checked_inside_and_around() {
+    fn a_virtual_machine_is_checked_from_inside_and_outside() {
         let level = SandboxLevel::Microvm;
         assert_eq!(failing(level, &good_machine()), []);
         let with = |change: fn(&mut MachineFacts)| {
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_sandbox_keeps_every_promise() {
+    fn a_good_sandbox_passes_every_check() {
         let attestation = judge(subject(SandboxLevel::Namespace), &good());
         assert_eq!(attestation.failed().count(), 0, "{:?}", attestation.checks);
         assert_eq!(attestation.achieved, SandboxLevel::Namespace);
@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn each_finding_breaks_its_own_promise() {
+    fn each_finding_fails_its_own_check() {
         let found = || vec!["x".to_owned()];
         let allowed = || vec![Refused { what: "process 1".to_owned(), errno: 0 }];
         let mut shared = good().namespaces;
@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_answer_keeps_no_promise_that_takes_evidence() {
+    fn an_empty_answer_passes_no_check_that_needs_evidence() {
         let failed = failing(SandboxLevel::Namespace, &Facts::default());
         for name in [
             CheckName::Network,
@@ -615,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mesh_is_one_door_that_leads_to_the_server_whatever_is_said_at_it() {
+    fn the_mesh_is_one_relay_that_leads_only_to_the_server() {
         let room = || Subject { living: Some(Network::Mesh), ..subject(SandboxLevel::Namespace) };
         let mesh = || Subject { door: true, ..room() };
         let listeners = || expected_listeners(true, &[]);
@@ -697,7 +697,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_the_checks_and_what_to_do() {
+    fn a_refusal_names_the_checks_and_the_remedy() {
         let facts = Facts { routes: vec!["198.51.100.1".to_owned()], ..good() };
         match refuse_unless_kept(&judge(subject(SandboxLevel::Namespace), &facts)) {
             Err(SandboxError::Unavailable { code, message, reason, remedy }) => {

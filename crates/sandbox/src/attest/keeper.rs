@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_measurement_holds_for_its_configuration_and_a_refusal_for_one_call() {
+    async fn a_passed_measurement_is_reused_and_a_failed_one_is_not() {
         let keeper = Keeper::default();
         let measured = AtomicU32::new(0);
         let ask = |config: &'static str, pass| {

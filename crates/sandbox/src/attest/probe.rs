@@ -496,7 +496,7 @@ mod tests {
     /// On the host nothing is hidden, so everything that the traps can show must be found: this
     /// is the proof that the probe can see at all.
     #[test]
-    fn on_the_host_the_probe_finds_the_traps() {
+    fn the_probe_detects_the_traps_on_the_host() {
         let home = tempfile::tempdir().unwrap();
         let traps = Traps::set(&[home.path().to_owned()], &[], &[]).unwrap();
         let found = facts(traps.questions());
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lists_end_with_their_number() {
+    fn long_lists_end_with_their_length() {
         let mut list: Vec<String> = (0..MAX_FINDINGS + 5).map(|n| n.to_string()).collect();
         bounded(&mut list);
         assert_eq!(list.last().unwrap(), "and 5 more");

@@ -316,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_homes_of_people_are_looked_for_and_those_of_services_are_not() {
+    fn home_directories_of_people_are_checked_and_those_of_services_are_not() {
         assert_eq!(home_of_a_person("root:x:0:0:root:/root:/bin/sh"), Some("/root"));
         assert_eq!(home_of_a_person("ann:x:1000:1000::/home/ann:/bin/sh"), Some("/home/ann"));
         assert_eq!(home_of_a_person("bin:x:2:2:bin:/bin:/usr/sbin/nologin"), None);
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_that_is_shown_on_purpose_is_not_looked_for_and_one_around_it_is() {
+    fn a_home_that_is_shown_on_purpose_is_not_checked_and_its_parent_is() {
         let home = tempfile::tempdir().unwrap();
         let inner = home.path().join("inner");
         std::fs::create_dir(&inner).unwrap();
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_known_by_its_start() {
+    fn this_process_is_identified_by_its_start_time() {
         let own = this_process().unwrap();
         assert_eq!(own.pid, std::process::id());
         assert!(own.started > 0);

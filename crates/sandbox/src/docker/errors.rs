@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engines_refusal_keeps_its_words_and_gets_a_meaning() {
+    fn an_engines_refusal_keeps_its_text_and_gets_an_explanation() {
         let options = Options { image: "x:1".to_owned(), ..Options::default() };
         match before_start(answered(404, "No such image: x:1"), &options) {
             SandboxError::Unavailable { code, message, reason, remedy } => {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_error_with_a_code_is_an_exit_and_a_lost_engine_is_asked_again() {
+    fn a_wait_error_with_a_code_is_an_exit_and_a_lost_connection_is_retried() {
         let wait = |code| Error::DockerContainerWaitError { error: String::new(), code };
         assert_eq!(after_start(Some(Err(wait(137)))), Some(Exit::Code(137)));
         assert_eq!(after_start(Some(Err(answered(404, "gone")))), Some(Exit::Signal(9)));

@@ -479,7 +479,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packages_bring_what_they_need_and_only_what_is_installed() {
+    fn packages_include_their_installed_dependencies() {
         let text = "ii \tgit\tgit\t1:2\tlibc6 (>= 2.36), , perl | perl-base:any\n\
                     ii \tlibc6\tlibc6:amd64\t2.36\t\n\
                     ii \tperl-base\tperl-base\t5\tlibc6\n\
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_without_a_tag_is_refused_before_anything_is_done() {
+    async fn a_name_without_a_tag_is_refused_first() {
         let err = build(Path::new("/nowhere"), From::Busybox, "x/y").await.unwrap_err();
         assert_eq!(err.to_string(), "the image name x/y has no tag: use x/y:1");
         let err = list(Path::new("/nowhere")).await.unwrap_err().to_string();

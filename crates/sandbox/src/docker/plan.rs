@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shown_line_has_every_bound_and_no_secret() {
+    fn the_shown_command_line_has_every_limit_and_no_secret() {
         let (options, request) = (Options::default(), request());
         assert_eq!(
             plan(&options, &request).shown(),
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wholly_writable_workspace_is_one_mount() {
+    fn a_completely_writable_workspace_is_one_mount() {
         let (options, request) = (Options::default(), request());
         let mut plan = plan(&options, &request);
         plan.writable = Some((plan.workspace.clone(), "/workspace".to_owned()));

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_used_again_and_again_and_leads_where_it_is_connected() {
+    fn a_socket_is_reused_and_leads_to_its_current_target() {
         let mut sockets = Sockets::of_this_network().unwrap();
         sockets.ready.truncate(1);
         let (one, two) = (listener(), listener());
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_without_listener_uses_no_socket() {
+    fn a_port_without_a_listener_uses_no_socket() {
         let mut sockets = Sockets::of_this_network().unwrap();
         let nobody = listener().1;
         for _ in 0..3 * MOST {

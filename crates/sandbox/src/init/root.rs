@@ -738,7 +738,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_of_etc_are_not_on_the_list() {
+    fn secret_files_of_etc_are_not_in_the_list() {
         for secret in
             ["shadow", "gshadow", "ssh", "sudoers", "ssl", "ssl/private", "pki", "pki/tls"]
         {

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_libraries_must_fall_back_from_are_on_no_list() {
+    fn calls_with_a_library_fallback_are_in_no_list() {
         for number in [libc::SYS_clone3, libc::SYS_openat2] {
             assert!(!ALLOWED.contains(&number) && !REFUSED.contains(&number), "{number}");
         }

@@ -458,7 +458,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_module_is_loaded_after_what_it_needs() {
+    fn a_module_is_loaded_after_its_dependencies() {
         let dir = tempfile::tempdir().unwrap();
         let kernel = dir.path().join("kernel/fs");
         std::fs::create_dir_all(&kernel).unwrap();
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_packed_in_an_unknown_way_is_used_as_it_is() {
+    fn a_kernel_with_unknown_compression_is_used_unchanged() {
         for unknown in [vec![0; 100], vec![7; 4096]] {
             assert_eq!(unpack_kernel(&unknown).unwrap(), unknown);
         }

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_have_room_and_few_kinds() {
+    fn machine_sizes_are_rounded_up_to_a_few_values() {
         let usual = SandboxLimits::default();
         assert_eq!(Size::of(&usual), Size { memory_mib: 512, processors: 1 });
         let more = SandboxLimits { memory_bytes: 1 << 30, cpus: 2.5, ..usual };
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn pictures_of_different_machines_have_different_names() {
+    fn snapshots_of_different_machines_have_different_names() {
         let image = image();
         let usual = machine(&image, &SandboxLimits::default());
         let more = SandboxLimits { memory_bytes: 1 << 30, ..SandboxLimits::default() };

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_heard_in_their_order_however_they_are_cut() {
+    fn frames_are_parsed_in_order_across_any_cuts() {
         let (out, err) = (OutputStream::Stdout, OutputStream::Stderr);
         let all = [
             frame(Kind::Started, b""),

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn two_servers_do_not_prune_at_once_and_nothing_to_prune_is_no_error() {
+    fn two_servers_do_not_prune_concurrently_and_an_empty_prune_succeeds() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(prune_at(dir.path(), at()).unwrap(), 0);
         make(dir.path(), "pictures", &format!("{:032x}", 1), 99 * DAY);

@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_complaint_is_its_last_lines_on_one() {
+    fn a_diagnostic_is_the_last_lines_joined() {
         assert_eq!(complaint("a\n\n b \nc\nd\n"), "b; c; d");
         assert_eq!(complaint(" \n"), "without a word");
         assert!(complaint(&"ü".repeat(1000)).len() <= COMPLAINT);

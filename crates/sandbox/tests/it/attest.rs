@@ -26,7 +26,7 @@ fn measured(attested: &Attested, name: CheckName) -> &str {
 }
 
 #[tokio::test]
-async fn a_whole_sandbox_keeps_every_promise_and_the_record_says_what_was_found() {
+async fn a_complete_sandbox_passes_every_check_and_the_record_lists_the_findings() {
     let attested = attested(&Namespace::new(options())).await;
     let attestation = &attested.attestation;
     assert_eq!(attestation.failed().count(), 0);
@@ -128,14 +128,14 @@ missing! {
 }
 
 #[tokio::test]
-async fn a_home_that_is_left_mounted_is_refused() {
+async fn a_mounted_home_is_refused() {
     let home = tempfile::tempdir().unwrap();
     let options = Options { private: vec![home.path().to_owned()], ..options() };
     refused(Mutation::Shows(home.path().to_owned()), options, &[CheckName::Homes]).await;
 }
 
 #[tokio::test]
-async fn a_file_of_the_server_that_is_shown_is_refused() {
+async fn a_visible_server_file_is_refused() {
     let data = tempfile::tempdir().unwrap();
     std::fs::write(data.path().join("admin.token"), "secret").unwrap();
     let of_data = Options { private: vec![data.path().to_owned()], ..options() };
@@ -146,13 +146,13 @@ async fn a_file_of_the_server_that_is_shown_is_refused() {
 }
 
 #[tokio::test]
-async fn a_directory_of_other_sessions_that_is_shown_is_refused() {
+async fn a_visible_directory_of_other_sessions_is_refused() {
     let expected = [CheckName::OtherSessions];
     refused(Mutation::Shows(std::env::temp_dir()), options(), &expected).await;
 }
 
 #[tokio::test]
-async fn an_engines_socket_that_is_shown_is_refused() {
+async fn a_visible_engine_socket_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("engine.sock");
     let _listener = UnixListener::bind(&path).unwrap();
@@ -161,7 +161,7 @@ async fn an_engines_socket_that_is_shown_is_refused() {
 }
 
 #[tokio::test]
-async fn a_device_with_state_that_is_shown_is_refused() {
+async fn a_visible_device_with_state_is_refused() {
     let device = PathBuf::from("/dev/kmsg");
     if std::fs::File::open(&device).is_err() {
         return; // Closed to this user, so it is to the sandbox.
@@ -170,7 +170,7 @@ async fn a_device_with_state_that_is_shown_is_refused() {
 }
 
 #[tokio::test]
-async fn a_device_that_is_given_on_purpose_is_accepted_and_another_one_beside_it_is_refused() {
+async fn a_granted_device_is_accepted_and_another_one_is_refused() {
     let Some(device) = device_with_state() else { return };
     let given = || Options { devices: vec![device.clone()], ..options() };
     let record = attested(&Namespace::new(given())).await;
@@ -189,7 +189,7 @@ async fn a_device_that_is_given_on_purpose_is_accepted_and_another_one_beside_it
 }
 
 #[tokio::test]
-async fn the_record_is_signed_made_once_and_made_again_for_another_program() {
+async fn the_record_is_signed_cached_and_renewed_for_another_program() {
     let sign = |digest: &[u8; 32]| blake3::keyed_hash(&[3; 32], digest).as_bytes().to_vec();
     let notary = Notary { signer: "three".to_owned(), sign: Arc::new(sign) };
     let dir = tempfile::tempdir().unwrap();
@@ -216,7 +216,7 @@ async fn the_record_is_signed_made_once_and_made_again_for_another_program() {
 
 /// As a container's engine would: the files are shown in an empty root, and nothing else is.
 #[tokio::test]
-async fn the_probe_runs_where_there_is_no_library_of_the_host() {
+async fn the_probe_runs_without_libraries_of_the_host() {
     if !host_has("unshare") {
         return;
     }

@@ -146,7 +146,7 @@ async fn a_call_sees_borrowed_objects_and_writes_only_its_directory() {
 }
 
 #[tokio::test]
-async fn a_session_in_a_directory_of_its_worktree_sees_and_may_write_all_of_it() {
+async fn a_session_in_a_subdirectory_sees_and_writes_its_whole_worktree() {
     let place = Place::new();
     let top = place.workspace();
     let rooms = Rooms { top: Some(top.clone()), ..Rooms::new(Vec::new()) };
@@ -173,7 +173,7 @@ async fn a_session_in_a_directory_of_its_worktree_sees_and_may_write_all_of_it()
 }
 
 #[tokio::test]
-async fn only_services_of_the_environment_answer() {
+async fn only_services_of_the_environment_are_reachable() {
     let place = Place::new();
     let (mine, other) = (service("mine"), service("other"));
     let rooms = Rooms::new(vec![mine]);

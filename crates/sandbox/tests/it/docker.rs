@@ -80,7 +80,7 @@ mod needs_docker_conformance_of_containers_that_waited {
 }
 
 #[tokio::test]
-async fn needs_docker_no_container_is_left_whatever_the_end() {
+async fn needs_docker_no_container_is_left_after_any_end() {
     let Some(socket) = engine().await else { return };
     let options = options(&socket);
     let docker = Docker::new(options.clone());
@@ -124,7 +124,7 @@ async fn needs_docker_a_call_dropped_at_any_moment_leaves_no_container() {
 }
 
 #[tokio::test]
-async fn needs_docker_a_sweep_removes_what_an_earlier_start_left_and_nothing_else() {
+async fn needs_docker_a_sweep_removes_only_leftovers_of_an_earlier_start() {
     let Some(socket) = engine().await else { return };
     let earlier = options(&socket);
     let later = Options { instance: marker(), ..earlier.clone() };
@@ -232,7 +232,7 @@ async fn needs_docker_a_missing_image_is_named_and_not_downloaded() {
 }
 
 #[tokio::test]
-async fn needs_docker_a_bound_that_the_engine_refuses_is_bad_config() {
+async fn needs_docker_a_limit_refused_by_the_engine_is_a_configuration_error() {
     let Some(socket) = engine().await else { return };
     let docker = Docker::new(options(&socket));
     let place = Place::new();
@@ -254,7 +254,7 @@ async fn needs_docker_a_healthy_engine_passes_the_check() {
 }
 
 #[tokio::test]
-async fn needs_docker_a_directory_that_the_user_cannot_use_is_refused_early() {
+async fn needs_docker_a_directory_the_user_cannot_use_is_refused_early() {
     use std::os::unix::fs::PermissionsExt;
     let Some(socket) = engine().await else { return };
     let user = Some(RunAs { uid: 54321, gid: 54321 });
@@ -330,7 +330,7 @@ async fn missing_broken_and_silent_engines_have_distinct_errors() {
 }
 
 #[tokio::test]
-async fn an_image_without_a_digest_is_refused_when_digests_are_demanded() {
+async fn an_image_without_a_digest_is_refused_if_digests_are_required() {
     // No engine is asked: the name decides.
     let docker = Docker::new(Options {
         enforce_pinned_image: true,
@@ -386,7 +386,7 @@ async fn needs_docker_an_image_of_the_hosts_packages_has_python_and_git() {
 }
 
 #[tokio::test]
-async fn needs_docker_a_container_that_waits_is_what_the_call_would_have_made() {
+async fn needs_docker_a_prepared_container_equals_a_new_one() {
     let Some(socket) = engine().await else { return };
     let options = Options { waiting: 1, ..options(&socket) };
     let docker = Docker::new(options.clone());
@@ -453,7 +453,7 @@ async fn needs_docker_a_container_serves_one_call_and_one_configuration() {
 }
 
 #[tokio::test]
-async fn needs_docker_a_waiting_container_that_is_gone_is_not_missed() {
+async fn needs_docker_a_lost_prepared_container_is_replaced() {
     let Some(socket) = engine().await else { return };
     let options = Options { waiting: 1, ..options(&socket) };
     let docker = Docker::new(options.clone());
@@ -472,7 +472,7 @@ async fn needs_docker_a_waiting_container_that_is_gone_is_not_missed() {
 
 /// A stand-in for a daemon: starts a container and is killed while it runs.
 #[tokio::test]
-async fn needs_docker_no_container_outlives_a_daemon_that_is_killed() {
+async fn needs_docker_no_container_outlives_a_killed_daemon() {
     let Some(socket) = engine().await else { return };
     let options = options(&socket);
     let place = Place::new();
@@ -509,7 +509,7 @@ async fn needs_docker_no_container_outlives_a_daemon_that_is_killed() {
 
 /// Run by the test above, in a process of its own.
 #[tokio::test]
-#[ignore = "the other half of needs_docker_no_container_outlives_a_daemon_that_is_killed"]
+#[ignore = "the other half of needs_docker_no_container_outlives_a_killed_daemon"]
 #[expect(clippy::disallowed_methods, reason = "another process tells it what to do")]
 async fn stand_in_for_a_daemon() {
     let Ok(told) = std::env::var("STAND_IN") else { return };
@@ -536,7 +536,7 @@ async fn stand_in_for_a_daemon() {
 
 /// What the probe finds in a container of this driver, and that it is what a command gets.
 #[tokio::test]
-async fn needs_docker_a_container_keeps_every_promise_and_the_record_is_made_once() {
+async fn needs_docker_a_container_passes_every_check_and_is_measured_once() {
     let Some(socket) = engine().await else { return };
     let options = options(&socket);
     let docker = Docker::new(options.clone());
@@ -559,7 +559,7 @@ async fn needs_docker_a_container_keeps_every_promise_and_the_record_is_made_onc
 
 /// Each layer of a container that an engine's settings, or a change of ours, could take away.
 #[tokio::test]
-async fn needs_docker_a_container_that_lacks_a_layer_is_refused_and_runs_nothing() {
+async fn needs_docker_a_container_without_a_layer_is_refused_and_runs_nothing() {
     let Some(socket) = engine().await else { return };
     let home = tempfile::tempdir().unwrap();
     let broken: Vec<(Mutation, Vec<CheckName>)> = vec![
@@ -628,7 +628,7 @@ async fn needs_docker_a_device_with_state_is_refused() {
 }
 
 #[tokio::test]
-async fn needs_docker_files_of_the_home_are_there_in_a_new_container_and_in_one_that_waited() {
+async fn needs_docker_home_files_exist_in_new_and_prepared_containers() {
     let Some(socket) = engine().await else { return };
     for waiting in [0, 1] {
         let options = Options { waiting, ..options(&socket) };
@@ -653,7 +653,7 @@ async fn needs_docker_files_of_the_home_are_there_in_a_new_container_and_in_one_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn needs_docker_a_workspace_that_is_swapped_with_a_link_shows_nothing_else() {
+async fn needs_docker_a_workspace_swapped_for_a_link_shows_nothing_else() {
     let Some(socket) = engine().await else { return };
     let place = Place::new();
     let (dir, link) = (place.workspace().join("dd"), place.workspace().join("ll"));

@@ -179,7 +179,7 @@ input()
 }
 
 #[tokio::test]
-async fn a_door_that_leads_elsewhere_and_a_network_that_is_wider_are_refused() {
+async fn a_relay_to_another_target_and_a_wider_network_are_refused() {
     let elsewhere = tempfile::tempdir().unwrap();
     let other = elsewhere.path().join("other.sock");
     serve(&other, "other");
@@ -208,7 +208,7 @@ async fn a_door_that_leads_elsewhere_and_a_network_that_is_wider_are_refused() {
 }
 
 #[tokio::test]
-async fn without_a_socket_for_agents_there_is_no_mesh_and_nothing_weaker() {
+async fn without_the_agents_socket_the_mesh_is_refused() {
     let place = Place::new();
     let homes = place.at("homes");
     let options = overmind_sandbox::Options {

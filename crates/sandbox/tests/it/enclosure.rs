@@ -153,7 +153,7 @@ async fn a_command_sees_only_its_own_directory() {
 }
 
 #[tokio::test]
-async fn the_end_is_the_commands_own() {
+async fn the_exit_status_is_the_commands_own() {
     let place = Place::new();
     assert_eq!(place.run(place.plan("exit 0")).await.0.code(), Some(0));
     for signal in [libc::SIGKILL, libc::SIGTERM, libc::SIGSEGV, libc::SIGUSR1] {
@@ -236,7 +236,7 @@ async fn forbidden_paths_are_refused_with_the_reason() {
 }
 
 #[tokio::test]
-async fn the_network_is_the_hosts_or_none_and_the_record_says_which() {
+async fn the_network_is_the_hosts_or_none_and_recorded() {
     let place = Place::new();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -289,7 +289,7 @@ fn read_until(terminal: &mut File, text: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_terminal_is_the_commands_own_with_keys_sizes_and_jobs() {
+async fn the_command_controls_its_terminal_with_keys_sizes_and_jobs() {
     let place = Place::new();
     let script = "trap 'echo interrupted' INT; trap 'stty size' WINCH; stty size; \
                   sh -c 'echo through tty > /dev/tty'; echo ready; \
@@ -354,7 +354,7 @@ async fn signals_are_forwarded_and_the_tree_ends_with_the_launcher() {
 }
 
 #[tokio::test]
-async fn a_sandbox_with_an_exit_is_refused() {
+async fn a_sandbox_with_a_way_out_is_refused() {
     let place = Place::new();
     let script = "unshare -U true 2>/dev/null || echo no namespaces; \
                   mount -t tmpfs x /tmp 2>/dev/null || echo no mounts; \
@@ -369,7 +369,7 @@ async fn a_sandbox_with_an_exit_is_refused() {
 }
 
 #[tokio::test]
-async fn addresses_can_be_asked_for_where_there_is_a_network() {
+async fn addresses_can_be_looked_up_if_there_is_a_network() {
     let place = Place::new();
     let script = "import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0); print('route')\n\
                   try: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 9); print('audit')\n\

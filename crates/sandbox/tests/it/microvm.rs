@@ -165,7 +165,7 @@ async fn needs_qemu_two_guests_of_one_picture_draw_different_random_numbers() {
 }
 
 #[tokio::test]
-async fn needs_qemu_a_guest_that_boots_does_what_one_from_a_picture_does() {
+async fn needs_qemu_a_booted_guest_behaves_like_one_from_a_snapshot() {
     let Some(dir) = home() else { return };
     let options = Options {
         dir: PathBuf::from(dir),
@@ -184,7 +184,7 @@ async fn needs_qemu_a_guest_that_boots_does_what_one_from_a_picture_does() {
 }
 
 #[tokio::test]
-async fn needs_qemu_where_no_machine_begins_from_its_picture_it_boots() {
+async fn needs_qemu_the_guest_boots_if_no_snapshot_works() {
     let Some(dir) = home() else { return };
     let own = tempfile::tempdir().unwrap();
     build(own.path(), &sources(&dir)).unwrap();
@@ -303,13 +303,13 @@ async fn missing_kvm_is_reported_and_emulation_is_announced() {
 }
 
 #[tokio::test]
-async fn needs_qemu_a_machine_keeps_every_promise_and_its_kernel_is_its_own() {
+async fn needs_qemu_a_machine_passes_every_check_and_has_its_own_kernel() {
     let Some(dir) = home() else { return };
     keeps_every_promise(driver(&dir), "the configuration asks for it").await;
 }
 
 #[tokio::test]
-async fn needs_qemu_a_machine_that_kvm_runs_keeps_every_promise() {
+async fn needs_qemu_a_kvm_machine_passes_every_check() {
     let Some(dir) = home() else { return };
     let Some(driver) = kvm_driver(&dir).await else { return };
     keeps_every_promise(driver, "run by the processor (KVM)").await;
@@ -334,13 +334,13 @@ async fn keeps_every_promise(driver: Microvm, execution: &str) {
 }
 
 #[tokio::test]
-async fn needs_qemu_a_machine_that_lacks_a_layer_is_refused_and_runs_nothing() {
+async fn needs_qemu_a_machine_without_a_layer_is_refused_and_runs_nothing() {
     let Some(dir) = home() else { return };
     each_lacking_a_layer_is_refused(&dir, Acceleration::Emulation).await;
 }
 
 #[tokio::test]
-async fn needs_qemu_a_machine_that_kvm_runs_and_lacks_a_layer_is_refused() {
+async fn needs_qemu_a_kvm_machine_without_a_layer_is_refused() {
     let Some(dir) = home() else { return };
     if kvm_driver(&dir).await.is_some() {
         each_lacking_a_layer_is_refused(&dir, Acceleration::Kvm).await;
@@ -411,7 +411,7 @@ async fn why_emulated(driver: &Microvm) -> String {
 }
 
 #[tokio::test]
-async fn needs_qemu_where_the_emulator_cannot_open_kvm_it_is_refused_or_emulated_with_the_reason() {
+async fn needs_qemu_without_kvm_access_it_is_refused_or_emulated_with_the_reason() {
     let Some(dir) = home() else { return };
     // It can be opened, and is in the sandbox; only the emulator knows that it is not KVM's.
     let null = Path::new("/dev/null");
@@ -440,7 +440,7 @@ async fn needs_qemu_where_the_emulator_cannot_open_kvm_it_is_refused_or_emulated
 }
 
 #[tokio::test]
-async fn needs_qemu_kvm_is_tried_by_the_user_of_commands_and_in_the_sandbox() {
+async fn needs_qemu_kvm_is_tested_as_the_command_user_and_in_the_sandbox() {
     let Some(dir) = home() else { return };
     let lenient = |kvm: &Path, outer| with_device(&dir, Acceleration::KvmOrEmulation, kvm, outer);
     let place = Place::new();
@@ -518,7 +518,7 @@ fn in_the_emulators_sandbox(place: &Place, script: &str) -> (Namespace, SandboxR
 }
 
 #[tokio::test]
-async fn needs_qemu_kvm_does_in_the_emulators_sandbox_what_it_does_outside() {
+async fn needs_qemu_kvm_works_in_the_emulators_sandbox_as_outside() {
     let Some((code, words)) = counted_outside() else { return };
     let place = Place::new();
     let script = format!("{}$machine $filter -monitor none", small_machine(COUNT));
@@ -531,7 +531,7 @@ async fn needs_qemu_kvm_does_in_the_emulators_sandbox_what_it_does_outside() {
 }
 
 #[tokio::test]
-async fn needs_qemu_a_machine_of_kvms_begins_from_its_picture_in_the_emulators_sandbox() {
+async fn needs_qemu_a_kvm_machine_starts_from_its_snapshot_in_the_emulators_sandbox() {
     let Some((code, words)) = counted_outside() else { return };
     if code != 33 {
         eprintln!("skipped: KVM runs nothing here: {words}");

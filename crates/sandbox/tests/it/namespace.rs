@@ -115,7 +115,7 @@ mod as_a_plain_user {
     suite!(subject);
 
     #[tokio::test]
-    async fn files_that_the_command_writes_belong_to_that_user() {
+    async fn files_written_by_the_command_belong_to_its_user() {
         use std::os::unix::fs::MetadataExt;
         let Some(subject) = subject().await else { return };
         let place = Place::new();
@@ -239,7 +239,7 @@ async fn process_one_can_be_neither_killed_nor_read() {
 }
 
 #[tokio::test]
-async fn the_command_is_alone_with_its_init() {
+async fn the_command_sees_only_itself_and_its_init() {
     let said = with(options()).says(&Place::new(), "set -- /proc/[0-9]*; echo $#; hostname").await;
     assert_eq!(said, "2\nsandbox\n");
 }
@@ -265,7 +265,7 @@ fn enforced(limit: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn memory_is_bounded_for_the_whole_tree_where_a_cgroup_can_be_made() {
+async fn memory_is_limited_for_the_whole_tree_if_cgroups_work() {
     let by_group = enforced("memory_bytes").unwrap().contains("cgroup");
     if !host_has("python3") {
         return;
@@ -287,7 +287,7 @@ async fn memory_is_bounded_for_the_whole_tree_where_a_cgroup_can_be_made() {
 }
 
 #[tokio::test]
-async fn the_processor_share_is_bounded_where_a_cgroup_can_be_made() {
+async fn the_processor_share_is_limited_if_cgroups_work() {
     let by_group = enforced("cpus").is_some();
     if !host_has("python3") || !by_group {
         return;
@@ -348,7 +348,7 @@ async fn a_login_shell_runs() {
 
 /// A compiler in a home directory is invisible, and becomes visible by an option.
 #[tokio::test]
-async fn cargo_builds_when_its_directory_is_shown() {
+async fn cargo_builds_if_its_directory_is_shown() {
     if !host_has("cc") {
         return;
     }
@@ -385,7 +385,7 @@ async fn cargo_builds_when_its_directory_is_shown() {
 }
 
 #[tokio::test]
-async fn a_device_is_opened_for_reading_and_writing_if_it_is_given_and_stays_as_it_is() {
+async fn a_granted_device_can_be_opened_and_is_unchanged() {
     let Some(device) = device_with_state() else { return };
     let place = Place::new();
     let path = device.to_str().unwrap();
@@ -462,7 +462,7 @@ async fn refused_here(surroundings: &str, expected: &str) {
 }
 
 #[tokio::test]
-async fn empty_surroundings_refuse_nothing() {
+async fn empty_directories_are_accepted() {
     if !host_has("unshare") {
         return;
     }
@@ -471,13 +471,13 @@ async fn empty_surroundings_refuse_nothing() {
 }
 
 #[tokio::test]
-async fn a_machine_without_user_namespaces_says_so_and_runs_nothing() {
+async fn a_machine_without_user_namespaces_is_reported_and_runs_nothing() {
     let surroundings = "echo 0 > /proc/sys/user/max_user_namespaces";
     refused_here(surroundings, "user_namespaces_exhausted").await;
 }
 
 #[tokio::test]
-async fn a_masked_proc_says_so_and_runs_nothing() {
+async fn a_masked_proc_is_reported_and_runs_nothing() {
     // As a container does it: the cover is locked by one more namespace in between.
     let surroundings = "mount -t tmpfs none /proc/sys && \
                         exec /usr/bin/unshare --user --map-root-user --mount";
@@ -498,7 +498,7 @@ async fn a_masked_proc_says_so_and_runs_nothing() {
 }
 
 #[tokio::test]
-async fn a_missing_init_is_named() {
+async fn a_missing_init_is_reported_by_name() {
     let options = Options { init_program: "/nowhere/init".into(), ..Options::default() };
     match Namespace::new(options).check().await {
         Err(SandboxError::Unavailable { message, reason, .. }) => {
@@ -570,7 +570,7 @@ async fn a_killed_daemon_leaves_nothing_running() {
 }
 
 #[tokio::test]
-async fn a_workspace_beneath_a_directory_that_the_sandbox_replaces_works() {
+async fn a_workspace_below_a_replaced_directory_works() {
     // The workspace of these tests is beneath /tmp, which is another one inside.
     let place = Place::new();
     assert!(place.workspace().starts_with(std::env::temp_dir()));
@@ -625,7 +625,7 @@ async fn figures() {
 }
 
 #[tokio::test]
-async fn home_files_belong_to_the_command_and_end_with_it() {
+async fn home_files_belong_to_the_command_and_are_removed_with_it() {
     let place = Place::new();
     let driver = with(options());
     let script = "cat ~/.a/b; stat -c %a:%u ~/.a/b; id -u; echo more >> ~/.a/b; wc -c < ~/.a/b";

@@ -83,7 +83,7 @@ fn services(record: &Attestation) -> &Check {
 }
 
 #[tokio::test]
-async fn only_its_own_services_answer_on_their_ports() {
+async fn only_the_sessions_services_answer_on_their_ports() {
     let place = Place::new();
     let (mine, second, other) =
         (Service::says("mine"), Service::says("second"), Service::says("other"));
@@ -145,7 +145,7 @@ except OSError as err:
 }
 
 #[tokio::test]
-async fn a_service_that_is_started_again_is_reached_again_by_the_same_command() {
+async fn a_command_reaches_a_restarted_service() {
     let place = Place::new();
     let first = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let at = first.local_addr().unwrap();
@@ -264,7 +264,7 @@ async fn an_ordinary_users_sandbox_reaches_only_its_services() {
 }
 
 #[tokio::test]
-async fn ways_that_lead_elsewhere_or_that_are_too_many_are_refused() {
+async fn too_many_and_foreign_targets_are_refused() {
     let (mine, other) = (Service::says("mine"), Service::says("other"));
     for mutation in [
         Mutation::LeadsOutTo(other.port),

@@ -87,7 +87,7 @@ async fn a_childs_pipes_and_exit_are_reported() {
 }
 
 #[tokio::test]
-async fn a_child_that_ignores_the_end_of_its_input_is_killed_with_all_it_started() {
+async fn a_child_that_ignores_end_of_input_is_killed_with_its_tree() {
     for level in LEVELS {
         let dir = tempfile::tempdir().unwrap();
         let mark = format!("86{}{}", std::process::id(), level as u8);
@@ -120,7 +120,7 @@ async fn dropping_a_tree_ends_all_its_processes() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_not_there_is_an_error_with_its_name() {
+async fn a_missing_program_is_an_error_with_its_name() {
     for level in LEVELS {
         let dir = tempfile::tempdir().unwrap();
         let mut request = request(level, dir.path(), "");

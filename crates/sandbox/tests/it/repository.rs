@@ -144,7 +144,7 @@ async fn sandboxed_commands_cannot_change_git_control_files() {
 
 /// Where `HEAD` is none, git looks for a repository in the checkout itself.
 #[tokio::test]
-async fn a_command_switches_no_branch_and_makes_no_repository_of_the_checkout() {
+async fn a_command_cannot_switch_branches_or_turn_the_checkout_into_a_repository() {
     let place = Place::new();
     checkout(&place);
     let work = place.at("work");

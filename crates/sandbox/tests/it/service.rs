@@ -111,7 +111,7 @@ def at(family, where):
 "#;
 
 #[tokio::test]
-async fn a_service_has_no_door_and_sees_no_socket_of_the_server() {
+async fn a_service_has_no_relay_and_sees_no_server_socket() {
     let dir = tempfile::tempdir().unwrap();
     let (door, api) = (dir.path().join("door.sock"), dir.path().join("api.sock"));
     let _listening = [&door, &api].map(|path| UnixListener::bind(path).unwrap());
@@ -180,7 +180,7 @@ async fn loader_variables_reach_the_command_but_not_the_launcher() {
 }
 
 #[tokio::test]
-async fn a_service_writes_to_its_log_by_name() {
+async fn a_service_reopens_its_log_by_name() {
     let place = Place::new();
     let log = place.at("data/service.log");
     let file = std::fs::File::create(&log).unwrap();

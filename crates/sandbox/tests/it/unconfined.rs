@@ -18,7 +18,7 @@ async fn subject() -> Option<Subject> {
 suite!(subject);
 
 #[tokio::test]
-async fn the_record_of_none_says_that_nothing_is_isolated_and_what_a_command_reaches() {
+async fn the_record_of_none_states_that_nothing_is_isolated() {
     let home = tempfile::tempdir().unwrap();
     let private = vec![home.path().to_owned()];
     let driver =
@@ -38,7 +38,7 @@ async fn the_record_of_none_says_that_nothing_is_isolated_and_what_a_command_rea
 }
 
 #[tokio::test]
-async fn files_of_the_home_are_refused_where_the_home_is_the_hosts() {
+async fn home_files_are_refused_if_the_home_is_the_hosts() {
     let driver = Unconfined::new(Options { init_program: init_program(), ..Options::default() });
     let mut request = crate::support::Place::new().sh("true");
     request.home = vec![HomeFile { path: ".a".into(), content: Vec::new() }];

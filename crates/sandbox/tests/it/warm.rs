@@ -20,7 +20,7 @@ async fn warmed(driver: &Namespace, place: &Place) {
 
 /// The probe looks from inside, as a command, with and without the wait.
 #[tokio::test]
-async fn the_probe_finds_the_same_in_an_init_that_waited() {
+async fn the_probe_finds_the_same_in_a_prepared_init() {
     let dir = tempfile::Builder::new().prefix("shown-").tempdir_in("/opt").unwrap();
     let program = dir.path().join("init");
     std::fs::copy(init_program(), &program).unwrap();
@@ -58,7 +58,7 @@ async fn the_probe_finds_the_same_in_an_init_that_waited() {
 }
 
 #[tokio::test]
-async fn an_init_serves_one_call_and_the_bounds_are_those_of_the_call() {
+async fn an_init_serves_one_call_with_the_limits_of_that_call() {
     let driver = driver(1);
     let (one, other) = (Place::new(), Place::new());
     std::fs::write(other.workspace().join("hello"), "other\n").unwrap();
@@ -82,7 +82,7 @@ async fn an_init_serves_one_call_and_the_bounds_are_those_of_the_call() {
 }
 
 #[tokio::test]
-async fn a_workspace_that_is_another_directory_now_is_the_one_that_is_shown() {
+async fn a_replaced_workspace_directory_is_shown_in_its_new_state() {
     let driver = driver(1);
     let place = Place::new();
     warmed(&driver, &place).await;
@@ -96,7 +96,7 @@ async fn a_workspace_that_is_another_directory_now_is_the_one_that_is_shown() {
 }
 
 #[tokio::test]
-async fn an_init_that_has_ended_is_not_missed() {
+async fn a_prepared_init_that_ended_is_replaced() {
     let driver = driver(1);
     let place = Place::new();
     warmed(&driver, &place).await;
@@ -112,7 +112,7 @@ async fn an_init_that_has_ended_is_not_missed() {
 }
 
 #[tokio::test]
-async fn an_init_that_ends_with_its_order_in_hand_is_replaced() {
+async fn an_init_that_ends_after_its_order_is_replaced() {
     let driver = driver(1);
     let place = Place::new();
     warmed(&driver, &place).await;

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_served_is_what_the_code_says() {
+    fn the_openapi_document_matches_the_code() {
         assert_eq!(openapi(), openapi_from_code(), "run `cargo xtask openapi`, and build again");
     }
 
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn every_response_is_described_and_every_word_is_as_on_the_wire() {
+    fn every_response_is_described_with_the_words_of_the_wire() {
         let document = document();
         for item in document["paths"].as_object().unwrap().values() {
             for operation in item.as_object().unwrap().values() {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_life_signs_need_no_token() {
+    fn only_health_checks_need_no_token() {
         for (path, item) in document()["paths"].as_object().unwrap() {
             for (method, operation) in item.as_object().unwrap() {
                 let open = operation["security"].as_array().unwrap().is_empty();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_have_names_that_differ_and_the_document_is_stable() {
+    fn operation_names_are_unique_and_the_document_is_stable() {
         let document = document();
         let mut names = BTreeSet::new();
         for item in document["paths"].as_object().unwrap().values() {

@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_a_part_of_the_content_or_the_whole() {
+    fn a_range_is_a_part_of_the_content_or_all_of_it() {
         for (range, part) in [
             ("bytes=0-3", Part::Of(0..=3)),
             ("bytes=4-", Part::Of(4..=9)),
@@ -322,7 +322,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_range_reaches_beyond_the_content(
+        fn no_range_exceeds_the_content(
             range in "(bytes=)?[0-9]{0,20}-?[0-9]{0,20}", bytes in 0..50_u64,
         ) {
             if let Part::Of(part) = part_of(&range, bytes) {

@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_older_client_gets_its_revision_and_an_unknown_one_the_newest_with_a_handshake() {
+    fn an_older_client_gets_its_revision_and_an_unknown_one_the_newest() {
         for (asked, served) in [
             ("2025-11-25", "2025-11-25"),
             ("2025-06-18", "2025-06-18"),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_say_something_else_than_the_body_are_refused() {
+    fn headers_that_contradict_the_body_are_refused() {
         let headers = |name: &'static str, value: &'static str| {
             HeaderMap::from_iter([(name.parse().unwrap(), value.parse().unwrap())])
         };

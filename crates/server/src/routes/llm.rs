@@ -357,7 +357,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_found_as_clients_write_them() {
+    fn paths_are_found_in_the_spellings_of_clients() {
         let what = |path: &str| Door::of(path).map(|door| door.what);
         for (path, wanted) in [
             ("/llm/openai/v1/chat/completions", Some(What::Call(Endpoint::Chat))),

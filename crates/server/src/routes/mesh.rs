@@ -528,7 +528,7 @@ mod tests {
     use super::Hex;
 
     #[test]
-    fn a_key_is_a_cursor_and_back() {
+    fn a_key_cursor_round_trips() {
         for key in ["tasks/1", "context/München", ""] {
             assert_eq!(
                 Hex(key.to_owned()).to_string().parse::<Hex>().map(|key| key.0),

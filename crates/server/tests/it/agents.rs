@@ -55,7 +55,7 @@ async fn an_agent_is_created_with_200_and_the_exact_keys() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_an_agent_is_422_and_names_every_field() {
+async fn an_invalid_agent_is_422_with_every_field() {
     let world = World::new().await;
     for (body, error) in [
         ("{}", "name: is required"),
@@ -157,7 +157,7 @@ async fn a_patch_changes_what_it_names_and_raises_the_version_once() {
 }
 
 #[tokio::test]
-async fn an_agents_name_is_its_own_until_it_is_removed() {
+async fn an_agents_name_is_taken_until_it_is_removed() {
     let world = World::new().await;
     let body = r#"{"name":"coder","role":"r","model":"m"}"#;
     let first = world.post("/api/agents", body).await.fine();
@@ -183,7 +183,7 @@ async fn an_agents_name_is_its_own_until_it_is_removed() {
 }
 
 #[tokio::test]
-async fn a_change_meant_for_another_version_is_412_and_changes_nothing() {
+async fn a_change_of_another_version_is_412_without_effect() {
     let world = World::new().await;
     let id = world.agent("deterministic").await;
     let path = format!("/api/agents/{id}");
@@ -208,7 +208,7 @@ async fn a_change_meant_for_another_version_is_412_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn disabling_is_an_answer_also_when_it_was_done_before() {
+async fn disabling_a_disabled_agent_succeeds() {
     let world = World::new().await;
     let id = world.agent("deterministic").await;
     let path = format!("/api/agents/{id}/disable");
@@ -219,7 +219,7 @@ async fn disabling_is_an_answer_also_when_it_was_done_before() {
 }
 
 #[tokio::test]
-async fn a_repeated_create_with_the_same_key_makes_one_agent() {
+async fn a_repeated_create_with_the_same_key_creates_one_agent() {
     let world = World::new().await;
     let body = r#"{"name":"once","role":"r","model":"m"}"#;
     let post = |key: &str, body: &str| {
@@ -243,7 +243,7 @@ async fn a_repeated_create_with_the_same_key_makes_one_agent() {
 }
 
 #[tokio::test]
-async fn lists_are_newest_first_and_lead_from_page_to_page() {
+async fn lists_are_newest_first_with_links_between_pages() {
     let world = World::new().await;
     let mut ids = Vec::new();
     for _ in 0..5 {

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::world::World;
 
 #[tokio::test]
-async fn a_content_goes_in_and_comes_out_as_a_file_that_nobody_runs() {
+async fn content_is_uploaded_and_downloaded_as_a_non_executable_file() {
     let world = World::new().await;
     let run = world.ended_run().await;
     let path = format!("/api/runs/{run}/artifacts/out/page%20%C3%BC.html");

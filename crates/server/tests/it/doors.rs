@@ -20,7 +20,7 @@ async fn at_the_door(path: &Path, whose: &str, target: &str, token: &str) -> Res
 }
 
 #[tokio::test]
-async fn no_key_opens_anything_there_and_a_connection_says_first_whose_door_it_is() {
+async fn keys_do_not_work_at_endpoints_and_a_connection_names_its_owner_first() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("agents.sock");
     let listener = Listener::agents(&path, None).await.unwrap();
@@ -54,7 +54,7 @@ async fn no_key_opens_anything_there_and_a_connection_says_first_whose_door_it_i
 }
 
 #[tokio::test]
-async fn what_comes_by_doors_counts_against_the_limits_and_against_nobody_elses() {
+async fn requests_at_endpoints_count_only_against_their_own_limits() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("agents.sock");
     let listener = Listener::agents(&path, None).await.unwrap();

@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use crate::world::{World, patiently};
 
 #[tokio::test]
-async fn a_foreign_host_is_refused_in_the_words_of_the_api_that_was_meant() {
+async fn a_foreign_host_is_refused_in_the_format_of_the_requested_api() {
     let world = World::new().await;
     let ask = async |path: &str, name: &str, value: &str| {
         let request = world.request("POST", path).header(name, value).json("{}");
@@ -26,7 +26,7 @@ async fn a_foreign_host_is_refused_in_the_words_of_the_api_that_was_meant() {
 }
 
 #[tokio::test]
-async fn a_body_that_says_it_is_too_long_for_a_service_is_not_waited_for() {
+async fn a_body_announced_as_too_long_is_refused_at_once() {
     let world = World::new().await;
     let request = world.request("POST", "/api/services/openai/chat/completions");
     let answer = request.header("Content-Length", "99999999999").send().await;
@@ -35,7 +35,7 @@ async fn a_body_that_says_it_is_too_long_for_a_service_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn who_may_call_nothing_learns_of_no_service_and_no_action() {
+async fn callers_without_permission_learn_of_no_service_or_action() {
     let world = World::new().await;
     for service in ["openai", "hunter", "nowhere"] {
         let body = format!(r#"{{"service":"{service}","action":"nothing"}}"#);
@@ -58,7 +58,7 @@ async fn who_may_call_nothing_learns_of_no_service_and_no_action() {
 }
 
 #[tokio::test]
-async fn what_is_no_http_is_counted() {
+async fn invalid_http_is_counted() {
     let world = World::new().await;
     for bytes in ["\u{1}\u{2}\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "half of a"] {
         let mut stream = world.connect().await;

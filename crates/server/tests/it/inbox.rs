@@ -79,7 +79,7 @@ async fn an_item_has_the_exact_keys_and_is_answered_once() {
 }
 
 #[tokio::test]
-async fn an_approval_is_answered_here_or_at_its_run_and_is_the_same() {
+async fn an_approval_can_be_answered_in_the_inbox_or_at_its_run() {
     let shell = || calls(&[("run_shell", json!({"command": "deploy"}))]);
     let models = FakeModels::new([shell(), shell(), says("end")]);
     let world = World::whole(|_| (), FakeTools::ok(), models, |_| vec![]).await;
@@ -106,7 +106,7 @@ async fn an_approval_is_answered_here_or_at_its_run_and_is_the_same() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_an_answer_has_its_status_and_words() {
+async fn an_invalid_answer_has_its_status_and_message() {
     let world = asking(1).await;
     let (_, item) = waiting(&world).await;
     for (body, error) in [
@@ -148,7 +148,7 @@ async fn what_is_wrong_with_an_answer_has_its_status_and_words() {
 }
 
 #[tokio::test]
-async fn pages_follow_one_another_and_a_batch_answers_each_for_itself() {
+async fn pages_are_linked_and_each_item_of_a_batch_has_its_own_result() {
     let world = asking(5).await;
     let mut items = Vec::new();
     for _ in 0..5 {
@@ -183,7 +183,7 @@ async fn pages_follow_one_another_and_a_batch_answers_each_for_itself() {
 }
 
 #[tokio::test]
-async fn a_viewer_looks_and_does_not_answer() {
+async fn a_viewer_can_read_and_not_answer() {
     let world = asking(1).await;
     let (_, item) = waiting(&world).await;
     let key = json!({"name": "v", "role": "viewer"}).to_string();
@@ -261,7 +261,7 @@ fn messages(text: &str) -> Vec<Message> {
 }
 
 #[tokio::test]
-async fn the_stream_tells_what_is_open_then_what_changes_and_resumes_without_loss() {
+async fn the_stream_sends_open_items_then_changes_and_resumes_without_loss() {
     let ask = |n: usize| calls(&[("ask_user", json!({"message": format!("Which {n}?")}))]);
     let models = FakeModels::new([ask(0), ask(1), says("end"), ask(2), says("end")]);
     let world = World::whole(|_| (), FakeTools::ok(), models, |_| vec![]).await;

@@ -7,7 +7,7 @@ use crate::world::World;
 const PATH: &str = "/api/runs/kill";
 
 #[tokio::test]
-async fn each_run_is_told_for_itself_and_one_that_has_ended_is_a_problem() {
+async fn each_kill_has_its_own_result_and_an_ended_run_is_a_problem() {
     let world = World::new().await;
     let (hangs, ended) = (world.hanging_run().await, world.ended_run().await);
     let nobody = "ses_00000000000000000000000000000000";
@@ -35,7 +35,7 @@ async fn each_run_is_told_for_itself_and_one_that_has_ended_is_a_problem() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_the_body_is_said() {
+async fn an_invalid_kill_body_is_reported() {
     let world = World::new().await;
     let one = "ses_00000000000000000000000000000001";
     for (body, error) in [
@@ -51,7 +51,7 @@ async fn what_is_wrong_with_the_body_is_said() {
 }
 
 #[tokio::test]
-async fn a_viewer_and_a_runs_own_token_kill_nothing() {
+async fn viewers_and_run_tokens_cannot_kill() {
     let world = World::new().await;
     let run = world.hanging_run().await;
     let key = world.post("/api/keys", r#"{"name":"looks","role":"viewer"}"#).await.fine();

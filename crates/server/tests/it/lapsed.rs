@@ -32,7 +32,7 @@ async fn world() -> World {
 }
 
 #[tokio::test]
-async fn a_key_that_was_revoked_hears_no_more_of_any_stream() {
+async fn every_stream_of_a_revoked_key_ends() {
     let world = world().await;
     let run = world.hanging_run().await;
     let paths = [
@@ -67,7 +67,7 @@ async fn a_key_that_was_revoked_hears_no_more_of_any_stream() {
 }
 
 #[tokio::test]
-async fn a_run_that_has_ended_hears_no_more_with_its_token() {
+async fn every_stream_of_an_ended_runs_token_ends() {
     let world = world().await;
     let run = world.hanging_run().await;
     let token = world.engine.session_token(run.parse().unwrap(), 1);
@@ -86,7 +86,7 @@ async fn a_run_that_has_ended_hears_no_more_with_its_token() {
 }
 
 #[tokio::test]
-async fn a_stream_on_which_nothing_happens_ends_with_a_sign_of_life() {
+async fn an_idle_stream_of_a_revoked_key_ends_with_the_next_ping() {
     let world = world().await;
     let made = world.post("/api/keys", r#"{"name":"looks","role":"viewer"}"#).await.fine();
     let mut watch =

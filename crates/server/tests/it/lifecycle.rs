@@ -25,7 +25,7 @@ fn certificate(dir: &Path) -> (PathBuf, PathBuf) {
 }
 
 #[tokio::test]
-async fn the_unix_socket_serves_with_the_token_and_goes_with_the_server() {
+async fn the_unix_socket_requires_the_token_and_is_removed_with_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("api.sock");
     let listener = Listener::unix(&path).await.unwrap();
@@ -45,7 +45,7 @@ async fn the_unix_socket_serves_with_the_token_and_goes_with_the_server() {
 }
 
 #[tokio::test]
-async fn tls_serves_the_same_api_and_plain_text_gets_nothing() {
+async fn tls_serves_the_same_api_and_refuses_plain_text() {
     let dir = tempfile::tempdir().unwrap();
     let (chain, key) = certificate(dir.path());
     let tls = Tls::from_pem_files(&chain, &key).unwrap();
@@ -82,7 +82,7 @@ async fn tls_serves_the_same_api_and_plain_text_gets_nothing() {
 }
 
 #[tokio::test]
-async fn a_stop_waits_for_what_is_under_way_and_refuses_what_is_new() {
+async fn a_stop_waits_for_current_requests_and_refuses_new_ones() {
     let world = World::new().await;
     let run = world.ended_run().await;
     let path = format!("/api/runs/{run}/tools/call");
@@ -121,7 +121,7 @@ async fn a_stop_waits_for_what_is_under_way_and_refuses_what_is_new() {
 }
 
 #[tokio::test]
-async fn a_stop_that_takes_too_long_says_what_was_left() {
+async fn a_stop_that_times_out_reports_the_rest() {
     let world = World::with(|config| config.drain_grace = Duration::from_millis(50)).await;
     let run = world.ended_run().await;
     let path = format!("/api/runs/{run}/tools/call");
@@ -140,7 +140,7 @@ async fn a_stop_that_takes_too_long_says_what_was_left() {
 }
 
 #[tokio::test]
-async fn a_change_is_finished_although_its_client_left() {
+async fn a_change_is_completed_after_its_client_disconnected() {
     let world = World::new().await;
     let run = world.ended_run().await;
     let path = format!("/api/runs/{run}/tools/call");
@@ -180,7 +180,7 @@ async fn a_change_is_finished_although_its_client_left() {
 }
 
 #[tokio::test]
-async fn a_server_that_drains_says_so_on_readyz() {
+async fn a_draining_server_reports_it_on_readyz() {
     let world = World::new().await;
     assert_eq!(world.get("/readyz").await.status, 200);
     // A kept connection can still ask while another request holds the stop up.

@@ -75,7 +75,7 @@ impl Street {
 }
 
 #[tokio::test]
-async fn bytes_go_to_and_fro_as_they_are_also_after_an_upgrade() {
+async fn bytes_are_forwarded_both_ways_also_after_an_upgrade() {
     let street = Street::new().await;
     let host = format!("web.shop.localhost:{}", street.port);
     let head = format!("GET /x HTTP/1.1\r\nHost: {host}\r\nUpgrade: echo\r\n\r\n");
@@ -103,7 +103,7 @@ async fn bytes_go_to_and_fro_as_they_are_also_after_an_upgrade() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_told_with_what_is() {
+async fn an_unknown_service_is_refused_with_the_known_ones() {
     let street = Street::new().await;
     let ask = |host: &str| format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
     for (head, status, says) in [
@@ -158,7 +158,7 @@ async fn pages_of_other_sites_open_no_web_sockets() {
 }
 
 #[tokio::test]
-async fn it_listens_on_loopback_alone_and_ends_with_what_it_carries() {
+async fn the_proxy_listens_only_on_loopback_and_closes_its_connections() {
     let shop = Arc::new(Shop(1, 1));
     let err = Proxy::bind("0.0.0.0:0".parse().unwrap(), shop).await.unwrap_err();
     assert!(err.to_string().contains("0.0.0.0"), "{err}");

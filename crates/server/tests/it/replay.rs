@@ -38,7 +38,7 @@ async fn read_until(stream: &mut TcpStream, text: &mut String, wanted: &str) {
 }
 
 #[tokio::test]
-async fn the_whole_log_streams_from_now_on_or_after_a_number() {
+async fn the_global_log_streams_from_now_or_after_a_number() {
     let world = World::new().await;
     let run = world.ended_run().await;
     let (mut stream, mut text) = (world.connect().await, String::new());
@@ -64,7 +64,7 @@ async fn the_whole_log_streams_from_now_on_or_after_a_number() {
 }
 
 #[tokio::test]
-async fn a_replay_shows_everything_in_order_with_ids_and_says_done() {
+async fn a_replay_streams_every_item_in_order_and_ends() {
     let world = World::new().await;
     let run = world.ended_run().await;
     let answer = world.get(&format!("/api/runs/{run}/replay")).await;
@@ -141,7 +141,7 @@ async fn the_parameters_of_a_replay_are_checked() {
 }
 
 #[tokio::test]
-async fn following_shows_what_comes_while_one_watches_and_stays_for_a_human() {
+async fn following_shows_new_items_and_stays_open_while_a_person_is_asked() {
     let models =
         FakeModels::new([calls(&[("ask_user", json!({"message": "which?"}))]), says("end")]);
     let keepalive = |config: &mut overmind_server::ServerConfig| {
@@ -168,7 +168,7 @@ async fn following_shows_what_comes_while_one_watches_and_stays_for_a_human() {
 }
 
 #[tokio::test]
-async fn without_follow_a_run_under_way_ends_with_what_is_stored() {
+async fn without_follow_the_stream_ends_with_the_stored_items() {
     let world = World::new().await;
     let run = world.hanging_run().await;
     let answer = world.get(&format!("/api/runs/{run}/replay")).await;
@@ -177,7 +177,7 @@ async fn without_follow_a_run_under_way_ends_with_what_is_stored() {
 }
 
 #[tokio::test]
-async fn a_stream_ends_with_a_word_when_the_server_stops() {
+async fn a_stopping_server_ends_streams_with_a_message() {
     let world = World::new().await;
     let run = world.hanging_run().await;
     let mut stream = world.connect().await;
@@ -194,7 +194,7 @@ async fn a_stream_ends_with_a_word_when_the_server_stops() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_takes_its_stream_with_it() {
+async fn a_disconnect_ends_its_stream() {
     let world = World::new().await;
     let run = world.hanging_run().await;
     let open = async || {

@@ -51,7 +51,7 @@ async fn there(world: &World, name: &str) -> bool {
 }
 
 #[tokio::test]
-async fn what_is_owned_goes_with_its_owner_or_stays_as_the_deletion_says() {
+async fn owned_records_are_deleted_or_kept_as_requested() {
     let world = World::new().await;
     family(&world, json!({})).await;
     assert_eq!(delete(&world, "owner", "").await.fine(), json!({"gone": true}));
@@ -90,7 +90,7 @@ async fn what_is_owned_goes_with_its_owner_or_stays_as_the_deletion_says() {
 
 /// The document and the server agree on what names an owner.
 #[tokio::test]
-async fn each_way_in_which_the_document_names_an_owner_is_taken_and_both_at_once_are_not() {
+async fn an_owner_is_accepted_in_each_form_but_not_in_two() {
     let world = World::new().await;
     made(&world, "owner", json!({})).await;
     let owner = world.get(&path("owner")).await.fine();
@@ -117,7 +117,7 @@ async fn each_way_in_which_the_document_names_an_owner_is_taken_and_both_at_once
 }
 
 #[tokio::test]
-async fn a_finalizer_holds_until_it_is_taken_off() {
+async fn a_finalizer_delays_deletion_until_it_is_removed() {
     let world = World::new().await;
     made(&world, "held", json!({"finalizers": ["test/a", "test/b"]})).await;
     assert_eq!(delete(&world, "held", "").await.fine(), json!({"gone": false}));
@@ -132,7 +132,7 @@ async fn a_finalizer_holds_until_it_is_taken_off() {
 }
 
 #[tokio::test]
-async fn a_change_of_what_was_not_read_is_a_conflict_of_its_own_type() {
+async fn a_change_of_another_version_is_a_conflict_of_its_own_type() {
     let world = World::new().await;
     let first = made(&world, "a", json!({})).await;
     let version = &first["metadata"]["resourceVersion"];
@@ -207,7 +207,7 @@ async fn viewers_read_operators_write_and_runs_do_neither() {
 }
 
 #[tokio::test]
-async fn a_list_of_more_than_a_page_is_whole_and_in_order() {
+async fn a_list_of_several_pages_is_complete_and_ordered() {
     let world = World::new().await;
     let documents: Vec<Value> =
         (0..1050).map(|n| document(&format!("c{n:04}"), json!({}))).collect();
@@ -230,7 +230,7 @@ async fn a_list_of_more_than_a_page_is_whole_and_in_order() {
 }
 
 #[tokio::test]
-async fn a_watch_tells_what_is_there_then_what_changes_and_resumes() {
+async fn a_watch_sends_existing_records_then_changes_and_resumes() {
     let world = World::new().await;
     made(&world, "a", json!({"labels": {"app": "web"}})).await;
     made(&world, "b", json!({"labels": {"app": "db"}})).await;

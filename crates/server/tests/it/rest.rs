@@ -12,7 +12,7 @@ fn keys(value: &Value) -> BTreeSet<&str> {
 }
 
 #[tokio::test]
-async fn memory_is_stored_and_searched_in_the_old_envelopes() {
+async fn memory_is_stored_and_searched_in_the_earlier_format() {
     let world = World::new().await;
     let stored = world
         .post("/api/memory/store", r#"{"collection":"","text":" kept as is ","metadata":{"a":1}}"#)
@@ -110,7 +110,7 @@ async fn tools_are_listed_with_their_schemas() {
 }
 
 #[tokio::test]
-async fn events_of_everything_are_newest_first() {
+async fn global_events_are_newest_first() {
     let world = World::new().await;
     world.ended_run().await;
     let events = world.get("/api/events?limit=3").await;
@@ -145,7 +145,7 @@ async fn provider_keys_are_shown_masked_and_unknown_settings_are_404() {
 }
 
 #[tokio::test]
-async fn a_key_works_from_its_making_to_its_revoking_and_shows_its_secret_once() {
+async fn a_key_works_until_it_is_revoked_and_shows_its_secret_once() {
     let world = World::new().await;
     let made = world.post("/api/keys", r#"{"name":"ci","role":"viewer"}"#).await.fine();
     let secret = made["secret"].as_str().unwrap();
@@ -181,7 +181,7 @@ async fn a_key_works_from_its_making_to_its_revoking_and_shows_its_secret_once()
 }
 
 #[tokio::test]
-async fn events_that_name_keys_are_shown_to_admins_alone() {
+async fn events_with_key_names_are_shown_only_to_admins() {
     let world = World::new().await;
     let mut keys = Vec::new();
     for role in ["viewer", "operator"] {
@@ -217,7 +217,7 @@ async fn events_that_name_keys_are_shown_to_admins_alone() {
 }
 
 #[tokio::test]
-async fn a_key_does_not_repeat_the_requests_of_a_revoked_one_of_its_name() {
+async fn a_new_key_does_not_repeat_requests_of_a_revoked_namesake() {
     let world = World::new().await;
     let agent = world.agent("m").await;
     let body = json!({"agent_id": agent, "task": "x"}).to_string();
@@ -240,7 +240,7 @@ async fn a_key_does_not_repeat_the_requests_of_a_revoked_one_of_its_name() {
 }
 
 #[tokio::test]
-async fn the_whole_is_shown_checked_copied_and_pruned() {
+async fn admin_routes_report_verify_back_up_and_prune() {
     let world = World::new().await;
     let run = world.ended_run().await;
     let status = world.get("/api/status").await.fine();
@@ -283,7 +283,7 @@ async fn the_whole_is_shown_checked_copied_and_pruned() {
 }
 
 #[tokio::test]
-async fn figures_name_routes_by_template_and_never_by_what_a_client_sent() {
+async fn metrics_name_routes_by_template_and_never_by_client_text() {
     let world = World::new().await;
     world.get("/api/agents/nobody-special").await;
     world.get("/some/path/never/served").await;
@@ -340,7 +340,7 @@ fn told(exposition: &str, of_counters: &str) {
 }
 
 #[tokio::test]
-async fn the_document_is_served() {
+async fn the_openapi_document_is_served() {
     let world = World::new().await;
     let answer = world.get("/api/openapi.json").await;
     assert_eq!(answer.body, overmind_server::openapi());

@@ -35,7 +35,7 @@ async fn up(world: &World, run: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_run_shows_its_room_its_work_and_what_was_decided() {
+async fn a_run_shows_its_environment_its_work_and_the_decision() {
     let world = World::new().await;
     let run = run(&world, json!({"base": "main", "end": "keep"})).await;
     let room = up(&world, &run).await["room"].clone();
@@ -66,7 +66,7 @@ async fn a_run_shows_its_room_its_work_and_what_was_decided() {
 }
 
 #[tokio::test]
-async fn a_run_without_a_room_says_so() {
+async fn a_run_without_an_environment_reports_that() {
     let world = World::new().await;
     let run = run(&world, json!({"when": "never"})).await;
     let row = up(&world, &run).await;
@@ -76,7 +76,7 @@ async fn a_run_without_a_room_says_so() {
 }
 
 #[tokio::test]
-async fn mistakes_are_told_by_their_field() {
+async fn mistakes_are_reported_with_their_field() {
     let world = World::new().await;
     let agent = agent(&world).await;
     for (room, field) in [
@@ -104,7 +104,7 @@ async fn mistakes_are_told_by_their_field() {
 }
 
 #[tokio::test]
-async fn leaks_are_listed_and_mended() {
+async fn leaks_are_listed_and_fixed() {
     let world = World::new().await;
     let leak = |what: &str, fixable| Leak {
         kind: "port".into(),

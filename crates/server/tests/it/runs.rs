@@ -68,7 +68,7 @@ async fn a_run_is_queued_with_200_and_the_exact_keys() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_run_has_its_status_and_words() {
+async fn an_invalid_run_has_its_status_and_message() {
     let world = World::new().await;
     let agent = world.agent("deterministic").await;
     let post = async |body: Value| world.post("/api/runs", &body.to_string()).await;
@@ -145,7 +145,7 @@ async fn unknown_runs_are_404_on_every_path_also_under_the_alias() {
 }
 
 #[tokio::test]
-async fn a_run_that_ended_shows_its_story_with_the_exact_keys() {
+async fn an_ended_run_shows_its_timeline_with_the_exact_keys() {
     let world = World::new().await;
     let run = world.ended_run().await;
     let path = format!("/api/runs/{run}");
@@ -253,7 +253,7 @@ async fn a_model_call_has_the_exact_keys_and_names_its_agent() {
 }
 
 #[tokio::test]
-async fn cancel_wins_once_and_never_over_an_end() {
+async fn cancel_succeeds_once_and_never_after_the_end() {
     let world = World::new().await;
     let ended = world.ended_run().await;
     let before = world.get(&format!("/api/runs/{ended}")).await.fine();
@@ -271,7 +271,7 @@ async fn cancel_wins_once_and_never_over_an_end() {
 }
 
 #[tokio::test]
-async fn input_is_taken_once_and_only_when_asked_for() {
+async fn input_is_accepted_once_and_only_on_request() {
     let world = with_models(FakeModels::new([
         calls(&[("ask_user", json!({"message": "which port?"}))]),
         says("ok"),
@@ -384,7 +384,7 @@ async fn runs_are_listed_newest_first_and_filtered() {
 }
 
 #[tokio::test]
-async fn a_list_tells_as_much_of_each_run_as_was_asked_for() {
+async fn a_list_contains_the_requested_detail_of_each_run() {
     let world = World::new().await;
     world.hanging_run().await;
     let ended = world.ended_run().await;
@@ -419,7 +419,7 @@ async fn a_list_tells_as_much_of_each_run_as_was_asked_for() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_looked_at_names_its_agent_as_it_is_called_now() {
+async fn a_run_shows_the_current_name_of_its_agent() {
     let world = World::new().await;
     let run = world.hanging_run().await;
     let row = world.get(&format!("/api/runs/{run}")).await.fine();
@@ -435,7 +435,7 @@ async fn a_run_that_is_looked_at_names_its_agent_as_it_is_called_now() {
 }
 
 #[tokio::test]
-async fn a_repeated_start_with_the_same_key_makes_one_run() {
+async fn a_repeated_start_with_the_same_key_creates_one_run() {
     let world = World::new().await;
     let agent = world.agent("deterministic").await;
     let body = json!({"agent_id": agent, "task": "shell:true"}).to_string();
@@ -452,7 +452,7 @@ async fn a_repeated_start_with_the_same_key_makes_one_run() {
 }
 
 #[tokio::test]
-async fn a_fork_repeats_the_start_and_a_diff_lays_both_side_by_side() {
+async fn a_fork_repeats_the_start_and_a_diff_compares_both() {
     let world = World::new().await;
     let run = world.ended_run().await;
     let path = format!("/api/runs/{run}/fork");

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use crate::world::{Response, World, patiently};
 
 #[tokio::test]
-async fn life_signs_need_no_token_and_all_else_does() {
+async fn health_checks_need_no_token_and_all_other_requests_do() {
     let world = World::new().await;
     for path in ["/health", "/healthz"] {
         let answer = world.request("GET", path).without("Authorization").send().await;
@@ -28,7 +28,7 @@ async fn life_signs_need_no_token_and_all_else_does() {
 }
 
 #[tokio::test]
-async fn a_wrong_token_is_401_with_the_same_words_whatever_it_is() {
+async fn every_wrong_token_gets_the_same_401() {
     let world = World::new().await;
     for token in ["x", "ovk_0", "ova_tesT", "ovs_x.1.y", &"y".repeat(500)] {
         let answer = world.request("GET", "/api/runs").token(token).send().await;
@@ -103,7 +103,7 @@ async fn unknown_paths_are_404_and_wrong_methods_405_with_allow() {
 }
 
 #[tokio::test]
-async fn head_answers_as_get_without_a_body() {
+async fn head_equals_get_without_a_body() {
     let world = World::new().await;
     for (path, status) in [("/health", 200), ("/api/agents", 200), ("/api/runs/x", 404)] {
         let answer = world.request("HEAD", path).send().await;
@@ -161,7 +161,7 @@ async fn bodies_must_be_json_of_bounded_size() {
 }
 
 #[tokio::test]
-async fn a_client_that_dribbles_is_cut_off() {
+async fn a_slow_client_is_disconnected() {
     let world = World::with(|config| {
         config.header_timeout = Duration::from_millis(100);
         config.body_timeout = Duration::from_millis(100);
@@ -191,7 +191,7 @@ async fn a_client_that_dribbles_is_cut_off() {
 }
 
 #[tokio::test]
-async fn a_body_that_breaks_off_is_told_as_such() {
+async fn a_truncated_body_is_reported() {
     let world = World::new().await;
     let mut stream = world.connect().await;
     let half = format!(
@@ -230,7 +230,7 @@ async fn too_many_requests_are_429_with_the_time_to_wait() {
 }
 
 #[tokio::test]
-async fn too_many_connections_are_told_503_and_closed() {
+async fn too_many_connections_get_503_and_are_closed() {
     let world = World::with(|config| config.max_connections = 2).await;
     let ask = format!("GET /health HTTP/1.1\r\nHost: {}\r\n\r\n", world.address);
     let mut held = Vec::new();
@@ -275,7 +275,7 @@ async fn alive(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> String {
 }
 
 #[tokio::test]
-async fn idle_connections_over_tcp_keep_nobody_from_the_unix_socket_and_are_closed() {
+async fn idle_tcp_connections_are_closed_and_do_not_block_the_unix_socket() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let unix = overmind_server::Listener::unix(&path).await.unwrap();
@@ -303,7 +303,7 @@ async fn idle_connections_over_tcp_keep_nobody_from_the_unix_socket_and_are_clos
 }
 
 #[tokio::test]
-async fn one_host_does_not_take_all_places_by_its_many_loopback_addresses() {
+async fn one_host_cannot_take_all_slots_with_many_loopback_addresses() {
     let bounds = |config: &mut overmind_server::ServerConfig| {
         config.max_connections = 4;
         config.max_connections_per_source = 2;
@@ -332,7 +332,7 @@ async fn one_host_does_not_take_all_places_by_its_many_loopback_addresses() {
 }
 
 #[tokio::test]
-async fn every_answer_has_a_request_id_and_is_not_kept_or_guessed_at() {
+async fn every_answer_has_a_request_id_and_is_not_cached_or_sniffed() {
     let world = World::new().await;
     for path in ["/health", "/api/agents", "/api/nothing"] {
         let answer = world.get(path).await;
@@ -348,7 +348,7 @@ async fn every_answer_has_a_request_id_and_is_not_kept_or_guessed_at() {
 }
 
 #[tokio::test]
-async fn what_is_no_http_at_all_hurts_nobody() {
+async fn invalid_http_affects_nobody() {
     let world = World::new().await;
     for bytes in [
         "\r\n\r\n\r\n\r\n",
@@ -375,7 +375,7 @@ async fn what_is_no_http_at_all_hurts_nobody() {
 }
 
 #[tokio::test]
-async fn a_handler_that_takes_too_long_is_504_and_its_work_goes_on() {
+async fn a_slow_handler_is_504_and_its_work_continues() {
     let world = World::whole(
         |config| config.long_request_timeout = Duration::from_millis(50),
         FakeTools::ok(),
@@ -450,7 +450,7 @@ async fn roles_are_enforced_on_every_kind_of_path() {
 /// Each route by each role: what the table refuses is 403, and what it allows is anything else, as no
 /// such thing is there or the body says nothing.
 #[tokio::test]
-async fn each_route_is_for_the_roles_and_scopes_that_the_table_says() {
+async fn each_route_accepts_the_documented_roles_and_scopes() {
     let table = include_str!("../../../../docs/roles.md");
     assert_eq!(table, overmind_server::roles_document(), "docs/roles.md is not current");
     let world = World::new().await;
@@ -502,7 +502,7 @@ fn filled(path: &str) -> String {
 
 /// What was answered by a status that said another thing.
 #[tokio::test]
-async fn what_is_wrong_with_a_request_has_the_status_that_says_so() {
+async fn an_invalid_request_has_the_matching_status() {
     let world = World::new().await;
     let path = world.dir.path().join("copy").display().to_string();
     let body = format!(r#"{{"path":"{path}\u0000x"}}"#);
@@ -582,7 +582,7 @@ async fn an_idempotency_key_is_honoured_or_refused_on_every_route() {
 }
 
 #[tokio::test]
-async fn a_runs_own_token_reaches_that_run_and_nothing_else() {
+async fn a_run_token_reaches_only_its_own_run() {
     let world = World::new().await;
     let run = world.hanging_run().await;
     let other = world.ended_run().await;

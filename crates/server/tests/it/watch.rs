@@ -101,7 +101,7 @@ async fn delete(world: &World, key: &str) {
 const ADMIN: &str = crate::world::ADMIN;
 
 #[tokio::test]
-async fn changes_come_in_their_order_and_a_client_goes_on_from_where_it_was() {
+async fn changes_arrive_in_order_and_a_client_resumes_at_its_position() {
     let world = World::new().await;
     put(&world, "a/0", &json!(0)).await;
     let mut watch = Watch::open(&world, "/mesh/watch?prefix=a/", ADMIN, None).await;
@@ -134,7 +134,7 @@ async fn changes_come_in_their_order_and_a_client_goes_on_from_where_it_was() {
 }
 
 #[tokio::test]
-async fn a_run_sees_what_it_may_read_until_it_ends() {
+async fn a_run_watches_readable_keys_until_it_ends() {
     let world = World::new().await;
     let run = world.hanging_run().await;
     let row = world.get(&format!("/api/runs/{run}")).await.fine();
@@ -167,7 +167,7 @@ async fn a_run_sees_what_it_may_read_until_it_ends() {
 }
 
 #[tokio::test]
-async fn a_reader_that_takes_nothing_is_dropped_and_holds_nobody_up() {
+async fn a_stalled_reader_is_dropped_and_delays_nobody() {
     let patience = Duration::from_millis(300);
     let world = World::with(|config| config.write_timeout = patience).await;
     let slow = Watch::open(&world, "/mesh/watch?prefix=big/", ADMIN, None).await;

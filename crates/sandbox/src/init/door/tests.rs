@@ -376,7 +376,7 @@ fn a_reader_that_reads_nothing_does_not_delay_the_end() {
 
 proptest::proptest! {
     #[test]
-    fn whatever_is_asked_is_answered_with_no_more_than_it_was(
+    fn dns_answers_are_never_larger_than_the_queries(
         question in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..600),
     ) {
         if let Some(answer) = no_such_name(&question) {

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_server_said_is_passed_on_as_it_was() {
+    fn content_of_a_server_is_forwarded_unchanged() {
         let result = json!({
             "ok": true, "untrusted": true, "artifacts": ["a.png", "gone.png"],
             "mcp": {"server_id": "s", "tool_name": "t", "result": {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_says_so_and_has_no_structured_content_of_another_meaning() {
+    fn truncated_content_is_marked_and_has_no_structured_content() {
         let result = json!({
             "ok": false, "truncated": {"kept_bytes": 1},
             "mcp": {"result": {"content": [], "isError": true}},
