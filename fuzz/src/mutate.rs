@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_makes_the_same_inputs_and_another_seed_others() {
+    fn equal_seeds_give_equal_inputs() {
         let target = &crate::TARGETS[0];
         let first = |seed| {
             let mut mutator = Mutator::new(target, seed);

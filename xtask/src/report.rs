@@ -151,7 +151,7 @@ note: run with a backtrace
 </testsuites>"#;
 
     #[test]
-    fn a_report_counts_failures_once_and_names_what_passed_on_a_retry() {
+    fn a_report_counts_failures_once_and_names_tests_that_passed_on_retry() {
         let report = Report::parse(REPORT).expect("a report");
         assert_eq!((report.passed, report.failed), (2, 1));
         assert_eq!(report.test_time(), Duration::from_millis(2750));
@@ -167,7 +167,7 @@ note: run with a backtrace
     }
 
     #[test]
-    fn a_missing_report_counts_nothing_and_a_broken_one_is_an_error() {
+    fn a_missing_report_counts_nothing_and_an_invalid_one_is_an_error() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let file = dir.path().join("junit.xml");
         assert_eq!(Report::read(&file).expect("none"), Report::default());

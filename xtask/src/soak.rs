@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn minutes_and_names_are_read_and_a_wrong_word_is_answered_with_the_known_ones() {
+    fn minutes_and_names_are_parsed_and_an_unknown_name_lists_the_known_ones() {
         let read = options(&["--minutes", "3", "kills", "fuzz"]).expect("options");
         assert_eq!(read, Options { minutes: Some(3), names: vec!["kills", "fuzz"] });
         let all = options(&[]).expect("no options");

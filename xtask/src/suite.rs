@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn result_lines_of_cargo_test_add_up_and_other_lines_do_not() {
+    fn only_result_lines_of_cargo_test_are_added_up() {
         let lines = [
             "running 3 tests",
             "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_everyday_commands_are_complete() {
+    fn there_are_enough_everyday_commands() {
         let commands = commands();
         assert!(commands.len() >= 400, "{}", commands.len());
         assert!(commands.iter().any(|command| command.starts_with("git ")));

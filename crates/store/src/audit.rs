@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_do_not_depend_on_order_and_do_on_content() {
+    fn checksums_depend_on_content_and_not_on_order() {
         let (mut a, mut b, mut c) = (Sum::default(), Sum::default(), Sum::default());
         a.add(1, 2, 3);
         a.add(4, 5, 6);

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn each_failure_of_the_disk_has_its_own_name() {
+    fn each_disk_failure_has_its_own_error() {
         let path = Path::new("/data/x.db");
         let name = |code| sql(code).explain(path, "committing");
         assert!(matches!(name(ffi::SQLITE_FULL), StoreError::Full { .. }));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_fsync_ends_the_writer_and_a_full_disk_does_not() {
+    fn a_failed_fsync_stops_the_writer_and_a_full_disk_does_not() {
         assert_eq!(sql(ffi::SQLITE_IOERR_FSYNC).reach(), Reach::Store);
         assert_eq!(sql(ffi::SQLITE_IOERR_WRITE).reach(), Reach::Group);
         assert_eq!(sql(ffi::SQLITE_FULL).reach(), Reach::Group);

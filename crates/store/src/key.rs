@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_made_once_and_read_again() {
+    fn a_key_is_created_once_and_read_afterwards() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("k");
         let first = SigningKey::open(&path).unwrap();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_signature_of_an_attestation_is_not_one_of_a_checkpoint() {
+    fn a_signature_of_an_attestation_is_not_valid_for_a_checkpoint() {
         let dir = tempfile::tempdir().unwrap();
         let key = SigningKey::open(&dir.path().join("k")).unwrap();
         let digest = [7; 32];

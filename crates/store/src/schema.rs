@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_the_journal_of_a_killed_process_is_undone_and_looked_at() {
+    fn a_file_with_the_journal_of_a_killed_process_is_rolled_back_and_checked() {
         let dir = tempfile::tempdir().unwrap();
         let (live, copy) = (dir.path().join("live.db"), dir.path().join("copy.db"));
         let conn = Connection::open(&live).unwrap();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_writer_syncs_every_commit_and_never_checkpoints_inside_one() {
+    fn the_writer_syncs_every_commit_and_never_checkpoints_within_one() {
         let (_dir, conn) = fresh();
         assert_eq!(pragma(&conn, "synchronous"), "2");
         assert_eq!(pragma(&conn, "journal_mode"), "wal");
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn migrating_twice_is_migrating_once() {
+    fn migrating_is_idempotent() {
         let (_dir, mut conn) = fresh();
         migrate(&mut conn).unwrap();
         assert_eq!(pragma(&conn, "user_version"), known_version().to_string());

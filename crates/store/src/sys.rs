@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn it_orders_as_bm25_does_and_keeping_few_changes_nothing() {
+    fn results_are_ordered_by_bm25_and_a_limit_does_not_change_them() {
         let texts: Vec<String> = (0_u32..400)
             .map(|n| {
                 let often = ["one ", "two ", "three "].iter().zip([3, 7, 2]);
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_of_nothing_leaves_a_phrase_out_and_wrong_parameters_are_an_error() {
+    fn a_zero_weight_ignores_a_phrase_and_invalid_parameters_are_an_error() {
         let conn = index(&["a b".into(), "a b b b".into(), "a".into()]);
         let found = ranked(&conn, "text : (a OR b)", Some(3), &[0.0, 1.0]);
         assert_eq!(found.iter().map(|(row, _)| *row).collect::<Vec<_>>(), [2, 1, 3]);
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn many_phrases_have_room() {
+    fn many_phrases_are_supported() {
         let conn = index(&["w1 w99".into(), "w1".into()]);
         let search: Vec<String> = (0..100).map(|n| format!("w{n}")).collect();
         let found = ranked(&conn, &search.join(" OR "), Some(2), &[1.0; 100]);

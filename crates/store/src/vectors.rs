@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn removing_moves_the_last_into_the_gap() {
+    fn removing_moves_the_last_vector_into_the_gap() {
         let mut table = Table { dims: 2, ..Table::default() };
         for (item, vector) in [(1, [1.0, 0.0]), (2, [0.0, 1.0]), (3, [0.0, -1.0])] {
             table.put(item, &bytes(&vector));

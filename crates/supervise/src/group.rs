@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_is_tracked_by_version_2_and_bounded_where_the_controllers_are() {
+    fn a_tree_is_tracked_with_cgroup_v2_and_limited_if_its_controllers_exist() {
         let bases = Bases {
             bases: vec![
                 base(Version::V1, "/cg/memory/own", &["memory"]),
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_looked_for_where_the_kernel_says() {
+    fn cgroups_are_found_where_the_kernel_says() {
         let own = "4:memory:/api/x\n3:pids:/\n0::/user.slice/session.scope\n";
         let mounts = "\
 29 25 0:26 / /cg/memory rw - cgroup cgroup rw,memory

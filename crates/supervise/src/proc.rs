@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_may_contain_brackets_and_blanks() {
+    fn a_process_name_may_contain_brackets_and_spaces() {
         let line = "42 (a) b) S 7 42 42 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 1 0 999 1000 55 \
                     18446744073709551615 0 0";
         let stat = Stat::parse(line).unwrap();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_is_all_that_hangs_below_its_root() {
+    fn a_tree_contains_all_descendants_of_its_root() {
         let all = vec![stat(2, 1), stat(3, 2), stat(4, 3), stat(5, 1), stat(6, 3)];
         let mut found: Vec<i32> = below(all, 2).into_iter().map(|stat| stat.pid).collect();
         found.sort_unstable();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn trees_are_summed_below_their_keepers_and_what_is_gone_is_left_out() {
+    fn usage_is_summed_per_tree_without_ended_processes() {
         let per_second = rustix::param::clock_ticks_per_second();
         let busy =
             |pid, parent, seconds: u64| Stat { ticks: seconds * per_second, ..stat(pid, parent) };
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_there_and_its_parent_is_above_it() {
+    fn this_process_is_listed_below_its_parent() {
         let own = i32::try_from(std::process::id()).unwrap();
         let stat = Stat::of(own).unwrap();
         assert!(stat.is_alive() && stat.resident_bytes() > 0);

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_painted_screen_draws_the_same_screen_again() {
+    fn a_serialised_screen_redraws_the_same_screen() {
         let size = TerminalSize { columns: 20, rows: 5 };
         let written =
             b"$ edit\r\n\x1b[?1049h\x1b[?2004h\x1b[2J\x1b[3;4H\x1b[31mred\x1b[m text\x1b[?25l";
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_pipes_the_last_lines_count() {
+    fn for_pipes_the_last_lines_are_the_screen() {
         let screen = plain(b"a\nb\nOk to proceed? (y) ", 2);
         assert_eq!(screen.lines, ["b", "Ok to proceed? (y)"]);
         assert_eq!(screen.cursor, Some(1));

@@ -435,7 +435,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_come_out_as_they_went_in_however_they_are_cut() {
+    fn frames_round_trip_across_any_cuts() {
         let mut all = Vec::new();
         put(&mut all, &ToKeeper::Hello { protocol: 1 });
         put_input(&mut all, 9, b"\0raw\xff");
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_newer_versions_are_skipped_and_garbage_is_refused() {
+    fn messages_of_newer_versions_are_skipped_and_invalid_ones_refused() {
         let mut buffer = Vec::new();
         put(&mut buffer, &serde_json::json!({"Dance": {"slowly": true}}));
         assert!(matches!(take::<ToKeeper>(&mut buffer), Ok(Some(Frame::Unknown(_)))));

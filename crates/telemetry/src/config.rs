@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_base_gets_the_paths_of_both_signals() {
+    fn a_base_url_gets_the_paths_of_both_signals() {
         for (base, traces) in [
             ("http://127.0.0.1:4318", "http://127.0.0.1:4318/v1/traces"),
             ("http://127.0.0.1:4318/", "http://127.0.0.1:4318/v1/traces"),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_are_read_as_the_specification_writes_them() {
+    fn pairs_are_parsed_as_the_specification_says() {
         let read = pairs(" a=b, authorization = Bearer%20x%3D ,,c=").unwrap();
         let wanted = [("a", "b"), ("authorization", "Bearer x="), ("c", "")];
         assert_eq!(read, wanted.map(|(a, b)| (a.to_owned(), b.to_owned())));

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_written_as_the_documentation_of_protobuf_shows_them() {
+    fn numbers_are_encoded_as_the_protobuf_documentation_says() {
         let mut message = Message::default();
         message.number(1, 150);
         message.text(2, "testing");
@@ -239,7 +239,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_varint_is_read_back(value: u64) {
+        fn a_varint_round_trips(value: u64) {
             let mut message = Message::default();
             message.varint(value);
             let read = message.0.iter().rev().fold(0_u64, |sum, byte| {

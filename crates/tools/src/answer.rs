@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cut_never_splits_a_character() {
+    fn truncation_never_splits_a_character() {
         assert_eq!(cut("aéb", 2), "a");
         assert_eq!(cut("aéb", 3), "aé");
         assert_eq!(cut("aéb", 300), "aéb");
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_envelope_says_ok_first_and_keeps_what_a_handler_said() {
+    fn the_envelope_starts_with_ok_and_keeps_the_handlers_fields() {
         let good = envelope(Ok(fields(json!({"path": "a"}))));
         assert_eq!(good.to_string(), r#"{"ok":true,"path":"a"}"#);
         let exited = envelope(Ok(fields(json!({"ok": false, "exit_code": 3}))));

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_canary_is_masked_in_what_is_shown_live_however_it_was_cut() {
+    fn a_canary_is_masked_in_live_output_across_any_cuts() {
         let planter = Planter::new(&[1; 32]);
         let session = SessionId::from_u128(3);
         let value = planter.variable(session);

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_has_the_labels_of_its_files_but_not_of_what_is_fetched_into_it() {
+    fn a_workspace_has_the_labels_of_its_files_but_not_of_fetched_ones() {
         let dir = tempfile::tempdir().unwrap();
         let put = |path: &str| {
             let path = dir.path().join(path);

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_glob_ends() {
+    fn matching_a_hostile_glob_terminates() {
         assert!(!matches(&"*a".repeat(500), &"a".repeat(400)));
     }
 }

@@ -683,7 +683,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_changed_since_it_was_read_is_left_alone() {
+    fn a_file_changed_since_it_was_read_is_not_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let workspace = Workspace::open(&Root::plain(dir.path())).unwrap();
         let path = Path::new("f");
@@ -700,7 +700,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_prefix_with_more_ways_up_than_names_climbs_out() {
+    fn only_a_prefix_with_more_parents_than_names_leaves_the_workspace() {
         for (path, wanted) in [
             ("a/b", false),
             ("a/../b", false),
@@ -715,7 +715,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absolute_path_is_taken_by_component() {
+    fn an_absolute_path_is_split_into_components() {
         let dir = tempfile::tempdir().unwrap();
         let workspace = Workspace::open(&Root::plain(dir.path())).unwrap();
         let own = dir.path().to_str().unwrap();

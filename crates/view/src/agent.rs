@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_says_what_it_changed_and_nothing_else() {
+    fn a_version_lists_only_its_changes() {
         let now: Timestamp = "2026-11-25T17:00:00+00:00".parse().unwrap();
         let versions =
             [agent(2, "fix \u{1b}[2Jit", &["read_file"]), agent(1, "fix it", &["read_file"])];

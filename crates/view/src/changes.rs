@@ -321,7 +321,7 @@ mod tests {
     const DIFF: &str = "diff --git a/src/a.rs b/src/a.rs\nindex 1..2 100644\n--- a/src/a.rs\n+++ b/src/a.rs\n@@ -1,3 +1,4 @@ fn main()\n one\n-two\n+2\n+2b\n three\n\\ No newline at end of file\ndiff --git a/new b/new\nnew file mode 100644\n--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+--- not a header\ndiff --git a/x b/y\nrename from x\nrename to y\ndiff --git a/p.png b/p.png\nBinary files a/p.png and b/p.png differ\n";
 
     #[test]
-    fn lines_that_went_stand_beside_those_that_came() {
+    fn removed_lines_are_shown_beside_added_ones() {
         let changes = Changes::new(&work(DIFF));
         assert_eq!(changes.summary, "1 file, +2 −1");
         let told: Vec<_> = changes
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_diff_ends_with_a_note_and_nothing_in_it_breaks_out() {
+    fn a_large_diff_is_truncated_with_a_note_and_escaped() {
         let mut text = String::from("diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -0,0 +1,90000 @@\n");
         text.push_str(&"+\u{1b}]0;owned\u{7}\n".repeat(90_000));
         let changes = Changes::new(&work(&text));

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_passes_colours_stay_and_nothing_else_steers_a_terminal() {
+    fn colours_are_kept_and_other_control_sequences_removed() {
         for (text, coloured) in [
             ("\x1b[1;31mred\x1b[0m: ü\tx\n", "\x1b[1;31mred\x1b[0m: ü\tx\n"),
             ("\x1b[38;5;8mgrey", "\x1b[38;5;8mgrey\x1b[0m"),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn json_says_the_same_without_a_character_that_steers_a_terminal() {
+    fn json_output_has_equal_content_and_no_control_characters() {
         let value = serde_json::json!({"a\u{7f}": "\u{9b}6n \u{202e} \u{2028} ü\u{1b}\n"});
         let text = json(&value.to_string()).into_owned();
         assert!(text.chars().all(|c| !is_unsafe(c)), "{text}");
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_cut_anywhere_become_the_same_lines() {
+    fn bytes_in_any_chunks_become_the_same_lines() {
         let text = "ünï \x1b]0;t\x07\nline\nrest";
         for at in 0..text.len() {
             let mut lines = Lines::default();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn cutting_counts_characters_and_says_so() {
+    fn truncation_counts_characters_and_is_marked() {
         assert_eq!(cut("ünï", 3), "ünï");
         assert_eq!(cut("ünïc", 3), "ün…");
         assert_eq!(cut("ab cd", 4), "ab…");

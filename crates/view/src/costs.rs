@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_are_parts_of_the_longest_and_days_keep_their_order() {
+    fn bars_are_relative_to_the_longest_and_days_keep_their_order() {
         let names = [("agt_1".to_owned(), "fixer\u{7}".to_owned())];
         let costs = [cost("agt_1", 500_000), cost("agt_2", 1_000_000)];
         let chart = CostChart::new("By agent", false, &costs, &names);

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_of_one_file_keep_their_values_and_places() {
+    fn documents_of_a_file_keep_their_values_and_positions() {
         let text =
             "\u{feff}# a\r\na: 1\r\nb: [x, {c: no}]\r\n---\r\n---\r\n{\"d\": {\"e.f\": \"1\"}}\r\n";
         let (documents, mistakes) = read(text);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn scalars_mean_what_yaml_1_2_says() {
+    fn scalars_are_parsed_as_in_yaml_1_2() {
         let (documents, _) =
             read("[no, 0x10, 1_0, 1.5, -3, .5, 1e3, 18446744073709551615, null, '1', 1.2.3, +1]");
         let want = json!([
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_its_items_and_merge_keys_are_read() {
+    fn list_documents_are_expanded_and_merge_keys_read() {
         let (documents, _) = read("kind: List\nitems:\n- {a: 1}\n- &x {b: 2}\n");
         assert_eq!(documents.len(), 2);
         assert_eq!(documents[1].mistake("b", String::new()).at, (4, 7));
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_reported_with_its_position() {
+    fn invalid_documents_are_reported_with_their_position() {
         for (text, want) in [
             ("a: 1\na: 2\n", "f.yaml:2:1: `a` is there a second time"),
             ("a: *b\n", "f.yaml:1:4: "),

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fleet_shows_how_far_it_is_and_what_it_can_go_back_to() {
+    fn a_fleet_shows_its_progress_and_its_earlier_revisions() {
         let now: Timestamp = "2026-11-25T17:00:00+00:00".parse().unwrap();
         let pack = |revision: u64, template: Value| {
             resource("Pack", json!({"revision": revision, "template": template}), json!({}))

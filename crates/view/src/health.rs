@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_healthy_server_has_nothing_to_do() {
+    fn a_healthy_server_shows_no_actions() {
         let page = HealthPage::new(&status(json!({})), &HealthData::default());
         for check in &page.checks {
             assert_eq!((check.pill.tone, check.remedy.as_str()), (Tone::Good, ""), "{check:?}");
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_says_what_to_do() {
+    fn a_problem_is_shown_with_its_remedy() {
         let more = json!({"ready": {"ok": false, "state": "degraded", "reason": "disk \u{1b}full"},
             "running": 8, "queued": 3, "answers": [],
             "policy": {"source": "file", "version": "p", "refused": "line 3"}});

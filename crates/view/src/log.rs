@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_read_as_people_write_them() {
+    fn sizes_are_shown_in_readable_units() {
         for (count, text) in [
             (0, "0 B"),
             (1023, "1023 B"),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_shows_its_payload_and_steers_nothing() {
+    fn an_event_shows_its_payload_without_control_sequences() {
         let event: Event = serde_json::from_value(json!({
             "id": "ses_00000000000000000000000000000007.3", "run_id": "ses_00000000000000000000000000000007",
             "type": "agent.said\u{7}", "payload_json": {"text": "a\u{1b}[2Jb\u{202e}"},
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_names_the_event_that_differs() {
+    fn a_failed_verification_names_the_differing_event() {
         let report = |value| Verdict::new(&serde_json::from_value(value).unwrap());
         let run = "ses_00000000000000000000000000000007";
         let good = report(

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_item_says_where_it_comes_from_and_whose_word_it_is() {
+    fn a_memory_item_shows_its_source_and_author() {
         let at = "2026-11-25T16:00:00+00:00";
         let id = |kind: &str| format!("{kind}_00000000000000000000000000000001");
         let found: MemoryMatch = serde_json::from_value(json!({

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_become_a_tree_in_which_each_directory_stands_once() {
+    fn mesh_keys_become_a_tree_without_duplicate_directories() {
         let keys = ["app", "build/api/status", "build/api/url", "build/web", "notes/x"];
         let rows = tree(&keys.map(entry), AT.parse().unwrap());
         let shown: Vec<_> =
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_history_says_who_changed_a_key_when_and_by_which_run() {
+    fn a_history_shows_the_author_time_and_run_of_each_change() {
         let run = "ses_00000000000000000000000000000007";
         let change = |version: u64, change: &str, by: Option<&str>, run: Option<&str>| {
             json!({"version": version, "change": change, "by": by, "run_id": run,
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_about_a_permission_names_the_rule() {
+    fn a_permission_answer_names_the_rule() {
         let can = Can {
             allowed: false,
             agent: "a".into(),

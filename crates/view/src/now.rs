@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_risk_comes_first_and_then_what_waits_longest() {
+    fn items_are_sorted_by_risk_and_then_by_waiting_time() {
         let inbox = vec![
             item(1, "2026-11-25T16:03:00+00:00", None),
             item(2, "2026-11-25T16:02:00+00:00", Some("low")),
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_last_comes_first_and_runs_at_rest_need_somebody() {
+    fn ended_runs_are_newest_first_and_idle_runs_need_attention() {
         let ended = vec![
             run(1, "succeeded", Some("2026-11-25T16:05:00+00:00")),
             run(2, "failed", Some("2026-11-25T16:09:00+00:00")),
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn many_runs_of_one_resource_at_work_are_one_line_and_few_are_not() {
+    fn many_working_runs_of_a_resource_are_folded_into_one_line() {
         let uid = |n: u8| format!("rec_{n:032x}");
         let owned = |id: u8, status: &str, of: u8| {
             let mut run = run(id, status, None);

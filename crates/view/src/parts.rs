@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_state_has_a_shape_of_its_own() {
+    fn every_state_has_its_own_symbol() {
         let pills: Vec<_> = RunStatus::ALL.iter().map(|one| status(*one)).collect();
         for (n, pill) in pills.iter().enumerate() {
             assert!(pills.iter().skip(n + 1).all(|other| other.shape != pill.shape), "{pill:?}");
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn money_and_counts_read_as_people_write_them() {
+    fn money_and_counts_are_shown_in_readable_units() {
         let cases = [(0.0, "$0.00"), (0.0012, "$0.0012"), (0.01, "$0.01"), (25.0, "$25.00")];
         for (usd, text) in cases {
             assert_eq!(money(usd), text);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_headline_is_one_clean_line() {
+    fn a_headline_is_one_line_without_control_characters() {
         let args = json!({"command": "echo a\nb\u{1b}[2J"});
         assert_eq!(headline("run_shell", &args), "echo a⏎b\\u{1b}[2J");
         assert_eq!(headline("other", &json!({})), "");

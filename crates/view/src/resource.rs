@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_of_a_kind_is_made_from_its_kind_alone() {
+    fn the_page_of_a_kind_is_generated_from_its_definition() {
         let now: Timestamp = "2026-11-25T17:00:00+00:00".parse().unwrap();
         let kind = KindView::from(kind_of("ritual").unwrap());
         let table = ResourceTable::new(&kind, &[ritual(false)], now);

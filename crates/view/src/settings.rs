@@ -328,7 +328,7 @@ mod tests {
     const AT: &str = "2026-11-25T16:00:00+00:00";
 
     #[test]
-    fn of_a_key_of_a_provider_the_end_is_shown_and_no_more() {
+    fn only_the_last_characters_of_a_provider_key_are_shown() {
         let key = |masked: &str| ProviderKeyView {
             ok: true,
             configured: true,
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_says_which_tools_wait_for_an_approval_and_what_changed() {
+    fn a_tool_server_shows_unapproved_tools_and_their_changes() {
         let row = ServerRow::new(&json!({"id": "files", "state": "ready", "command": "npx",
             "args": ["-y", "files\u{1b}[2J"], "needs_approval": true, "config": {}, "tools": [
                 {"name": "read", "state": "ready", "hash": "0123456789abcdef", "description": "r"},
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_names_its_rule_its_programs_and_what_they_touch() {
+    fn a_verdict_shows_its_rule_its_programs_and_their_targets() {
         let said: PolicyExplained = serde_json::from_value(json!({"decision": "ask",
             "reason": "It deletes work.", "advice": "Wait.", "risk": "high",
             "rule": {"id": "delete", "place": "built in"}, "policy": "p1", "tool": "run_shell",
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_sign_ins_are_apart_and_revoked_ones_are_counted() {
+    fn sign_in_keys_are_listed_separately_and_revoked_ones_counted() {
         let key = |n: u8, name: &str, revoked: bool| -> Key {
             let revoked = revoked.then_some(AT);
             serde_json::from_value(json!({"id": format!("key_{n:032x}"), "name": name,
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_is_off_or_refused_is_no_good_state() {
+    fn a_disabled_or_refused_policy_is_shown_as_a_problem() {
         let policy = |source: &str, refused: Option<&str>| PolicyStatus {
             source: source.to_owned(),
             file: Some("policy.toml".to_owned()),

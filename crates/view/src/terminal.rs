@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_program_that_runs_in_a_terminal_is_live_and_only_some_may_type() {
+    fn only_a_program_with_a_terminal_is_live_and_only_some_roles_type() {
         let panel = |status, pid, terminal, role| {
             let panel = TerminalPanel::new(&run(status, pid, "namespace"), terminal, role);
             (panel.live, panel.may_type, panel.hint.split('.').next().unwrap_or_default())

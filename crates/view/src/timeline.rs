@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn restarts_answers_and_ends_are_shown_and_bookkeeping_is_not() {
+    fn restarts_answers_and_ends_are_shown_and_bookkeeping_is_hidden() {
         let told = story(
             &items(json!([
                 event(1, "run.started", json!({"epoch": 1})),
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn output_of_a_tool_steers_no_terminal_and_is_bounded() {
+    fn tool_output_is_bounded_and_has_no_control_sequences() {
         let long = format!("\u{1b}]0;owned\u{7}<b>{}", "x".repeat(20_000));
         let told = story(
             &items(json!([{"kind": "tool_call", "ts": AT, "data": {
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_placed_in_their_order_and_idle_time_is_left_out() {
+    fn calls_are_drawn_in_order_without_idle_time() {
         let hour = 3_600_000_000;
         // A model call, two tools at the same time, and an hour later another model call.
         let calls = [
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn short_calls_stay_visible_and_inside_of_the_axis() {
+    fn short_calls_stay_visible_and_within_the_axis() {
         assert_eq!(places(&[]), []);
         assert_eq!(places(&[None]), [(0, 0)]);
         let placed = places(&[Some((0, 1_000_000)), Some((1_000_000, 1_000_001))]);

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_read_in_one_unit() {
+    fn durations_are_shown_in_one_unit() {
         for (seconds, text) in
             [(0, "0 s"), (59, "59 s"), (60, "1 min"), (7199, "1 h"), (200_000, "2 d")]
         {
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_tells_its_age_and_its_exact_time() {
+    fn a_time_shows_its_age_and_its_exact_value() {
         let at = Timestamp::from_micros(1_764_086_531_000_000);
         let when = When::new(at, at.after(Duration::from_secs(250)));
         assert_eq!((when.ago.as_str(), when.exact.as_str()), ("4 min", "2025-11-25 16:02:11 UTC"));

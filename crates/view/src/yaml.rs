@@ -193,7 +193,7 @@ tags:
     }
 
     #[test]
-    fn scalars_and_empty_collections_stand_alone() {
+    fn scalars_and_empty_collections_are_printed_inline() {
         for (value, yaml) in [
             (json!(1.5), "1.5\n"),
             (json!({}), "{}\n"),

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_becomes_the_agent_that_the_api_takes_and_a_change_only_what_differs() {
+    fn a_form_becomes_the_agent_of_the_api_and_a_change_only_the_differences() {
         let read = |text: &str, of| body(&Fields::parse(text), of);
         let made = read("name=f&role=r&model=m&tools=a,+b&argv=make%0D%0A%7Btask%7D", None);
         let want = json!({"name": "f", "role": "r", "model": "m", "tools_allowed": ["a", "b"],

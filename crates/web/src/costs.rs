@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_form_becomes_the_budget_that_the_api_takes() {
+    fn a_form_becomes_a_budget_of_the_api() {
         let read = |text: &str| budget(&Fields::parse(text));
         let want = json!({"scope": "swarm", "per": "day", "soft": true, "usd": 2.5});
         assert_eq!(read("scope=swarm&per=day&usd=2.5&tokens=&soft=on").unwrap(), want);

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_read_back_as_they_were_written() {
+    fn form_fields_are_decoded_as_they_were_encoded() {
         let fields = Fields::parse("a=1+2&b=%C3%BC%26%3D&c&=x&bad=%zz%4");
         assert_eq!(fields.get("a"), "1 2");
         assert_eq!(fields.get("b"), "ü&=");
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_sent_to_another_host() {
+    fn redirects_never_lead_to_another_host() {
         for good in ["/", "/runs/ses_1?x=1", "/a//b"] {
             assert_eq!(own_path(good), good);
         }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cookie_is_found_by_the_port_and_nothing_else() {
+    fn the_cookie_is_selected_by_the_port() {
         let mut headers = HeaderMap::new();
         headers.insert(header::HOST, HeaderValue::from_static("localhost:8420"));
         assert_eq!(cookie(&headers), None);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_is_ours_with_the_token_of_its_cookie_alone() {
+    fn a_form_is_accepted_only_with_the_token_of_its_cookie() {
         assert!(is_ours("a", &csrf("a")));
         assert!(!is_ours("a", &csrf("b")));
         assert!(!is_ours("a", ""));

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_form_becomes_the_item_that_the_api_takes() {
+    fn a_form_becomes_a_memory_item_of_the_api() {
         let read = |text: &str| draft(&Fields::parse(text));
         let whole = read("into=notes&text=+tabs&trust=tool&ttl=60").unwrap();
         let want =

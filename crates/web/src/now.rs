@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_form_becomes_the_answer_that_the_api_takes() {
+    fn a_form_becomes_an_answer_of_the_api() {
         let read = |text: &str| decision(&Fields::parse(text));
         let deny = read("decision=deny&reason=not+here").unwrap();
         assert_eq!(deny, json!({"decision": "deny", "reason": "not here"}));

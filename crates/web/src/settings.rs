@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_form_becomes_the_question_that_the_api_takes() {
+    fn a_form_becomes_an_explain_request_of_the_api() {
         let read = |text: &str| question(&Fields::parse(text));
         let body = read("command=rm+-rf+src&tool=&agent=fixer&sandbox=&worktree=on").unwrap();
         let want = json!({"command": "rm -rf src", "agent": "fixer", "worktree": true,

@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_ours_and_the_api_is_not() {
+    fn pages_are_served_by_the_dashboard_and_api_paths_are_not() {
         for path in ["/", "/login", "/runs", "/runs/ses_1/stop", "/inbox/inb_1", "/assets/app.css"]
         {
             assert!(serves(path), "{path}");

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_form_becomes_the_run_that_the_api_takes() {
+    fn a_form_becomes_a_run_of_the_api() {
         let read = |text: &str| draft(&Fields::parse(text));
         let whole = read(
             "agent=sh&task=+x&name=&sandbox=namespace&project=/srv/web&workspace=&labels=app%3Dweb,+a%3D&context=b&context=c",

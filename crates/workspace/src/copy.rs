@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_a_link_and_a_directory_are_removed_and_not_what_a_link_names() {
+    fn removal_deletes_links_and_not_their_targets() {
         let root = tempfile::tempdir().unwrap();
         let outside = tempfile::tempdir().unwrap();
         let at = |name: &str| root.path().join(name);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_keeps_modes_times_and_links_and_leaves_special_files() {
+    fn a_copy_keeps_modes_times_and_links_and_skips_special_files() {
         let root = tempfile::tempdir().unwrap();
         let (a, b) = (root.path().join("a"), root.path().join("b"));
         std::fs::create_dir_all(a.join("sub")).unwrap();
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_stops_at_its_bound() {
+    fn a_copy_stops_at_its_limit() {
         let root = tempfile::tempdir().unwrap();
         let (a, b) = (root.path().join("a"), root.path().join("b"));
         std::fs::create_dir(&a).unwrap();

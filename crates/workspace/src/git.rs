@@ -655,7 +655,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_beyond_the_limit_is_an_error_or_cut_as_asked() {
+    fn git_output_above_the_limit_is_refused_or_truncated_as_requested() {
         let git = Git::default();
         let all = git.call("say its version").arg("version").run().unwrap();
         assert!(all.line().starts_with("git version"));
@@ -667,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn a_git_that_hangs_is_ended_with_its_children() {
+    fn a_hanging_git_is_killed_with_its_children() {
         let dir = tempfile::tempdir().unwrap();
         let slow = dir.path().join("git");
         let mark = dir.path().join("mark");
@@ -710,7 +710,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_of_another_git_is_named() {
+    fn a_lock_of_another_git_is_reported_by_name() {
         let err = refused(
             "add".to_owned(),
             "fatal: Unable to create '/r/.git/index.lock': File exists.\n\nAnother git process",

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_that_a_user_cannot_enter_are_named() {
+    fn directories_that_a_user_cannot_enter_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let deep = dir.path().join("a/b");
         std::fs::create_dir_all(&deep).unwrap();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_is_handed_over_with_the_way_to_it_or_says_who_is_kept_out_where() {
+    fn a_tree_is_given_to_its_user_or_the_closed_directory_is_reported() {
         if !rustix::process::geteuid().is_root() {
             return; // Only root can give anything away.
         }

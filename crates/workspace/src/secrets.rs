@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_found_by_name_content_and_by_their_other_names() {
+    fn secret_files_are_found_by_name_content_and_other_links() {
         let (_dir, top) = yard();
         std::fs::hard_link(top.join(".env"), top.join("src/innocent")).unwrap();
         symlink("../plain.txt", top.join("config/.env")).unwrap();
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_accounts_are_found_by_what_stands_in_small_files_of_the_project() {
+    fn keys_and_accounts_are_found_in_small_files_of_the_project() {
         let (_dir, top) = yard();
         let key = "-----BEGIN OPENSSH PRIVATE KEY-----\n";
         let account = "{\n  \"type\": \"service_account\",\n  \"project_id\": \"x\"\n}";
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_room_withholds_what_it_began_with_wherever_it_is_moved_and_nothing_of_its_own() {
+    fn an_environment_withholds_its_initial_secret_files_after_moves_and_no_new_ones() {
         let (dir, worktrees) = yard();
         let place = worktrees.join("project/one");
         let tree = place.join("tree");

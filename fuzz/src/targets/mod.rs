@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn every_target_has_an_entry_for_libfuzzer_and_holds_on_its_own_seeds() {
+    fn every_target_has_a_libfuzzer_entry_and_passes_on_its_seeds() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz_targets");
         let files: BTreeSet<String> = std::fs::read_dir(dir)
             .expect("the directory of entries")
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn every_target_holds_on_what_once_broke_it_and_on_some_new_inputs() {
+    fn every_target_passes_on_earlier_crashes_and_new_inputs() {
         let seed = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
         for target in TARGETS {
             let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions").join(target.name);
@@ -523,7 +523,7 @@ mod tests {
     // refused at once would test nothing.
 
     #[test]
-    fn the_seeds_of_cassette_and_log_are_read() {
+    fn the_seeds_of_cassette_and_log_are_valid() {
         for seed in seeds("cassette") {
             overmind_llm::Cassette::parse("seed", seed.as_bytes()).expect("a good cassette");
         }
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seeds_of_tools_reach_the_workspace_and_not_what_lies_outside() {
+    fn the_seeds_of_tools_reach_the_workspace_and_nothing_outside() {
         let place = Place::get();
         let result = |seed: &str| {
             let (name, args) = seed.split_once(' ').expect("name and arguments");

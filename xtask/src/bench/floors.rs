@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn floors_are_measured_and_a_failing_program_is_no_figure() {
+    fn floors_are_measured_and_a_failing_program_is_no_result() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let fsync_floor = fsync(dir.path(), 5).expect("a writable directory");
         assert!(fsync_floor.p50 > Duration::ZERO && fsync_floor.p50 <= fsync_floor.p99);

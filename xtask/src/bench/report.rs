@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn goals_are_judged_at_their_edge_and_not_without_their_floor() {
+    fn goals_are_checked_at_their_bounds_and_only_with_a_floor() {
         for (figure, met) in [
             (figure(10.0, None, Goal::AtLeast(10.0)), Some(true)),
             (figure(9.9, None, Goal::AtLeast(10.0)), Some(false)),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_has_one_row_a_figure_and_says_no_aloud() {
+    fn the_report_has_one_row_per_metric_and_shows_missed_goals() {
         let samples = Samples::of(vec![Duration::from_millis(2)]).expect("not empty");
         let report = Report {
             machine: Machine::default(),
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_is_read_from_the_products_json() {
+    fn a_metric_is_read_from_the_products_json() {
         let json = r#"{"name":"x","unit":"events/s","value":1.5,"floor":{"name":"f","value":2},"goal":{"at_least":1}}"#;
         let figure: Figure = serde_json::from_str(json).expect("the documented form");
         assert_eq!(figure.goal, Some(Goal::AtLeast(1.0)));

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_nearest_rank() {
+    fn percentiles_use_the_nearest_rank() {
         let ms = |n: u64| Duration::from_millis(n);
         assert!(Samples::of(vec![]).is_err());
         let one = Samples::of(vec![ms(7)]).expect("one measurement");

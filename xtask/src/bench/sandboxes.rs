@@ -104,14 +104,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_written_as_toml_has_them() {
+    fn values_are_written_as_toml() {
         let mut lines = String::new();
         line(&mut lines, "microvm_dir", r#"/a "b"\c"#);
         assert_eq!(lines, "microvm_dir = \"/a \\\"b\\\"\\\\c\"\n");
     }
 
     #[test]
-    fn the_newest_package_is_taken_and_a_missing_one_is_named() {
+    fn the_newest_package_is_selected_and_a_missing_one_reported() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let why = package(dir.path()).expect_err("there is none").to_string();
         assert!(why.contains("packages"), "{why}");

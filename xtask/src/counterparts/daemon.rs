@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_ends_with_the_thread_that_started_it_even_when_nothing_is_dropped() {
+    fn a_server_ends_with_its_starting_thread() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().to_owned();
         let pid = std::thread::spawn(move || {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_ends_or_never_answers_is_told_with_its_last_words() {
+    fn a_server_that_ends_or_is_silent_is_reported_with_its_last_output() {
         let host = Host::from_environment().expect("cargo tells where the checkout is");
         let dir = tempfile::tempdir().expect("a temporary directory");
         let mut ends = shell(&host, dir.path(), "echo no disk; exit 3");

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_port_is_taken_from_a_whole_line_of_the_log() {
+    fn the_port_is_read_from_a_complete_log_line() {
         assert_eq!(listening_at("srv: listening on http://127.0.0.1:4"), None);
         let log = "loading\nsrv: listening on http://127.0.0.1:41234 - starting\nmore";
         assert_eq!(listening_at(log).as_deref(), Some("http://127.0.0.1:41234"));

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn literals_and_comments_are_blanked_and_code_stays() {
+    fn literals_and_comments_are_blanked_and_code_is_kept() {
         for (source, left) in [
             ("a // unsafe\nb", "a          \nb"),
             ("a /* x /* y */ z */ b", "a                   b"),
@@ -117,14 +117,14 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_of_broken_source_ends() {
+    fn a_scan_of_invalid_source_terminates() {
         for source in ["/* ", "\"\\", "r#\"", "'\\", "r", "'", "/*/"] {
             assert_eq!(code_only(source).chars().count(), source.chars().count(), "{source}");
         }
     }
 
     #[test]
-    fn words_are_found_whole() {
+    fn only_whole_words_are_found() {
         let code = "unsafe {}\nunsafe_code\nnot_unsafe\nx.unsafe;";
         assert_eq!(lines_with(code, "unsafe"), [1, 4]);
     }

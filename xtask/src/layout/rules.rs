@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edge_not_drawn_an_edge_not_used_and_an_unknown_crate_are_found() {
+    fn missing_unused_and_unknown_edges_are_found() {
         let drawn: &[(&str, &[&str])] = &[("our-a", &["our-b"]), ("our-b", &[]), ("our-gone", &[])];
         let map = "text\n```edges\nour-b -> our-a\n\nour-x -> our-y\n```\n";
         let packages =
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_file_is_found_and_so_is_an_exception_that_is_not_needed() {
+    fn a_long_file_and_an_unneeded_exception_are_found() {
         let (long, short) = ("x\n".repeat(801), "x\n".repeat(800));
         let files = tree(&[("a.rs", &long), ("b.rs", &short), ("c.md", &long)]);
         assert_eq!(long_files(&files, &[]), ["a.rs: 801 lines, more than 800: split it"]);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_opened_past_the_opener_is_found() {
+    fn a_path_opened_without_the_opener_is_found() {
         let opens = "fn f() {\n    std::fs::read_to_string(x);\n}\n";
         let tests = "fn f() {}\n#[cfg(test)]\nmod tests {\n    std::fs::read(x);\n}\n";
         let dir = "crates/workspace/src";
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_file_that_nothing_compiles_is_found() {
+    fn a_test_file_outside_every_build_is_found() {
         let files = tree(&[
             ("crates/a/tests/it/main.rs", "mod one;\n// mod two;\nmod dir;"),
             ("crates/a/tests/it/one.rs", ""),
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_is_found_outside_the_list_and_the_list_has_no_idle_line() {
+    fn unsafe_code_outside_the_list_and_unused_list_entries_are_found() {
         let files =
             tree(&[("a.rs", "\nunsafe {}"), ("sys.rs", "unsafe {}"), ("old/sys.rs", "fn f() {}")]);
         assert_eq!(

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_comments_texts_and_names_of_tests_are_looked_at() {
+    fn documents_comments_texts_and_test_names_are_checked() {
         let page = "A room.\n```sh\nroom\n```\n    room\n[a](room.md) <a id=\"room\"></a>\n";
         let source = "/// A room.\nfn room() {\n    say(\"the room\", \"room\"); // a door\n}\n\
             #[cfg(test)]\nmod tests {\n    #[test]\n    fn a_room_is_made() {\n        run(\"in a room\");\n    }\n}\n";
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exception_is_not_looked_at_and_must_exist() {
+    fn an_exception_is_not_checked_and_must_exist() {
         let files = tree(&[("docs/a.md", "A room.")]);
         assert!(found(&files, &["docs/"], &[("docs/a.md", "old")]).is_empty());
         let problems = found(&files, &["docs/", "crates/b/"], &[("docs/b.md", "old")]);

@@ -10,7 +10,7 @@ fn the_checkout_has_no_layout_problem() {
 }
 
 #[test]
-fn the_crate_graph_is_the_one_we_drew() {
+fn the_crate_graph_matches_the_drawing() {
     let host = Host::from_environment().expect("cargo tells where the checkout is");
     let packages = xtask::layout::packages(&host).expect("cargo metadata works");
     let found: Vec<(String, Vec<String>)> = {

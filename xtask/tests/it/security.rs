@@ -29,7 +29,7 @@ fn sources(dir: &std::path::Path, into: &mut String) {
 }
 
 #[test]
-fn each_promise_names_a_test_that_is_there() {
+fn each_promise_names_an_existing_test() {
     let root = fixture::root();
     let names = named(&fixture::read(&root.join("SECURITY.md")));
     assert!(names.len() > 20, "{names:?}");

@@ -14,7 +14,7 @@ fn masked(text: &str) -> String {
 }
 
 #[test]
-fn a_growing_text_is_settled_up_to_the_line_in_which_a_secret_may_begin() {
+fn a_growing_text_is_settled_up_to_the_line_that_may_begin_a_secret() {
     let redactor = Redactor::new(&["first line\nsecond line\nthird".to_owned()]);
     let begin = format!("-----BEGIN {}-----", "RSA PRIVATE KEY");
     let end = format!("-----END {}-----", "RSA PRIVATE KEY");
@@ -35,7 +35,7 @@ fn a_growing_text_is_settled_up_to_the_line_in_which_a_secret_may_begin() {
 }
 
 #[test]
-fn each_known_shape_is_masked_where_it_stands() {
+fn each_known_secret_format_is_masked_in_place() {
     let upper = TAIL.to_uppercase();
     for (secret, kind) in [
         (format!("sk-{TAIL}"), "openai-key"),
@@ -213,7 +213,7 @@ fn ordinary_words_are_not_masked() {
 }
 
 #[test]
-fn learned_secrets_are_masked_in_values_and_keys_of_objects_are_kept() {
+fn learned_secrets_are_masked_in_values_and_not_in_object_keys() {
     let redactor = Redactor::new(&["hunter2-hunter2".into()]);
     assert!(!redactor.learn("short"), "too short to mask");
     assert!(!redactor.learn("redacted:s"), "part of a mask");
@@ -289,7 +289,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(soak::count(100, 5000)))]
 
     #[test]
-    fn masking_twice_is_masking_once(text in pieces()) {
+    fn masking_is_idempotent(text in pieces()) {
         let redactor = Redactor::new(&["hunter2-hunter2".into(), "] 12345678".into()]);
         let mut once = text.clone();
         redactor.text(&mut once);

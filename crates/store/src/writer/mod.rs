@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn after_a_failed_sync_nothing_is_committed_and_the_log_is_kept() {
+    async fn after_a_failed_sync_nothing_is_committed_and_the_log_is_saved() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.db");
         {

@@ -65,7 +65,7 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 #[tokio::test]
-async fn a_start_sweeps_bytes_without_a_row_and_nothing_else() {
+async fn a_start_removes_content_files_without_a_row_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     let world = World::default();
     let session = world.session_id();
@@ -140,7 +140,7 @@ async fn store_files_have_mode_0600() {
 }
 
 #[tokio::test]
-async fn a_content_that_cannot_be_written_is_an_error_that_says_where() {
+async fn an_unwritable_content_is_an_error_with_its_path() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     fs::write(dir.path().join("s.db.artifacts"), "in the way").unwrap();
@@ -151,7 +151,7 @@ async fn a_content_that_cannot_be_written_is_an_error_that_says_where() {
 }
 
 #[tokio::test]
-async fn a_backup_brings_artifacts_along_and_a_restore_brings_them_back() {
+async fn a_backup_contains_artifacts_and_a_restore_brings_them_back() {
     let dir = tempfile::tempdir().unwrap();
     let world = World::default();
     let store = open(dir.path());

@@ -15,7 +15,7 @@ use crate::open;
 const ALL: EventQuery = EventQuery { stream: None, after: 0, kinds: &[], limit: 10_000 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_under_load_is_consistent_and_holds_what_was_acknowledged_before() {
+async fn a_backup_under_load_is_consistent_and_contains_all_earlier_commits() {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(open(dir.path()));
     for n in 0..200 {
@@ -64,7 +64,7 @@ async fn a_backup_under_load_is_consistent_and_holds_what_was_acknowledged_befor
 }
 
 #[tokio::test]
-async fn a_restored_store_is_the_one_that_was_backed_up() {
+async fn a_restored_store_equals_the_backup() {
     let dir = tempfile::tempdir().unwrap();
     let (path, copy) = (dir.path().join("s.db"), dir.path().join("copy.db"));
     let store = open(dir.path());
@@ -104,7 +104,7 @@ async fn a_restored_store_is_the_one_that_was_backed_up() {
 }
 
 #[tokio::test]
-async fn a_store_that_was_killed_is_put_aside_with_its_log() {
+async fn a_killed_store_is_set_aside_with_its_log() {
     let dir = tempfile::tempdir().unwrap();
     let (path, copy) = (dir.path().join("s.db"), dir.path().join("copy.db"));
     let store = open(dir.path());
@@ -145,7 +145,7 @@ fn a_backup_that_is_no_regular_file_is_refused_without_waiting() {
 }
 
 #[tokio::test]
-async fn a_backup_that_is_damaged_or_newer_is_not_restored() {
+async fn a_damaged_or_newer_backup_is_not_restored() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     for n in 0..300 {

@@ -5,7 +5,7 @@ use overmind_store::{Options, Sqlite};
 use overmind_testkit::store_conformance;
 
 #[tokio::test]
-async fn sqlite_does_what_the_port_says() {
+async fn sqlite_implements_the_store_port() {
     let dir = tempfile::tempdir().unwrap();
     let next = std::cell::Cell::new(0);
     store_conformance::all(&|| {
@@ -17,7 +17,7 @@ async fn sqlite_does_what_the_port_says() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sqlite_keeps_records_as_the_port_says() {
+async fn sqlite_implements_records_as_the_port_says() {
     let dir = tempfile::tempdir().unwrap();
     let next = std::cell::Cell::new(0);
     store_conformance::records::all(&|| {
@@ -29,7 +29,7 @@ async fn sqlite_keeps_records_as_the_port_says() {
 }
 
 #[tokio::test]
-async fn sqlite_keeps_the_vaults_rows_as_the_port_says() {
+async fn sqlite_implements_vault_rows_as_the_port_says() {
     let dir = tempfile::tempdir().unwrap();
     let store = Sqlite::open(Options::new(dir.path().join("v.db"))).unwrap();
     store_conformance::vault::all(&store, &store).await;

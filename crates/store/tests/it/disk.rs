@@ -115,7 +115,7 @@ impl Drop for Tmpfs {
 }
 
 #[tokio::test]
-async fn needs_root_a_really_full_disk_is_named_and_survived() {
+async fn needs_root_a_full_disk_is_reported_and_survived() {
     let dir = tempfile::tempdir().unwrap();
     let Some(disk) = Tmpfs::mount(dir.path(), 8 << 20) else { return };
     let ballast = disk.0.join("ballast");
@@ -152,7 +152,7 @@ async fn needs_root_a_really_full_disk_is_named_and_survived() {
 }
 
 #[tokio::test]
-async fn needs_root_a_read_only_disk_is_named() {
+async fn needs_root_a_read_only_disk_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let Some(disk) = Tmpfs::mount(dir.path(), 8 << 20) else { return };
     let path = disk.0.join("s.db");

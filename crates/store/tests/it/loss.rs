@@ -75,7 +75,7 @@ fn remove_all(path: &Path) {
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_and_is_gone_is_refused_named_and_accepted_by_name_only() {
+async fn lost_acknowledged_events_are_refused_reported_and_accepted_only_explicitly() {
     let whole: &[fn(&Path)] = &[flip, cut, remove, zero, remove_all];
     for (which, damage) in whole.iter().enumerate() {
         let dir = tempfile::tempdir().unwrap();
@@ -127,7 +127,7 @@ async fn what_was_acknowledged_and_is_gone_is_refused_named_and_accepted_by_name
 }
 
 #[tokio::test]
-async fn a_store_that_was_killed_closed_pruned_or_restored_has_lost_nothing() {
+async fn killed_closed_pruned_and_restored_stores_have_lost_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = killed(dir.path()).await;
     let home = path.parent().unwrap();
@@ -186,7 +186,7 @@ async fn a_removed_write_ahead_log_is_detected_and_saved_at_close() {
 }
 
 #[tokio::test]
-async fn a_witness_that_is_damaged_or_of_another_key_raises_no_false_alarm() {
+async fn a_damaged_or_foreign_witness_raises_no_false_alarm() {
     let dir = tempfile::tempdir().unwrap();
     let path = killed(dir.path()).await;
     let witness = path.with_file_name("s.db.witness");

@@ -20,7 +20,7 @@ fn is_root() -> bool {
 }
 
 #[tokio::test]
-async fn everything_it_creates_is_for_its_owner_only() {
+async fn all_created_files_are_private() {
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path().join("data");
     let store = Sqlite::open(Options::new(home.join("s.db"))).unwrap();
@@ -80,7 +80,7 @@ async fn open_report(dir: &tempfile::TempDir, old: Sqlite) -> overmind_core::sto
 }
 
 #[test]
-fn a_newer_file_is_refused_and_not_touched() {
+fn a_newer_file_is_refused_and_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.db");
     drop(open(dir.path()));
@@ -124,7 +124,7 @@ fn foreign_files_are_refused_and_unchanged() {
 }
 
 #[test]
-fn missing_and_mistaken_directories_are_named() {
+fn missing_and_invalid_directories_are_reported_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let err = refusal(&dir.path().join("a/b/s.db"));
     assert!(matches!(err, StoreError::NotFound { .. }), "{err:?}");
@@ -136,7 +136,7 @@ fn missing_and_mistaken_directories_are_named() {
 }
 
 #[test]
-fn a_file_without_permission_is_named() {
+fn a_file_without_permission_is_reported_by_name() {
     let dir = tempfile::tempdir().unwrap();
     if is_root() {
         // Modes do not bind root: see the test with another owner, and the one on a mount.
@@ -149,7 +149,7 @@ fn a_file_without_permission_is_named() {
 }
 
 #[test]
-fn needs_root_another_owners_file_is_refused_and_left_alone() {
+fn needs_root_another_owners_file_is_refused_and_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     if !is_root() {
         return;
@@ -164,7 +164,7 @@ fn needs_root_another_owners_file_is_refused_and_left_alone() {
 }
 
 #[tokio::test]
-async fn the_key_that_signs_stays_the_same_and_a_foreign_one_must_be_trusted() {
+async fn the_signing_key_is_stable_and_a_foreign_one_must_be_trusted() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.db");
     let store = open(dir.path());
@@ -191,7 +191,7 @@ async fn the_key_that_signs_stays_the_same_and_a_foreign_one_must_be_trusted() {
 }
 
 #[test]
-fn options_do_not_show_secrets() {
+fn debug_output_of_options_contains_no_secrets() {
     let mut options = Options::new("/data/s.db");
     options.add_secret("hunter2-hunter2");
     assert!(!format!("{options:?}").contains("hunter2"));
@@ -200,7 +200,7 @@ fn options_do_not_show_secrets() {
 }
 
 #[tokio::test]
-async fn secrets_are_masked_from_the_moment_they_are_known() {
+async fn secrets_are_masked_as_soon_as_they_are_known() {
     let dir = tempfile::tempdir().unwrap();
     let mut options = Options::new(dir.path().join("s.db"));
     options.add_secret("first-secret-1");

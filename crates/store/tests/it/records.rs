@@ -47,7 +47,7 @@ async fn all(store: &Sqlite) -> Vec<Record> {
 }
 
 #[tokio::test]
-async fn records_outlive_their_process_and_come_back_with_a_backup() {
+async fn records_survive_a_restart_and_are_in_a_backup() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     for n in 0..5 {
@@ -130,7 +130,7 @@ async fn write_for_ever(store: &Sqlite, writer: u128) {
 }
 
 #[test]
-fn a_kill_leaves_every_acknowledged_record_its_index_and_its_history() {
+fn a_kill_keeps_every_acknowledged_record_its_index_and_its_history() {
     let dir = tempfile::tempdir().unwrap();
     let mut acknowledged = HashMap::new();
     for kill_after in [1, 17, 60, 5] {
@@ -204,7 +204,7 @@ async fn check(dir: &Path, acknowledged: &HashMap<u64, u64>) {
 }
 
 #[tokio::test]
-async fn a_secret_of_the_vault_changes_no_name_and_shows_in_no_text() {
+async fn a_vault_secret_changes_no_name_and_is_in_no_text() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let secret = "zanzibar-quartz-42";

@@ -76,7 +76,7 @@ fn n(conn: &Connection, session: SessionId) -> i64 {
 }
 
 #[test]
-fn the_changed_event_is_named_and_no_other() {
+fn only_the_changed_event_is_reported() {
     for change in [
         "payload = replace(payload, 'needle', 'noodle')",
         "payload = payload || ' '",
@@ -98,7 +98,7 @@ fn the_changed_event_is_named_and_no_other() {
 }
 
 #[test]
-fn a_changed_head_is_found() {
+fn a_changed_head_is_detected() {
     let mut who = String::new();
     let found = findings(|conn, sessions| {
         who = name(sessions[0]);
@@ -109,7 +109,7 @@ fn a_changed_head_is_found() {
 }
 
 #[test]
-fn a_removed_event_leaves_a_gap_in_its_stream_and_in_the_whole() {
+fn a_removed_event_leaves_a_gap_in_its_stream_and_in_the_log() {
     let mut who = String::new();
     let found = findings(|conn, sessions| {
         who = name(sessions[1]);
@@ -126,7 +126,7 @@ fn a_removed_event_leaves_a_gap_in_its_stream_and_in_the_whole() {
 }
 
 #[test]
-fn a_moved_event_is_found() {
+fn a_moved_event_is_detected() {
     for change in ["seq = 99", "stream = 1, seq = 99", "stream = 77"] {
         let found = findings(|conn, sessions| {
             let sql = format!("UPDATE events SET {change} WHERE stream = ?1 AND seq = 3");
@@ -141,7 +141,7 @@ fn a_moved_event_is_found() {
 }
 
 #[test]
-fn a_stream_that_was_cut_off_is_found_even_with_a_mended_head() {
+fn a_truncated_stream_is_detected_even_with_a_corrected_head() {
     let mut who = String::new();
     let found = findings(|conn, sessions| {
         who = name(sessions[1]);
@@ -163,7 +163,7 @@ fn a_stream_that_was_cut_off_is_found_even_with_a_mended_head() {
 }
 
 #[test]
-fn a_log_that_was_cut_off_as_a_whole_is_found_by_its_checkpoints() {
+fn a_truncated_log_is_detected_by_its_checkpoints() {
     let found = findings(|conn, _| {
         conn.execute_batch(
             "DELETE FROM events WHERE global > 20;
@@ -184,7 +184,7 @@ fn a_log_that_was_cut_off_as_a_whole_is_found_by_its_checkpoints() {
 }
 
 #[test]
-fn a_stream_that_vanished_is_found() {
+fn a_removed_stream_is_detected() {
     let mut who = String::new();
     let found = findings(|conn, sessions| {
         who = name(sessions[2]);
@@ -198,7 +198,7 @@ fn a_stream_that_vanished_is_found() {
 }
 
 #[test]
-fn a_stream_that_was_rewritten_with_right_hashes_is_found_by_the_signature() {
+fn a_rewritten_stream_with_valid_hashes_is_detected_by_the_signature() {
     let mut who = String::new();
     let found = findings(|conn, sessions| {
         who = name(sessions[1]);
@@ -231,7 +231,7 @@ fn a_stream_that_was_rewritten_with_right_hashes_is_found_by_the_signature() {
 }
 
 #[test]
-fn changed_checkpoints_are_found() {
+fn changed_checkpoints_are_detected() {
     for change in [
         "UPDATE checkpoints SET signature = zeroblob(64) WHERE number = 1",
         "UPDATE checkpoints SET ts = ts + 1 WHERE number = 1",
@@ -251,7 +251,7 @@ fn changed_checkpoints_are_found() {
 }
 
 #[test]
-fn a_record_of_retention_explains_only_what_it_names() {
+fn a_retention_record_explains_only_the_events_it_names() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.db");
     build(&path);
@@ -321,7 +321,7 @@ fn attested(tamper: impl FnOnce(&Connection)) -> (String, AuditReport, Option<Se
 }
 
 #[test]
-fn a_changed_attestation_is_named_wherever_it_was_changed() {
+fn a_changed_attestation_is_reported_wherever_it_was_changed() {
     let (_, report, seal) = attested(|_| ());
     assert_eq!((report.attestations, report.findings, seal), (1, vec![], Some(Seal::Holds)));
 
@@ -377,7 +377,7 @@ fn a_changed_attestation_is_named_wherever_it_was_changed() {
 }
 
 #[test]
-fn retention_takes_a_record_with_the_last_run_that_names_it() {
+fn retention_removes_an_attestation_with_the_last_run_that_names_it() {
     let dir = tempfile::tempdir().unwrap();
     let store = Sqlite::open(Options::new(dir.path().join("s.db"))).unwrap();
     let attested = Attested::new(attestation(), Some(&store.notary()));
@@ -410,7 +410,7 @@ fn retention_takes_a_record_with_the_last_run_that_names_it() {
 }
 
 #[test]
-fn a_run_that_was_given_the_sound_record_of_another_sandbox_is_named_by_its_log() {
+fn a_run_with_the_valid_attestation_of_another_sandbox_is_detected_by_its_log() {
     let (_, report, _) = attested(|conn| {
         // As if the other were signed by the same key: neither record nor row is wrong alone.
         conn.execute_batch(
@@ -428,7 +428,7 @@ fn a_run_that_was_given_the_sound_record_of_another_sandbox_is_named_by_its_log(
 }
 
 #[test]
-fn a_flipped_byte_on_disk_is_named() {
+fn a_flipped_byte_on_disk_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.db");
     let sessions = build(&path);
@@ -446,7 +446,7 @@ fn a_flipped_byte_on_disk_is_named() {
 }
 
 #[test]
-fn a_page_of_garbage_is_an_error_for_readers_and_a_finding_for_the_audit() {
+fn a_damaged_page_is_an_error_for_readers_and_reported_by_the_audit() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.db");
     let session = build(&path)[0];

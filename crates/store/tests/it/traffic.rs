@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::open;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_see_whole_commits_while_others_write() {
+async fn readers_see_only_whole_commits_of_concurrent_writers() {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(open(dir.path()));
     let world = World::default();
@@ -59,7 +59,7 @@ async fn readers_see_whole_commits_while_others_write() {
 }
 
 #[tokio::test]
-async fn the_write_ahead_log_starts_over_while_commits_go_on() {
+async fn the_write_ahead_log_restarts_during_commits() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let wal = dir.path().join("s.db-wal");
@@ -104,7 +104,7 @@ async fn checkpoints_are_signed_automatically() {
 }
 
 #[tokio::test]
-async fn unsigned_events_are_remembered_over_a_crash() {
+async fn unsigned_events_are_remembered_after_a_crash() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let world = World::default();
@@ -125,7 +125,7 @@ async fn unsigned_events_are_remembered_over_a_crash() {
 }
 
 #[tokio::test]
-async fn a_listener_that_panics_does_not_end_the_writer() {
+async fn a_panicking_listener_does_not_stop_the_writer() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let heard = Arc::new(AtomicU64::new(0));
@@ -143,7 +143,7 @@ async fn a_listener_that_panics_does_not_end_the_writer() {
 }
 
 #[tokio::test]
-async fn the_last_handle_may_be_dropped_anywhere() {
+async fn the_last_handle_can_be_dropped_on_any_thread() {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(open(dir.path()));
     // On the writer's own thread, by a listener that holds the store.
@@ -182,7 +182,7 @@ async fn the_last_handle_may_be_dropped_anywhere() {
 }
 
 #[tokio::test]
-async fn commits_larger_than_the_queues_memory_still_go_through() {
+async fn commits_larger_than_the_queue_are_accepted() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let world = World::default();
@@ -198,7 +198,7 @@ async fn commits_larger_than_the_queues_memory_still_go_through() {
 }
 
 #[tokio::test]
-async fn pages_are_bounded_whatever_is_asked() {
+async fn the_size_of_a_page_is_bounded() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let world = World::default();
@@ -228,7 +228,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(soak::count(100, 2000)))]
 
     #[test]
-    fn no_term_is_ever_syntax(terms in terms()) {
+    fn no_search_term_is_parsed_as_syntax(terms in terms()) {
         static BUILT: std::sync::OnceLock<(tempfile::TempDir, Sqlite, tokio::runtime::Runtime)> =
             std::sync::OnceLock::new();
         let (_, store, runtime) = BUILT.get_or_init(|| {

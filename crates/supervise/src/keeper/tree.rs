@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn an_enclosed_command_is_the_oldest_child_of_the_first_child_once_it_leads_a_group() {
+    fn a_sandboxed_command_is_the_oldest_grandchild_once_it_leads_a_group() {
         // 10 stands for the command 12; 13 is an orphan that came to process 1 of the namespace.
         let mut all = vec![
             stat(13, 11, 13, 70),

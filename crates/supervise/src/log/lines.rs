@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_into_which_something_was_written_stays_one() {
+    fn a_line_interrupted_by_a_marker_stays_one_line() {
         let pieces = [
             (LogKind::Output, "{\"a\":"),
             (LogKind::Stderr, "warning\n"),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_resumes_after_a_half_line_gets_no_line_twice() {
+    fn a_resumed_reader_repeats_no_line_after_a_partial_one() {
         let (mut cutter, mut out) = (Cutter::new(None, false, true), Vec::new());
         let record = Record { at_us: 0, offset: 0, line: 0, epoch: 1, kind: LogKind::Output };
         cutter.push(Chunk { record, bytes: b"half".to_vec() }, &mut out);

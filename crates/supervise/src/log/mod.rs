@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_round_trip_and_no_others_are_read() {
+    fn records_round_trip_and_unknown_ones_are_refused() {
         let kinds = [
             LogKind::Output,
             LogKind::Stderr,

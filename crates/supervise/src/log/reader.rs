@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_a_log_is_read_whatever_the_steps() {
+    fn a_log_is_read_completely_in_steps_of_any_size() {
         let dir = sample();
         let all = rest(dir.path(), LogFrom::Start, 1 << 20).1;
         assert_eq!(all.lines().count(), 1000);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_are_found_from_any_distance() {
+    fn the_last_lines_are_found_in_any_chunk_layout() {
         let dir = sample();
         for n in [1, 2, 204, 205, 206, 999, 1000, 5000] {
             let tail = rest(dir.path(), LogFrom::Tail(n), 1 << 20).1;
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_found_to_the_chunk() {
+    fn a_time_is_located_to_the_chunk() {
         let dir = sample();
         let at = |us| LogFrom::Since(Timestamp::from_micros(us));
         let (start, text) = rest(dir.path(), at(1_500_000), 1 << 20);
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_distinguished_and_a_removed_beginning_is_a_gap() {
+    fn kinds_are_distinguished_and_a_removed_start_is_a_gap() {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = writer(dir.path(), 64);
         for n in 0..20 {
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_is_not_there_is_empty() {
+    fn a_missing_log_is_empty() {
         let dir = tempfile::tempdir().unwrap();
         let none = dir.path().join("none");
         for from in [LogFrom::Start, LogFrom::End, LogFrom::Tail(3)] {

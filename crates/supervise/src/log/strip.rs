@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_titles_and_cursor_moves_go_and_text_stays() {
+    fn colours_titles_and_cursor_moves_are_removed_and_text_is_kept() {
         check("\x1b[1;31merror\x1b[0m: über\ttab", "error: über\ttab");
         check("\x1b]0;title\x07after", "after");
         check("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link");
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_stay_as_they_are() {
+    fn invalid_utf8_is_unchanged() {
         assert_eq!(strip(b"\xff\xfe\x1b[m\x80"), b"\xff\xfe\x80");
     }
 }

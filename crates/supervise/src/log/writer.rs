@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_ends_with_its_kind_its_time_and_its_size() {
+    fn a_chunk_ends_if_its_kind_its_time_or_its_size_requires_it() {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = open(dir.path(), 1);
         put(&mut writer, b"a\nb", 1000);
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn markers_that_are_written_together_are_a_chunk_each() {
+    fn markers_written_together_are_separate_chunks() {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = open(dir.path(), 1);
         put(&mut writer, b"a\nb", 1000);
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_end_at_lines_and_the_oldest_go() {
+    fn segments_end_at_lines_and_the_oldest_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = open(dir.path(), 1);
         writer.limits.total_bytes = 6 << 10;
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_end_is_put_in_order() {
+    fn a_torn_end_is_repaired() {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = open(dir.path(), 1);
         put(&mut writer, b"one\ntwo\n", 1);

@@ -118,7 +118,7 @@ async fn output_is_complete_after_the_server_is_killed() {
 }
 
 #[tokio::test]
-async fn an_end_without_a_server_is_reported_until_acknowledged() {
+async fn an_exit_without_a_server_is_reported_until_acknowledged() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(dir.path(), "pipes", 1, "read go; echo last; exit 7");
     // With the daemon its input goes on being open: the keeper holds it. So end it by hand.
@@ -199,7 +199,7 @@ async fn a_shim_killed_with_the_server_is_reported_as_lost() {
 
 /// The daemon binds the socket, and is killed before the supervisor process has its order.
 #[tokio::test]
-async fn a_start_that_never_reached_its_shim_can_be_repeated() {
+async fn a_start_that_did_not_reach_its_shim_can_be_repeated() {
     let dir = tempfile::tempdir().unwrap();
     let key = first(session());
     let cut_off = |record: Option<&str>| {
@@ -235,7 +235,7 @@ async fn a_start_that_never_reached_its_shim_can_be_repeated() {
 }
 
 #[tokio::test]
-async fn attach_works_after_a_restart_and_so_does_the_end() {
+async fn attach_and_exit_work_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let script = "echo before; while read line; do echo \"<$line>\"; done";
     let daemon = Daemon::start(dir.path(), "terminal", 3, script);
@@ -261,7 +261,7 @@ async fn attach_works_after_a_restart_and_so_does_the_end() {
 }
 
 #[tokio::test]
-async fn a_keeper_of_a_newer_version_is_refused_clearly_and_left_alone() {
+async fn a_shim_of_a_newer_version_is_refused_and_unchanged() {
     let place = Place::new();
     let key = first(session());
     let dir = place.dir.path().join(key.session.to_string());
@@ -290,7 +290,7 @@ async fn a_keeper_of_a_newer_version_is_refused_clearly_and_left_alone() {
 }
 
 #[tokio::test]
-async fn a_directory_with_a_very_long_path_is_no_trouble() {
+async fn a_directory_with_a_very_long_path_works() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("long".repeat(50)).join("longer".repeat(30));
     let supervisor = Supervisor::open(Options::new(PathBuf::from(PROGRAM), root.clone())).unwrap();
@@ -307,7 +307,7 @@ async fn a_directory_with_a_very_long_path_is_no_trouble() {
 }
 
 #[tokio::test]
-async fn two_daemons_may_look_and_both_hear_the_end() {
+async fn two_daemons_may_adopt_and_both_get_the_exit() {
     let place = Place::new();
     let key = first(session());
     place.supervisor.start(shell(key, "exec sleep 1000")).await.unwrap();

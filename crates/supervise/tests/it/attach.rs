@@ -38,7 +38,7 @@ async fn echo(place: &Place) -> ProcessKey {
 }
 
 #[tokio::test]
-async fn two_viewers_see_the_same_and_one_that_may_only_look_cannot_type() {
+async fn two_viewers_see_the_same_and_a_read_only_viewer_cannot_type() {
     let place = Place::new();
     let key = echo(&place).await;
     let mut one = place.supervisor.attach(key, AttachOptions::default()).await.unwrap();
@@ -93,7 +93,7 @@ async fn the_terminal_has_the_size_of_the_last_active_viewer() {
 }
 
 #[tokio::test]
-async fn a_slow_viewer_blocks_nobody_and_gets_a_gap() {
+async fn a_slow_viewer_does_not_block_others_and_gets_a_gap() {
     let place = Place::new();
     let key = first(session());
     let script = "echo begin; read x; seq 1 1500000; echo finished; read y";

@@ -106,7 +106,7 @@ async fn a_command_inherits_nothing_from_the_server() {
 }
 
 #[tokio::test]
-async fn input_arrives_in_order_and_can_be_ended() {
+async fn input_arrives_in_order_and_can_be_closed() {
     let place = Place::new();
     let key = first(session());
     place.supervisor.start(ProcessSpec { io: PIPES, ..shell(key, "cat") }).await.unwrap();
@@ -136,7 +136,7 @@ async fn a_program_without_input_reads_end_of_file() {
 }
 
 #[tokio::test]
-async fn a_program_that_does_not_read_blocks_its_writer_only_for_so_long() {
+async fn a_program_that_does_not_read_blocks_its_writer_only_briefly() {
     let place = Place::new();
     let key = first(session());
     place
@@ -159,7 +159,7 @@ async fn a_program_that_does_not_read_blocks_its_writer_only_for_so_long() {
 }
 
 #[tokio::test]
-async fn a_writer_that_leaves_does_not_block_the_next_one() {
+async fn a_writer_that_disconnects_does_not_block_the_next_one() {
     let place = Place::new();
     let key = first(session());
     let script = "read go < /dev/null; sleep 0.2; wc -c";
@@ -191,7 +191,7 @@ async fn standard_error_is_tagged_on_request() {
 }
 
 #[tokio::test]
-async fn a_terminal_has_the_size_that_was_asked_for_and_tells_of_changes() {
+async fn a_terminal_has_the_requested_size_and_reports_changes() {
     let place = Place::new();
     let key = first(session());
     let script =
@@ -243,7 +243,7 @@ async fn needs_python_an_interpreter_in_a_terminal_answers() {
 }
 
 #[tokio::test]
-async fn a_line_that_the_terminal_would_cut_is_refused() {
+async fn a_line_that_the_terminal_would_truncate_is_refused() {
     let place = Place::new();
     let key = first(session());
     let script = "stty -echo; echo edited; read a; stty raw; echo raw; dd bs=1 count=5000 2>/dev/null | wc -c";
@@ -260,7 +260,7 @@ async fn a_line_that_the_terminal_would_cut_is_refused() {
 }
 
 #[tokio::test]
-async fn a_stop_asks_first_and_kills_after_the_grace() {
+async fn a_stop_sends_term_first_and_kills_after_the_grace_period() {
     let place = Place::new();
     let polite = first(session());
     let script = "trap 'echo leaving; exit 7' TERM; echo ready; while :; do sleep 0.01; done";
@@ -288,7 +288,7 @@ async fn a_stop_asks_first_and_kills_after_the_grace() {
 }
 
 #[tokio::test]
-async fn an_interactive_shell_which_ignores_term_ends_with_its_terminal() {
+async fn an_interactive_shell_that_ignores_term_ends_with_its_terminal() {
     let place = Place::new();
     let key = first(session());
     let mut spec = ProcessSpec { io: TERMINAL, ..shell(key, "") };
@@ -302,7 +302,7 @@ async fn an_interactive_shell_which_ignores_term_ends_with_its_terminal() {
 }
 
 #[tokio::test]
-async fn whom_the_main_process_leaves_behind_is_ended_and_counted() {
+async fn processes_left_by_the_main_process_are_ended_and_counted() {
     let place = Place::new();
     let key = first(session());
     let exit = place.run(shell(key, "sleep 1000 & sleep 1000 & echo main; exit 5")).await;
@@ -328,7 +328,7 @@ async fn whom_the_main_process_leaves_behind_is_ended_and_counted() {
 }
 
 #[tokio::test]
-async fn words_about_an_old_life_do_not_touch_the_new_one() {
+async fn messages_about_an_earlier_attempt_do_not_affect_the_new_one() {
     let place = Place::new();
     let session = session();
     let (old, new) = (first(session), ProcessKey { session, epoch: 2 });

@@ -14,7 +14,7 @@ fn texts(lines: Vec<(LogKind, String)>) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_log_is_read_from_any_place_and_filtered() {
+async fn a_log_is_read_from_any_position_and_filtered() {
     let place = Place::new();
     let key = first(session());
     let script = "for n in 1 2 3 4 5; do printf '\\033[3%dmcolour %d\\033[0m\\n' $n $n; done";
@@ -37,7 +37,7 @@ async fn a_log_is_read_from_any_place_and_filtered() {
 }
 
 #[tokio::test]
-async fn a_follower_sees_lines_as_they_come_and_the_end() {
+async fn a_follower_gets_new_lines_and_the_end() {
     let place = Place::new();
     let session = session();
     let key = first(session);
@@ -77,7 +77,7 @@ async fn a_follower_sees_lines_as_they_come_and_the_end() {
 }
 
 #[tokio::test]
-async fn a_log_stays_within_its_bounds_and_says_what_is_gone() {
+async fn a_log_stays_within_its_limit_and_reports_removed_lines() {
     let place = Place::new();
     let key = first(session());
     let mut spec = shell(key, "seq 1 600000");
@@ -127,7 +127,7 @@ async fn a_million_lines_of_two_streams_are_complete() {
 }
 
 #[tokio::test]
-async fn a_session_that_is_forgotten_leaves_nothing_and_one_that_lives_is_not() {
+async fn a_removed_session_leaves_nothing_and_a_running_one_is_kept() {
     let place = Place::new();
     let key = first(session());
     place.supervisor.start(shell(key, "echo x; exec sleep 1000")).await.unwrap();
@@ -227,7 +227,7 @@ fn on_disk(dir: &std::path::Path) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn secrets_of_a_command_are_masked_before_its_output_is_on_the_disk() {
+async fn secrets_of_a_command_are_masked_before_its_output_is_on_disk() {
     let place = Place::new();
     let secret = "value-of-a-secret-4711";
     for (n, io) in [PIPES, TERMINAL].into_iter().enumerate() {

@@ -16,7 +16,7 @@ use crate::common::{
 };
 
 #[tokio::test]
-async fn double_forks_sessions_of_their_own_and_deaf_children_are_all_killed() {
+async fn double_forks_new_sessions_and_unresponsive_children_are_all_killed() {
     let place = Place::new();
     for wish in WISHES {
         let key = first(session());
@@ -41,7 +41,7 @@ async fn double_forks_sessions_of_their_own_and_deaf_children_are_all_killed() {
 }
 
 #[tokio::test]
-async fn a_stop_reaches_also_those_that_left_the_group() {
+async fn a_stop_reaches_processes_that_left_the_group() {
     let place = Place::new();
     for wish in WISHES {
         let key = first(session());
@@ -61,7 +61,7 @@ async fn a_stop_reaches_also_those_that_left_the_group() {
 }
 
 #[tokio::test]
-async fn a_chain_of_processes_that_replace_each_other_is_caught() {
+async fn a_chain_of_processes_that_replace_each_other_is_killed() {
     let place = Place::new();
     let script = place.dir.path().join("chain.sh");
     std::fs::write(&script, "setsid sh \"$0\" &\nexit 0\n").unwrap();
@@ -77,7 +77,7 @@ async fn a_chain_of_processes_that_replace_each_other_is_caught() {
 }
 
 #[tokio::test]
-async fn a_fork_bomb_is_bounded_and_killed() {
+async fn a_fork_bomb_is_limited_and_killed() {
     let place = Place::new();
     let key = first(session());
     let limits = GroupLimits { pids: Some(150), ..GroupLimits::default() };
@@ -150,7 +150,7 @@ async fn a_killed_shim_ends_its_tree_and_is_reported_as_lost() {
 }
 
 #[tokio::test]
-async fn a_keeper_that_is_asked_to_end_ends_its_tree_in_good_order() {
+async fn a_shim_that_is_asked_to_end_stops_its_tree_cleanly() {
     let place = Place::new();
     let key = first(session());
     let script = "trap 'echo leaving; exit 3' TERM; echo ready; while :; do sleep 0.01; done";
@@ -163,7 +163,7 @@ async fn a_keeper_that_is_asked_to_end_ends_its_tree_in_good_order() {
 }
 
 #[tokio::test]
-async fn keepers_do_not_depend_on_the_process_that_they_were_born_from() {
+async fn shims_do_not_depend_on_their_parent_process() {
     let place = Place::new();
     let key = first(session());
     let script = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done";
@@ -190,7 +190,7 @@ fn children(of: i32) -> Vec<(i32, String)> {
 }
 
 #[tokio::test]
-async fn a_keeper_waits_to_be_needed_is_replaced_and_ends_with_the_daemon() {
+async fn a_spare_shim_is_replaced_when_used_and_ends_with_the_daemon() {
     let place = Place::new();
     let key = first(session());
     let started = place.supervisor.start(shell(key, "exec sleep 1000")).await.unwrap();
@@ -219,7 +219,7 @@ async fn a_keeper_waits_to_be_needed_is_replaced_and_ends_with_the_daemon() {
 }
 
 #[tokio::test]
-async fn starts_that_come_at_once_all_run() {
+async fn concurrent_starts_all_run() {
     let place = Place::new();
     for _ in 0..3 {
         let starts = (0..8).map(|_| place.run(shell(first(session()), "echo here; exit 3")));
@@ -230,7 +230,7 @@ async fn starts_that_come_at_once_all_run() {
 }
 
 #[tokio::test]
-async fn a_program_begins_no_earlier_than_it_is_wanted() {
+async fn a_program_starts_only_when_it_is_ordered() {
     let place = Place::new();
     let key = first(session());
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
@@ -268,7 +268,7 @@ fn descriptors() -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_hundred_starts_and_kills_leave_nothing() {
+async fn two_hundred_starts_and_kills_leave_nothing_behind() {
     let place = Place::new();
     let warm = first(session());
     place.run(shell(warm, "true")).await;

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entropy_is_zero_for_one_value_and_eight_for_all_values_alike() {
+    fn entropy_is_zero_for_one_byte_value_and_eight_for_uniform_values() {
         let mut counts = [0; 256];
         assert_eq!(bits_per_byte(&counts), 0.0);
         counts[7] = 1000;
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_png_header_that_is_cut_off_is_an_error_and_not_a_panic() {
+    fn a_truncated_png_header_is_an_error() {
         let mut whole = PNG_SIGNATURE.to_vec();
         whole.extend(b"\0\0\0\x0dIHDR\0\0\x01\0\0\0\0\x40");
         assert_eq!(dimensions(&whole), Ok((256, 64)));

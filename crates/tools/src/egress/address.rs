@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn every_special_range_is_told_from_public_ones_at_both_its_ends() {
+    fn every_special_address_range_ends_exactly_at_its_bounds() {
         for (wanted, all) in [
             (
                 "public",

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_is_unpacked_to_its_bound_and_no_further() {
+    fn a_decompression_bomb_is_unpacked_only_to_its_limit() {
         let bomb = gzip(&vec![0; 64 << 20]);
         assert!(bomb.len() < 100_000);
         let mut decoder = Decoder::new("gzip", 1000).unwrap();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn every_encoding_is_unpacked_piece_by_piece() {
+    fn every_encoding_is_decoded_in_chunks() {
         let text = b"one two three".repeat(50);
         let mut zlib = ZlibEncoder::new(Vec::new(), Compression::fast());
         zlib.write_all(&text).unwrap();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_body_is_an_error_and_a_cut_one_too() {
+    fn damaged_and_truncated_bodies_are_errors() {
         let mut decoder = Decoder::new("gzip", 100).unwrap();
         assert!(decoder.push(b"this is no gzip at all, not at all").is_err());
         let mut decoder = Decoder::new("gzip", 100).unwrap();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_character_set_is_found_in_the_order_of_trust() {
+    fn the_character_set_is_taken_from_the_most_trusted_source() {
         for (bytes, content_type, wanted) in [
             (&b"\xef\xbb\xbfx"[..], "text/html; charset=latin1", "UTF-8"),
             (b"x", "text/html; charset=\"Shift_JIS\"", "Shift_JIS"),

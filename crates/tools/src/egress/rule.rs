@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_is_written_as_it_is_read() {
+    fn a_rule_is_printed_as_it_is_parsed() {
         for (text, wanted) in [
             ("docs.rs", "GET|HEAD https://docs.rs:443"),
             ("*.Example.com", "GET|HEAD https://*.example.com:443"),
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_covers_names_below_it_and_no_address() {
+    fn a_pattern_covers_subdomains_and_no_address() {
         for (rule, host, wanted) in [
             ("*.example.com", "a.example.com", true),
             ("*.example.com", "a.b.example.com", true),

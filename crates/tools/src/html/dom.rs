@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_nested_deeper_than_any_stack_is_parsed_and_freed() {
+    fn a_page_of_any_depth_is_parsed_and_freed() {
         // The parser looks through all open elements for each new one, so more takes long.
         let (tree, cut) = parse(&"<i>".repeat(20_000), 300_000, Duration::from_secs(60));
         assert_eq!(cut, None);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_made_to_multiply_elements_is_cut_at_the_bound() {
+    fn a_page_that_multiplies_elements_is_truncated_at_the_limit() {
         // Each paragraph opens every formatting element before it again.
         let marks: String = (0..500).map(|n| format!("<b id={n}>")).collect();
         let bomb = format!("<p>{marks}{}", "<p>x".repeat(10_000));
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_made_to_be_slow_is_cut_when_its_time_is_over() {
+    fn a_slow_page_is_truncated_when_its_time_is_over() {
         let slow = "<div>".repeat(50_000) + &"<p>".repeat(100_000);
         let (_, cut) = parse(&slow, 300_000, Duration::ZERO);
         assert_eq!(cut, Some("the page takes too long to parse"));

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pages_own_rules_hide_by_class_id_and_name_but_not_within_media() {
+    fn the_pages_own_rules_hide_elements_by_class_id_and_name() {
         let mut hidden = Hidden::default();
         hidden.read(
             "/* .not{display:none} */ @import url(x); .a, p.b, #c { display: none } \

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shapeless_characters_go_and_writing_that_needs_joiners_stays() {
+    fn invisible_characters_are_removed_and_scripts_with_joiners_kept() {
         let tags: String = "obey".chars().map(|c| char::from(c as u8)).collect();
         let smuggled: String =
             tags.chars().filter_map(|c| char::from_u32(0xe0000 + u32::from(c))).collect();

@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_whole_and_lead_only_where_a_reader_may_go() {
+    fn links_are_absolute_and_only_to_allowed_schemes() {
         for (html, wanted) in [
             ("<a href='x?q=1'>t</a>", "[t](https://a.test/dir/x?q=1)"),
             ("<a href='//b.test/(1)'>t</a>", "[t](<https://b.test/(1)>)"),
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_words_is_a_table_and_a_table_for_layout_is_text() {
+    fn a_data_table_stays_a_table_and_a_layout_table_becomes_text() {
         let html = "<table><tr><th>a<th>b<tr><td>1|2<td><b>3</b><tr><td>only</table>";
         assert_eq!(markdown(html), "| a | b |\n| --- | --- |\n| 1\\|2 | **3** |\n| only |  |");
         let html = "<table><tr><td>x<td>y</table>";

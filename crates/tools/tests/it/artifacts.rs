@@ -49,7 +49,7 @@ fn saved(mesh: &FakeMesh) -> (String, Vec<u8>) {
 }
 
 #[tokio::test]
-async fn a_content_comes_as_text_as_base64_or_from_a_file() {
+async fn a_content_is_text_base64_or_a_file() {
     let (bench, mesh) = bench();
     let done = bench.good("save_artifact", json!({"name": "a", "content": "text"})).await;
     assert_eq!(done, json!({"ok": true, "saved": true, "name": "a"}));
@@ -100,7 +100,7 @@ async fn paths_never_leave_the_workspace() {
 }
 
 #[tokio::test]
-async fn artifacts_that_are_read_are_untrusted() {
+async fn artifacts_read_by_a_tool_are_untrusted() {
     let (bench, mesh) = bench();
     let read = bench.good("read_artifact", json!({"name": "a", "agent": "ann", "offset": 5})).await;
     assert_eq!(read["untrusted"], true);
@@ -125,7 +125,7 @@ async fn artifacts_that_are_read_are_untrusted() {
 }
 
 #[test]
-fn every_built_in_tool_has_its_traits_and_the_arguments_that_they_name() {
+fn every_built_in_tool_has_its_traits_and_their_arguments() {
     let (bench, _) = bench();
     let specs = bench.gateway.specs();
     let mut names: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();

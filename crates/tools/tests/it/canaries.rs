@@ -21,7 +21,7 @@ fn watched(options: Options) -> Bench {
 }
 
 #[tokio::test]
-async fn every_command_has_the_session_s_canary_and_its_value_says_nothing_of_it() {
+async fn every_command_has_the_sessions_canary_and_its_value_reveals_nothing() {
     let commands = Commands::new(vec!["ls".into()], Vec::new()).unwrap();
     let bench = watched(Options { commands, ..Options::default() });
     let planted = (VARIABLE.to_owned(), planter().variable(SESSION));
@@ -34,7 +34,7 @@ async fn every_command_has_the_session_s_canary_and_its_value_says_nothing_of_it
 }
 
 #[tokio::test]
-async fn a_call_that_carries_the_canary_is_refused_before_a_name_is_looked_up() {
+async fn a_call_with_the_canary_is_refused_before_any_name_is_resolved() {
     let site = Site::start();
     site.route("/", Way::page("text/plain", "hi"));
     let names = Arc::new(Names::none().with("site.test", &[LOOPBACK]));
@@ -66,7 +66,7 @@ async fn a_call_that_carries_the_canary_is_refused_before_a_name_is_looked_up() 
 }
 
 #[tokio::test]
-async fn a_result_that_holds_the_canary_is_masked_and_private_and_tells_of_it() {
+async fn a_result_with_the_canary_is_masked_private_and_reported() {
     let bench = watched(Options::default());
     let value = planter().variable(SESSION);
     let clean = bench.good("run_shell", json!({"command": "true"})).await;

@@ -12,7 +12,7 @@ fn bench() -> Bench {
 }
 
 #[tokio::test]
-async fn a_listed_program_gets_its_arguments_as_they_are() {
+async fn a_listed_program_gets_its_arguments_unchanged() {
     let bench = bench();
     let args = json!({"program": "rg", "args": ["$(id)", "a b", ";", "-n"], "stdin": "in"});
     let result = bench.good("run_command", args).await;
@@ -56,7 +56,7 @@ async fn unlisted_commands_do_not_run() {
 }
 
 #[tokio::test]
-async fn the_directory_lies_in_the_workspace_with_its_symlinks_resolved() {
+async fn the_directory_is_inside_the_workspace_after_resolving_links() {
     let bench = bench();
     bench.put("sub/dir/f", "x");
     std::os::unix::fs::symlink("sub/dir", bench.path("link")).unwrap();

@@ -104,7 +104,7 @@ async fn every_escape_gets_the_same_error() {
 }
 
 #[tokio::test]
-async fn paths_that_stay_inside_work_in_every_spelling() {
+async fn inside_paths_work_in_every_spelling() {
     let bench = hostile();
     let absolute = bench.path("in/file").to_str().unwrap().to_owned();
     for path in [
@@ -129,7 +129,7 @@ async fn paths_that_stay_inside_work_in_every_spelling() {
 }
 
 #[tokio::test]
-async fn a_nul_and_a_path_without_end_are_answers() {
+async fn a_nul_and_an_endless_path_are_refused() {
     let bench = hostile();
     for (tool, args) in calls("in/\u{0}file") {
         let got = bench.bad(tool, args).await;

@@ -24,7 +24,7 @@ async fn hosts_without_a_rule_are_unreachable() {
 }
 
 #[tokio::test]
-async fn a_rule_is_for_one_scheme_port_and_set_of_methods_and_its_absence_is_named() {
+async fn a_rule_is_for_one_scheme_port_and_set_of_methods_and_a_missing_rule_is_named() {
     let site = Site::start();
     let (bench, names) = site.bench(&["GET|POST api.test", "*.below.test"], Names::none());
     for (method, url, why) in [
@@ -54,7 +54,7 @@ async fn a_rule_is_for_one_scheme_port_and_set_of_methods_and_its_absence_is_nam
 }
 
 #[tokio::test]
-async fn an_exchange_brings_back_status_headers_and_body_and_is_labelled() {
+async fn an_http_result_has_status_headers_body_and_labels() {
     let site = Site::start();
     site.route("/a?b=1", Way::with("content-type: text/plain\r\nx-one: 1\r\nx-one: 2\r\n", "hi"));
     let (bench, _) = site.bench(&[], Names::none());
@@ -131,7 +131,7 @@ async fn addresses_that_are_not_public_are_refused_after_resolution() {
 }
 
 #[tokio::test]
-async fn a_private_rule_still_does_not_reach_metadata_and_one_bad_address_spoils_a_name() {
+async fn a_private_rule_excludes_metadata_addresses_and_one_bad_address_refuses_a_name() {
     let site = Site::start();
     let names = Names::none()
         .with("meta.test", &[ip("169.254.169.254")])
@@ -151,7 +151,7 @@ async fn a_private_rule_still_does_not_reach_metadata_and_one_bad_address_spoils
 }
 
 #[tokio::test]
-async fn wrapped_addresses_are_decoded() {
+async fn ipv6_wrapped_addresses_are_decoded() {
     let site = Site::start();
     let (bench, _) = site.bench(&["http://*:{port}"], Names::none());
     for host in ["127.0.0.1", "2130706433", "0x7f.1", "0177.0.0.1", "[::1]", "[::ffff:7f00:1]"] {
@@ -163,7 +163,7 @@ async fn wrapped_addresses_are_decoded() {
 }
 
 #[tokio::test]
-async fn a_name_is_resolved_once_and_the_address_that_was_judged_is_the_one_connected_to() {
+async fn a_name_is_resolved_once_and_only_the_checked_address_is_connected() {
     let site = Site::start();
     // Nothing listens at the first address; a second look-up would find the site.
     let names = Names::none().with("re.test", &[ip("127.0.0.2")]).with("re.test", &[LOOPBACK]);
@@ -176,7 +176,7 @@ async fn a_name_is_resolved_once_and_the_address_that_was_judged_is_the_one_conn
 }
 
 #[tokio::test]
-async fn a_name_that_turns_private_between_two_hops_is_refused_at_the_second() {
+async fn a_name_that_becomes_private_between_redirects_is_refused() {
     let site = Site::start();
     let names =
         Names::none().with("turn.test", &[LOOPBACK]).with("turn.test", &[ip("169.254.169.254")]);
@@ -195,7 +195,7 @@ async fn a_name_that_turns_private_between_two_hops_is_refused_at_the_second() {
 }
 
 #[tokio::test]
-async fn every_redirect_is_judged_like_a_first_request() {
+async fn every_redirect_is_checked_like_a_first_request() {
     let site = Site::start();
     let names = Names::none().with("inner.test", &[LOOPBACK]);
     let (bench, _) = site.bench(&["http://inner.test:{port}"], names);
@@ -244,7 +244,7 @@ async fn every_redirect_is_judged_like_a_first_request() {
 }
 
 #[tokio::test]
-async fn redirects_are_followed_up_to_a_number() {
+async fn redirects_are_followed_up_to_a_limit() {
     let site = Site::start();
     for n in 0..5 {
         site.route(&format!("/{n}"), Way::redirect("302 Found", &format!("{}", n + 1)));
@@ -262,7 +262,7 @@ async fn redirects_are_followed_up_to_a_number() {
 }
 
 #[tokio::test]
-async fn a_redirect_to_another_origin_carries_no_header_that_could_be_a_credential() {
+async fn a_redirect_to_another_origin_carries_no_possible_credential() {
     let site = Site::start();
     let names = Names::none().with("two.test", &[LOOPBACK]);
     let (bench, _) = site.bench(&["private http://two.test:{port}"], names);
@@ -283,7 +283,7 @@ async fn a_redirect_to_another_origin_carries_no_header_that_could_be_a_credenti
 }
 
 #[tokio::test]
-async fn a_body_is_sent_again_only_to_the_origin_it_was_given_for() {
+async fn a_body_is_resent_only_to_its_own_origin() {
     let site = Site::start();
     let names = Names::none().with("two.test", &[LOOPBACK]);
     let (bench, _) = site.bench(&["private POST|GET http://two.test:{port}"], names);
@@ -370,7 +370,7 @@ async fn invalid_urls_and_headers_are_refused_before_sending() {
 }
 
 #[tokio::test]
-async fn bodies_are_bounded_both_ways_and_say_what_is_missing() {
+async fn bodies_are_limited_in_both_directions_with_a_note() {
     let site = Site::start();
     let chunk = b"1000\r\n".iter().copied().chain([b'x'; 0x1000]).chain(*b"\r\n").collect();
     site.route("/long", Way::page("text/plain", "é".repeat(1000)))
@@ -402,7 +402,7 @@ async fn bodies_are_bounded_both_ways_and_say_what_is_missing() {
 }
 
 #[tokio::test]
-async fn a_bomb_is_cut_while_it_unpacks_and_a_body_that_unpacks_to_nothing_ends() {
+async fn a_decompression_bomb_is_truncated_and_an_empty_body_ends() {
     let bomb = gzip(&vec![b'0'; 50 << 20]);
     let empty = gzip(b"");
     let site = Site::start();
@@ -433,7 +433,7 @@ pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_site_that_drips_or_is_silent_is_left_at_the_end_of_its_time() {
+async fn a_slow_or_silent_site_is_dropped_at_its_timeout() {
     let site = Site::start();
     let head = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n\r\n".to_vec();
     site.route("/drip", Way::Drip(head, b"x".to_vec()))
@@ -454,7 +454,7 @@ async fn a_site_that_drips_or_is_silent_is_left_at_the_end_of_its_time() {
 }
 
 #[tokio::test]
-async fn a_head_without_end_and_a_site_that_hangs_up_are_network_errors() {
+async fn an_endless_head_and_a_dropped_connection_are_network_errors() {
     let site = Site::start();
     let lines = b"x-header: yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy\r\n";
     site.route("/head", Way::Endless(b"HTTP/1.1 200 OK\r\n".to_vec(), lines.to_vec()))
@@ -470,7 +470,7 @@ async fn a_head_without_end_and_a_site_that_hangs_up_are_network_errors() {
 }
 
 #[tokio::test]
-async fn a_name_that_does_not_resolve_says_so() {
+async fn an_unresolvable_name_is_reported() {
     let site = Site::start();
     let names = Names::none().with("void.test", &[]);
     let (bench, _) = site.bench(&["void.test", "none.test"], names);

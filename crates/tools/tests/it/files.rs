@@ -27,7 +27,7 @@ async fn an_empty_file_is_a_file() {
 }
 
 #[tokio::test]
-async fn exactly_the_limit_passes_and_one_byte_more_does_not() {
+async fn content_at_the_limit_is_accepted_and_one_byte_more_is_not() {
     let bench = Bench::new();
     // 50,000 characters of two bytes: the limit counts bytes.
     let full = "é".repeat(50_000);
@@ -95,7 +95,7 @@ async fn a_range_reads_part_of_a_large_file() {
 }
 
 #[tokio::test]
-async fn the_last_line_needs_no_end() {
+async fn the_last_line_needs_no_line_end() {
     let bench = Bench::new();
     bench.put("f", "one\ntwo");
     let got = bench.good("read_file", json!({"path": "f", "start_line": 2, "end_line": 9})).await;
@@ -121,7 +121,7 @@ async fn overwriting_keeps_the_mode_and_a_symlink() {
 }
 
 #[tokio::test]
-async fn a_file_is_replaced_and_never_changed_in_place() {
+async fn a_file_is_replaced_atomically() {
     let bench = Bench::new();
     bench.put("f", "old");
     let reader = std::fs::File::open(bench.path("f")).unwrap();
@@ -132,7 +132,7 @@ async fn a_file_is_replaced_and_never_changed_in_place() {
 }
 
 #[tokio::test]
-async fn a_temporary_file_that_a_crash_left_is_cleared_by_the_same_call_again() {
+async fn a_temporary_file_of_a_crash_is_removed_by_the_repeated_call() {
     let bench = Bench::new();
     let left = format!(".overmind-tmp-{}", crate::support::EFFECT);
     bench.put(&left, "half writ");
@@ -163,7 +163,7 @@ async fn a_failed_write_names_the_reason() {
 }
 
 #[tokio::test]
-async fn an_edit_replaces_one_piece_exactly() {
+async fn an_edit_replaces_exactly_one_occurrence() {
     let bench = Bench::new();
     bench.put("m.py", "def a():\n    return 1\n\ndef b():\n    return 2\n");
     let args = json!({"path": "m.py", "old": "    return 2\n", "new": "    return 3\n"});
@@ -179,7 +179,7 @@ async fn an_edit_replaces_one_piece_exactly() {
 }
 
 #[tokio::test]
-async fn an_edit_keeps_line_ends_the_byte_order_mark_and_everything_around_it() {
+async fn an_edit_keeps_line_ends_the_byte_order_mark_and_other_text() {
     let bench = Bench::new();
     let before = "\u{feff}first\r\nsecond\nthird\r\n\r\nno end";
     bench.put("f", before);
@@ -194,7 +194,7 @@ async fn an_edit_keeps_line_ends_the_byte_order_mark_and_everything_around_it() 
 }
 
 #[tokio::test]
-async fn a_piece_that_occurs_twice_is_refused_with_its_lines() {
+async fn a_text_that_occurs_twice_is_refused_with_its_lines() {
     let bench = Bench::new();
     bench.put("f", "x = 1\ny = 2\nx = 1\n");
     let args = json!({"path": "f", "old": "x = 1", "new": "x = 9"});
@@ -208,7 +208,7 @@ async fn a_piece_that_occurs_twice_is_refused_with_its_lines() {
 }
 
 #[tokio::test]
-async fn a_piece_that_is_not_there_gets_the_likeliest_reason() {
+async fn a_missing_text_is_refused_with_the_likeliest_reason() {
     let bench = Bench::new();
     bench.put("f", "fn main() {\n\tprintln!();\n}\n");
     bench.put("dos", "one\r\ntwo\r\n");
@@ -234,7 +234,7 @@ async fn a_piece_that_is_not_there_gets_the_likeliest_reason() {
 }
 
 #[tokio::test]
-async fn an_edit_that_would_grow_a_file_without_bound_is_refused() {
+async fn an_edit_that_exceeds_the_size_limit_is_refused() {
     let bench = Bench::new();
     bench.put("f", "a".repeat(50_000));
     let args = json!({"path": "f", "old": "a", "new": "b".repeat(100), "replace_all": true});
@@ -276,7 +276,7 @@ async fn a_directory_is_listed_sorted_with_kinds_and_sizes() {
 }
 
 #[tokio::test]
-async fn a_glob_chooses_by_name_or_by_path_below_the_listed_directory() {
+async fn a_glob_selects_by_name_or_by_relative_path() {
     let bench = Bench::new();
     for path in ["src/a.rs", "src/b/c.rs", "src/b/c.txt", "d.rs"] {
         bench.put(path, "");
@@ -293,7 +293,7 @@ async fn a_glob_chooses_by_name_or_by_path_below_the_listed_directory() {
 }
 
 #[tokio::test]
-async fn a_list_is_bounded_and_says_so() {
+async fn a_truncated_list_says_so() {
     let bench = Bench::new();
     std::fs::create_dir(bench.path("many")).unwrap();
     for n in 0..1001 {

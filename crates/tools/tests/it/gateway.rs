@@ -43,7 +43,7 @@ fn register(tool: Arc<dyn Tool>) -> Result<Gateway, RegisterError> {
 }
 
 #[tokio::test]
-async fn a_tool_that_is_not_registered_is_denied_before_anything_else() {
+async fn an_unregistered_tool_is_denied_first() {
     let mut bench = Bench::new();
     bench.context.allowed = [].into();
     let outcome = bench.call("rm_rf", json!("not even an object")).await;
@@ -52,7 +52,7 @@ async fn a_tool_that_is_not_registered_is_denied_before_anything_else() {
 }
 
 #[tokio::test]
-async fn a_tool_outside_the_allow_list_is_denied_by_the_agents_id() {
+async fn a_tool_outside_the_allow_list_is_denied_with_the_agents_id() {
     let mut bench = Bench::new();
     bench.context.allowed = ["read_file".to_owned()].into();
     let outcome = bench.call("run_shell", json!({"nonsense": 1})).await;
@@ -78,7 +78,7 @@ async fn internal_tools_are_always_allowed() {
 }
 
 #[tokio::test]
-async fn bad_arguments_are_an_allowed_call() {
+async fn a_call_with_invalid_arguments_is_allowed_and_fails() {
     let bench = Bench::new();
     let outcome = bench.call("read_file", json!({})).await;
     assert!(outcome.allowed);
@@ -86,7 +86,7 @@ async fn bad_arguments_are_an_allowed_call() {
 }
 
 #[test]
-fn specs_are_sorted_and_say_what_a_second_run_would_do() {
+fn specs_are_sorted_and_describe_the_effect_of_a_repeat() {
     let bench = Bench::new();
     let specs = bench.gateway.specs();
     let found: Vec<_> = specs.iter().map(|s| (s.name.as_str(), s.class, s.internal)).collect();
@@ -117,13 +117,13 @@ fn specs_are_sorted_and_say_what_a_second_run_would_do() {
 }
 
 #[test]
-fn a_name_that_is_taken_is_refused() {
+fn a_taken_tool_name_is_refused() {
     let again = register(made("run_shell", json!({"type": "object"})));
     assert_eq!(again.unwrap_err(), RegisterError::Duplicate { name: "run_shell".into() });
 }
 
 #[test]
-fn a_broken_schema_is_refused_when_the_tool_is_registered() {
+fn an_invalid_schema_is_refused_at_registration() {
     for schema in [json!({"type": "objekt"}), json!("object"), json!({"minLength": "three"})] {
         let err = register(made("x", schema.clone())).unwrap_err();
         assert!(matches!(&err, RegisterError::Schema { name, .. } if name == "x"), "{schema}");
@@ -131,7 +131,7 @@ fn a_broken_schema_is_refused_when_the_tool_is_registered() {
 }
 
 #[test]
-fn a_schema_that_refers_to_another_document_is_refused_and_nothing_is_fetched() {
+fn a_schema_with_an_external_reference_is_refused_without_fetching_it() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let url = format!("http://{}/schema.json", listener.local_addr().unwrap());
@@ -146,7 +146,7 @@ fn a_schema_that_refers_to_another_document_is_refused_and_nothing_is_fetched() 
 }
 
 #[tokio::test]
-async fn a_panic_in_a_handler_is_one_failed_call() {
+async fn a_panic_in_a_handler_fails_only_its_call() {
     let broken =
         Made { name: "broken", schema: json!({"type": "object"}), body: || panic!("on purpose") };
     let bench = Bench::with_tools(vec![Arc::new(broken)]);
@@ -157,13 +157,13 @@ async fn a_panic_in_a_handler_is_one_failed_call() {
 }
 
 #[tokio::test]
-async fn a_name_from_a_model_is_echoed_only_in_part() {
+async fn a_long_name_from_a_model_is_echoed_truncated() {
     let (_, message) = Bench::new().bad(&"x".repeat(100_000), json!({})).await;
     assert!(message.len() < 300, "{} bytes", message.len());
 }
 
 #[tokio::test]
-async fn a_missing_workspace_is_an_answer() {
+async fn a_missing_workspace_is_a_tool_error() {
     let mut bench = Bench::new();
     bench.context.workspace = bench.outer.path().join("gone");
     for (name, args) in [

@@ -9,7 +9,7 @@ const NONE: Labels = Labels { untrusted: false, private: false };
 const PRIVATE: Labels = Labels { untrusted: false, private: true };
 
 #[tokio::test]
-async fn a_private_file_makes_its_result_private_by_whatever_name_it_is_reached() {
+async fn a_private_file_makes_its_result_private_under_any_name() {
     let bench = Bench::new();
     bench.put(".env", "KEY=one\n");
     bench.put("src/main.rs", "fn main() {}\n");
@@ -37,7 +37,7 @@ async fn files_of_mcp_servers_are_untrusted() {
 }
 
 #[tokio::test]
-async fn a_command_carries_the_labels_of_everything_it_could_have_read() {
+async fn a_command_has_the_labels_of_every_readable_file() {
     let bench = Bench::new();
     bench.put("src/main.rs", "x");
     let shell = json!({"command": "cat .e*"});

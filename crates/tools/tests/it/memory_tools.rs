@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::support::{Bench, EFFECT, SESSION, is};
 
 #[tokio::test]
-async fn a_stored_text_carries_its_session_and_the_key_of_the_call() {
+async fn a_stored_text_records_its_session_and_the_calls_key() {
     let bench = Bench::new();
     let args = json!({"text": " kept as it is ", "metadata": {"n": 1}});
     let result = bench.good("store_memory", args).await;
@@ -32,7 +32,7 @@ async fn a_stored_text_carries_its_session_and_the_key_of_the_call() {
 }
 
 #[tokio::test]
-async fn a_search_takes_its_defaults_and_gives_scores() {
+async fn a_search_has_defaults_and_returns_scores() {
     let bench = Bench::new();
     bench.good("store_memory", json!({"text": "one", "collection": "c"})).await;
     let result = bench.good("search_memory", json!({"query": "one"})).await;
@@ -60,7 +60,7 @@ async fn search_results_are_bounded() {
 }
 
 #[tokio::test]
-async fn errors_of_memory_say_whether_to_try_again() {
+async fn memory_errors_say_whether_to_retry() {
     let bench = Bench::new();
     let path = std::path::PathBuf::from("/d/o.db");
     for (err, wanted) in [

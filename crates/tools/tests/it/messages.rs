@@ -60,7 +60,7 @@ async fn check(cases: Vec<(&str, Value, &str)>) {
 }
 
 #[tokio::test]
-async fn the_messages_are_those_that_users_know() {
+async fn error_messages_have_the_documented_text() {
     check(vec![
         ("run_shell", json!({}), "command is required"),
         ("run_shell", json!({"command": 1}), "command must be of type str"),
@@ -129,7 +129,7 @@ async fn a_boolean_is_not_an_integer() {
 }
 
 #[tokio::test]
-async fn a_whole_number_is_an_integer_however_it_is_written() {
+async fn a_whole_number_is_an_integer_in_any_spelling() {
     let bench = Bench::new();
     bench.good("run_shell", json!({"command": "true", "timeout_s": 9.0})).await;
     assert_eq!(bench.shell.last().timeout.as_secs(), 9);
@@ -164,7 +164,7 @@ async fn unknown_names_come_first_and_then_the_declared_order() {
 }
 
 #[tokio::test]
-async fn all_errors_are_in_the_details_when_there_are_several() {
+async fn several_errors_are_all_in_the_details() {
     let bench = Bench::new();
     let outcome = bench.call("run_shell", json!({"x": 1, "timeout_s": 500})).await;
     assert_eq!(
@@ -182,7 +182,7 @@ async fn all_errors_are_in_the_details_when_there_are_several() {
 }
 
 #[tokio::test]
-async fn arguments_that_are_no_object_say_what_they_are() {
+async fn arguments_that_are_no_object_are_refused_with_their_type() {
     check(vec![
         ("run_shell", json!([1]), "arguments must be a JSON object, got list"),
         ("run_shell", json!(null), "arguments must be a JSON object, got NoneType"),
@@ -208,7 +208,7 @@ async fn arguments_that_are_no_object_say_what_they_are() {
 }
 
 #[tokio::test]
-async fn every_other_keyword_has_a_sentence_with_the_place_of_the_fault() {
+async fn every_other_schema_keyword_has_a_message_with_the_position() {
     check(vec![
         ("wide", json!({"code": "ab"}), "code must be at least 3 characters long"),
         ("wide", json!({"code": "abcdef"}), "code must be at most 5 characters long"),
@@ -263,7 +263,7 @@ async fn arguments_are_bounded_in_size_and_depth() {
 }
 
 #[tokio::test]
-async fn a_flood_of_unknown_names_is_told_in_part() {
+async fn a_flood_of_unknown_names_is_truncated_in_the_message() {
     let many: Map<String, Value> = (0..5000).map(|n| (format!("k{n:04}"), json!(n))).collect();
     let (_, message) = Bench::new().bad("read_file", Value::Object(many)).await;
     assert!(message.starts_with("unknown arg(s): k0000, k0001"), "{message}");

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::support::{Bench, FakeSandbox, SESSION, error, is};
 
 #[tokio::test]
-async fn a_command_is_run_read_only_by_default() {
+async fn a_command_runs_read_only_by_default() {
     let bench = Bench::new();
     let result = bench.good("run_shell", json!({"command": " echo hi "})).await;
     assert_eq!(
@@ -60,7 +60,7 @@ async fn environment_commands_run_in_its_sandbox_without_the_hosts_tmpdir() {
 }
 
 #[tokio::test]
-async fn the_environment_is_small_and_holds_nothing_of_ours() {
+async fn the_commands_environment_is_small_and_contains_nothing_of_the_server() {
     let bench = Bench::new();
     bench.good("run_shell", json!({"command": "env"})).await;
     let env = bench.shell.last().env;
@@ -72,7 +72,7 @@ async fn the_environment_is_small_and_holds_nothing_of_ours() {
 }
 
 #[tokio::test]
-async fn writing_is_to_a_directory_of_the_session_unless_one_is_named() {
+async fn a_command_writes_to_the_sessions_directory_unless_another_is_named() {
     let bench = Bench::new();
     let own = format!(".overmind_runs/{SESSION}");
     bench.put("link_target/keep", "");
@@ -102,7 +102,7 @@ async fn writing_is_to_a_directory_of_the_session_unless_one_is_named() {
 }
 
 #[tokio::test]
-async fn a_subdir_without_allow_write_is_not_even_made() {
+async fn a_subdir_without_allow_write_is_not_created() {
     let bench = Bench::new();
     bench.good("run_shell", json!({"command": "true", "write_subdir": "out"})).await;
     assert_eq!(bench.shell.last().writable, None);
@@ -110,7 +110,7 @@ async fn a_subdir_without_allow_write_is_not_even_made() {
 }
 
 #[tokio::test]
-async fn a_subdir_that_escapes_is_an_error_and_nothing_runs() {
+async fn a_subdir_outside_the_workspace_is_an_error_and_nothing_runs() {
     let bench = Bench::new();
     std::fs::create_dir(bench.outer.path().join("ws2")).unwrap();
     std::os::unix::fs::symlink("../ws2", bench.path("out")).unwrap();
@@ -141,7 +141,7 @@ async fn a_subdir_that_is_a_file_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_command_that_fails_is_a_result_without_an_error() {
+async fn a_failing_command_is_a_result_without_an_error() {
     let bench = Bench::new();
     bench.shell.change(|done| done.exit = Exit::Code(3));
     let outcome = bench.call("run_shell", json!({"command": "exit 3"})).await;
@@ -157,7 +157,7 @@ async fn a_command_that_fails_is_a_result_without_an_error() {
 }
 
 #[tokio::test]
-async fn a_timeout_has_its_envelope_and_keeps_what_was_written() {
+async fn a_timeout_returns_the_output_so_far() {
     let bench = Bench::new();
     for (level, backend) in [
         (SandboxLevel::Docker, "docker"),
@@ -201,7 +201,7 @@ async fn the_docker_line_is_shown_for_docker_only() {
 }
 
 #[tokio::test]
-async fn output_is_bounded_and_says_how_much_is_missing() {
+async fn truncated_output_reports_the_missing_size() {
     let bench = Bench::new();
     bench.shell.change(|done| {
         done.stdout = Captured { text: "é".repeat(60_000), total_bytes: 500_000, truncated: true };
@@ -213,7 +213,7 @@ async fn output_is_bounded_and_says_how_much_is_missing() {
 }
 
 #[tokio::test]
-async fn a_driver_that_cannot_run_says_why_and_what_to_do() {
+async fn an_unavailable_driver_gives_the_reason_and_the_remedy() {
     let bench = Bench::new();
     let set = |err| *bench.shell.answer.lock().unwrap() = Err(err);
     set(SandboxError::Unavailable {
@@ -242,7 +242,7 @@ async fn a_driver_that_cannot_run_says_why_and_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_level_that_this_hive_lacks_is_refused_and_never_replaced_by_a_weaker_one() {
+async fn a_missing_level_is_refused_and_never_replaced_by_a_weaker_one() {
     let mut bench = Bench::new();
     bench.context.sandbox = SandboxLevel::Docker;
     let got = bench.bad("run_shell", json!({"command": "true"})).await;
@@ -252,7 +252,7 @@ async fn a_level_that_this_hive_lacks_is_refused_and_never_replaced_by_a_weaker_
 }
 
 #[tokio::test]
-async fn a_command_that_no_shell_could_take_is_refused() {
+async fn an_invalid_shell_command_is_refused() {
     let bench = Bench::new();
     let got = bench.bad("run_shell", json!({"command": "echo \u{0}"})).await;
     assert_eq!(got, is("bad_args", "command must not contain a NUL character"));
@@ -263,7 +263,7 @@ async fn a_command_that_no_shell_could_take_is_refused() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_dropped_drops_the_command() {
+async fn dropping_a_call_ends_its_command() {
     let bench = Bench::new();
     let (ended, seen) = tokio::sync::oneshot::channel();
     *bench.shell.hang.lock().unwrap() = Some(ended);

@@ -66,7 +66,7 @@ fn code(outcome: &ToolOutcome) -> (&Value, bool) {
 }
 
 #[tokio::test]
-async fn a_sources_tools_are_listed_allowed_and_validated_like_all_others() {
+async fn tools_of_a_source_are_listed_allowed_and_validated_like_all_others() {
     let source = Fake::new(vec![
         spec("mcp.a.add", "Adds.", numbers()),
         spec("mcp.a.other", "Not allowed.", json!({"type": "object"})),
@@ -94,7 +94,7 @@ async fn a_sources_tools_are_listed_allowed_and_validated_like_all_others() {
 }
 
 #[tokio::test]
-async fn a_tool_that_became_another_one_is_refused_to_who_decided_before() {
+async fn a_replaced_tool_is_refused_to_callers_of_the_earlier_one() {
     let source = Fake::new(vec![spec("mcp.a.add", "Adds.", numbers())]);
     let bench = bench(&source);
     let known = bench.gateway.specs().iter().find(|s| s.name == "mcp.a.add").unwrap().definition();
@@ -113,7 +113,7 @@ async fn a_tool_that_became_another_one_is_refused_to_who_decided_before() {
 }
 
 #[test]
-fn two_sources_never_share_a_prefix() {
+fn two_sources_cannot_share_a_prefix() {
     let source = Fake::new(Vec::new());
     let again = bench(&source).gateway.with_source(source);
     assert_eq!(again.unwrap_err(), RegisterError::Duplicate { name: "mcp.".into() });

@@ -44,7 +44,7 @@ fn site_with_tls() -> (u16, CertificateDer<'static>) {
 }
 
 #[tokio::test]
-async fn a_certificate_is_taken_only_when_it_is_trusted() {
+async fn only_trusted_certificates_are_accepted() {
     let (port, certificate) = site_with_tls();
     let bench = |roots: Vec<CertificateDer<'static>>| {
         let rule = format!("private https://tls.test:{port}");

@@ -7,7 +7,7 @@ use crate::site::{Names, Site, Way};
 use crate::support::is;
 
 #[tokio::test]
-async fn a_page_is_markdown_with_its_title_and_without_what_is_hidden() {
+async fn a_page_becomes_markdown_with_its_title_and_without_hidden_text() {
     let site = Site::start();
     let html = "<!doctype html><title>The &amp; Title</title><body><h1>Hello</h1>\
         <p>One <a href='/two'>two</a>.</p><ul><li>a<li>b</ul>\
@@ -37,7 +37,7 @@ async fn a_page_is_markdown_with_its_title_and_without_what_is_hidden() {
 }
 
 #[tokio::test]
-async fn a_long_page_comes_in_parts_that_join_to_the_whole() {
+async fn the_parts_of_a_long_page_join_to_the_whole() {
     let site = Site::start();
     let lines: String = (0..400).map(|n| format!("<p>Zeile {n} über é</p>")).collect();
     site.route("/", Way::page("text/html; charset=utf-8", lines));
@@ -62,7 +62,7 @@ async fn a_long_page_comes_in_parts_that_join_to_the_whole() {
 }
 
 #[tokio::test]
-async fn the_character_set_is_the_headers_the_documents_or_a_guess() {
+async fn the_character_set_is_from_the_header_the_document_or_a_guess() {
     let site = Site::start();
     for (path, content_type, body) in [
         ("/header", "text/html; charset=windows-1251", &b"\xcf\xf0\xe8\xe2\xe5\xf2"[..]),
@@ -90,7 +90,7 @@ async fn the_character_set_is_the_headers_the_documents_or_a_guess() {
 }
 
 #[tokio::test]
-async fn other_text_is_passed_on_and_what_is_no_text_is_refused_by_name() {
+async fn other_text_is_returned_and_binary_content_refused_by_name() {
     let site = Site::start();
     site.route("/json", Way::page("application/json", "{\"a\": [1]}"))
         .route("/text", Way::page("text/plain", "<b>as it is</b>\r\nx\u{202e}y"))
@@ -124,7 +124,7 @@ async fn other_text_is_passed_on_and_what_is_no_text_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_page_larger_than_what_is_read_says_so() {
+async fn a_page_above_the_read_limit_is_reported_as_truncated() {
     let site = Site::start();
     site.route("/", Way::page("text/html", "<p>word ".repeat(10_000)));
     let (bench, _) = site.bench_with(&[], Names::none(), |egress| egress.max_response_bytes = 1000);
@@ -133,7 +133,7 @@ async fn a_page_larger_than_what_is_read_says_so() {
 }
 
 #[tokio::test]
-async fn a_redirect_to_a_private_address_is_refused_here_too() {
+async fn a_redirect_to_a_private_address_is_refused_by_web_fetch() {
     let site = Site::start();
     let to = format!("http://127.0.0.1:{}/", site.port());
     site.route("/", Way::redirect("301 Moved Permanently", &to));

@@ -156,7 +156,7 @@ fn a_key_file_of_another_user_is_refused() {
 }
 
 #[test]
-fn a_passphrase_that_is_missing_or_wrong_is_said_and_the_right_one_opens_it_later() {
+fn a_wrong_passphrase_is_reported_and_the_right_one_unlocks_later() {
     let dir = tempfile::tempdir().unwrap();
     let right = "correct horse";
     let sealed = vault(dir.path(), Some(right), &[]).unwrap();
@@ -179,7 +179,7 @@ fn a_passphrase_that_is_missing_or_wrong_is_said_and_the_right_one_opens_it_late
 }
 
 #[test]
-fn every_byte_of_the_key_file_counts() {
+fn every_changed_byte_of_the_key_file_is_detected() {
     for passphrase in [None, Some("correct horse")] {
         let dir = tempfile::tempdir().unwrap();
         let made = vault(dir.path(), passphrase, &[]).unwrap();
@@ -204,7 +204,7 @@ fn every_byte_of_the_key_file_counts() {
 }
 
 #[test]
-fn the_master_key_is_rotated_without_losing_anything_wherever_it_stops() {
+fn an_interrupted_rotation_of_the_master_key_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let vault_now = vault(dir.path(), None, &[]).unwrap();
     let old = vault_now.seal(&name("a"), 1, &secret("text-text")).unwrap();
@@ -226,7 +226,7 @@ fn the_master_key_is_rotated_without_losing_anything_wherever_it_stops() {
 }
 
 #[test]
-fn a_passphrase_comes_and_changes_with_a_rotation() {
+fn a_passphrase_is_set_and_changed_by_a_rotation() {
     let dir = tempfile::tempdir().unwrap();
     let plain = vault(dir.path(), None, &[]).unwrap();
     let sealed = plain.seal(&name("a"), 1, &secret("text-text")).unwrap();
@@ -247,7 +247,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_sealed_secret_opens_only_under_its_own_name_and_version(
+    fn a_sealed_secret_opens_only_with_its_own_name_and_version(
         texts in prop::collection::vec("[!-~][ -~\n\u{e4}\u{2603}]{6,80}[!-~]", 1..6),
     ) {
         let dir = tempfile::tempdir().unwrap();
@@ -285,7 +285,7 @@ fn keyring(dir: &Path, script: &str) -> Options {
 const KEEPS: &str = "case \"$1\" in lookup) cat \"$at\" 2>/dev/null;; store) cat > \"$at\";; esac";
 
 #[test]
-fn a_key_in_a_keyring_is_written_there_and_nowhere_else_and_rotated() {
+fn a_keyring_key_is_stored_only_in_the_keyring_and_rotated() {
     let dir = tempfile::tempdir().unwrap();
     let options = keyring(dir.path(), KEEPS);
     let open = |needed: &[&Sealed]| {
@@ -312,7 +312,7 @@ fn a_key_in_a_keyring_is_written_there_and_nowhere_else_and_rotated() {
 }
 
 #[test]
-fn a_keyring_that_cannot_be_used_says_why() {
+fn an_unusable_keyring_is_reported_with_the_reason() {
     for (script, says) in [
         ("echo 'secret-tool: Cannot autolaunch D-Bus' >&2; exit 1", "Cannot autolaunch D-Bus"),
         ("echo 'secret-tool: Cannot get secret of a locked object' >&2; exit 1", "is locked"),

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn services_that_wait_for_each_other_are_refused() {
+    fn services_with_circular_dependencies_are_refused() {
         let service = |name: &str, other: &str| {
             format!("  {name}: {{strategy: process, command: x, depends_on: {other}}}\n")
         };

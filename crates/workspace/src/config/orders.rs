@@ -184,7 +184,7 @@ services:
     }
 
     #[test]
-    fn the_address_of_a_server_is_not_shown_for_it_may_hold_a_password() {
+    fn server_addresses_are_hidden_because_they_may_contain_passwords() {
         let text = "\
 services:
   db: {strategy: database, engine: postgres, server: 'postgres://a:secret@h:5432/x'}

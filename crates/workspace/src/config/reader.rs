@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_told_with_line_path_and_suggestion() {
+    fn every_mistake_is_reported_with_line_path_and_suggestion() {
         let node = parse("port: 3\nnme: x\nport: 4\n").unwrap();
         let mut reader = Reader::default();
         reader.fields(&node, "a.b", &["port", "name"]);

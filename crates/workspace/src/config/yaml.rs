@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scalars_keep_what_was_written_and_where() {
+    fn scalars_keep_their_text_and_position() {
         let node = parse("a: 1.10\nb: no\nc:\n  - 012\n").unwrap();
         assert_eq!(node.get("a").unwrap().text(), Some("1.10"));
         assert_eq!(node.get("b").unwrap().text(), Some("no"));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_of_aliases_is_refused() {
+    fn an_alias_bomb_is_refused() {
         let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
         for n in 1..9 {
             let prior = vec![format!("*a{}", n - 1); 10].join(", ");
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_at_all_is_a_null() {
+    fn an_empty_document_is_null() {
         assert!(parse("").unwrap().is_null());
         assert!(parse("# only a comment\n").unwrap().is_null());
     }

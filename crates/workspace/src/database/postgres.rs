@@ -564,7 +564,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_place_that_a_url_may_lead_to_is_known() {
+    fn every_host_that_a_postgres_url_may_name_is_known() {
         for (url, wanted) in [
             ("postgres://ann:pw@db/app", &["db:5432"][..]),
             ("postgres://a:1,b:2/app", &["a:1", "b:2"]),
@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn names_follow_from_the_session_and_fit() {
+    fn database_names_are_derived_from_the_session_and_fit() {
         let one = Names::of("h", "s", "Primary-Database-With-A-Long-Name-Indeed");
         assert_eq!(one, Names::of("h", "s", "Primary-Database-With-A-Long-Name-Indeed"));
         assert_ne!(one.database, Names::of("h", "s2", "x").database);
@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_texts_cannot_leave_their_quotes() {
+    fn names_and_texts_cannot_break_out_of_their_quotes() {
         assert_eq!(quoted("a\"; DROP"), "\"a\"\"; DROP\"");
         assert_eq!(literal("it's \\' x"), "E'it\\'s \\\\\\' x'");
         let err = PostgresServer::parse("postgres://u:secret@h:99999999/x").unwrap_err();

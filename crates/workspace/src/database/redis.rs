@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_read_and_written() {
+    fn redis_urls_round_trip() {
         let plain = RedisServer::parse("redis://localhost").unwrap();
         assert_eq!((plain.host.as_str(), plain.port), ("localhost", 6379));
         let full = RedisServer::parse("redis://u:p%40@h:1234/5").unwrap();

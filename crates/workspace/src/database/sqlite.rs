@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_is_whole_while_a_writer_has_it_open_and_takes_its_log_along() {
+    fn a_copy_of_an_open_database_is_complete() {
         let dir = tempfile::tempdir().unwrap();
         let (from, to) = (dir.path().join("a.db"), dir.path().join("deep/b.db"));
         let writer = Connection::open(&from).unwrap();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_make_an_empty_database() {
+    fn scripts_create_an_empty_database() {
         let dir = tempfile::tempdir().unwrap();
         let script = dir.path().join("schema.sql");
         let with = |to: &str, text: &str| {

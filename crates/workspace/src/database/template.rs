@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_changes_with_content_names_and_command_and_with_nothing_else() {
+    fn the_template_key_changes_only_with_content_names_and_command() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
         std::fs::create_dir_all(root.join("db/m")).unwrap();

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_words_stay_and_the_rest_is_quoted() {
+    fn plain_values_are_unquoted_and_others_quoted() {
         assert_eq!(
             quoted("postgres://u:p@127.0.0.1:20001/app?x=1&y=2"),
             "postgres://u:p@127.0.0.1:20001/app?x=1&y=2"
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_reads_back_what_was_written() {
+    fn a_shell_reads_the_written_values_back() {
         let values =
             ["", "x", "two words", "a#b", "$HOME", "`id`", "\\", "\"", "it's $5 \"`", "ü=1"];
         let names: Vec<String> = (0..values.len()).map(|n| format!("V{n}")).collect();

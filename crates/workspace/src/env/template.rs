@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn references_are_replaced_and_doubled_dollars_are_one() {
+    fn references_are_replaced_and_double_dollars_become_one() {
         assert_eq!(
             rendered("postgres://u@h:${db.port}/${db.name}").unwrap(),
             "postgres://u@h:20001/app"
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_never_read_as_a_template_again() {
+    fn a_substituted_value_is_not_expanded_again() {
         let mut values = values();
         values.set("db", "password", "${db.port}$$");
         let template = Template::parse("${db.password}").unwrap();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_reference_lists_what_exists() {
+    fn an_unknown_reference_is_refused_with_the_known_ones() {
         let no_service = rendered("${cache.port}").unwrap_err().to_string();
         assert_eq!(no_service, "`${cache.port}`: there is no service `cache`; there are `db`");
         let no_field = rendered("${db.prot}").unwrap_err().to_string();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_may_say_self() {
+    fn a_service_may_refer_to_itself() {
         let template = Template::parse("--port=${self.port}").unwrap();
         assert_eq!(template.render(&values().seen_by("db")).unwrap(), "--port=20001");
         assert!(template.render(&values()).is_err());

@@ -422,7 +422,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_journal_says_again_what_was_written_and_ignores_a_torn_end() {
+    fn a_journal_round_trips_and_ignores_a_torn_end() {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().join("s1");
         let at = Timestamp::from_micros(1);
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_line_is_named() {
+    fn a_damaged_line_is_reported_by_number() {
         let home = tempfile::tempdir().unwrap();
         let at = Timestamp::from_micros(1);
         let dir = home.path().join("s1");

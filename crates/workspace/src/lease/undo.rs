@@ -569,7 +569,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_removed_however_much_of_its_mark_was_written() {
+    fn a_directory_is_removed_even_if_its_marker_was_written_partly() {
         let outer = tempfile::tempdir().unwrap();
         let path = outer.path().join("ovm-1");
         for (mark, is_ours) in [

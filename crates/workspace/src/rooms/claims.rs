@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_has_one_directory_for_each_colony() {
+    fn a_claim_has_one_directory_per_colony() {
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().join("data/claims");
         let name = Name::parse("notes").unwrap();
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_the_place_of_a_directory_is_refused() {
+    fn a_link_in_place_of_a_directory_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().join("claims");
         let name = Name::parse("notes").unwrap();

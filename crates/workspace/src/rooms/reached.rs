@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn services_and_databases_of_this_machine_are_reached_and_ports_of_the_session_are_not() {
+    fn local_services_and_databases_are_reachable_and_session_ports_are_not() {
         let leased = [
             ("PORT", 20_000),
             ("web/http", 20_001),
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn databases_beyond_the_loopback_are_reported() {
+    fn databases_beyond_loopback_are_reported() {
         for host in ["db.example", "10.0.0.7", "::1", "127.0.0.2", "/run/postgresql", "0.0.0.0"] {
             let there = [("db", "host", host), ("db", "port", "5432")];
             let beyond = vec![format!("db at {host}:5432")];

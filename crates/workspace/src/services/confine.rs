@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_network_a_service_is_let_in_and_nothing_is_let_out() {
+    fn without_a_network_a_service_accepts_connections_and_opens_none() {
         let none = of(Network::None);
         let room = [1001, 1002];
         assert_eq!(seen(none.service(&[1002], &room)), (Network::Mesh, vec![1002], vec![]));
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_network_is_had_where_the_run_has_it_and_where_it_was_granted() {
+    fn the_hosts_network_is_available_if_the_run_has_it_or_it_was_granted() {
         for network in [Network::Host, Network::Mesh, Network::None] {
             assert_eq!(seen(of(network).granted()), (Network::Host, vec![], vec![]));
         }
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_level_nothing_is_confined_and_without_an_id_nothing_is_made() {
+    fn without_a_level_nothing_is_confined_and_without_an_id_nothing_is_created() {
         let none = RoomSandbox::default();
         let tree = Path::new("/tree");
         assert!(Confinement::of("s1", Some(&none), tree, (&[], false)).unwrap().is_none());

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_of_a_repository_are_the_users_or_not_run() {
+    fn programs_configured_by_a_repository_run_only_if_the_user_configured_them() {
         let users = all(&[("filter.mine.clean", "users"), ("merge.m.driver", "users")]);
         let repositorys = all(&[
             ("filter.a.b.smudge", "evil"),

@@ -313,7 +313,7 @@ mod tests {
     use crate::git::Git;
 
     #[test]
-    fn git_reads_back_what_was_rendered_whatever_is_in_it() {
+    fn rendered_git_settings_are_read_back_by_git() {
         let dir = tempfile::tempdir().unwrap();
         let odd = "a \"b\" \\c\n[core]\n\tfsmonitor = touch x ; # \t";
         let settings = [

@@ -590,7 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn undoing_again_goes_further_back_and_what_comes_after_is_undone_to_what_was_brought_back() {
+    fn repeated_undo_goes_further_back_and_later_steps_undo_to_the_restored_state() {
         let mut all = vec![at("0", "a", None), at("1", "b", None), at("3", "c", None)];
         assert_eq!(before(&all).unwrap().label(), "1");
         all.push(at("3.1", "b", Some("1")));

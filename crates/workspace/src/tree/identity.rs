@@ -70,7 +70,7 @@ mod tests {
     use crate::tree::gitdir::{self, Layout, Setting};
 
     #[test]
-    fn commits_are_by_whom_the_users_git_names_in_the_project() {
+    fn commits_have_the_identity_of_the_users_git_in_the_project() {
         let dir = tempfile::tempdir().unwrap();
         let (home, project) = (dir.path().join("home"), dir.path().join("project.git"));
         std::fs::create_dir(&home).unwrap();

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_text_becomes_a_readable_component_that_git_takes() {
+    fn any_text_becomes_a_readable_valid_git_name() {
         for (text, wanted) in [
             ("fix login", "fix-login"),
             ("a/b:c", "a-b-c"),

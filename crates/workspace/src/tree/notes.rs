@@ -429,7 +429,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_intent_reads_back_whatever_bytes_its_paths_have() {
+    fn an_intent_round_trips_with_any_bytes_in_its_paths() {
         let odd = HostPath(OsString::from_vec(b"/a/\xff\n\"b".to_vec()).into());
         let intent = TreeIntent {
             session: "s".to_owned(),

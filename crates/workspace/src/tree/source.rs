@@ -624,7 +624,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn passwords_stay_behind_and_paths_become_absolute() {
+    fn passwords_are_removed_from_urls_and_paths_become_absolute() {
         let top = Path::new("/p/q");
         for (text, wanted, changed) in [
             ("https://me:token@host/a/b.git", "https://me@host/a/b.git", true),
@@ -640,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_name_programs_are_never_taken_over() {
+    fn settings_that_name_programs_are_never_copied() {
         let lines = [
             ("core.fsmonitor", "touch x"),
             ("core.hookspath", "/evil"),

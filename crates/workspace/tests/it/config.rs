@@ -80,7 +80,7 @@ isolation: {sandbox: dokcer}
 }
 
 #[test]
-fn a_version_is_asked_for_and_only_this_one_is_read() {
+fn a_version_is_required_and_only_the_current_one_is_accepted() {
     assert_eq!(
         problems("services: {}\n"),
         ["1:1: has no version; begin the file with `version: 1`"]
@@ -90,7 +90,7 @@ fn a_version_is_asked_for_and_only_this_one_is_read() {
 }
 
 #[test]
-fn checks_follow_from_what_is_declared() {
+fn checks_are_derived_from_the_declarations() {
     let config = Config::parse(
         "version: 1
 services:
@@ -114,7 +114,7 @@ services:
 }
 
 #[test]
-fn an_extension_by_which_a_database_leads_out_of_a_sandbox_is_refused() {
+fn a_database_extension_with_network_access_is_refused() {
     let of = |names: &str| {
         format!(
             "version: 1\nservices:\n  db: {{strategy: database, engine: postgres, extensions: {names}}}\n"

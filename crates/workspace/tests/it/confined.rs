@@ -175,7 +175,7 @@ async fn setup_has_the_hosts_network_only_if_granted() {
 }
 
 #[tokio::test]
-async fn whatever_a_lease_starts_is_enclosed_at_every_start_and_in_every_life_of_the_daemon() {
+async fn everything_that_a_lease_starts_is_sandboxed_at_every_start() {
     let bench = Bench::new();
     let marks = Arc::new(Marks::default());
     let workspace = open(&bench, &marks);
@@ -324,7 +324,7 @@ async fn the_level_none_needs_no_sandbox() {
 }
 
 #[tokio::test]
-async fn a_link_that_a_session_put_in_place_of_a_directory_is_not_followed_when_it_ends() {
+async fn a_link_in_place_of_a_session_directory_is_not_followed_at_the_end() {
     let bench = Bench::new();
     let workspace = bench.workspace();
     let text = "services:\n  file: {strategy: database, engine: sqlite, file: storage/own.sqlite3}\n\

@@ -123,7 +123,7 @@ async fn needs_docker_each_session_has_its_own_container_network_and_volume() {
 }
 
 #[tokio::test]
-async fn needs_docker_a_container_that_ends_or_has_no_image_says_so_and_is_undone() {
+async fn needs_docker_a_container_that_ends_or_has_no_image_is_reported_and_undone() {
     let Some(socket) = counterpart("DOCKER") else { return };
     let mut bench = Bench::new();
     bench.docker = Some(socket.clone().into());
@@ -144,7 +144,7 @@ async fn needs_docker_a_container_that_ends_or_has_no_image_says_so_and_is_undon
 }
 
 #[tokio::test]
-async fn without_an_engine_a_container_says_what_is_missing() {
+async fn without_docker_a_container_service_reports_the_missing_parts() {
     let bench = Bench::new();
     let mut options = bench.options();
     options.docker = Some(bench.path("nothing.sock"));

@@ -114,13 +114,13 @@ async fn every_point(part: &str, text: &str) -> u32 {
 }
 
 #[tokio::test]
-async fn a_daemon_killed_at_any_point_of_building_leaves_nothing() {
+async fn a_daemon_killed_at_any_point_of_a_setup_leaves_nothing() {
     let points = every_point("build", PLAIN).await;
     assert!(points > 20, "only {points} points were seen");
 }
 
 #[tokio::test]
-async fn a_daemon_killed_at_any_point_of_ending_leaves_nothing() {
+async fn a_daemon_killed_at_any_point_of_a_release_leaves_nothing() {
     let points = every_point("teardown", PLAIN).await;
     assert!(points > 12, "only {points} points were seen");
 }

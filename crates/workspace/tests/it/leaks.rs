@@ -13,7 +13,7 @@ services:
 ";
 
 #[tokio::test]
-async fn everything_that_a_forgotten_session_left_is_found_and_removed() {
+async fn everything_left_by_a_lost_session_is_found_and_removed() {
     let bench = Bench::new();
     let workspace = bench.workspace();
     let lease = workspace.build(bench.request("s1", APP), &bench.told).await.unwrap();
@@ -69,7 +69,7 @@ async fn everything_that_a_forgotten_session_left_is_found_and_removed() {
 }
 
 #[tokio::test]
-async fn a_journal_that_cannot_be_read_is_told_and_never_removed() {
+async fn an_unreadable_journal_is_reported_and_never_removed() {
     let bench = Bench::new();
     let workspace = bench.workspace();
     let dir = bench.path("home/leases/s9");
@@ -82,7 +82,7 @@ async fn a_journal_that_cannot_be_read_is_told_and_never_removed() {
 }
 
 #[tokio::test]
-async fn a_directory_for_temporary_files_that_is_another_sessions_is_not_removed() {
+async fn a_temporary_directory_of_another_session_is_not_removed() {
     let bench = Bench::new();
     let workspace = bench.workspace();
     let lease = workspace.build(bench.request("s1", ""), &bench.told).await.unwrap();

@@ -7,7 +7,7 @@ use overmind_workspace::services::runner::ProcessState;
 use crate::support::{Bench, chain, git, runs, until};
 
 #[tokio::test]
-async fn without_a_file_a_session_gets_one_port_of_its_own() {
+async fn without_a_project_file_a_session_gets_one_port() {
     let bench = Bench::new();
     let workspace = bench.workspace();
     let mut ports = Vec::new();
@@ -104,7 +104,7 @@ async fn a_session_runs_its_services_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_file_of_variables_never_covers_a_tracked_one() {
+async fn an_env_file_never_overwrites_a_tracked_file() {
     let bench = Bench::new();
     let project = bench.path("project");
     git(&project, &["init", "-q"]);
@@ -125,7 +125,7 @@ async fn a_file_of_variables_never_covers_a_tracked_one() {
 }
 
 #[tokio::test]
-async fn a_setup_that_fails_undoes_everything_and_says_why() {
+async fn a_failed_setup_undoes_everything_and_gives_the_reason() {
     let bench = Bench::new();
     let workspace = bench.workspace();
     let text = "
@@ -148,7 +148,7 @@ setup: |
 }
 
 #[tokio::test]
-async fn a_setup_that_takes_too_long_is_ended_with_all_its_children() {
+async fn a_setup_that_times_out_is_killed_with_its_children() {
     let bench = Bench::new();
     let workspace = bench.workspace();
     let text = "
@@ -187,7 +187,7 @@ teardown:
 }
 
 #[tokio::test]
-async fn a_service_that_ends_early_or_is_never_ready_says_so_with_its_last_words() {
+async fn a_failed_service_is_reported_with_its_last_output() {
     let bench = Bench::new();
     let workspace = bench.workspace();
     let text = "
@@ -218,7 +218,7 @@ services:
 }
 
 #[tokio::test]
-async fn a_process_that_fails_is_started_again_and_one_that_is_stopped_is_not() {
+async fn a_failed_process_is_restarted_and_a_stopped_one_is_not() {
     let bench = Bench::new();
     let workspace = bench.workspace();
     let text = "
@@ -238,7 +238,7 @@ services:
 }
 
 #[tokio::test]
-async fn independent_services_start_at_once_and_dependents_wait() {
+async fn independent_services_start_concurrently_and_dependents_wait() {
     let bench = Bench::new();
     let workspace = bench.workspace();
     // Each of the two waits for the other to have begun: one after the other they would not end.
@@ -321,7 +321,7 @@ services:
 }
 
 #[tokio::test]
-async fn a_sqlite_database_is_copied_from_a_template_that_is_made_once() {
+async fn a_sqlite_database_is_copied_from_a_template_created_once() {
     let bench = Bench::new();
     let workspace = bench.workspace();
     let text = "
@@ -381,7 +381,7 @@ fn with_compose(bench: &Bench, version: Option<&str>) -> overmind_workspace::lea
 }
 
 #[tokio::test]
-async fn compose_gives_a_project_of_its_own_name_and_ports_or_says_what_is_missing() {
+async fn a_compose_project_gets_its_own_name_and_ports_or_a_reason() {
     let bench = Bench::new();
     let text = "services: {stack: {strategy: compose, env: {TAG: '3', LD_PRELOAD: /w/evil.so}}}\n\
                 env: {WEB: '${stack.web_3000}'}\n";
@@ -427,7 +427,7 @@ async fn compose_gives_a_project_of_its_own_name_and_ports_or_says_what_is_missi
 }
 
 #[tokio::test]
-async fn a_compose_project_that_reaches_further_is_refused_before_anything_starts() {
+async fn a_compose_project_beyond_its_containers_is_refused_before_a_start() {
     let bench = Bench::new();
     let workspace = with_compose(&bench, Some("2.26.1"));
     let text = "services: {stack: {strategy: compose}}\n";

@@ -171,7 +171,7 @@ whatever_stands_for! {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_is_replaced_while_it_is_opened_shows_nothing_of_elsewhere() {
+async fn a_file_replaced_while_it_is_opened_shows_nothing_else() {
     let yard = Yard::with_git();
     yard.file("");
     let (_, own) = server(&yard);
@@ -196,7 +196,7 @@ async fn a_file_that_is_replaced_while_it_is_opened_shows_nothing_of_elsewhere()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn objects_and_references_lie_in_their_repository_and_nowhere_else() {
+async fn objects_and_references_are_read_only_inside_their_repository() {
     for (number, name) in (1..).zip(["objects", "refs", "logs", "info"]) {
         let yard = Yard::with_git();
         yard.file("");
@@ -229,7 +229,7 @@ async fn objects_and_references_lie_in_their_repository_and_nowhere_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_servers_own_does_not_come_along_whatever_asks_for_it() {
+async fn server_files_are_never_copied_into_a_worktree() {
     let yard = Yard::with_git();
     // Its data directory lies in the repository, beneath another directory than the one that is worked in.
     let own = yard.repo.join("deep/own");
@@ -286,7 +286,7 @@ impl Own for Files {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scripts_that_are_links_out_of_the_tree_are_not_run_and_honest_links_are_followed() {
+async fn scripts_that_link_out_of_the_tree_are_refused_and_inner_links_followed() {
     let yard = Yard::with_git();
     let (_, own) = server(&yard);
     let template = "services:\n  db:\n    strategy: database\n    engine: sqlite\n    file: own.sqlite3\n    \
@@ -311,7 +311,7 @@ async fn scripts_that_are_links_out_of_the_tree_are_not_run_and_honest_links_are
 }
 
 #[test]
-fn a_socket_of_these_tests_is_one() {
+fn a_socket_file_of_the_test_is_recognised() {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().join("s");
     assert!(Shape::Socket.put(&at, dir.path()));

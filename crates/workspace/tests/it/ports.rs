@@ -107,7 +107,7 @@ fn ports_in_use_are_never_leased() {
 }
 
 #[test]
-fn two_data_directories_share_one_range_and_a_dead_owner_gives_way() {
+fn two_data_directories_share_a_range_and_ports_of_dead_owners_are_freed() {
     let dir = tempfile::tempdir().unwrap();
     let (low, _) = bounds(dir.path());
     let low = (low..low + 90).find(|port| is_free(*port)).unwrap();
@@ -126,7 +126,7 @@ fn two_data_directories_share_one_range_and_a_dead_owner_gives_way() {
 }
 
 #[test]
-fn a_lease_stays_the_same_and_is_written_again_after_a_restart_of_the_machine() {
+fn a_port_lease_is_stable_and_renewed_after_a_reboot() {
     let dir = tempfile::tempdir().unwrap();
     let (low, high) = bounds(dir.path());
     let ports = ports(dir.path());
@@ -144,7 +144,7 @@ fn a_lease_stays_the_same_and_is_written_again_after_a_restart_of_the_machine() 
 }
 
 #[test]
-fn a_lease_that_was_cut_off_while_it_was_written_is_free() {
+fn a_partly_written_lease_is_free() {
     let dir = tempfile::tempdir().unwrap();
     let (low, _) = bounds(dir.path());
     let low = (low..low + 90).find(|port| is_free(*port)).unwrap();
@@ -156,7 +156,7 @@ fn a_lease_that_was_cut_off_while_it_was_written_is_free() {
 }
 
 #[test]
-fn links_and_directories_that_others_can_change_are_refused() {
+fn links_and_directories_writable_by_others_are_refused() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let dir = tempfile::tempdir().unwrap();
     let (low, _) = bounds(dir.path());

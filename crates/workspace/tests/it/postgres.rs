@@ -40,7 +40,7 @@ async fn count(url: &str) -> i64 {
 }
 
 #[tokio::test]
-async fn needs_postgres_two_sessions_have_a_copy_each_and_cannot_reach_the_others() {
+async fn needs_postgres_two_sessions_have_separate_copies() {
     let Some(_) = counterpart("POSTGRES") else { return };
     let bench = Bench::new();
     let workspace = bench.workspace();
@@ -124,7 +124,7 @@ async fn needs_postgres_two_sessions_have_a_copy_each_and_cannot_reach_the_other
 }
 
 #[tokio::test]
-async fn needs_postgres_a_shared_server_by_url_and_a_template_that_fails() {
+async fn needs_postgres_a_server_by_url_is_shared_and_a_failed_template_reported() {
     let Some(_) = counterpart("POSTGRES") else { return };
     let bench = Bench::new();
     // A server of one data directory is a shared server for another.

@@ -125,7 +125,7 @@ fn a_node_project_with_a_devcontainer() {
 }
 
 #[test]
-fn an_empty_project_and_broken_files_give_a_file_that_works() {
+fn an_empty_or_broken_project_gets_a_working_proposal() {
     let (config, _) = accepted(&Sources::default());
     assert_eq!(config.ports.names, ["PORT"]);
     let broken = Sources {
@@ -146,7 +146,7 @@ const EARLIER: &str = "services:\n  web:\n    command: bundle exec rails s -p $P
     port_range: 3100-3999\n";
 
 #[test]
-fn a_file_in_the_earlier_dialect_is_read_and_proposed_in_the_present_one() {
+fn a_file_in_the_earlier_format_is_converted_in_the_proposal() {
     let config = Config::parse(EARLIER).unwrap();
     assert!(config.earlier);
     assert_eq!(config.ports.range, 3100..=3999);
@@ -180,7 +180,7 @@ fn a_file_in_the_earlier_dialect_is_read_and_proposed_in_the_present_one() {
 }
 
 #[test]
-fn a_mistake_in_the_present_dialect_is_not_taken_for_the_earlier_one() {
+fn a_mistake_in_the_current_format_is_not_taken_for_the_earlier_format() {
     for text in [
         "services: {web: {strategy: process, command: x}}",
         "services: {web: {command: x, port: http}}",

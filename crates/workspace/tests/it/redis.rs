@@ -23,7 +23,7 @@ fn ask(url: &str, command: &str) -> String {
 }
 
 #[tokio::test]
-async fn needs_redis_a_server_of_its_own_and_indexes_of_a_shared_one() {
+async fn needs_redis_a_session_gets_its_own_server_or_an_index_of_a_shared_one() {
     let Some(_) = counterpart("REDIS") else { return };
     let bench = Bench::new();
     let workspace = bench.workspace();

@@ -221,7 +221,7 @@ teardown: cp setup.log \"$OVERMIND_PROJECT/../torn-down\"
 ";
 
 #[tokio::test]
-async fn a_room_has_its_services_and_gives_all_back_but_the_work() {
+async fn an_environment_releases_everything_except_the_work() {
     let yard = Yard::with_git();
     yard.file(APP);
     let base = git(&yard.repo, &["rev-parse", "HEAD"]);
@@ -284,7 +284,7 @@ async fn a_room_has_its_services_and_gives_all_back_but_the_work() {
 }
 
 #[tokio::test]
-async fn a_tree_that_is_taken_up_again_has_the_git_variables_of_its_first_time() {
+async fn a_reopened_tree_has_its_original_git_variables() {
     let yard = Yard::with_git();
     let rooms = yard.rooms();
     let mut order = yard.order(1, "fix login");
@@ -332,7 +332,7 @@ async fn a_session_without_work_leaves_no_branch() {
 }
 
 #[tokio::test]
-async fn a_kept_tree_is_found_after_a_restart_and_goes_when_its_work_is_merged() {
+async fn a_kept_tree_is_found_after_a_restart_and_removed_after_its_merge() {
     let yard = Yard::with_git();
     yard.file("");
     let rooms = yard.rooms();
@@ -363,7 +363,7 @@ async fn a_kept_tree_is_found_after_a_restart_and_goes_when_its_work_is_merged()
 }
 
 #[tokio::test]
-async fn a_step_that_is_done_again_begins_with_the_files_before_it_also_when_those_after_it_were_saved()
+async fn a_repeated_step_starts_with_the_earlier_files_even_if_later_ones_were_saved()
  {
     let yard = Yard::with_git();
     yard.file("");
@@ -390,7 +390,7 @@ async fn a_step_that_is_done_again_begins_with_the_files_before_it_also_when_tho
 }
 
 #[tokio::test]
-async fn a_state_that_could_not_be_saved_is_saved_by_the_next_try() {
+async fn an_unsaved_state_is_saved_by_the_next_attempt() {
     let yard = Yard::with_git();
     yard.file("");
     let rooms = yard.rooms();
@@ -436,7 +436,7 @@ fn walk(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn discarded_work_can_be_brought_back_for_a_while() {
+async fn discarded_work_can_be_restored_for_a_limited_time() {
     let yard = Yard::with_git();
     yard.file("");
     let rooms = yard.rooms();
@@ -462,7 +462,7 @@ async fn discarded_work_can_be_brought_back_for_a_while() {
 }
 
 #[tokio::test]
-async fn a_conflict_is_told_with_its_files_and_changes_nothing() {
+async fn a_conflict_lists_its_files_and_changes_nothing() {
     let yard = Yard::with_git();
     yard.file("");
     let rooms = yard.rooms();
@@ -492,7 +492,7 @@ async fn a_conflict_is_told_with_its_files_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn both_sides_are_joined_where_the_branch_moved_on() {
+async fn diverged_branches_are_merged() {
     let yard = Yard::with_git();
     yard.file("");
     let rooms = yard.rooms();
@@ -519,7 +519,7 @@ async fn both_sides_are_joined_where_the_branch_moved_on() {
 }
 
 #[tokio::test]
-async fn a_branch_to_be_pushed_has_everything_also_while_the_session_goes_on() {
+async fn a_branch_for_a_push_contains_all_work_while_the_session_continues() {
     let yard = Yard::with_git();
     yard.file("");
     let rooms = yard.rooms();
@@ -558,7 +558,7 @@ async fn a_branch_to_be_pushed_has_everything_also_while_the_session_goes_on() {
 }
 
 #[tokio::test]
-async fn the_file_of_variables_is_on_no_branch_and_in_no_diff() {
+async fn the_env_file_is_on_no_branch_and_in_no_diff() {
     let yard = Yard::with_git();
     // Nothing else ignores it; what is in it is known in full after the setup only.
     yard.file(
@@ -608,7 +608,7 @@ setup: mkdir -p conf && echo mine > conf/other
 }
 
 #[tokio::test]
-async fn uncommitted_changes_of_the_project_stay_behind_unless_they_are_carried() {
+async fn uncommitted_changes_of_the_project_are_copied_only_on_request() {
     let yard = Yard::with_git();
     yard.file("");
     write(&yard.repo, "a.txt", "the user's\n");
@@ -667,7 +667,7 @@ async fn outside_of_git_a_session_works_in_place_or_on_a_copy() {
 }
 
 #[tokio::test]
-async fn a_project_that_became_a_link_since_the_run_was_made_is_not_followed() {
+async fn a_project_replaced_by_a_link_since_the_run_was_created_is_refused() {
     // As an agent does it in its own directory while another run waits in the queue.
     let yard = Yard::with_git();
     let rooms = yard.rooms();
@@ -691,7 +691,7 @@ async fn a_project_that_became_a_link_since_the_run_was_made_is_not_followed() {
 }
 
 #[tokio::test]
-async fn a_run_without_environment_gets_none() {
+async fn a_run_without_an_environment_gets_none() {
     let yard = Yard::with_git();
     yard.file(APP);
     let rooms = yard.rooms();
@@ -711,7 +711,7 @@ async fn refused(yard: &Yard, rooms: &LocalRooms, order: RoomOrder) -> RoomError
 }
 
 #[tokio::test]
-async fn mistakes_of_the_project_are_told_all_at_once_with_their_lines() {
+async fn all_mistakes_of_a_project_file_are_reported_with_their_lines() {
     let yard = Yard::with_git();
     write(&yard.repo, ".overmind.yml", "version: 1\nprots: [PORT]\npool: {sise: 3}\n");
     commit(&yard.repo, "mistakes");
@@ -736,7 +736,7 @@ async fn mistakes_of_the_project_are_told_all_at_once_with_their_lines() {
 }
 
 #[tokio::test]
-async fn a_setup_that_fails_leaves_nothing_and_says_why() {
+async fn a_failed_setup_leaves_nothing_and_is_reported() {
     let yard = Yard::with_git();
     yard.file("services:\n  box: {strategy: process, command: exec sleep 86321, start: before_setup}\nsetup: echo not today >&2; exit 3\n");
     let rooms = yard.rooms();
@@ -748,7 +748,7 @@ async fn a_setup_that_fails_leaves_nothing_and_says_why() {
 }
 
 #[tokio::test]
-async fn two_sessions_of_one_name_have_nothing_in_common() {
+async fn two_sessions_with_one_name_share_nothing() {
     let yard = Yard::with_git();
     yard.file(APP);
     let rooms = yard.rooms();

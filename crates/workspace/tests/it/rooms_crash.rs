@@ -307,19 +307,19 @@ async fn at_any_moment(kills: usize, files: usize, pool: u32, shell: bool) {
 }
 
 #[tokio::test]
-async fn a_server_killed_at_any_moment_leaves_rooms_of_one_file_whole_or_gone() {
+async fn a_server_killed_at_any_moment_leaves_one_file_environments_complete_or_removed() {
     at_any_moment(3, 1, 0, false).await;
     at_any_moment(3, 1, 2, true).await;
 }
 
 #[tokio::test]
-async fn a_server_killed_at_any_moment_leaves_rooms_of_300_files_whole_or_gone() {
+async fn a_server_killed_at_any_moment_leaves_300_file_environments_complete_or_removed() {
     at_any_moment(2, 300, 0, true).await;
     at_any_moment(2, 300, 1, false).await;
 }
 
 #[tokio::test]
-async fn a_server_killed_at_any_moment_leaves_rooms_of_3000_files_whole_or_gone() {
+async fn a_server_killed_at_any_moment_leaves_3000_file_environments_complete_or_removed() {
     at_any_moment(1, 3000, 1, true).await;
 }
 
@@ -347,11 +347,11 @@ async fn at_points(pool: u32) {
 }
 
 #[tokio::test]
-async fn a_server_killed_at_points_leaves_rooms_whole_or_gone() {
+async fn a_server_killed_at_failpoints_leaves_environments_complete_or_removed() {
     at_points(0).await;
 }
 
 #[tokio::test]
-async fn a_server_killed_at_points_leaves_waiting_trees_whole_or_gone() {
+async fn a_server_killed_at_failpoints_leaves_prepared_trees_complete_or_removed() {
     at_points(1).await;
 }

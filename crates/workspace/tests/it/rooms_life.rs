@@ -17,7 +17,7 @@ use crate::support::{runs, until};
 use crate::tree_repo::{commit, git, read, write};
 
 #[tokio::test]
-async fn wanted_rooms_are_taken_up_and_others_closed_with_their_work_saved() {
+async fn needed_environments_are_reopened_and_others_closed_with_their_work_saved() {
     let yard = Yard::with_git();
     yard.file(APP);
     let rooms = yard.rooms();
@@ -114,7 +114,7 @@ teardown: 'true'
 ";
 
 #[tokio::test]
-async fn a_room_that_is_cut_off_at_any_step_is_undone_by_the_next_life() {
+async fn an_environment_interrupted_at_any_step_is_undone_at_the_next_start() {
     let yard = Yard::with_git();
     yard.file(CUT);
     // Every third step from a random one on; every one for `cargo xtask soak`.
@@ -178,7 +178,7 @@ async fn a_room_that_is_cut_off_at_any_step_is_undone_by_the_next_life() {
 }
 
 #[tokio::test]
-async fn a_setup_that_nobody_waits_for_any_more_ends_with_its_room() {
+async fn an_abandoned_setup_ends_with_its_environment() {
     let yard = Yard::with_git();
     let mark = yard.root.join("began");
     yard.file(&format!("setup: touch {}; exec sleep 86313\n", mark.display()));
@@ -286,7 +286,7 @@ async fn a_tree_with_unsavable_work_is_kept_and_reported() {
 }
 
 #[tokio::test]
-async fn trees_wait_for_the_next_session_once_there_was_one() {
+async fn trees_are_prepared_for_the_next_session_after_the_first() {
     let yard = Yard::with_git();
     let rooms = yard.rooms();
     let order = yard.order(1, "first");
@@ -342,7 +342,7 @@ async fn with_database(yard: &Yard, rooms: &LocalRooms, order: &RoomOrder) -> St
 }
 
 #[tokio::test]
-async fn needs_postgres_sessions_have_databases_of_their_own_over_restarts() {
+async fn needs_postgres_sessions_keep_their_own_databases_across_restarts() {
     let Some(_) = counterpart("POSTGRES") else { return };
     let yard = Yard::with_git();
     write(&yard.repo, "schema.sql", "create table notes (text text);\n");
@@ -371,7 +371,7 @@ async fn needs_postgres_sessions_have_databases_of_their_own_over_restarts() {
 }
 
 #[tokio::test]
-async fn a_machine_without_docker_has_nothing_that_could_not_be_looked_at() {
+async fn a_machine_without_docker_reports_no_unchecked_leaks() {
     let yard = Yard::with_git();
     yard.file("");
     let rooms = yard.rooms_with(|options| options.docker = Some(yard.root.join("docker.sock")));
@@ -386,7 +386,7 @@ async fn a_machine_without_docker_has_nothing_that_could_not_be_looked_at() {
 }
 
 #[tokio::test]
-async fn a_session_within_a_session_begins_where_the_other_is_and_outlives_it() {
+async fn a_nested_session_starts_in_its_parents_directory_and_outlives_it() {
     let yard = Yard::with_git();
     yard.file("");
     let rooms = yard.rooms();

@@ -31,7 +31,7 @@ fn stale_git_locks_are_removed_at_the_next_start() {
 }
 
 #[test]
-fn status_and_diff_tell_all_that_a_session_did() {
+fn status_and_diff_show_all_changes_of_a_session() {
     let world = World::new();
     let made = world.prepare("s");
     assert!(world.trees.status(&made.intent).unwrap().is_saved());
@@ -102,7 +102,7 @@ fn unsaved_work_in_a_tree_is_reported() {
 }
 
 #[test]
-fn parking_saves_everything_once_and_touches_nothing_else() {
+fn saving_stores_everything_once_and_changes_nothing_else() {
     let world = World::new();
     git(&world.repo, &["config", "commit.gpgSign", "true"]);
     git(&world.repo, &["config", "user.signingKey", "none"]);
@@ -165,7 +165,7 @@ fn a_tree_without_work_is_removed_and_leaves_no_branch() {
 }
 
 #[test]
-fn a_published_branch_follows_the_session_and_never_overwrites_anything() {
+fn a_published_branch_follows_the_session_and_never_overwrites_commits() {
     let world = World::new();
     let made = world.prepare("s");
     write(&made.path, "a.txt", "two\n");
@@ -197,7 +197,7 @@ fn a_published_branch_follows_the_session_and_never_overwrites_anything() {
 }
 
 #[test]
-fn history_that_was_packed_or_collected_by_the_session_comes_back_whole() {
+fn history_packed_or_collected_by_the_session_is_restored_completely() {
     let world = World::new();
     let made = world.prepare("s");
     for number in 0..150 {
@@ -217,7 +217,7 @@ fn history_that_was_packed_or_collected_by_the_session_comes_back_whole() {
 }
 
 #[test]
-fn a_kept_tree_stays_and_a_discarded_one_goes_but_its_last_state_is_kept_for_a_while() {
+fn a_kept_tree_stays_and_a_discarded_one_is_recoverable_for_a_while() {
     let world = World::new();
     let made = world.prepare("s");
     world.trees.keep(&made.intent, true).unwrap();
@@ -253,7 +253,7 @@ fn a_kept_tree_stays_and_a_discarded_one_goes_but_its_last_state_is_kept_for_a_w
 }
 
 #[test]
-fn a_directory_that_the_user_deleted_loses_no_commit_that_was_seen() {
+fn a_directory_deleted_by_the_user_loses_no_known_commit() {
     let world = World::new();
     let made = world.prepare("s");
     write(&made.path, "a.txt", "two\n");
@@ -270,7 +270,7 @@ fn a_directory_that_the_user_deleted_loses_no_commit_that_was_seen() {
 }
 
 #[test]
-fn a_repository_that_was_moved_is_said_and_found_again() {
+fn a_moved_repository_is_reported_and_found_again() {
     let world = World::new();
     let made = world.prepare("s");
     write(&made.path, "a.txt", "two\n");
@@ -291,7 +291,7 @@ fn a_repository_that_was_moved_is_said_and_found_again() {
 }
 
 #[test]
-fn another_gits_lock_is_an_error_that_names_it_and_trying_again_works() {
+fn a_lock_of_another_git_is_reported_and_a_retry_works() {
     let world = World::new();
     let made = world.prepare("s");
     write(&made.path, "a.txt", "two\n");
@@ -310,7 +310,7 @@ fn another_gits_lock_is_an_error_that_names_it_and_trying_again_works() {
 }
 
 #[test]
-fn while_one_step_works_on_a_tree_another_is_told_so() {
+fn concurrent_steps_on_a_tree_are_refused() {
     let world = World::new();
     let made = world.prepare("s");
     let lock = std::fs::File::options()
@@ -325,7 +325,7 @@ fn while_one_step_works_on_a_tree_another_is_told_so() {
 }
 
 #[test]
-fn files_that_become_directories_and_the_other_way_round_are_parked_right() {
+fn files_that_become_directories_and_directories_that_become_files_are_saved() {
     let world = World::new();
     let made = world.prepare("s");
     std::fs::remove_file(made.path.join("a.txt")).unwrap();

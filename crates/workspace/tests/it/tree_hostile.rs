@@ -225,7 +225,7 @@ fn objects_that_git_refuses_are_not_published_but_recoverable() {
 }
 
 #[test]
-fn a_redirect_in_place_of_the_repository_reaches_neither_the_primary_nor_another() {
+fn a_repository_replaced_by_a_redirect_reaches_no_other_repository() {
     for how in ["file", "link", "objects", "reference", "alternates", "loose"] {
         let world = World::new();
         // Another project, whose contents this session must not get.
@@ -302,7 +302,7 @@ fn a_redirect_in_place_of_the_repository_reaches_neither_the_primary_nor_another
 }
 
 #[test]
-fn links_and_pipes_in_a_tree_are_saved_as_what_they_are_and_never_followed() {
+fn links_and_pipes_in_a_tree_are_saved_and_never_followed() {
     let world = World::new();
     let outside = world.dir.path().join("outside");
     write(&outside, "secret", "secret");
@@ -323,7 +323,7 @@ fn links_and_pipes_in_a_tree_are_saved_as_what_they_are_and_never_followed() {
 }
 
 #[test]
-fn a_link_that_is_swapped_in_while_the_files_are_read_leads_to_nothing_outside() {
+fn a_link_swapped_in_during_a_read_leads_to_nothing_outside() {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use rustix::fs::{CWD, RenameFlags};
@@ -369,7 +369,7 @@ fn a_link_that_is_swapped_in_while_the_files_are_read_leads_to_nothing_outside()
 }
 
 #[test]
-fn a_link_or_a_pipe_where_git_writes_a_reference_or_its_log_is_refused() {
+fn a_link_or_a_pipe_in_place_of_a_reference_or_its_log_is_refused() {
     for (at, pipe) in [
         (".git/logs/refs/heads/main", false),
         (".git/logs/refs/heads/main", true),
@@ -402,7 +402,7 @@ fn a_link_or_a_pipe_where_git_writes_a_reference_or_its_log_is_refused() {
 }
 
 #[test]
-fn a_program_under_a_name_that_is_not_utf_8_is_not_run_in_the_users_checkout() {
+fn a_program_with_a_non_utf8_name_is_not_run_in_the_users_checkout() {
     use std::io::Write as _;
 
     let world = World::new();
@@ -424,7 +424,7 @@ fn a_program_under_a_name_that_is_not_utf_8_is_not_run_in_the_users_checkout() {
 }
 
 #[test]
-fn a_tree_that_a_session_locked_up_is_removed_all_the_same() {
+fn a_tree_without_write_permission_is_removed() {
     use std::os::unix::fs::PermissionsExt;
     let world = World::new();
     let made = world.prepare("locked");
@@ -439,7 +439,7 @@ fn a_tree_that_a_session_locked_up_is_removed_all_the_same() {
 }
 
 #[test]
-fn a_tree_that_grew_beyond_bounds_is_named_and_not_swallowed() {
+fn a_tree_above_the_limit_is_reported_and_not_saved_partly() {
     let world = World::new();
     let made = world.prepare("large");
     let file = std::fs::File::create(made.path.join("huge.bin")).unwrap();

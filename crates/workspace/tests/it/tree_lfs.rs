@@ -49,7 +49,7 @@ fn world() -> Option<(World, Trees)> {
 }
 
 #[test]
-fn needs_git_lfs_large_files_are_there_and_come_back_with_their_contents() {
+fn needs_git_lfs_large_files_are_checked_out_and_saved_with_their_content() {
     let Some((world, trees)) = world() else { return };
     assert!(git(&world.repo, &["show", "HEAD:data/0.bin"]).starts_with("version https://git-lfs"));
     let made = trees.prepare(&Request::new(&world.repo, "s")).unwrap();
@@ -76,7 +76,7 @@ fn needs_git_lfs_large_files_are_there_and_come_back_with_their_contents() {
 }
 
 #[test]
-fn needs_git_lfs_what_is_not_in_the_store_stays_a_pointer_and_is_said() {
+fn needs_git_lfs_missing_objects_stay_pointers_and_are_reported() {
     let Some((world, trees)) = world() else { return };
     std::fs::remove_dir_all(world.repo.join(".git/lfs/objects")).unwrap();
     let made = trees.prepare(&Request::new(&world.repo, "s")).unwrap();
@@ -106,7 +106,7 @@ impl Own for Server {
 }
 
 #[test]
-fn needs_git_lfs_a_store_that_leads_elsewhere_or_holds_another_file_gives_nothing() {
+fn needs_git_lfs_a_foreign_or_wrong_object_store_is_not_used() {
     let Some((world, trees)) = world() else { return };
     let pointer = git(&world.repo, &["show", "HEAD:data/0.bin"]);
     let id = pointer.lines().find_map(|line| line.strip_prefix("oid sha256:")).unwrap().to_owned();
@@ -158,7 +158,7 @@ fn needs_git_lfs_a_store_that_leads_elsewhere_or_holds_another_file_gives_nothin
 }
 
 #[test]
-fn needs_git_lfs_work_that_is_merged_does_not_say_whom_the_users_git_asks() {
+fn needs_git_lfs_merged_work_does_not_change_the_users_lfs_server() {
     let Some((world, trees)) = world() else { return };
     git(&world.repo, &["config", "--unset", "lfs.url"]);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -181,7 +181,7 @@ fn needs_git_lfs_work_that_is_merged_does_not_say_whom_the_users_git_asks() {
 }
 
 #[test]
-fn without_git_lfs_large_files_are_pointers_and_parking_keeps_them_so() {
+fn without_git_lfs_large_files_are_saved_as_pointers() {
     let world = World::new();
     write(&world.repo, ".gitattributes", "*.bin filter=lfs -text\n");
     let pointer = format!(

@@ -13,7 +13,7 @@ fn into(branch: Option<&str>) -> MergeInto<'_> {
 }
 
 #[test]
-fn a_session_is_merged_forward_into_what_is_checked_out_with_its_files() {
+fn a_session_is_merged_into_the_checked_out_branch_with_its_files() {
     let world = World::new();
     let made = world.prepare("s");
     write(&made.path, "a.txt", "two\n");
@@ -36,7 +36,7 @@ fn a_session_is_merged_forward_into_what_is_checked_out_with_its_files() {
 }
 
 #[test]
-fn both_sides_are_joined_by_a_commit_when_the_branch_moved_on() {
+fn diverged_branches_are_joined_by_a_merge_commit() {
     let world = World::new();
     let made = world.prepare("s");
     write(&made.path, "a.txt", "two\n");
@@ -53,7 +53,7 @@ fn both_sides_are_joined_by_a_commit_when_the_branch_moved_on() {
 }
 
 #[test]
-fn eight_sessions_that_are_merged_at_once_are_all_merged_and_leave_nothing_in_the_checkout() {
+fn eight_concurrent_merges_succeed_and_leave_nothing_in_the_checkout() {
     let world = World::new();
     let made: Vec<_> = (1..=8).map(|n| world.prepare(&format!("s{n}"))).collect();
     for (n, made) in made.iter().enumerate() {
@@ -87,7 +87,7 @@ fn eight_sessions_that_are_merged_at_once_are_all_merged_and_leave_nothing_in_th
 }
 
 #[test]
-fn a_conflict_is_reported_with_its_files_and_nothing_is_touched() {
+fn a_conflict_is_reported_with_its_files_and_changes_nothing() {
     let world = World::new();
     let made = world.prepare("s");
     write(&made.path, "a.txt", "session\n");
@@ -105,7 +105,7 @@ fn a_conflict_is_reported_with_its_files_and_nothing_is_touched() {
 }
 
 #[test]
-fn a_dirty_file_or_an_untracked_one_in_the_way_refuses_and_nothing_is_touched() {
+fn a_changed_or_untracked_file_in_the_way_refuses_the_merge() {
     for (file, text) in [("a.txt", "the user's change\n"), ("new.txt", "the user's new file\n")] {
         let world = World::new();
         let made = world.prepare("s");
@@ -140,7 +140,7 @@ fn a_dirty_file_or_an_untracked_one_in_the_way_refuses_and_nothing_is_touched() 
 }
 
 #[test]
-fn a_branch_that_is_nowhere_checked_out_is_moved_and_no_file_changes() {
+fn a_branch_that_is_not_checked_out_is_moved_without_changing_files() {
     let world = World::new();
     git(&world.repo, &["branch", "release"]);
     let made = world.prepare("s");
@@ -184,7 +184,7 @@ fn a_branch_that_is_checked_out_in_a_linked_worktree_is_merged_there() {
 }
 
 #[test]
-fn a_conflict_can_be_solved_by_the_session_in_its_own_worktree() {
+fn a_conflict_can_be_resolved_in_the_sessions_worktree() {
     let world = World::new();
     let made = world.prepare("s");
     write(&made.path, "a.txt", "session\n");
@@ -217,7 +217,7 @@ fn a_conflict_can_be_solved_by_the_session_in_its_own_worktree() {
 }
 
 #[test]
-fn a_merge_that_was_refused_for_the_users_files_takes_another_message_the_next_time() {
+fn a_retried_merge_takes_a_new_message() {
     let world = World::new();
     let made = world.prepare("s");
     write(&made.path, "a.txt", "session\n");
@@ -232,7 +232,7 @@ fn a_merge_that_was_refused_for_the_users_files_takes_another_message_the_next_t
 }
 
 #[test]
-fn a_locked_index_or_a_merge_under_way_refuses_and_a_crash_between_files_and_branch_is_finished() {
+fn a_locked_index_refuses_a_merge_and_a_crash_within_one_is_completed() {
     let world = World::new();
     let made = world.prepare("s");
     write(&made.path, "a.txt", "two\n");

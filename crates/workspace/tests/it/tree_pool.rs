@@ -18,7 +18,7 @@ fn fill(world: &World, size: PoolSize) -> Filled {
 }
 
 #[test]
-fn a_waiting_tree_is_handed_out_as_if_it_had_been_made_now() {
+fn a_prepared_tree_equals_a_new_one() {
     let world = World::new();
     let before = users_part(&world.repo);
     let filled = fill(&world, TWO);
@@ -43,7 +43,7 @@ fn a_waiting_tree_is_handed_out_as_if_it_had_been_made_now() {
 }
 
 #[test]
-fn a_waiting_tree_follows_the_head_in_the_background_or_when_it_is_taken() {
+fn a_prepared_tree_is_updated_in_the_background_or_when_it_is_taken() {
     let world = World::new();
     fill(&world, TWO);
     write(&world.repo, "a.txt", "two\n");
@@ -69,7 +69,7 @@ fn a_waiting_tree_follows_the_head_in_the_background_or_when_it_is_taken() {
 }
 
 #[test]
-fn a_tree_that_was_built_under_other_settings_is_not_used() {
+fn a_tree_prepared_with_other_settings_is_not_used() {
     let world = World::new();
     fill(&world, TWO);
     git(&world.repo, &["config", "core.autocrlf", "true"]);
@@ -81,7 +81,7 @@ fn a_tree_that_was_built_under_other_settings_is_not_used() {
 }
 
 #[test]
-fn count_and_bytes_are_bounds() {
+fn count_and_bytes_of_prepared_trees_are_limited() {
     let world = World::new();
     let big = world.repo.join("big.bin");
     std::fs::write(&big, vec![7; 100_000]).unwrap();
@@ -148,7 +148,7 @@ fn large() -> World {
 }
 
 #[test]
-fn two_thousand_files_are_handed_out_clean() {
+fn two_thousand_files_are_handed_out_unchanged() {
     let world = large();
     fill(&world, TWO);
     for name in ["warm", "warm too", "cold"] {

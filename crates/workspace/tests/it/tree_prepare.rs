@@ -20,7 +20,7 @@ fn with(world: &World, name: &str, options: Options) -> overmind_workspace::tree
 }
 
 #[test]
-fn a_tree_is_on_a_branch_of_its_own_and_the_primary_looks_as_before() {
+fn a_tree_has_its_own_branch_and_the_primary_is_unchanged() {
     let world = World::new();
     git(&world.repo, &["branch", "other"]);
     git(&world.repo, &["tag", "v1"]);
@@ -53,7 +53,7 @@ fn a_tree_is_on_a_branch_of_its_own_and_the_primary_looks_as_before() {
 }
 
 #[test]
-fn a_session_begins_in_the_same_sub_directory() {
+fn a_session_starts_in_the_same_subdirectory() {
     let world = World::new();
     let made = world.trees.prepare(&Request::new(world.repo.join("src"), "s")).unwrap();
     assert_eq!(made.cwd, made.path.join("src"));
@@ -64,7 +64,7 @@ fn a_session_begins_in_the_same_sub_directory() {
 }
 
 #[test]
-fn a_name_that_is_taken_gets_a_number() {
+fn a_taken_branch_name_gets_a_number() {
     let world = World::new();
     git(&world.repo, &["branch", "overmind/b"]);
     assert_eq!(world.prepare("a").intent.branch, "overmind/a");
@@ -78,7 +78,7 @@ fn a_name_that_is_taken_gets_a_number() {
 }
 
 #[test]
-fn many_sessions_of_one_name_are_made_at_the_same_time() {
+fn concurrent_sessions_with_one_name_get_distinct_trees() {
     let world = World::new();
     let mut branches: Vec<String> = std::thread::scope(|scope| {
         let makers: Vec<_> =
@@ -91,7 +91,7 @@ fn many_sessions_of_one_name_are_made_at_the_same_time() {
 }
 
 #[test]
-fn the_base_can_be_a_branch_a_tag_or_a_commit_and_nothing_else() {
+fn the_base_can_only_be_a_branch_a_tag_or_a_commit() {
     let world = World::new();
     let first = git(&world.repo, &["rev-parse", "HEAD"]);
     git(&world.repo, &["tag", "-a", "v1", "-m", "v1"]);
@@ -137,7 +137,7 @@ fn uncommitted_files_are_counted_or_copied_on_request() {
 }
 
 #[test]
-fn a_detached_head_an_unborn_one_and_a_bare_repository_all_work() {
+fn detached_and_unborn_heads_and_bare_repositories_work() {
     let world = World::new();
     let first = git(&world.repo, &["rev-parse", "HEAD"]);
     commit(&world.repo, "second");
@@ -166,7 +166,7 @@ fn a_detached_head_an_unborn_one_and_a_bare_repository_all_work() {
 }
 
 #[test]
-fn a_project_that_is_itself_a_linked_worktree_or_has_its_git_elsewhere_works() {
+fn linked_worktrees_and_separate_git_directories_work_as_projects() {
     let world = World::new();
     git(&world.repo, &["worktree", "add", "-q", "-b", "feature", "../linked"]);
     let linked = world.dir.path().join("linked");
@@ -200,7 +200,7 @@ fn a_project_that_is_itself_a_linked_worktree_or_has_its_git_elsewhere_works() {
 }
 
 #[test]
-fn odd_names_of_repositories_and_files_survive() {
+fn unusual_names_of_repositories_and_files_work() {
     for name in ["with space", "new\nline", "ümläut", "quo\"te'", "-dash", "#hash"] {
         let world = World::called(name);
         write(&world.repo, "odd \"name\"\n\t*.txt", "x");
@@ -228,7 +228,7 @@ fn odd_names_of_repositories_and_files_survive() {
 }
 
 #[test]
-fn ignored_files_come_by_the_include_list_and_never_over_tracked_ones() {
+fn ignored_files_are_copied_by_the_include_list_and_never_over_tracked_ones() {
     let world = World::new();
     write(&world.repo, ".env", "KEY=1");
     write(&world.repo, ".env.local", "KEY=2");
@@ -269,7 +269,7 @@ fn ignored_files_come_by_the_include_list_and_never_over_tracked_ones() {
 }
 
 #[test]
-fn an_include_never_leaves_the_tree_through_a_link_that_is_committed() {
+fn an_include_never_follows_a_committed_link_out_of_the_tree() {
     let world = World::new();
     let outside = world.dir.path().join("outside");
     std::fs::create_dir(&outside).unwrap();
@@ -284,7 +284,7 @@ fn an_include_never_leaves_the_tree_through_a_link_that_is_committed() {
 }
 
 #[test]
-fn too_many_or_too_large_includes_are_left_with_a_word() {
+fn too_many_or_too_large_includes_are_skipped_and_reported() {
     let world = World::new();
     write(&world.repo, ".env", &"x".repeat(5000));
     let made = with(&world, "s", Options { include_bytes: 1000, ..Options::default() });
@@ -293,7 +293,7 @@ fn too_many_or_too_large_includes_are_left_with_a_word() {
 }
 
 #[test]
-fn big_directories_are_shared_cloned_or_skipped_as_declared() {
+fn large_directories_are_shared_cloned_or_skipped_as_declared() {
     let world = World::new();
     write(&world.repo, ".gitignore", "node_modules/\n/target/\n/.venv/\n.env*\n");
     commit(&world.repo, "ignore");
@@ -329,7 +329,7 @@ fn big_directories_are_shared_cloned_or_skipped_as_declared() {
 }
 
 #[test]
-fn submodules_come_from_the_primarys_store_without_a_network() {
+fn submodules_are_checked_out_from_the_primary_without_a_network() {
     let world = World::new();
     let lib = world.dir.path().join("lib");
     let deep = world.dir.path().join("deep");
@@ -378,7 +378,7 @@ fn submodules_come_from_the_primarys_store_without_a_network() {
 }
 
 #[test]
-fn sparse_checkouts_stay_sparse_and_what_is_outside_is_not_deleted_by_parking() {
+fn sparse_checkouts_stay_sparse_and_saving_keeps_files_outside() {
     let world = World::new();
     for dir in ["in", "out"] {
         write(&world.repo, &format!("{dir}/file"), dir);
@@ -426,7 +426,7 @@ fn shallow_and_reference_clones_and_sha256_work() {
 }
 
 #[test]
-fn outside_a_repository_a_copy_is_made_and_said_aloud() {
+fn outside_a_repository_a_copy_is_created_and_reported() {
     let world = World::new();
     let plain = world.dir.path().join("plain");
     write(&plain, "a.txt", "one");
@@ -454,7 +454,7 @@ fn outside_a_repository_a_copy_is_made_and_said_aloud() {
 }
 
 #[test]
-fn a_session_within_a_session_begins_where_the_other_is_and_belongs_to_the_same_primary() {
+fn a_nested_session_starts_in_its_parents_directory_and_has_the_same_primary() {
     let world = World::new();
     let parent = world.prepare("parent");
     write(&parent.path, "p.txt", "p");
@@ -482,7 +482,7 @@ fn a_session_within_a_session_begins_where_the_other_is_and_belongs_to_the_same_
 }
 
 #[test]
-fn a_failure_leaves_nothing_and_a_crash_is_cleaned_up_at_the_next_start() {
+fn a_failed_creation_leaves_nothing_and_a_crash_is_cleaned_up_at_the_next_start() {
     let world = World::new();
     let object = git(&world.repo, &["rev-parse", "HEAD:a.txt"]);
     let object = world.repo.join(".git/objects").join(&object[..2]).join(&object[2..]);
@@ -514,7 +514,7 @@ fn a_failure_leaves_nothing_and_a_crash_is_cleaned_up_at_the_next_start() {
 }
 
 #[test]
-fn passwords_in_addresses_are_not_given_to_a_session() {
+fn passwords_in_urls_are_not_given_to_a_session() {
     let world = World::new();
     git(&world.repo, &["remote", "add", "origin", "https://me:s3cret@localhost/x.git"]);
     let made = world.prepare("s");
@@ -527,7 +527,7 @@ fn passwords_in_addresses_are_not_given_to_a_session() {
 }
 
 #[test]
-fn the_primarys_garbage_collection_does_not_take_a_sessions_base() {
+fn garbage_collection_of_the_primary_keeps_a_sessions_base() {
     let world = World::new();
     write(&world.repo, "lost.txt", "only in the amended commit\n");
     commit(&world.repo, "to be amended");
@@ -546,7 +546,7 @@ fn the_primarys_garbage_collection_does_not_take_a_sessions_base() {
 }
 
 #[test]
-fn two_daemons_that_borrow_one_commit_let_go_of_it_each_for_itself() {
+fn two_daemons_with_one_base_commit_release_it_separately() {
     let world = World::new();
     write(&world.repo, "lost.txt", "only in the amended commit\n");
     commit(&world.repo, "to be amended");

@@ -28,7 +28,7 @@ fn within(roots: &[&Path], above: bool) -> RoomReach {
 }
 
 #[test]
-fn a_project_that_leads_to_a_repository_elsewhere_is_refused() {
+fn a_project_that_leads_to_a_foreign_repository_is_refused() {
     for how in ["file", "link", "shared directory", "objects", "objects of objects"] {
         let world = World::new();
         let other = world.repo.join(".git");
@@ -73,7 +73,7 @@ fn a_project_that_leads_to_a_repository_elsewhere_is_refused() {
 }
 
 #[test]
-fn a_repository_elsewhere_is_used_by_an_admin_once_it_names_the_directory() {
+fn an_admin_uses_a_foreign_repository_only_if_it_names_the_directory() {
     let world = World::new();
     let at = |name: &str| world.dir.path().join(name);
     let found = |dir: &Path| world.trees.prepare(&Request::new(dir, "run"));
@@ -116,7 +116,7 @@ fn a_repository_elsewhere_is_used_by_an_admin_once_it_names_the_directory() {
 
 /// Git follows lists of any length.
 #[test]
-fn alternates_that_are_too_many_or_too_long_to_be_looked_at_are_refused() {
+fn too_many_or_too_long_alternates_are_refused() {
     for how in ["padded", "one of many"] {
         let world = World::new();
         let project = theirs(&world);
@@ -147,7 +147,7 @@ fn alternates_that_are_too_many_or_too_long_to_be_looked_at_are_refused() {
 }
 
 #[test]
-fn a_submodule_that_borrows_from_elsewhere_is_as_if_it_were_not_there() {
+fn a_submodule_with_foreign_objects_is_treated_as_missing() {
     let world = World::new();
     let project = theirs(&world);
     let library = world.dir.path().join("allowed/library");
@@ -170,7 +170,7 @@ fn a_submodule_that_borrows_from_elsewhere_is_as_if_it_were_not_there() {
 }
 
 #[test]
-fn a_project_is_a_part_of_its_repository_where_that_is_allowed() {
+fn a_project_may_be_part_of_a_repository_if_allowed() {
     let world = World::new();
     let part = world.repo.join("src");
     let made = prepare(&world, &part, within(&[&part], true)).unwrap();
@@ -182,7 +182,7 @@ fn a_project_is_a_part_of_its_repository_where_that_is_allowed() {
 }
 
 #[test]
-fn files_that_a_run_wrote_are_copied_and_never_followed() {
+fn files_written_by_a_run_are_copied_and_links_not_followed() {
     let world = World::new();
     let own = theirs(&world);
     write(&own, "own.txt", "own");
@@ -194,7 +194,7 @@ fn files_that_a_run_wrote_are_copied_and_never_followed() {
 }
 
 #[test]
-fn a_project_that_is_exchanged_for_a_link_meanwhile_gives_nothing_of_what_that_leads_to() {
+fn a_project_replaced_by_a_link_during_creation_reveals_nothing() {
     let world = World::new();
     write(&world.repo, "a.txt", "uncommitted, and not theirs\n");
     let before = git(&world.repo, &["for-each-ref"]);

@@ -332,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comments_and_trailing_commas_are_taken_out_of_json() {
+    fn comments_and_trailing_commas_are_removed_from_json() {
         let text = "{ // a\n \"a\": \"// not /* one */ \\\" }\", /* b\n */ \"c\": [1, 2,\n ],\n}";
         let json: serde_json::Value = serde_json::from_str(&without_comments(text)).unwrap();
         assert_eq!(json, serde_json::json!({"a": "// not /* one */ \" }", "c": [1, 2]}));

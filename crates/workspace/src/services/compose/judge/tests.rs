@@ -254,7 +254,7 @@ fn bound(source: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_path_is_judged_as_it_will_be_read_and_not_as_it_is_answered() {
+fn a_compose_path_is_checked_as_docker_will_read_it() {
     let seen = std::cell::RefCell::new(Vec::new());
     let within = |path: &Path| {
         seen.borrow_mut().push(path.to_string_lossy().into_owned());
@@ -322,7 +322,7 @@ fn bind_sources_below_writable_directories_are_refused() {
 }
 
 #[test]
-fn a_volume_is_not_named_by_a_path() {
+fn a_volume_name_is_not_a_path() {
     for source in ["/etc", "../x", "a/b"] {
         let volume = json!({"type": "volume", "source": source, "target": "/x"});
         assert_eq!(of(&with(json!({"volumes": [volume]}))).len(), 1, "{source}");
