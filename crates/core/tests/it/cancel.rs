@@ -95,7 +95,7 @@ fn cancel_ends_a_session_at_once_in_every_phase() {
 }
 
 #[test]
-fn an_answer_and_a_cancel_end_a_session_from_every_phase() {
+fn a_session_succeeds_from_every_phase_once_its_effects_complete() {
     for (phase, mut w, _) in every_phase() {
         w.help();
         assert!(

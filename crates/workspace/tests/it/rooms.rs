@@ -363,8 +363,7 @@ async fn a_kept_tree_is_found_after_a_restart_and_removed_after_its_merge() {
 }
 
 #[tokio::test]
-async fn a_repeated_step_starts_with_the_earlier_files_even_if_later_ones_were_saved()
- {
+async fn a_repeated_step_starts_with_the_earlier_files_even_if_later_ones_were_saved() {
     let yard = Yard::with_git();
     yard.file("");
     let rooms = yard.rooms();

@@ -337,7 +337,7 @@ fn of_epoch(input: Input, new: u32) -> Input {
 }
 
 #[test]
-fn every_state_ends_after_an_answer_and_at_once_after_a_cancel() {
+fn every_state_ends_once_its_effects_complete_and_at_once_after_a_cancel() {
     schedules("endings", count(120, 6000), |player| {
         player.play(|player| {
             if player.w.status().is_terminal() {
