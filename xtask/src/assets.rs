@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use crate::host::Host;
 use crate::steps::output;
 
-/// Where the files are, in the checkout.
+/// The directory of the files in the checkout.
 const DIR: &str = "crates/web/assets/vendor";
 
 /// Each file within `node_modules`, and its name in [`DIR`].

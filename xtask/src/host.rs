@@ -5,19 +5,19 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-/// Where we are, and who we are.
+/// The working directory, and the current user.
 #[derive(Clone, Debug)]
 pub struct Host {
     /// The checkout's top directory.
     pub root: PathBuf,
-    /// What cargo builds into: outside the checkout in CI, `target/` at home.
+    /// The target directory of cargo: outside the checkout in CI, `target/` at home.
     pub target: PathBuf,
     /// Downloads that outlive one run: images, the model, the model server.
     pub cache: PathBuf,
     pub is_root: bool,
     /// Whether `CI` is set: then a missing counterpart is a failure.
     pub in_ci: bool,
-    /// Where programs are looked for; the `sbin` directories come last.
+    /// The directories that are searched for programs; the `sbin` directories come last.
     pub path: Vec<PathBuf>,
     /// A Docker socket that the person brought along, instead of one of ours.
     pub docker: Option<String>,

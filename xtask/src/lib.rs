@@ -50,7 +50,7 @@ skip; CI is always strict. The environment variable CARGO_TARGET_DIR is honoured
 ///
 /// # Errors
 ///
-/// What failed, in words for the person who typed the command.
+/// The failed step, in words for the person who typed the command.
 pub fn run(host: &Host, args: &[&str]) -> Result<()> {
     match args {
         [] | ["help" | "--help" | "-h"] => {

@@ -12,7 +12,7 @@ fn path(host: &Host) -> PathBuf {
     host.root.join("docs/openapi.json")
 }
 
-/// What the code says now, indented, with a line break at the end.
+/// The document as generated from the code, indented, with a line break at the end.
 fn from_code(host: &Host) -> Result<String> {
     // Of the whole workspace, as the tests are: the same artifacts, and no second build.
     let build = ["build", "--quiet", "--workspace", "--locked", "--example", "openapi"];

@@ -15,7 +15,7 @@ mod surface;
 
 const HELP: &str = "`cargo xtask soak [--minutes N] [NAME…]`";
 
-/// What can be soaked: a name, and which tests it means (a filter of nextest).
+/// The soak tests: a name, and its tests (a filter of nextest).
 const TESTS: &[(&str, &str)] = &[
     ("kills", "test(/crash::/) | test(/kills::/) | test(/letters::/)"),
     ("storm", "test(/storm::/)"),

@@ -69,7 +69,7 @@ pub fn succeed(command: &mut Command) -> Result<()> {
 ///
 /// # Errors
 ///
-/// As [`succeed`]; the message ends with what the command wrote to stderr.
+/// See [`succeed`]; the message ends with what the command wrote to stderr.
 pub fn output(command: &mut Command) -> Result<Vec<u8>> {
     let words = words(command);
     let out = command.output().with_context(|| format!("starting `{words}`"))?;

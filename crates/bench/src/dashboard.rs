@@ -40,7 +40,7 @@ const WRITERS: u32 = 8;
 const LOOK: Duration = Duration::from_millis(100);
 /// How long the last event may take to reach every viewer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What the keys of the events begin with.
+/// The prefix of the keys of the events.
 const KEY: &str = "bench/";
 
 pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
@@ -235,7 +235,7 @@ impl Tab {
 /// When each event was asked for.
 type Sent = Arc<Vec<OnceLock<Instant>>>;
 
-/// What viewers saw.
+/// The events that viewers received.
 struct Seen {
     /// Of each event at each viewer, ascending.
     delays: Vec<Duration>,

@@ -396,7 +396,7 @@ impl Place {
         self.daemon.pid()
     }
 
-    /// Where it listens for browsers.
+    /// The address on which it listens for browsers.
     pub(super) fn url(&self) -> &str {
         self.daemon.server.url.as_deref().unwrap_or_default()
     }

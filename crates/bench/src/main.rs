@@ -5,7 +5,7 @@
 //! bare server of the same stack, the start of a process. Nothing outside a temporary directory is
 //! touched, and all traffic stays on loopback or a unix socket.
 //!
-//! What users measure with `overmind bench`, and how figures are shown, is in the command line's own
+//! The measurements of `overmind bench`, and the display of metrics, are in the command line's own
 //! module `bench`. What concerns whole processes is measured of another program, `--program`; the
 //! rest is the same libraries in this one.
 

@@ -83,7 +83,7 @@ impl Asker {
     }
 }
 
-/// What requests are made of.
+/// The parts of a request.
 #[derive(Clone, Debug)]
 struct Door {
     path: PathBuf,

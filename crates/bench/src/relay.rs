@@ -38,7 +38,7 @@ const BETWEEN: Duration = Duration::from_millis(50);
 const WHOLE: &str = r#"{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"hello"},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":2,"total_tokens":11}}"#;
 const EVENT: &str = "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"word \"},\"finish_reason\":null}]}\n\n";
 
-/// Whom to ask, and the whole of a request.
+/// The server to call, and the complete request.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     port: u16,
@@ -160,7 +160,7 @@ fn memory_find(bytes: &[u8], what: &[u8]) -> bool {
     bytes.windows(what.len()).any(|window| window == what)
 }
 
-/// How long the first message is, head and body, once its head is there.
+/// The length of the first message, head and body, once its head is complete.
 pub(super) fn message_length(got: &[u8]) -> Option<usize> {
     let end = got.windows(4).position(|end| end == b"\r\n\r\n")?;
     let head = std::str::from_utf8(&got[..end]).ok()?;

@@ -10,7 +10,7 @@ use overmind_sandbox::{Docker, Microvm, Options, docker, microvm};
 
 use super::{Figure, Goal, Setting, ms, percentile};
 
-/// How the product sets its drivers up.
+/// The options with which the product creates its drivers.
 pub(super) struct Drivers {
     pub(super) namespace: Options,
     pub(super) docker: docker::Options,

@@ -1,4 +1,4 @@
-//! What listing a long log costs.
+//! The cost of listing a long log.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,10 +17,10 @@ use super::{Figure, Goal, Setting, rate};
 
 /// Events of one commit while a long log is made.
 const BULK: u32 = 1000;
-/// What "flat" means, in MiB: a page of the list and the readers' caches.
+/// The maximum growth that counts as "flat", in MiB: a page of the list and the readers' caches.
 const FLAT: f64 = 32.0;
 
-/// What it costs to read a long log from end to end, page by page.
+/// The cost of reading a long log from end to end, page by page.
 pub(super) async fn listing(setting: &Setting) -> Result<Vec<Figure>, Failure> {
     let dir = setting.place("long")?;
     let store: Arc<dyn Store> = Arc::new(Sqlite::open(Options::new(dir.join("bench.db")))?);

@@ -1,4 +1,4 @@
-//! What a call of a tool is about, in a few words: of built-in tools, and of those of Claude Code and Codex.
+//! A short description of a tool call: of built-in tools, and of those of Claude Code and Codex.
 
 use overmind_view::main_argument;
 use serde_json::Value;

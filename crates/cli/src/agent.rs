@@ -143,7 +143,7 @@ pub async fn list(cx: &Context, remote: &Remote, limit: u32) -> Result<(), Failu
 /// The sandboxes of agents whose runs have theirs chosen when they start, as far as they are known here.
 type Levels = HashMap<AgentId, SandboxLevel>;
 
-/// What `run` would choose here now. Nothing is looked up for an agent that has a sandbox of its own.
+/// The sandbox that `run` would choose here now. No look-up is made for an agent with its own sandbox.
 async fn levels(cx: &Context, remote: &Remote, agents: &[Agent]) -> Levels {
     let mut levels = Levels::new();
     for agent in agents.iter().filter(|agent| cx.out.for_people() && programs::is_chosen(agent)) {
@@ -308,7 +308,7 @@ fn meant(cx: &Context, model: &str) -> Option<String> {
     nearest(model, names()).map(str::to_owned)
 }
 
-/// What the file and the flags say, in the API's keys; flags win.
+/// The definition from the file and the flags, in the API's keys; flags override the file.
 fn draft(flags: &AgentFlags) -> Result<Map<String, Value>, Failure> {
     let mut draft = match &flags.file {
         Some(path) => read_file(path)?,
@@ -347,7 +347,7 @@ fn draft(flags: &AgentFlags) -> Result<Map<String, Value>, Failure> {
     Ok(draft)
 }
 
-/// What an agent here can be made with. The server calls the models: a key that it has counts, and one that
+/// The models for a new agent here. The server calls the models: a key that it has counts, and one that
 /// only this shell has does not.
 async fn found(cx: &Context, remote: &Remote) -> Found {
     let mut found = cx.config(None).map(|config| Found::of(&config)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What `--output` takes.
+//! The values of `--output`.
 
 use std::ffi::OsStr;
 
@@ -8,7 +8,7 @@ use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use crate::args::Format;
 use crate::output::jsonpath::Template;
 
-/// What `--output` says: a format, or JSON through a template.
+/// The value of `--output`: a format, or JSON through a template.
 #[derive(Clone, Debug)]
 pub struct Shape {
     pub format: Format,

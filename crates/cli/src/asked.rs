@@ -68,7 +68,7 @@ pub async fn in_place(cx: &Context, remote: &Remote, run: &Run) -> Result<bool, 
     }
 }
 
-/// What the person answers; `None` at the end of input.
+/// The answer of the person; `None` at the end of input.
 async fn answer_of(item: &InboxItem) -> Result<Option<InboxAnswer>, Failure> {
     loop {
         let tokens = crate::inbox::amount(item).starts_with("--tokens");
@@ -99,7 +99,7 @@ async fn answer_of(item: &InboxItem) -> Result<Option<InboxAnswer>, Failure> {
     }
 }
 
-/// How much more of a limit was typed: dollars, or whole tokens.
+/// The amount by which a limit is raised, as it was typed: dollars, or whole tokens.
 fn more(typed: &str, tokens: bool) -> Option<InboxRaise> {
     let raise = InboxRaise { usd: None, tokens: None, for_good: false };
     if tokens {

@@ -1,4 +1,4 @@
-//! What `ps` says beside its rows: what projects are called there, and why models are not reached.
+//! The text that `ps` prints besides its rows: names of projects, and causes of failing model calls.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,7 +9,7 @@ use crate::output::clean;
 const CAUSES: usize = 5;
 const NAMED: usize = 5;
 
-/// What projects are called in a list: the end of their path by which they differ.
+/// The names of projects in a list: the ends of their paths, as far as these differ.
 pub fn projects<'a>(all: impl IntoIterator<Item = &'a str>) -> HashMap<&'a str, String> {
     let all: HashSet<&str> = all.into_iter().collect();
     let end = |path: &str, parts: usize| -> String {

@@ -399,7 +399,7 @@ fn rows(cx: &Context, rows: &[PriceRow]) -> Result<(), Failure> {
     show::list(&cx.out, &values, name, table, "no price is known")
 }
 
-/// What `approve` gives on top, if anything.
+/// The amount that `approve` adds to the limit, if any.
 pub fn raise(args: &RaiseArgs) -> Option<InboxRaise> {
     let RaiseArgs { usd, tokens, for_good } = args.clone();
     (usd.is_some() || tokens.is_some() || for_good).then_some(InboxRaise { usd, tokens, for_good })

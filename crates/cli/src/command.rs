@@ -86,7 +86,7 @@ impl From<ProviderArg> for Provider {
 }
 
 impl CommandFlags {
-    /// What of an agent's command these change; `None` when nothing is asked for.
+    /// The changes to an agent's command; `None` if none are requested.
     pub fn over(&self, agent: Command) -> Option<Command> {
         let Self {
             agent: _,
@@ -166,7 +166,7 @@ impl CommandFlags {
 ///
 /// # Errors
 ///
-/// What kept the last of those that failed from being stopped.
+/// Returns an error if a run could not be stopped; the last error counts.
 pub async fn stop(cx: &Context, args: &StopArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let stop = RunStop { kill: false, grace: args.grace };
@@ -196,7 +196,7 @@ pub async fn stop(cx: &Context, args: &StopArgs) -> Outcome {
 ///
 /// # Errors
 ///
-/// What kept the last of those that failed from being killed.
+/// Returns an error if a run could not be killed; the last error counts.
 pub async fn kill(cx: &Context, args: &KillArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let mut worst = Worst::default();
@@ -315,7 +315,7 @@ impl Worst {
 
 /// # Errors
 ///
-/// What kept the words from being sent.
+/// Returns an error if the text could not be sent.
 pub async fn send(cx: &Context, args: &SendArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let id = remote.find_run(&args.id).await?;
@@ -567,7 +567,7 @@ async fn follow(
     .await
 }
 
-/// What a line of a log is to people, with its line breaks; `timed`: words with the time of day.
+/// The text of a log line for people, with its line breaks; `timed`: with the time of day.
 pub fn said(object: &Value, text: &str, spoken: &mut Option<Spoken>, timed: bool) -> String {
     match spoken {
         Some(spoken) if object["kind"] == "output" => {
@@ -618,7 +618,7 @@ pub async fn output(
 ///
 /// # Errors
 ///
-/// As [`output`].
+/// See [`output`].
 pub async fn so_far(
     cx: &Context,
     remote: &Remote,

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Runs and names that are offered at most, newest first.
 const MOST: u32 = 500;
 
-/// What may stand in an argument's place.
+/// The kinds of values that an argument accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Runs,
@@ -116,7 +116,7 @@ fn known(command: Command, path: &[String]) -> Command {
     })
 }
 
-/// What may stand in an argument's place, by the command and the argument's name.
+/// The kind of values that an argument accepts, by the command and the argument's name.
 fn source(path: &[&str], arg: &Arg) -> Option<Source> {
     let id = arg.get_id().as_str();
     Some(match (path, id) {
@@ -155,7 +155,7 @@ fn source(path: &[&str], arg: &Arg) -> Option<Source> {
     })
 }
 
-/// What begins so, of what there is.
+/// Returns the existing names that begin with the typed text.
 fn offered(source: Source, begun: &OsStr) -> Vec<CompletionCandidate> {
     let Some(begun) = begun.to_str() else { return Vec::new() };
     // What the word before this tells: the words stand behind `--`.

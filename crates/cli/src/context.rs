@@ -1,4 +1,4 @@
-//! What every command has at hand: the flags, the environment, the terminal, the time.
+//! The context of every command: the flags, the environment, the terminal, the time.
 
 use std::path::PathBuf;
 

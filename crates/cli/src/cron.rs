@@ -137,7 +137,7 @@ enum MissedArg {
     All,
 }
 
-/// What stands behind `-- run`.
+/// The text behind `-- run`.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "run", disable_help_flag = true)]
 struct Ran {

@@ -43,7 +43,7 @@ pub fn parse(text: &str) -> Result<Duration, String> {
 ///
 /// # Errors
 ///
-/// As [`parse`].
+/// See [`parse`].
 pub fn seconds(text: &str) -> Result<f64, String> {
     parse(text).map(|span| span.as_secs_f64())
 }
@@ -66,7 +66,7 @@ pub fn whole<T: TryFrom<u64>>(
 ///
 /// # Errors
 ///
-/// As [`parse`], and what is longer.
+/// See [`parse`]; also accepts longer durations.
 pub fn milliseconds(text: &str) -> Result<u32, String> {
     let span = parse(text)?;
     let fits = u32::try_from(span.as_millis()).ok().filter(|ms| *ms <= 3_600_000);
@@ -81,11 +81,11 @@ fn with_unit(text: &str) -> Result<&str, String> {
     }
 }
 
-/// As [`seconds`]. Bare numbers once were milliseconds in places: large ones are refused.
+/// See [`seconds`]. Bare numbers once were milliseconds in places: large ones are refused.
 ///
 /// # Errors
 ///
-/// As [`parse`], and a number of 1000 or more without a unit.
+/// See [`parse`]; refuses a number of 1000 or more without a unit.
 pub fn patience(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number >= 1000.0 => seconds(with_unit(text)?),
@@ -93,11 +93,11 @@ pub fn patience(text: &str) -> Result<f64, String> {
     }
 }
 
-/// As [`milliseconds`], and a bare number is refused.
+/// See [`milliseconds`]; refuses a bare number.
 ///
 /// # Errors
 ///
-/// As [`milliseconds`], and a number without a unit that is not 0.
+/// See [`milliseconds`]; refuses a number without a unit that is not 0.
 pub fn milliseconds_with_unit(text: &str) -> Result<u32, String> {
     milliseconds(with_unit(text)?)
 }

@@ -21,7 +21,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// As a shell shows a command's end; what fits no exit code is 255.
+    /// The exit code as a shell shows it; a value that fits no exit code becomes 255.
     pub fn of_command(code: i32) -> Self {
         match u8::try_from(code) {
             Ok(0) => Self::Done,
@@ -57,7 +57,7 @@ impl From<Exit> for ExitCode {
 #[derive(Debug)]
 pub struct Failure {
     pub exit: Exit,
-    /// What was attempted, on what, why it failed. Empty: the reader went away, say nothing.
+    /// What was attempted, on which object, and why it failed. Empty if the reader closed the pipe.
     pub message: String,
     pub hint: Option<String>,
 }
@@ -113,5 +113,5 @@ impl From<overmind_core::store::StoreError> for Failure {
     }
 }
 
-/// What a command that did its work answers.
+/// The result of a command that succeeded.
 pub type Outcome = Result<Exit, Failure>;

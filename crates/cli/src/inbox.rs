@@ -276,7 +276,7 @@ fn wide_table(items: &[InboxItem]) -> Table {
     table
 }
 
-/// What kind of thing waits, in the words of people.
+/// The kind of the waiting item, in words for people.
 pub(super) fn kind_word(kind: InboxKind) -> &'static str {
     match kind {
         InboxKind::Approval | InboxKind::Question | InboxKind::Work => kind.as_str(),
@@ -375,7 +375,7 @@ pub(super) fn show_item(cx: &Context, item: &InboxItem) -> Result<(), Failure> {
     })
 }
 
-/// What is approved or denied in one line: the call, with a command as it is.
+/// The approved or denied action in one line: the call, with a command unchanged.
 pub(super) fn effective(item: &InboxItem) -> String {
     let text = |pointer: &str| item.details.pointer(pointer).and_then(|value| value.as_str());
     let command = text("/args/command").filter(|_| item.kind == InboxKind::Approval);
@@ -385,7 +385,7 @@ pub(super) fn effective(item: &InboxItem) -> String {
     }
 }
 
-/// What the call would do, a line for each touch.
+/// The effects of the call, a line for each touch.
 pub(super) fn actions(item: &InboxItem) -> Option<String> {
     let actions = item.details.get("actions")?.as_array()?;
     let mut lines = Vec::new();

@@ -217,7 +217,7 @@ async fn show_answered(cx: &Context, remote: &Remote, item: &InboxItem) -> Resul
     Ok(())
 }
 
-/// What was approved, denied or answered: the call, and what it does.
+/// The approved, denied or answered item: the call and its effects.
 fn answered(item: &InboxItem) -> Vec<(&'static str, (String, Tone))> {
     let (word, tone) = match item.state {
         InboxState::Approved => ("approved", Tone::Good),
@@ -274,7 +274,7 @@ async fn no_group(
     }
 }
 
-/// What a question may be answered with, as far as its text says.
+/// The possible answers to a question, as far as its text names them.
 fn likely_answer(asked: &str) -> &'static str {
     let asked = asked.to_lowercase();
     let words = asked.split(|c: char| !c.is_alphanumeric());

@@ -1,4 +1,4 @@
-//! What `overmind init` proposes beside `.overmind.yml`: an agent for the project, with a model by
+//! The agent that `overmind init` proposes beside `.overmind.yml`, with a model by
 //! the keys that it finds.
 
 use overmind_node::config::{Config, env};

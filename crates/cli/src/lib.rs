@@ -3,7 +3,7 @@
 //! [`main`] is what the binary runs. Commands that talk to a server run on one thread and load
 //! nothing that they do not need: `overmind ps` is done in a few milliseconds.
 //!
-//! What this crate refuses: to decide anything about agents (that is the engine), to know a wire
+//! This crate does not decide anything about agents (the engine does), does not know a wire
 //! format (that is `api` and `client`) and which adapter is behind which port (that is `node`). It
 //! alone writes to the terminal.
 

@@ -16,11 +16,11 @@ const STEPS: usize = 64;
 /// The output of a call, in the order in which its streams are shown at its end.
 const STREAMS: [&str; 2] = ["stdout", "stderr"];
 
-/// What has been shown of calls that have not ended.
+/// The text shown so far for calls that have not ended.
 #[derive(Debug, Default)]
 pub struct Live {
     verbose: bool,
-    /// What steps are about, by their ids.
+    /// The descriptions of steps, by their ids.
     steps: HashMap<String, String>,
     calls: HashMap<String, Shown>,
     /// The call whose output was shown last, with nothing after it.
@@ -103,7 +103,7 @@ impl Live {
         (lines, is_last)
     }
 
-    /// What a call says while it runs; `None` for events about something else.
+    /// The live output of a call; `None` for other events.
     pub fn event(&mut self, kind: &str, payload: &Value) -> Option<Said> {
         let text = |key: &str| payload.get(key).and_then(Value::as_str).unwrap_or_default();
         let (of, said) = match kind {

@@ -55,7 +55,7 @@ pub async fn all(cx: &Context, remote: &Remote, args: &LogsArgs) -> Outcome {
     follow(cx, remote, runs, options, args.raw).await
 }
 
-/// Who tells a run's lines in words, where they are of a protocol and nobody wants them as they are.
+/// Prints the lines of a run in words, if they follow a protocol and `--raw` is not set.
 async fn voice(
     cx: &Context,
     remote: &Remote,

@@ -143,7 +143,7 @@ fn lines(
     lines
 }
 
-/// What a command is: a task or a session, read as a provider's output or not at all.
+/// The kind of a command: a task or a session, parsed as a provider's output or not at all.
 fn kind_of(command: &Value) -> String {
     let kind = command["kind"].as_str().unwrap_or("task");
     match command["provider"].as_str() {
@@ -152,7 +152,7 @@ fn kind_of(command: &Value) -> String {
     }
 }
 
-/// What a run has of its own.
+/// The resources of a run.
 fn room_lines(room: &Room) -> Vec<Line> {
     let mut lines = Vec::new();
     for (name, value) in [("worktree", &room.worktree), ("branch", &room.branch)] {
@@ -219,9 +219,9 @@ pub async fn result(cx: &Context, args: &OneRunArgs) -> Outcome {
     Ok(if rests { Exit::Done } else { command::exit_of(&run) })
 }
 
-/// What a program says after something was sent to it.
+/// The output of a program after a message was sent to it.
 struct Heard {
-    /// What was sent, as the terminal shows it again, until it has come by.
+    /// The sent text, as the terminal echoes it, until the echo was seen.
     echo: Option<String>,
     /// Of a program whose protocol is read: its lines in words.
     spoken: Option<Spoken>,
@@ -294,7 +294,7 @@ impl Work {
     }
 }
 
-/// Where a run's log ends now.
+/// The position at which a run's log ends now.
 pub(super) async fn end_of_log(remote: &Remote, id: &str) -> Result<u64, Failure> {
     let options = LogOptions { tail: Some(1), objects: true, ..LogOptions::default() };
     let mut log = remote.run_log(id, &options).await?;

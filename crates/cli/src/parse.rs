@@ -17,7 +17,7 @@ use crate::args::{Cli, Command, Format, Global, LogsArgs, PsArgs, RunArgs};
 use crate::args_command::{KillArgs, OneRunArgs, SendArgs, StopArgs, WaitArgs};
 use crate::whole;
 
-/// What the process's arguments say. Prints help and usage errors itself, and ends with 0 or 2.
+/// Parses the arguments of the process. Prints help and usage errors itself, and ends with 0 or 2.
 pub fn parse() -> Cli {
     let args: Vec<OsString> = std::env::args_os().collect();
     let mut cli = quickly(&args).unwrap_or_else(|| {
@@ -103,12 +103,12 @@ often! {
     "wait" => Wait(WaitArgs),
 }
 
-/// What `args` say, when they are right and name a command.
+/// Parses `args`, if they are valid and name a command.
 pub fn quickly(args: &[OsString]) -> Option<Cli> {
     at_once(args).or_else(|| by_name(args)).or_else(|| bare(args))
 }
 
-/// What a noun without a verb means: the first of these that it has.
+/// The verb that a noun without a verb means: the first of these that it has.
 const BARE: [&str; 3] = ["list", "show", "levels"];
 
 /// A noun that has verbs, and was said without one: its list.

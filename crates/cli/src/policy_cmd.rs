@@ -126,7 +126,7 @@ fn load(cx: &Context, file: &PolicyFileArg) -> Result<Policy, Failure> {
     })
 }
 
-/// Where the policy comes from, in words.
+/// The source of the policy, in words.
 fn origin(policy: &Policy) -> String {
     match policy.source() {
         PolicySource::Builtin => "the built-in policy".to_owned(),

@@ -126,7 +126,7 @@ async fn table(
     Ok(())
 }
 
-/// What a person does where nothing is listed.
+/// A hint for an empty list.
 fn empty(open_only: bool) -> &'static str {
     match open_only {
         true => "no unfinished runs; `overmind ps --all` also lists those that have ended",
@@ -181,7 +181,7 @@ struct Wish<'a> {
 /// Runs that were all fetched at once.
 struct Found<R> {
     runs: Vec<R>,
-    /// What to draw before the name of each.
+    /// The prefix to draw before each name.
     branches: Vec<String>,
     /// There may be more of them.
     cut: bool,

@@ -48,7 +48,7 @@ pub struct Remote {
 
 /// The name that a run uses for itself.
 const ITSELF: &str = "me";
-/// How a run's own token begins.
+/// The prefix of a run's own token.
 const OWN_TOKEN: &str = "ovs_";
 
 /// One item of a timeline.
@@ -178,7 +178,7 @@ impl Remote {
         self.own.as_deref()
     }
 
-    /// Where it is, for people.
+    /// The address of the server, for people.
     pub fn place(&self) -> String {
         self.client.target().to_string()
     }
@@ -246,12 +246,12 @@ impl Remote {
         Ok(self.client.run_attach(id, mode, size).await?)
     }
 
-    /// What the processes of all runs use.
+    /// The resource use of the processes of all runs.
     pub async fn usages(&self) -> Result<RunUsages, Failure> {
         Ok(self.client.run_usages().await?)
     }
 
-    /// What a run's processes use; `None` while it has none.
+    /// The resource use of a run's processes; `None` while it has none.
     pub async fn usage(&self, id: &str) -> Result<Option<ProcessUsage>, Failure> {
         match self.client.run_usage(id).await.map_err(Failure::from) {
             Ok(usage) => Ok(Some(usage)),
@@ -307,7 +307,7 @@ impl Remote {
         self.runs_of(RunListQuery { status, agent, ..RunListQuery::default() }, limit).await
     }
 
-    /// What a query finds, at most `limit`, newest first.
+    /// The results of a query, at most `limit`, newest first.
     pub async fn runs_of<R: RunShape>(
         &self,
         query: RunListQuery,
@@ -492,7 +492,7 @@ impl Remote {
         Ok(self.client.run_input(id, message).await?)
     }
 
-    /// What waits for a human, or with `all` ever did: at most `limit`, asked last first.
+    /// The items that wait for a person, or with `all` all items: at most `limit`, newest first.
     pub async fn inbox(
         &self,
         all: bool,
@@ -694,7 +694,7 @@ fn first(limit: u32) -> ListQuery {
     ListQuery { limit: Some(limit.min(MAX_LIMIT)), cursor: None }
 }
 
-/// Where a server listens: its socket if it has one, for no other user can sit there.
+/// The address of a server: its socket if it has one, because no other user can listen there.
 fn target_of(file: &ServerFile) -> Option<Target> {
     match (&file.socket, &file.url) {
         (Some(path), _) => Some(Target::Unix(path.clone())),

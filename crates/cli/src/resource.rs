@@ -278,7 +278,7 @@ pub async fn describe(cx: &Context, args: &DescribeArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// What exists for it, and what was written of it.
+/// The objects that it owns, and its events.
 async fn further(cx: &Context, remote: &Remote, kind: &str, one: &Resource) -> Result<(), Failure> {
     let name = match kind {
         // Runs that have ended share names.
@@ -517,7 +517,7 @@ pub async fn label(cx: &Context, args: &LabelArgs) -> Outcome {
 ///
 /// # Errors
 ///
-/// What `set` says, and what kept it from being written.
+/// The output of `set`, or the error that prevented the write.
 pub(crate) async fn change(
     remote: &Remote,
     kind: &str,

@@ -130,7 +130,7 @@ fn placed(documents: &[Document], error: &overmind_api::FieldError) -> Mistake {
     }
 }
 
-/// What looked like a secret is not stored: whoever wrote it should know.
+/// A text that looks like a secret is not stored; the author of the document gets a warning.
 fn warn_of_masks(cx: &Context, documents: &[Document], results: &[ResourceApplied]) {
     for (document, result) in documents.iter().zip(results) {
         let written = document.value.get("spec").filter(|spec| !spec.is_null());
@@ -172,11 +172,11 @@ fn diff_of(before: &str, after: &str, old: &str, new: &str) -> String {
         .to_string()
 }
 
-/// What an apply of the files would change. Exit code 1 when that is anything.
+/// Shows what an apply of the files would change. Exit code 1 if there are changes.
 ///
 /// # Errors
 ///
-/// As [`apply`].
+/// See [`apply`].
 pub async fn diff(cx: &Context, from: &FileArgs) -> Outcome {
     let (documents, mistakes) = read_all(&cx.cwd, &from.files, from.recursive)?;
     let remote = Remote::connect(cx)?;

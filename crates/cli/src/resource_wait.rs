@@ -18,14 +18,14 @@ use crate::show;
 #[derive(Clone, Debug)]
 pub enum Wanted {
     Condition(String, ConditionStatus),
-    /// That a template gives this text.
+    /// Waits until a template gives this text.
     Path(Template, String),
     Delete,
 }
 
 /// # Errors
 ///
-/// What may stand there.
+/// The accepted values.
 pub(crate) fn wanted(text: &str) -> Result<Wanted, String> {
     let may = || {
         "give condition=NAME, condition=NAME=False, jsonpath={.status.phase}=VALUE or delete"

@@ -19,7 +19,7 @@ use crate::remote::Remote;
 use crate::resource;
 use crate::show::{self, cell, dim};
 
-/// What has a template that is rolled out. A name without a kind is of the first.
+/// The kinds with a template that is rolled out. A name without a kind is of the first.
 const KINDS: [&str; 3] = ["fleet", "lineage", "sentinel"];
 
 #[derive(Clone, Debug, Args)]
@@ -220,7 +220,7 @@ fn condition<'a>(status: &'a FleetStatus, kind: &str) -> Option<&'a Condition> {
     status.conditions.iter().find(|one| one.kind == kind)
 }
 
-/// How far it is in a line, and whether that is the end.
+/// The progress in one line, and whether the rollout has ended.
 fn far(one: &Resource) -> (String, bool) {
     let status = FleetStatus::read(&one.status);
     if status.observed_generation < one.metadata.generation {

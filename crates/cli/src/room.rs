@@ -39,7 +39,7 @@ pub fn announce(cx: &Context, run: &Run) {
     }
 }
 
-/// What a run works in, in one line.
+/// The environment of a run, in one line.
 fn line(room: &Room) -> String {
     let directory = room.directory.as_deref().unwrap_or("-");
     let mut line = match (&room.worktree, &room.branch) {
@@ -62,7 +62,7 @@ pub fn services(room: &Room) -> impl Iterator<Item = (&str, &str)> {
     urls.map(|(name, url)| (name.as_str(), url.as_str()))
 }
 
-/// Where its services answer; without any that is declared, what stands for `PORT`.
+/// The addresses of its services; if none is declared, that of `PORT`.
 fn addresses(room: &Room) -> Vec<(String, String)> {
     if room.urls.is_empty()
         && let Some(port) = room.ports.get("PORT")
@@ -123,7 +123,7 @@ pub async fn work(cx: &Context, args: &WorkArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// How much it is, in one line.
+/// The amount of work, in one line.
 fn stat(work: &RoomWork) -> String {
     let commits = match (work.commits, work.files) {
         (0, 1..) => "not committed yet,".to_owned(),

@@ -134,7 +134,7 @@ fn is_print(provider: Option<overmind_api::Provider>, word: &str) -> bool {
 ///
 /// # Errors
 ///
-/// As [`agent_of_word`].
+/// See [`agent_of_word`].
 async fn agent_named(
     cx: &Context,
     remote: &Remote,
@@ -550,7 +550,7 @@ fn started(run: &Run) -> Result<(), Failure> {
     }
 }
 
-/// As the run's program ended, or how the run stands.
+/// The exit code of the run's program, or the state of the run.
 fn exit_of(run: &Run) -> Exit {
     let ran = run.process.as_ref().is_some_and(|process| process.exit_code.is_some());
     if session::ended(run.status) && ran {
@@ -568,7 +568,7 @@ pub async fn follow(cx: &Context, remote: &Remote, made: &Run, is_command: bool)
     Box::pin(follow_from(cx, remote, made, is_command, Since::default())).await
 }
 
-/// Where a run is followed from.
+/// The position from which a run is followed.
 #[derive(Debug, Default)]
 pub struct Since {
     /// The last entry of its timeline that is known.
@@ -581,7 +581,7 @@ pub struct Since {
 ///
 /// # Errors
 ///
-/// As [`follow`].
+/// See [`follow`].
 pub async fn follow_from(
     cx: &Context,
     remote: &Remote,
@@ -677,7 +677,7 @@ async fn follow_command(cx: &Context, remote: &Remote, made: &Run, since: Since)
 ///
 /// # Errors
 ///
-/// As [`workspace`].
+/// See [`workspace`].
 async fn place(
     cx: &Context,
     remote: &Remote,

@@ -1,4 +1,4 @@
-//! What `run` refuses before anything is started: names, options and tasks that are none.
+//! Commands that `run` refuses before it starts anything: invalid names, options and tasks.
 
 use overmind_api::Agent;
 use overmind_core::nearest::nearest;
@@ -7,7 +7,7 @@ use crate::exit::Failure;
 use crate::output::clean;
 use crate::parse;
 
-/// What is said to a mistake in the options.
+/// The error for a mistake in the options.
 pub(crate) const OPTIONS: &str = "`overmind run --help` lists the options, which may also follow the task; put text in \
     quotes, or after `--`";
 

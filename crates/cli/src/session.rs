@@ -24,7 +24,7 @@ use crate::{ids, room, story};
 /// Runs that are looked through at most.
 const MOST: u32 = 1_000_000;
 
-/// What lines about a run are made of, however much of it was fetched.
+/// The data from which lines about a run are made, whether all of it was fetched or not.
 pub trait Listed: RunShape + Serialize {
     fn basics(&self) -> Basics<'_>;
 }
@@ -35,7 +35,7 @@ pub struct Basics<'a> {
     pub parent: Option<SessionId>,
     pub name: &'a str,
     pub status: RunStatus,
-    /// What was decided over its work.
+    /// The decision about its work.
     pub done: Option<RoomAction>,
     pub standing: Standing,
 }
@@ -104,12 +104,12 @@ pub fn ended(status: RunStatus) -> bool {
     }
 }
 
-/// What its agent is called; its id where that is not known.
+/// The name of its agent; the agent's id if the name is not known.
 fn agent_cell(name: Option<&String>, id: AgentId) -> (String, Tone) {
     name.map_or_else(|| dim(ids::short(&id.to_string())), cell)
 }
 
-/// How a run stands, in a word that a person can act on.
+/// The state of a run, in a word that a person can act on.
 pub fn state(status: RunStatus) -> &'static str {
     match status {
         RunStatus::Queued => "queued",
@@ -123,7 +123,7 @@ pub fn state(status: RunStatus) -> &'static str {
     }
 }
 
-/// How a run stands that waits for its budget request to be decided.
+/// The state of a run that waits for an answer to its budget request.
 pub const OVER_BUDGET: &str = "over budget";
 
 /// The open budget request of a run; `None` also where this key may not see the inbox.
@@ -158,7 +158,7 @@ fn state_and_work(status: RunStatus, done: Option<RoomAction>) -> &'static str {
     }
 }
 
-/// How a run stands and what became of its work, in a word.
+/// The state of a run and of its work, in a word.
 pub fn state_of(run: &Run) -> &'static str {
     state_and_work(run.status, done_of(run))
 }
@@ -167,7 +167,7 @@ fn done_of(run: &Run) -> Option<RoomAction> {
     run.room.as_ref()?.done.as_ref().map(|done| done.action)
 }
 
-/// How a run stands in a list: also what became of its work, and how often it was started again.
+/// The state of a run in a list: also the decision about its work, and the number of restarts.
 fn state_cell(run: &RunBasic, over: bool) -> (String, Tone) {
     let standing = Standing { exit_code: None, signal: None, ..run.into() };
     let word = if over { OVER_BUDGET } else { state_and_work(run.status, run.done) };
@@ -206,7 +206,7 @@ fn standing_cell(status: RunStatus, word: &str, command: Standing, alarms: u32) 
     }
 }
 
-/// How the command of a run stands.
+/// The state of the command of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Standing {
     exit_code: Option<i32>,
@@ -346,7 +346,7 @@ pub(crate) fn wide_table(runs: &[Run], branches: &[String], over: &HashSet<Sessi
     table
 }
 
-/// What was proved about the sandbox of a run's commands, and when; a dash until one ran.
+/// The proven isolation of a run's commands, and when it was measured; a dash until a command ran.
 fn attested(run: &Run) -> (String, Tone) {
     let Some(found) = &run.attestation else { return dim("-") };
     if found.achieved == SandboxLevel::None {

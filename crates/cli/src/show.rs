@@ -18,7 +18,7 @@ pub fn dim(text: impl Into<String>) -> (String, Tone) {
     (text.into(), Tone::Dim)
 }
 
-/// What stands for nothing.
+/// The text in place of a missing value.
 pub fn or_dash(text: Option<String>) -> (String, Tone) {
     text.map_or_else(|| dim("-"), cell)
 }
@@ -154,7 +154,7 @@ pub fn facts(out: &Output, lines: Vec<(&'static str, (String, Tone))>) -> Result
     Ok(())
 }
 
-/// What a type of ours looks like as JSON.
+/// The JSON of one of our types.
 pub fn to_value<T: Serialize + ?Sized>(item: &T) -> Value {
     serde_json::to_value(item).expect("types of the API have string keys and finite numbers")
 }

@@ -30,17 +30,17 @@ pub struct Spoken {
     conversation: String,
     /// The exit code that a line of Codex tells beside what the command wrote.
     exit: Option<i64>,
-    /// Where the run works, its worktree first: paths are shown from there.
+    /// The directory in which the run works, its worktree first: paths are shown relative to it.
     roots: Vec<String>,
     /// Its last attempt failed: the next is a restart, and not the answer to what was sent.
     failed: bool,
     /// What a person sent was shown, and starts the next attempt.
     sent: bool,
-    /// Whoever reads this speaks as `admin`.
+    /// The reader of these lines is `admin`.
     is_admin: bool,
     /// The tool calls for which it asked a person.
     asked: Asked,
-    /// What it said last, which many programs repeat as their answer.
+    /// The last text of the program, which many programs repeat as their answer.
     said: String,
     /// It tells when a turn is over: behind a terminal it shows a screen in place of lines.
     pub tells_turns: bool,
@@ -140,7 +140,7 @@ impl Spoken {
         }
     }
 
-    /// What a person sent, in one line: who, and how it begins.
+    /// A message of a person, in one line: the sender, and the beginning of the text.
     fn sent(&self, text: &str) -> String {
         let text = text.strip_prefix("[human] ").unwrap_or(text);
         let text = match text.strip_prefix("admin: ").filter(|_| self.is_admin) {
@@ -288,7 +288,7 @@ fn exit_code(output: &str) -> Option<(i64, &str)> {
     Some((code.parse().ok()?, rest.trim_start_matches([':', '\n'])))
 }
 
-/// What was spent, in words.
+/// The costs, in words.
 fn costs(spent: &Spent) -> Vec<String> {
     let mut told = Vec::new();
     if let Some(usage) = &spent.usage {

@@ -23,7 +23,7 @@ pub struct Story {
     verbose: bool,
     /// Whether what the run waits for is shown by the prompt at the terminal.
     asked: bool,
-    /// What was shown of calls that have not ended.
+    /// The text shown so far for calls that have not ended.
     live: Live,
     /// The model's last words, shown already.
     said: String,
@@ -81,7 +81,7 @@ impl Story {
         told
     }
 
-    /// What does not go on with the lines before it.
+    /// Text that does not continue the previous lines.
     fn other(&mut self, text: String) -> (String, bool) {
         if !text.is_empty() {
             self.live.interrupted();
@@ -89,7 +89,7 @@ impl Story {
         (text, false)
     }
 
-    /// What a call says while it runs, and whether that goes on with the lines before it.
+    /// The live output of a call, and whether it continues the previous lines.
     fn live(&mut self, event: &Event) -> Option<(String, bool)> {
         let payload = event.payload_json.value();
         let said = self.live.event(&event.kind, &payload)?;
@@ -394,7 +394,7 @@ impl Story {
         told
     }
 
-    /// What an edit took away and put in its place.
+    /// The lines that an edit removed and added.
     fn change(&self, args: &Value) -> String {
         let side = |keys: [&str; 3]| {
             keys.iter().find_map(|key| args.get(*key)).and_then(Value::as_str).unwrap_or_default()

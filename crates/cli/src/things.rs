@@ -195,7 +195,7 @@ async fn memories(
     Ok(())
 }
 
-/// Who vouches for a text, and what it was taken from.
+/// The trust level of a text, and its source.
 fn origin(item: &MemoryItem) -> String {
     let from = item.source_event.as_ref().map(|event| format!(", from event {event}"));
     format!("{} ({}{})", item.author, item.trust, from.unwrap_or_default())

@@ -70,7 +70,7 @@ fn milliseconds(count: u64) -> f64 {
     count as f64
 }
 
-/// What comes of a pause.
+/// The result of a pause.
 enum Next {
     Look,
     Leave(Exit),
@@ -259,7 +259,7 @@ fn value(usages: &RunUsages, shares: &Shares) -> Value {
     json!({"at": usages.at, "runs": runs.collect::<Vec<_>>(), "more": usages.more})
 }
 
-/// What is shown of one run.
+/// The values that are shown for one run.
 struct Look {
     run: Run,
     usage: Option<ProcessUsage>,

@@ -44,7 +44,7 @@ const BETWEEN_QUESTIONS: Duration = Duration::from_millis(50);
 /// How long a thread for what blocks waits for more of it.
 const IDLE_THREADS: Duration = Duration::from_secs(2);
 
-/// What the process in the background says about its start.
+/// The message of the background process about its start.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Said {
@@ -54,7 +54,7 @@ enum Said {
 
 /// # Errors
 ///
-/// What kept the server from starting.
+/// Returns an error if the server could not start.
 pub fn up(cx: &Context, args: &UpArgs) -> Outcome {
     if args.detach {
         return detach(cx, args);
@@ -109,7 +109,7 @@ fn serve(cx: &Context, args: &UpArgs, ready: Ready) -> Outcome {
     exit
 }
 
-/// What is notified when the server is ready.
+/// The receiver of the notification that the server is ready.
 #[derive(Clone, Copy, Debug)]
 enum Ready {
     /// The one at the terminal, or a script that reads standard output.
@@ -170,7 +170,7 @@ async fn ask_passphrase(cx: &Context, app: &App) {
     }
 }
 
-/// What the person at the terminal sees when the server is ready.
+/// The text that a person at the terminal sees when the server is ready.
 fn ready_banner(
     cx: &Context,
     app: &App,
@@ -454,7 +454,7 @@ struct Left {
     continue_later: Vec<String>,
 }
 
-/// What a server leaves. Of one that does not say, nothing.
+/// The programs that keep running after a server; none if the server does not report them.
 fn left(server: &ServerFile, data: &DataDir) -> Left {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else { return Left::default() };

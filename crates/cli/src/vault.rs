@@ -80,7 +80,7 @@ pub async fn run(cx: &Context, command: VaultCommand) -> Outcome {
     }
 }
 
-/// What was written beside a name, or in it, is not repeated: it is a secret.
+/// A value that was written beside a name, or in it, is not repeated: it is a secret.
 fn in_the_open(name: &str, refused: &[String]) -> Result<(), Failure> {
     if refused.is_empty() && !name.contains('=') {
         return Ok(());

@@ -25,7 +25,7 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 /// When a watch is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// What is recorded has been shown.
+    /// Recorded output was shown already.
     Now,
     /// The run has ended.
     Ended,
@@ -37,7 +37,7 @@ pub enum Until {
     Begun,
 }
 
-/// Where a watch goes on: after the entry of this id.
+/// The position at which a watch continues: after the entry with this id.
 pub type Place = Option<String>;
 
 /// # Errors
@@ -105,7 +105,7 @@ pub async fn follow(cx: &Context, remote: &Remote, id: &str, until: Until) -> Ou
 ///
 /// # Errors
 ///
-/// As [`follow`].
+/// See [`follow`].
 pub async fn tell(
     cx: &Context,
     remote: &Remote,
@@ -311,7 +311,7 @@ pub fn exit_of(status: RunStatus) -> Exit {
     }
 }
 
-/// How a run stands, in lines.
+/// The state of a run, in lines.
 pub fn summary(run: &Run) -> Vec<(&'static str, (String, crate::output::table::Tone))> {
     let took = run.started_at.map(|start| {
         let end = run.finished_at.unwrap_or_else(|| SystemClock.now());
@@ -395,7 +395,7 @@ pub async fn epilogue(cx: &Context, remote: &Remote, run: &Run) {
     }
 }
 
-/// What a person can do with a run that rests.
+/// The commands that a person can use on an idle run.
 fn turn_of(run: &Run) -> String {
     let name = &run.name;
     let worktree = run.room.as_ref().is_some_and(|room| room.worktree.is_some());

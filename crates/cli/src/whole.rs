@@ -15,14 +15,14 @@ use crate::topics::{EARLIER, TOPICS};
 /// Commands that belong together.
 #[derive(Debug)]
 pub struct Group {
-    /// What `overmind help` calls it.
+    /// The name of the group in `overmind help`.
     pub name: &'static str,
-    /// What its commands are for, in one line.
+    /// The purpose of its commands, in one line.
     pub about: &'static str,
     pub commands: &'static [&'static str],
 }
 
-/// What people use all day, at most twelve: the only commands that `--help` lists.
+/// The commands for daily use, at most twelve: the only ones that `--help` lists.
 pub const DAILY: [&str; 12] =
     ["up", "run", "ps", "send", "logs", "work", "done", "undo", "inbox", "dash", "apply", "get"];
 

@@ -49,7 +49,7 @@ fn percent(bytes: &[u8], digits: &[u8; 16]) -> String {
     out
 }
 
-/// What is certain of the Base64 of something that holds `bytes` after `before` bytes (modulo 3).
+/// The certain characters of the Base64 of a text with `bytes` after `before` bytes (modulo 3).
 fn base64_within(bytes: &[u8], before: usize, alphabet: &[u8; 64]) -> String {
     let mut padded = vec![0; before];
     padded.extend_from_slice(bytes);

@@ -97,7 +97,7 @@ pub struct FleetStatus {
     pub replicas: u32,
     pub ready: u32,
     pub updated: u32,
-    /// Where the number follows a schedule or a queue.
+    /// Whether the number follows a schedule or a queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scaled: Option<scale::Scaled>,
     pub conditions: Vec<Condition>,

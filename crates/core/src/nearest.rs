@@ -1,4 +1,4 @@
-//! What somebody may have meant who wrote a word that is not known.
+//! Suggests the known word that is most similar to an unknown one.
 
 /// The word of `known` that is most like `given`, if any is like it at all: one change is, and one more
 /// for each four characters of the shorter of the two. The first in the alphabet of those as near.

@@ -1,4 +1,4 @@
-//! What a directory of a repository's objects looks like. Repositories name such directories of others, and
+//! The form of a directory of a repository's objects. Repositories name such directories of others, and
 //! sandboxes show what is named: so it is told by what lies in it that it is one.
 
 /// Whether an entry belongs into such a directory, by its name and whether it is a directory itself:

@@ -1,4 +1,4 @@
-//! What the built-in tools do with their arguments. The policy, the canaries and the views of calls
+//! The effects of the built-in tools on their arguments. The policy, the canaries and the views of calls
 //! read it here. A tool of an MCP server has no row: it may do anything.
 
 /// The paths that a file tool is given.
@@ -27,7 +27,7 @@ pub enum Touches {
     Command,
 }
 
-/// Where its arguments go.
+/// The destination of its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carries {
     /// They stay in the workspace, in the memory, or with the operators.

@@ -1,4 +1,4 @@
-//! Who calls, and what they may.
+//! The caller of the engine, and its permissions.
 
 use overmind_core::ids::{ApiKeyId, SessionId};
 use overmind_core::row::Role;
@@ -47,7 +47,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// How the audit log names it; no API key may be called so.
+    /// The name in the audit log; no API key may have it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Reconcilers => "system",

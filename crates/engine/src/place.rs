@@ -27,7 +27,7 @@ pub(crate) fn resolved(path: &Path) -> PathBuf {
     found.unwrap_or_else(|| path.to_owned())
 }
 
-/// Where a session works.
+/// The directory in which a session works.
 pub(crate) struct Place {
     pub(crate) workspace: String,
     /// Whether somebody said so: only of that a room is made.

@@ -248,7 +248,7 @@ struct Repeat {
     reach: RoomReach,
     toolset: Option<Arc<Toolset>>,
     session: Option<Session>,
-    /// How it stood before the end that it has come to, while that is not known to have gone on.
+    /// The status before its current end, as long as it is not known to have continued.
     before_end: Option<Box<Session>>,
     /// Events up to there.
     kept: usize,

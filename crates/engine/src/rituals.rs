@@ -93,7 +93,7 @@ impl Rituals {
     }
 }
 
-/// What a pass found: the ticks that got a quest, and the last error.
+/// The result of a pass: the ticks that got a quest, and the last error.
 #[derive(Default)]
 struct Looks {
     fired: usize,

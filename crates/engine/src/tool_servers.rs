@@ -1,6 +1,6 @@
 //! Administration of MCP servers.
 //!
-//! Whoever adds a server decides what runs on this machine, so only admins may make changes.
+//! An added server runs programs on this machine, so only admins may make changes.
 
 use overmind_core::row::Role;
 use overmind_core::tool_source::{ToolServerError, ToolServers};

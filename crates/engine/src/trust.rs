@@ -91,7 +91,7 @@ impl Engine {
         Ok(found)
     }
 
-    /// What a project's file orders, and whether that was confirmed.
+    /// The commands in a project's file, and whether they were confirmed.
     ///
     /// # Errors
     ///
@@ -158,7 +158,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// As [`Self::project_trust`]. A project that is gone can be taken back by the path of its top.
+    /// See [`Self::project_trust`]. For a removed project, the path of its top is accepted.
     pub async fn project_revoke(&self, by: &Caller, project: &Path) -> Result<bool, EngineError> {
         by.require(Role::Admin)?;
         let top = match self.project_trust(by, project).await {

@@ -149,7 +149,7 @@ pub struct VaultStatus {
     pub damaged: usize,
 }
 
-/// What a valid placeholder gives access to.
+/// The rights of a valid placeholder.
 #[derive(Clone, Debug)]
 pub struct Bound {
     pub session: SessionId,

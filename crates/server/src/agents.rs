@@ -42,7 +42,7 @@ pub(crate) async fn whose(stream: &mut (impl AsyncRead + Unpin)) -> Option<Peer>
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DoorOf(pub(crate) SessionId);
 
-/// What is served there: paths, and all below those that end in a slash.
+/// The served paths, and all below those that end in a slash.
 const SERVED: &[&str] = &[
     "/health",
     "/healthz",

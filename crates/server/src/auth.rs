@@ -7,7 +7,7 @@ use crate::fault::Fault;
 use crate::host::single;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-/// What Google's clients send a key in.
+/// The header in which Google's clients send a key.
 const GOOGLE_KEY: HeaderName = HeaderName::from_static("x-goog-api-key");
 /// Longer than any token we make.
 const MAX_TOKEN: usize = 512;

@@ -16,10 +16,10 @@ use overmind_api::ProblemKind;
 use crate::fault::Fault;
 use crate::front::Source;
 
-/// Whose bodies count together.
+/// The client whose bodies count together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Sender {
-    /// Where a request came from; `None` is the Unix socket.
+    /// The origin of a request; `None` is the Unix socket.
     Place(Option<Source>),
     /// A caller who has proved who they are, by name.
     Caller(String),

@@ -1,4 +1,4 @@
-//! What the composition root tells the server. Nothing here is read from the environment.
+//! The settings that the composition root gives the server. Nothing here is read from the environment.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub struct ServerConfig {
     pub provider_keys: Vec<ProviderKey>,
     /// The program's version.
     pub version: &'static str,
-    /// How telling a collector of OpenTelemetry goes, if there is one.
+    /// The state of the export to an OpenTelemetry collector, if there is one.
     pub exports: Option<Arc<dyn Exports>>,
 }
 

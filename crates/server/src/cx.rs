@@ -1,4 +1,4 @@
-//! What every handler can reach.
+//! The context of every handler.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -26,18 +26,18 @@ use crate::cx::Cx;
 use crate::fault::Fault;
 use crate::routes::{self, Template};
 
-/// Who is at the other end of a connection.
+/// The peer of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     /// The client's address and the one that it reached; `None` on the Unix socket.
     pub(crate) tcp: Option<(IpAddr, IpAddr)>,
     /// It came by the door of this session's sandbox.
     pub(crate) door_of: Option<SessionId>,
-    /// What it says comes over TLS.
+    /// Whether the connection uses TLS.
     pub(crate) tls: bool,
 }
 
-/// Whose requests count together where nobody has proved who they are.
+/// The client whose unauthenticated requests count together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
     Address(IpAddr),

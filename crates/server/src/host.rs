@@ -25,7 +25,7 @@ pub(crate) struct HostRules {
 /// `name[:port]` taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Authority<'a> {
-    /// As written; an IPv6 address without its brackets.
+    /// The written form; an IPv6 address without its brackets.
     name: &'a str,
     port: Option<u16>,
 }

@@ -14,7 +14,7 @@ use crate::sse::{Look, Source, say};
 /// Items read at once.
 const PAGE: u32 = 100;
 
-/// Where a stream stands.
+/// The position of a stream.
 enum At {
     /// Sending what is open; the cursor of the last one sent, and the snapshot that ends it.
     Snapshot(Option<InboxCursor>, InboxSnapshot),

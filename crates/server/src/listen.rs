@@ -1,4 +1,4 @@
-//! Where the server listens, and what it refuses to listen on.
+//! The addresses on which the server listens, and those that it refuses.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -151,7 +151,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// As [`Listener::unix`].
+    /// See [`Listener::unix`].
     pub async fn agents(path: &Path, owner: Option<u32>) -> Result<Self, ListenError> {
         Self::socket(path, owner, true).await
     }
@@ -196,7 +196,7 @@ impl Listener {
         Ok(Self { kind: Kind::Unix { listener, file, agents }, at })
     }
 
-    /// Where clients reach it: `http://127.0.0.1:8420`, `unix:/path`.
+    /// The address for clients: `http://127.0.0.1:8420`, `unix:/path`.
     pub fn at(&self) -> &str {
         &self.at
     }
@@ -243,7 +243,7 @@ pub(crate) struct SocketFile {
     path: PathBuf,
     ino: u64,
     dev: u64,
-    /// Whose it is: the user that this process runs as, or that sandboxed commands run as.
+    /// The owner: the user of this process, or of sandboxed commands.
     pub(crate) uid: u32,
 }
 

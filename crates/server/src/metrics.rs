@@ -140,7 +140,7 @@ impl Metrics {
     }
 }
 
-/// What is told to a collector of OpenTelemetry.
+/// The counters of the export to an OpenTelemetry collector.
 #[derive(Debug)]
 struct OfExports(Arc<dyn Exports>);
 

@@ -18,7 +18,7 @@ pub(crate) struct Proof {
 }
 
 impl Proof {
-    /// Who that is now.
+    /// The current caller.
     ///
     /// # Errors
     ///

@@ -35,13 +35,13 @@ const CONNECTIONS: usize = 1024;
 /// Names in a page of what there is.
 const LISTED: usize = 50;
 
-/// Where runs serve.
+/// The addresses at which runs serve.
 pub trait Backends: Send + Sync + fmt::Debug {
     /// Looks for a name. `run` and `service` are labels of a host's name, in lower case; see [`label`].
     fn find(&self, run: &str, service: Option<&str>) -> Found;
 }
 
-/// What stands behind a name.
+/// The target of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// A port of this machine.

@@ -33,7 +33,7 @@ use crate::proof::Proof;
 /// Between two tries when the engine has let go of a watch.
 const RESUBSCRIBE: Duration = Duration::from_millis(500);
 
-/// What a stream tells of.
+/// The subject of a stream.
 pub(crate) trait Source: Send + 'static {
     /// Reads what comes next, as far as `by` may: at most a page, as messages of [`message`].
     fn look(
@@ -46,7 +46,7 @@ pub(crate) trait Source: Send + 'static {
     fn watch(&self, cx: &Cx) -> watch::Receiver<u64>;
 }
 
-/// What a look has found.
+/// The result of a look.
 pub(crate) enum Look {
     /// There may be more at once.
     More(String),

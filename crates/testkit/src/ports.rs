@@ -24,7 +24,7 @@ use overmind_core::tool::{EffectClass, ToolContext, ToolOutcome, ToolSpec, Toolb
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-/// What a fake tool answers to its arguments.
+/// The answer of a fake tool to its arguments.
 pub type Answer = Arc<dyn Fn(&str, &Value) -> ToolOutcome + Send + Sync>;
 
 /// Tools by name and class; each call is recorded. `hang` waits until [`FakeTools::let_go`] and
@@ -34,11 +34,11 @@ pub struct FakeTools {
     answer: Answer,
     pub calls: Mutex<Vec<(String, Value)>>,
     pub dropped: AtomicUsize,
-    /// What each call may speak into while it runs.
+    /// The live channel that each call may write to.
     pub live: Mutex<Vec<LiveSink>>,
     /// Stands for what a call would read: a change of it is a change of what a call does.
     pub surroundings: AtomicUsize,
-    /// What the sandbox of `run_shell` and `hang` was measured to give.
+    /// The measurement of the sandbox of `run_shell` and `hang`.
     pub attested: Mutex<Option<Arc<Attested>>>,
     gate: Semaphore,
 }

@@ -17,7 +17,7 @@ use overmind_core::room::{
 };
 use tokio::sync::Notify;
 
-/// What happened, in its order, over all fakes that share it.
+/// The events in order, over all fakes that share the list.
 #[derive(Clone, Debug, Default)]
 pub struct Journal(Arc<Mutex<Vec<String>>>);
 
@@ -39,13 +39,13 @@ impl Journal {
     }
 }
 
-/// What a test wants of the calls that begin from now on, by their name: `prepare`, `close`,
+/// The instructions of a test for the next calls, by their name: `prepare`, `close`,
 /// `environment`, `done`.
 #[derive(Debug, Default)]
 struct Wishes {
     fail: HashSet<&'static str>,
     hang: HashSet<&'static str>,
-    /// What any project orders.
+    /// The commands in the file of any project.
     orders: Vec<String>,
     trusted: TrustedProjects,
 }
@@ -60,7 +60,7 @@ pub struct FakeRooms {
     /// Rooms that are there; false: half made.
     open: Mutex<HashMap<SessionId, bool>>,
     witness: Mutex<Option<Arc<dyn RoomWitness>>>,
-    /// What a close finds.
+    /// The result of a close.
     pub leaks: Mutex<Vec<Leak>>,
 }
 

@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(closed_to(&deep, own), None);
     }
 
-    /// As a plain user there is nobody to give anything to.
+    /// An ordinary user cannot give files to another user.
     #[test]
     fn files_that_root_creates_in_a_users_tree_belong_to_the_user() {
         let dir = tempfile::tempdir().unwrap();

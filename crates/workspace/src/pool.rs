@@ -110,7 +110,7 @@ impl Trees {
     ///
     /// # Errors
     ///
-    /// As [`Trees::prepare`]. What was filled before stays.
+    /// See [`Trees::prepare`]. Trees that were prepared before are kept.
     pub fn fill(
         &self,
         project: &Path,

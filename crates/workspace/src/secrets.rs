@@ -71,7 +71,7 @@ pub fn withheld(worktrees: &Path, workspace: &Path) -> io::Result<Vec<PathBuf>> 
 ///
 /// # Errors
 ///
-/// As [`withheld`].
+/// See [`withheld`].
 pub fn withholds(worktrees: &Path, workspace: &Path, path: &Path) -> io::Result<bool> {
     let real = workspace.canonicalize()?;
     if room_of(worktrees, &real).is_some() {

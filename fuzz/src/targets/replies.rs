@@ -1,4 +1,4 @@
-//! What a model provider answers, over a real connection: headers, framing and events of all
+//! The answers of a model provider, over a real connection: headers, framing and events of all
 //! three wire formats are the far side's to choose.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,7 +16,7 @@ struct Place {
     runtime: tokio::runtime::Runtime,
     gateways: Vec<Gateway>,
     request: ModelRequest,
-    /// What the server answers next.
+    /// The next answer of the server.
     answer: Arc<Mutex<Vec<u8>>>,
 }
 

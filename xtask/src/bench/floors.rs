@@ -1,4 +1,4 @@
-//! What the machine can do without us.
+//! The speed of the machine without Overmind.
 
 use std::io::Write;
 use std::path::Path;

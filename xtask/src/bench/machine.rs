@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::host::Host;
 use crate::steps::output;
 
-/// What a reader must know to compare.
+/// The facts about the machine that a reader needs to compare.
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
     pub cores: usize,

@@ -73,11 +73,11 @@ fn release_binaries(host: &Host) -> Result<[PathBuf; 2]> {
 #[derive(Deserialize)]
 struct Printed {
     figures: Vec<Figure>,
-    /// What could not be measured here, and why.
+    /// The measurements that were not possible here, and the reasons.
     left_out: Vec<String>,
 }
 
-/// What the product measures inside itself.
+/// The measurements that the product makes itself.
 fn from_product(host: &Host, binary: &Path, bench: &Path, scratch: &Path) -> Result<Printed> {
     let (model, manual) = counterparts::of_memory(host)?;
     let sandboxes = sandboxes::prepare(host, binary, scratch)?;

@@ -11,7 +11,7 @@ use super::sample::Samples;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figure {
-    /// What was measured, in words a reader of the product's goals knows.
+    /// The name of the measurement, in the words of the product's goals.
     pub name: String,
     /// For example `events/s`, `ms`, `MB`.
     pub unit: String,
@@ -26,7 +26,7 @@ pub struct Figure {
     pub note: Option<String>,
 }
 
-/// What a figure is compared with.
+/// The value with which a metric is compared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Floor {
@@ -34,7 +34,7 @@ pub struct Floor {
     pub value: f64,
 }
 
-/// What we promise, in the figure's unit, or as a share of its floor.
+/// The goal, in the metric's unit, or as a share of its floor.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Goal {
@@ -77,7 +77,7 @@ pub struct Report {
     /// Start and end of `/bin/true`.
     pub spawn: Samples,
     pub figures: Vec<Figure>,
-    /// What could not be measured on this machine, and why.
+    /// The measurements that were not possible on this machine, and the reasons.
     pub left_out: Vec<String>,
 }
 

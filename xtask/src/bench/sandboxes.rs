@@ -1,4 +1,4 @@
-//! What the product measures sandboxes with: an engine, and images that it makes itself.
+//! Resources for the measurements of sandboxes: an engine, and images that the bench builds itself.
 //!
 //! A machine that measures for the first time has none of them, so the figures of containers and
 //! of virtual machines would be missing from the report. Here the same engine and kernel package

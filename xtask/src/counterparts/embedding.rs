@@ -15,7 +15,7 @@ use crate::host::Host;
 use crate::steps::output;
 
 const WHEEL: &str = "wordllama==0.4.0.post1";
-/// What is taken out of it, and the names that the product looks for.
+/// The files to extract, and the names that the product expects.
 const FILES: [(&str, &str); 2] = [
     ("wordllama/tokenizers/l2_supercat_tokenizer_config.json", "tokenizer.json"),
     // The last: when it is there, all is.

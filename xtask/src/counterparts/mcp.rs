@@ -24,7 +24,7 @@ const SDKS: &[&str] = &["openai==3.54.0", "anthropic==2.12.0"];
 
 const LITELLM: &[&str] = &["litellm[proxy]==1.106.2"];
 
-/// What reads an OpenAPI document: a fuzzer, and generators of clients.
+/// Programs that read an OpenAPI document: a fuzzer, and generators of clients.
 const SCHEMATHESIS: &[&str] = &["schemathesis==4.32.5"];
 const PYTHON_CLIENT: &[&str] = &["openapi-python-client==0.29.1"];
 const TYPESCRIPT_CLIENT: &[&str] = &[
@@ -108,7 +108,7 @@ fn packages(host: &Host, brought: Option<&String>, name: &str, all: &[&str]) -> 
     })
 }
 
-/// What the person brought along, or a directory of ours with `what` in it.
+/// The directory that the person set, or one of ours that contains `what`.
 pub(super) fn installed(
     host: &Host,
     brought: Option<&String>,

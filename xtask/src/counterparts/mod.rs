@@ -15,7 +15,7 @@
 //! alone: own data directory, own socket or port, and they end with us in every case, because
 //! the kernel ends them when the thread that started them is gone.
 //!
-//! What is already in the environment is taken as it is and left running.
+//! Counterparts that the environment already names are used as they are and left running.
 
 mod agents;
 mod chromium;
@@ -48,12 +48,12 @@ pub struct Counterparts {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What came of the start.
+/// The result of the start.
 #[derive(Clone, Debug, Default)]
 pub struct Ready {
     /// Environment variables for the tests, name and value.
     pub variables: Vec<(&'static str, String)>,
-    /// What is not there, why, and what to do.
+    /// The missing counterpart, the reason, and the remedy.
     pub missing: Vec<String>,
 }
 
@@ -118,7 +118,7 @@ pub fn start(host: &Host) -> Counterparts {
     Counterparts { ready, stop: Some(stop), thread: Some(thread) }
 }
 
-/// What the figures of memory are measured with: a model's directory, and one of manual pages.
+/// Data for the measurements of memory: a model's directory, and one of manual pages.
 ///
 /// # Errors
 ///
@@ -174,14 +174,14 @@ pub fn of_typescript_client(host: &Host) -> Result<String> {
     Ok(mcp::typescript_client(host).context("installing openapi-typescript")?.address)
 }
 
-/// What the figures of sandboxes are measured with. Dropped, the engine ends.
+/// The engine for the measurements of sandboxes. When it is dropped, the engine ends.
 #[derive(Debug)]
 pub struct OfSandboxes {
     /// The socket of a Docker engine.
     pub docker: Option<String>,
     /// A directory for images of virtual machines, with a kernel package below `packages`.
     pub microvm: Option<String>,
-    /// What is not there, why, and what to do.
+    /// The missing counterpart, the reason, and the remedy.
     pub missing: Vec<String>,
     _engine: Option<Daemon>,
 }

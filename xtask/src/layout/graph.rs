@@ -156,7 +156,7 @@ pub fn edges_in(markdown: &str) -> Option<BTreeSet<(String, String)>> {
     Some(edges.collect())
 }
 
-/// Where the graph differs from `drawn`, and `ARCHITECTURE.md` from either.
+/// The differences between the graph and `drawn`, and between `ARCHITECTURE.md` and either.
 pub fn graph_problems(drawn: &[(&str, &[&str])], packages: &[Package], tree: &Tree) -> Vec<String> {
     let mut problems = Vec::new();
     // Equality, not "subset": a crate missing from the table, or an edge that nobody uses any

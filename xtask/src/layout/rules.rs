@@ -52,7 +52,7 @@ const OPENING_FILES: &[(&str, &str)] = &[
     ("crates/workspace/src/tree/upkeep.rs", "our notes of a project"),
 ];
 
-/// What opens a path, or reads what lies there.
+/// Calls that open a path, or read its content.
 const OPENS: &[&str] = &[
     "fs::read",
     "fs::read_to_string",
@@ -65,7 +65,7 @@ const OPENS: &[&str] = &[
     "OpenOptions::new",
 ];
 
-/// What no tracked file may contain, and why. Joined from halves, so that this file may.
+/// Texts that no tracked file may contain, and the reasons. Joined from halves, so that this file may.
 pub const FORBIDDEN: &[(&[&str], &str)] = &[
     (&["/work/", "main"], "a path of one machine"),
     (&["/work/", "shared"], "a path of one machine"),
@@ -77,7 +77,7 @@ pub const FORBIDDEN: &[(&[&str], &str)] = &[
     (&[">>>>", ">>> "], "a merge that was not finished"),
 ];
 
-/// What unfinished code says. Looked for in Rust sources, comments included.
+/// Marks of unfinished code. They are searched in Rust sources, comments included.
 const UNFINISHED: &[&[&str]] =
     &[&["TO", "DO"], &["FIX", "ME"], &["todo", "!("], &["unimplemented", "!("]];
 
@@ -86,11 +86,11 @@ const MAY_IGNORE: &[&str] = &["the other half of ", "the crash test runs it", "p
 
 const MAX_LINES: usize = 800;
 
-/// What core may not depend on: it has no runtime and touches nothing outside.
+/// Crates that core may not depend on: it has no runtime and no I/O.
 const NOT_IN_CORE: &[&str] =
     &["axum", "bollard", "hyper", "libc", "reqwest", "rusqlite", "rustix", "tokio", "tokio-util"];
 
-/// What core's sources may not mention.
+/// Words that core's sources may not contain.
 const NOT_IN_CORES_CODE: &[&str] = &[
     "std::env",
     "std::fs",
@@ -239,7 +239,7 @@ fn unsafety(tree: &Tree, allowed: &[&str]) -> Vec<String> {
     problems
 }
 
-/// That paths of workspaces are opened by the opener alone. Tests make what they look at.
+/// Only the opener opens paths of workspaces. Tests create the files that they read.
 fn openings(tree: &Tree, allowed: &[(&str, &str)]) -> Vec<String> {
     let mut problems = Vec::new();
     let of = ["crates/workspace/src/", "crates/mcp/src/"];

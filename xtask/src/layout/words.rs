@@ -5,7 +5,7 @@
 
 use super::{File, Tree};
 
-/// What may not be written, in lower case, and what to write instead.
+/// The refused words, in lower case, and their replacements.
 const WORDS: &[(&[&str], &str)] = &[
     (&["room", "rooms"], "environment"),
     (&["life", "lives"], "attempt, or run"),
@@ -21,7 +21,7 @@ const WORDS: &[(&[&str], &str)] = &[
     (&["door", "doors"], "proxy, endpoint, route, client, handle or peer"),
 ];
 
-/// Where a word of [`WORDS`] means what it always meant.
+/// Phrases in which a word of [`WORDS`] has its ordinary meaning.
 const PHRASES: &[&str] = &[
     "lower-case letter",
     "upper-case letter",

@@ -1,4 +1,4 @@
-//! What third-party code is linked, held to the lists in `deny.toml`.
+//! Checks the linked third-party code against the lists in `deny.toml`.
 //!
 //! cargo-deny does more (advisories, confidence in licence texts) and is run by hand; this is the
 //! part that must never slip.

@@ -1,4 +1,4 @@
-//! What `SECURITY.md` promises is proved by tests that are there.
+//! Checks that the promises of `SECURITY.md` name existing tests.
 
 use crate::fixture;
 

@@ -1,4 +1,4 @@
-//! What searching takes without anything of ours.
+//! The duration of a search without Overmind.
 
 use std::hint::black_box;
 use std::path::Path;

@@ -39,7 +39,7 @@ fn parts(setting: &Setting, place: &str, model: &Path) -> Result<(Arc<Sqlite>, P
     Ok((store, parts))
 }
 
-/// Where the model and the pages are.
+/// The locations of the model and the pages.
 #[derive(Clone, Debug)]
 pub(super) struct Sources<'a> {
     pub(super) model: &'a Path,

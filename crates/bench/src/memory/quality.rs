@@ -36,7 +36,7 @@ pub(crate) struct Quality {
     pub(crate) best: (Fusion, f64),
 }
 
-/// What the measuring needs from outside.
+/// The external resources that the measurement needs.
 pub(crate) struct Parts {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,

@@ -42,7 +42,7 @@ pub fn parse(text: &str) -> Result<DetachKeys, String> {
 }
 
 impl DetachKeys {
-    /// What of the typed bytes is meant for the program goes to `out`. True when the person leaves;
+    /// Writes the typed bytes that are meant for the program to `out`. True when the person detaches;
     /// what they typed after it is gone.
     pub fn typed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> bool {
         if self.keys.is_empty() {
@@ -67,7 +67,7 @@ impl DetachKeys {
         !self.held.is_empty()
     }
 
-    /// What was kept back was meant for the program after all.
+    /// Returns the withheld bytes, which were meant for the program after all.
     pub fn release(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }

@@ -35,7 +35,7 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 const HELD: Duration = Duration::from_millis(400);
 /// Lines of a program without a terminal that are shown first.
 const SHOWN: u64 = 100;
-/// What leaves a terminal that nothing can be typed into: ^C and q.
+/// The keys that detach from a terminal that accepts no input: ^C and q.
 const LEAVES: [u8; 2] = [0x03, b'q'];
 
 /// Why a person sees the terminal no more.
@@ -62,7 +62,7 @@ struct Person<'a> {
     told: Option<TerminalSize>,
     /// Whether they have a terminal, or only read what it writes.
     has_terminal: bool,
-    /// Whoever looks without a terminal types nothing.
+    /// A viewer without a terminal types nothing.
     typed: Option<mpsc::Receiver<Vec<u8>>>,
     signals: Signals,
 }
@@ -415,7 +415,7 @@ impl Person<'_> {
         }
     }
 
-    /// What follows an attempt: another one, or the end.
+    /// The event after an attempt: another attempt, or the end.
     async fn after(&mut self, life: u32, how: &str) -> Result<Next, Failure> {
         let mut away = super::watch::Away::default();
         let mut told = false;

@@ -24,7 +24,7 @@ pub struct Modes {
     keyboards: usize,
     other_keys: bool,
     state: State,
-    /// What is between `ESC [` and the final byte.
+    /// The bytes between `ESC [` and the final byte.
     sequence: Vec<u8>,
 }
 
@@ -96,7 +96,7 @@ impl Modes {
         }
     }
 
-    /// What changes everything back, and makes the text plain. Nothing is changed afterwards.
+    /// The sequence that restores all modes and makes the text plain. No mode is changed afterwards.
     pub fn undo(&mut self) -> Vec<u8> {
         use std::fmt::Write as _;
 

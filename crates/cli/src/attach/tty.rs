@@ -17,7 +17,7 @@ const TYPED: usize = 64;
 #[derive(Debug)]
 pub struct Raw {
     before: Termios,
-    /// What the program changed; undone at the end.
+    /// The modes that the program changed; restored at the end.
     modes: Modes,
 }
 

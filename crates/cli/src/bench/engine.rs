@@ -49,7 +49,7 @@ pub async fn start_app_with(
     Ok(Box::pin(App::start(config)).await?)
 }
 
-/// Where sessions work: not around the data, which no session may see.
+/// The directory in which sessions work: outside of the data directory, which no session may see.
 fn work(dir: &Path) -> PathBuf {
     dir.join("work")
 }
@@ -64,7 +64,7 @@ impl From<EngineError> for Failure {
 ///
 /// # Errors
 ///
-/// What kept it from measuring.
+/// Returns an error if the measurement fails.
 pub async fn measure(setting: &Setting, floors: &Floors) -> Result<Figure, Failure> {
     let dir = setting.place("engine")?;
     let long = setting.count(400);
@@ -82,7 +82,7 @@ pub async fn measure(setting: &Setting, floors: &Floors) -> Result<Figure, Failu
 ///
 /// # Errors
 ///
-/// As [`measure`].
+/// See [`measure`].
 pub async fn alone(
     engine: &Engine,
     name: &str,
@@ -153,7 +153,7 @@ fn cassette(name: &str, turns: u32) -> String {
 ///
 /// # Errors
 ///
-/// What the engine says.
+/// The messages of the engine.
 pub async fn agent(engine: &Engine, name: &str) -> Result<(), EngineError> {
     let draft = AgentDraft {
         name: name.into(),

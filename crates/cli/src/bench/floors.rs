@@ -1,4 +1,4 @@
-//! What the machine can do at best, without anything of ours.
+//! The best values that the machine reaches without Overmind.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ const GROUP: u32 = 256;
 impl Floors {
     /// # Errors
     ///
-    /// What kept it from measuring.
+    /// Returns an error if the measurement fails.
     pub fn measure(setting: &Setting) -> Result<Self, Failure> {
         let syncs = setting.count(500) as usize;
         let fsync = sync_times(&setting.dir, syncs)
@@ -33,7 +33,7 @@ impl Floors {
         Ok(Self { fsync: percentile(&fsync, 0.5), commit, rows })
     }
 
-    /// As metrics of their own.
+    /// Returns them as separate metrics.
     pub fn figures(&self) -> Vec<Figure> {
         vec![
             Figure::new("floor fsync", ms(self.fsync), "ms")

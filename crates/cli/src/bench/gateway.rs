@@ -1,4 +1,4 @@
-//! What the gateway adds to a tool call: allow-list, schema, envelope.
+//! The overhead of the gateway for a tool call: allow-list, schema, envelope.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::exit::Failure;
 
 /// # Errors
 ///
-/// What kept it from measuring.
+/// Returns an error if the measurement fails.
 pub async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
     let dir = setting.place("gateway")?;
     std::fs::write(dir.join("f.txt"), "x".repeat(4096))

@@ -6,7 +6,7 @@
 //! machine. Nothing outside a temporary directory is touched, and all traffic stays on loopback or a
 //! unix socket.
 //!
-//! What it does not say: how it would be under other load, or with agents that think.
+//! It does not measure other loads, or agents that call a real model.
 
 pub mod engine;
 pub mod floors;
@@ -31,7 +31,7 @@ use crate::progress;
 use crate::show::{cell, or_dash};
 use floors::Floors;
 
-/// What a user sees; each is measured together with some that only a developer asks for.
+/// The metrics that a user notices; each is measured together with some for developers.
 const FIVE: [&str; 5] = [
     "start to ready",
     "single step",
@@ -50,19 +50,19 @@ pub struct Figure {
     pub floor: Option<Floor>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goal: Option<Goal>,
-    /// How it was measured and how to read it.
+    /// The method of the measurement and the meaning of the metric.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
 
-/// What the machine can do at best, in the metric's unit.
+/// The best value that the machine reaches, in the metric's unit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Floor {
     pub name: &'static str,
     pub value: f64,
 }
 
-/// What a metric should be, in its own unit or by its floor.
+/// The goal of a metric, in its own unit or relative to its floor.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub enum Goal {
     #[serde(rename = "at_least")]
@@ -100,14 +100,14 @@ impl Figure {
         self
     }
 
-    /// How it was measured and how to read it.
+    /// The method of the measurement and the meaning of the metric.
     #[must_use]
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = note.into();
         self
     }
 
-    /// How many times the floor it is: for times, how much longer; for rates, which part.
+    /// The ratio to the floor: for times, how much longer; for rates, which part.
     fn ratio(&self) -> Option<f64> {
         let floor = self.floor?.value;
         (floor > 0.0).then(|| self.value / floor)
@@ -138,7 +138,7 @@ impl Goal {
     }
 }
 
-/// What a measurement needs to know.
+/// The context of a measurement.
 #[derive(Clone, Debug)]
 pub struct Setting {
     /// A directory that is empty and goes away afterwards.
@@ -180,7 +180,7 @@ impl Setting {
 
 /// # Errors
 ///
-/// What kept it from measuring. A goal that is not met is no error.
+/// Returns an error if the measurement fails. A missed goal is no error.
 pub(crate) fn run(cx: &Context, args: &BenchArgs) -> Outcome {
     let program = std::env::current_exe()
         .map_err(|err| Failure::failed(format!("finding this program's own file: {err}")))?;
@@ -226,7 +226,7 @@ pub fn leave_out(cx: &Context, left_out: &std::cell::RefCell<Vec<String>>, text:
 ///
 /// # Errors
 ///
-/// What kept it from measuring.
+/// Returns an error if the measurement fails.
 pub fn measured(
     cx: &Context,
     base: Option<&Path>,
@@ -327,7 +327,7 @@ pub fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-/// How many a second.
+/// The number per second.
 pub fn rate(count: impl Into<f64>, time: Duration) -> f64 {
     count.into() / time.as_secs_f64()
 }

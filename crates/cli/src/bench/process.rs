@@ -54,7 +54,7 @@ pub fn start_to_ready(setting: &Setting, place: &Place, bare: Duration) -> Resul
         .note("from spawning `overmind up` after a kill -9 to the line that says ready, in the middle"))
 }
 
-/// How long `overmind --version` takes, in the middle.
+/// The median duration of `overmind --version`.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What it costs to run a command apart from the host.
+//! The cost of running a command isolated from the host.
 //!
 //! Calls are made one after the other with a pause in between, as an agent makes them: in a row
 //! without a pause the next init would still be on its way, and the kernel quicker at moving
@@ -106,7 +106,7 @@ pub async fn calls(
 ///
 /// # Errors
 ///
-/// What kept it from measuring. A level that is not available here is no error: `note` gets a line.
+/// Returns an error if the measurement fails. An unavailable level is no error: `note` gets a line.
 pub async fn namespace(
     setting: &Setting,
     options: &Options,

@@ -26,7 +26,7 @@ const EVENTS: u32 = 4;
 
 /// # Errors
 ///
-/// What kept it from measuring.
+/// Returns an error if the measurement fails.
 pub async fn measure(setting: &Setting, floors: &Floors) -> Result<Vec<Figure>, Failure> {
     let dir = setting.place("store")?;
     let store: Arc<dyn Store> = Arc::new(Sqlite::open(Options::new(dir.join("bench.db")))?);

@@ -9,7 +9,7 @@ use overmind_node::app::lock::ServerFile;
 use crate::exit::Failure;
 use crate::up::first_line;
 
-/// How long the server may take to be ready.
+/// The time that the server may take to be ready.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server in the background that ends with this value.

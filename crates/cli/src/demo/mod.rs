@@ -44,7 +44,7 @@ const INTERRUPTED: i32 = 130;
 /// Longest that the agent may take; a real model needs a while.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Who thinks in this demo.
+/// The model of this demo.
 #[derive(Clone, Debug)]
 struct Mind {
     model: String,
@@ -138,7 +138,7 @@ fn interrupted(cx: &Context, home: tempfile::TempDir, keep: bool) -> Exit {
     Exit::of_command(INTERRUPTED)
 }
 
-/// Who is to think: what the flags say, else a model whose key is set, else the script.
+/// The model to use: the one of the flags, otherwise one whose key is set, otherwise the script.
 fn mind(cx: &Context, args: &DemoArgs) -> Mind {
     let scripted = |model: &str| Mind { model: model.into(), scripted: true, env: Vec::new() };
     let real = |model: &str| Mind { model: model.into(), scripted: false, env: Vec::new() };

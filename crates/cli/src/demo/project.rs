@@ -12,7 +12,7 @@ const FILES: &[(&str, &str)] = &[
     ("test.sh", include_str!("project/test.sh")),
 ];
 
-/// What the scripted agent says and does.
+/// The replies and tool calls of the scripted agent.
 pub(super) const SCRIPT: &str = include_str!("project/script.json");
 
 /// The command that runs the tests.
@@ -39,7 +39,7 @@ impl Project {
         Ok(Self { path: path.to_owned(), git })
     }
 
-    /// What has changed since, as a unified diff.
+    /// The changes since then, as a unified diff.
     pub(super) fn diff(&self) -> io::Result<String> {
         if self.git {
             let done = git(&self.path, &["diff", "--no-color", "--no-ext-diff"])?;

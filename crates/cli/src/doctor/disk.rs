@@ -21,7 +21,7 @@ const SYNCS: usize = 20;
 /// `TMPFS_MAGIC` and `RAMFS_MAGIC` of statfs.
 const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// Where the PostgreSQL of this directory keeps the databases of runs, once one was needed.
+/// The directory in which the PostgreSQL server of this data directory stores the databases of runs.
 pub(super) fn postgres(data: &DataDir) -> Option<Finding> {
     let place = overmind_workspace::database::files_of(data.path())?;
     let how = match place.join("data/postmaster.pid").exists() {
@@ -127,7 +127,7 @@ pub(super) fn space(data: &DataDir) -> Vec<Finding> {
     findings
 }
 
-/// How long a small write takes to be durable: the floor under every step of an agent.
+/// The time until a small write is durable: the floor of every step of an agent.
 pub(super) fn fsync(data: &DataDir) -> Finding {
     const CHECK: &str = "fsync";
     let at = nearest(data.path());
@@ -168,7 +168,7 @@ pub(super) fn fsync(data: &DataDir) -> Finding {
 ///
 /// # Errors
 ///
-/// What the file system says.
+/// The properties that the file system reports.
 pub(crate) fn sync_times(directory: &Path, count: usize) -> std::io::Result<Vec<Duration>> {
     let mut file = tempfile::Builder::new().prefix(".sync-").tempfile_in(directory)?;
     let mut took = Vec::with_capacity(count);

@@ -34,7 +34,7 @@ pub(crate) enum Health {
     Broken,
 }
 
-/// What one check found.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
     pub(crate) check: &'static str,

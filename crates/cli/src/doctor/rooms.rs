@@ -1,4 +1,4 @@
-//! What runs that are gone have left, as the server finds it.
+//! The remains of runs that no longer exist, as the server reports them.
 
 use overmind_api::Leak;
 use overmind_node::app::lock::Holder;

@@ -1,4 +1,4 @@
-//! Where the vault's master keys are, and whether they can be had.
+//! The locations of the vault's master keys, and whether they are available.
 
 use overmind_node::app;
 use overmind_node::config::Config;

@@ -108,7 +108,7 @@ fn place(whole: &str, rest: &str) -> usize {
     before.chars().count() + 1
 }
 
-/// Where the brace is that closes, outside of quotes.
+/// The position of the closing brace, outside of quotes.
 fn closing(text: &str) -> Option<usize> {
     let (mut quote, mut escaped) = (None, false);
     for (at, c) in text.char_indices() {

@@ -1,4 +1,4 @@
-//! Where everything that a person or a script reads is written.
+//! The one place that writes output for people and scripts.
 //!
 //! Results go to standard output and nothing else does; remarks, progress and errors go to
 //! standard error. A reader that went away (`overmind ps | head -1`) ends the program quietly.
@@ -21,7 +21,7 @@ use crate::args::{Format, Global, When};
 use jsonpath::Template;
 use table::{Table, Tone};
 
-/// How and where to show things; made once from the flags.
+/// The format and the destination of output; created once from the flags.
 #[derive(Clone, Debug)]
 pub struct Output {
     pub format: Format,
@@ -81,7 +81,7 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// As [`Output::text`].
+    /// See [`Output::text`].
     pub fn bytes(&self, bytes: &[u8]) -> io::Result<()> {
         let mut out = io::stdout().lock();
         out.write_all(bytes)?;
@@ -92,7 +92,7 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// As [`Output::text`].
+    /// See [`Output::text`].
     pub fn line(&self, text: &str) -> io::Result<()> {
         self.bytes(format!("{}\n", clean::passing(text, self.colour)).as_bytes())
     }
@@ -101,7 +101,7 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// As [`Output::text`].
+    /// See [`Output::text`].
     pub fn value(&self, value: &Value) -> io::Result<()> {
         if let Some(template) = &self.template {
             return self.text(&template.render(value));
@@ -118,7 +118,7 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// As [`Output::text`].
+    /// See [`Output::text`].
     pub fn streamed(&self, value: &Value) -> io::Result<()> {
         if let Some(template) = &self.template {
             return self.text(&template.render(value));
@@ -135,7 +135,7 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// As [`Output::text`].
+    /// See [`Output::text`].
     pub fn table(&self, table: &Table) -> io::Result<()> {
         self.text(&table.render(self.colour))
     }

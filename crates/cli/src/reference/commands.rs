@@ -117,7 +117,7 @@ fn written(arg: &Arg) -> String {
     }
 }
 
-/// What follows the help: indented lines are examples, the others text.
+/// The text after the help: indented lines are examples, the others text.
 fn examples(text: &mut String, after: &StyledStr) {
     let mut in_code = false;
     for line in after.to_string().lines() {

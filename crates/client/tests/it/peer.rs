@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// What one connection does for its n-th request: these bytes, and then it goes on or closes.
+/// The reaction of a connection to its n-th request: these bytes, and then it continues or closes.
 #[derive(Clone, Debug)]
 pub(crate) struct Say {
     pub(crate) bytes: String,

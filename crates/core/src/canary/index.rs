@@ -26,7 +26,7 @@ pub(super) struct Index {
     forms: Vec<Form>,
     /// The letters of all forms, one after the other.
     letters: Vec<u8>,
-    /// Where in `letters` a window stands, plus one; 0 is free. At its hash, or behind it.
+    /// The position of a window in `letters`, plus one; 0 is free. At its hash, or behind it.
     slots: Vec<u32>,
     /// One bit for each window, by its hash: most texts never get further.
     filter: Vec<u64>,
@@ -36,7 +36,7 @@ pub(super) struct Index {
 #[derive(Debug)]
 struct Form {
     canary: usize,
-    /// Where its letters begin.
+    /// The position at which its letters begin.
     start: usize,
     end: usize,
     /// Fewest characters of it that count as a sighting.
@@ -145,7 +145,7 @@ impl Index {
         runs
     }
 
-    /// Where in the letters `wanted` stands, of the windows that are kept.
+    /// The position of `wanted` in the letters, among the stored windows.
     fn places(&self, wanted: u64) -> impl Iterator<Item = usize> {
         let first = slot(mixed(wanted), self.slots.len());
         let all = (0..self.slots.len()).map(move |n| self.slots[(first + n) % self.slots.len()]);
@@ -172,12 +172,12 @@ fn mixed(window: u64) -> u64 {
     window.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Where a window stands in a filter of so many words, a power of two.
+/// The position of a window in a filter of so many words, a power of two.
 fn bit(mixed: u64, words: usize) -> usize {
     (mixed >> 40) as usize & (words * 64 - 1)
 }
 
-/// Where a window is first looked for among so many slots, a power of two.
+/// The position at which the search for a window begins among so many slots, a power of two.
 fn slot(mixed: u64, slots: usize) -> usize {
     (mixed >> 40) as usize & (slots - 1)
 }

@@ -18,7 +18,7 @@ pub const POLL: Duration = Duration::from_secs(2);
 /// How long fewer sessions must be enough before some are ended, unless the spec says so.
 const COOLDOWN: Duration = Duration::from_mins(5);
 
-/// What the number of sessions follows.
+/// The source of the number of sessions.
 #[derive(Clone, Debug)]
 pub struct Scale {
     steps: Vec<Step>,

@@ -13,7 +13,7 @@ use crate::record::kinds::{not_a, unknown_fields};
 use crate::record::label::Selector;
 use crate::schedule::period;
 
-/// As many as a status can tell of, with the surge.
+/// The maximum number that a status can list, including the surge.
 pub const MAX_REPLICAS: u32 = 1_000;
 const MAX_SURGE: u32 = 500;
 /// Maximum number of packs that are kept.
@@ -44,11 +44,11 @@ const TEMPLATE: &[&str] = &[
     "task",
 ];
 
-/// What sessions are to stay.
+/// The sessions that are kept.
 #[derive(Clone, Debug)]
 pub struct FleetSpec {
     pub replicas: u32,
-    /// What that number follows, if not the spec.
+    /// The source of that number, if it is not the spec.
     pub scale: Option<Scale>,
     /// Sessions beyond `replicas` that there may be during a rollout.
     pub surge: u32,

@@ -97,7 +97,7 @@ impl RecordNews {
     }
 }
 
-/// What is left of a record that was deleted.
+/// The remains of a deleted record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tombstone {
     pub id: RecordId,

@@ -113,7 +113,7 @@ fn jitter_is_deterministic_and_differs_between_ticks() {
     assert_ne!(of(60), jitter("weekly", Timestamp::from_micros(60_000_000), most));
 }
 
-/// What a clock shows minute by minute, without any arithmetic on zones.
+/// The minutes that a clock shows, without any arithmetic on zones.
 fn expected(
     fits: &dyn Fn(DateTime) -> bool,
     zone: &str,

@@ -13,7 +13,7 @@ const MODEL_LIMITS: Limits = Limits {
     per_minute: 0,
 };
 
-/// What servers that speak OpenAI's format have in common.
+/// The common declaration of servers that speak OpenAI's format.
 const OPENAI: &[(&[Method], &str)] = &[
     (&[Method::Post], "/chat/completions"),
     (&[Method::Post], "/completions"),

@@ -2,7 +2,7 @@
 
 use super::{NameError, Secret, SecretError, SecretName};
 
-/// What variables that hold secrets begin with: ours, and those of an earlier system.
+/// The prefixes of variables that contain secrets: ours, and those of an earlier system.
 pub const PREFIXES: [&str; 2] = ["OVERMIND_CRED_", "OPENLEGION_CRED_"];
 /// Maximum number of lines of a file.
 pub const MAX_LINES: usize = 2000;
@@ -66,7 +66,7 @@ pub fn from_pairs<'a>(
 ///
 /// # Errors
 ///
-/// As [`from_pairs`], and for a line that is no pair. It is named by its number alone.
+/// See [`from_pairs`]; also reports a line that is no pair, by its number only.
 pub fn from_env_file(text: &str) -> Result<Vec<(SecretName, Secret)>, ImportError> {
     if text.lines().count() > MAX_LINES {
         return Err(ImportError::TooLong);
@@ -118,7 +118,7 @@ fn nothing_after(rest: &str, line: usize) -> Result<(), ImportError> {
     }
 }
 
-/// What stands before the closing quote, and what follows it; `None` when there is none yet.
+/// The text before the closing quote, and the text after it; `None` if there is no closing quote yet.
 fn double_quoted(text: &str) -> Option<(String, &str)> {
     let mut inside = String::new();
     let mut chars = text.char_indices();

@@ -33,7 +33,7 @@ impl fmt::Debug for OutboundCall {
     }
 }
 
-/// What came back. It may repeat the key: whoever hands it on looks first.
+/// The answer. It may repeat the key: the caller masks it before it forwards the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutboundReply {
     pub status: u16,

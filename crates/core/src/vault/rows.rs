@@ -47,7 +47,7 @@ pub trait VaultRows: Send + Sync + fmt::Debug {
         limit: u32,
     ) -> Fut<'_, Result<Vec<SecretRow>, StoreError>>;
 
-    /// What is counted of secrets, those used last first.
+    /// The counts of uses of secrets, last used first.
     fn uses(&self) -> Fut<'_, Result<Vec<SecretUses>, StoreError>>;
 
     fn grants(&self) -> Fut<'_, Result<Vec<GrantRow>, StoreError>>;

@@ -215,7 +215,7 @@ pub struct Action {
 #[serde(rename_all = "snake_case")]
 pub enum Params {
     Query,
-    /// As a JSON object.
+    /// Returns a JSON object.
     Body,
 }
 
@@ -231,7 +231,7 @@ pub struct BadService {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Base<'a> {
     pub https: bool,
-    /// As it is written: a name in small letters, an address, or an IPv6 address in brackets.
+    /// The written form: a name in small letters, an address, or an IPv6 address in brackets.
     pub host: &'a str,
     pub port: Option<u16>,
     /// Empty, or with a slash first and none last.

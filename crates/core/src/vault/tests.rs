@@ -301,7 +301,7 @@ fn a_secret_and_its_errors_never_print_the_value() {
     }
 }
 
-/// What a caller might write, in the hope that something takes it apart in another way.
+/// Texts that a hostile caller might send to be parsed differently elsewhere.
 fn hostile() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         Just("/"),

@@ -18,7 +18,7 @@ use crate::properties::rng::Rng as Dice;
 
 /// Schedules in every run, and in `cargo xtask soak`.
 const SCHEDULES: (u64, u64) = (1_500, 24_000);
-/// What happens in each.
+/// The result in each.
 const MOVES: u64 = 40;
 
 fn at(text: &str) -> Timestamp {
@@ -100,7 +100,7 @@ impl Disk {
 struct Known {
     ask: Ask,
     scopes: Vec<Scope>,
-    /// What it cost; `None` while it is under way.
+    /// The cost; `None` while it is in progress.
     cost: Option<Spend>,
 }
 

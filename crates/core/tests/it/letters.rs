@@ -50,7 +50,7 @@ struct Sent {
     gone: bool,
 }
 
-/// What the sweep does with it.
+/// The effect of the sweep on it.
 fn bury(sent: &mut Sent, now: Timestamp) {
     if let Some(why) = sent.letter.fate(now) {
         let foretold = sent.letter.dies_at().expect("what dies was going to");

@@ -38,9 +38,9 @@ pub(crate) struct World {
     pub(crate) log: Vec<(&'static str, String, Timestamp)>,
     /// The launch under way, as the hive has it.
     pub(crate) launch: Option<(u64, Launch)>,
-    /// What is being done about its room.
+    /// The current action on its environment.
     pub(crate) room: Option<(u64, RoomAct)>,
-    /// How it will have ended when its room is given back.
+    /// The outcome, once its environment is released.
     decided: Option<SessionStatus>,
     orders: Vec<LifeOrder>,
     next: u64,
@@ -281,7 +281,7 @@ impl World {
         self.feed(Input::Room(room_report(effect, &act, good)));
     }
 
-    /// What holds between any two inputs.
+    /// Invariants between any two inputs.
     fn holds(&self) {
         let (row, under_way) = (self.session.row(), self.session.effects_under_way());
         assert!(self.launch.is_none() || self.room.is_none());

@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::lives::{GRACE, World, always, anything, command, random_rules};
 use crate::properties::rng::Rng;
 
-/// What a hive may say about `act`.
+/// The possible answers of a hive to `act`.
 pub(crate) fn room_report(effect: u64, act: &RoomAct, good: bool) -> RoomInput {
     let error = RoomError::new(RoomErrorKind::Failed, "the database did not come up");
     match (act, good) {

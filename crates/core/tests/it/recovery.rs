@@ -1,4 +1,4 @@
-//! What becomes of a session whose process died.
+//! Recovery of a session whose process died.
 
 use std::time::Duration;
 

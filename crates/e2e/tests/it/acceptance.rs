@@ -14,7 +14,7 @@ use crate::journey::Newcomer;
 
 const OLD: &str = "        tr -c 'a-z0-9' '-' |\n";
 const NEW: &str = "        tr -cs 'a-z0-9' '-' |\n";
-/// What a built-in agent does with git and the temporary directory before it reads the code.
+/// The git and temporary-directory commands that a built-in agent runs before it reads the code.
 const LOOK: &str = "git status --short && git log --oneline && git diff --stat && \
                     test -d \"$(dirname \"$(mktemp)\")\" && echo all is there";
 

@@ -1,4 +1,4 @@
-//! What an attacker tries who holds a key below admin, or sends a browser somewhere.
+//! Attacks of a caller who holds a key below admin, or who redirects a browser.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 

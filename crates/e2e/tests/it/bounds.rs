@@ -56,7 +56,7 @@ const HOSTILE: &[(&str, &str)] = &[
     ("bell", "\u{7}"),
 ];
 
-/// What no output may have: the first characters of those sequences.
+/// The control sequences that no output may contain: their first characters.
 const FORBIDDEN: &[&str] = &[
     "\u{1b}]",
     "\u{1b}[6n",

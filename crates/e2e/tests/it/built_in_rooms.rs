@@ -225,7 +225,7 @@ fn shells(house: &mut House, name: &str, commands: &[&str]) {
     house.home.0.start(&["--listen", "none"], &[("OVERMIND_POLICY", "none")]);
 }
 
-/// What its calls wrote, in their order. All have ended well.
+/// The outputs of its calls, in order. All of them have succeeded.
 fn said(house: &House, run: &str) -> Vec<String> {
     let ended = house.home.named(run);
     assert_eq!(ended["status"], "succeeded", "{ended} {}", house.run(&["events", run]).out);
@@ -248,7 +248,7 @@ const GIT: &str = "git status --porcelain && git log --oneline && git diff HEAD 
                    echo x > x && git add x && git commit -qm x && \
                    git log -1 --format='%an %ae %cn %ce %s' && git fsck --connectivity-only";
 
-/// What it says after the history.
+/// Its reply after the history.
 const BY_ANN: &str = "Ann of the house ann@house Ann of the house ann@house x\n";
 
 #[test]

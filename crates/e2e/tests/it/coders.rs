@@ -19,7 +19,7 @@ use crate::worktrees::git_in;
 
 /// The key of the upstream: nobody but the server may see it.
 const KEY: &str = "model-key-8888-abcdefgh";
-/// What no agent may see of the project.
+/// The files of the project that no agent may see.
 const SECRET: &str = "db-password-5512-qrstuv";
 
 /// A repository with a test that fails, a server that has a key, and the model behind it.
@@ -222,7 +222,7 @@ fn call(id: usize, name: &str, args: &Value) -> Answer {
 /// The task of a person: reads, edits, runs the test, and looks for what it should not see.
 const CHECK: &str = "sh test.sh; env; cat .env; true";
 
-/// As Claude Code does it. Where its worktree is it says itself.
+/// Behaves like Claude Code, which reports its worktree itself.
 fn as_claude(request: &Received) -> Answer {
     if !has_tools(request) {
         return says("A title");
@@ -577,7 +577,7 @@ fn needs_opencode_to_edit_and_test_in_a_sandbox_with_the_key_outside() {
     shop.home.check();
 }
 
-/// As Gemini CLI does it, in Gemini's own format.
+/// Behaves like Gemini CLI, in Gemini's own format.
 fn as_gemini(request: &Received) -> Answer {
     let answered = request.body["contents"].to_string().matches("\"functionResponse\"").count();
     let args = json!({"command": MEND, "description": "d"});

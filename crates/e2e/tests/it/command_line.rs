@@ -140,7 +140,7 @@ fn a_misspelt_model_gets_a_suggestion() {
     made.says("did you mean the model `gpt-5-mini`?");
 }
 
-/// What a shell's script offers for the words, the last of which is begun.
+/// The completions that a shell's script offers for the words, the last of which is partial.
 fn asked(home: &Home, shell: &str, words: &[&str]) -> Done {
     let index = (words.len() - 1).to_string();
     let mut command = home.command(&[&["--"], words].concat());

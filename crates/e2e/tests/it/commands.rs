@@ -41,7 +41,7 @@ impl Commands {
         run["process"]["pid"].clone()
     }
 
-    /// What a variable of the process of `name` has. Tokens stand in no log.
+    /// The value of a variable in the process of `name`. Tokens are in no log.
     pub(crate) fn variable(&self, name: &str, variable: &str) -> String {
         let environ = std::fs::read(format!("/proc/{}/environ", self.alive(name)));
         let environ = String::from_utf8(environ.expect("it runs as us")).expect("it is text");

@@ -57,7 +57,7 @@ fn home(socket: &str) -> Home {
     home
 }
 
-/// As whom the product's containers run, when the workspace belongs to `owner`.
+/// The user of the product's containers, if the workspace belongs to `owner`.
 fn container_user(owner: u32) -> u32 {
     match (rustix::process::geteuid().as_raw(), owner) {
         (0, 0) => NOBODY,

@@ -64,7 +64,7 @@ impl Attacker {
         self.arrived().iter().filter(|request| request.starts_with(beginning)).count()
     }
 
-    /// What arrived, with everything that it could say in another way left as it is.
+    /// The received data, including text in any other encoding.
     fn got(&self, secret: &str) -> bool {
         self.arrived().iter().any(|request| request.contains(secret))
     }
@@ -130,7 +130,7 @@ fn mcp(body: &str) -> String {
     json!({"jsonrpc": "2.0", "id": message["id"], "result": result}).to_string()
 }
 
-/// What the test tells the model once it knows it.
+/// The value that the test gives to the model once it knows it.
 #[derive(Clone, Default)]
 struct Whispered(Arc<(Mutex<Option<String>>, Condvar)>);
 

@@ -95,7 +95,7 @@ impl Gateway {
         (row["id"].as_str().unwrap().to_owned(), token)
     }
 
-    /// What the log of a session says of its last call.
+    /// The record of a session's last call in its log.
     pub(crate) fn settled(&self, name: &str) -> Value {
         until("the call is in the session's log", || {
             let all = self.home.run(&["events", name, "--limit", "1000", "-o", "json"]).ok().json();

@@ -13,7 +13,7 @@ use crate::home::until;
 /// Longest that any one answer may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How one stream came: its pieces, and whether it was whole.
+/// The received stream: its pieces, and whether it was complete.
 struct Came {
     pieces: usize,
     text: String,

@@ -34,7 +34,7 @@ const END_HEADERS: u8 = 4;
 /// Reasons.
 const REFUSED_STREAM: u32 = 7;
 
-/// What is done with a call.
+/// The treatment of a call.
 #[derive(Clone, Copy, Debug)]
 enum Turn {
     /// The connection is closed, and the call is none of those that were looked at.
@@ -65,7 +65,7 @@ fn head(kind: &str) -> Vec<u8> {
     head
 }
 
-/// What the provider goes by.
+/// The settings of the provider.
 struct Script {
     turns: Mutex<VecDeque<Turn>>,
     asked: Mutex<Vec<Turn>>,
@@ -178,7 +178,7 @@ impl World {
         Self { home, url, admin: admin.trim().to_owned(), script, heard }
     }
 
-    /// What a call brings: its status, its body, and whether that is whole.
+    /// The result of a call: its status, its body, and whether the body is complete.
     fn ask(&self, stream: bool) -> (u16, String, bool) {
         let body = json!({
             "model": "m", "stream": stream, "messages": [{"role": "user", "content": "hi"}],

@@ -55,7 +55,7 @@ fn provider() -> (u16, String) {
     (port, certificate)
 }
 
-/// What a server says that trusts `roots`: status and body.
+/// The answer of a server to a client that trusts `roots`: status and body.
 fn asked(port: u16, roots: &str) -> (u16, Value) {
     let mut home = Home::new();
     let file = home.path().join("roots.pem");

@@ -14,7 +14,7 @@ use crate::program::program;
 /// Longest that anything here may take before a test gives up on it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) code: i32,
@@ -91,7 +91,7 @@ impl Home {
         self.path().join("data")
     }
 
-    /// Where sessions work.
+    /// The directory in which sessions work.
     pub(crate) fn work(&self) -> PathBuf {
         self.path().join("work")
     }

@@ -119,7 +119,7 @@ fn key(home: &Home, name: &str, more: &[&str]) -> String {
     home.run(&args).ok().line().to_owned()
 }
 
-/// What the API answers to the start of a run.
+/// The API's answer to the start of a run.
 fn start(home: &Home, secret: &str, body: &Value) -> String {
     let output = std::process::Command::new("curl")
         .args(["--silent", "--unix-socket"])

@@ -1,4 +1,4 @@
-//! What a new user does, as the documentation prints it, from an empty machine: at a terminal and
+//! The steps of a new user, as the documentation prints them, from an empty machine: at a terminal and
 //! piped. What the terminal showed is kept as `docs/journey.md`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
@@ -28,7 +28,7 @@ const TEST: &str = include_str!("../../../cli/src/demo/project/test.sh");
 pub(crate) struct Newcomer {
     pub(crate) home: Home,
     pub(crate) upstream: Upstream,
-    /// Where programs of agents are, besides the usual directories; ends in `:`.
+    /// The directory with the programs of agents, besides the usual directories; ends in `:`.
     programs: String,
     _runtime: Runtime,
 }
@@ -147,7 +147,7 @@ fn lines_of(page: &str, heading: &str) -> Vec<String> {
     block.lines().map(bare).filter(|line| !line.is_empty()).collect()
 }
 
-/// What a step of the README has to show.
+/// The expected output of a step of the README.
 fn wanted(line: &str) -> &'static [&'static str] {
     let words: Vec<&str> = line.split_whitespace().collect();
     match words.get(1).copied().unwrap_or_default() {
@@ -241,7 +241,7 @@ impl Recorder<'_> {
     }
 }
 
-/// What differs from run to run stands for itself: times, identifiers, numbers of processes.
+/// Values that differ between runs are replaced: times, identifiers, numbers of processes.
 fn plain(screen: &str, home: &Path) -> String {
     let mut text = screen.replace(&*home.to_string_lossy(), "/home/ann");
     for (what, by) in [

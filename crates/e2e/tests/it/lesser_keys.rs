@@ -1,4 +1,4 @@
-//! What keys below admin cannot get by way of what an admin has made.
+//! Rights that keys below admin cannot get through objects that an admin created.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 

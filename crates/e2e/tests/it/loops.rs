@@ -1,4 +1,4 @@
-//! What the server does again and again: shown, paused, run by hand, over a kill.
+//! Periodic work of the server: shown, paused, run by hand, across a kill.
 
 use serde_json::Value;
 

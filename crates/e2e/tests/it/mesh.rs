@@ -233,7 +233,7 @@ fn messages_start_a_command_and_keys_expire_are_watched_and_paged() {
     home.check();
 }
 
-/// What a client of the official SDK does at a run's door, over HTTP and over pipes.
+/// The calls of a client of the official SDK at a run's endpoint, over HTTP and over pipes.
 const SDK: &str = r#"
 import asyncio, json, os, sys
 from mcp import ClientSession, StdioServerParameters

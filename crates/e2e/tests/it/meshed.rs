@@ -92,7 +92,7 @@ impl Meshed {
         assert_eq!(waited.code, 0, "{} {} {}", waited.out, self.log(name), self.home.log());
     }
 
-    /// What the run's log says of its model calls.
+    /// The records of model calls in the run's log.
     fn settled(&self, name: &str) -> Vec<Value> {
         let all = self.home.run(&["events", name, "--limit", "1000", "-o", "json"]).ok().json();
         let all = all.as_array().unwrap().iter();
@@ -321,7 +321,7 @@ denied done me --discard --yes
 echo '{"spawn": ["**"]}' | denied acl set boss -
 "#;
 
-/// What it is answered there: exit codes for what it may not, and for what is not there.
+/// The answers there: exit codes for forbidden and for missing objects.
 const DENIED: [&str; 15] = [
     "3 send OTHER hello",
     "6 run --parent OTHER true",

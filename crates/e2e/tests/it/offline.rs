@@ -1,4 +1,4 @@
-//! What works, and what is said, when no server runs.
+//! Commands and errors when no server runs.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 

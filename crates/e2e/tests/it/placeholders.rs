@@ -19,7 +19,7 @@ const KEY: &str = "tracker-key-4711-abcdefghijkl";
 /// A service that repeats its caller's key, as no service should.
 struct Tracker {
     port: u16,
-    /// What was asked, headers and all.
+    /// The received requests, including headers.
     asked: Arc<Mutex<Vec<String>>>,
 }
 

@@ -1,4 +1,4 @@
-//! Where the program is that these tests drive.
+//! The path of the program that these tests run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

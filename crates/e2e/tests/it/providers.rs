@@ -14,7 +14,7 @@ use crate::commands::Commands;
 use crate::home::{Home, until};
 use crate::tty::Person;
 
-/// What the server knows as `OVERMIND_CRED_MODEL`, and the model asks for.
+/// The value of the server's `OVERMIND_CRED_MODEL`, which the model asks for.
 const KEY: &str = "model-key-4711-abcdefgh";
 
 /// A model that other people's programs talk to.
@@ -32,7 +32,7 @@ impl Model {
         Self { upstream, _runtime: runtime }
     }
 
-    /// What was asked of the model itself.
+    /// The requests to the model itself.
     fn asked(&self) -> Vec<Received> {
         let all = self.upstream.requests().into_iter();
         all.filter(|request| request.wire.is_some()).collect()

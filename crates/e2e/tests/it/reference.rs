@@ -32,7 +32,7 @@ fn fits(row: &[String], payload: &Value) -> bool {
         && (known.contains("…") || has.is_subset(&known))
 }
 
-/// What the page does not say of the events of a log, a line for each.
+/// The events of a log that the page does not describe, a line for each.
 fn unlisted(listed: &BTreeMap<String, Vec<Vec<String>>>, events: &[Value]) -> BTreeSet<String> {
     let wrong = events.iter().filter(|event| {
         let rows = listed.get(event["type"].as_str().unwrap());

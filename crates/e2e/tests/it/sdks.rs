@@ -47,7 +47,7 @@ fn needs_python_sdks_of_openai_and_anthropic_for_all_that_they_can() {
     assert_eq!(out, "all of it\n", "{err}");
 }
 
-/// What an agent's program says when it was told a word.
+/// The output of an agent's program for a message.
 fn agent(request: &Received) -> Answer {
     let text = request.body.to_string();
     let said = if text.contains("the magic word") { "Abracadabra." } else { "A title" };

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::home::until;
 use crate::worktrees::House;
 
-/// What a program here tries, and what came of it.
+/// The attempts of a program here, and their results.
 const LOOK: &str = r#"
 import json, os, socket, sqlite3, sys, urllib.request
 paths = json.load(open("paths.json"))
@@ -240,7 +240,7 @@ pub(crate) fn port_of(run: &Value, service: &str) -> u16 {
     u16::try_from(port.as_u64().unwrap_or_else(|| panic!("{run}"))).unwrap()
 }
 
-/// What is answered at this port of the host's; `None`: nobody answered.
+/// The answer at this port of the host; `None` if there was none.
 pub(crate) fn get(port: u16, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     write!(stream, "GET {path} HTTP/1.0\r\n\r\n").ok()?;
@@ -258,7 +258,7 @@ fn reborn(port: u16) -> Value {
     serde_json::from_str(&page).unwrap_or_else(|err| panic!("{err}: {page}"))
 }
 
-/// What the log has of a hook.
+/// The log of a hook.
 fn said_by(log: &str, hook: &str) -> Value {
     let word = format!("{hook} {{");
     let line =
@@ -343,7 +343,7 @@ fn changed_services_and_hooks_have_no_more_access_than_their_run_also_after_a_ki
     prey.check();
 }
 
-/// What the other tests find refused is there to be had.
+/// Actions that other tests find refused are possible here.
 #[test]
 fn without_a_sandbox_the_same_services_and_hooks_have_full_access() {
     let prey = Prey::new();

@@ -62,7 +62,7 @@ fn everything(top: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// What in the tree is not the user's.
+/// The files in the tree that do not belong to the user.
 fn of_others(tree: &Path) -> Vec<PathBuf> {
     let mut all = everything(tree);
     all.retain(|path| path.symlink_metadata().is_ok_and(|found| found.uid() != USER));
@@ -123,7 +123,7 @@ print('up', file=open('up', 'w'))
 server.serve_forever()
 ";
 
-/// What the service says, which counts how often it was asked.
+/// The answer of the service, which counts its requests.
 fn says(port: u16, rows: u64) {
     let page = until("it answers", || get(port, "/").filter(|page| !page.is_empty()));
     let said: Value = serde_json::from_str(&page).unwrap_or_else(|err| panic!("{err}: {page}"));

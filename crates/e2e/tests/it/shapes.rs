@@ -218,7 +218,7 @@ const SHAPES: &[Shape] = &[
     ("others", others, ""),
 ];
 
-/// What of a checkout a user sees, by git and without it.
+/// The checkout as a user sees it, with git and without it.
 fn seen(dir: &Path) -> BTreeMap<String, String> {
     let mut seen = BTreeMap::new();
     let head = try_git(dir, &["symbolic-ref", "-q", "HEAD"]).unwrap_or_default();

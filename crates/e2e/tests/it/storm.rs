@@ -43,7 +43,7 @@ const TOO_LATE: &[&str] = &[
     "were told to end",
 ];
 
-/// What a command of the storm does.
+/// The action of a command of the storm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     /// Waits, with a child.
@@ -102,7 +102,7 @@ impl Kind {
     }
 }
 
-/// What was done, and how often.
+/// The actions and their counts.
 #[derive(Default)]
 struct Done(BTreeMap<&'static str, u32>);
 

@@ -171,7 +171,7 @@ fn needs_python_otlp_a_session_is_one_trace_under_its_caller() {
     assert!(!gateway.home.log().contains("otlp-key-4711"));
 }
 
-/// What a provider was told of the call's span.
+/// The span that a provider was given for the call.
 pub(crate) fn parent_of(request: &Received) -> String {
     request.headers.get("traceparent").cloned().unwrap_or_default()
 }

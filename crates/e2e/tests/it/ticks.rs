@@ -92,7 +92,7 @@ fn now() -> Timestamp {
     Timestamp::from_micros(i64::try_from(since.as_micros()).unwrap())
 }
 
-/// What the log says.
+/// The content of the log.
 #[derive(Debug, Default)]
 struct Log {
     /// When the rituals were created, by name.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::gateway::{Gateway, Got, chat, messages};
 use crate::home::until;
 
-/// Where nobody listens.
+/// An address without a listener.
 fn nowhere() -> String {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     format!("http://127.0.0.1:{port}/v1")

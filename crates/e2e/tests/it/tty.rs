@@ -14,7 +14,7 @@ use rustix::termios::{Termios, Winsize};
 
 use crate::home::{Home, PATIENCE, until, until_within};
 
-/// What the person sees, and all that was ever written.
+/// The screen that the person sees, and everything that was ever written.
 struct Seen {
     screen: vt100::Parser,
     written: Vec<u8>,

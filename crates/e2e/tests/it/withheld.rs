@@ -80,7 +80,7 @@ const WRAPPERS: &[&str] = &[
     "(eval @) & wait $!",
 ];
 
-/// What shows all that is there, or gets at what lies under a mask.
+/// Commands that print everything, or try to read the file below a mask.
 const BULK: &[&str] = &[
     "grep -r . .",
     "grep -ra CANARY . /proc/self/cwd/",

@@ -80,7 +80,7 @@ impl House {
         self.home.named(name)
     }
 
-    /// What the run's service `web` answers.
+    /// The answer of the run's service `web`.
     fn fetch(&self, name: &str, path: &str) -> String {
         let url = self.run(&["url", name, "web"]).ok().line().to_owned();
         let code = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode(), end='')";

@@ -66,7 +66,7 @@ pub(crate) enum Said {
 /// Processes that an earlier server left, and that nobody has asked for again.
 type Found = Option<HashMap<ProcessKey, Adopted>>;
 
-/// What a hive needs to run commands.
+/// The ports that a hive needs to run commands.
 #[derive(Debug)]
 pub(crate) struct Lives {
     processes: Arc<dyn Processes>,
@@ -81,7 +81,7 @@ pub(crate) struct Lives {
     stays: Option<Arc<Stays>>,
     tasks: Tasks,
     under_way: Mutex<HashMap<EffectId, UnderWay>>,
-    /// What was found at the start; `None` until it has been looked for.
+    /// The processes found at the start; `None` until the search has ended.
     found: watch::Sender<Found>,
     /// Starts and kills under way, by session.
     busy: watch::Sender<HashMap<SessionId, usize>>,

@@ -146,7 +146,7 @@ impl Stays {
         self.rooms.environment(session).await
     }
 
-    /// What the server gives a session's commands besides its environment.
+    /// Additional settings of the server for a session's commands, besides its environment.
     ///
     /// # Errors
     ///

@@ -32,7 +32,7 @@ pub(crate) const MARK: &str = "asked_by_tool";
 /// Items that are read at once.
 const SCAN: u32 = 500;
 
-/// What an item for which nobody waits asks of people.
+/// The question to people of an item for which no session waits.
 #[derive(Debug)]
 pub(crate) enum Wants {
     Words,
@@ -309,7 +309,7 @@ impl Engine {
     }
 }
 
-/// What becomes of the open requests of a session that ends.
+/// Handles the open requests of a session that ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtEnd {
     WithdrawAll,

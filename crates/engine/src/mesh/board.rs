@@ -142,7 +142,7 @@ pub struct BoardFound {
     pub next: Option<String>,
 }
 
-/// What was done to a key, newest first.
+/// The changes of a key, newest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BoardPast {
     pub changes: Vec<BoardChange>,

@@ -17,7 +17,7 @@ use crate::caller::Caller;
 use crate::error::EngineError;
 use crate::mesh::ask::{MARK, Wants};
 
-/// What a run is told when it continues.
+/// The message to a run when it continues.
 const RAISED: &str = "The budget was raised. Continue where you stopped.";
 
 impl Engine {

@@ -199,7 +199,7 @@ impl Engine {
         Ok(handed_on)
     }
 
-    /// What a placeholder gives access to; `None` for another kind of token.
+    /// The rights of a placeholder; `None` for another kind of token.
     pub(crate) async fn placeholder(
         &self,
         token: &str,

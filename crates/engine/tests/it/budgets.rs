@@ -88,7 +88,7 @@ impl Bank {
         self.world.engine.budget_put(&self.world.by, new).await.expect("a limit").limit.id
     }
 
-    /// What is spent and reserved in a limit's window.
+    /// The spent and the reserved amount in a limit's window.
     async fn stands(&self, id: LimitId) -> (u64, u64) {
         let view = self.world.engine.budget_fetch(&self.world.by, id).await.expect("it is there");
         (view.window.spent.microusd, view.window.reserved.microusd)

@@ -1,4 +1,4 @@
-//! What a tool says while it runs: in the log in time, whole, masked, and never decided on.
+//! Live output of a tool: in the log in time, whole, masked, and never decided on.
 
 use std::sync::Arc;
 

@@ -20,10 +20,10 @@ use crate::world::World;
 const HOUR: Duration = Duration::from_hours(1);
 const NAME: &str = "looking";
 
-/// What a test tells a loop, and what it hears of it.
+/// The instructions of a test to a loop, and the reports of the loop.
 struct Puppet {
     change: Notify,
-    /// What the next passes do; without one they succeed.
+    /// The results of the next passes; without one they succeed.
     next: Mutex<Vec<Does>>,
     begun: mpsc::UnboundedSender<Timestamp>,
     gate: Semaphore,

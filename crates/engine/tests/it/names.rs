@@ -1,4 +1,4 @@
-//! What sessions are called, and who started whom.
+//! Names of sessions, and their parents.
 
 use overmind_core::conflict::{Conflict, ConflictKind};
 use overmind_core::ids::SessionId;

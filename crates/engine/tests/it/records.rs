@@ -1,4 +1,4 @@
-//! What reconcilers write of records, and what the loop `garbage` takes away.
+//! Writes of reconcilers to records, and removals by the loop `garbage`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -158,7 +158,7 @@ impl World {
     }
 }
 
-/// What the first commit that tells of a new run tells of it, while `busy` others run.
+/// The content of the first commit about a new run, while `busy` others run.
 async fn first_commit(busy: u32) -> usize {
     let dir = Arc::new(tempfile::TempDir::new().expect("a directory"));
     let models = FakeModels::new((0..=busy).map(|_| calls(&[("hang", json!({}))])));

@@ -112,7 +112,7 @@ impl World {
         Self::made(dir, FakeTools::ok(), models, 64, (None, None), commands, money).await
     }
 
-    /// Where models have prices, at a time that somebody else turns.
+    /// An engine in which models have prices, with a clock that the test controls.
     pub(crate) async fn priced(
         dir: Arc<TempDir>,
         models: Arc<FakeModels>,
@@ -285,7 +285,7 @@ impl World {
         events.into_iter().map(|event| event.kind.into()).collect()
     }
 
-    /// What the log says of the system, oldest first.
+    /// The events of the system stream, oldest first.
     pub(crate) async fn system_kinds(&self) -> Vec<String> {
         let stream = Some(StreamId::System);
         let query = EventQuery { stream, after: 0, kinds: &[], limit: 10_000 };

@@ -414,7 +414,7 @@ fn errors_in_a_stream_are_translated() {
     assert_eq!(events[0]["error"]["message"], "busy");
 }
 
-/// What Codex asks with: tools of a namespace, one that takes a text, and hosted ones.
+/// A request of Codex: tools of a namespace, one that takes a text, and hosted ones.
 fn of_codex() -> Value {
     json!({
         "model": "x", "tool_choice": "auto", "parallel_tool_calls": true,

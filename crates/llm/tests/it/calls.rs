@@ -1,4 +1,4 @@
-//! What comes back: text, calls, reasoning, usage, in each format and however it is cut.
+//! Replies: text, calls, reasoning, usage, in each format and with any cuts.
 
 use std::time::Duration;
 

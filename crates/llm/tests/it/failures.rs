@@ -1,4 +1,4 @@
-//! What goes wrong at providers and on the way, and what is done about it.
+//! Failures of providers and of the network, and their handling.
 
 use std::time::{Duration, Instant};
 

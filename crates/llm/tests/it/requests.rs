@@ -1,4 +1,4 @@
-//! What is sent: bodies, headers, roles, aliases, and what a provider sees again.
+//! Requests: bodies, headers, roles, aliases, and the reasoning that a provider gets back.
 
 use overmind_core::model::{Message, ModelRequest, ToolChoice};
 use overmind_llm::{Format, Provider, Secret};

@@ -1,4 +1,4 @@
-//! What all tests of the gateway share.
+//! Shared parts of all tests of the gateway.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What comes of good and bad behaviour.
+//! Results of good and bad behaviour.
 
 use overmind_core::ids::SessionId;
 use overmind_core::live::LivePiece;

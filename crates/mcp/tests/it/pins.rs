@@ -1,4 +1,4 @@
-//! What is approved, what is not, and what happens when it changes.
+//! Approved tools, unapproved tools, and changes.
 
 use overmind_core::tool_source::ToolSource;
 use overmind_mcp::{Approve, McpError, SameNames, Scope, ServerConfig, ToolState};

@@ -124,7 +124,7 @@ impl Bench {
         within(call).await.result
     }
 
-    /// What the tool says, when it says one text.
+    /// The text of the tool's result, if it is one text.
     pub(crate) async fn text(&self, name: &str, args: Json) -> String {
         let result = self.call(name, args).await;
         match result["mcp"]["result"]["content"][0]["text"].as_str() {

@@ -59,7 +59,7 @@ fn request(reader: &mut BufReader<TcpStream>) -> Option<(BTreeMap<String, String
     None
 }
 
-/// What a call came with: the header, and the meta of its body.
+/// The trace context of a call: the header, and the meta of its body.
 type Came = (Option<String>, Value);
 
 /// A server of the earlier revision without sessions; what calls come with.

@@ -1,4 +1,4 @@
-//! What the program says about itself.
+//! Texts that the program prints about itself.
 
 use crate::home::Home;
 

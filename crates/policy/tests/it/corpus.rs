@@ -1,4 +1,4 @@
-//! What people tried, and what people do every day.
+//! Commands of attackers, and everyday commands.
 
 use overmind_core::gate::{Decision, GateRequest, TouchKind};
 use overmind_core::sandbox::SandboxLevel;

@@ -1,4 +1,4 @@
-//! What the analyser foresees, against what the kernel saw.
+//! Compares the analyser's prediction with the programs that the kernel saw.
 //!
 //! The runnable part of the corpus runs under `strace`, as nobody, in namespaces without a
 //! network, where every directory of programs is replaced by one with shells, wrappers, and
@@ -124,7 +124,7 @@ fn stage(names: &BTreeSet<String>) -> tempfile::TempDir {
     scratch
 }
 
-/// What of these commands ran without having been foreseen, and how many programs ran in all.
+/// The programs of these commands that ran without being predicted, and the number of all programs.
 fn surprises(
     strace: &str,
     names: &BTreeSet<String>,

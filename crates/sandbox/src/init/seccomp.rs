@@ -322,7 +322,7 @@ mod tests {
         }
     }
 
-    /// What the kernel would answer: just the instructions that the programs have.
+    /// The answer of the kernel: only the instructions that the programs use.
     fn answer(program: &BpfProgram, arch: u32, number: u32) -> u32 {
         let (mut at, mut loaded) = (0, 0);
         loop {

@@ -214,7 +214,7 @@ async fn the_record_is_signed_cached_and_renewed_for_another_program() {
     assert!(second.holds(verify));
 }
 
-/// As a container's engine would: the files are shown in an empty root, and nothing else is.
+/// Like a container engine: the files are shown in an empty root, without anything else.
 #[tokio::test]
 async fn the_probe_runs_without_libraries_of_the_host() {
     if !host_has("unshare") {

@@ -1,4 +1,4 @@
-//! What every driver must do, and what is allowed to differ ([`Gives`](crate::support::Gives)).
+//! Requirements for every driver, and allowed differences ([`Gives`](crate::support::Gives)).
 //!
 //! Scripts keep to what both a full system and busybox understand.
 

@@ -82,7 +82,7 @@ impl Place {
     }
 }
 
-/// What a keeper starts.
+/// The program that a shim starts.
 pub(crate) fn command(env: &[(String, String)], enclosed: Enclosed) -> Command {
     let mut command = Command::new(&enclosed.argv[0]);
     command.args(&enclosed.argv[1..]).env_clear().current_dir(enclosed.cwd);
@@ -276,7 +276,7 @@ fn in_a_terminal(inner: Command) -> (Child, File) {
     (child, File::from(master))
 }
 
-/// What the terminal shows until `text` comes.
+/// The output of the terminal until `text`.
 fn read_until(terminal: &mut File, text: &str) -> String {
     let mut seen = Vec::new();
     let mut piece = [0u8; 1024];

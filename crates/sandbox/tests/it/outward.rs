@@ -20,7 +20,7 @@ use crate::support::{init_program, open_to_all};
 /// A service of the host's: says its word, then what it was told, to its end.
 struct Service {
     port: u16,
-    /// Who came.
+    /// The accepted connection.
     came: Arc<AtomicUsize>,
 }
 

@@ -142,7 +142,7 @@ async fn sandboxed_commands_cannot_change_git_control_files() {
     git(&work, &["commit", "-q", "--allow-empty", "-m", "third"]);
 }
 
-/// Where `HEAD` is none, git looks for a repository in the checkout itself.
+/// If `HEAD` is invalid, git looks for a repository in the checkout itself.
 #[tokio::test]
 async fn a_command_cannot_switch_branches_or_turn_the_checkout_into_a_repository() {
     let place = Place::new();

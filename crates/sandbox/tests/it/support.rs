@@ -26,7 +26,7 @@ pub(crate) struct Subject {
     pub(crate) gives: Gives,
     /// How the workspace is called inside, if not as on the host.
     pub(crate) inside: Option<&'static str>,
-    /// What must outlive the driver.
+    /// Objects that must outlive the driver.
     pub(crate) _keep: Option<TempDir>,
     /// Ends what a driver keeps between calls.
     pub(crate) close: Option<Close>,
@@ -257,7 +257,7 @@ pub(crate) async fn pause(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-/// What this process holds, or has made on the host and not taken away.
+/// Resources that this process holds, or has created on the host and not removed.
 #[derive(Debug)]
 pub(crate) struct Holdings {
     pub(crate) descriptors: usize,

@@ -76,7 +76,7 @@ fn object(value: &Value) -> &Map<String, Value> {
     value.as_object().expect("bounds.json holds objects")
 }
 
-/// As RFC 7396 has it: objects are merged, `null` removes, everything else replaces.
+/// A merge patch of RFC 7396: objects are merged, `null` removes, everything else replaces.
 fn merge(to: &mut Value, more: &Value) {
     let (Some(to), Some(more)) = (to.as_object_mut(), more.as_object()) else {
         *to = more.clone();

@@ -78,7 +78,7 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
 )]
 struct Document;
 
-/// What is the same for every operation, said once.
+/// Responses that are the same for every operation.
 struct Common;
 
 impl Modify for Common {

@@ -42,7 +42,7 @@ pub(crate) async fn acl_list(
     Ok(json(&Acl { version, entries: entries.collect() }))
 }
 
-/// What an agent may, and who has a say in it. A run's token asks about itself, as `me`.
+/// The permissions of an agent, and their sources. A run's token asks about itself, as `me`.
 #[cfg_attr(feature = "openapi", utoipa::path(
     get, path = "/mesh/permissions/{agent}", tag = "mesh",
     params(("agent" = String, Path, description = "An agent's name or id, or a run's id")),

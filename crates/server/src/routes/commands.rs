@@ -73,7 +73,7 @@ pub(crate) async fn run_send(
     Ok(answer(&Run::from(run)))
 }
 
-/// What a run's processes use now.
+/// The current resource use of a run's processes.
 #[cfg_attr(feature = "openapi", utoipa::path(
     get, path = "/api/runs/{id}/usage", tag = "runs", params(("id" = String, Path)),
     responses(

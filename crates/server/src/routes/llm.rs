@@ -31,7 +31,7 @@ use crate::fault::Fault;
 use crate::front::{Source, trace};
 use crate::serve::MAX_HEAD_BYTES;
 
-/// What a path asks for.
+/// The endpoint of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Door {
     dialect: Dialect,
@@ -107,7 +107,7 @@ pub(crate) async fn answer(
     response
 }
 
-/// What was refused before anybody looked at the path, in the words of this path's users.
+/// Requests that were refused before the path was read, in the format of this path's API.
 pub(crate) fn refused(cx: &Cx, door: &Door, fault: &Fault) -> Response {
     let kind = match fault.problem().known_kind() {
         Some(ProblemKind::Forbidden) => RefusalKind::Forbidden,

@@ -498,7 +498,7 @@ pub(crate) async fn spawn(
     }))
 }
 
-/// What an agent has done lately.
+/// The latest actions of an agent.
 #[cfg_attr(feature = "openapi", utoipa::path(
     get, path = "/mesh/agents/{id}/history", tag = "mesh",
     params(("id" = String, Path, description = "An agent's id or name"),

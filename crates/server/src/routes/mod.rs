@@ -55,7 +55,7 @@ pub(crate) enum Pace {
     Long,
 }
 
-/// What a route does with an `Idempotency-Key`.
+/// The treatment of an `Idempotency-Key` by a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keys {
     /// A repeated request with the same key is answered with the first one's answer.
@@ -75,7 +75,7 @@ pub(crate) struct Route {
     pub(crate) pace: Pace,
     /// Which roles and scopes of API keys it takes.
     pub(crate) needs: Needs,
-    /// What a run's own token reaches by it.
+    /// The access of a run's own token through the route.
     pub(crate) own: Own,
     pub(crate) keys: Keys,
 }
@@ -370,7 +370,7 @@ async fn within_its_time(
     response
 }
 
-/// What is asked of a request before its handler begins.
+/// The requirements for a request before its handler begins.
 fn may_begin(route: &Route, request: &Request) -> Result<(), Fault> {
     if let Some(caller) = request.extensions().get::<Caller>() {
         roles::check(caller, route)?;
@@ -382,7 +382,7 @@ fn may_begin(route: &Route, request: &Request) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whoever sends a key relies on it, so that it is not ignored.
+/// Clients that send a key rely on it, so it is not ignored.
 fn takes_no_key(route: &Route) -> Fault {
     let named = |route: &Route| format!("{} {}", route.method.to_uppercase(), route.path);
     let text = format!("{} does not support an Idempotency-Key; nothing was done", named(route));

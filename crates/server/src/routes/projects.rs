@@ -1,4 +1,4 @@
-//! What projects order to be run: read, confirmed, taken back. For admins alone.
+//! Commands in files of projects: shown, confirmed, withdrawn. For admins alone.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::extract::{Body, Query, Who};
 use crate::fault::Fault;
 use crate::page::json;
 
-/// What the project's file orders to be run, and whether an admin has confirmed it.
+/// The commands in the project's file, and whether an admin has confirmed them.
 #[cfg_attr(feature = "openapi", utoipa::path(
     get, path = "/api/projects/trust", tag = "projects", params(ProjectQuery),
     responses(

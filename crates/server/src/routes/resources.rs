@@ -159,7 +159,7 @@ pub(crate) async fn resource_events(
     Ok(json(&events.into_iter().map(Event::from).collect::<Vec<_>>()))
 }
 
-/// What exists for a resource, and goes when it does: at most 500 resources and 500 runs.
+/// The objects that a resource owns, which are deleted with it: at most 500 resources and 500 runs.
 #[cfg_attr(feature = "openapi", utoipa::path(
     get, path = "/api/resources/{kind}/{name}/owned", tag = "resources",
     params(("kind" = String, Path), ("name" = String, Path)),
@@ -434,7 +434,7 @@ impl<S: Send + Sync> FromRequestParts<S> for OneOf {
     }
 }
 
-/// What cannot be a name is the name of nothing.
+/// An invalid name is the name of no object.
 fn named(info: &KindInfo, name: &str) -> Result<Name, Fault> {
     Name::parse(name).map_err(|err| {
         let shown: String = name.chars().take(60).collect();

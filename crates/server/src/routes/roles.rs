@@ -11,7 +11,7 @@ use overmind_engine::Caller;
 use super::{ROUTES, Route};
 use crate::fault::Fault;
 
-/// What a route asks of an API key.
+/// The requirement of a route for an API key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
     /// No token at all.
@@ -63,7 +63,7 @@ impl Needs {
     }
 }
 
-/// What a run's own token reaches by a route.
+/// The access of a run's own token through a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Own {
     Nothing,
@@ -74,7 +74,7 @@ pub(crate) enum Own {
     Tree,
     /// Of those that were started by it, or below it.
     Below,
-    /// What the permissions of its agent say.
+    /// The permissions of its agent decide.
     AsAgent,
 }
 

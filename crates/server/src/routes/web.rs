@@ -23,7 +23,7 @@ use crate::fault::Fault;
 
 /// Longest form in bytes.
 const MAX_FORM: usize = 1 << 20;
-/// What the log and the metrics call a page.
+/// The name of a page in the log and the metrics.
 const PAGE: Template = Template("page");
 
 /// The headers of a WebSocket's handshake that the API reads.

@@ -1,4 +1,4 @@
-//! What ten thousand bad requests have found, one by one.
+//! Findings of ten thousand bad requests, one by one.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 

@@ -1,4 +1,4 @@
-//! What holds for every path: tokens, hosts, origins, bounds, and the shape of errors.
+//! Rules for every path: tokens, hosts, origins, bounds, and the shape of errors.
 
 use std::time::Duration;
 
@@ -500,7 +500,7 @@ fn filled(path: &str) -> String {
     path.split('/').map(part).collect::<Vec<_>>().join("/")
 }
 
-/// What was answered by a status that said another thing.
+/// Answers whose status was misleading.
 #[tokio::test]
 async fn an_invalid_request_has_the_matching_status() {
     let world = World::new().await;

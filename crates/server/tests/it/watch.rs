@@ -12,7 +12,7 @@ use crate::world::{World, patiently};
 /// A watch under way.
 pub(crate) struct Watch {
     stream: TcpStream,
-    /// What came and was not taken yet, without the marks of pieces.
+    /// The received bytes that were not read yet, without the chunk marks.
     text: String,
 }
 

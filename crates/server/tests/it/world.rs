@@ -356,7 +356,7 @@ impl Response {
     }
 }
 
-/// As much as is there: a stream that was cut has no last chunk.
+/// Returns the available part: a truncated stream has no last chunk.
 fn unchunk(mut text: &str) -> String {
     let mut body = String::new();
     while let Some((size, rest)) = text.split_once("\r\n") {

@@ -376,7 +376,7 @@ mod tests {
 
     use super::*;
 
-    /// How SQLite goes about a statement, in one text.
+    /// The query plan of a statement, in one text.
     fn plan(conn: &Connection, Where { sql, with }: Where) -> String {
         let mut plan = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
         let steps = plan.query_map(params_from_iter(with), |row| row.get::<_, String>(3)).unwrap();

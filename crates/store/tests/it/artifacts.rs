@@ -1,4 +1,4 @@
-//! What a crash, a restart, a backup and a full disk leave of artifacts.
+//! The state of artifacts after a crash, a restart, a backup and a full disk.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::open;
 
-/// What somebody may give as a secret: of our own words, of what ids and hashes are made of, or not.
+/// Possible secrets: words of Overmind, texts that look like ids and hashes, and others.
 fn values() -> impl Strategy<Value = String> {
     prop_oneof![
         "(run|tool|approval)[._](queued|called|requested|awaiting_input)[a-z0-9]{0,3}",

@@ -1,4 +1,4 @@
-//! What `audit` says about a file that someone, or something, has changed.
+//! The findings of `audit` in a changed file.
 
 use std::fs;
 use std::path::Path;

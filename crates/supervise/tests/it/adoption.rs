@@ -44,7 +44,7 @@ impl Daemon {
         first(SessionId::from_u128(self.base + n))
     }
 
-    /// As the kernel does it: without a word.
+    /// Like the kernel: without a message.
     fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

@@ -122,7 +122,7 @@ async fn a_slow_viewer_does_not_block_others_and_gets_a_gap() {
     place.exit(key).await;
 }
 
-/// What a person sees who looks through a viewer.
+/// The screen that a person sees through a viewer.
 struct Person {
     viewer: Box<dyn Attachment>,
     screen: vt100::Parser,

@@ -1,4 +1,4 @@
-//! What all of these tests need.
+//! Shared parts of all these tests.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use overmind_supervise::{Options, Supervisor};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_overmind-keeper");
 
-/// What nothing here takes unless it hangs.
+/// A limit that only a hanging test reaches.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Place {

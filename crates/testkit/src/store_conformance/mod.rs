@@ -1,4 +1,4 @@
-//! What every implementation of the store port must do.
+//! Requirements for every implementation of the store port.
 //!
 //! [`all`] runs each case on a store of its own and lets `audit` look over what is left. The
 //! backends' own tests call it; what only one backend has (files, disks, crashes) is tested
@@ -41,7 +41,7 @@ mod rows;
 mod upkeep;
 pub mod vault;
 
-/// What a sandbox was measured to give.
+/// The measurement of a sandbox.
 pub fn attestation() -> Attestation {
     Attestation {
         version: Attestation::VERSION,

@@ -1,4 +1,4 @@
-//! What every implementation of [`VaultRows`] must do.
+//! Requirements for every implementation of [`VaultRows`].
 
 use overmind_core::store::{Change, Store};
 use overmind_core::vault::grant::{Grant, GrantKind, GrantRow};

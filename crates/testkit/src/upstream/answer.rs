@@ -1,4 +1,4 @@
-//! What a script says: replies, and everything that can go wrong with them.
+//! The replies of a script, and every possible failure of them.
 
 use std::time::Duration;
 

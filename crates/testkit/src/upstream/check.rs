@@ -1,4 +1,4 @@
-//! What the providers refuse, and what none of them should ever be sent.
+//! Requests that the providers refuse, and requests that none of them should ever get.
 
 use std::collections::BTreeSet;
 

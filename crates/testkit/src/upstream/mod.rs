@@ -75,7 +75,7 @@ pub struct Received {
     /// Null when the body was not JSON.
     pub body: Value,
     pub wire: Option<Wire>,
-    /// What the provider would not have accepted.
+    /// The reasons for which the provider would have refused.
     pub violations: Vec<String>,
 }
 
@@ -88,7 +88,7 @@ impl Received {
 
 type Make = Box<dyn Fn(&Received) -> Answer + Send>;
 
-/// What the upstream answers, request by request.
+/// The answers of the upstream, request by request.
 #[derive(Default)]
 pub struct Script {
     answers: VecDeque<Answer>,

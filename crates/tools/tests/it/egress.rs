@@ -1,4 +1,4 @@
-//! What `http_request` reaches and what it does not, against a real server on loopback.
+//! The hosts that `http_request` reaches and does not reach, against a real server on loopback.
 
 use std::net::IpAddr;
 

@@ -15,7 +15,7 @@ use crate::support::Bench;
 
 pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// What the site does with a request for one path.
+/// The reaction of the site to a request for one path.
 #[derive(Clone, Debug)]
 pub(crate) enum Way {
     /// Writes these bytes and hangs up.

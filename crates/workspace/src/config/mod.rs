@@ -79,7 +79,7 @@ pub enum DirectoryStrategy {
     Share,
     /// A copy that shares blocks if the file system supports that; otherwise an error.
     Reflink,
-    /// As `reflink` where possible, else a full copy.
+    /// Uses `reflink` where possible, otherwise a full copy.
     Copy,
     /// It is left out, and the session makes its own.
     Skip,

@@ -102,7 +102,7 @@ impl LocalRooms {
         Ok(restored.await?.map(undone))
     }
 
-    /// What was saved before a step, for another room to begin at.
+    /// The files saved before a step, as the start of another environment.
     pub(super) async fn saved_files(
         &self,
         order: &RoomOrder,

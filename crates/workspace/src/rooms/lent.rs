@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, FileType, renameat, unlinkat};
 use super::say;
 use crate::opener::{Dir, absent};
 
-/// Where they lie in the data directory.
+/// Their directory in the data directory.
 pub(super) const LENT: &str = "lent";
 
 pub(super) async fn lend(

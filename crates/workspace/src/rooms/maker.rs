@@ -51,7 +51,7 @@ struct Intent {
     again: Option<Again>,
 }
 
-/// Whose work is in a tree, for people and for messages of commits.
+/// The run whose work is in a tree, for people and for messages of commits.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Whose {
     /// The name of the session.
@@ -85,7 +85,7 @@ struct Again {
 /// The properties of a tree that was created.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Details {
-    /// Where the session's command begins.
+    /// The directory in which the session's command starts.
     pub(super) cwd: PathBuf,
     pub(super) warnings: Vec<String>,
     pub(super) sandbox: Option<SandboxLevel>,
@@ -125,7 +125,7 @@ pub(super) struct Maker(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     trees: Trees,
-    /// Where it is written down how trees ended: a file for each session.
+    /// The directory with the records of how trees ended: a file for each session.
     endings: PathBuf,
     clock: Arc<dyn Clock>,
     /// Decided, and not begun.

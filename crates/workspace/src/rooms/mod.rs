@@ -69,7 +69,7 @@ const DISCARDED_SECS: i64 = 14 * 24 * 3600;
 pub struct Options {
     /// The daemon's data directory.
     pub home: PathBuf,
-    /// Where worktrees go.
+    /// The directory of worktrees.
     pub worktrees: PathBuf,
     /// See [`lease::Options::registry`].
     pub registry: PathBuf,
@@ -87,7 +87,7 @@ pub struct Options {
     /// A file of patterns that this user ignores everywhere (`core.excludesFile`).
     pub excludes_file: Option<PathBuf>,
     pub git: Git,
-    /// What keeps processes of services; our own when absent.
+    /// The supervisor of the processes of services; our own if absent.
     pub runner: Option<Arc<dyn Runner>>,
     /// What puts sandboxes around services and hooks. Without it a room that is to have some is
     /// refused.
@@ -201,7 +201,7 @@ impl LocalRooms {
         }
     }
 
-    /// What the sessions with open rooms serve.
+    /// The services of sessions with open environments.
     pub fn serving(&self) -> Vec<Serving> {
         self.serving.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }

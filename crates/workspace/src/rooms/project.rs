@@ -15,7 +15,7 @@ use crate::tree::{
 /// The largest project file that is read out of a commit, and the largest list of files to include.
 const MAX_BYTES: u64 = 256 * 1024;
 
-/// Where a project lies.
+/// The location of a project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ground {
     Repository,
@@ -30,7 +30,7 @@ pub(super) struct Project {
     pub(super) config: Config,
     /// The hash of its file, if there is one.
     pub(super) hash: Option<String>,
-    /// What of the file could not be followed.
+    /// The parts of the file that could not be applied.
     pub(super) warnings: Vec<String>,
     /// Which repositories it may lead to.
     pub(super) reach: RoomReach,
@@ -42,7 +42,7 @@ pub(super) struct Project {
     own: Own,
 }
 
-/// Where the order's project lies. Blocks, for a moment.
+/// The location of the order's project. Blocks for a moment.
 pub(super) fn ground(project: &Path, reach: &RoomReach) -> Result<Ground, RoomError> {
     if !project.is_dir() {
         let text = format!("{} is not a directory", project.display());
@@ -173,7 +173,7 @@ pub(super) fn request(
     Ok(Request { project, name, options, reach })
 }
 
-/// What a project's file says of its trees.
+/// The settings for trees in a project's file.
 pub(super) fn options(
     project: &Project,
     excludes_file: Option<&Path>,

@@ -1,4 +1,4 @@
-//! What a sandbox whose network is the mesh is let out to: services and databases of its own session.
+//! Connections that leave a sandbox whose network is the mesh: to services and databases of its own session.
 //! The same for the session's command, for its services and for its hooks.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use crate::env::Values;
 /// Values that are of no service.
 const OF_NO_SERVICE: [&str; 2] = ["session", "ports"];
 
-/// Where the services and databases of a lease listen.
+/// The addresses of the services and databases of a lease.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Reached {
     /// On this machine's loopback.

@@ -23,7 +23,7 @@ impl lease::Sink for Teller {
     }
 }
 
-/// That secrets of a repository are not shown to its session.
+/// The message that secrets of a repository are not shown to its session.
 pub(super) fn withheld(paths: &[String]) -> String {
     const SHOWN: usize = 5;
     let shown: Vec<&str> = paths.iter().take(SHOWN).map(String::as_str).collect();

@@ -20,7 +20,7 @@ impl Trusted {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = projects;
     }
 
-    /// What a project that was read orders, and what was confirmed of it.
+    /// The commands of a project, and the confirmed ones.
     fn of(&self, found: &Project, repository: bool) -> RoomTrust {
         let trusted = self.0.read().unwrap_or_else(PoisonError::into_inner);
         RoomTrust {

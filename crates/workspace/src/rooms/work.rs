@@ -19,7 +19,7 @@ use crate::tree::{Diff, Ending, Left, MergeInto, Merged, TreeError, TreeIntent};
 /// The longest diff that is told.
 const PATCH_BYTES: u64 = 512 * 1024;
 
-/// Where a session's work is.
+/// The location of a session's work.
 #[derive(Clone, Debug)]
 pub(super) enum Where {
     /// In its tree; whether its room is open.
@@ -263,7 +263,7 @@ impl LocalRooms {
         }
     }
 
-    /// Whose trees stayed.
+    /// The sessions whose trees were kept.
     pub(super) async fn kept_trees(&self) -> Result<Vec<SessionId>, RoomError> {
         if !self.was_used() {
             return Ok(Vec::new());
@@ -367,7 +367,7 @@ impl LocalRooms {
 }
 
 impl Maker {
-    /// As [`Maker::note_ended`], for what is only there to be asked again after a crash.
+    /// See [`Maker::note_ended`]; for records that are only needed after a crash.
     fn note(&self, session: &str, closed: &RoomClosed) {
         if let Err(err) = self.note_ended(session, closed) {
             tracing::warn!(%err, session, "writing down what became of a session's work");

@@ -86,7 +86,7 @@ fn of_before() -> String {
 }
 
 impl Confined {
-    /// What the program is.
+    /// The kind of the program.
     #[must_use]
     pub(crate) fn of(self, of: String) -> Self {
         Self { of, ..self }

@@ -332,7 +332,7 @@ mod tests {
     struct Late {
         group: PathBuf,
         pid: u32,
-        /// What keeps the group from being removed before that.
+        /// Prevents the removal of the group before that.
         below: Mutex<Option<PathBuf>>,
     }
 

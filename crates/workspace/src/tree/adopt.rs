@@ -1,4 +1,4 @@
-//! What a session did with git, taken over as data.
+//! Imports the git actions of a session as data.
 //!
 //! The session's repository lies in its tree, and every byte of it is the session's. Git would follow
 //! links in it, read other repositories' objects through it and run what its configuration names. So
@@ -24,9 +24,9 @@ use crate::opener::Dir;
 const LARGE: u64 = 64 << 20;
 /// References of a session that are looked at.
 const MOST: usize = 20_000;
-/// What a session's repository may hold.
+/// The allowed content of a session's repository.
 const OBJECTS: Budget = Budget { bytes: 8 << 30, files: 2_000_000 };
-/// Where our git directory notes the session's head as of the last time.
+/// The file in our git directory with the session's last known head.
 const LAST: &str = "refs/overmind/head";
 
 /// Something that git is in the middle of.
@@ -51,7 +51,7 @@ impl Operation {
         }
     }
 
-    /// What is under way in a git directory.
+    /// The operation in progress in a git directory.
     pub(crate) fn of(git_dir: &Dir) -> Option<Self> {
         let is = |name: &str| git_dir.stat(Path::new(name)).is_ok_and(|stat| stat.is_some());
         [

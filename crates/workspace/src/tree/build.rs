@@ -28,7 +28,7 @@ const VERSION: u32 = 3;
 const DEEPEST: usize = 5;
 /// The largest pointer file of LFS.
 const POINTER: u64 = 1024;
-/// What a large file is called until it is known to be the one that was meant.
+/// The temporary name of a large file until it is verified.
 const ARRIVING: &str = "arriving";
 
 /// A working tree with its two git directories: the session's own, and each submodule in it.
@@ -50,7 +50,7 @@ pub(crate) struct Unit {
 pub(crate) struct Template {
     version: u32,
     pub(crate) base: Option<String>,
-    /// What it was built with besides the commit.
+    /// The options of the build besides the commit.
     pub(crate) fingerprint: String,
     pub(crate) units: Vec<Unit>,
     pub(crate) warnings: Vec<Warning>,
@@ -91,7 +91,7 @@ pub(crate) struct Ground<'a> {
     pub(crate) source: &'a Source,
     pub(crate) settings: &'a Settings,
     pub(crate) base: Option<&'a str>,
-    /// What this user ignores everywhere.
+    /// The global ignore patterns of this user.
     pub(crate) ignored: &'a [u8],
     pub(crate) identity: Option<&'a (String, String)>,
     /// A git directory that has the base, when the source does not: a session within a session.
@@ -435,7 +435,7 @@ fn as_pointers() -> Vec<(String, String)> {
     ["filter.lfs.process", "filter.lfs.smudge"].map(|key| (key.to_owned(), String::new())).into()
 }
 
-/// Where a repository keeps large files, from its git directory.
+/// The directory of large files in a repository, relative to its git directory.
 const STORE: &str = "lfs/objects";
 
 enum Store {
@@ -495,7 +495,7 @@ fn sha256(mut file: std::fs::File) -> io::Result<String> {
     Ok(context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Where a pointer's contents lie within a store, if the file is a pointer.
+/// The path of a pointer's contents within a store, if the file is a pointer.
 fn read_pointer(work: &Dir, path: &Path) -> Option<PathBuf> {
     let text = String::from_utf8(work.read(path, POINTER).ok()??).ok()?;
     let mut lines = text.lines();

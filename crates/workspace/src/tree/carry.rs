@@ -60,7 +60,7 @@ pub(crate) struct Brought {
     pub(crate) warnings: Vec<Warning>,
 }
 
-/// What git lists of the primary.
+/// The output of git about the primary.
 #[derive(Debug, Default)]
 struct Seen {
     left: LeftBehind,

@@ -1,4 +1,4 @@
-//! What can go wrong with a tree, and what the reader can do about it.
+//! Errors of trees, with the remedy for the reader.
 
 use std::io;
 use std::path::{Path, PathBuf};

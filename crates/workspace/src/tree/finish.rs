@@ -31,7 +31,7 @@ pub struct Parked {
     pub commit: Option<String>,
     /// Whether a commit was made of uncommitted files.
     pub wip: bool,
-    /// Where other branches, tags and stashes of the session went.
+    /// The references to which other branches, tags and stashes of the session were moved.
     pub others: Vec<String>,
     /// Repositories within the tree: what is in them was not saved.
     pub nested: Vec<PathBuf>,
@@ -74,7 +74,7 @@ impl Trees {
     ///
     /// # Errors
     ///
-    /// As [`Trees::status`].
+    /// See [`Trees::status`].
     pub fn park(&self, intent: &TreeIntent, message: &str, now: i64) -> Result<Parked, TreeError> {
         let mut held = shortly(intent)?;
         // The same files under the stamp of the last time are the same commit.
@@ -235,7 +235,7 @@ impl Trees {
     ///
     /// # Errors
     ///
-    /// As [`Trees::pr_branch`].
+    /// See [`Trees::pr_branch`].
     pub fn pr_branch_of_all(
         &self,
         intent: &TreeIntent,
@@ -307,7 +307,7 @@ impl Trees {
     ///
     /// # Errors
     ///
-    /// As [`Trees::status`].
+    /// See [`Trees::status`].
     pub fn discard(&self, intent: &TreeIntent, now: i64) -> Result<Discarded, TreeError> {
         let mut held = Held::take(intent)?;
         let message = format!("the last state of {}, which was discarded", held.session());
@@ -418,7 +418,7 @@ impl Trees {
     ///
     /// # Errors
     ///
-    /// As [`Trees::remove`].
+    /// See [`Trees::remove`].
     pub fn undo(&self, intent: &TreeIntent) -> Result<Removed, TreeError> {
         self.throw_away(&intent.half_made())?;
         self.remove(intent)
@@ -527,7 +527,7 @@ impl Trees {
     }
 }
 
-/// Where a session's work goes to, and under which name: the wanted one, or its own.
+/// The target of a session's work and its name: the requested one, or the session's own.
 fn published_as(held: &Held, name: Option<&str>) -> Result<(Source, String), TreeError> {
     let Some(source) = held.notes.intent.source() else {
         return Err(TreeError::NoRepository { session: held.session().to_owned() });

@@ -241,7 +241,7 @@ fn is_public(path: &Path) -> bool {
     mode(path) & 0o005 == 0o005 && path.ancestors().skip(1).all(|above| mode(above) & 0o001 != 0)
 }
 
-/// What a directory of objects borrows, as its list says.
+/// The directories that a directory of objects borrows, from its list.
 fn borrowed_by(store: &Path) -> Vec<PathBuf> {
     let list = super::source::read_small(&store.join("info/alternates"), LIST);
     let Ok(Some(list)) = list else { return Vec::new() };

@@ -35,11 +35,11 @@ use crate::git::{Git, is_id};
 use crate::opener::Dir;
 use crate::owner;
 
-/// Where the references are, in our own git directory.
+/// The references in our own git directory.
 const REFS: &str = "refs/overmind/snapshots";
-/// Where the private index is, in our own git directory.
+/// The private index in our own git directory.
 const PRIVATE: &str = "snapshots";
-/// What is kept of trees that are gone, in the project's directory.
+/// The remains of removed trees, in the project's directory.
 const RETIRED: &str = ".snapshots";
 /// States that are kept of one session; the oldest go first.
 const MOST_KEPT: usize = 200;
@@ -90,24 +90,24 @@ pub struct SavedFiles {
     pub new: bool,
     /// Files that are larger than is saved.
     pub left_out: Vec<PathBuf>,
-    /// What the files change beside the tree's base, where they are new and it could be counted.
+    /// The changes since the tree's base, if the state is new and they could be counted.
     pub changes: Option<RoomChanges>,
 }
 
-/// What bringing files back did.
+/// The result of an undo.
 #[derive(Clone, Debug)]
 pub struct Restored {
     /// The state that the files are in now.
     pub to: FilesAt,
     /// The state that they were in.
     pub from: FilesAt,
-    /// What was done to which file: `Added` is back, `Deleted` is gone again.
+    /// The files and their changes: `Added` was restored, `Deleted` was removed again.
     pub changes: Vec<Change>,
     /// Files that could not be brought back, with the reason.
     pub failed: Vec<(PathBuf, String)>,
     /// Files that are larger than is saved: they stay as they are.
     pub left_out: Vec<PathBuf>,
-    /// What the files change beside the tree's base now, if it could be counted.
+    /// The current changes since the tree's base, if they could be counted.
     pub beside_base: Option<RoomChanges>,
 }
 
@@ -276,7 +276,7 @@ impl Trees {
     ///
     /// # Errors
     ///
-    /// As [`Trees::save_files`].
+    /// See [`Trees::save_files`].
     pub fn restore_before(
         &self,
         intent: &TreeIntent,

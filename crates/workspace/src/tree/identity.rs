@@ -1,4 +1,4 @@
-//! Who a session's commits are by: whom the user's own git names in the project.
+//! The authors of a session's commits: the identity of the user's own git in the project.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -37,7 +37,7 @@ pub(super) fn variables(
     VARIABLES.iter().filter_map(|(name, keys)| Some((*name, of(name, keys)?))).collect()
 }
 
-/// What the user's git reads, the last of each.
+/// The settings that the user's git reads, the last of each.
 fn settings(
     git: &Git,
     git_dir: Option<&Path>,

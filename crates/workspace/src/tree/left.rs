@@ -79,7 +79,7 @@ impl Trees {
     ///
     /// # Errors
     ///
-    /// As [`Trees::merge`] and [`Trees::left_work`].
+    /// See [`Trees::merge`] and [`Trees::left_work`].
     pub fn left_merge(&self, left: &Left<'_>, into: &MergeInto<'_>) -> Result<Merged, TreeError> {
         let found = self.find_left(left)?;
         let turn = self.turn(&found.source);
@@ -248,7 +248,7 @@ impl Trees {
         Ok(source::find_within(&project, reach)?.map(|(source, _)| source))
     }
 
-    /// Where the branch is checked out, if it is.
+    /// The worktree in which the branch is checked out, if there is one.
     fn checked_out_at(&self, found: &Found) -> Result<Option<PathBuf>, TreeError> {
         let out = self.checked_out(&found.source)?;
         Ok(out.into_iter().find(|(name, _)| *name == found.name).map(|(_, top)| top))

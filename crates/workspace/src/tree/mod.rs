@@ -11,7 +11,7 @@
 //! files. Its work comes back when we fetch it: as data, checked, and never by running git under a
 //! configuration that the session could write.
 //!
-//! What this refuses: to remove work that is saved nowhere; to write into the primary's tree except in
+//! Trees refuse to remove work that is saved nowhere; to write into the primary's tree except in
 //! [`Trees::merge`]; to run hooks, filters or helpers of a repository; to use the network.
 //!
 //! Every function blocks and runs to its end: call them where blocking is allowed.
@@ -75,7 +75,7 @@ use crate::opener::Own;
 const OPENING: Duration = Duration::from_secs(5);
 /// How deep locks are looked for in a git directory: those of branches, and of submodules.
 const LOCK_DEPTH: u32 = 8;
-/// Where half-made things and things to be removed lie: never a session's name.
+/// The directory of half-created and removed objects: never a session's name.
 const HALF_MADE: &str = ".making-";
 const TRASH: &str = ".trash";
 

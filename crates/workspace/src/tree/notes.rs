@@ -1,4 +1,4 @@
-//! What is written down of a tree: the intent before it is made, the notes once it stands.
+//! Records about a tree: the intent before it is created, and the notes afterwards.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -84,9 +84,9 @@ pub struct TreeIntent {
     /// belongs to it. Another than the base only for a session within a session, whose base is in no
     /// branch of the primary yet.
     pub anchor: Option<String>,
-    /// Where the session begins, from the top of its tree.
+    /// The session's directory, relative to the top of its tree.
     pub subdir: HostPath,
-    /// Whose it is, for whoever looks for what is left of sessions. Not part of any path.
+    /// The owner, for the search for remains of sessions. Not part of any path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What can be asked for when a tree is made. All of it is data, as it may stand in `.overmind.yml`.
+//! Options for the creation of a tree. All of them are data, as in `.overmind.yml`.
 
 use std::path::PathBuf;
 
@@ -35,7 +35,7 @@ impl Request {
 pub struct Options {
     /// Where the session's branch begins: a branch, a tag, a commit. Without it: what is checked out.
     pub base: Option<String>,
-    /// What stands before the name in the branch's name.
+    /// The prefix of the branch's name.
     pub branch_prefix: String,
     /// Takes uncommitted changes and untracked files of the primary along. They are copied.
     pub carry_changes: bool,

@@ -33,7 +33,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What to write down before [`Trees::make`].
+    /// The record to write before [`Trees::make`].
     pub fn intent(&self) -> &TreeIntent {
         &self.intent
     }
@@ -62,7 +62,7 @@ struct Lender {
     anchor: Option<String>,
 }
 
-/// Where a tree came from.
+/// The origin of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Taken {
@@ -175,7 +175,7 @@ pub struct Prepared {
     pub intent: TreeIntent,
     /// The working tree.
     pub path: PathBuf,
-    /// Where the session begins: the project's place within the tree.
+    /// The session's directory: the project's place within the tree.
     pub cwd: PathBuf,
     pub taken: Taken,
     /// Variables that keep the session's git within its tree.

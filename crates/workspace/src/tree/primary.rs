@@ -16,7 +16,7 @@ use crate::copy;
 use crate::git::{GitError, path_of};
 use crate::opener::Dir;
 
-/// Where references to borrowed commits begin, of all daemons.
+/// The prefix of references to borrowed commits, of all daemons.
 const BASES: &str = "base/";
 
 /// One change of a reference: what it is now must be as said.
@@ -89,7 +89,7 @@ impl Trees {
     ///
     /// # Errors
     ///
-    /// As [`Trees::unused_bases`].
+    /// See [`Trees::unused_bases`].
     pub fn release_unused_bases(&self) -> Result<(), TreeError> {
         for home in self.homes()? {
             if let Some(source) = project_of(&home).filter(|source| source.is_there()) {
@@ -225,7 +225,7 @@ impl Trees {
         Ok(())
     }
 
-    /// Where each branch is checked out.
+    /// The worktree of each branch.
     pub(crate) fn checked_out(&self, source: &Source) -> Result<Vec<(String, PathBuf)>, TreeError> {
         let list = self
             .git

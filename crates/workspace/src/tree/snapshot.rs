@@ -1,4 +1,4 @@
-//! What is in a session's tree: as a git tree object, made with our own git directory and index.
+//! The content of a session's tree: as a git tree object, created with our own git directory and index.
 //!
 //! Everything else follows from it without looking at the files again: whether anything is uncommitted,
 //! what differs from the base, what a parked commit holds. Ignored files are not in it.
@@ -49,7 +49,7 @@ pub struct Status {
     pub head: Option<String>,
     /// The branch that is checked out, without `refs/heads/`. `None`: a commit is.
     pub branch: Option<String>,
-    /// What no commit holds, untracked files included, ignored ones not.
+    /// Files that no commit contains, including untracked files, without ignored ones.
     pub uncommitted: Vec<Change>,
     /// Commits since the base.
     pub ahead: u64,
@@ -207,7 +207,7 @@ pub(super) fn format(intent: &TreeIntent) -> &str {
     }
 }
 
-/// What is taken of new and changed files.
+/// The content to take from new and changed files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bound {
     /// Bytes of all together; more is an error.
@@ -222,7 +222,7 @@ impl Bound {
     }
 }
 
-/// What bringing an index in line with the files did.
+/// The result of updating an index from the files.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     /// Whether the index has something else than before.
@@ -434,7 +434,7 @@ fn short_stat(said: &str) -> RoomChanges {
 }
 
 impl Trees {
-    /// What state a session's tree is in. The session may be at work meanwhile.
+    /// The state of a session's tree. The session may be at work meanwhile.
     ///
     /// # Errors
     ///
@@ -510,7 +510,7 @@ impl Trees {
     ///
     /// # Errors
     ///
-    /// As [`Trees::status`].
+    /// See [`Trees::status`].
     pub fn diff(&self, intent: &TreeIntent, patch_bytes: u64) -> Result<Diff, TreeError> {
         self.work(intent, patch_bytes).map(|(diff, _)| diff)
     }
@@ -519,7 +519,7 @@ impl Trees {
     ///
     /// # Errors
     ///
-    /// As [`Trees::status`].
+    /// See [`Trees::status`].
     pub fn work(&self, intent: &TreeIntent, patch_bytes: u64) -> Result<(Diff, u64), TreeError> {
         let held = shortly(intent)?;
         let shots = shoot(&self.git, &held, UNNAMED)?;
@@ -567,7 +567,7 @@ impl Trees {
         }
     }
 
-    /// What lies between two states that a git directory has.
+    /// The difference between two states in a git directory.
     pub(crate) fn difference(
         &self,
         git_dir: &Path,

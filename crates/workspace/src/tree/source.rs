@@ -71,14 +71,14 @@ fn plain_below(
     Ok(())
 }
 
-/// Where a repository is.
+/// The location of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Source {
     /// The working tree; `None` for a bare repository.
     pub(crate) top: Option<PathBuf>,
-    /// What is of this working tree alone: `HEAD`, index.
+    /// The files of this working tree alone: `HEAD`, index.
     pub(crate) git_dir: PathBuf,
-    /// What all its working trees share: objects, references, configuration.
+    /// The files that all its working trees share: objects, references, configuration.
     pub(crate) common: PathBuf,
     /// The directories that all of it lies in, where its caller may not use all of the host; in those that
     /// it lies in, git follows no link.
@@ -378,7 +378,7 @@ impl Settings {
         self.get("extensions", "objectformat").unwrap_or("sha1")
     }
 
-    /// What shapes a checkout, for both of a tree's git directories.
+    /// The settings that affect a checkout, for both of a tree's git directories.
     pub(crate) fn data(&self) -> Vec<Setting> {
         let version = if self.format() == "sha1" { "0" } else { "1" };
         let mut data = vec![
@@ -540,7 +540,7 @@ pub(crate) struct References {
     pub(crate) head: Head,
 }
 
-/// Where our own references begin. Sessions see none of them.
+/// The prefix of our own references. Sessions see none of them.
 pub(crate) const OURS: &str = "refs/overmind/";
 
 impl References {
@@ -606,7 +606,7 @@ impl References {
         Some(&found.id)
     }
 
-    /// What a session is given of them, as the text of `packed-refs`.
+    /// The references that a session gets, as the text of `packed-refs`.
     pub(crate) fn packed(&self) -> String {
         use std::fmt::Write as _;
         let mut text = String::from("# pack-refs with: sorted \n");

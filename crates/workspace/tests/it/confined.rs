@@ -37,7 +37,7 @@ impl Marks {
         asked.iter().filter(|plan| plan.argv.join(" ").contains(word)).cloned().collect()
     }
 
-    /// How often it was told of this.
+    /// The number of calls.
     fn told(&self, what: &str) -> usize {
         self.told.lock().unwrap().iter().filter(|told| *told == what).count()
     }

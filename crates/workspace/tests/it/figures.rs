@@ -1,4 +1,4 @@
-//! What a warm lease costs.
+//! The cost of a warm lease.
 
 use std::time::Instant;
 

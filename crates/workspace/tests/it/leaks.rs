@@ -1,4 +1,4 @@
-//! What is left is found and removed, and what is not ours is left alone.
+//! Remains are found and removed, and foreign objects are left alone.
 
 use std::process::{Command, Stdio};
 

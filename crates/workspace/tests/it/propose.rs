@@ -139,7 +139,7 @@ fn an_empty_or_broken_project_gets_a_working_proposal() {
     assert_eq!(text.matches("could not be read").count(), 3, "{text}");
 }
 
-/// As it stands in the design of the earlier system.
+/// The form in the design of the earlier system.
 const EARLIER: &str = "services:\n  web:\n    command: bundle exec rails s -p $PORT\n    port: 3000\n  \
     db:\n    docker: postgres:16\n    port: 5432\n  cache:\n    docker: redis:7\n    port: 6379\n  \
     mail:\n    docker: mailhog/mailhog\n    port: 1025\nisolation:\n  strategy: ports\n  \

@@ -197,7 +197,7 @@ pub(crate) async fn environment(rooms: &LocalRooms, order: &RoomOrder) -> BTreeM
     rooms.environment(order.session).await.unwrap().into_iter().collect()
 }
 
-/// What a server answers to one request.
+/// The answer of a server to one request.
 pub(crate) fn get(port: u16, path: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();

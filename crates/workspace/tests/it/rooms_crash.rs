@@ -22,7 +22,7 @@ use crate::rooms::{Yard, top};
 use crate::support::{processes_of, until, variable};
 use crate::tree_repo::{commit, git, read, script, write};
 
-/// What the engine's log says of a session.
+/// The events of a session in the engine's log.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Stage {
     Preparing,
@@ -147,7 +147,7 @@ struct Server {
     _lines: std::io::Lines<BufReader<ChildStdout>>,
 }
 
-/// What is killed, and what it works on.
+/// The killed process, and its work.
 struct Case {
     files: usize,
     /// Trees that wait.

@@ -111,7 +111,7 @@ impl Tree for Directories {
     }
 }
 
-/// What was told while something happened.
+/// The messages that were sent during an operation.
 #[derive(Clone, Default)]
 pub(crate) struct Told(Arc<Mutex<Vec<String>>>);
 
@@ -218,7 +218,7 @@ impl Bench {
         }
     }
 
-    /// What the workspace must look like when no session is left.
+    /// The required state of the workspace when no session is left.
     pub(crate) async fn assert_nothing_left(&self, workspace: &Workspace) {
         let leaks = workspace.leaks().await;
         assert_eq!(leaks, [], "left over");

@@ -1,4 +1,4 @@
-//! What becomes of a session's work.
+//! The end of a session's work.
 
 use std::path::Path;
 

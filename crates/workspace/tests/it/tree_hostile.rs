@@ -1,4 +1,4 @@
-//! What a session may try with git, and what of it reaches the primary or this program: nothing.
+//! Git actions that a session may try, and that none of them reaches the primary or this program.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;

@@ -14,7 +14,7 @@ fn give(dir: &Path, user: u32) {
     }
 }
 
-/// As a plain user this is a repository of one's own, and the same must hold.
+/// For an ordinary user this is their own repository, and the same rules apply.
 #[test]
 fn files_in_a_users_repository_belong_to_the_user() {
     let world = World::new();

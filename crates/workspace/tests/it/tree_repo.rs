@@ -126,7 +126,7 @@ pub(crate) fn users_part(repo: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     all
 }
 
-/// What differs, for messages.
+/// The differences, for messages.
 pub(crate) fn difference(
     before: &BTreeMap<PathBuf, (u32, Vec<u8>)>,
     after: &BTreeMap<PathBuf, (u32, Vec<u8>)>,

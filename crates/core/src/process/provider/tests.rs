@@ -171,7 +171,7 @@ fn asks_questions(questions: &Value) -> String {
     json!({"type": "control_request", "request_id": "r", "request": request}).to_string()
 }
 
-/// What the tool gets for a person's answer.
+/// The reply to the tool for a person's answer.
 fn tool_input(asking: &str, said: &str) -> Value {
     let line = launch::answer(Provider::Claude, asking.as_bytes(), said).unwrap();
     let line: Value = serde_json::from_str(&line).unwrap();

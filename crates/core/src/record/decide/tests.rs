@@ -56,7 +56,7 @@ fn made(draft: Draft) -> Record {
     put(&TICK, None, draft, ID, at(1)).unwrap().record
 }
 
-/// What a store makes of a write: the record after it.
+/// The record that a store keeps after a write.
 fn after(found: Option<&Record>, write: &RecordWrite) -> Option<Record> {
     let expected = Guard::RecordVersion {
         key: draft(json!({})).key,

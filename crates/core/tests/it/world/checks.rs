@@ -1,4 +1,4 @@
-//! What holds after every step of every session.
+//! Invariants after every step of every session.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::{Flight, World};
 
 impl World {
-    /// What the log keeps of an input is the input.
+    /// The recorded input equals the input.
     #[track_caller]
     pub(super) fn check_record(&self, kind: &str, payload: &Value, input: &Input) {
         let back = Recorded::decode(kind, &payload.to_string()).expect("its own payload");
@@ -264,7 +264,7 @@ impl World {
         self.cleared.push((tool, args, verdict.decision.max(wanted)));
     }
 
-    /// Where the newest such verdict about this very call stands.
+    /// The position of the newest such verdict about this call.
     #[track_caller]
     fn verdict_about(&self, tool: &str, args: &Value, decision: gate::Decision) -> usize {
         let found = self

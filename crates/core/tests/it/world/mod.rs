@@ -84,11 +84,11 @@ pub(crate) struct World {
     pub(crate) handed_over: bool,
     /// The action that a human granted and that has not begun.
     granted: Option<String>,
-    /// What the open approval was asked for.
+    /// The action of the open approval.
     requested: Option<String>,
     /// Verdicts about calls that have not begun: tool, arguments, what it came to.
     cleared: Vec<(String, serde_json::Value, gate::Decision)>,
-    /// How a gated session's calls are judged: 0 allows all, others are as good as random.
+    /// The verdicts about a gated session's calls: 0 allows all, others are pseudo-random.
     pub(crate) judge: u64,
     judged: u64,
     /// Why the session waits for input, from `run.awaiting_input`.
@@ -472,7 +472,7 @@ impl World {
         self.log[from..].iter().map(|entry| entry.kind.as_str()).collect()
     }
 
-    /// As [`Self::kinds`], without what every turn of a model writes.
+    /// See [`Self::kinds`]; omits the events that every turn of a model writes.
     pub(crate) fn story(&mut self) -> Vec<&str> {
         let every_turn = [
             "supervisor.decided",
@@ -555,7 +555,7 @@ impl World {
     }
 }
 
-/// What a model request is answered with.
+/// The reply to a model request.
 pub(crate) struct Reply(pub(crate) Result<Box<ModelReply>, ModelFailure>);
 
 impl From<ModelReply> for Reply {

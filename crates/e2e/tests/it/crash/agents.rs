@@ -9,9 +9,9 @@ use std::path::Path;
 use overmind_api::{AgentCreate, AgentLimits, OnUnknown};
 use serde_json::{Value, json};
 
-/// What `seed.txt` of every workspace says at first.
+/// The first content of `seed.txt` in every workspace.
 pub(crate) const SEED: &str = "count: 0\n";
-/// What stands in it after one edit; a second edit would add another `+`.
+/// The content after one edit; a second edit would add another `+`.
 pub(crate) const EDITED: &str = "count: 0+\n";
 /// The file of the marks, in a workspace.
 pub(crate) const MARKS: &str = "marks/marks.txt";

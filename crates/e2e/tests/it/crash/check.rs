@@ -10,10 +10,10 @@ mod outside;
 
 use super::evidence::{Evidence, Story};
 
-/// What can be wrong.
+/// The possible errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rule {
-    /// What was acknowledged exists, once; what exists was asked for.
+    /// Acknowledged objects exist once; existing objects were requested.
     Acknowledged,
     /// Every run has ended.
     Settled,
@@ -37,11 +37,11 @@ pub(crate) enum Rule {
     Epochs,
     /// The world agrees with the log about what was done, and how often.
     Marks,
-    /// What was to be remembered is remembered once.
+    /// A stored memory is stored once.
     Memory,
     /// Files hold what their steps wrote.
     Files,
-    /// What a human was told yes to has happened.
+    /// An action that a person approved was carried out.
     Orders,
     /// Nothing that needs consent happened without it.
     Approvals,
@@ -93,7 +93,7 @@ pub(crate) struct Violation {
     pub(crate) about: String,
 }
 
-/// Where a rule puts what it finds.
+/// The list to which a rule adds its findings.
 struct Found {
     rule: Rule,
     violations: Vec<Violation>,

@@ -18,7 +18,7 @@ use crate::program::program;
 /// Longest a daemon may take to be ready, on a machine that does other things as well.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where everything of one crash test lies.
+/// The directory of one crash test.
 #[derive(Debug)]
 pub(crate) struct Places {
     root: tempfile::TempDir,
@@ -60,7 +60,7 @@ impl Places {
         self.root.path().join("overmind.toml")
     }
 
-    /// What all daemons said on standard error.
+    /// The standard error of all daemons.
     pub(crate) fn log(&self) -> PathBuf {
         self.root.path().join("daemons.log")
     }
@@ -77,7 +77,7 @@ impl Places {
     }
 }
 
-/// How one daemon is started.
+/// The options with which one daemon is started.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Setup {
     /// `name:n`: kill yourself the n-th time you pass this point.
@@ -101,7 +101,7 @@ struct ServerFile {
     socket: Option<PathBuf>,
 }
 
-/// What came of waiting for a start.
+/// The result of waiting for a start.
 #[derive(Debug)]
 pub(crate) enum Start {
     Ready(Client),

@@ -21,7 +21,7 @@ use super::ledger::Order;
 type InStore = fn(&Connection, &Evidence);
 type InWorld = fn(&mut Outside, &Evidence);
 
-/// What is done to the rows and the log.
+/// Manipulations of the rows and the log.
 const STORE: &[(&str, Rule, InStore)] = &[
     ("a session and all of it is deleted", Rule::Acknowledged, |db, evidence| {
         let id = blob(some(evidence, |_| true).row.id);
@@ -124,7 +124,7 @@ const STORE: &[(&str, Rule, InStore)] = &[
     }),
 ];
 
-/// What is done to the harness's own findings.
+/// Manipulations of the harness's own findings.
 const WORLD: &[(&str, Rule, InWorld)] = &[
     ("a session that nobody asked for", Rule::Acknowledged, |outside, _| {
         outside.ledger.plans[0].request.task = "something else".into();

@@ -22,9 +22,9 @@ use super::agents::MARKS;
 use super::daemon::Places;
 use super::ledger::Ledger;
 
-/// Where the bytes of artifacts lie, a directory for each run.
+/// The directory with the bytes of artifacts, one subdirectory per run.
 const ARTIFACTS: &str = "overmind.db.artifacts";
-/// What a data directory may hold besides; everything else is litter.
+/// The other files that a data directory may contain; everything else is litter.
 const KNOWN_FILES: &[&str] = &[
     "admin.token",
     "checkpoint.key",
@@ -85,7 +85,7 @@ impl Story {
         self.events.iter().filter(move |event| event.kind() == kind)
     }
 
-    /// Where its own part begins, if it is a fork: what stands before was repeated.
+    /// The position at which its own part begins, if it is a fork: earlier events were repeated.
     pub(crate) fn own_from(&self) -> u64 {
         self.of_kind("run.forked").next().map_or(0, |event| event.log.seq)
     }
@@ -115,7 +115,7 @@ pub(crate) struct Outside {
     pub(crate) marks: BTreeMap<String, u32>,
     /// Each run's workspace: path beneath it → content.
     pub(crate) files: BTreeMap<usize, BTreeMap<PathBuf, String>>,
-    /// What the daemons wrote about themselves that no daemon should have to.
+    /// The messages of daemons about themselves that no daemon should have to write.
     pub(crate) complaints: Vec<String>,
     pub(crate) processes: Vec<String>,
     /// Files in the data directory that do not belong there.
@@ -163,7 +163,7 @@ fn gather(root: &Path, dir: &Path, found: &mut BTreeMap<PathBuf, String>) {
     }
 }
 
-/// What lies in the data directory and should not; locks that are still held.
+/// Unexpected files in the data directory; locks that are still held.
 pub(crate) fn data_directory(data: &Path, settled: bool) -> (Vec<String>, Vec<String>) {
     let (mut litter, mut locks) = (Vec::new(), Vec::new());
     let entries = std::fs::read_dir(data).into_iter().flatten();

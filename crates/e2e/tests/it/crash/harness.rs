@@ -25,7 +25,7 @@ const POINT_PATIENCE: Duration = Duration::from_millis(800);
 /// The same for points that are passed only when the write-ahead log has grown.
 const WAL_PATIENCE: Duration = Duration::from_secs(12);
 
-/// How the crash test went.
+/// The result of the crash test.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) kills: u32,
@@ -39,7 +39,7 @@ pub(crate) struct Tally {
     pub(crate) missed: BTreeMap<String, u32>,
 }
 
-/// How a round is to end.
+/// The planned end of a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum End {
     /// At a random moment after the start.
@@ -317,7 +317,7 @@ impl Harness {
         eprintln!("crash test: not ended: {stuck:?}; never answered: {:?}", ledger.pending);
     }
 
-    /// What the API says about each run.
+    /// The answer of the API about each run.
     async fn view_all(&self, client: &Client) {
         let ids: Vec<_> = self.world.ledger.borrow().shown.keys().copied().collect();
         for id in ids {

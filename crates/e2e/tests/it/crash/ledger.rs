@@ -27,7 +27,7 @@ pub(crate) enum Order {
     Decide { approval: ApprovalId, approve: bool },
 }
 
-/// What the API said about a run in the end.
+/// The final answer of the API about a run.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub(crate) status: RunStatus,
@@ -37,7 +37,7 @@ pub(crate) struct View {
     pub(crate) verified: Result<(), String>,
 }
 
-/// How the API showed a run.
+/// The run as the API showed it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shown {
     pub(crate) status: RunStatus,
@@ -189,7 +189,7 @@ impl Ledger {
     }
 }
 
-/// What a human sees who looks into a run's workspace: was the thing in question done?
+/// The view of a person who looks into a run's workspace: was the action carried out?
 pub(crate) fn was_done(prompt: &str, run: SessionId, workspace: &Path) -> Option<bool> {
     if prompt.contains("`edit_file`") {
         let seed = std::fs::read_to_string(workspace.join("seed.txt")).unwrap_or_default();

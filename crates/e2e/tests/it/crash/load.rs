@@ -26,7 +26,7 @@ const MEDDLING: u64 = 5;
 /// Agents whose runs are forked.
 const FORKED: &[&str] = &["marker", "eager", "frank", "careful", "chatty"];
 
-/// What outlives every daemon of one crash test.
+/// The state that outlives every daemon of one crash test.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) places: Places,
@@ -40,7 +40,7 @@ pub(crate) struct World {
     pub(crate) rested: Cell<usize>,
 }
 
-/// How much is to be asked for.
+/// The number of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Appetite {
     Usual,

@@ -17,7 +17,7 @@ pub(super) struct Tokens {
     pub(super) dead: Vec<String>,
 }
 
-/// What an attacker knows of the server.
+/// The knowledge of an attacker about the server.
 pub(super) struct Known {
     /// `127.0.0.1:PORT`.
     pub(super) door: String,
@@ -568,7 +568,7 @@ fn wall(rng: &mut Rng, known: &Known) -> Case {
     request.case(what, Shape::Problem, Expect::Refused)
 }
 
-/// What two readers of HTTP would take apart differently, and what is none.
+/// Requests that two HTTP parsers would read differently, and invalid ones.
 fn no_http(rng: &mut Rng, known: &Known) -> Case {
     let place = *rng.pick(MODELS);
     let (_, path, shape, right) = place;

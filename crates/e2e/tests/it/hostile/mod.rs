@@ -27,14 +27,14 @@ use crate::home::{Home, until};
 use make::{Known, Tokens};
 use wire::{Answer, Case, Expect, Got, Shape};
 
-/// What only the provider, only the service, and nobody may ever see.
+/// Values that only the provider, only the service, and nobody may ever see.
 const MODEL_KEY: &str = "model-key-4711-hostile-abcdefgh";
 const SERVICE_KEY: &str = "tracker-key-0815-hostile-ijklmnop";
 const CANARY: &str = "canary-value-2342-hostile-qrstuvwx";
 /// In every run of the tests, and in one of `cargo xtask soak`.
 const REQUESTS: (u64, u64) = (1_500, 20_000);
 const HANDS: usize = 8;
-/// What the server may grow by: bodies under way, and the pieces that the allocator keeps.
+/// The memory by which the server may grow: bodies in progress, and blocks that the allocator keeps.
 const GROWTH_KIB: u64 = 160 << 10;
 /// Rates are tested elsewhere; here each refusal is to have a reason of its own.
 const CONFIG: &str = "[server]\nrequests_per_second = 0\n";
@@ -223,7 +223,7 @@ impl World {
         }
     }
 
-    /// What must never be in anything that anybody gets or keeps.
+    /// Values that must never be in anything that is sent or stored.
     fn secrets(&self) -> Vec<&str> {
         let tokens = &self.known.tokens;
         let mut all = vec![MODEL_KEY, SERVICE_KEY, CANARY, &tokens.ann, &tokens.bob];
@@ -293,7 +293,7 @@ impl World {
         }
     }
 
-    /// What is right is done as before.
+    /// Valid requests still work.
     fn is_well(&self) {
         let tokens = &self.known.tokens;
         let (calls, served) = (self.upstream.requests().len(), self.service.heard().len());
@@ -318,7 +318,7 @@ impl World {
     }
 }
 
-/// What came of all requests.
+/// The results of all requests.
 #[derive(Default)]
 struct Tally {
     wrong: Mutex<Vec<String>>,

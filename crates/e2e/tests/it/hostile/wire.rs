@@ -9,7 +9,7 @@ use serde_json::Value;
 /// Longest that any answer may take. Nothing here is work, so what takes this long hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Whose words a refusal must be in.
+/// The API whose error format a refusal must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     /// RFC 9457, as all of our own API.
@@ -20,7 +20,7 @@ pub(super) enum Shape {
     Rpc,
 }
 
-/// What may become of a request.
+/// The possible results of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expect {
     /// A 4xx in the shape of its API.
@@ -43,7 +43,7 @@ pub(super) struct Case {
     pub(super) cut: bool,
 }
 
-/// What came back.
+/// The answer.
 #[derive(Debug)]
 pub(super) enum Got {
     Answer(Answer),

@@ -66,7 +66,7 @@ impl Gateway {
         self.runtime.block_on(idle).expect("no connection stays");
     }
 
-    /// What the one limit has reserved, in tokens.
+    /// The tokens that the one limit has reserved.
     fn reserved(&self) -> u64 {
         let all = self.home.run(&["budget", "list", "-o", "json"]).ok().json();
         all[0]["reserved"]["tokens"].as_u64().unwrap()
@@ -98,7 +98,7 @@ impl Gateway {
     }
 }
 
-/// What comes of a stream until `what` was in it.
+/// The part of a stream until `what` was in it.
 async fn heard(response: &mut Response, what: &str) -> String {
     let mut all = String::new();
     while !all.contains(what) {
@@ -108,7 +108,7 @@ async fn heard(response: &mut Response, what: &str) -> String {
     all
 }
 
-/// What is still to come, and whether it ended in good order.
+/// The rest of the stream, and whether it ended normally.
 async fn rest(mut response: Response) -> (String, bool) {
     let mut all = Vec::new();
     let whole = loop {

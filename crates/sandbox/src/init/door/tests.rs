@@ -20,7 +20,7 @@ impl Open {
         Self::with(socket, let_in, &[])
     }
 
-    /// What comes to a listener of `out` is let out to the address beside it.
+    /// Connections to a listener of `out` are forwarded to the address beside it.
     fn with(
         socket: &Path,
         let_in: &[(TcpListener, u16)],

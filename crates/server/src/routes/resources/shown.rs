@@ -24,7 +24,7 @@ pub(super) type Found = (Vec<Resource>, Option<String>);
 pub(super) struct Wish<'a> {
     pub(super) selector: &'a Selector,
     pub(super) owner: Option<RecordId>,
-    /// As the page before answered it.
+    /// The answer of the page before.
     pub(super) after: Option<String>,
     pub(super) limit: u32,
 }
@@ -174,7 +174,7 @@ pub(super) async fn sessions(cx: &Cx, rows: Vec<SessionRow>) -> Result<Vec<Resou
     Ok(rows.into_iter().map(shown).collect())
 }
 
-/// That a session is no longer there.
+/// The message that a session no longer exists.
 pub(super) fn gone(info: &KindInfo, id: SessionId, at: u64) -> ResourceGone {
     ResourceGone {
         kind: kind_title(info.name),

@@ -13,7 +13,7 @@ use crate::sse::{Look, Source, say};
 /// Records read at once.
 const PAGE: u32 = 100;
 
-/// Where a stream stands.
+/// The position of a stream.
 enum At {
     /// Sending what is there: behind this name; the number of the first page, once it was read.
     Snapshot(Option<Name>, Option<u64>),

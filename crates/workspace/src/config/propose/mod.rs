@@ -36,7 +36,7 @@ pub struct Sources {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proposal {
     pub text: String,
-    /// What could not be read or carried over.
+    /// The parts that could not be read or converted.
     pub notes: Vec<String>,
 }
 

@@ -247,7 +247,7 @@ fn compose_starts_exactly_the_checked_project() {
     );
 }
 
-/// What a bind of this source is refused for, in a project that binds nothing else.
+/// The reason for which a bind of this source is refused, in a project with no other bind.
 fn bound(source: &str) -> Vec<String> {
     let bind = json!({"type": "bind", "source": source, "target": "/x"});
     of(&with(json!({"volumes": [bind]})))
