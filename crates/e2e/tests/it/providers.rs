@@ -247,7 +247,7 @@ fn needs_claude_code_to_be_talked_to_and_to_ask_for_permission() {
     home.run(&["input", "talk", "yes"]).ok();
     until("it did what it asked for", || made(&outside));
     until("it answers", || (home.events("talk", "agent.result").len() == 3).then_some(()));
-    home.run(&["logs", "talk"]).ok().shows("[human] the second").shows("[human] yes");
+    home.run(&["logs", "talk"]).ok().shows("--- the second").shows("--- yes");
     home.run(&["stop", "talk"]).ok();
     home.status("talk", "canceled");
     home.check();
