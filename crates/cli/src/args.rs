@@ -103,7 +103,7 @@ Examples:
 The first SIGTERM or SIGINT lets current work finish, a second one stops the server now, a
 third one aborts it. Interrupted runs continue after the next start.")]
     Up(UpArgs),
-    /// Start the server in the background: `up --detach`, as it was called before
+    /// Start the server in the background (older name of `up --detach`)
     #[command(hide = true)]
     Start(UpArgs),
     /// Stop the server
@@ -176,7 +176,7 @@ Examples:
     Inbox(InboxArgs),
     /// Answer a question
     Answer(AnswerArgs),
-    /// Answer a run that waits for input: `answer`, as it was called before
+    /// Answer a run that waits for input (older name of `answer`)
     #[command(hide = true)]
     Input {
         /// The run: an id, a name, or a unique part of one
@@ -230,7 +230,7 @@ Examples:
   overmind top build                          one run
   overmind top --once -o json")]
     Top(crate::args_command::TopArgs),
-    /// Watch one run: `top RUN`, as it was called before
+    /// Watch one run (older name of `top RUN`)
     #[command(hide = true)]
     Monitor(crate::args_command::MonitorArgs),
     /// Show everything about one run
@@ -245,7 +245,7 @@ Examples:
   overmind result build
   overmind result build -o json | jq .exit_code")]
     Result(crate::args_command::OneRunArgs),
-    /// Stream events as lines of JSON: `events --stream`, as it was called before
+    /// Stream events as lines of JSON (older name of `events --stream`)
     #[command(hide = true)]
     Subscribe(crate::args_command::SubscribeArgs),
     /// Wait until runs have ended, and exit like the first that failed; or wait for resources
@@ -257,7 +257,7 @@ Examples:
   overmind wait --for jsonpath={.status.phase}=idle session/build
   overmind wait --for delete quest/nightly-28374")]
     Wait(crate::args_command::WaitArgs),
-    /// Stop runs for good: `stop`, as it was called before
+    /// Stop runs for good (older name of `stop`)
     #[command(hide = true)]
     Cancel {
         /// The runs: ids, names, or unique parts of them
@@ -410,10 +410,10 @@ Examples:
   overmind mesh put tasks/42 '{\"state\":\"open\"}'
   overmind mesh list tasks/")]
     Mesh(MeshCommand),
-    /// Publish an event to a topic: `mesh publish`, as it was called before
+    /// Publish an event to a topic (older name of `mesh publish`)
     #[command(hide = true)]
     Publish(PublishArgs),
-    /// Subscribe an agent to topics: `mesh subscribe`, as it was called before
+    /// Subscribe an agent to topics (older name of `mesh subscribe`)
     #[command(hide = true)]
     SubscribeTopic(SubscribeTopicArgs),
     /// Send and read messages of agents
@@ -423,7 +423,7 @@ Examples:
   overmind mail send writer \"the build is done\"
   overmind mail list")]
     Mail(MailCommand),
-    /// Show whether an agent may do something: `acl can`, as it was called before
+    /// Show whether an agent may do something (older name of `acl can`)
     #[command(hide = true)]
     Can(CanArgs),
     /// Show and change what agents may do in the mesh
@@ -696,7 +696,7 @@ pub struct RunArgs {
     /// Follow the run until it is idle or ends; the default on a terminal
     #[arg(short, long)]
     pub follow: bool,
-    /// Wait until the run is idle, ends or needs a human, without output
+    /// Wait without output until the run is idle, ends or needs a person
     #[arg(short, long, conflicts_with = "follow")]
     pub wait: bool,
     /// End the run after its answer, instead of keeping it idle for more input; also set by
@@ -720,13 +720,13 @@ pub struct RunArgs {
     /// generated one]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// The run that it is started for: an id, a name, or a unique part of one
+    /// The parent run: an id, a name, or a unique part of one
     #[arg(long, value_name = "RUN")]
     pub parent: Option<String>,
     /// Label for `overmind ps -l`; can be repeated
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = crate::args_command::label)]
     pub label: Vec<(String, String)>,
-    /// Give it the values, files and prompt of this context; can be repeated
+    /// Values, files and prompt of this context for the run; can be repeated
     #[arg(long, value_name = "CONTEXT")]
     pub context: Vec<String>,
     /// Use this memory claim, with `NAME:ro` to read only; can be repeated
@@ -784,16 +784,16 @@ pub struct ForkArgs {
     /// The new run repeats everything before this step
     #[arg(long, value_name = "STEP")]
     pub at: u32,
-    /// Another model from there on
+    /// Model for the steps after that
     #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
-    /// Another role text from there on
+    /// Role text for the steps after that
     #[arg(long, value_name = "TEXT")]
     pub prompt: Option<String>,
     /// Name of the new run [default: a generated one]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Show what happens until the new run ends
+    /// Follow the new run until it ends
     #[arg(short, long)]
     pub follow: bool,
 }

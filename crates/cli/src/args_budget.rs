@@ -71,7 +71,7 @@ Examples:
   overmind costs --by day --since 2026-11-01
   overmind costs --by model -o json")]
 pub struct CostsArgs {
-    /// What costs are grouped by
+    /// The field by which costs are grouped
     #[arg(long, value_enum, value_name = "WHAT", default_value = "agent")]
     pub by: ByArg,
     /// First day, of UTC [default: the first of this month]

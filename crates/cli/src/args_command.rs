@@ -16,7 +16,7 @@ pub struct CommandFlags {
     /// Format of its output; without an agent, all words are the task of Claude Code or Codex
     #[arg(long, value_enum, value_name = "PROVIDER")]
     pub provider: Option<ProviderArg>,
-    /// The model that the agent's program is to use
+    /// The model for the agent's program
     #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
     /// task: it ends by itself; session: it takes input until it ends
@@ -38,7 +38,7 @@ pub struct CommandFlags {
     /// [default: 1s]
     #[arg(long, value_name = "DURATION", value_parser = duration::milliseconds_with_unit)]
     pub backoff: Option<u32>,
-    /// End it as stuck if it writes nothing and uses no CPU for this long: 90s, 10m; 0 is never
+    /// End the program as stuck after this time without output and CPU use: 90s, 10m; 0 is never
     /// [default: 0]
     #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u32>(0, u32::MAX.into()))]
     pub activity_timeout: Option<u32>,
@@ -59,7 +59,7 @@ pub struct CommandFlags {
     /// CPU limit in processors, such as 1.5
     #[arg(long, value_name = "N", value_parser = percent)]
     pub cpus: Option<u32>,
-    /// Add this to its environment
+    /// Add this variable to the program's environment
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,
     /// Set NAME to this credential of the server (OVERMIND_CRED_CREDENTIAL, or a secret of its
@@ -140,7 +140,7 @@ pub enum RestartArg {
     Always,
 }
 
-/// How runs stand, by the words of lists and by those of the API.
+/// The states of runs, in the words of lists and of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Status {
     Queued,
@@ -234,7 +234,7 @@ pub struct TopArgs {
     /// Only this run, with its state and its last lines: an id, a name, or a unique part of one
     #[arg(value_name = "RUN")]
     pub id: Option<String>,
-    /// Show it once, and end
+    /// Print once and exit
     #[arg(long)]
     pub once: bool,
 }
@@ -243,7 +243,7 @@ pub struct TopArgs {
 pub struct MonitorArgs {
     /// The run: an id, a name, or a unique part of one
     pub id: String,
-    /// Show it once, and end
+    /// Print once and exit
     #[arg(long)]
     pub once: bool,
 }

@@ -26,7 +26,7 @@ pub struct InboxArgs {
     /// Give each item a row of its own
     #[arg(long)]
     pub flat: bool,
-    /// Continue as items are added and answered
+    /// Keep running, and print items as they are added and answered
     #[arg(short, long, conflicts_with_all = ["all", "flat"])]
     pub watch: bool,
     /// At most this many

@@ -6,7 +6,7 @@ use clap::Args;
 pub struct LogsArgs {
     /// The run: an id, a name, or a unique part of one [default: the newest run]
     pub id: Option<String>,
-    /// Continue until the run rests or ends
+    /// Continue until the run is idle or ends
     #[arg(short, long)]
     pub follow: bool,
     /// Only the last N lines
@@ -30,7 +30,7 @@ pub struct LogsArgs {
 pub struct EventsArgs {
     /// The run: an id, a name, or a unique part of one [default: all streams]
     pub id: Option<String>,
-    /// Continue as events happen
+    /// Keep running, and print events as they happen
     #[arg(short, long)]
     pub follow: bool,
     /// At most this many (without --follow)

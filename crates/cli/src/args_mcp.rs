@@ -116,16 +116,16 @@ pub struct McpAddArgs {
     /// A directory of this machine that the program may read
     #[arg(long = "read-only", value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub read_only: Vec<PathBuf>,
-    /// Allow it to write to the whole workspace of its session
+    /// Allow the server to write to the whole workspace of its session
     #[arg(long)]
     pub writes_workspace: bool,
     /// Offer only tools that were pinned
     #[arg(long)]
     pub manual: bool,
-    /// Keep it even if it does not start
+    /// Keep the server even if it does not start
     #[arg(long)]
     pub keep: bool,
-    /// Add it and do not start it
+    /// Add the server without starting it
     #[arg(long)]
     pub disabled: bool,
 }
@@ -142,6 +142,6 @@ pub enum ScopeArg {
 pub enum McpSandboxArg {
     /// Namespaces, seccomp, no network
     Namespace,
-    /// Nothing keeps it from anything
+    /// No isolation
     None,
 }

@@ -138,7 +138,7 @@ Examples:
         to: String,
         /// JSON, or a text; `-` reads standard input
         message: String,
-        /// What kind of message it is
+        /// The type of the message
         #[arg(long = "type", value_name = "WORD", default_value = "query")]
         kind: String,
         /// The id of the message that it answers
@@ -180,7 +180,7 @@ Examples:
         /// How long to wait for the first one, up to 30s; a bare number is seconds
         #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration::whole::<u64>(0, 30))]
         wait: u64,
-        /// Acknowledge them at once
+        /// Acknowledge the messages at once
         #[arg(long)]
         ack: bool,
     },
@@ -225,7 +225,7 @@ pub struct CanArgs {
     /// The action
     #[arg(value_enum)]
     pub verb: Verb,
-    /// Its object: an agent, a topic, a key, a service, a model
+    /// The object of the action: an agent, a topic, a key, a service, a model
     pub object: String,
 }
 
@@ -289,7 +289,7 @@ Example:
 pub struct AclPattern {
     /// The agent's name, or `default`
     pub agent: String,
-    /// What it may do
+    /// The permission
     #[arg(value_enum)]
     pub verb: Verb,
     /// The object, or a pattern of objects

@@ -138,13 +138,13 @@ pub struct AgentFlags {
     /// Longest time of a run: 90s, 10m, 2h; waiting for a human is not counted, 0 is no limit
     #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u32>(0, u32::MAX.into()))]
     pub max_seconds: Option<u32>,
-    /// Runs at once; 0 takes the server's default
+    /// Maximum number of concurrent runs; 0 is the server's default
     #[arg(long, value_name = "N")]
     pub max_concurrent: Option<u32>,
     /// How many failed actions in a row end a run
     #[arg(long, value_name = "N")]
     pub failure_budget: Option<u32>,
-    /// Attempts of one action if its failures are transient
+    /// Maximum attempts of one action if its failures are transient
     #[arg(long, value_name = "N")]
     pub max_attempts: Option<u32>,
 }
@@ -230,7 +230,7 @@ Example:
         text: String,
         #[arg(long, default_value = "default")]
         collection: String,
-        /// A JSON object to keep with it
+        /// A JSON object to store with the text
         #[arg(long, value_name = "JSON")]
         metadata: Option<String>,
         /// Lifetime of the text: 90s, 10m, 2d; a bare number is seconds
@@ -271,7 +271,7 @@ Example:
         /// Its id, or a unique beginning or end of it
         id: String,
     },
-    /// Give texts of another embedding model vectors of the configured one
+    /// Recompute the vectors of texts that were embedded with another model
     #[command(long_about = "\
 Give texts of another embedding model, or of none, vectors of the configured one. The command works in batches;
 if it is interrupted, the next call continues.")]
@@ -318,7 +318,7 @@ docs/roles.md lists what each may.")]
     Create {
         /// Name of the key
         name: String,
-        /// What it may do
+        /// The role of the key
         #[arg(long, value_enum, default_value = "operator")]
         role: RoleArg,
         /// A single permission, instead of a role
@@ -343,9 +343,9 @@ Example:
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ScopeArg {
-    /// Calls models by the gateway (/llm)
+    /// Calls models through the gateway (/llm)
     Model,
-    /// Calls tools by MCP (/mcp)
+    /// Calls tools over MCP (/mcp)
     Mcp,
     /// Starts and ends runs, reads their logs, answers the inbox
     Runs,

@@ -44,10 +44,10 @@ pub struct GetArgs {
     pub kind: String,
     /// Only these
     pub names: Vec<String>,
-    /// Only those with these labels: app=web,tier!=gold
+    /// Only resources with these labels: app=web,tier!=gold
     #[arg(short = 'l', long)]
     pub selector: Option<String>,
-    /// Continue and show each change
+    /// Keep running and show each change
     #[arg(short, long)]
     pub watch: bool,
     /// Include all colonies
@@ -125,7 +125,7 @@ pub struct LabelArgs {
     /// A name, then KEY=VALUE to set a label and KEY- to remove one
     #[arg(required = true)]
     pub words: Vec<String>,
-    /// Taken for kubectl's sake: labels are always overwritten
+    /// Accepted for compatibility with kubectl: labels are always overwritten
     #[arg(long, hide = true)]
     pub overwrite: bool,
 }

@@ -16,7 +16,7 @@ pub struct RoomFlags {
     /// The branch, tag or commit at which its branch starts [default: what is checked out]
     #[arg(long, value_name = "REV")]
     pub base: Option<String>,
-    /// Copy uncommitted changes along
+    /// Also copy uncommitted changes
     #[arg(long)]
     pub carry: bool,
     /// Keep the worktree when the run ends, whatever is decided about its work
@@ -106,7 +106,7 @@ pub struct RmArgs {
     /// The runs: whole names, ids, or unique parts of ids
     #[arg(required = true, value_name = "RUN")]
     pub ids: Vec<String>,
-    /// Throw away work that nobody has decided about
+    /// Discard undecided work
     #[arg(long)]
     pub discard: bool,
     /// Do not ask before a log is removed

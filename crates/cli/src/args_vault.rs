@@ -189,7 +189,7 @@ pub struct VaultDeclareArgs {
     /// Where the key is sent: bearer, `header NAME`, `query NAME`, `basic USER` or none
     #[arg(long, value_name = "PLACE", default_value = "bearer")]
     pub auth: String,
-    /// The secret that is its key
+    /// The secret with the service's key
     #[arg(long, value_name = "NAME")]
     pub secret: String,
     /// What may be called: methods and a path, `*` within a part of it, `**` for the rest

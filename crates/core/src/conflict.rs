@@ -127,7 +127,7 @@ impl fmt::Display for Conflict {
                 return write!(f, "record {thing} is not {other}");
             }
             (ConflictKind::Record, _, Stands::Changed) => {
-                return f.write_str("the record is written by others all the time");
+                return f.write_str("other callers keep changing the record");
             }
             (ConflictKind::Memory, _, Stands::Changed) => {
                 return write!(

@@ -20,7 +20,7 @@ pub trait IdSource: Send + Sync + fmt::Debug {
 pub enum IdError {
     #[error("`{given}` is not a `{wanted}_…` id")]
     Prefix { given: String, wanted: &'static str },
-    #[error("`{given}` is not an id: after `{wanted}_` stand 32 hexadecimal digits")]
+    #[error("`{given}` is not an id: `{wanted}_` needs 32 hexadecimal digits after it")]
     Digits { given: String, wanted: &'static str },
 }
 

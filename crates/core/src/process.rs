@@ -421,10 +421,10 @@ pub enum End {
 /// Why an operation on a process failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProcessError {
-    #[error("session {} already has a live process, life {}: stop it first", live.session, live.epoch)]
+    #[error("session {} already runs attempt {}: stop it first", live.session, live.epoch)]
     AlreadyLive { live: ProcessKey },
     /// A later attempt is known.
-    #[error("life {epoch} of session {session} is over: the session is in life {newest}", session = asked.session, epoch = asked.epoch)]
+    #[error("attempt {epoch} of session {session} has ended; the current attempt is {newest}", session = asked.session, epoch = asked.epoch)]
     Stale { asked: ProcessKey, newest: u32 },
     #[error("process {0} is not alive")]
     NotAlive(ProcessKey),
@@ -435,12 +435,12 @@ pub enum ProcessError {
     #[error("the keeper of {key} speaks protocol {theirs}, this daemon {ours}: {remedy}")]
     Protocol { key: ProcessKey, theirs: u32, ours: u32, remedy: &'static str },
     #[error(
-        "writing to {key}: {taken} of {given} bytes were taken in time: the program does not read"
+        "writing to {key}: {taken} of {given} bytes accepted in time: the program does not read"
     )]
     InputFull { key: ProcessKey, taken: usize, given: usize },
     #[error("writing to {key}: {reason}")]
     InputRefused { key: ProcessKey, reason: String },
-    #[error("this viewer of {0} may only look")]
+    #[error("this viewer of {0} is read-only")]
     ReadOnly(ProcessKey),
     #[error("process {0} has no terminal")]
     NoTerminal(ProcessKey),

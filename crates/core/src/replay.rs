@@ -25,11 +25,11 @@ pub enum ReplayError {
     },
     #[error("event {seq} is `{kind}`; a session begins with `run.queued`")]
     NoBeginning { seq: u64, kind: String },
-    #[error("event {seq}: `{kind}` means nothing to the session as it stands: {why}")]
+    #[error("event {seq}: `{kind}` is impossible in the session's state: {why}")]
     Refused { seq: u64, kind: String, why: String },
     #[error("event {seq} differs: recorded {recorded}, decided {decided}")]
     Diverged { seq: u64, recorded: String, decided: String },
-    #[error("the session was made with tool definitions {hash}, which are not stored")]
+    #[error("the session was created with tool definitions {hash}, which are not stored")]
     NoToolset { hash: String },
 }
 

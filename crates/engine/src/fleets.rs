@@ -316,7 +316,7 @@ impl Engine {
         let pack = self.records.record_fetch(key.clone()).await?;
         let pack = pack.filter(|pack| pack.owner == Some(Owner::Record(fleet.id)));
         let pack = pack.ok_or_else(|| EngineError::NotFound {
-            message: format!("{key} is gone, or is another's: change the template"),
+            message: format!("{key} was deleted or has another owner: change the template"),
         })?;
         let template = pack.spec.get("template").cloned().unwrap_or_default();
         Template::read("spec.template", &template).map_err(|wrong| {

@@ -204,7 +204,7 @@ impl Engine {
         let (reply, done) = oneshot::channel();
         known.orders.try_send(Order::Run(reply)).map_err(|err| match err {
             mpsc::error::TrySendError::Full(_) => {
-                EngineError::Busy { message: format!("too many wait for a pass of `{name}`") }
+                EngineError::Busy { message: format!("too many callers wait for `{name}`") }
             }
             mpsc::error::TrySendError::Closed(_) => stopping(),
         })?;

@@ -43,7 +43,7 @@ pub enum RecordError {
     #[error("{key} has changed: it is at resource version {found}, not {wanted}")]
     Changed { key: RecordKey, wanted: u64, found: u64 },
     /// Other writers were faster each time.
-    #[error("{0} is written by others all the time; try again")]
+    #[error("other callers keep changing {0}; try again")]
     Contended(String),
     /// The changes are no longer known, or not known yet.
     #[error(transparent)]

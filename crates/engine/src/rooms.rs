@@ -233,7 +233,7 @@ impl Engine {
             let phase = row.room.as_ref().map(|room| room.phase);
             if phase == Some(RoomPhase::Closing) {
                 let message =
-                    "Run is ending: its environment is being given back, try again when it has";
+                    "Run is ending: its environment is being released; try again when it has ended";
                 return Err(EngineError::conflict(message));
             }
             if !matches!(what, RoomDone::PrBranch { .. }) {

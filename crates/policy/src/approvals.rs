@@ -67,7 +67,7 @@ pub enum NoProposal {
         "a part of the command is known only at run time, or was not understood, or is in a session's own directory"
     )]
     NotKnown,
-    #[error("it gains privileges, stays behind, or is denied: no rule is proposed for that")]
+    #[error("the action gains privileges, persists, or is denied: no rule is proposed")]
     TooMuch,
 }
 

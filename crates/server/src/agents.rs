@@ -77,7 +77,7 @@ pub(crate) fn may_ask(path: &str) -> Result<(), Fault> {
     }
     let shown: String = path.chars().take(200).collect();
     Err(Fault::new(ProblemKind::Forbidden, format!("{shown} is not served to sandboxes"))
-        .with_hint("from inside a run reaches models, the mesh, its tools and itself"))
+        .with_hint("a sandboxed run can call models, the mesh, its tools and its own run"))
 }
 
 /// # Errors

@@ -56,7 +56,7 @@ pub(crate) enum PathError {
     OffLimits { why: String },
     #[error("{path} is a file of the server, which no tool reads or writes")]
     Own { path: String },
-    #[error("{path} is a repository's own, which no tool writes; let git do it, with a command")]
+    #[error("{path} belongs to a git repository, and file tools do not write it: use git")]
     Repository { path: String },
     #[error("{}", secret_file::withheld(path))]
     Withheld { path: String },
@@ -73,9 +73,9 @@ pub(crate) enum PathError {
     IsDirectory { path: String },
     #[error("{path} is not a regular file")]
     NotRegular { path: String },
-    #[error("{path} was changed by someone else meanwhile; look again and try again")]
+    #[error("{path} was changed by another process meanwhile; read it again and retry")]
     Changed { path: String },
-    #[error("{path} could not be resolved: files were renamed all the while; try again")]
+    #[error("{path} could not be resolved, because files were renamed meanwhile; try again")]
     Busy { path: String },
     #[error("{attempt} {path}: {source}")]
     Io { attempt: &'static str, path: String, source: io::Error },

@@ -21,8 +21,8 @@ use crate::copy;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandOverError {
     #[error(
-        "programs of the session run as the user {uid} (`sandbox.run_as`), who may not pass through \
-         {}, on the way to {}: open it (`chmod o+x`){}", closed.display(), to.display(),
+        "programs of the session run as the user {uid} (`sandbox.run_as`), which cannot enter \
+         {}, a parent directory of {}: open it (`chmod o+x`){}", closed.display(), to.display(),
         if *tree { ", or name another place for worktrees with `rooms.worktrees`" } else { "" }
     )]
     Closed { uid: u32, closed: PathBuf, to: PathBuf, tree: bool },

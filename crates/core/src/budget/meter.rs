@@ -46,7 +46,7 @@ pub enum NotMetered {
     #[error("{}", .0.message())]
     Refused(Refusal),
     /// The reservation cannot be recorded now, or there is no ledger yet.
-    #[error("the budget cannot be written down: {0}")]
+    #[error("the budget cannot be saved: {0}")]
     Unavailable(String),
 }
 

@@ -66,7 +66,7 @@ pub enum Refusal {
     /// All mistakes in the record.
     #[error("{key} is not valid: {}", list(.wrong))]
     Invalid { key: RecordKey, wrong: Vec<FieldError> },
-    #[error("{key} is being deleted since {since}: wait until it is gone and put it again")]
+    #[error("{key} is being deleted (since {since}): apply it again after its deletion")]
     Deleting { key: RecordKey, since: Timestamp },
 }
 

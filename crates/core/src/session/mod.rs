@@ -87,23 +87,23 @@ pub enum Refusal {
     NotRunning,
     /// The session does not wait for this result: it belongs to an older epoch, or was already
     /// given.
-    #[error("nothing waits for this result")]
+    #[error("the session does not wait for this result")]
     Stale,
     /// Its result is decided, and only its environment is still being removed.
-    #[error("Run is ending already: what it worked in is given back")]
+    #[error("Run is ending already: its environment is being released")]
     Ending,
-    #[error("nothing waits for a verdict")]
+    #[error("the session does not wait for a verdict")]
     NotJudging,
     #[error("Run has no command to stop")]
     NoCommand,
-    #[error("Run works, and cannot be told anything now: wait until it rests, or stop it")]
+    #[error("Run is working and accepts no message now: wait until it is idle, or stop it")]
     NotResting,
     /// The run has no conversation to continue: it is a script, or a program whose conversations
     /// the server cannot continue.
-    #[error("Run has ended, and what it ran has no conversation to go on with: start it again")]
+    #[error("Run has ended, and its program has no conversation to continue: start a new run")]
     NoConversation,
     /// The answer would be written to the log.
-    #[error("Run asks for a secret, which an answer would write into the log: send it as one")]
+    #[error("Run asks for a secret, and an answer would be logged: send it as a secret")]
     SecretAsked,
 }
 

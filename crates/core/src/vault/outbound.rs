@@ -47,7 +47,7 @@ pub struct OutboundReply {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OutboundError {
     /// The name leads to an address that may not be connected to.
-    #[error("the service's name leads where nothing may be sent: {0}")]
+    #[error("the service's name resolves to an address that is not allowed: {0}")]
     Refused(&'static str),
     #[error("the service did not answer in time")]
     Timeout,

@@ -31,7 +31,7 @@ pub enum Refused {
         "`{service}` does not allow {} {path}; allowed: {allowed}", method.as_str()
     )]
     NotAllowed { service: String, method: Method, path: String, allowed: String },
-    #[error("the service `{0}` is not declared as it must be")]
+    #[error("the declaration of the service `{0}` is invalid")]
     Declaration(String),
 }
 

@@ -392,7 +392,7 @@ fn a_terminal_question_of_a_program_opens_an_inbox_item() {
     let secret = "printf 'Password: '; stty -echo; read p; echo got";
     home.run(&["run", "--name", "secret", secret]).ok();
     home.status("secret", "awaiting_input");
-    home.run(&["input", "secret", "hunter2"]).fails(5).says("send it as one");
+    home.run(&["input", "secret", "hunter2"]).fails(5).says("send it as a secret");
     let mut send = home
         .0
         .command(&["send", "secret", "--secret"])

@@ -164,7 +164,7 @@ fn changes_of_a_run_are_shown_in_ps_info_and_get_while_idle_and_after_its_end() 
 fn runs_that_refuse_messages_give_the_reason() {
     let house = house();
     house.run(&["run", "--name", "script", "--wait", "true"]).ok();
-    house.run(&["send", "script", "more"]).fails(5).says("no conversation to go on with");
+    house.run(&["send", "script", "more"]).fails(5).says("no conversation to continue");
     fix(&house, &["--wait"]);
     house.run(&["send", "fix", " "]).fails(2);
     house.run(&["agent", "disable", "coder"]).ok();

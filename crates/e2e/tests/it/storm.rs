@@ -34,7 +34,7 @@ const TOO_LATE: &[&str] = &[
     "is ending already",
     "already finished",
     "has no process now",
-    "no conversation to go on with",
+    "no conversation to continue",
     "is not alive",
     "started without input",
     "its input is closed",

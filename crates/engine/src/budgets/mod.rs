@@ -53,11 +53,11 @@ pub enum BudgetError {
     #[error("{}", .0.message())]
     Refused(Box<Refusal>),
     /// A call with this id is under way.
-    #[error("call {0} is under way already")]
+    #[error("call {0} is already in progress")]
     Twice(CallId),
     /// The reservation could not be made durable and was undone; or a settlement was not written,
     /// so the next start settles the call at its maximum cost.
-    #[error("the budget could not be written down")]
+    #[error("the budget could not be saved")]
     Store(#[source] StoreError),
 }
 

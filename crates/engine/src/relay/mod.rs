@@ -399,7 +399,7 @@ fn refused(err: BudgetError) -> RelayError {
         BudgetError::Refused(refusal) => RelayError::Budget(*refusal),
         err @ (BudgetError::Twice(_) | BudgetError::Store(_)) => {
             tracing::error!(error = %err, "a model call could not be reserved for");
-            let text = "the budget could not be written down, so the call was not made";
+            let text = "the budget could not be saved, so the call was not made";
             Refusal::new(RefusalKind::Overloaded, text).into()
         }
     }

@@ -189,7 +189,7 @@ impl Vault {
             }
             drop(state);
             self.pending.put_back(taken);
-            return Err(format!("uses of secrets could not be written down: {err}"));
+            return Err(format!("uses of secrets could not be recorded: {err}"));
         }
         Ok(told)
     }

@@ -232,14 +232,14 @@ impl Book {
             && let Some(owner) = taken.get(&fold(&tool.name))
         {
             return ToolState::Refused(format!(
-                "{owner} has a tool of that name, or one too like it; set same_names = accept if \
+                "{owner} has a tool of the same or a similar name; set same_names = accept if \
                  agents may have both"
             ));
         }
         let texts = format!("{} {}", tool.description, tool.schema);
         if let Some(other) = speaks_of_others(&texts, &config.id, own, built_in) {
             return ToolState::Refused(format!(
-                "it speaks of a tool that is not its server's: {other}"
+                "its texts name a tool that does not belong to its server: {other}"
             ));
         }
         match server.pins.get(&tool.name) {

@@ -295,7 +295,7 @@ impl McpServers {
                         |s: &&Server| crate::vet::fold(&s.config.id) == crate::vet::fold(&id);
                     if let Some(other) = book.servers.iter().find(alike) {
                         return Err(McpError::Refused(format!(
-                            "the id `{id}` is too like `{}`: choose one that nobody confuses",
+                            "the id `{id}` is too similar to `{}`: choose a different one",
                             other.config.id
                         )));
                     }

@@ -83,7 +83,7 @@ pub(crate) fn fold(name: &str) -> String {
 fn one(tool: Offered, twins: usize, trusted: bool) -> Result<Vetted, String> {
     name(&tool.name)?;
     if twins > 1 {
-        return Err("the server has another tool with the same name, or one too like it".into());
+        return Err("the server has another tool with the same or a too similar name".into());
     }
     if tool.description.len() > MAX_DESCRIPTION_BYTES {
         let (has, most) = (tool.description.len(), MAX_DESCRIPTION_BYTES);

@@ -51,7 +51,7 @@ pub fn set(text: &str, path: &Path, key: &str, value: &str) -> Result<String, Co
         table = inner.as_table_like_mut().ok_or_else(|| ConfigError::Syntax {
             path: path.to_owned(),
             line: 1,
-            message: format!("`{name}` is not a table, so `{key}` has no place"),
+            message: format!("`{name}` is not a table, so it cannot contain `{key}`"),
         })?;
     }
     match table.get_mut(last).and_then(Item::as_value_mut) {

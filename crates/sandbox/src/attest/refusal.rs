@@ -22,7 +22,7 @@ pub fn refuse_unless_kept(attestation: &Attestation) -> Result<(), SandboxError>
     Err(SandboxError::Unavailable {
         code: NOT_ATTESTED.to_owned(),
         message: format!(
-            "the {} sandbox was measured and gives less than it promises here: {}",
+            "the {} sandbox does not pass its checks on this machine: {}",
             attestation.driver,
             told.join("; ")
         ),

@@ -29,7 +29,7 @@ pub enum EnvFileError {
     #[error("{} is a tracked file of the repository: name another `env_file`", path.display())]
     Tracked { path: PathBuf },
     #[error(
-        "{} is there and was not written by Overmind: name another `env_file`, or leave it out of \
+        "{} exists and was not written by Overmind: name another `env_file`, or leave it out of \
          `worktree.include`", path.display()
     )]
     NotOurs { path: PathBuf },

@@ -60,7 +60,7 @@ pub struct Finding {
 /// Why a finding was not removed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FixError {
-    #[error("{what} is not ours for certain: {how}")]
+    #[error("{what} may not belong to Overmind: {how}")]
     NotOurs { what: String, how: String },
     #[error("removing {what}: {why}")]
     Failed { what: String, why: String },

@@ -31,9 +31,9 @@ pub enum BuildError {
     Session(String),
     #[error("the session {0} is being changed by another call")]
     Busy(String),
-    #[error("writing down the lease")]
+    #[error("recording the lease")]
     Journal(#[from] JournalError),
-    #[error("this daemon makes no worktrees")]
+    #[error("this daemon cannot create worktrees")]
     NoTree,
     #[error("making the worktree: {0}")]
     Tree(String),
@@ -61,7 +61,7 @@ pub enum BuildError {
         #[source]
         source: TemplateError,
     },
-    #[error("writing the file of variables")]
+    #[error("writing the `env_file`")]
     EnvFile(#[source] EnvFileError),
     #[error("the setup")]
     Setup(#[source] CommandError),
@@ -495,7 +495,7 @@ impl Site<'_> {
             }
         };
         let (session, content) = (self.session.clone(), variables.clone());
-        let write = blocking("writing the file of variables", move || {
+        let write = blocking("writing the `env_file`", move || {
             file::write(&worktree, &relative, &session, &content)?;
             if left_out { Ok(()) } else { file::exclude(&worktree, &relative).map(drop) }
         });

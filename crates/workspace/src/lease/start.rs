@@ -38,7 +38,7 @@ use crate::services::{CommandError, ComposeError, ContainerError, ReadyError};
 /// Why a service did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
-    #[error("writing down the lease")]
+    #[error("recording the lease")]
     Journal(#[from] JournalError),
     #[error("its variables and words")]
     Template(#[from] TemplateError),
@@ -66,7 +66,7 @@ pub enum ServiceError {
     TemplateFiles(#[from] TemplateFilesError),
     #[error("leasing an index")]
     Registry(#[from] RegistryError),
-    #[error("the server's URL is to be in the variable {0}, which the daemon does not have")]
+    #[error("the variable {0} with the server's URL is not set in the daemon's environment")]
     NoUrl(String),
     #[error(
         "`server` names {address}, which is not granted to runs in a sandbox: an admin adds it to \

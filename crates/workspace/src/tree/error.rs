@@ -30,17 +30,17 @@ pub enum TreeError {
     #[error(transparent)]
     Git(#[from] GitError),
     #[error(
-        "{} points to a repository that is not there: mend it, or remove it to work with the directory as it is",
+        "{} points to a repository that does not exist: fix it, or remove it to use the directory without git",
         file.display()
     )]
     BrokenRedirect { file: PathBuf },
     #[error(
-        "{} {why}: what a repository consists of is opened only where it lies in the repository itself; \
-         put it there, or clone the repository anew", path.display()
+        "{} {why}: only files inside the repository itself are opened; \
+         move it into the repository, or clone the repository again", path.display()
     )]
     Unsound { path: PathBuf, why: String },
     #[error(
-        "{} is a symbolic link now, or lies behind one, and was a directory when the run was made: start a \
+        "{} is a symbolic link now, or is below one, and was a directory when the run was created: start a \
          run in the directory itself", path.display()
     )]
     Led { path: PathBuf },
@@ -59,7 +59,7 @@ pub enum TreeError {
     OffLimits { project: PathBuf, top: PathBuf, why: String },
     #[error("{base:?} names no commit in {}", repo.display())]
     NoSuchBase { base: String, repo: PathBuf },
-    #[error("a session of the name {session} was made in the meantime: ask again")]
+    #[error("a session named {session} was created in the meantime: try again")]
     NameTaken { session: String },
     #[error("there is no tree at {}: it was removed, or never finished", place.display())]
     Gone { place: PathBuf },
@@ -103,7 +103,7 @@ pub enum TreeError {
         git_dir.display()
     )]
     CheckoutUnknown { branch: String, git_dir: PathBuf },
-    #[error("{name:?} is not a name that git takes for a branch")]
+    #[error("{name:?} is not a valid name of a git branch")]
     BadBranch { name: String },
     #[error(
         "there is a branch {branch} in {} already, and it has other commits: name another one, or merge into it \
@@ -111,16 +111,16 @@ pub enum TreeError {
         repo.display()
     )]
     BranchTaken { branch: String, repo: PathBuf },
-    #[error("{session} has changes that are in no commit: commit or park them before merging")]
+    #[error("{session} has uncommitted changes: commit or save them before merging")]
     Uncommitted { session: String },
     #[error("{branch} is checked out in {}: check out another branch there first", top.display())]
     CheckedOut { branch: String, top: PathBuf },
     #[error("the commit {commit} is not in {} any more", repo.display())]
     WorkGone { commit: String, repo: PathBuf },
-    #[error("a {what} is under way in {}: end it first", top.display())]
+    #[error("a {what} is in progress in {}: finish it first", top.display())]
     PrimaryBusy { what: &'static str, top: PathBuf },
     #[error(
-        "merging into {branch} would overwrite what is in no commit in {}: {}. Commit that there, or put it \
+        "merging into {branch} would overwrite uncommitted work in {}: {}. Commit it there, or put it \
          aside (`git stash -u`), and merge again; or merge into another branch: `--merge --into BRANCH`",
         top.display(), in_the_way(files, said)
     )]

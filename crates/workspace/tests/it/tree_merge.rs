@@ -129,7 +129,7 @@ fn a_changed_or_untracked_file_in_the_way_refuses_the_merge() {
             matches!(&err, TreeError::PrimaryInTheWay { files, .. } if *files == [PathBuf::from(file)]),
             "{err}"
         );
-        let told = format!("in no commit in {}: {file}. Commit that there", world.repo.display());
+        let told = format!("uncommitted work in {}: {file}. Commit it there", world.repo.display());
         assert!(err.to_string().contains(&told), "{err}");
         assert_eq!(difference(&before, &strip(everything(&world.repo))), [] as [&Path; 0]);
         std::fs::remove_file(world.repo.join(file)).unwrap();
