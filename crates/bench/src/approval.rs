@@ -1,4 +1,4 @@
-//! From a human's word to the deed: how long a session takes to go on once it is let.
+//! The delay between a person's approval and the continuation of a session.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -99,7 +99,7 @@ async fn one(engine: &Engine, client: &Client) -> Result<Duration, Failure> {
         // Bounded, for the look may have come between two changes.
         let _ = tokio::time::timeout(Duration::from_millis(20), watch.changed()).await;
     };
-    // What is there by now is read first, so that the clock measures what comes.
+    // Existing events are read first, so that the clock measures only new ones.
     let options = ReplayOptions { follow: true, after: None, max_resumes: 0 };
     let mut stream = client.run_replay(&run.to_string(), options).await?;
     while let Some(next) = stream.next().await {

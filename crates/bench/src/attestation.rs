@@ -33,7 +33,7 @@ pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
     let rounds = setting.count(100).max(10);
     let (mut first, mut later) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        // As the first command of a server: nothing is known of the machine yet.
+        // The first command of a server: the machine was not measured yet.
         let driver = Namespace::new(Options::default());
         first.push(once(&driver).await?);
         later.push(once(&driver).await?);

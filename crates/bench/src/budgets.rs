@@ -26,7 +26,7 @@ use super::{Figure, Goal, Setting, ms, percentile, rate};
 const HISTORY: u32 = 1_000_000;
 /// Calls of one commit while the history is made.
 const BULK: u32 = 1_000;
-/// Calls under way at once.
+/// Concurrent calls.
 const CALLERS: u32 = 128;
 
 pub(super) async fn measure(setting: &Setting, floors: &Floors) -> Result<Vec<Figure>, Failure> {

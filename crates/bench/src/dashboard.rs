@@ -36,7 +36,7 @@ const EVENTS: u32 = 4_000;
 const A_SECOND: u32 = 200;
 /// Clients that cause events by turns.
 const WRITERS: u32 = 8;
-/// Between two looks at the server's memory.
+/// The pause between two measurements of the server's memory.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long the last event may take to reach every viewer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -237,7 +237,7 @@ type Sent = Arc<Vec<OnceLock<Instant>>>;
 
 /// The events that viewers received.
 struct Seen {
-    /// Of each event at each viewer, ascending.
+    /// The delays of each event at each viewer, ascending.
     delays: Vec<Duration>,
     cut_off: u32,
     /// Resident memory of the server, at most.
@@ -290,7 +290,7 @@ async fn watched(setting: &Setting, place: &Place, browser: &Browser) -> Result<
     done.store(true, Ordering::Relaxed);
     match in_time {
         Ok(done) => done?,
-        // Who is still waiting was not told of each event.
+        // A viewer that still waits did not receive each event.
         Err(_) => cut_off += u32::try_from(viewers.len()).unwrap_or(u32::MAX),
     }
     let most = memory.join_next().await.and_then(Result::ok).unwrap_or(0);
@@ -359,7 +359,7 @@ impl Viewer {
     }
 }
 
-/// The event that a line of the stream tells of, if it is one of ours.
+/// The event in a line of the stream, if it is one of ours.
 fn told(line: &[u8]) -> Option<usize> {
     let line = std::str::from_utf8(line.strip_prefix(b"data: ")?).ok()?;
     let (_, rest) = line.split_once(&format!("\"{KEY}"))?;

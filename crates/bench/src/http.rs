@@ -45,7 +45,7 @@ async fn health(setting: &Setting) -> Result<Figure, Failure> {
     bare.spawn(async move { axum::serve(listener, hello).await });
     let app = start_app(&dir).await?;
     let own_path = dir.join("data/overmind.sock");
-    // By turns, so that what else the machine does meets both.
+    // Alternating, so that other load on the machine affects both.
     let (mut hello, mut own) = (0.0_f64, 0.0_f64);
     for _ in 0..3 {
         hello = hello.max(load(&bare_path, time / 3).await?);

@@ -17,7 +17,7 @@ use overmind_node::app::clock::SystemClock;
 use super::relay::{FEW, MANY, Provider, Target, crowd_of, load, per_second};
 use super::{Figure, Setting, ms, percentile, process};
 
-/// The token of its callers. It guards nothing: the proxy is there for this run alone.
+/// The token of its callers. It protects nothing: the proxy exists only for this run.
 const TOKEN: &str = "sk-overmind-bench";
 /// Longest that it may take until it answers: it imports a great deal.
 const START: Duration = Duration::from_secs(300);

@@ -23,7 +23,7 @@ use super::{Figure, Goal, Setting, ms, percentile, rate};
 
 /// Lines of the long log, of 64 bytes each.
 const LINES: u32 = 1_000_000;
-/// Before the first restart, which the figure leaves out again.
+/// Before the first restart, which the result excludes.
 const BACKOFF: Duration = Duration::from_millis(20);
 /// Runs that are asked for at the same time.
 const AT_ONCE: u32 = 16;
@@ -478,7 +478,7 @@ fn kill(pid: u32) -> Result<(), Failure> {
         .map_err(|err| Failure::failed(format!("killing a program: {err}")))
 }
 
-/// Whether a process is there; what has ended and was not collected counts as gone.
+/// Whether a process exists; a process that ended and was not reaped counts as ended.
 fn alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").map(|(_, rest)| rest.chars().next());

@@ -80,7 +80,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    // As the product: sandboxes and keepers of commands are made from this program, too.
+    // Like the product: sandboxes and shims of commands are made from this program, too.
     overmind_sandbox::init::main_if_requested();
     overmind_supervise::zygote::main_if_requested();
     overmind_node::sys::frugal_allocator();

@@ -262,7 +262,7 @@ async fn letters(door: &Door, rounds: u32) -> Result<Vec<Duration>, Failure> {
     Ok(took)
 }
 
-/// Writes a key, one time after the other, that somebody watches; how long each took, ascending.
+/// Writes a key repeatedly while a watcher reads; the duration of each, ascending.
 async fn changes(door: &Door, rounds: u32) -> Result<Vec<Duration>, Failure> {
     let connect = async || Asker::connect(&door.path).await.map_err(|err| asking(&err));
     let (mut watcher, mut writer) = (connect().await?, connect().await?);

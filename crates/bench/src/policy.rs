@@ -24,7 +24,7 @@ pub(super) fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
         .collect();
     let rounds = setting.count(40);
     let (mut decided, mut parsed) = (Vec::new(), Vec::new());
-    // By turns, so that what else the machine does meets both.
+    // Alternating, so that other load on the machine affects both.
     for _ in 0..rounds {
         decided.extend(requests.iter().map(|request| timed(|| policy.judge(black_box(request)))));
         parsed.extend(

@@ -22,14 +22,14 @@ use super::{Figure, Goal, Setting, percentile, process, rate};
 
 /// Connections of the figures of latency.
 pub(super) const FEW: u32 = 10;
-/// Requests that each of them sends a second where nobody hurries.
+/// The requests per second of each without load.
 const PACE: u32 = 100;
 /// Connections of the figure of throughput.
 pub(super) const MANY: u32 = 64;
 const STREAMS: u32 = 1_000;
 /// Longest that all streams together may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two looks at a server's memory.
+/// The pause between two measurements of a server's memory.
 const LOOK: Duration = Duration::from_millis(50);
 /// Events of a stream, and the time between them.
 const EVENTS: u32 = 20;
@@ -100,7 +100,7 @@ impl Provider {
     }
 }
 
-/// Answers every request at once, until it is killed. `say` tells the port.
+/// Answers every request at once, until it is killed. `say` reports the port.
 ///
 /// # Errors
 ///
@@ -204,7 +204,7 @@ pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
     let (mut fast, mut through) = (0.0_f64, 0.0_f64);
     let (mut calm_there, mut calm_here) = (Vec::new(), Vec::new());
     let (mut worked, mut busy) = (Duration::ZERO, 0);
-    // By turns, so that what else the machine does meets both.
+    // Alternating, so that other load on the machine affects both.
     for _ in 0..3 {
         there.extend(load(&direct, FEW, time / 3).await?);
         let before = process::cpu(daemon.pid());

@@ -70,7 +70,7 @@ pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
     Ok(figures)
 }
 
-/// On a server of its own: each pass over fleets looks at all of them.
+/// On a separate server, because each pass over fleets reads all of them.
 async fn weaver(setting: &Setting) -> Result<Figure, Failure> {
     let place = Place::open(setting, "weaver").await?;
     // A fleet has a pack, which says what its revision is.
@@ -90,7 +90,7 @@ async fn weaver(setting: &Setting) -> Result<Figure, Failure> {
         .note("of one processor: 5,000 fleets without runs and the pack of each, while nothing changes"))
 }
 
-/// How much of a processor the server takes once it has come to rest, in percent.
+/// The processor share of the server at rest, in percent.
 async fn silence(place: &Place) -> Result<f64, Failure> {
     quiet(place).await?;
     let (worked, began) = (cpu(place.pid()), Instant::now());

@@ -154,7 +154,7 @@ fn over(run: &Run) -> bool {
     matches!(run.status, RunStatus::Succeeded | RunStatus::Failed | RunStatus::Canceled)
 }
 
-/// Waits until worktrees wait again: nobody starts runs as fast as this does.
+/// Waits until worktrees are prepared again: nobody starts runs as fast as this does.
 async fn waiting(place: &Place) -> Result<(), Failure> {
     let trees = place.data.join("worktrees");
     let ready = || {

@@ -1,4 +1,4 @@
-//! What it costs to run a command apart from the host, at every level.
+//! The cost of running a command isolated from the host, at every level.
 
 use std::path::Path;
 

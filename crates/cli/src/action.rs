@@ -10,7 +10,7 @@ pub fn action(tool: &str, args: &Value) -> String {
     action_from(tool, args, &[])
 }
 
-/// The same, with paths from the first of `roots` that they lie in.
+/// The same, with paths relative to the first of `roots` that contains them.
 pub fn action_from(tool: &str, args: &Value, roots: &[String]) -> String {
     let within = |path: &str| {
         let inside = roots.iter().find_map(|root| {

@@ -297,7 +297,7 @@ pub fn servable(cx: &Context, agent: &Agent) -> Result<(), Failure> {
     ))
 }
 
-/// The model that may have been meant, of those whose price is known.
+/// The model that was probably meant, among those with a known price.
 fn meant(cx: &Context, model: &str) -> Option<String> {
     let models = overmind_node::app::models(&cx.config(None).ok()?, None).ok()?;
     let known = models.table();
@@ -543,7 +543,7 @@ mod tests {
             "no tool is called `shell` (did you mean `run_shell`?), `reed_file` (did you mean \
              `read_file`?), `zzz`; nothing was changed"
         );
-        // What an MCP server has that is not connected now, and the words for no tools.
+        // Tools of an MCP server that is not connected now, and the words for no tools.
         let fine = given(&["run_shell", " grep", "none", "", "docs__search", "docs.search"]);
         assert!(unknown_tools(&fine, &known).is_none());
     }

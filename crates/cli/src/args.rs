@@ -1,4 +1,4 @@
-//! The command line: what can be said. What it does stands in the modules beside this one.
+//! The grammar of the command line. The modules beside this one carry the commands out.
 //!
 //! The texts here are the `--help`, the manual pages and the completions at once.
 

@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use crate::args_more::SandboxArg;
 use crate::duration;
 
-// Of `run`: what is only for agents that are commands. No doc comment: it would become that of `run`.
+// Options of `run` for agents that are commands. No doc comment: it would become that of `run`.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Options of commands")]
 pub struct CommandFlags {

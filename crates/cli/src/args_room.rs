@@ -3,7 +3,7 @@
 use clap::{ArgGroup, Args};
 use overmind_api::{RoomAction, RoomDone, RoomEnd, RoomWhen, RoomWish};
 
-// Of `run`. No doc comment: it would become that of `run`.
+// Options of `run`. No doc comment: it would become that of `run`.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Environment options")]
 pub struct RoomFlags {

@@ -26,7 +26,7 @@ use crate::watch;
 /// Open items that are looked through for the one that a run waits for.
 const MAX_WAITING: u32 = 1000;
 
-/// Whether a person is there who can be asked.
+/// Whether a person can be asked.
 pub fn possible(cx: &Context) -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal() && cx.out.for_people()
 }
@@ -44,7 +44,7 @@ pub async fn in_place(cx: &Context, remote: &Remote, run: &Run) -> Result<bool, 
     }
     let items = remote.inbox(false, None, None, MAX_WAITING).await?;
     let Some(item) = items.into_iter().find(|item| item.run_id == Some(run.id)) else {
-        // It was answered elsewhere meanwhile: the run goes on.
+        // Another person answered meanwhile, so the run continues.
         return Ok(!watch::waits(remote.run(&run.id.to_string()).await?.status));
     };
     crate::inbox::tell(cx, &item);
@@ -149,17 +149,17 @@ pub async fn typed(question: &str) -> Result<Option<String>, Failure> {
     let failed = |err: io::Error| Failure::failed(format!("reading the answer: {err}"));
     let _ = io::stderr().lock().write_all(clean::passing(question, true).as_bytes());
     let (said, heard) = tokio::sync::oneshot::channel();
-    // Its end here is closed when nobody waits any more.
+    // The receiver is closed if no caller waits any more.
     let (gone, _here) = pipe_with(PipeFlags::CLOEXEC).map_err(|err| failed(err.into()))?;
     std::thread::spawn(move || {
         let read = line_unless(&gone);
-        // Nobody listens any more when the person has left.
+        // If the person has left, nobody receives it.
         let _ = said.send(read);
     });
     heard.await.unwrap_or(Ok(None)).map_err(failed)
 }
 
-/// The next line of standard input, unless the other end of the pipe is closed before it is there.
+/// The next line of standard input, unless the reader of the pipe has closed it before.
 fn line_unless(gone: &OwnedFd) -> io::Result<Option<String>> {
     loop {
         let stdin = io::stdin();
@@ -187,7 +187,7 @@ impl Silent {
     fn enter() -> io::Result<Self> {
         let before = tcgetattr(io::stdin().as_fd())?;
         let mut silent = before.clone();
-        // Signals too: `^C` is read here, so that the terminal is given back before the end.
+        // Handles signals too: `^C` is read here, so that the terminal is restored before the end.
         silent.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG);
         silent.special_codes[SpecialCodeIndex::VMIN] = 1;
         silent.special_codes[SpecialCodeIndex::VTIME] = 0;
@@ -198,12 +198,12 @@ impl Silent {
 
 impl Drop for Silent {
     fn drop(&mut self) {
-        // Nothing can be done about a terminal that is gone.
+        // A terminal that no longer exists cannot be restored.
         let _ = tcsetattr(io::stdin().as_fd(), OptionalActions::Flush, &self.0);
     }
 }
 
-/// Asks for a secret at the terminal. Twice, where a slip would lock somebody out.
+/// Asks for a secret at the terminal; twice, if a typing error would lock the user out.
 ///
 /// # Errors
 ///

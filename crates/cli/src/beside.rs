@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use crate::context::Context;
 use crate::output::clean;
 
-/// Causes of trouble with models that `ps` tells, and runs that it names for each.
+/// Causes of model failures that `ps` lists, and the number of runs that it names for each.
 const CAUSES: usize = 5;
 const NAMED: usize = 5;
 

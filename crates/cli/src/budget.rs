@@ -81,7 +81,7 @@ async fn set(remote: &Remote, args: BudgetSetArgs) -> Result<Budget, Failure> {
     Ok(remote.client().budget_put(&put).await?)
 }
 
-/// The limit that is meant: by its id, by a part of it, or by what it limits as [`set`] takes it.
+/// The limit that an argument names: by its id, a part of the id, or its scope as [`set`] accepts it.
 async fn found(remote: &Remote, all: &[Budget], given: &str) -> Result<LimitId, Failure> {
     let scope = scope_of(remote, given).await.ok();
     let fits = |budget: &&Budget| {

@@ -27,13 +27,13 @@ use crate::remote::Remote;
 use crate::spoken::Spoken;
 use crate::{duration, session, watch};
 
-/// Seconds between TERM and KILL where nobody says otherwise.
+/// The default seconds between TERM and KILL.
 const GRACE: u32 = 10;
 
 /// Runs that are ended at the same time.
 const AT_ONCE: usize = 64;
 
-/// The agent of commands that are given in words: the server has it without anybody making it.
+/// The agent for command lines, which the server has without creating it.
 pub use overmind_core::agent::COMMANDS as AGENT;
 
 /// The agents that are there without being made, and what runs of those whose output is not read.
@@ -45,7 +45,7 @@ const BUILT_IN: [(&str, Provider, &[&str]); 4] = [
     ("opencode", Provider::Raw, &["opencode", "run", "--", "{task}"]),
 ];
 
-/// The built-in agent of this name, as it is made where there is none.
+/// The built-in agent of this name, as it is created if it does not exist.
 pub fn built_in(name: &str) -> Option<AgentCreate> {
     let (name, provider, argv) = BUILT_IN.into_iter().find(|(known, ..)| *known == name)?;
     let argv = argv.iter().map(|&arg| arg.to_owned()).collect();
@@ -60,7 +60,7 @@ pub fn built_in(name: &str) -> Option<AgentCreate> {
     })
 }
 
-/// The names of the agents that are there without being made.
+/// The names of the agents that exist without being created.
 pub fn built_in_names() -> impl Iterator<Item = &'static str> {
     BUILT_IN.into_iter().map(|(name, ..)| name)
 }
@@ -133,7 +133,7 @@ impl CommandFlags {
                 Some(TypeArg::Session) => CommandKind::Session,
                 None => agent.kind,
             },
-            // What is read is no screen.
+            // Logs that are read are no screen.
             terminal: agent.terminal && !pipes && matches!(provider, None | Some(ProviderArg::Raw)),
             env: [agent.env, env.clone()].concat(),
             env_from: agent.env_from.into_iter().chain(env_from.iter().cloned()).collect(),
@@ -156,13 +156,13 @@ impl CommandFlags {
             },
             models: agent.models,
             gateway: agent.gateway,
-            // Those of the agent that are not named here go on to hold.
+            // Settings of the agent that are not named here still apply.
             limits,
         })
     }
 }
 
-/// Ends each, many at once; goes on after one that cannot be.
+/// Ends the runs in parallel; continues after one that cannot be ended.
 ///
 /// # Errors
 ///
@@ -192,7 +192,7 @@ pub async fn stop(cx: &Context, args: &StopArgs) -> Outcome {
     worst.told()
 }
 
-/// Asks for as many kills at once as one request takes; goes on after one that cannot be killed.
+/// Requests as many kills at once as one request accepts; continues after one that fails.
 ///
 /// # Errors
 ///
@@ -345,7 +345,7 @@ pub async fn send(cx: &Context, args: &SendArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// Sends, and shows what comes of it as `run` does. `given`: what the person called the run.
+/// Sends a message, and shows the output as `run` does. `given`: the name that the person typed.
 async fn send_and_follow(
     cx: &Context,
     remote: &Remote,
@@ -362,7 +362,7 @@ async fn send_and_follow(
     Box::pin(crate::run::follow_from(cx, remote, &run, is_command, since)).await
 }
 
-/// Says more to a built-in agent, and shows what comes of it until it rests, ends or asks.
+/// Sends a message to a built-in agent, and shows the output until it is idle, ends or asks.
 async fn tell_and_watch(
     cx: &Context,
     remote: &Remote,
@@ -384,7 +384,7 @@ async fn tell_and_watch(
 ///
 /// # Errors
 ///
-/// When it does not end in time, or the server stays away.
+/// Returns an error if it does not end in time, or the server does not come back.
 pub async fn wait(cx: &Context, args: &WaitArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let limit = args.timeout.map(std::time::Duration::from_secs_f64);
@@ -435,7 +435,7 @@ pub fn exit_of(run: &Run) -> Exit {
     }
 }
 
-/// Which part of a log is meant.
+/// The requested part of a log.
 ///
 /// # Errors
 ///
@@ -457,7 +457,7 @@ pub fn options(cx: &Context, args: &LogsArgs) -> Result<LogOptions, Failure> {
 ///
 /// # Errors
 ///
-/// When the log cannot be read, or the server stays away.
+/// Returns an error if the log cannot be read, or the server does not come back.
 pub async fn logs(cx: &Context, remote: &Remote, run: &Run, args: &LogsArgs) -> Outcome {
     let id = run.id.to_string();
     let mut options = options(cx, args)?;
@@ -494,7 +494,7 @@ pub async fn logs(cx: &Context, remote: &Remote, run: &Run, args: &LogsArgs) -> 
         }
         run = watch::until(cx, remote, &id, watch::Until::Rested, &mut place) => run?,
     };
-    // It rests: what it wrote before, and that it is the person's turn.
+    // The run is idle: shows its last output, and that it is the person's turn.
     options.follow = false;
     follow(cx, remote, &id, &mut options, objects, &mut away, &mut spoken).await?;
     if session::ended(rests.status) {
@@ -521,7 +521,7 @@ async fn follow_to_end(
         let failure = match more {
             Ok(()) => match remote.run(id).await {
                 Ok(run) if session::ended(run.status) => {
-                    // What was written between the end of its command and its own.
+                    // Output between the end of its command and the end of the run.
                     return follow(cx, remote, id, options, objects, &mut away, spoken).await;
                 }
                 // Its environment is made or removed, or its command is started again soon.
@@ -546,7 +546,7 @@ fn log_part(cx: &Context, objects: bool, text: &str) -> std::io::Result<()> {
     }
 }
 
-/// Shows a log to the end of its stream, and keeps in `options` where to go on.
+/// Shows a log to the end of its stream, and stores in `options` the position to resume.
 async fn follow(
     cx: &Context,
     remote: &Remote,
@@ -588,7 +588,7 @@ pub fn said(object: &Value, text: &str, spoken: &mut Option<Spoken>, timed: bool
 ///
 /// # Errors
 ///
-/// When the log cannot be read, or the server stays away.
+/// Returns an error if the log cannot be read, or the server does not come back.
 pub async fn output(
     cx: &Context,
     remote: &Remote,
@@ -661,7 +661,7 @@ async fn pass_on(
     .await
 }
 
-/// Reads a log to the end of its stream, and keeps in `options` where to go on.
+/// Reads a log to the end of its stream, and stores in `options` the position to resume.
 async fn each_line(
     remote: &Remote,
     id: &str,

@@ -41,7 +41,7 @@ enum Source {
     Models,
     /// `KIND`, `KIND/NAME`.
     Kinds,
-    /// Names of the kind that stands before.
+    /// Names of the kind that precedes them.
     Names,
     Keys,
     Secrets,
@@ -75,7 +75,7 @@ pub fn asked() -> Result<bool, Failure> {
 ///
 /// # Errors
 ///
-/// When the shell is none of those that are known.
+/// Returns an error for an unknown shell.
 pub fn script(cx: &Context, shell: clap_complete::Shell) -> Outcome {
     let name = shell.to_string();
     let shells = clap_complete::env::Shells::builtins();
@@ -158,7 +158,7 @@ fn source(path: &[&str], arg: &Arg) -> Option<Source> {
 /// Returns the existing names that begin with the typed text.
 fn offered(source: Source, begun: &OsStr) -> Vec<CompletionCandidate> {
     let Some(begun) = begun.to_str() else { return Vec::new() };
-    // What the word before this tells: the words stand behind `--`.
+    // The meaning of the word before this one: words behind `--`.
     let args: Vec<OsString> =
         std::env::args_os().skip_while(|arg| arg.as_os_str() != "--").skip(1).collect();
     let found = match source {
@@ -201,7 +201,7 @@ fn asked_of_server(
     })
 }
 
-/// The options that say which server is meant, as far as they are said.
+/// The options that select the server, as far as they are given.
 fn global(args: &[OsString]) -> Global {
     let mut said: Vec<OsString> = vec!["overmind".into()];
     let mut words = args.iter().skip(1);

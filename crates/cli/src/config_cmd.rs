@@ -1,4 +1,4 @@
-//! `overmind config …`: what is set, to what, and by whom.
+//! `overmind config …`: settings, their values and their sources.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ pub fn run(cx: &Context, command: &ConfigCommand) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// The configuration file, whether or not it is there.
+/// The configuration file, whether it exists or not.
 fn path(cx: &Context) -> Result<PathBuf, Failure> {
     match cx.global.config.clone().or_else(|| cx.env.path(env::CONFIG)) {
         Some(path) => Ok(cx.cwd.join(path)),
@@ -60,7 +60,7 @@ fn path(cx: &Context) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Refuses a key that is none.
+/// Refuses an unknown key.
 fn known(key: &str) -> Result<(), Failure> {
     if layers::known(key).is_some() {
         return Ok(());
@@ -132,7 +132,7 @@ fn edit(cx: &Context) -> Result<(), Failure> {
     let copy = tempfile::Builder::new().suffix(".toml").tempfile().map_err(failed)?;
     std::fs::write(copy.path(), &before).map_err(failed)?;
     let editor = cx.env.text(env::VISUAL).or_else(|| cx.env.text(env::EDITOR)).unwrap_or("vi");
-    // As git does it: the variable is a line for the shell.
+    // Like git: the variable is a command line for the shell.
     let status = std::process::Command::new("sh")
         .args(["-c", &format!("{editor} \"$1\""), "sh"])
         .arg(copy.path())

@@ -1,4 +1,4 @@
-//! `overmind cron`: rituals, said as people say them.
+//! `overmind cron`: rituals in the words of the command line.
 
 use std::collections::BTreeMap;
 

@@ -18,7 +18,7 @@ fn words(line: &str) -> Vec<String> {
     let mut chars = line.chars().peekable();
     while let Some(c) = chars.next() {
         match (quote, c) {
-            // What another command would say stands for a number.
+            // Values from the output of another command are replaced with a number.
             (None | Some('"'), '$') if chars.peek() == Some(&'(') => {
                 let mut depth = 0;
                 for c in chars.by_ref() {
@@ -46,7 +46,7 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// The command line of an example: what stands before its explanation, which two spaces set apart.
+/// The command line of an example: the text before its explanation, which follows two spaces.
 fn example(line: &str) -> Option<Vec<String>> {
     let line = line.trim_start().trim_start_matches("$ ");
     let line = line.strip_prefix("overmind ")?;

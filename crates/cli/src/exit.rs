@@ -16,7 +16,7 @@ pub enum Exit {
     RunFailed,
     RunCanceled,
     RunWaits,
-    /// Of `wait`: as the run's own command ended.
+    /// The exit code of `wait`: that of the run's own command.
     OfCommand(u8),
 }
 

@@ -32,7 +32,7 @@ pub fn plausible(given: &str, prefix: &str) -> bool {
         && digits.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
-/// The one candidate, or why there is none.
+/// The only candidate, or the reason why there is none.
 ///
 /// # Errors
 ///
@@ -54,7 +54,7 @@ pub fn only(
     }
 }
 
-/// Why there is no such thing, with the name that may have been meant.
+/// The error for an unknown object, with a suggested name.
 pub fn none_but<'a>(
     what: &str,
     given: &str,

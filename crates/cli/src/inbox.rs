@@ -320,7 +320,7 @@ pub(super) fn tell(cx: &Context, item: &InboxItem) {
         InboxKind::Raise => "has a budget request",
         InboxKind::Work => "has left work",
     };
-    // A person who is asked reads all of it; only tables cut.
+    // A person who is asked sees all of it; only tables truncate.
     cx.out.note(&format!("\n{} {head}: {}", clean::line(&item.agent), clean::block(asked(item))));
     let more = |name: &str, value: Option<&str>| {
         let lines = value.into_iter().flat_map(str::lines);

@@ -72,7 +72,7 @@ async fn decide(
     if let Some(group) = group {
         return together(cx, &remote, decision, &group, yes, (reason, raise)).await;
     }
-    // Goes on after one that cannot be answered, and tells the worst of it at the end.
+    // Continues after one that cannot be answered, and returns the worst error at the end.
     let mut failed: Option<Failure> = None;
     for id in given {
         let done = async {
@@ -196,7 +196,7 @@ async fn together(
     }
 }
 
-/// Shows the run that goes on, and says so when it does not.
+/// Shows the run that continues, and reports if it does not.
 async fn show_answered(cx: &Context, remote: &Remote, item: &InboxItem) -> Result<(), Failure> {
     match item.run_id {
         Some(run) => {
@@ -343,7 +343,7 @@ fn one_of(given: &str, mut found: Vec<InboxItem>) -> Result<InboxItem, Failure> 
     Ok(found.swap_remove(at.expect("it is one of them")))
 }
 
-/// The open item that is meant, and that can be answered so.
+/// The open item that the argument names, if it can be answered this way.
 async fn find_open(
     remote: &Remote,
     given: &str,
@@ -361,7 +361,7 @@ async fn find_open(
     if !found.is_empty() {
         return fitting(given, one_of(given, found)?, decision);
     }
-    // Nothing of this id is open: say what became of it.
+    // No item with this id is open: report its state.
     if ids::plausible(given, InboxId::PREFIX) {
         let mut closed = remote.inbox(true, None, None, MAX_CLOSED).await?;
         closed.retain(|item| ids::matches(given, &item.id.to_string()));

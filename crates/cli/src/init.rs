@@ -30,7 +30,7 @@ pub struct InitArgs {
     pub here: bool,
 }
 
-/// Prints the proposal, and writes it where there is none.
+/// Prints the proposal, and writes it if no file exists.
 ///
 /// # Errors
 ///
@@ -58,11 +58,11 @@ pub async fn run(cx: &Context, args: &InitArgs) -> Outcome {
         ));
     }
     let proposal = Sources::read(&top).propose();
-    // A configuration with a mistake keeps nobody from a first file.
+    // A mistake in the configuration does not prevent a first file.
     let agent = cx.config(None).map(|config| Found::of(&config)).unwrap_or_default().propose();
     let write = !args.print;
     if write {
-        // In one step, and never through a link that somebody put there.
+        // Atomically, and never through a link.
         let half = top.join(format!("{FILE}.{}", std::process::id()));
         let written = OpenOptions::new()
             .write(true)
@@ -71,7 +71,7 @@ pub async fn run(cx: &Context, args: &InitArgs) -> Outcome {
             .and_then(|mut half| half.write_all(proposal.text.as_bytes()))
             .and_then(|()| std::fs::rename(&half, &file));
         written.map_err(|err| {
-            // Half of it helps nobody.
+            // A partial file is useless.
             let _ = std::fs::remove_file(&half);
             Failure::failed(format!("writing {}: {err}", file.display()))
         })?;

@@ -45,7 +45,7 @@ struct Shown {
 }
 
 impl Shown {
-    /// Of further lines, those that are shown at once, and how many they are.
+    /// The lines of further output that are shown at once, and their number.
     fn take(&mut self, of: usize, lines: &[String], verbose: bool) -> (Vec<String>, usize) {
         let told = self.told.iter().sum();
         let room = if verbose { usize::MAX } else { FIRST.saturating_sub(told) };
@@ -58,7 +58,7 @@ impl Shown {
         (told, now)
     }
 
-    /// Of the lines that an output ends with, those that are shown: the first and the last ones.
+    /// The lines at the end of an output that are shown: the first and the last ones.
     fn rest(&mut self, of: usize, lines: &[String], verbose: bool) -> Vec<String> {
         let (mut told, count) = self.take(of, lines, verbose);
         let rest = &lines[count..];

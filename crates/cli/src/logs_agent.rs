@@ -36,7 +36,7 @@ pub async fn logs(cx: &Context, remote: &Remote, id: &str, args: &LogsArgs) -> O
     part.rest().into_iter().try_for_each(|line| line.show(cx))?;
     let mut run = remote.run(id).await?;
     if args.follow {
-        // A run that rests already gives no further sign of it.
+        // An idle run sends no further event.
         let settled = session::ended(run.status) || run.status == RunStatus::Idle;
         let until = if settled { Until::Now } else { Until::Rested };
         watch::each(cx, remote, id, until, &mut place, &mut |entry| {
@@ -73,7 +73,7 @@ impl Line {
 #[derive(Debug)]
 struct Part {
     story: Story,
-    /// Without colour, which a pattern must not see.
+    /// Without colour, because patterns ignore colours.
     plain: Story,
     people: bool,
     since: Option<Timestamp>,
@@ -152,7 +152,7 @@ mod tests {
         }
     }
 
-    /// Something that the agent said in this second.
+    /// A text of the agent in this second.
     fn said(second: u32, text: &str) -> Timeline {
         let ts = format!("2026-11-21T20:19:{second:02}.000000+00:00");
         serde_json::from_value(json!({"kind": "event", "ts": ts, "data": {

@@ -34,7 +34,7 @@ pub async fn all(cx: &Context, remote: &Remote, args: &LogsArgs) -> Outcome {
     let options = LogOptions { objects: true, ..command::options(cx, args)? };
     let mut runs: Vec<Run> = remote.runs(&[], None, MOST).await?;
     runs.retain(|run| run.process.is_some());
-    // As they began.
+    // In the order of their start.
     runs.reverse();
     if !args.follow {
         for run in &runs {
@@ -104,7 +104,7 @@ async fn follow(
                 () = &mut pause => break,
             }
         }
-        // What has ended by itself.
+        // Runs that ended without a request.
         while tasks.try_join_next().is_some() {}
         match remote.runs(&[], None, MOST).await {
             Ok(found) => {

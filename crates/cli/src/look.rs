@@ -1,4 +1,4 @@
-//! `info`, `result` and `send --wait`: one run, looked at closely.
+//! `info`, `result` and `send --wait`: one run in detail.
 
 use std::time::Duration;
 
@@ -22,9 +22,9 @@ use crate::{command, ids, room, sandbox, session, watch};
 
 /// Maximum number of runs below one that are listed.
 const BELOW: u32 = 100;
-/// A program without a protocol that wrote, and then for so long nothing, has said what there was to say.
+/// A program without a protocol that wrote nothing for so long has finished its answer.
 const SAID: Duration = Duration::from_secs(3);
-/// The same for one that is known to ask, or to rest.
+/// The same for a program that is known to ask a question, or to be idle.
 const ASKED: Duration = Duration::from_millis(500);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
@@ -66,7 +66,7 @@ async fn network(remote: &Remote, run: &Run) -> Option<String> {
     Some(network.to_owned())
 }
 
-/// The command that was run, as its first event tells it: an agent may have changed since.
+/// The command as its first event records it: the agent may have changed since.
 pub(super) async fn command_of(remote: &Remote, run: &Run) -> Result<Option<Value>, Failure> {
     let queued = remote.run_events(&run.id.to_string(), 1).await?;
     let queued = queued
@@ -223,11 +223,11 @@ pub async fn result(cx: &Context, args: &OneRunArgs) -> Outcome {
 struct Heard {
     /// The sent text, as the terminal echoes it, until the echo was seen.
     echo: Option<String>,
-    /// Of a program whose protocol is read: its lines in words.
+    /// Output of a program whose protocol is parsed: its lines in words.
     spoken: Option<Spoken>,
     text: String,
     next: u64,
-    /// Its answer is there: its turn is over.
+    /// Its answer exists, so its turn is over.
     answered: bool,
 }
 
@@ -251,7 +251,7 @@ impl Heard {
             lines.filter_map(|line| serde_json::from_slice::<Value>(line).ok()).peekable();
         while let Some(object) = objects.next() {
             let (text, kind) = (object["text"].as_str(), object["kind"].as_str());
-            // The rest of the last line has not come yet.
+            // The rest of the last line has not arrived yet.
             let half = self.spoken.is_some() && kind == Some("output") && !last;
             if half && objects.peek().is_none() && text.is_some_and(Spoken::is_half) {
                 break;

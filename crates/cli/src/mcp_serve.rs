@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::exit::Failure;
 use crate::remote::Remote;
 
-/// Messages under way at once; more wait in the pipe.
+/// Maximum number of concurrent messages; more wait in the pipe.
 const UNDER_WAY: usize = 16;
 /// Longest line, in bytes.
 const LINE: u64 = 2 << 20;

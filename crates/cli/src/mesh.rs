@@ -25,7 +25,7 @@ use crate::output::when;
 use crate::remote::Remote;
 use crate::show::{self, cell, or_dash};
 
-/// Times that a broken watch is taken up again.
+/// The number of times that a broken watch is resumed.
 const RESUMES: u32 = 20;
 
 /// JSON, or else a text.
@@ -480,7 +480,7 @@ pub async fn acl(cx: &Context, command: AclCommand) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// Changes one list of an entry, as it is now, or from an empty one.
+/// Changes one list of an entry: the current list, or an empty one.
 async fn edit(
     cx: &Context,
     remote: &Remote,

@@ -31,7 +31,7 @@ pub fn parse() -> Cli {
     cli
 }
 
-/// Whether `--` stands before the words that the arguments end with.
+/// Whether `--` precedes the last words of the arguments.
 pub fn after_dashes(words: &[String]) -> bool {
     let args: Vec<OsString> = std::env::args_os().collect();
     let before = args.len().checked_sub(words.len() + 1).and_then(|at| args.get(at));
@@ -75,7 +75,7 @@ struct Often {
     read: fn(&mut ArgMatches) -> Result<Command, clap::Error>,
 }
 
-/// The words of commands that have nothing but arguments, and are said often.
+/// Frequent commands that have only arguments.
 macro_rules! often {
     ($($word:literal => $variant:ident($args:ty)),+ $(,)?) => {
         fn often(word: &str) -> Option<Often> {
@@ -111,7 +111,7 @@ pub fn quickly(args: &[OsString]) -> Option<Cli> {
 /// The verb that a noun without a verb means: the first of these that it has.
 const BARE: [&str; 3] = ["list", "show", "levels"];
 
-/// A noun that has verbs, and was said without one: its list.
+/// A noun with verbs that was given without one: its list.
 fn bare(args: &[OsString]) -> Option<Cli> {
     let whole = Cli::command();
     let word = |at: usize| args.get(at).and_then(|word| word.to_str());
@@ -119,7 +119,7 @@ fn bare(args: &[OsString]) -> Option<Cli> {
         let mut noun = whole.find_subcommand(word(at)?)?.clone();
         noun.build();
         let verb = BARE.into_iter().find(|verb| noun.find_subcommand(verb).is_some())?;
-        // A word that follows was meant for a verb, and is reported as one.
+        // A following word was meant as a verb, and is reported as one.
         if args.get(at + 1).is_some_and(|next| !next.to_string_lossy().starts_with('-')) {
             return None;
         }
@@ -149,7 +149,7 @@ fn by_name(args: &[OsString]) -> Option<Cli> {
     Cli::from_arg_matches_mut(&mut matches).ok()
 }
 
-/// The global options where none is said.
+/// The global options if none is given.
 pub fn no_globals() -> Global {
     let none = globals().subcommand_required(false).get_matches_from(["overmind"]);
     Global::from_arg_matches(&none).expect("every global option has a default or none")

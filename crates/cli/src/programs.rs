@@ -31,11 +31,11 @@ const OPENCODE: &str = "opencode";
 /// speaks no API of Gemini's.
 const GEMINI_KEY: &str = "GEMINI_API_KEY";
 const GEMINI_SERVICE: &str = "gemini-native";
-/// What `env_from` names a service by, whose key stays with the server.
+/// The prefix with which `env_from` names a service, whose key stays with the server.
 const SERVICE: &str = "service:";
-/// The model that opencode asks the server for when nobody names one.
+/// The default model of opencode.
 const OPENCODE_MODEL: &str = "gpt-5.5";
-/// Gemini CLI goes by a key only where its settings say so; its home in the sandbox is the run's own.
+/// Gemini CLI uses a key only if its settings say so; its home in the sandbox is the run's own.
 const GEMINI_START: &str = "mkdir -p \"$HOME/.gemini\" && printf %s \
     '{\"security\":{\"auth\":{\"selectedType\":\"gemini-api-key\"}}}' >\"$HOME/.gemini/settings.json\" \
     && exec \"$0\" \"$@\"";
@@ -48,7 +48,7 @@ const INSTALL: [(&str, &str); 4] = [
     (OPENCODE, "npm install -g opencode-ai"),
 ];
 
-/// The sandbox of a run for which nobody chose one, and what its person is to know about it.
+/// The default sandbox of a run, and the note for its person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
     pub sandbox: SandboxLevel,
@@ -68,7 +68,7 @@ pub async fn choose(
     command: Option<&Command>,
     here: bool,
 ) -> Result<Option<Chosen>, Failure> {
-    // What somebody has made under this name they mean.
+    // An agent that somebody created under this name has precedence.
     let Some(built_in) = command::built_in(&agent.name).and_then(|agent| agent.command) else {
         return Ok(None);
     };
@@ -171,16 +171,16 @@ pub fn dressed(
     }))
 }
 
-/// On the host: as it is there, with the model that was asked for.
+/// On the host: the installed program, with the requested model.
 fn with_model(command: Command, mut argv: Vec<String>) -> Command {
     let model = command.model.iter().map(|model| format!("--model={model}"));
-    // Before the task, which opencode takes as words.
+    // Before the task, which opencode reads as words.
     let at = argv.iter().position(|arg| arg == "--").unwrap_or(argv.len());
     argv.splice(at..at, model);
     Command { argv, ..command }
 }
 
-/// In a sandbox: it asks nobody, and its key is a placeholder unless the run names one.
+/// In a sandbox: it asks no questions, and its key is a placeholder unless the run names one.
 fn gemini(mut command: Command, installed: Option<Installed>) -> Command {
     let program = shown(&mut command, installed, GEMINI);
     let words = ["sh", "-c", GEMINI_START, &program, "--approval-mode=yolo", "--prompt={task}"];
@@ -191,7 +191,7 @@ fn gemini(mut command: Command, installed: Option<Installed>) -> Command {
     with_model(command, words.map(str::to_owned).into())
 }
 
-/// In a sandbox: it asks nobody, and the server for its model unless the run names its own way.
+/// In a sandbox: it asks no questions, and uses the server's model unless the run configures another.
 fn opencode(mut command: Command, installed: Option<Installed>) -> Command {
     let program = shown(&mut command, installed, OPENCODE);
     let mut config = json!({"autoupdate": false, "share": "disabled", "permission": "allow"});
@@ -206,7 +206,7 @@ fn opencode(mut command: Command, installed: Option<Installed>) -> Command {
     }
     let variables = [
         ("OPENCODE_CONFIG_CONTENT", config.to_string()),
-        // Nothing of that is reached from there.
+        // None of these can be reached from there.
         ("OPENCODE_DISABLE_MODELS_FETCH", "1".to_owned()),
         ("OPENCODE_DISABLE_LSP_DOWNLOAD", "1".to_owned()),
     ];
@@ -312,7 +312,7 @@ async fn no_service(remote: &Remote) -> Option<String> {
     })
 }
 
-/// A variable of its own way to a model. A placeholder for Gemini's key is none.
+/// A variable that configures another way to a model. A placeholder for Gemini's key does not count.
 fn own_key(command: &Command) -> Option<&str> {
     let placeholder = command.env_from.get(GEMINI_KEY).is_some_and(|it| it.starts_with(SERVICE));
     let mut names = names(command).filter(|name| !placeholder || *name != GEMINI_KEY);

@@ -10,7 +10,7 @@ use crate::output::{Output, clean};
 /// Work shorter than this shows nothing.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Waits for `work`; a person who watches sees that it goes on, and for how long.
+/// Waits for `work`; shows a person at a terminal that it continues, and for how long.
 pub async fn spin<T>(out: &Output, text: &str, work: impl Future<Output = T>) -> T {
     if !out.watched {
         return work.await;

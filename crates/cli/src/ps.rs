@@ -14,9 +14,9 @@ use crate::remote::Remote;
 use crate::session::{self, Basics, Listed};
 use crate::show::{self, Pieces};
 
-/// Runs that rest without changes, of which `ps` lists no more.
+/// Idle runs without changes; above this number, `ps` prints only their number.
 const RESTING: usize = 8;
-/// Rows of a table where nobody says how many.
+/// The default number of rows of a table.
 const ROWS: u32 = 1000;
 /// Runs of which a tree or a template is made at most: both need all of them at once.
 const AT_ONCE: u32 = 100_000;

@@ -35,7 +35,7 @@ mod agents;
 
 /// Runs, agents and the like that are looked through for a part of an id.
 const MAX_SCANNED: u32 = 10_000;
-/// Runs whose names are looked through for one that may have been meant.
+/// The number of runs whose names are searched for a suggestion.
 const NEWEST: u32 = 200;
 
 /// A connection to one server; opened by the first call.
@@ -55,7 +55,7 @@ const OWN_TOKEN: &str = "ovs_";
 #[derive(Debug)]
 pub enum Item {
     Entry {
-        /// To go on after it.
+        /// The position to resume.
         id: Option<String>,
         entry: Box<Timeline>,
     },
@@ -156,7 +156,7 @@ impl Remote {
 
     fn open(cx: &Context, target: Target, token: &Secret) -> Result<Self, Failure> {
         cx.out.detail(&format!("talking to {target}"));
-        // What is none says nothing, as the recommendation has it.
+        // An invalid trace context is ignored, as the recommendation requires.
         let span = cx.env.text(env::TRACEPARENT).and_then(Traceparent::parse);
         let options = Options {
             ca_file: cx.env.path(env::CA_FILE),
@@ -187,7 +187,7 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// As every method here: what the server, or the way to it, said.
+    /// All methods return the error of the server, or of the connection to it.
     pub async fn status(&self) -> Result<Status, Failure> {
         Ok(self.client.status().await?)
     }
@@ -353,7 +353,7 @@ impl Remote {
         Ok(self.client.run_attestation(id, of).await?)
     }
 
-    /// The id of a run by itself, by its name or by a unique part; inside a run it is `me` to itself.
+    /// The id of a run by its id, name or unique part; inside a run, `me` is the run itself.
     pub async fn find_run(&self, given: &str) -> Result<String, Failure> {
         self.run_meant(given, true).await
     }
@@ -388,7 +388,7 @@ impl Remote {
             let runs = self.runs_named(&format!("{given}*"), 100).await?;
             let (open, over): (Vec<_>, Vec<_>) =
                 runs.iter().partition(|run| !crate::session::ended(run.status));
-            // A run that is under way is meant before one that has ended.
+            // An unfinished run has precedence over an ended one.
             let meant = if open.is_empty() { over } else { open };
             let names: BTreeSet<&str> = meant.iter().map(|run| run.name.as_str()).collect();
             if let Some(first) = names.first().filter(|_| !beginnings) {
@@ -555,7 +555,7 @@ impl Remote {
         follow: bool,
         after: Option<&str>,
     ) -> Result<Items, Failure> {
-        // Resuming is the caller's business here: it tells the person that the server is away.
+        // The caller resumes: it informs the person that the server is away.
         let options = ReplayOptions { follow, after: after.map(str::to_owned), max_resumes: 0 };
         Ok(Items(self.client.run_replay(id, options).await?))
     }

@@ -432,7 +432,7 @@ async fn targets(
     Ok(names.into_iter().map(|name| (kind.clone(), name)).collect())
 }
 
-/// Deletes one and says so.
+/// Deletes a resource and reports it.
 pub(crate) async fn deleted(
     cx: &Context,
     remote: &Remote,

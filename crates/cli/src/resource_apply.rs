@@ -201,7 +201,7 @@ pub async fn diff(cx: &Context, from: &FileArgs) -> Outcome {
 
 /// # Errors
 ///
-/// [`Exit::Conflict`] when somebody else changed it meanwhile. What was written is kept in a file.
+/// [`Exit::Conflict`] if another caller changed it meanwhile. The edited text is saved in a file.
 pub async fn edit(cx: &Context, args: &EditArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let (word, names) = split(&args.kind, args.name.as_slice())?;
@@ -240,7 +240,7 @@ async fn edited(
     std::fs::write(path, before)
         .map_err(|err| Failure::failed(format!("writing {}: {err}", path.display())))?;
     let editor = cx.env.text(env::VISUAL).or_else(|| cx.env.text(env::EDITOR)).unwrap_or("vi");
-    // As git does it: the variable is a line for the shell.
+    // Like git: the variable is a command line for the shell.
     let status = std::process::Command::new("sh")
         .args(["-c", &format!("{editor} \"$1\""), "sh"])
         .arg(path)

@@ -1,4 +1,4 @@
-//! `wait --for`: until resources are as somebody wants.
+//! `wait --for`: waits until resources reach a state.
 
 use std::time::Duration;
 
@@ -169,7 +169,7 @@ async fn until(
                     return Err(Failure::new(Exit::NotFound, text));
                 }
                 Ok(_) => {}
-                // Too much has happened while nobody looked: it is read again.
+                // Too many changes happened meanwhile: the list is read again.
                 Err(ClientError::Refused(problem))
                     if problem.known_kind() == Some(ProblemKind::Gone) =>
                 {

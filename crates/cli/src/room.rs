@@ -196,7 +196,7 @@ async fn done_one(
     let shown = match remote.run_work(&id).await {
         Ok(work) => Some(work),
         Err(failure) if failure.exit == Exit::Unreachable => return Err(failure),
-        // There is none, and nothing else would be said about it.
+        // There is no environment, so nothing else is printed about it.
         Err(failure) if failure.exit == Exit::NotFound && done.action != RoomAction::Discard => {
             return Err(failure.of_run(given));
         }
@@ -291,7 +291,7 @@ fn tell_runs_later(cx: &Context, files: &[RunsLater]) {
     }
 }
 
-/// Asks the person at the terminal. Where nobody can be asked, `why` and `hint` say so.
+/// Asks the person at the terminal. If nobody can be asked, `why` and `hint` explain it.
 fn agreed(cx: &Context, why: &str, question: &str, hint: String) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::usage(why).hint(hint));

@@ -26,14 +26,14 @@ use crate::{asked, command, ids, parse, programs, room, run_refused, session, st
 
 /// Exit code of who leaves with `^C`, as a shell shows it.
 const INTERRUPTED: i32 = 130;
-/// Of the server's refusal of a directory.
+/// The server's refusal of a directory.
 const OUTSIDE: &str = "only an admin may use a workspace outside";
-/// Of its refusal of a name.
+/// The server's refusal of a name.
 const TAKEN: &str = "another run that has not ended is called";
-/// Agents that are looked through for one that somebody may have meant.
+/// The number of agents that are searched for a suggestion.
 const AGENTS: u32 = 1000;
 
-/// Whether the person stands in a home or at the top of everything, which is nobody's project.
+/// Whether the current directory is a home or `/`, which is no project.
 pub(crate) fn is_home(cx: &Context) -> bool {
     let home = cx.env.text(overmind_node::config::env::HOME).map(Path::new);
     cx.cwd.parent().is_none() || home.is_some_and(|home| home == cx.cwd)
@@ -49,7 +49,7 @@ pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
     }
     let remote = Remote::connect(cx)?;
     let workspace = place(cx, &remote, args.workspace.as_deref(), args.cwd.as_deref()).await?;
-    // Where a program that is named by a path from there is looked for.
+    // The directory in which a program with a relative path is searched.
     let dir = workspace.as_deref().map_or(cx.cwd.as_path(), Path::new);
     if let Some(name) = &args.name {
         run_refused::named(name)?;
@@ -106,7 +106,7 @@ fn is_option(word: &str) -> bool {
 
 /// The arguments of this process, with options of ours taken wherever they stand.
 ///
-/// `without`: a word that is none of ours and says nothing.
+/// `without`: a word that is not ours and has no meaning.
 fn again(cx: &Context, without: Option<&String>) -> Result<(Context, RunArgs), Failure> {
     let (global, args) = parse::interspersed(without.map(String::as_str)).map_err(|err| {
         use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -191,7 +191,7 @@ pub(crate) async fn agent_of_word(
     Err(near(remote, failure, word).await)
 }
 
-/// The failure, with the agent that may have been meant.
+/// The error, with a suggested agent.
 async fn near(remote: &Remote, failure: Failure, word: &str) -> Failure {
     let Ok(agents) = remote.agents(AGENTS).await else { return failure };
     match nearest(word, agents.iter().map(|agent| agent.name.as_str())) {
@@ -200,13 +200,13 @@ async fn near(remote: &Remote, failure: Failure, word: &str) -> Failure {
     }
 }
 
-/// Refuses a line whose first word is nothing that a shell runs: it is a task, and nobody said whose.
+/// Refuses a line whose first word is no program: it is a task without an agent.
 ///
 /// # Errors
 ///
 /// [`Exit::NotFound`], with the agents that there are.
 async fn is_command(cx: &Context, remote: &Remote, line: &str, dir: &Path) -> Result<(), Failure> {
-    // What is set for the command comes before it; where that is quoted, a shell reads it better.
+    // Variables for the command precede it; if they are quoted, a shell parses them better.
     let is_set = |word: &&str| {
         let name = word.split_once('=').map(|(name, _)| name);
         name.is_some_and(|name| !name.is_empty() && name.chars().all(is_letter))
@@ -242,7 +242,7 @@ async fn is_command(cx: &Context, remote: &Remote, line: &str, dir: &Path) -> Re
     Err(Failure::new(Exit::NotFound, message).hint(clean::line(&hint).into_owned()))
 }
 
-/// Of a word that names something for a shell.
+/// A word with a special meaning for a shell.
 fn is_letter(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
@@ -325,7 +325,7 @@ async fn begin(
                 --project DIR selects another",
         );
     } else if implied && (agent.command.is_some() || draft.parent.is_none()) {
-        // Where the person stands, as a shell would.
+        // The current directory, as a shell reports it.
         let here = cx.cwd.to_str().map(str::to_owned);
         let odd = || Failure::usage(format!("{} is not UTF-8", cx.cwd.display()));
         draft.workspace = Some(here.ok_or_else(odd)?);
@@ -424,7 +424,7 @@ async fn begin(
                 "overmind send {name} \"…\" continues that one; --name gives this one another name"
             )));
         }
-        // Who may not choose a directory of the host works in none of it.
+        // A caller who may not choose a directory of the host works in none of it.
         Err(failure)
             if failure.exit == Exit::Denied
                 && !untrusted
@@ -510,7 +510,7 @@ fn is_untrusted(made: &Result<Run, ClientError>) -> bool {
     matches!(made, Err(ClientError::Refused(problem)) if problem.known_kind() == Some(kind))
 }
 
-/// Says so when a program stands in the directory and is not in the commit that a worktree begins at.
+/// Prints a note if a program is in the directory but not in the base commit of the worktree.
 fn uncommitted(cx: &Context, program: &str, base: Option<&str>) {
     if !program.contains('/') || program.starts_with('/') || !cx.cwd.join(program).is_file() {
         return;
@@ -518,7 +518,7 @@ fn uncommitted(cx: &Context, program: &str, base: Option<&str>) {
     let base = base.unwrap_or("HEAD");
     let known = |object: &str| {
         let mut git = std::process::Command::new("git");
-        // Nobody has confirmed this repository: nothing that it names is run, nor what it lacks fetched.
+        // This repository is not confirmed: none of its commands runs, and missing objects are not fetched.
         git.args(["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]);
         git.args(["-c", "protocol.allow=never", "-c", "core.sshCommand=false"]);
         git.env("GIT_ALLOW_PROTOCOL", "none").env("GIT_NO_LAZY_FETCH", "1");
@@ -559,7 +559,7 @@ fn exit_of(run: &Run) -> Exit {
     watch::exit_of(run.status)
 }
 
-/// Shows a run until it rests or ends, and has questions answered at the terminal. `^C` leaves it running.
+/// Shows a run until it is idle or ends, and asks its questions at the terminal. `^C` leaves it running.
 ///
 /// # Errors
 ///
@@ -573,7 +573,7 @@ pub async fn follow(cx: &Context, remote: &Remote, made: &Run, is_command: bool)
 pub struct Since {
     /// The last entry of its timeline that is known.
     pub place: Place,
-    /// Of a command that has begun: where its log goes on.
+    /// For a started command: the position at which its log continues.
     pub offset: Option<u64>,
 }
 
@@ -653,7 +653,7 @@ async fn follow_command(cx: &Context, remote: &Remote, made: &Run, since: Since)
             run = settled => run?,
         };
         if session::ended(run.status) {
-            // What was written last may have come after the news of the end.
+            // The last output may arrive after the event of the end.
             command::output(cx, remote, &id, &mut options, &mut spoken).await?;
             return Ok(exit_of(&run));
         }
@@ -710,7 +710,7 @@ async fn place(
     }
 }
 
-/// The directory that a run is to begin in; `None` where nobody has said.
+/// The directory in which a run begins; `None` if none is given.
 pub(crate) fn workspace(
     cx: &Context,
     project: Option<&Path>,

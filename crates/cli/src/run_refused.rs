@@ -39,7 +39,7 @@ pub(crate) fn named(name: &str) -> Result<(), Failure> {
         .hint(format!("for example: --name {valid}")))
 }
 
-/// Refuses an option that `run` does not have, with the one that may have been meant.
+/// Refuses an option that `run` does not have, with a suggested one.
 pub(crate) fn no_option(given: &str) -> Failure {
     // Of `--name=x`, and of a text that only begins as an option does.
     let word = given.split(['=', ' ']).next().unwrap_or_default();

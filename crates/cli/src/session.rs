@@ -245,7 +245,7 @@ pub(crate) fn short_table(
     now: Timestamp,
 ) -> Table {
     let projects = projects(runs.iter().filter_map(|run| run.project.as_deref()));
-    // One project stands in no column: its runs are all there are.
+    // Runs of one project need no column for it.
     let several = projects.len() > 1;
     let mut columns = vec![
         "RUN", "AGENT", "PROJECT", "STATE", "AGE", "COST", "BRANCH", "CHANGES", "EXIT", "TASK",
@@ -253,7 +253,7 @@ pub(crate) fn short_table(
     columns.retain(|column| several || *column != "PROJECT");
     let mut table = Table::new(&columns).right("COST").right("EXIT");
     for (run, branch) in runs.iter().zip(branches) {
-        // What models cost; a program says nothing of that unless it asks some.
+        // The cost of models; a program's cost is shown only if it used some.
         let cost = run.cost_usd.filter(|cost| *cost > 0.0);
         let cost = cost.map(|cost| dollars(cost, run.cost_at_most));
         let exit = match (run.exit_code, run.signal) {
@@ -354,7 +354,7 @@ fn attested(run: &Run) -> (String, Tone) {
     }
     let mark = if found.signer.is_some() { '✓' } else { '?' };
     let at = found.at.to_string();
-    // To the minute: the rest is in the record.
+    // Precise to the minute; the record contains the exact time.
     let minute = at.get(..16).unwrap_or(&at);
     let tone = if found.signer.is_some() { Tone::Good } else { Tone::Waits };
     (format!("{} {mark} {minute}", found.achieved), tone)
@@ -420,7 +420,7 @@ pub async fn input(cx: &Context, id: &str, message: &str) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// Cancels each run; goes on after one that cannot be, and tells the worst of it at the end.
+/// Cancels each run; continues after one that fails, and returns the worst error at the end.
 ///
 /// # Errors
 ///

@@ -61,7 +61,7 @@ pub fn man(cx: &Context, of: &[String]) -> Outcome {
 fn paged(roff: &[u8]) -> bool {
     let started = std::process::Command::new("man").args(["-l", "-"]).stdin(Stdio::piped()).spawn();
     let Ok(mut man) = started else { return false };
-    // Who leaves the pager early has seen enough.
+    // A closed pager is no error.
     let written = man.stdin.take().map(|mut into| into.write_all(roff));
     drop(written);
     man.wait().is_ok_and(|status| status.success())

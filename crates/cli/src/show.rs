@@ -23,7 +23,7 @@ pub fn or_dash(text: Option<String>) -> (String, Tone) {
     text.map_or_else(|| dim("-"), cell)
 }
 
-/// Shows a list. `empty` tells the person what to do when there is nothing.
+/// Shows a list. `empty` is the hint for an empty list.
 ///
 /// # Errors
 ///

@@ -17,7 +17,7 @@ use crate::story::Story;
 
 /// Characters of a sent text that are shown.
 const SENT: usize = 100;
-/// Of Claude Code without a key and a login.
+/// The note for Claude Code without a key and a login.
 const NO_LOGIN: &str = "failed: Claude Code has no key and no login. `overmind vault set anthropic_api_key` gives \
                         its runs a key; or log in once with `claude` on this machine. Then start the run again.";
 
@@ -28,7 +28,7 @@ pub struct Spoken {
     story: Story,
     colour: bool,
     conversation: String,
-    /// The exit code that a line of Codex tells beside what the command wrote.
+    /// The exit code in a line of Codex, beside the command's output.
     exit: Option<i64>,
     /// The directory in which the run works, its worktree first: paths are shown relative to it.
     roots: Vec<String>,
@@ -42,7 +42,7 @@ pub struct Spoken {
     asked: Asked,
     /// The last text of the program, which many programs repeat as their answer.
     said: String,
-    /// It tells when a turn is over: behind a terminal it shows a screen in place of lines.
+    /// It reports the end of a turn: behind a terminal it draws a screen instead of lines.
     pub tells_turns: bool,
 }
 
@@ -51,7 +51,7 @@ pub struct Spoken {
 pub struct Words {
     /// With line breaks; empty when it says nothing to people.
     pub text: String,
-    /// A turn is over, or it asks: what was said is its answer.
+    /// The turn is over, or the program asks: the previous text is its answer.
     pub over: bool,
 }
 
@@ -131,7 +131,7 @@ impl Spoken {
                 let sent = std::mem::take(&mut self.sent);
                 match (std::mem::take(&mut self.failed), sent) {
                     (true, _) => Some(text.to_owned()),
-                    // Its own line says why it goes on.
+                    // Its own line gives the reason.
                     (false, true) => None,
                     (false, false) => Some("--- goes on ---".to_owned()),
                 }
@@ -150,7 +150,7 @@ impl Spoken {
         format!("--- {}", clean::cut(&clean::line(&text), SENT))
     }
 
-    /// One line of its output. What is no line of its protocol is said as it is.
+    /// One line of its output. A line that is not of its protocol is printed unchanged.
     pub fn tell(&mut self, line: &str) -> Words {
         let mut facts = Vec::new();
         if self.provider == Provider::Claude && line.contains("\"cwd\"") {
@@ -181,7 +181,7 @@ impl Spoken {
         words
     }
 
-    /// Words with the time of day before them, as the story of a built-in agent has it.
+    /// Text with the time of day before it, as for a built-in agent.
     pub fn timed(&self, words: &str, at: Option<&str>) -> String {
         let Some(clock) = at.map(crate::story::clock) else { return words.to_owned() };
         let lines = words.lines().enumerate().map(|(n, line)| match n {
@@ -253,7 +253,7 @@ impl Spoken {
             Fact::Trouble { message } => {
                 paint(&format!("error: {}", clean::line(message)), Tone::Bad, self.colour)
             }
-            // It speaks of a command of its own screen, which is not shown here.
+            // It refers to a command of its own screen, which is not shown here.
             Fact::Result { text, is_error: true }
                 if self.provider == Provider::Claude && text.contains("run /login") =>
             {
@@ -280,7 +280,7 @@ impl Spoken {
     }
 }
 
-/// The exit code that the output of a command begins with, and the rest of it.
+/// The exit code at the beginning of a command's output, and the rest of the output.
 fn exit_code(output: &str) -> Option<(i64, &str)> {
     let rest = output.strip_prefix("Exit code ").or_else(|| output.strip_prefix("exit code "))?;
     let end = rest.find(|c: char| !c.is_ascii_digit() && c != '-').unwrap_or(rest.len());

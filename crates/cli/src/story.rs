@@ -70,7 +70,7 @@ impl Story {
         let stamp = self.dim(&clock(&entry.ts.to_string()));
         let mut told = String::new();
         for (n, line) in text.lines().enumerate() {
-            // What goes on with the lines before it needs no time of its own.
+            // Text that continues the previous lines needs no time of its own.
             match n {
                 0 if !goes_on => told.push_str(&format!("{stamp}  ")),
                 _ => told.push_str("          "),
@@ -172,7 +172,7 @@ impl Story {
                 paint(&format!("{word} by {by}{}", reason.unwrap_or_default()), tone, self.colour)
             }
             "room.progress" => match (text("step"), text("warning")) {
-                // The worktree is shown when it is there; removing an environment is routine.
+                // The worktree is shown once it exists; removing an environment is routine.
                 (Some(step), _) if self.verbose || !(self.closing || step == WORKTREE) => {
                     self.dim(&format!("the environment: {}", clean::line(step)))
                 }
@@ -287,7 +287,7 @@ impl Story {
         }
     }
 
-    /// Nothing but a warning, unless somebody wants to know all.
+    /// Only a warning, except in verbose output.
     fn attested(&self, attestation: Option<&Value>, of: Option<&str>) -> String {
         let text = |key: &str| attestation?.get(key)?.as_str();
         let level = clean::line(text("achieved").unwrap_or("none")).into_owned();
@@ -421,7 +421,7 @@ impl Story {
         let text = |key: &str| response.get(key).and_then(Value::as_str).unwrap_or("").trim();
         text("text").clone_into(&mut self.said);
         if let Some(error) = &call.error {
-            // The failure of the run, if it is one, says the rest.
+            // If the run fails, its error says the rest.
             let why = error_text(error);
             let why = if self.verbose { why.as_str().into() } else { clean::cut(&why, 100) };
             let line = format!("model {}: {why}", clean::line(&call.model));
@@ -699,7 +699,7 @@ mod tests {
                 assert_eq!(told(pieces), at_once, "{count} lines");
             }
         }
-        // What comes after something else says again whose it is.
+        // Text after other output names its source again.
         let mut story = Story::new(false, false);
         story.tell(&delta(1, 0, "one\n"));
         story.tell(&event("agent.said", json!({"text": "Meanwhile."})));

@@ -94,7 +94,7 @@ fn of_kind(event: &Event, kinds: &[String]) -> bool {
     kinds.is_empty() || kinds.iter().any(|kind| event.kind.starts_with(kind.as_str()))
 }
 
-/// Up to where to go on when the run that alone is watched has ended: what is read may lie back.
+/// The position to resume when the only watched run has ended: the read position may be behind it.
 async fn end_of(remote: &Remote, run: Option<&str>) -> Result<Option<u64>, Failure> {
     let Some(id) = run else { return Ok(None) };
     if !session::ended(remote.run(id).await?.status) {

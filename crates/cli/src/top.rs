@@ -31,7 +31,7 @@ const LEAVES: [u8; 3] = [b'q', 0x03, 0x1b];
 /// Lines of a log where the terminal does not say how many fit.
 const LINES: usize = 20;
 
-/// Processor time of each attempt when it was last looked at.
+/// The processor time of each attempt at the last measurement.
 #[derive(Default)]
 struct Shares {
     before: HashMap<(SessionId, u32), u64>,
@@ -266,7 +266,7 @@ struct Look {
     lines: Vec<String>,
 }
 
-/// Looks at a run and the end of its log: in words, where `spoken` tells its lines.
+/// Reads a run and the end of its log: in words, if `spoken` parses its lines.
 async fn look(
     remote: &Remote,
     id: &str,

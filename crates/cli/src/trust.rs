@@ -47,7 +47,7 @@ pub(crate) async fn run(cx: &Context, args: &TrustArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let dir = cx.cwd.join(args.dir.as_deref().unwrap_or_else(|| ".".as_ref()));
     let dir = match args.revoke {
-        // What is gone can be taken back too.
+        // The confirmation of a removed project can be withdrawn, too.
         true => dir.canonicalize().unwrap_or(dir),
         false => dir.canonicalize().map_err(|err| {
             Failure::new(Exit::NotFound, format!("looking at {}: {err}", dir.display()))
@@ -222,7 +222,7 @@ pub(crate) async fn agreed(
     }
     let found = match remote.client().project_trust(dir).await.map_err(Failure::from) {
         Ok(found) => found,
-        // A caller who is not an admin learns so from the refusal.
+        // For a caller who is not an admin, the refusal says so.
         Err(failure) if failure.exit == Exit::Denied => return Ok(false),
         Err(failure) => return Err(failure),
     };

@@ -32,9 +32,9 @@ use crate::show::{self, cell};
 
 /// How long the server may take to say that it is ready, recovery of a large log included.
 const START_PATIENCE: Duration = Duration::from_secs(120);
-/// Runs that are looked through for those whose commands go on.
+/// The number of runs that are searched for commands that continue.
 const MAX_LOOKED_AT: u32 = 10_000;
-/// Runs that go on which are named.
+/// The number of continuing runs that are named.
 const NAMED: usize = 3;
 /// How long a server that holds the directory may take to answer before it counts as hung, one
 /// question, and between two.
@@ -119,7 +119,7 @@ enum Ready {
 }
 
 async fn live(cx: &Context, config: Config, ready: Ready) -> Outcome {
-    // Before anything is opened: a signal during the start must not leave things half done.
+    // Before anything is opened: a signal during the start must not leave partial state.
     let mut signals = Signals::install()
         .map_err(|err| Failure::failed(format!("watching for signals: {err}")))?;
     let app = tokio::select! {
@@ -161,7 +161,7 @@ async fn ask_passphrase(cx: &Context, app: &App) {
     if !needs_it || !std::io::stdin().is_terminal() {
         return;
     }
-    // A person takes seconds; the server's other threads go on meanwhile.
+    // A person takes seconds; the server's other threads continue meanwhile.
     let asked = tokio::task::spawn_blocking(|| crate::asked::ask("Passphrase of the vault", false));
     let Ok(Ok(passphrase)) = asked.await else { return };
     let Ok(passphrase) = overmind_core::vault::Secret::new(passphrase.expose()) else { return };

@@ -22,16 +22,16 @@ use crate::{command, ids, inbox, session};
 const PATIENCE: Duration = Duration::from_secs(60);
 const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 
-/// When a watch is over.
+/// The condition that ends a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
     /// Recorded output was shown already.
     Now,
     /// The run has ended.
     Ended,
-    /// The run has ended, rests, or waits for a human.
+    /// The run has ended, is idle, or waits for a person.
     Settled,
-    /// The run has ended or rests.
+    /// The run has ended or is idle.
     Rested,
     /// Its program runs, or could not be started.
     Begun,
@@ -101,7 +101,7 @@ pub async fn follow(cx: &Context, remote: &Remote, id: &str, until: Until) -> Ou
     Ok(exit_of(run.status))
 }
 
-/// Shows a run's timeline from `place` on, and answers the run as it stands then.
+/// Shows a run's timeline from `place` on, and returns the run in its state at the end.
 ///
 /// # Errors
 ///
@@ -127,11 +127,11 @@ pub async fn tell(
     remote.run(id).await
 }
 
-/// Waits without showing anything, and answers the run as it stands then.
+/// Waits without showing anything, and returns the run in its state at the end.
 ///
 /// # Errors
 ///
-/// When the server stays away.
+/// Returns an error if the server does not come back.
 pub async fn until(
     cx: &Context,
     remote: &Remote,
@@ -147,7 +147,7 @@ pub async fn until(
 ///
 /// # Errors
 ///
-/// When the server stays away, or an entry could not be shown.
+/// Returns an error if the server does not come back, or an entry could not be shown.
 pub async fn each(
     cx: &Context,
     remote: &Remote,
@@ -182,13 +182,13 @@ pub async fn each(
             Some(failure) if failure.exit != Exit::Unreachable || until == Until::Now => {
                 return Err(failure);
             }
-            // The server stops or has been killed; the run goes on when it is back.
+            // The server stops or was killed; the run continues when it is back.
             failure => away.wait(cx, failure).await?,
         }
     }
 }
 
-/// Whether an entry means that a watch is over.
+/// Whether an entry ends a watch.
 async fn is_reached(
     remote: &Remote,
     id: &str,
@@ -258,7 +258,7 @@ impl Away {
     }
 }
 
-/// Until it is looked again for what nothing tells.
+/// The pause between polls for changes without an event.
 pub async fn pause() {
     SystemClock.sleep_until(SystemClock.now().after(BETWEEN_TRIES)).await;
 }
@@ -267,21 +267,21 @@ pub async fn pause() {
 ///
 /// # Errors
 ///
-/// When the server stays away.
+/// Returns an error if the server does not come back.
 pub async fn ended(cx: &Context, remote: &Remote, id: &str) -> Result<Run, Failure> {
     until(cx, remote, id, Until::Ended, &mut Place::None).await
 }
 
-/// Waits until a run has ended or rests: until nothing more comes of what it was asked.
+/// Waits until a run has ended or is idle.
 ///
 /// # Errors
 ///
-/// When the server stays away.
+/// Returns an error if the server does not come back.
 pub async fn rested(cx: &Context, remote: &Remote, id: &str) -> Result<Run, Failure> {
     until(cx, remote, id, Until::Rested, &mut Place::None).await
 }
 
-/// Whether nothing goes on in a run in this state before a person does something.
+/// Whether a run in this state waits for a person.
 fn stands(status: RunStatus) -> bool {
     waits(status) || status == RunStatus::Idle
 }
@@ -299,7 +299,7 @@ pub fn waits(status: RunStatus) -> bool {
     }
 }
 
-/// The exit code that tells how a run stands.
+/// The exit code for the state of a run.
 pub fn exit_of(status: RunStatus) -> Exit {
     match status {
         RunStatus::Succeeded | RunStatus::Queued | RunStatus::Running | RunStatus::Idle => {

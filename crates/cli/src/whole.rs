@@ -26,7 +26,7 @@ pub struct Group {
 pub const DAILY: [&str; 12] =
     ["up", "run", "ps", "send", "logs", "work", "done", "undo", "inbox", "dash", "apply", "get"];
 
-/// All other commands that are not hidden: each stands in one group, which `overmind help GROUP` lists.
+/// All other visible commands: each is in one group, which `overmind help GROUP` lists.
 pub const GROUPS: [Group; 6] = [
     Group {
         name: "runs",
@@ -314,7 +314,7 @@ mod tests {
             let kind = field.split(": ").nth(1).unwrap().split(',').next().unwrap();
             let kind = kind.trim_start_matches("Box<").trim_end_matches('>');
             let kind = kind.rsplit("::").next().unwrap();
-            // Of the whole program; its own help is written for it.
+            // The whole program, whose help is written separately.
             if kind == "Global" {
                 continue;
             }

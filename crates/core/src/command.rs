@@ -584,7 +584,7 @@ mod tests {
         assert_eq!(spec(&["a", "--say={task}!"]).line("it's"), ["a", "--say=it's!"]);
         assert_eq!(spec(&["a", "-v"]).line("do it"), ["a", "-v", "do it"]);
         assert_eq!(spec(&["a"]).line(""), ["a"]);
-        // What a task says is never taken for more than a task.
+        // A task is never parsed as options.
         assert_eq!(spec(&["a", "{task}"]).line("{task} $(x)"), ["a", "{task} $(x)"]);
     }
 
@@ -646,7 +646,7 @@ mod tests {
         assert_eq!(none.group(), GroupWish::IfPossible);
         let wanted = GroupLimits { memory_bytes: Some(64 << 20), pids: None, cpus: Some(1.5) };
         assert_eq!(some.group(), GroupWish::Bounded(wanted));
-        // As it was written before there were bounds.
+        // The format from before there were bounds.
         let text = serde_json::to_string(&spec(&["a"])).unwrap();
         assert!(!text.contains("limits"), "{text}");
     }

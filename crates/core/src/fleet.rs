@@ -34,7 +34,7 @@ pub use spec::{
 pub const FINALIZER: &str = "overmind/fleet";
 /// Without a failure for so long, the next one waits for nothing again.
 pub const CALM: Duration = Duration::from_mins(1);
-/// Before the second of several failures is made good; doubled with each further one.
+/// The delay before the second of several failures is replaced; doubled with each further one.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
 /// The place of one session.
@@ -139,7 +139,7 @@ pub enum Seen {
     /// It was made and does not run yet.
     Starting(SessionId),
     Running(SessionId),
-    /// It has ended in this epoch of its; whether somebody ended it, and why in words.
+    /// It has ended in this epoch; whether somebody ended it, and the reason.
     Ended {
         epoch: u32,
         by_hand: bool,
@@ -154,10 +154,10 @@ pub struct Plan {
     pub status: FleetStatus,
     /// The revision whose pack is to be created from the spec.
     pub pack: Option<u32>,
-    /// Slots whose sessions are to be made. Making one that is there changes nothing.
+    /// Slots whose sessions must be created. Creating an existing one changes nothing.
     pub start: Vec<Slot>,
     pub cancel: Vec<SessionId>,
-    /// It is being deleted and nothing of it goes on: take [`FINALIZER`] off.
+    /// It is being deleted and none of its sessions runs: remove [`FINALIZER`].
     pub release: bool,
     /// When to look again if nothing changes before.
     pub again: Option<Timestamp>,
@@ -189,7 +189,7 @@ pub fn decide(
     shrink(spec, &mut new, wanted, now);
     let held = grow(spec, &mut new, seen, wanted, now);
     again.extend(held);
-    // What was not made and is not wanted any more never will be.
+    // A slot without a session that is no longer wanted is dropped.
     new.slots.retain(|slot| !(slot.stopping && slot.session.is_none()));
     let ready_times = new.slots.iter().filter_map(|slot| slot.ready_at);
     again.extend(ready_times.map(|at| at.after(spec.min_ready)).filter(|at| *at > now));
@@ -219,7 +219,7 @@ fn revise(spec: &FleetSpec, new: &mut FleetStatus, deleting: bool) -> Option<u32
     Some(new.revision)
 }
 
-/// Sessions that go on and have no slot that is to stay.
+/// Running sessions without a slot that stays.
 fn superfluous(new: &FleetStatus, seen: &BTreeMap<u32, Seen>, deleting: bool) -> Vec<SessionId> {
     let stays = |number: u32| {
         let slot = new.slots.iter().find(|slot| slot.number == number);
@@ -295,7 +295,7 @@ fn absorb(new: &mut FleetStatus, seen: &BTreeMap<u32, Seen>, now: Timestamp) -> 
             }
             false
         }
-        // It was there and is forgotten.
+        // It existed and is forgotten.
         None => slot.session.is_none(),
     });
     fail(new, failures, now);
@@ -375,7 +375,7 @@ fn grow(
     None
 }
 
-/// Counts, and what is so in words.
+/// Counts, and the conditions in words.
 fn tell(
     spec: &FleetSpec,
     new: &mut FleetStatus,

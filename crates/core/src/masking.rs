@@ -403,7 +403,7 @@ mod tests {
         mask.pause(&mut out);
         assert_eq!((out.as_slice(), mask.holds()), (&b"s3cret"[..], false));
         assert_eq!(mask.feed(b"-value-of-it!", &mut room), b"[redacted:secret]!");
-        // Nothing came of it.
+        // No result.
         assert_eq!(mask.feed(b"s3cre", &mut room), b"");
         let mut out = Vec::new();
         mask.pause(&mut out);

@@ -14,7 +14,7 @@ pub fn belongs(name: &[u8], is: Is) -> bool {
                 || of_git(b"tmp_objdir-")
                 || of_git(b"incoming-")
         }
-        // What tools and file systems leave beside them says nothing.
+        // Files of tools and file systems beside them do not matter.
         Is::File => {
             of_git(b"tmp_")
                 || of_git(b".nfs")

@@ -268,7 +268,7 @@ fn absorb(new: &mut QuestStatus, seen: &BTreeMap<u32, Seen>, now: Timestamp) -> 
             fail(text);
             false
         }
-        // It was there and is forgotten: nobody can tell how it ended.
+        // It existed and is forgotten: its outcome is unknown.
         None if attempt.session.is_some() => {
             fail("its session is gone");
             false

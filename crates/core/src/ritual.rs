@@ -220,7 +220,7 @@ fn superfluous(
 ) -> Vec<String> {
     let mut newest: Vec<&Owned> = owned.iter().collect();
     newest.sort_by(|a, b| (b.created_at, &b.name).cmp(&(a.created_at, &a.name)));
-    // Of what somebody has started by hand since the last tick, the next tick decides.
+    // The next tick decides about quests that were started by hand since the last tick.
     let last = new.last_tick.map(|tick| quest_name(ritual.name, tick));
     let began = owned.iter().find(|one| Some(&one.name) == last.as_ref()).map(|one| one.created_at);
     let earlier = |one: &Owned| match (fired, began) {

@@ -13,7 +13,7 @@ use super::corpus::{Corpus, Question};
 use super::speed::fill;
 
 const COLLECTION: &str = "manual";
-/// Places of a list that the search for weights looks at.
+/// The number of list places that the search for weights uses.
 const DEPTH: usize = 25;
 
 /// nDCG@10 of the three rankings over some questions.
@@ -30,7 +30,7 @@ pub(crate) struct Quality {
     pub(crate) pages: usize,
     /// Of the half that nothing was chosen by: all questions, known items, those by hand.
     pub(crate) held_out: [Scores; 3],
-    /// Of the other half.
+    /// The results for the other half.
     pub(crate) tuning: Scores,
     /// The best weights for the other half, and their score there.
     pub(crate) best: (Fusion, f64),
@@ -121,7 +121,7 @@ fn scores(asked: &[&Asked<'_>]) -> Scores {
     }
 }
 
-/// Of the ten best: 1 when all that is wanted stands first, 0 when none of it is there.
+/// The score over the ten best: 1 if all relevant items are first, 0 if none is among them.
 fn ndcg(found: &[String], question: &Question) -> f64 {
     let gain = |place: usize| 1.0 / f64::from(u32::try_from(place).unwrap_or(u32::MAX) + 2).log2();
     let places = found.iter().take(10).enumerate();

@@ -32,7 +32,7 @@ impl Raw {
         Ok(raw)
     }
 
-    /// What stands there goes up and out of sight, so that it is not drawn over.
+    /// Scrolls the current screen away, so that it is not overwritten.
     ///
     /// # Errors
     ///
@@ -42,7 +42,7 @@ impl Raw {
         write("\r\n".repeat(usize::from(rows)).as_bytes())
     }
 
-    /// Takes every key again, after somebody else set the terminal.
+    /// Reads every key again, after another program changed the terminal.
     ///
     /// # Errors
     ///

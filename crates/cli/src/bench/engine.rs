@@ -229,7 +229,7 @@ async fn end(engine: &Engine, id: SessionId) -> Result<SessionRow, Failure> {
                 )));
             }
         }
-        // Looked at now and then only: a look at each event would be most of the load.
+        // Checked only occasionally, because a check at each event would be most of the load.
         let _ = tokio::time::timeout(Duration::from_millis(20), std::future::pending::<()>()).await;
         if watch.has_changed().is_err() {
             continue;

@@ -81,7 +81,7 @@ pub enum Goal {
 }
 
 impl Figure {
-    /// Without floor, goal and note.
+    /// A metric without floor, goal and note.
     pub fn new(name: &'static str, value: f64, unit: &'static str) -> Self {
         Self { name, unit, value, floor: None, goal: None, note: String::new() }
     }
@@ -216,7 +216,7 @@ async fn five(cx: &Context, setting: &Setting) -> Result<Measured, Failure> {
 /// Metrics, and what was left out of them and why.
 pub type Measured = (Vec<Figure>, Vec<String>);
 
-/// Tells what is missing, now and in the report: whoever reads that must see it, too.
+/// Reports missing parts at once and in the report, whose reader must see them, too.
 pub fn leave_out(cx: &Context, left_out: &std::cell::RefCell<Vec<String>>, text: &str) {
     cx.out.note(text);
     left_out.borrow_mut().push(text.to_owned());
@@ -332,7 +332,7 @@ pub fn rate(count: impl Into<f64>, time: Duration) -> f64 {
     count.into() / time.as_secs_f64()
 }
 
-/// The value below which `part` of the sorted times lie.
+/// The value below which `part` of the sorted times are.
 pub fn percentile(sorted: &[Duration], part: f64) -> Duration {
     #[expect(
         clippy::cast_precision_loss,

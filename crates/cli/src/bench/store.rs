@@ -1,4 +1,4 @@
-//! The store by itself: how fast it makes things durable.
+//! The store alone: the speed of durable commits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

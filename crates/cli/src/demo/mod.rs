@@ -123,7 +123,7 @@ pub(crate) async fn run(cx: &Context, args: &DemoArgs) -> Outcome {
     }
 }
 
-/// After `^C`: nothing is left, or it is said where.
+/// After `^C`: nothing is left, or a message says where it is.
 fn interrupted(cx: &Context, home: tempfile::TempDir, keep: bool) -> Exit {
     let place = home.path().to_owned();
     let left = if keep {
@@ -170,7 +170,7 @@ fn driver(level: port::SandboxLevel) -> Arc<dyn port::Sandbox> {
         .get(level)
 }
 
-/// Refuses to go on without the sandbox that was asked for; never takes a weaker one silently.
+/// Refuses to continue without the requested sandbox; never uses a weaker one silently.
 async fn can_run(driver: &dyn port::Sandbox, level: port::SandboxLevel) -> Result<(), Failure> {
     let Err(err) = driver.check().await else { return Ok(()) };
     let mut hint = String::new();
@@ -184,7 +184,7 @@ async fn can_run(driver: &dyn port::Sandbox, level: port::SandboxLevel) -> Resul
     )))
 }
 
-/// Looks whether anybody listens where the model is said to be: retries would hide it for long.
+/// Checks whether a model server listens: retries would hide a missing one for long.
 fn someone_answers(url: &str) -> Result<(), Failure> {
     use std::net::ToSocketAddrs as _;
     let (tls, rest) = match (url.strip_prefix("https://"), url.strip_prefix("http://")) {
@@ -270,7 +270,7 @@ async fn tell(
 
     stage.scene("What has changed").await?;
     if run.room.as_ref().is_some_and(|room| room.worktree.is_some()) {
-        // It worked on a branch of its own: what it did is looked at, and then taken over.
+        // The agent worked on its own branch: its changes are shown, and then merged.
         let id = run.id.to_string();
         stage.aside(&format!("$ overmind work {}", run.name))?;
         stage.diff(&remote.run_work(&id).await?.diff)?;

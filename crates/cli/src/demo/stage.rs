@@ -9,7 +9,7 @@ use overmind_node::app::clock::SystemClock;
 use crate::output::table::Tone;
 use crate::output::{Output, bold, clean, paint};
 
-/// The one who tells the story.
+/// The narrator of the demo.
 #[derive(Debug)]
 pub(super) struct Stage<'a> {
     out: &'a Output,
@@ -32,7 +32,7 @@ impl<'a> Stage<'a> {
         self.out.line(&format!("\n{number} {}", bold(title, self.out.colour)))
     }
 
-    /// A line of the one who tells.
+    /// A line of the narrator.
     pub(super) fn say(&self, text: &str) -> io::Result<()> {
         self.out.line(&format!("   {text}"))
     }

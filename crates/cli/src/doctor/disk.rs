@@ -10,7 +10,7 @@ use overmind_node::config::DataDir;
 use super::Finding;
 use crate::output::when;
 
-/// A server needs this much to go on; SQLite refuses writes cleanly when it has none.
+/// The free space that a server needs to continue; without it, SQLite refuses writes cleanly.
 const LEAST_SPACE: u64 = 100 << 20;
 const FAIR_SPACE: u64 = 1 << 30;
 /// A sync slower than this is felt in every step of every agent.

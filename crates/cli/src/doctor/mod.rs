@@ -74,7 +74,7 @@ pub(crate) async fn run(cx: &Context, fix: bool) -> Outcome {
     let mut findings = host::program();
     findings.push(configuration(cx));
     findings.extend(disk::data(&data));
-    // Without a configuration the rest is looked at as if there were none.
+    // Without a valid configuration, the other checks use the defaults.
     let config = cx.config(None).ok();
     let held = lock::holder(&data);
     findings.push(server(cx, &data, &held).await);

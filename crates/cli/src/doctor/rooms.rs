@@ -45,7 +45,7 @@ fn told(leak: &Leak, fix: bool) -> Finding {
     if let Some(bytes) = leak.bytes {
         found.push_str(&format!(", {}", crate::output::when::bytes(bytes)));
     }
-    // What could not be looked at need not be there.
+    // Checks that could not be made need not find anything.
     if leak.kind == "unchecked" {
         return Finding::warning(CHECK, found, leak.how.clone());
     }

@@ -102,7 +102,7 @@ fn render(parts: &[Part], value: &Value, out: &mut String) {
     }
 }
 
-/// Which character of `whole` its end `rest` begins with, from 1.
+/// The position in `whole` at which its end `rest` begins, from 1.
 fn place(whole: &str, rest: &str) -> usize {
     let before = whole.get(..whole.len().saturating_sub(rest.len())).unwrap_or_default();
     before.chars().count() + 1

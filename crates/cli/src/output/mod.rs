@@ -147,7 +147,7 @@ impl Output {
         }
     }
 
-    /// Says what a question is about: also with `--quiet`, because nobody answers what they do not see.
+    /// Prints the subject of a question, also with `--quiet`, because nobody can answer without it.
     pub fn question(&self, text: &str) {
         self.err(text);
     }
@@ -177,7 +177,7 @@ impl Output {
 
     fn err(&self, text: &str) {
         let text = clean::passing(text, self.err_colour);
-        // Nobody is left to tell when standard error is gone.
+        // If standard error is closed, nobody can be informed.
         let _ = writeln!(io::stderr().lock(), "{text}");
     }
 }

@@ -57,7 +57,7 @@ mod tests {
     use super::TABLE;
     use crate::pages::repository;
 
-    /// Words of the sources that look like types of events and are none: failpoints, files, fields.
+    /// Words in the sources that look like event types and are not: failpoints, files, fields.
     const OTHERS: &[&str] = &[
         "mcp.json",
         "artifact.kept",

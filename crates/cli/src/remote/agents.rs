@@ -1,4 +1,4 @@
-//! Agents, as commands name them: found by name or id, and those that are there without being made.
+//! Agents, as commands name them: found by name or id, and those that exist without being created.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -34,7 +34,7 @@ impl Remote {
         Ok(self.client.agent_fetch(crate::command::AGENT).await?)
     }
 
-    /// An agent that is there without being made, such as `claude`; `None` for any other name.
+    /// An agent that exists without being created, such as `claude`; `None` for any other name.
     pub async fn built_in(&self, name: &str) -> Result<Option<Agent>, Failure> {
         match crate::command::built_in(name) {
             Some(agent) => self.agent_or(&agent).await.map(Some),
@@ -42,7 +42,7 @@ impl Remote {
         }
     }
 
-    /// The agent of this name, made where there is none.
+    /// The agent of this name, created if it does not exist.
     async fn agent_or(&self, agent: &AgentCreate) -> Result<Agent, Failure> {
         match self.client.agent_fetch(&agent.name).await.map_err(Failure::from) {
             Err(failure) if failure.exit == Exit::NotFound => {}

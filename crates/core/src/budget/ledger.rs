@@ -329,7 +329,7 @@ impl Ledger {
                         worst.tokens,
                     ),
                 ] {
-                    // Beyond the cap nothing could be given back exactly.
+                    // Amounts beyond the cap could not be returned exactly.
                     let beyond = reserved + asked > CAP;
                     let over = limit.is_some_and(|limit| used + reserved + asked > limit);
                     if over || beyond {

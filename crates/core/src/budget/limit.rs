@@ -97,7 +97,7 @@ impl LimitId {
     }
 }
 
-/// A mistake in a limit that somebody wants to set.
+/// A mistake in a requested limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitProblem {
     #[error("a limit bounds dollars, tokens, or both: give at least one")]

@@ -9,7 +9,7 @@ use crate::Fut;
 use crate::ids::{ColonyId, SessionId};
 use crate::model::Usage;
 
-/// For whom a call is made.
+/// The caller for whom a call is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Behalf {
     pub colony: ColonyId,

@@ -89,7 +89,7 @@ pub struct Ask {
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
     Completed,
-    /// The caller did not want the rest.
+    /// The caller did not want the remaining part.
     Cancelled,
     /// The answer was cut off.
     Cut,

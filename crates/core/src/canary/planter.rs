@@ -216,7 +216,7 @@ impl Planter {
         hash.update(what.as_bytes());
         let mut bytes = [0; LONG_BODY];
         hash.finalize_xof().fill(&mut bytes);
-        // Not quite even, which matters to nobody.
+        // Not perfectly even, which does not matter.
         bytes.iter().map(|byte| char::from(LETTERS[usize::from(*byte) % 62])).collect()
     }
 }

@@ -71,7 +71,7 @@ pub fn decide(
     Plan { status: new, pack, start, cancel, release, again }
 }
 
-/// Takes what is seen into the slots. Answers why the last one that ended by itself did.
+/// Updates the slots from the observed sessions. Returns why the last one ended on its own.
 fn absorb(new: &mut FleetStatus, seen: &BTreeMap<u32, Seen>, now: Timestamp) -> Option<String> {
     calm(new, now);
     let (mut failures, mut last) = (0_u32, None);
@@ -118,7 +118,7 @@ fn scale_away(new: &mut FleetStatus, wanted: u32, deleting: bool, goes_on: &dyn 
     }
     let is_gone = |slot: &Slot| slot.stopping && slot.ordinal >= wanted && !goes_on(slot);
     let gone: Vec<Slot> = new.slots.extract_if(.., |slot| is_gone(slot)).collect();
-    // What was never made leaves nothing.
+    // A session that was never created leaves nothing.
     let gone = gone.into_iter().filter(|slot| slot.ended.is_some() && !deleting);
     new.parked.extend(gone.map(|slot| Slot { stopping: false, ..slot }));
     new.parked.sort_by_key(|slot| slot.ordinal);

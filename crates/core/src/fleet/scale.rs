@@ -63,7 +63,7 @@ impl Scale {
         now: Timestamp,
     ) -> (Scaled, Option<Timestamp>) {
         let ticked = self.steps.iter().filter_map(|step| Some((step.at.last(now)?, step)));
-        // Of two that tick at once, the later entry.
+        // If two tick at the same time, the later entry wins.
         let base = ticked.max_by_key(|(at, _)| *at).map_or(replicas, |(_, step)| step.replicas);
         let next = self.steps.iter().filter_map(|step| step.at.next(now)).min();
         let Some(queue) = &self.queue else {
@@ -295,7 +295,7 @@ mod tests {
             (75, 0, 1),
             (80, 6, 2),
             (85, 0, 2),
-            // Work that comes meanwhile begins the minute anew.
+            // Work that arrives meanwhile restarts the minute.
             (90, 7, 2),
             (146, 0, 2),
             (206, 0, 1),

@@ -52,17 +52,17 @@ pub struct FleetSpec {
     pub scale: Option<Scale>,
     /// Sessions beyond `replicas` that there may be during a rollout.
     pub surge: u32,
-    /// Of `replicas`, how many may be missing during a rollout.
+    /// The number of `replicas` that may be missing during a rollout.
     pub unavailable: u32,
     /// A session counts as available when it has run for so long.
     pub min_ready: Duration,
     pub paused: bool,
-    /// Of a sentinel: which hives.
+    /// For a sentinel: the matching hives.
     pub selector: Selector,
     pub history: u32,
     /// The template of each session.
     pub template: Template,
-    /// Of the template as it is written.
+    /// The template as written in the spec.
     pub fingerprint: String,
 }
 

@@ -73,7 +73,7 @@ pub fn judge(screen: &Screen, provider: Provider, silence: Duration) -> Judged {
     if let Some(question) = menu(seen, provider) {
         return Judged::Waiting(question);
     }
-    // A question of one line: the cursor stands behind it.
+    // A one-line question: the cursor is behind it.
     let Some(last) = lines.iter().rposition(|line| !line.is_empty()) else {
         return Judged::Unknown;
     };
@@ -103,7 +103,7 @@ fn bounded(text: &str) -> String {
 /// Finds a list with a marked line below a question.
 fn menu(lines: &[&str], provider: Provider) -> Option<Question> {
     let marked = lines.iter().rposition(|line| marked_option(line).is_some())?;
-    // Below the options stands no output: at most hints and a frame.
+    // Below the options there is no output: at most hints and a frame.
     let below = lines[marked + 1..].iter().filter(|line| !line.is_empty());
     if below.filter(|line| option_text(line).is_none() && !is_hint(line)).count() > 1 {
         return None;

@@ -72,7 +72,7 @@ impl World {
                 match actions.pop() {
                     None => return Hand::Idle,
                     Some(Action::Start(number)) => {
-                        // The derived name: what is there is not made again.
+                        // The derived name: an existing session is not created again.
                         self.sessions.entry(number).or_insert(Seen::Open(id(number)));
                     }
                     Some(Action::Cancel(session)) => {

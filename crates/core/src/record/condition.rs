@@ -68,7 +68,7 @@ pub fn conditions(status: &Value) -> Vec<Condition> {
     all.into_iter().flatten().filter_map(|one| Condition::deserialize(one).ok()).collect()
 }
 
-/// Calls [`set_condition`] for a status, which becomes an object if it is none.
+/// Calls [`set_condition`] for a status; a status that is no object becomes one.
 pub fn set_in(status: &mut Value, new: Condition) -> bool {
     let mut all = conditions(status);
     let changed = set_condition(&mut all, new);

@@ -73,7 +73,7 @@ pub struct RecordPage {
     pub at: u64,
 }
 
-/// A record as it stands now, or that it is gone.
+/// The current record, or the fact that it was deleted.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RecordNews {
     Put(Box<Record>),
@@ -125,13 +125,13 @@ pub struct ChangesQuery {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordChanges {
     pub news: Vec<RecordNews>,
-    /// All changes up to this number were looked at: where to go on.
+    /// All changes up to this number were processed: the position to resume.
     pub at: u64,
     /// There are more behind `at` already.
     pub more: bool,
 }
 
-/// Why changes cannot be told.
+/// Why changes cannot be listed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangesError {
     /// Deletions after the number that was given are no longer known: list again, and go on from

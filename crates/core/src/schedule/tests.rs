@@ -173,7 +173,7 @@ proptest! {
                 .take_while(|tick| *tick <= end)
                 .collect();
         prop_assert_eq!(&found, &expected);
-        // From whatever moment somebody asks, after a restart too, the answer is the same.
+        // The answer does not depend on the time of the call, also after a restart.
         for n in 0..(12 * 4) {
             let asked = start.after(Duration::from_mins(n * 15 + 7));
             let next = expected.iter().copied().find(|tick| *tick > asked);

@@ -197,12 +197,12 @@ impl Session {
         });
         let Some((at, attempt)) = found else { return };
         let call = calls[at].clone();
-        // What it has read stays with it, whatever it does next.
+        // A session keeps the labels of everything that it has read.
         self.labels |= outcome.labels();
         self.tell_of_canary(&call, effect, outcome, out);
         if let Some(error) = outcome.result.get("error").filter(|_| !outcome.ok()) {
             if error.get("code").and_then(Value::as_str) == Some(STALE_APPROVAL) {
-                // Nothing was done: what it would do now is asked about like new.
+                // No action was carried out: the next one asks as a new one.
                 self.judge_anew(at);
                 return self.advance(now, out);
             }
@@ -215,7 +215,7 @@ impl Session {
         let error = (!outcome.ok()).then(|| failure_text(&call.name, &outcome.result));
         self.finish_call(at, outcome.result.clone(), error.clone(), now, out);
         if let Some(error) = error {
-            // It ran and said no: for a model that is something to read, for the rules the end.
+            // A command with a non-zero exit: a result for a model, the end for the rules.
             if self.policy() == PolicyKind::Deterministic {
                 let mut error = json!({"code": "tool_failed", "message": error});
                 if let Some(code) = outcome.result.get("exit_code") {
@@ -641,7 +641,7 @@ impl Session {
     pub(super) fn recover_forked(&mut self, now: Timestamp, out: &mut Step) {
         match &self.phase {
             Phase::Deciding { .. } if self.policy() == PolicyKind::Deterministic => {
-                // The model is not asked after all: no effect stands for this turn any more.
+                // The model is not asked any more: no effect belongs to this turn.
                 self.phase = Phase::Ended;
                 let task = self.row.task.clone();
                 self.decide_by_rules(&task, now, out);
@@ -734,7 +734,7 @@ impl Session {
     fn ask_about_unknown(&mut self, at: usize, now: Timestamp, out: &mut Step) {
         let mut calls = self.take_calls();
         out.effects.clear();
-        // All of them wait again; those that may be redone begin anew after the answer.
+        // All of them wait again; those that may be repeated start again after the answer.
         for call in &mut calls {
             match call.state {
                 CallState::Running { .. } | CallState::Binding { .. } | CallState::Judging => {

@@ -35,7 +35,7 @@ impl Session {
     /// Closes open steps and aborts effects. Nothing of the session continues after this.
     pub(super) fn halt(&mut self, why: &str, now: Timestamp, out: &mut Step) {
         self.stop_clock(now);
-        // What this same step would have begun needs no stopping: it never begins.
+        // Effects that this step would have started need not be stopped: they never start.
         let begins = std::mem::take(&mut out.effects);
         let under_way = self.phase.running().map(|n| EffectId::derive(self.row.id, n));
         out.aborted.extend(under_way.filter(|id| begins.iter().all(|new| new.id != *id)));

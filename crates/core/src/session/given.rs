@@ -102,7 +102,7 @@ pub fn files(given: &[GivenContext]) -> Vec<(String, String)> {
         let named = context.files.clone().into_iter();
         named.map(move |(path, text)| (format!("{name}/{path}"), text))
     };
-    // Of a context that is named twice, the files are the same.
+    // If a context is named twice, its files are listed once.
     let all: BTreeMap<String, String> = given.iter().flat_map(of).collect();
     all.into_iter().collect()
 }

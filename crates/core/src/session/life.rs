@@ -137,9 +137,9 @@ impl Session {
                             living.ending.is_none() && asked != Some(question)
                         }
                         Notice::GoesOn => living.asks.is_some(),
-                        // Who rests says nothing.
+                        // An idle session reports nothing.
                         Notice::Silent { .. } => living.ending.is_none() && !living.rests,
-                        // What was read again after a restart has been taken already.
+                        // Lines that are read again after a restart were processed already.
                         Notice::Told(told) => told.upto > self.lives.read,
                     }
             }
@@ -310,7 +310,7 @@ impl Session {
         let said = living.said.clone();
         self.no_question(now);
         if rested && self.has_conversation() {
-            // Whatever ended it, the conversation is there, and nobody waits for a program.
+            // However it ended, the conversation exists, and no program is awaited.
             return self.rests_on(end, now, out);
         }
         if unknown {
@@ -501,7 +501,7 @@ impl Session {
         self.row.model_calls = self.row.model_calls.saturating_add(spent.calls);
         self.lives.priced |= more.is_some();
         let so_far = self.row.cost_microusd.unwrap_or(0);
-        // Tokens of which nobody says the price have no known cost, and it is not nothing.
+        // Tokens without a known price have an unknown cost, which is not zero.
         self.row.cost_microusd =
             self.lives.priced.then(|| so_far.saturating_add(more.unwrap_or(0)));
     }

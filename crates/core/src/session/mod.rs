@@ -191,7 +191,7 @@ impl Session {
             labels: spec.labels.clone(),
         };
         Self {
-            // Who runs a command asks no model.
+            // A session that runs a command asks no model.
             system: match agent.command {
                 Some(_) => Arc::default(),
                 None => given::system(&agent, &spec),
@@ -583,7 +583,7 @@ impl Session {
         self.row.approval = None;
         self.waiting = None;
         self.row.started_at.get_or_insert(now);
-        // After a crash the time since the last commit is not known; it counts as not run.
+        // After a crash, the time since the last commit is unknown, and counts as not running.
         self.running_since = Some(now);
     }
 
@@ -662,7 +662,7 @@ impl Session {
         self.row.room = None;
         self.running_since = None;
         self.ran = Duration::ZERO;
-        // What the repeated part cost was paid by the session it comes from.
+        // The original session paid for the repeated part.
         self.row.usage = Usage::default();
         self.row.cost_microusd = Some(0);
         self.row.model_calls = 0;

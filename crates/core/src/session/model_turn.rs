@@ -117,7 +117,7 @@ impl Session {
         if refused.is_none() {
             self.row.model_calls += 1;
         }
-        // Answered: nothing is under way any more that an end would have to stop.
+        // Answered: an end need not stop anything any more.
         self.phase = Phase::Ended;
         match reply {
             Ok(reply) => self.model_replied(reply, now, out),

@@ -114,7 +114,7 @@ impl Session {
         } else if self.hears_later() {
             self.later.push(message.to_owned());
         } else {
-            // It ended before it heard what was said last: that is not lost.
+            // It ended before it got the last message, which is not lost.
             self.later.push(message.to_owned());
             let message = std::mem::take(&mut self.later).join("\n\n");
             self.woken(&message, now, out);
@@ -149,7 +149,7 @@ impl Session {
     /// Resets the result of its last turn.
     fn anew(&mut self) {
         (self.row.finished_at, self.row.final_answer, self.row.error) = (None, None, None);
-        // What it may do is counted anew for each thing that it is asked.
+        // Limits are counted separately for each message.
         if self.spec.step_limit > 0 {
             self.row.step_limit = self.row.steps.saturating_add(self.spec.step_limit);
         }

@@ -43,7 +43,7 @@ impl Known {
         let forked = events.iter().find(|event| &*event.kind == "run.forked");
         let copied = match (fork, forked) {
             (Some(_), Some(end)) => end.seq,
-            // A fork is written in one commit, so its end is there.
+            // A fork is written in one commit, so its end exists.
             (Some(_), None) | (None, _) => 0,
         };
         Some(Self {

@@ -141,7 +141,7 @@ fn ended(event: &LogEvent, known: &Known, lens: &Lens<'_>) -> Option<Span> {
             let code = payload.error.get("code").and_then(Value::as_str).unwrap_or("failed");
             attrs.push(("error.type", code.into()));
             let message = payload.error.get("message").and_then(Value::as_str).unwrap_or(code);
-            // A message may quote what was said.
+            // A message may quote content.
             Some(if lens.content { message.to_owned() } else { code.to_owned() })
         }
         "run.canceled" | "run.stopped" => {

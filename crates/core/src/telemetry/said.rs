@@ -28,7 +28,7 @@ pub(super) fn of_call(call: &CallRecord, finish: &[String], attrs: &mut Attrs) {
             attrs.push(("gen_ai.input.messages", bounded(input).into()));
         }
     }
-    // An error is none of the model's words.
+    // An error is no text of the model.
     if call.status < 400
         && let Some(response) = &call.response
     {
@@ -46,7 +46,7 @@ fn bounded(all: Vec<Value>) -> String {
     for mut one in all.into_iter().rev() {
         let mut text = one.to_string();
         while text.len() + 1 > room && kept.is_empty() {
-            // Of the last message its first parts are told, if not all.
+            // Of the last message, at least the first parts are exported.
             match one.get_mut("parts").and_then(Value::as_array_mut) {
                 Some(parts) if parts.len() > 1 => drop(parts.pop()),
                 Some(_) | None => break,
@@ -119,7 +119,7 @@ fn part(part: &Value) -> Value {
         }
         "tool_use" => call_part(&part["id"], &part["name"], &part["input"]),
         "tool_result" => result_part(&part["tool_use_id"], &part["content"]),
-        // Images and files are named and not told.
+        // Images and files are named and not exported.
         other => json!({"type": cut(other)}),
     }
 }
@@ -554,7 +554,7 @@ data: {"type":"response.function_call_arguments.delta","output_index":1,"delta":
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a place in a short text")]
             let end = text.floor_char_boundary((text.len() as f64 * at) as usize);
             let read = mended(&text[..end]);
-            // What stands before the cut is there.
+            // The part before the cut exists.
             let begin = r#"{"model":"m","messages":[{"role":"user","content":"hi"}]"#;
             prop_assert!(text.starts_with(begin));
             if end > begin.len() {

@@ -63,7 +63,7 @@ impl Placeholder {
             start: start.parse().ok()?,
             service: service.to_owned(),
         };
-        // What is compared is the hash of both: how long that takes tells nothing of the code.
+        // Hashes of both are compared, so the duration reveals nothing about the code.
         let wanted = this.code(key, prefix);
         let hash = |text: &str| blake3::keyed_hash(key, text.as_bytes());
         (hash(&wanted) == hash(code) && this.token(key, prefix == ANTHROPIC) == token)

@@ -244,7 +244,7 @@ fn part(raw: &str) -> Result<String, Refused> {
         return Err(Refused::Path("has a character that must be percent-encoded, or may not be"));
     }
     let decoded = decode(raw, false).ok_or(Refused::Path("is not well percent-encoded"))?;
-    // Some servers cut parameters (`;…`) off before they look at the dots.
+    // Some servers remove parameters (`;…`) before they evaluate the dots.
     if matches!(decoded.split(';').next(), Some("." | "..")) {
         return Err(Refused::Path("leaves its place (`..`)"));
     }

@@ -162,7 +162,7 @@ fn run(seed: u64) {
                 now = Timestamp::from_micros(now.as_micros() - back);
             }
             2 => {
-                // A crash: what is on disk comes back, and what was under way is counted whole.
+                // A crash: recorded state is restored, and unfinished calls count in full.
                 ledger = Ledger::load(disk.snapshot());
                 let left: Vec<CallId> = ledger.open().map(|open| open.ask.call).collect();
                 for call in left {
@@ -304,7 +304,7 @@ fn a_reservation_is_settled_in_its_own_window() {
     assert_eq!(ledger.window(Scope::Swarm, Period::Day, before).spent.microusd, 70);
     let today = ledger.window(Scope::Swarm, Period::Day, after);
     assert_eq!((today.spent.microusd, today.reserved.microusd), (0, 100));
-    // The clock goes back: yesterday stands where it stood.
+    // The clock goes back: the earlier window is unchanged.
     let refused = ledger.reserve(&ask(3, Spend::new(31, 1), before), SWARM).unwrap_err();
     assert!(matches!(refused, Refusal::Over { used: 70, reserved: 0, .. }), "{refused:?}");
     ledger.reserve(&ask(4, Spend::new(30, 1), before), SWARM).unwrap();
@@ -406,7 +406,7 @@ fn a_soft_limit_warns_once_per_window_and_refuses_nothing() {
     let warned: Vec<usize> = (1..=4).map(|call| spend(&mut ledger, call, today)).collect();
     assert_eq!(warned, [0, 1, 0, 0]);
     assert_eq!((spend(&mut ledger, 5, tomorrow), spend(&mut ledger, 6, tomorrow)), (0, 1));
-    // Another limit warns anew.
+    // Another limit warns again.
     let (moved, fresh) = ledger.put(soft(20), tomorrow);
     assert_eq!((moved.len(), fresh), (1, false));
     assert_eq!(spend(&mut ledger, 7, tomorrow), 1);

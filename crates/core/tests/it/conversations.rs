@@ -1,4 +1,4 @@
-//! Sessions that rest after their answer, and go on with what a person says next.
+//! Sessions that are idle after their answer, and continue with the next message.
 
 use overmind_core::model::Message;
 use overmind_core::row::SessionStatus;

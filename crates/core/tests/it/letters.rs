@@ -91,7 +91,7 @@ fn step(rng: &mut Rng, sent: &mut Sent, now: Timestamp) {
             sent.held_until = now.after(wait);
         }
         5 => {
-            // A person revives it: as if nobody had read it, and not to die of the same age again.
+            // A person revives it: its deliveries start from zero, and it does not expire again at once.
             sent.letter.mark = LetterMark::fresh(now);
             sent.letter.expires_at = sent.letter.expires_at.filter(|at| *at > now);
             (sent.readings, sent.held_until) = (0, now);

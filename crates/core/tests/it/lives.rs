@@ -36,7 +36,7 @@ pub(crate) struct World {
     pub(crate) spec: Spec,
     pub(crate) now: Timestamp,
     pub(crate) log: Vec<(&'static str, String, Timestamp)>,
-    /// The launch under way, as the hive has it.
+    /// The launch in progress, as the hive has it.
     pub(crate) launch: Option<(u64, Launch)>,
     /// The current action on its environment.
     pub(crate) room: Option<(u64, RoomAct)>,
@@ -235,7 +235,7 @@ impl World {
             assert_eq!(launch.directory, made);
             match &self.launch {
                 Some(known) if again => {
-                    // What has been read and typed since is neither read nor typed again.
+                    // Output and input since then are neither read nor typed again.
                     let Launch { read_from, first, answered, .. } = known.1.clone();
                     let same = Launch { read_from, first, answered, ..(*launch).clone() };
                     assert_eq!(*known, (number, same), "another life was begun");
@@ -275,7 +275,7 @@ impl World {
         }
     }
 
-    /// The hive says what came of what it did about the room.
+    /// The hive reports the result of its action on the environment.
     pub(crate) fn room_says(&mut self, good: bool) {
         let (effect, act) = self.room.clone().expect("something is done about the room");
         self.feed(Input::Room(room_report(effect, &act, good)));
@@ -427,7 +427,7 @@ fn usage_of_an_attempt_and_of_a_conversation_is_counted_once() {
     world.told(20, &[cost(Scope::Life, 250, 2), cost(Scope::Conversation, 0, 40)]);
     assert_eq!(world.session.row().cost_microusd, Some(250));
     assert_eq!(world.session.row().usage.input_tokens, 42);
-    // Another life counts from nothing, its conversation goes on counting.
+    // Another attempt starts counting at zero, its conversation continues counting.
     world.ends(1);
     world.now = world.session.due().unwrap().0;
     world.life(LifeInput::Due);
@@ -437,7 +437,7 @@ fn usage_of_an_attempt_and_of_a_conversation_is_counted_once() {
     assert_eq!(world.session.row().cost_microusd, Some(280));
     assert_eq!(world.session.row().usage.input_tokens, 57);
     world.replays();
-    // Who tells no price has an unknown one, and not none.
+    // Usage without a price has an unknown cost, and not none.
     let mut world = World::up(command(RestartRules::default()));
     let spent = Spent { usage: Some(tokens(3)), ..Spent::default() };
     world.told(10, &[Fact::Spent(spent)]);
@@ -473,7 +473,7 @@ fn another_attempt_continues_the_conversation_and_the_log() {
     assert_eq!(launch.conversation.as_deref(), Some("c-1"));
     assert_eq!((launch.read_from, launch.first), (Some(123), None));
     assert!(launch.argv.windows(2).any(|two| two == ["--resume", "c-1"]), "{:?}", launch.argv);
-    // One that cannot go on with it does not try for ever: the next begins anew.
+    // A program that cannot continue it does not retry forever: the next attempt starts a new conversation.
     let launch = next(&mut world, 1);
     assert_eq!(launch.conversation, None);
     assert!(launch.first.is_some() && !launch.argv.contains(&"--resume".to_owned()));
@@ -703,7 +703,7 @@ pub(crate) fn random_rules(rng: &mut Rng) -> RestartRules {
     }
 }
 
-/// Sixty turns of anything, most of which means nothing; then somebody stops it.
+/// Sixty random turns, most of which change nothing; then the session is stopped.
 fn play(rng: &mut Rng) -> World {
     let restart = random_rules(rng);
     let limit = if rng.one_in(3) { 1 + rng.small(200) } else { 0 };
@@ -790,7 +790,7 @@ pub(crate) fn anything(rng: &mut Rng, world: &World) -> Input {
             LifeInput::Noticed { effect, notice: Notice::Waits(asked) }
         }
     };
-    // Nobody feeds what is due before its time.
+    // Timers are not fired early.
     match (&life, world.session.due()) {
         (LifeInput::Due, Some((at, _))) if at > world.now => {
             Input::HandedOver { not_begun: vec![] }

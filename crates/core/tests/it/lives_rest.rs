@@ -1,4 +1,4 @@
-//! Programs of agents between two turns: at rest with their program, and without one.
+//! Programs of agents between two turns: idle with their process, and without one.
 
 use overmind_core::command::{CommandKind, CommandSpec, LifeInput, LifeOrder, Notice, StopHow};
 use overmind_core::ids::HiveId;

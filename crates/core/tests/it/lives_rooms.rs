@@ -259,7 +259,7 @@ fn no_schedule_leaves_an_environment_open_or_a_session_without_an_end() {
         seen.extend(kinds(&world));
         let room = world.session.row().room.as_ref().map(|room| room.phase.as_str());
         ends.insert((world.status().as_str(), room.unwrap_or("none")));
-        // Cancel wins: whoever was told yes finds it canceled.
+        // Cancel wins: a caller who got a positive answer finds the session canceled.
         let canceled = kinds(&world).contains(&"run.canceled");
         assert!(!canceled || world.status() == SessionStatus::Canceled);
     }
@@ -290,7 +290,7 @@ fn play(rng: &mut Rng) -> World {
         world.wait(Duration::from_millis(rng.below(3_000)));
         let input = match (&world.room, rng.below(4)) {
             (Some((effect, act)), 0) => {
-                // Also of an effect that is over, or not there yet.
+                // Also for an effect that is over, or does not exist yet.
                 let effect = if rng.one_in(4) { effect.wrapping_sub(1) } else { *effect };
                 Input::Room(room_report(effect, act, !rng.one_in(3)))
             }

@@ -12,7 +12,7 @@ use crate::world::{Reply, World, call, calls, exited, model, model_failure, ok, 
 
 const ALL: [OnUnknown; 3] = [OnUnknown::Ask, OnUnknown::Retry, OnUnknown::Report];
 
-/// A session with `tool` under way, of a model or of the rules.
+/// A session with a running `tool`, of a model or of the rules.
 fn with_tool(tool: &str, by_model: bool, on_unknown: OnUnknown) -> World {
     let task = match tool {
         "read_file" => "read:a",

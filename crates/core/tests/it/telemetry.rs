@@ -1,4 +1,4 @@
-//! Events as spans: whatever a log says, what is told of it holds together.
+//! Events as spans: the exported spans of any log are consistent.
 
 use overmind_core::ids::{AgentId, CallId, EffectId, SessionId};
 use overmind_core::session::Spec;

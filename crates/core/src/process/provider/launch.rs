@@ -194,7 +194,7 @@ fn codex(
         argv.extend(words(&["--model", model]));
     }
     if !instructions.is_empty() {
-        // Before the agent's own options: what it sets itself counts.
+        // Before the agent's own options, which take precedence.
         let text = toml_text(instructions);
         argv.extend(words(&["-c", &format!("developer_instructions={text}")]));
     }

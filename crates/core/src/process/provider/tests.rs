@@ -1,4 +1,4 @@
-//! Lines as Claude Code 2.1 and Codex 0.169 wrote them, shortened, and lines that nobody wrote.
+//! Lines as Claude Code 2.1 and Codex 0.169 wrote them, shortened, and invented lines.
 
 use super::*;
 use crate::command::{CommandKind, CommandSpec};
@@ -537,14 +537,14 @@ fn own(provider: Provider, argv: &[&str]) -> CommandSpec {
 fn programs_are_started_with_the_arguments_that_they_need() {
     let claude = own(Provider::Claude, &[]);
     assert!(launch::is_own(&claude) && launch::is_read(&claude) && !launch::has_terminal(&claude));
-    // In a sandbox nobody is asked.
+    // In a sandbox no question is asked.
     let line = launch::line(&claude, true, "", "-do it", None, None);
     let words =
         "claude -p --output-format stream-json --verbose --permission-mode bypassPermissions --";
     let expected: Vec<&str> = words.split(' ').chain(["-do it"]).collect();
     assert_eq!((line.argv.iter().map(String::as_str).collect(), line.first), (expected, None));
     assert_eq!(launch::input_of(&claude, true), launch::Input::Closed);
-    // A later life goes on with the conversation; the task is in it.
+    // A later attempt continues the conversation, which contains the task.
     let again = launch::line(&claude, true, "", "-do it", Some("c-1"), None).argv;
     assert_eq!(again[again.len() - 4..], ["--resume", "c-1", "--", launch::GO_ON]);
     // In none a person is, and the task is typed.

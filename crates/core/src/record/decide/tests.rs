@@ -179,7 +179,7 @@ fn finalizers_delay_a_deletion() {
     assert_eq!(one.finalizers, ["g"]);
     let last = finalize(&one, "g", at(4)).unwrap();
     assert_eq!((last.event.kind, after(Some(&one), &last)), (DELETED, None));
-    // Without a deletion the last finalizer lets nothing go.
+    // Without a deletion, the last finalizer removes nothing.
     let alive = finalize(&Record { deleting: None, ..one.clone() }, "g", at(4)).unwrap();
     assert!(matches!(alive.change, RecordChange::Put(_)));
     assert!(matches!(delete(&made(draft(json!({}))), at(2)), Deletion::Gone(_)));

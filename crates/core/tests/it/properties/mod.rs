@@ -256,7 +256,7 @@ impl Player {
         }
     }
 
-    /// An input that means nothing as the session stands: late, double, stale or misdirected.
+    /// An input that is impossible in the session's state: late, double, stale or misdirected.
     fn noise(&mut self) -> Input {
         let (status, epoch) = (self.w.status(), self.w.session.row().epoch);
         let fresh = self.w.next_epoch() + self.rng.small(3);
@@ -406,7 +406,7 @@ fn every_log_verifies_and_a_changed_decision_is_found() {
         let toolset = &player.w.toolset;
         let found = replayed(&touched, toolset, true).expect_err("a touched log is found out");
         assert!(matches!(found, ReplayError::Diverged { .. }), "{found}");
-        // Without verification decisions are not even looked at.
+        // Without verification, decisions are not compared.
         replayed(&touched, toolset, false).expect("inputs alone rebuild a session");
     });
 }

@@ -56,7 +56,7 @@ impl World {
         self.check_state();
     }
 
-    /// Epochs only grow, and a placement stands in the row.
+    /// Epochs only grow, and a placement is stored in the row.
     #[track_caller]
     fn check_placement(&self, before: &Session, input: &Input) {
         let (old, new) = (before.row(), self.session.row());
@@ -131,7 +131,7 @@ impl World {
                 panic!("these sessions run no commands: see `lives`")
             }
             Input::Forked => {
-                // Nothing of the repeated part was done on the fork's behalf.
+                // No part of the repeated steps was carried out for the fork.
                 self.flights.clear();
                 self.begun.clear();
                 self.granted = None;

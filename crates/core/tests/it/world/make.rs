@@ -110,7 +110,7 @@ impl Setup {
         self
     }
 
-    /// It rests after its answer.
+    /// It is idle after its answer.
     pub(crate) fn conversation(mut self, rests: bool) -> Self {
         self.spec.conversation = rests;
         self

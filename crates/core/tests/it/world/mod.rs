@@ -1,4 +1,4 @@
-//! The outside of one session: feeds inputs, keeps the log, knows what is under way.
+//! The outside of one session: feeds inputs, stores the log, and knows the running effects.
 //!
 //! [`World::feed`] is the only place in these tests that steps a session. What must hold after
 //! every step, whatever the test is about, is checked there: see [`checks`].
@@ -260,7 +260,7 @@ impl World {
         Input::Restored { by: "ann".into(), epoch: self.next_epoch(), hive: HiveId::LOCAL }
     }
 
-    /// Ends its rest, as `stop` does.
+    /// Ends its idle state, as `stop` does.
     pub(crate) fn stopped(&self) -> Input {
         let how = StopHow::Stop { grace_ms: 1 };
         Input::Life(LifeInput::StopAsked { how, by: "ann".to_owned() })
@@ -286,7 +286,7 @@ impl World {
         self.feed(self.started(true))
     }
 
-    /// Answers the model request that is under way.
+    /// Answers the open model request.
     #[track_caller]
     pub(crate) fn model(&mut self, reply: impl Into<Reply>) -> Step {
         let effect = *self.flights.keys().next().expect("a model request is under way");
@@ -294,7 +294,7 @@ impl World {
         self.feed(Input::ModelDone { effect, reply, latency_ms: 7 })
     }
 
-    /// Answers the oldest call of `tool` that is under way.
+    /// Answers the oldest open call of `tool`.
     #[track_caller]
     pub(crate) fn tool(&mut self, tool: &str, outcome: ToolOutcome) -> Step {
         let found = self.flights.iter().find(|(_, flight)| flight.tool() == Some(tool));
@@ -456,7 +456,7 @@ impl World {
         found.expect("a model request is under way")
     }
 
-    /// The last thing that the model is told.
+    /// The last text that the model gets.
     #[track_caller]
     pub(crate) fn told(&self) -> String {
         match self.request().messages.last().expect("a conversation is never empty") {
