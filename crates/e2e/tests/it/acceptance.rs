@@ -38,7 +38,7 @@ fn now(request: &Received) -> (usize, String) {
     (answered, messages.get(at).cloned().unwrap_or_default())
 }
 
-/// The model of both agents: mends the test, and adds a file for what it is told further.
+/// The model of both agents: fixes the test, and adds a file for each further message.
 fn works(request: &Received) -> Answer {
     let tools = request.body["tools"].as_array().map_or(0, Vec::len);
     if tools == 0 {
@@ -104,7 +104,7 @@ impl Person {
     fn tries(&self, line: &str) -> Done {
         match self.terminal {
             true => self.newcomer.at_terminal(line),
-            // A pipe does not follow by itself: a script that wants the end says so.
+            // Without a terminal, output is not followed: a script must request it.
             false => self.newcomer.piped(&line.replace("overmind run ", "overmind run --follow ")),
         }
     }
@@ -133,7 +133,7 @@ fn the_main_job(terminal: bool) {
     let pid = up.lines().find_map(|line| line.strip_prefix("pid")).unwrap().trim().to_owned();
     person.does("overmind init").shows(".overmind.yml");
     git("git add .overmind.yml && git commit --quiet --message 'sessions'");
-    // What the person works on meanwhile is touched by nobody.
+    // The files on which the person works meanwhile stay unchanged.
     std::fs::write(at.join("mine.txt"), "half a thought\n").unwrap();
     git("git add mine.txt");
     let staged = git("git diff --cached");
@@ -144,7 +144,7 @@ fn the_main_job(terminal: bool) {
     assert!(!run.out.contains("\"type\""), "words, not records: {}", run.out);
     let row = person.row("fix");
     assert_eq!((&row["status"], &row["sandbox"]), (&json!("idle"), &json!("namespace")), "{row}");
-    // The built-in agent: git and the temporary directory are there.
+    // The built-in agent can use git and the temporary directory.
     person.does("overmind agent create --name coder --role 'Fixes bugs' --model claude-sonnet-5-5");
     person.does("overmind run --name mend coder 'fix the failing test'").shows("all is there");
     let list = person.does("overmind ps");
@@ -164,7 +164,7 @@ fn the_main_job(terminal: bool) {
     assert_eq!(git("git diff --cached"), staged);
     let log = git("git log -1 --format='%an|%s|%b'");
     assert!(log.starts_with("Ann|") && log.contains("claude"), "{log}");
-    // Also after the end it goes on with the same conversation.
+    // After the end, too, it continues with the same conversation.
     person.does("overmind send --wait fix 'and add a test for it'");
     person.is("fix", "idle");
     let asked = person.newcomer.upstream.requests();
@@ -175,7 +175,7 @@ fn the_main_job(terminal: bool) {
     // Both made the same change: the second is a conflict or nothing, and is thrown away by name.
     person.does("overmind done mend --discard --yes");
 
-    // Eight at once, the server is killed at some moment, and nobody is asked.
+    // Eight runs at once; the server is killed at some moment, and no question is asked.
     for number in 0..8 {
         let agent = if number % 2 == 0 { "--agent claude" } else { "--agent coder" };
         let line = format!("overmind run --detach --name w{number} {agent} 'do number-{number}'");
@@ -211,7 +211,7 @@ fn the_main_job(terminal: bool) {
     assert_eq!(git("git diff --cached"), staged);
     assert_eq!(git("git status --short"), "A  mine.txt\n");
 
-    // Work that nobody wants.
+    // Work to be discarded.
     person.newcomer.piped("overmind run --detach --name waste coder 'fix the failing test'").ok();
     person.does("overmind stop waste && overmind done waste --discard --yes");
     person.does("overmind prune");

@@ -199,7 +199,7 @@ fn a_kill_between_file_and_commit_leaves_no_partial_artifact() {
         until("one file is left", || (kept(&home).len() == 1).then_some(()));
         home.run(&["replay", &id, "--verify"]).ok();
     }
-    // Nobody does it again when a person's request is cut off: then the bytes go.
+    // An upload whose connection was cut is not retried: its bytes are removed.
     let mut home = Home::up();
     home.agent("plain", &[]);
     let id = home.run(&["run", "plain", "remember: x", "-o", "name"]).ok().line().to_owned();

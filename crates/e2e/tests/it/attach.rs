@@ -47,7 +47,7 @@ fn an_attached_shell_behaves_like_a_local_one_and_returns_its_exit_code() {
     assert_eq!(person.leaves(), 7);
     person.sees("sh has ended: exit code 7");
     assert_eq!(home.run(&["wait", "sh"]).code, 7);
-    // Who was there is recorded; what was typed is only in what the shell itself wrote.
+    // Viewers are recorded; typed text is only in the output of the shell itself.
     home.run(&["logs", "sh"]).ok().shows("[human] admin attached");
     let began =
         json!({"by": "admin", "mode": "write", "life": 1, "run_id": home.named("sh")["id"]});
@@ -66,7 +66,7 @@ fn several_viewers_attach_at_once_and_a_read_only_viewer_types_nothing() {
     one.sees("$ ");
     one.types("echo first-$((1+1))\r");
     one.sees("first-2");
-    // Who comes later sees the screen as it is.
+    // A late viewer sees the current screen.
     let mut two = Person::at(&home.0, 80, 24, &["attach", "sh"]);
     two.sees("first-2");
     let mut looks = Person::at(&home.0, 40, 10, &["attach", "--read-only", "sh"]);
@@ -77,7 +77,7 @@ fn several_viewers_attach_at_once_and_a_read_only_viewer_types_nothing() {
         let screen = person.sees("second-2");
         assert!(!screen.contains("never"), "{screen}");
     }
-    // The size is that of whoever typed last, and never that of one who only looks.
+    // The size follows the viewer who typed last, never a read-only viewer.
     one.resizes(90, 20);
     one.types("stty size\r");
     one.sees("20 90");
@@ -120,7 +120,7 @@ fn attach_reconnects_after_the_server_was_killed() {
     let screen = person.sees("again-before");
     assert!(!screen.contains("connection was lost"), "the screen was not painted anew: {screen}");
     assert_eq!(home.named("sh")["process"]["pid"], pid);
-    // One that stays away is given up, with a word on how to come back.
+    // A server that does not come back ends attach, with a note on how to reconnect.
     home.0.kill();
     person.sees("the connection was lost; trying again");
     assert_eq!(person.leaves(), 4);
@@ -128,7 +128,7 @@ fn attach_reconnects_after_the_server_was_killed() {
     home.0.start(&["--listen", "none"], &[]);
     let mut person = Person::at(&home.0, 80, 24, &["attach", "sh"]);
     person.sees("again-before");
-    // Asked to stop in good order, the server says so, and the next one has the terminal.
+    // A server that stops normally says so, and the next one has the terminal.
     home.run(&["down"]).ok();
     home.0.ended();
     person.sees("the connection was lost; trying again");
@@ -193,7 +193,7 @@ fn the_terminal_is_restored_after_every_kind_of_end() {
     person.sees("typed^P");
     person.types("\x1d");
     assert_eq!(person.leaves(), 0);
-    // It is killed while somebody looks.
+    // The server is killed while a viewer is attached.
     let mut person = Person::at(&home.0, 80, 24, &["attach", "full"]);
     person.sees("drawn");
     home.run(&["kill", "full"]).ok();
@@ -381,7 +381,7 @@ fn a_browser_attaches_with_a_token_and_foreign_pages_cannot() {
     let read = format!("{path}?mode=read");
     let bearer = |token: &str| format!("Bearer {token}");
     let status = |path: &str, headers: &[(&str, &str)]| handshake(&address, path, headers).0;
-    // Who may: an operator types, a viewer looks, nobody else anything.
+    // Roles: an operator types, a viewer watches, others are refused.
     let (one, two) = (bearer(&viewer), bearer(&operator));
     assert_eq!(status(&path, &[]), 401);
     assert_eq!(status(&path, &[("Authorization", "Bearer wrong")]), 401);
@@ -393,7 +393,7 @@ fn a_browser_attaches_with_a_token_and_foreign_pages_cannot() {
     assert_eq!(status(&path, &foreign), 403);
     assert_eq!(status(&path, &[("Authorization", &two), ("Origin", &own)]), 101);
     assert_eq!(status(&path, &[("Authorization", &two), ("Host", "evil.example")]), 421);
-    // What is no handshake, and what cannot be.
+    // Invalid handshakes.
     assert_eq!(status(&path, &[("Authorization", &two), ("Upgrade", "")]), 400);
     assert_eq!(status(&path, &[("Authorization", &two), ("Sec-WebSocket-Version", "7")]), 400);
     for wrong in ["mode=steal", "columns=80", "columns=80&rows=0", "columns=80&rows=1001", "x=1"] {
@@ -403,7 +403,7 @@ fn a_browser_attaches_with_a_token_and_foreign_pages_cannot() {
     let nobody = "/api/runs/ses_00000000000000000000000000000000/attach";
     assert_eq!(status(nobody, &[("Authorization", &two)]), 404);
 
-    // As a page does it: the token among the protocols.
+    // Like a page: the token among the protocols.
     let protocols = format!("overmind.attach.v1, overmind.token.{operator}");
     let headers = [("Sec-WebSocket-Protocol", protocols.as_str()), ("Origin", own.as_str())];
     let sized = format!("{path}?columns=100&rows=30");
@@ -436,7 +436,7 @@ fn a_browser_attaches_with_a_token_and_foreign_pages_cannot() {
     // The token is in no log of the server.
     assert!(!home.0.log().contains(&operator));
 
-    // No more than sixteen look at one run.
+    // A run has at most sixteen viewers.
     until("the others have left", || {
         let (began, ended) =
             (events(&home, "echo", "attach.began"), events(&home, "echo", "attach.ended"));

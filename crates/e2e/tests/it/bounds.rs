@@ -221,7 +221,7 @@ fn a_command_that_fills_the_disk_is_ended_and_later_logged() {
             Some(get(&address, "/readyz")).filter(|(code, _)| *code != 200)
         });
         assert!(code == 503 && said.contains("is full"), "{said}");
-        // Nothing fits any more, not even in what the store has of it already.
+        // The disk is full, also for pages that the store already has.
         until("nothing is written any more", || {
             let full = |_: u32| std::fs::write(home.data().join("probe"), [0; 4096]).is_err();
             let probed = (0..8).all(full);

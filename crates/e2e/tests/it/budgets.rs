@@ -67,7 +67,7 @@ impl World {
         self.answers.store(true, Ordering::SeqCst);
     }
 
-    /// The one limit, as it stands.
+    /// The current state of the one limit.
     fn budget(&self) -> Value {
         let all = self.home.run(&["budget", "list", "-o", "json"]).ok().json();
         assert_eq!(all.as_array().unwrap().len(), 1, "{all}");
@@ -201,7 +201,7 @@ fn a_limit_of_a_ritual_applies_to_its_runs_and_is_removed_with_it() {
     });
     let asked = items[0]["details"]["prompt"].as_str().unwrap().to_owned();
     assert!(asked.contains("ritual/daily"), "{items}");
-    // What belongs to nobody is not bounded by it.
+    // Calls without an owner are not limited by it.
     let run = home.run(&["run", "worker", "go", "-o", "name"]).ok().line().to_owned();
     home.wait_for(&run, "succeeded");
     home.run(&["approve", items[0]["id"].as_str().unwrap(), "--usd", "1"]).ok();
@@ -235,7 +235,7 @@ fn budgets_are_set_shown_and_removed() {
         let settled = day["reserved"]["microusd"] == 0 && day["used"]["microusd"] == 1_200;
         (settled && total["used"]["tokens"] == 1_100).then_some(())
     });
-    // The soft one has told so.
+    // The soft limit has created its item.
     let items = home.run(&["inbox", "--kind", "raise", "-o", "json"]).ok().json();
     assert_eq!(items.as_array().unwrap().len(), 1, "{items}");
     let item = items[0]["id"].as_str().unwrap();
@@ -318,11 +318,11 @@ fn attempts_that_broke_off_after_the_request_are_counted() {
     let input = row["input_tokens"].as_u64().unwrap();
     assert!(input > 2_000 && input < 3_000 + 2 * u64::try_from(body).unwrap(), "{row}");
     assert_eq!(row["microusd"], input + 2 * 100, "{row}");
-    // What the run itself says is what was settled for it.
+    // The run's own cost is the settled amount.
     let cost = home.fetch(&run)["cost_usd"].as_f64().unwrap();
     assert!((cost * 1e6 - row["microusd"].as_f64().unwrap()).abs() < 0.5, "{cost} {row}");
 
-    // Nobody knows what the first attempt cost, and everything that shows the cost says so.
+    // The cost of the first attempt is unknown, and every view of the cost marks that.
     assert_eq!(row["at_most_calls"], 1, "{row}");
     assert_eq!(home.fetch(&run)["cost_at_most"], true);
     let whole = home.run(&["run", "worker", "go", "-o", "name"]).ok().line().to_owned();
@@ -371,7 +371,7 @@ fn embedding_calls_are_reserved_settled_and_stopped_like_other_calls() {
     // 500 tokens at two cents for a million.
     assert_eq!((&rows[0]["input_tokens"], &rows[0]["microusd"]), (&500.into(), &10.into()));
 
-    // What a session remembers is its own and its agent's.
+    // A session's memory calls count for the session and its agent.
     home.agent("keeper", &[]);
     let run = home.run(&["run", "keeper", "remember: Bergen has rain", "-o", "name"]).ok();
     let run = run.line().to_owned();

@@ -14,7 +14,7 @@ fn house() -> House {
     house
 }
 
-/// A run of the agent by a person who stands in the project, to where it ends or waits.
+/// A run of the agent, started in the project, until it ends or waits.
 fn task(house: &House, name: &str, more: &[&str], task: &str) -> Value {
     house.run(&[&["run", "--name", name, "--wait"], more, &["probe", task]].concat());
     house.home.named(name)
@@ -42,7 +42,7 @@ fn a_built_in_agent_works_in_a_worktree_of_the_current_repository() {
     house.run(&["done", id, "--discard", "--yes"]).ok();
     house.run(&["done", "edit", "--merge"]).ok();
     assert_eq!(std::fs::read_to_string(house.project.join("made.txt")).unwrap(), "by an agent");
-    // In the directory itself, for who says so.
+    // In the directory itself, on request.
     let here = task(&house, "here", &["--here"], "write: here.txt: at once");
     assert_eq!((&here["status"], &here["room"]), (&json!("succeeded"), &Value::Null), "{here}");
     assert!(house.project.join("here.txt").exists());

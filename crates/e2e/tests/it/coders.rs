@@ -17,7 +17,7 @@ use crate::commands::Commands;
 use crate::home::{Done, Home, done, until};
 use crate::worktrees::git_in;
 
-/// The key of the upstream: nobody but the server may see it.
+/// The key of the upstream: only the server may see it.
 const KEY: &str = "model-key-8888-abcdefgh";
 /// The files of the project that no agent may see.
 const SECRET: &str = "db-password-5512-qrstuv";
@@ -77,7 +77,7 @@ impl Shop {
         self.home.0.start(&["--listen", "none"], &env);
     }
 
-    /// A command of the person, who stands in the project and has the program as the server has.
+    /// A command of the person, in the project, with the same program in the PATH as the server.
     fn run(&self, args: &[&str]) -> Done {
         let path = format!("{}:/usr/local/bin:/usr/bin:/bin", self.bin);
         let mut command = self.home.0.command(args);
@@ -128,7 +128,7 @@ impl Shop {
         assert_eq!(self.events(name, "run.awaiting_input"), [json!(null); 0]);
     }
 
-    /// Its work is in its branch, and it asked nobody.
+    /// Its work is on its branch, and it asked no question.
     fn asked_nobody(&self, name: &str) {
         self.asked_no_person(name);
         self.run(&["work", name]).ok().shows("-41").shows("+42");
@@ -155,7 +155,7 @@ impl Shop {
         assert_eq!(std::fs::read_to_string(self.project.join("answer.txt")).unwrap(), "42\n");
     }
 
-    /// Every call had the key, which stood in no body and in no log: the server placed it.
+    /// Every call had the key, which was in no body and in no log: the server inserted it.
     fn kept_its_key(&self, name: &str, header: &str) {
         let all = self.home.run(&["logs", name, "--raw"]).ok().out;
         assert!(!all.contains(KEY), "{all}");
@@ -201,7 +201,7 @@ fn answered(request: &Received) -> usize {
     claude + codex
 }
 
-/// Whether its task is done: it has ended, or rests until it is told more.
+/// Whether its task is done: it has ended, or is idle until the next message.
 fn is_good(row: &Value) -> bool {
     row["error"].is_null() && row["status"] == "succeeded"
 }
@@ -254,7 +254,7 @@ fn with_context(shop: &Shop) {
 const READ: &str = "cat \"$OVERMIND_CONTEXT_FILES/house/rules/a.md\"; \
     truncate -s 0 \"$OVERMIND_CONTEXT_FILES/house/rules/a.md\" || echo no-write";
 
-/// Each conversation with the model was told what the context says, and the program read its file.
+/// Each conversation with the model got the context's prompt, and the program read its file.
 fn was_told(shop: &Shop, name: &str) {
     let waited = shop.run(&["wait", name]);
     assert_eq!(waited.code, 0, "{} {}", shop.told(name), shop.home.0.log());
@@ -281,7 +281,7 @@ fn needs_claude_code_to_be_told_what_a_context_says_and_to_read_its_files() {
     with_context(&shop);
     shop.run(&["run", "--agent", "claude", "--context", "house", "--name", "fix", "read"]).ok();
     was_told(&shop, "fix");
-    // A conversation that goes on is told again.
+    // A continued conversation gets it again.
     let before = shop.upstream.requests().len();
     shop.run(&["send", "fix", "and again"]).ok();
     shop.run(&["wait", "fix"]).ok();
@@ -334,7 +334,7 @@ fn needs_claude_code_in_a_sandbox_to_go_on_with_its_conversation_after_it_was_ki
         match text.contains("You were interrupted") {
             true if text.contains("make the test pass") => says("The conversation is there."),
             true => says("What was I to do?"),
-            // Only once: who begins anew comes to an end as well.
+            // Only once: a program that starts again also ends.
             false if answered(request) == 3 && !hung.swap(true, Ordering::SeqCst) => Answer::hang(),
             false => as_claude(request),
         }
@@ -425,7 +425,7 @@ fn needs_claude_code_to_continue_after_a_denial() {
 fn needs_claude_code_to_fail_if_a_requested_permission_is_denied() {
     let Some(bin) = counterpart("CLAUDE_CODE") else { return };
     let shop = Shop::new(&bin, as_claude);
-    // In this mode, Claude Code denies by itself what it would ask a person.
+    // In this mode, Claude Code denies actions that it would otherwise ask a person about.
     let agent = json!({"name": "shy", "role": "tests", "model": "command", "sandbox": "none",
         "command": {"provider": "claude", "argv": ["--permission-mode", "dontAsk"]}});
     std::fs::write(shop.home.0.path().join("shy.json"), agent.to_string()).unwrap();
@@ -602,7 +602,7 @@ fn needs_gemini_cli_to_edit_and_test_in_a_sandbox_with_the_key_outside() {
     let Some(bin) = counterpart("GEMINI_CLI") else { return };
     let shop = Shop::of(&bin, Script::by(as_gemini).every_path().for_strangers());
     let named = ["run", "--agent", "gemini", "--model", "gemini-2.5-flash"];
-    // Nobody has given it a key: the person is told what to do, before it begins.
+    // Without a key, the person gets a hint before the start.
     let without = shop.run(&[&named[..], &["--name", "none", "fix the failing test"]].concat());
     assert!(without.err.contains("vault grant 'gemini' --service gemini-native"), "{without:?}");
     shop.run(&["kill", "none"]);

@@ -169,7 +169,7 @@ fn completions_know_runs_agents_models_kinds_and_names_of_resources() {
         assert!(offers(&["overmind", "config", "get", "log."]).contains("log.level"), "{shell}");
         assert!(offers(&["overmind", "he"]).contains("help"), "{shell}");
     }
-    // Without a server a tab offers what needs none, and is no error.
+    // Without a server, completion offers commands and options, and is no error.
     let home = Home::new();
     assert_eq!(asked(&home, "bash", &["overmind", "logs", "bui"]).ok().out, "");
 }

@@ -28,7 +28,7 @@ fn turns() -> serde_json::Value {
     json!([write("fix.txt"), {"text": "It is mended."}, write("more.txt"), {"text": "More of it."}])
 }
 
-/// A command of a person who said nothing of ending with the answer.
+/// A command of a person who did not request an end after the answer.
 fn person(house: &House, args: &[&str]) -> Done {
     let mut command = house.home.0.command(args);
     done(command.env_remove("OVERMIND_ONCE").current_dir(&house.project).output().unwrap())
@@ -78,7 +78,7 @@ fn a_task_without_an_agent_is_refused_with_the_list_of_agents() {
         refused.says("helper").says("coder");
     }
     assert_eq!(house.run(&["ps", "--all", "-o", "json"]).ok().json(), json!([]));
-    // What a shell runs is run: its own words, variables before them, and programs of the PATH.
+    // Shell command lines run: keywords, variables before commands, and programs of the PATH.
     for line in ["true && echo ran", "X=1 true", "for i in 1 2; do true; done", "(true)"] {
         house.run(&["run", "--wait", line]).ok();
     }
@@ -144,12 +144,12 @@ fn following_ends_when_a_program_is_idle() {
     assert!(!sent.err.contains("0 steps"), "{}", sent.err);
     let followed = house.run(&["logs", "-f", "talk"]).ok();
     followed.shows("heard it").says("talk: your turn");
-    // So does what watches it, as soon as it has said whose turn it is.
+    // Following ends, too, once it has printed whose turn it is.
     let mut watch = at_terminal(&house, &["monitor", "talk"]);
     let screen = watch.sees("talk: your turn");
     assert_eq!(watch.leaves(), 0, "{screen}");
     house.run(&["stop", "talk"]).ok();
-    // What giving the environment back does is routine: its log has none of it.
+    // Releasing the environment is routine: the log does not contain it.
     assert!(!house.log("talk").contains("ending"), "{}", house.log("talk"));
     house.check();
 }
@@ -338,14 +338,14 @@ fn a_missing_agent_program_starts_and_creates_nothing() {
         .says("npm install -g opencode-ai");
     assert_eq!(home.run(&["ps", "--all", "-o", "json"]).ok().json(), json!([]));
     assert!(!home.run(&["agent", "list"]).ok().out.contains("opencode"));
-    // Where the run names another PATH, the server looks there.
+    // If the run sets another PATH, the server searches there.
     let set = format!("PATH={}:/usr/bin:/bin", empty.display());
     home.run(&["run", "--agent", "opencode", "--env", &set, "fix it"]).fails(10);
     std::fs::write(&opencode, "#!/bin/sh\necho here I am\n").unwrap();
     std::fs::set_permissions(&opencode, std::fs::Permissions::from_mode(0o755)).unwrap();
     let ran = home.run(&["run", "--agent", "opencode", "--follow", "fix it"]).ok();
     ran.shows("here I am");
-    // What is chosen when a run starts, and what that would be here.
+    // The defaults of a start, and their values here.
     let agents = home.run(&["agents"]).ok();
     let row = agents.out.lines().find(|line| line.starts_with("opencode")).unwrap();
     assert!(row.split_whitespace().any(|cell| cell == "auto"), "{row}");
@@ -389,7 +389,7 @@ fn an_operator_cannot_start_runs_in_an_undeclared_repository() {
     home.run_env(&env, &boxed).ok();
 }
 
-/// A stand-in for Claude Code, which says one thing in its protocol and rests.
+/// A stand-in for Claude Code, which prints one message in its protocol and is idle.
 fn teller(house: &House) {
     let said = json!({"type": "assistant", "message": {"content": [{"type": "text", "text": "It is told."}]}});
     let end = json!({"type": "result", "result": "It is told."});

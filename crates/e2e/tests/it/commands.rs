@@ -20,7 +20,7 @@ impl Commands {
         self.0.run(args)
     }
 
-    /// The run called so, as the API shows it.
+    /// The run with this name, as the API shows it.
     pub(crate) fn named(&self, name: &str) -> Value {
         let all = self.run(&["ps", "--all", "-o", "json", "--limit", "1000"]).ok().json();
         let runs = all.as_array().expect("a list");
@@ -72,7 +72,7 @@ impl Commands {
         found
     }
 
-    /// Nothing of any command is left, and the log of each run leads to what was decided.
+    /// No process of any command is left, and the log of each run reproduces its decisions.
     pub(crate) fn check(self) {
         until("no process is left", || self.processes().is_empty().then_some(()));
         let ids = self.run(&["ps", "--all", "-o", "name"]).ok();
@@ -110,7 +110,7 @@ fn words_without_an_agent_are_a_command_whose_exit_code_is_returned() {
     assert_eq!(home.run(&["wait", "nowhere"]).code, 127);
     home.run(&["run", "--name", "shot", "kill -9 $$"]).ok();
     assert_eq!(home.run(&["wait", "shot"]).code, 137);
-    // Where the person stands, with a terminal, and nothing of the server's own secrets.
+    // In the current directory, with a terminal, and without secrets of the server.
     let look = "pwd; test -t 1 && echo terminal; env | grep -c OVERMIND_DATA";
     home.run(&["run", "--name", "look", look]).ok();
     home.run(&["wait", "look"]);
@@ -154,7 +154,7 @@ fn arguments_reach_the_program_unchanged() {
     for dir in ["my dir", "my", "dir"] {
         std::fs::create_dir(work.join(dir)).unwrap();
     }
-    // Nothing joins the words and takes them apart again.
+    // Arguments are neither joined nor split.
     home.run(&["run", "--follow", "rmdir", "my dir"]).ok();
     assert!(!work.join("my dir").exists() && work.join("my").exists() && work.join("dir").exists());
     let said =
@@ -230,7 +230,7 @@ fn a_failed_start_is_an_error_with_the_reason() {
         .says("services")
         .says("nothing was started");
     std::fs::remove_file(work.join(".overmind.yml")).unwrap();
-    // Who detaches does not wait for any of it.
+    // Detaching does not wait for any of it.
     let id = home.run(&["-q", "run", "--detach", "--base", "nowhere", "true"]).ok();
     assert!(id.line().starts_with("ses_"), "{id:?}");
     home.run(&["wait", id.line()]);
@@ -261,7 +261,7 @@ fn a_command_survives_a_server_kill_without_losing_a_line() {
     home.says("count", "line 3");
     let pid = home.named("count")["process"]["pid"].clone();
     home.0.kill();
-    // It goes on writing while nobody is there.
+    // It continues writing while no server runs.
     let written = || {
         let logs = std::fs::read_dir(home.0.data().join("processes")).unwrap().flatten();
         let files = logs.flat_map(|log| std::fs::read_dir(log.path()).unwrap().flatten());
@@ -278,7 +278,7 @@ fn a_command_survives_a_server_kill_without_losing_a_line() {
     let seen: Vec<&str> = log.lines().filter(|line| line.starts_with("line")).collect();
     assert_eq!(seen, lines);
 
-    // One that ends while the server is away tells its true end.
+    // A program that ends while the server is down reports its true exit code.
     home.run(&["run", "--name", "away", "sleep 0.3; exit 7"]).ok();
     home.status("away", "running");
     home.0.kill();
@@ -306,7 +306,7 @@ fn a_run_that_ended_while_the_server_died_leaves_no_process() {
         home.alive("doomed");
         home.run(&["down"]).ok();
         home.0.ended();
-        // The point lies between the commit of the wish and the word to its hive.
+        // The failpoint is between the commit of the intent and the message to its hive.
         home.0.start(&["--listen", "none"], &[("OVERMIND_FAILPOINTS", "driver.after_commit:2")]);
         let asked = home.run(&[verb, "doomed"]);
         assert_ne!(asked.code, 0, "{verb}: the server died before it could answer");

@@ -28,7 +28,7 @@ fn runs_of_every_kind_get_values_and_prompts_of_contexts() {
     let done = home.run(&run).ok();
     done.shows("de/here/Be brief.").shows("Say why.");
 
-    // What was given stays, whatever the context says later.
+    // The values of a run do not change when the context changes.
     let turn = json!({"calls": [{"name": "run_shell", "args": {"command": "printenv TONGUE"}}]});
     let turns = json!([turn, {"text": "done"}]);
     home.scripted("speaks", &turns, &[]);
@@ -92,7 +92,7 @@ fn context_files_are_readable_in_every_run_and_read_only_in_a_sandbox() {
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     };
 
-    // A program in a sandbox. It sees its own files, and nobody else's.
+    // A program in a sandbox sees its own files and no others.
     let shell = ["--", "sh", "-c", READS];
     let base = ["run", "--once", "--follow", "--context", "manual"];
     let boxed = [&base[..], &["--name", "boxed", "--sandbox", "namespace"], &shell].concat();
@@ -131,7 +131,7 @@ fn context_files_are_readable_in_every_run_and_read_only_in_a_sandbox() {
     std::fs::write(&go, "").unwrap();
     home.run(&["wait", "waits"]).ok();
     home.run(&["logs", "waits"]).ok().shows("rule-41");
-    // What goes on after its end has them again.
+    // A run that continues after its end has the files again.
     let again = [&base[..], &["--name", "again", "--sandbox", "namespace"], &shell].concat();
     home.run(&again).ok().shows("rule-42");
 }

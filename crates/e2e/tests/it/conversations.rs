@@ -1,4 +1,4 @@
-//! Runs that rest after their answer, and go on with what a person sends.
+//! Runs that are idle after their answer, and continue with the next message.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
@@ -23,7 +23,7 @@ fn house() -> House {
     house
 }
 
-/// A run of the agent by a person who said nothing of ending with the answer.
+/// A run of the agent by a person who did not request an end after the answer.
 fn start(house: &House, more: &[&str]) -> Done {
     let args = [&["run", "--name", "fix"], more, &["coder", "fix the failing test"]].concat();
     let mut command = house.home.0.command(&args);
@@ -53,7 +53,7 @@ fn an_idle_run_continues_with_a_message_and_its_work_is_decided() {
     assert!(!sent.out.contains("It is mended."), "only what is new: {}", sent.out);
     assert!(tree.join("test.txt").exists(), "the same files");
 
-    // What the last turn did is brought back while it rests.
+    // The changes of the last turn are undone while it is idle.
     let undone = house.run(&["undo", "fix", "-o", "json"]).ok().json();
     assert!(tree.join("fix.txt").exists() && !tree.join("test.txt").exists());
     house.run(&["undo", "fix", "--to", undone["saved"].as_str().unwrap()]).ok();
@@ -188,7 +188,7 @@ fn a_refused_merge_leaves_an_idle_run_unchanged() {
     rests();
     assert_ne!(house.run(&["done", "fix", "--merge", "--into", "nosuch"]).code, 0);
     rests();
-    // It goes on, and its work is merged once nothing is in the way.
+    // It continues, and its work is merged once nothing is in the way.
     house.run(&["send", "--wait", "fix", "and add a test for it"]).ok().shows("a test for it");
     git_in(&house.project, &["reset", "-q", "--hard", "HEAD~1"]);
     let done = house.run(&["done", "fix", "--merge"]).ok();

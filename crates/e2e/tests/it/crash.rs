@@ -47,7 +47,7 @@ const MUST_SEE: &[&str] = &[
     "run.input_received",
     "run.recovered",
 ];
-/// How often, on the way, the store of a killed daemon is examined as it lies there.
+/// How often the store of a killed daemon is examined in place.
 const LOOKS: u32 = 4;
 
 #[expect(clippy::disallowed_methods, reason = "a number from the person at the keyboard")]

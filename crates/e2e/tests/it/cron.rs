@@ -31,7 +31,7 @@ fn a_ritual_is_paused_started_by_hand_and_removed() {
     home.run(&["cron", "next", "tick"]).ok().says("it is paused");
     home.run(&["get", "cronjobs"]).ok().shows("true");
 
-    // By hand it starts also while it is paused, and belongs to the ritual.
+    // A start by hand works also while it is paused, and belongs to the ritual.
     let quest = home.run(&["cron", "run", "tick", "-o", "name"]).ok().line().to_owned();
     home.run(&["wait", "--for", "condition=Complete", &quest, "--timeout", "1m"]).ok();
     let shown = home.run(&["get", &quest, "-o", "json"]).ok().json();
@@ -40,7 +40,7 @@ fn a_ritual_is_paused_started_by_hand_and_removed() {
     assert_eq!(*owner, ritual["metadata"]["uid"], "{shown}");
     assert_eq!(shown["metadata"]["labels"]["app"], "web");
 
-    // What it owns, and what was written of it.
+    // Its owned objects and its events.
     let described = home.run(&["describe", &quest]).ok();
     let session = format!("session/{}-0", quest.strip_prefix("quest/").unwrap());
     described.shows("OWNS").shows(&session).shows("succeeded");
@@ -72,7 +72,7 @@ fn invalid_schedules_are_refused_and_valid_ones_print_a_document() {
     add(&["A_b", "@daily", "--", "true"]).fails(2).says("the name may have small letters");
     assert_eq!(home.run(&["get", "rituals", "-o", "name"]).ok().out, "");
 
-    // What a dry run prints is applied as it is.
+    // The output of a dry run can be applied unchanged.
     let dry = ["daily", "0 9 * * 1-5", "--tz", "Europe/Berlin", "--concurrency", "forbid"];
     let more = ["--missed", "all", "--dry-run", "--", "sh", "-c", "echo \"a: b\""];
     let printed = add(&[&dry[..], &more[..]].concat()).ok().out;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::home::{Home, until};
 
-/// A browser: it keeps one cookie and follows no redirect by itself.
+/// A browser: it keeps one cookie and follows redirects only on request.
 struct Browser {
     client: Client,
     base: String,
@@ -77,7 +77,7 @@ fn csrf(page: &str) -> String {
     rest.split('"').next().unwrap().to_owned()
 }
 
-/// The action of the first form in which `part` stands.
+/// The action of the first form that contains `part`.
 fn action(page: &str, part: &str) -> String {
     let at = page.find(part).unwrap_or_else(|| panic!("no `{part}` in {page}"));
     let (_, form) = page[..at].rsplit_once("action=\"").unwrap();
@@ -155,7 +155,7 @@ async fn a_sign_in_link_works_once_and_revoking_its_key_ends_the_sign_ins() {
     assert!(link.starts_with("http://overmind.localhost:"), "{link}");
     let path = &link[link.find("/login").unwrap()..];
     let mut browser = Browser::new(&url);
-    // A page can lead a browser to somebody else's link: opening it signs nobody in, however often.
+    // Opening another person's link signs nobody in, however often.
     for _ in 0..2 {
         let head = browser.client.head(format!("{url}{path}")).send().await.unwrap();
         assert_eq!((head.status(), head.headers().get(SET_COOKIE)), (StatusCode::OK, None));
@@ -189,7 +189,7 @@ async fn a_sign_in_link_works_once_and_revoking_its_key_ends_the_sign_ins() {
     let mut anns = Browser::new(&url);
     anns.sign_in(&ann).await;
     assert!(anns.text("/").await.contains("ann · operator"));
-    // What a sign-in minted signs nobody in: that one would outlive the revocation of this one.
+    // A key of a sign-in cannot sign in: the new key would survive its revocation.
     let minted = anns.cookie.split_once('=').unwrap().1.to_owned();
     let renewed = Browser::new(&url).post("/login", &[("key", &minted), ("next", "/runs")]).await;
     assert_eq!(renewed.status(), StatusCode::FORBIDDEN);
@@ -236,18 +236,18 @@ async fn a_run_is_started_answered_and_read_without_scripts_and_text_stays_text(
     let now = browser.text("/").await;
     assert!(now.contains("<title>(1) Now") && now.contains("which? &#60;script&#62;"));
     let answer = action(&now, "name=\"message\"");
-    // Without the token of this sign-in nothing is done.
+    // Without the token of this sign-in, a form is refused.
     let reply = [("decision", "answer"), ("message", "docs/http.md"), ("next", "/")];
     let forged = browser.post(&answer, &[&reply[..], &[("csrf", "0")]].concat()).await;
     assert_eq!(forged.status(), StatusCode::FORBIDDEN);
     let sent = [&reply[..], &[("csrf", &token)]].concat();
     assert_eq!(browser.post(&answer, &sent).await.status(), StatusCode::SEE_OTHER);
     home.wait_for(run.trim_start_matches("/runs/"), "succeeded");
-    // The second of two answers is told so, and keeps what was typed.
+    // The second of two answers is refused with a message, and keeps the typed text.
     let late = browser.post(&answer, &sent).await;
     assert_eq!(late.status(), StatusCode::CONFLICT);
 
-    // A run is found by its name, too, and what is not there is told on a page.
+    // A run is found by its name, too, and an unknown run gets an error page.
     for (asked, at) in
         [("/runs/docs", run.clone()), ("/runs/docs/replay?step=1", format!("{run}/replay?step=1"))]
     {

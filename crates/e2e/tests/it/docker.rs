@@ -71,7 +71,7 @@ fn needs_docker_a_session_reads_the_workspace_and_writes_its_own_directory() {
     let Some(socket) = counterpart("DOCKER") else { return };
     let mut home = home(&socket);
     let is_root = rustix::process::geteuid().is_root();
-    // A workspace of root's, and, where we may make one, a workspace of somebody else's.
+    // A workspace of root, and, if possible here, a workspace of another user.
     for owner in if is_root { vec![0, 4321] } else { vec![rustix::process::geteuid().as_raw()] } {
         chown(home.work(), Some(owner), Some(owner)).unwrap();
         std::fs::write(home.work().join("hello.txt"), "from the workspace\n").unwrap();
@@ -109,10 +109,10 @@ fn needs_docker_a_session_reads_the_workspace_and_writes_its_own_directory() {
             let found = path.metadata().unwrap();
             assert_eq!((found.uid(), found.mode() & 0o7022), (user, 0), "{}", path.display());
         }
-        // What lies around it still belongs to whom it did.
+        // The files around it still belong to their owners.
         assert_eq!(home.work().metadata().unwrap().uid(), owner);
         assert!(!home.work().join("elsewhere.txt").exists());
-        // What is left waits for a next call of the session and has served none.
+        // The remaining container waits for the next call of the session and has served none.
         for left in containers_of(&socket, &home.work()) {
             let command = left["Command"].as_str().unwrap();
             assert!(command.ends_with(" __docker-waiter"), "{left}");

@@ -74,7 +74,7 @@ impl Enclosed {
         self.run(&["agent", "create", "--file", file.to_str().unwrap()])
     }
 
-    /// Nothing of any command is left, and every log leads to what was decided.
+    /// No process of any command is left, and every log reproduces its decisions.
     fn check(self) {
         until("no process is left", || self.processes().is_empty().then_some(()));
         until("no home of a command is left", || {
@@ -209,7 +209,7 @@ fn a_sandboxed_command_survives_a_server_kill_and_its_exit_is_recorded() {
     assert_eq!(seen, lines);
     assert!(log.contains("home kept\n"), "its home stays while it lives: {log}");
 
-    // With the host's network the server's own socket is there, at its path.
+    // With the host's network, the server's own socket is available at its path.
     let look = format!("ls -A {}", home.0.data().display());
     let mark = home.mark();
     let args = ["run", "--name", "wide", "--sandbox", "namespace", "--network", "host"];
@@ -218,7 +218,7 @@ fn a_sandboxed_command_survives_a_server_kill_and_its_exit_is_recorded() {
     assert!(home.log("wide").starts_with("overmind.sock\n"), "{}", home.log("wide"));
     home.run(&["sandbox", "verify", "wide"]).ok().shows("network host");
 
-    // Whoever kills its keeper takes all of it along, and the run says so.
+    // Killing its shim ends the whole tree, and the run says so.
     home.begin("orphan", "setsid sleep 600 & echo up; sleep 600");
     home.says("orphan", "up");
     until("its tree has grown", || (home.processes().len() >= 4).then_some(()));
@@ -284,7 +284,7 @@ fn a_level_that_cannot_be_given_is_refused_and_nothing_weaker_runs() {
         "command": {"argv": ["touch", "ran"]}});
     home.agent(&strict).ok();
     home.run(&["run", "--sandbox", "none", "strict"]).fails(2).says("no weaker");
-    // No session is given the machine as a whole: said before anything is made.
+    // No session gets the whole machine: refused before anything is created.
     let whole =
         home.run(&["run", "--name", "whole", "--sandbox", "namespace", "--workspace", "/", "true"]);
     whole.fails(2).says("is a system directory");
@@ -310,7 +310,7 @@ fn a_level_that_cannot_be_given_is_refused_and_nothing_weaker_runs() {
     home.check();
 }
 
-/// Nothing is asserted of the figures: they are printed, one beside the other.
+/// The measurements are only printed, beside each other.
 #[test]
 fn figures_of_a_start_with_and_without_a_sandbox() {
     let home = Enclosed::up();

@@ -63,7 +63,7 @@ fn a_fleet_restores_sessions_is_scaled_and_survives_a_server_kill() {
     assert_eq!(names(&home.0), ["web-0", "web-1", "web-2"]);
     home.run(&["get", "deployments"]).ok().shows("READY").shows("UP-TO-DATE").shows("3/3");
 
-    // What is killed comes back by itself, under its name.
+    // A killed run is restarted automatically under its name.
     let before = runs(&home.0);
     home.run(&["kill", "web-2"]).ok();
     until("it is back", || {
@@ -169,7 +169,7 @@ fn a_program_that_exits_at_once_backs_off_and_a_missing_agent_is_a_condition() {
     home.check();
 }
 
-/// Work that nobody asked to end: each run says what ended it, once, and stops asking when decided.
+/// Undecided work: each run shows once why it ended, and stops asking after the decision.
 #[test]
 fn work_left_by_a_scale_down_a_rollout_or_a_deletion_has_a_reason() {
     let mut house = House::new(None);
@@ -178,7 +178,7 @@ fn work_left_by_a_scale_down_a_rollout_or_a_deletion_has_a_reason() {
     house.home.0.scripted("writer", &json!([write, {"text": "Written."}]), &[]);
     let template = |task: &str| json!({"agent": "writer", "task": task, "project": house.project, "labels": {"app": "web"}});
     let (one, two) = (template("one"), template("two"));
-    // What has no such name yet is waited for.
+    // A name that is still in use is waited for.
     let rests = |house: &House, name: &str| {
         until(&format!("{name} is at rest"), || {
             let done = house.run(&["info", name, "-o", "json"]);
@@ -237,7 +237,7 @@ fn work_left_by_a_scale_down_a_rollout_or_a_deletion_has_a_reason() {
     assert_eq!(owners.len(), 1);
     house.run(&["inbox"]).ok().shows("web-1 left 1 changed file");
 
-    // What is decided on does not ask any more, wherever that was said.
+    // Decided work does not ask any more, wherever it was decided.
     house.run(&["done", &first, "--merge"]).ok();
     let answered = item(&second)["id"].as_str().unwrap();
     house.run(&["answer", answered, "perhaps"]).fails(2).says("merge, keep or discard");

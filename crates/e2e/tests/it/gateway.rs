@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 
 use crate::home::{Home, until};
 
-/// The key of the upstream: nobody but the server may see it.
+/// The key of the upstream: only the server may see it.
 pub(crate) const KEY: &str = "model-key-0815-abcdefgh";
 
 /// A server with one upstream for all models, and a client.
@@ -505,7 +505,7 @@ fn a_spent_budget_refuses_in_the_providers_format_without_a_call() {
     assert_eq!(got.header("x-should-retry"), "false");
     let got = gateway.ask("openai/v1/chat/completions", &chat("hi"));
     assert_eq!((got.status, &got.json()["error"]["type"]), (429, &json!("insufficient_quota")));
-    // Counting tokens is free, and passes all the same.
+    // Counting tokens is free, and is forwarded nevertheless.
     assert_eq!(gateway.ask("anthropic/v1/messages/count_tokens", &messages("hi")).status, 404);
     set(&["--usd", "5", "--per", "total"]);
     let got = gateway.ask("openai/v1/chat/completions", &chat("hi"));
@@ -534,7 +534,7 @@ fn calls_blocked_only_by_reservations_wait_for_their_turn() {
         let one = gateway.runtime.block_on(Got::of(one.unwrap()));
         assert_eq!(one.status, 200, "{}", one.body);
     }
-    // What is left holds no such call any more.
+    // No such call is left.
     gateway.home.run(&["budget", "set", "swarm", "--tokens", "4000", "--per", "day"]).ok();
     let got = gateway.ask("openai/v1/chat/completions", &body);
     assert_eq!((got.status, &got.json()["error"]["code"]), (429, &json!("budget_exhausted")));

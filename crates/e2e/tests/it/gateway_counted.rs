@@ -63,7 +63,7 @@ fn a_limit_that_fits_the_providers_count_allows_the_call() {
     });
     assert_eq!(count.body, wanted);
 
-    // What was counted and a bit more, what the count was not told of, and the output.
+    // The counted tokens and a margin, the uncounted fields, and the output.
     let left_out = r#","max_tokens":64,"metadata":{"user_id":"u"},"temperature":0"#.len();
     let reserved = events(&gateway, "budget.reserved");
     let calls = reserved[0]["calls"].as_array().unwrap();
@@ -73,7 +73,7 @@ fn a_limit_that_fits_the_providers_count_allows_the_call() {
     let costs = gateway.home.run(&["costs", "--by", "model", "-o", "json"]).ok().json();
     assert_eq!((&costs[0]["calls"], &costs[0]["input_tokens"]), (&json!(1), &json!(900)));
 
-    // What fits without asking is not asked about.
+    // A call that fits without a count does not request one.
     let got = gateway.send(gateway.post("anthropic/v1/messages", &messages("hi")));
     assert_eq!((got.status, counts(&gateway)), (200, 1), "{}", got.body);
 }
@@ -133,7 +133,7 @@ fn a_count_over_the_limit_is_reported_and_requested_only_if_useful() {
     assert!(item.to_string().contains(says), "{item}");
     assert_eq!(counts(&gateway), 1);
 
-    // Another API, several models, and an output that is too much by itself.
+    // Another API, several models, and an output that is too large alone.
     let mut chain = long();
     chain["model"] = "fast".into();
     let mut output = long();

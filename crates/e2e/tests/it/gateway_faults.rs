@@ -1,4 +1,4 @@
-//! Providers that misbehave: what passes all the same, and what the books say afterwards.
+//! Providers that misbehave: forwarded data, and the recorded costs.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
@@ -175,7 +175,7 @@ fn a_providers_failure_is_forwarded_and_costs_nothing() {
 fn a_connection_lost_after_the_request_counts_the_maximum_cost() {
     for answer in [
         Answer::hang_up(),
-        // It answered, and so it bills, though nobody can read what it says.
+        // The provider answered, so it bills, even if the answer is unreadable.
         Answer::raw(200, "application/json", "{\"choices\": [nonsense"),
     ] {
         let gateway = Gateway::new(Script::always(answer));

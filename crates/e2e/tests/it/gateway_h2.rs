@@ -37,12 +37,12 @@ const REFUSED_STREAM: u32 = 7;
 /// The treatment of a call.
 #[derive(Clone, Copy, Debug)]
 enum Turn {
-    /// The connection is closed, and the call is none of those that were looked at.
+    /// The connection is closed, and the call is not among the processed ones.
     GoesAway,
     /// The stream alone is refused.
     Refuses,
     Answers,
-    /// An answer begins; when that was heard the stream is reset, as if it had not been touched.
+    /// An answer begins; then the stream is reset as if it were unprocessed.
     BeginsAndRefuses,
     /// It takes its time.
     Ponders,
@@ -53,7 +53,7 @@ fn frame(out: &mut impl Write, kind: u8, flags: u8, stream: u32, payload: &[u8])
     let mut bytes = vec![length[1], length[2], length[3], kind, flags];
     bytes.extend_from_slice(&stream.to_be_bytes());
     bytes.extend_from_slice(payload);
-    // Who is asked may have gone.
+    // The peer may have disconnected.
     let _ = out.write_all(&bytes);
     let _ = out.flush();
 }
@@ -104,7 +104,7 @@ fn serve(io: &mut (impl Read + Write), script: &Script) {
                 match turn {
                     Turn::Ponders => {}
                     Turn::GoesAway => {
-                        // No stream was looked at; no error.
+                        // No stream was processed; no error.
                         frame(io, GOAWAY, 0, 0, &[0; 8]);
                         return;
                     }
@@ -118,7 +118,7 @@ fn serve(io: &mut (impl Read + Write), script: &Script) {
                     Turn::BeginsAndRefuses => {
                         frame(io, HEADERS, END_HEADERS, stream, &head("text/event-stream"));
                         frame(io, DATA, 0, stream, EVENT.as_bytes());
-                        // It may take along what was not read.
+                        // Unread data may be lost.
                         let _ = script.heard.lock().unwrap().recv();
                         frame(io, RST_STREAM, 0, stream, &REFUSED_STREAM.to_be_bytes());
                     }
@@ -291,7 +291,7 @@ fn calls_beyond_one_connections_limit_all_start() {
         drop(runtime.spawn(request.send()));
     }
     until("all are begun", || (world.asked() == 1 + CALLS).then_some(()));
-    // Who asked has gone, and so have the calls.
+    // The client has disconnected, and its calls have ended.
     runtime.shutdown_background();
     drop(client);
     until("they are settled", || (world.ends().len() == 1 + CALLS).then_some(()));

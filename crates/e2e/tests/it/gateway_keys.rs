@@ -83,7 +83,7 @@ fn a_placeholder_reaches_only_the_models_of_its_service_with_the_vaults_key() {
     assert_eq!(asked.len(), 1);
     assert_eq!(asked[0].headers["authorization"], format!("Bearer {KEY}"));
 
-    // Another provider's model, a forged token, and no token at all reach nobody.
+    // Another provider's model, a forged token, and a missing token reach no provider.
     let (status, answer) = door.ask("chat/completions", &token, "custom:something");
     assert_eq!(status, 403, "{answer}");
     assert!(answer.contains("this placeholder is for `openai` alone"), "{answer}");
@@ -92,7 +92,7 @@ fn a_placeholder_reaches_only_the_models_of_its_service_with_the_vaults_key() {
     }
     assert_eq!(upstream.requests().len(), 1, "nothing of that arrived");
 
-    // What the permission matrix does not allow is refused from the moment that it says so.
+    // A call that the permission matrix denies is refused as soon as the matrix changes.
     let matrix = json!({"permissions": {"talker": {"models": ["openai:gpt-4o"]}}});
     std::fs::write(home.0.data().join("permissions.json"), matrix.to_string()).unwrap();
     let refused = until("the matrix counts", || {
@@ -150,7 +150,7 @@ fn a_dollar_limit_knows_the_price_of_a_model_with_a_vault_key() {
     home.run(&["run", "--name", "dear", "--usd", "1", "--once", "--wait", "coder", "hello"]).ok();
     assert_eq!(upstream.requests().len(), 2);
 
-    // What has no price is refused in the words that its reader can type.
+    // A model without a price is refused with the command to type.
     home.run(&["run", "-d", "--name", "strange", "odd", "hello"]).ok();
     let asked = until("it asks", || {
         let shown = home.run(&["inbox", "-o", "json"]).ok().out;
@@ -159,7 +159,7 @@ fn a_dollar_limit_knows_the_price_of_a_model_with_a_vault_key() {
     assert!(asked.contains("agent:odd has a limit in dollars"), "{asked}");
     assert!(!asked.contains("and agent:agt_"), "{asked}");
     assert_eq!(upstream.requests().len(), 2, "nothing was sent");
-    // As the text says.
+    // As the text describes it.
     let allow =
         ["budget", "set", "agent:odd", "--usd", "5", "--per", "day", "--allow-unknown-price"];
     home.run(&allow).ok();

@@ -72,7 +72,7 @@ fn the_guide_to_a_self_healing_fleet_runs_as_printed() {
     let place = std::cell::RefCell::new(home.path().to_owned());
     let run = |line: &str| -> Done {
         let mut command = Command::new("/bin/sh");
-        // Where the shell of a reader would be next.
+        // The directory in which a reader's shell would be next.
         let line = format!("{line}\ncode=$?; pwd > \"$HOME/.place\"; exit $code");
         command.args(["-c", &line]).current_dir(&*place.borrow()).env_clear();
         command.env("HOME", home.path()).env("OVERMIND_LISTEN", "127.0.0.1:0");

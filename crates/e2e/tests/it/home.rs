@@ -96,7 +96,7 @@ impl Home {
         self.path().join("work")
     }
 
-    /// The binary, in a clean environment, told this data directory by its variable.
+    /// The binary, in a clean environment, with this data directory in its variable.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(program());
         command
@@ -106,7 +106,7 @@ impl Home {
             .env("PATH", "/usr/local/bin:/usr/bin:/bin")
             .env("HOME", self.path())
             .env("OVERMIND_DATA", self.data())
-            // What rests is tested where that is meant.
+            // Idle runs are tested where they are the subject.
             .env("OVERMIND_ONCE", "1")
             .stdin(Stdio::null());
         command
@@ -171,7 +171,7 @@ impl Home {
         child.wait().unwrap();
     }
 
-    /// Waits until the server has ended by itself.
+    /// Waits until the server has ended on its own.
     pub(crate) fn ended(&mut self) -> std::process::ExitStatus {
         let mut child = self.server.take().expect("a server was started");
         until("the server ends", || child.try_wait().unwrap())
@@ -206,7 +206,7 @@ impl Home {
         runs.iter().find(|run| run["id"] == id).unwrap_or_else(|| panic!("no {id}")).clone()
     }
 
-    /// Waits until the run stands like this.
+    /// Waits until the run has this status.
     pub(crate) fn wait_for(&self, id: &str, status: &str) -> Value {
         until(status, || Some(self.fetch(id)).filter(|run| run["status"] == status))
     }
@@ -218,7 +218,7 @@ impl Drop for Home {
             let _ = child.kill();
             let _ = child.wait();
         }
-        // What `up -d` started is no child of ours.
+        // A server started by `up -d` is no child of ours.
         if self.data().join("server.json").exists() {
             let _ = self.command(&["down", "--timeout", "0"]).output();
         }

@@ -62,7 +62,7 @@ fn every_command_that_an_environment_allows_has_no_effect_outside() {
         if n == most.len() {
             script.push_str("echo ==end\n");
         }
-        // Where the corpus names somebody's home, this is the one that could be harmed.
+        // If the corpus names a home, this is the one that could be harmed.
         let quoted = command.replace('\'', r"'\''");
         let person = person.display();
         let port = listener.local_addr().unwrap().port();

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::home::{Done, Home};
 use crate::worktrees::{House, git_in};
 
-/// A run that is to fail before it begins, and all that was said of it.
+/// A run that must fail before it starts, and all its messages.
 fn refused(house: &House, name: &str, more: &[&str]) -> String {
     let args = [&["run", "--name", name, "--wait"], more, &["cat story.txt"]].concat();
     let done = house.run(&args);
@@ -66,7 +66,7 @@ fn objects_in_a_directory_of_the_host_are_shown_to_no_sandbox() {
     let objects = house.project.join(".git/objects");
     let before = house.project.join(".git/before");
     std::fs::rename(&objects, &before).unwrap();
-    // As a link; and as a list of what is borrowed.
+    // As a link, and as a list of borrowed objects.
     symlink(&host, &objects).unwrap();
     let said = refused(&house, "linked", &["--sandbox", "namespace"]);
     assert!(said.contains("objects") && said.contains("link"), "{said}");
@@ -187,7 +187,7 @@ fn a_database_of_the_server_cannot_be_a_template() {
 fn a_data_directory_in_the_repository_is_never_copied_into_a_worktree() {
     let house = House::new(None);
     let home = house.home.0.path().to_owned();
-    // The repository that holds the data directory begins above where its person stands.
+    // The repository with the data directory begins above the current directory.
     std::fs::rename(house.project.join(".git"), home.join(".git")).unwrap();
     let list = "version: 1\nworktree: {include: ['*'], directories: {data: copy}}\n";
     std::fs::write(home.join(".overmind.yml"), list).unwrap();
@@ -311,7 +311,7 @@ fn a_repository_that_a_run_points_to_is_closed_to_other_runs_of_its_caller() {
 
 const LOOKS: &str = "cat story.txt; git log -p; echo looked";
 
-/// All that the runs of a server have said but those of this name, once they have ended.
+/// All messages of the server's ended runs, except those of this name.
 fn said_by_others(home: &Home, name: &str) -> String {
     let rows = home.run(&["ps", "-a", "-o", "json"]).ok().json();
     let rows = rows.as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap().to_owned());

@@ -13,7 +13,7 @@ fn gated() -> (Home, std::path::PathBuf) {
     let file = home.path().join("policy.toml");
     std::fs::write(&file, "version = 1\n").unwrap();
     home.start(&["--listen", "none"], &[("OVERMIND_POLICY", file.to_str().unwrap())]);
-    // Commands of a sandbox have no network that somebody could be asked about.
+    // Commands in a sandbox have no network, so nobody is asked about one.
     home.agent("sh", &["--sandbox", "none"]);
     (home, file)
 }
@@ -51,7 +51,7 @@ fn an_empty_inbox_says_so_and_waiting_items_are_listed_and_answered() {
     home.run(&["approve", "zzz"]).fails(3).says("there is no item or run `zzz`");
     home.run(&["deny", &id[id.len() - 8..], "--reason", "not from here"]).ok().shows("failed");
     home.run(&["approve", id]).fails(5).says("this was already denied by admin at ");
-    // What waits is found by the run's name, too.
+    // A waiting item is found by the run's name, too.
     let second = waits(&home, PUSH);
     let name = home.fetch(&second)["name"].as_str().unwrap().to_owned();
     home.run(&["inbox", "show", &name]).ok().shows("curl: network");
@@ -91,7 +91,7 @@ fn similar_items_share_a_row_and_are_answered_together() {
     table.says(&format!("overmind approve --group {}", &key[..8]));
     assert_eq!(home.run(&["inbox", "--flat"]).ok().out.lines().count(), 5);
     assert_eq!(items(&home, &["--group", &key[..8]]).len(), 3);
-    // Nobody is asked where nobody can answer.
+    // If nobody can answer, nobody is asked.
     let asked = home.run(&["approve", "--group", &key[..8]]).fails(2);
     asked.says("3 items of group").says("add --yes");
     home.run(&["deny", "--group", "ffffffffffff", "--yes"]).fails(3);
@@ -110,7 +110,7 @@ fn three_equal_approvals_propose_a_rule_that_works_when_pasted() {
     for _ in 0..3 {
         let run = waits(&home, PUSH);
         home.run(&["approve", &run]).ok();
-        // What the command comes to does not matter: nobody listens there.
+        // The result of the command does not matter, because nothing listens there.
         until("it ends", || {
             let status = home.fetch(&run)["status"].clone();
             (status == "failed" || status == "succeeded").then_some(())

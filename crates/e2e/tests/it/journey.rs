@@ -17,7 +17,7 @@ use crate::pages::{joined, repository};
 use crate::program::program;
 use crate::tty::Person;
 
-/// Set, the pages that this records are written anew.
+/// If set, the recorded pages are written again.
 const RECORD: &str = "OVERMIND_RECORD_JOURNEY";
 /// The title of a window.
 const END: &str = "\\033]0;end-of-line\\007";
@@ -99,7 +99,7 @@ impl Newcomer {
             .env("HOME", home)
             .env("PATH", format!("{}/bin:{}/usr/bin:/bin", home.display(), self.programs));
         command.env("ANTHROPIC_API_KEY", "sk-ant-of-the-journey");
-        // What a user need not set: the provider stands here, and no port is fixed.
+        // Settings that a user does not need: the provider's address, and no fixed port.
         let provider = format!("{}/v1/messages", self.upstream.base_url().trim_end_matches("/v1"));
         command.env("OVERMIND_ANTHROPIC_MESSAGES_URL", provider);
         command.env("OVERMIND_LISTEN", "127.0.0.1:0");
@@ -195,7 +195,7 @@ fn the_steps_of_the_readme_run_as_printed_at_a_terminal() {
 #[test]
 fn the_steps_of_the_readme_run_as_printed_when_piped() {
     the_readme(|newcomer, line| {
-        // A pipe does not follow by itself: a script that wants the end says so.
+        // Without a terminal, output is not followed: a script must request it.
         newcomer.piped(&line.replace("overmind run ", "overmind run --follow "))
     });
 }
@@ -258,7 +258,7 @@ fn plain(screen: &str, home: &Path) -> String {
         (r"(?m)^[0-9a-f]{8}  ", "0190b2c4  "),
         (r"\b\d+(\.\d+)?( ?)(ms|µs)\b", "1${2}ms"),
         (r"\b(\d+\.\d+s|\d+[mh]\d\d[sm])\b", "1ms"),
-        // Of a table, whose columns are as wide as what stands in them.
+        // A table row, whose columns are as wide as their content.
         (r"(merged|done|undecided|failed)( +)\d+[smh] ", "$1${2}2s "),
         (r"\b\d+ events read, \d+ decided", "77 events read, 34 decided"),
         (r"\b[0-9a-f]{40}\b", "5f3a9c1e5f3a9c1e5f3a9c1e5f3a9c1e5f3a9c1e"),

@@ -57,7 +57,7 @@ fn a_start_without_a_key_of_unfinished_runs_is_refused_and_names_them() {
     });
     home.run(&["down"]).ok();
 
-    // Nobody is asked where no open run needs it.
+    // Without an open run that needs the key, no key is required.
     keyed(&mut home);
     down(&mut home);
     home.run(&UP).ok();

@@ -147,7 +147,7 @@ fn needs_gnome_keyring_the_vault_key_is_in_the_keyring_and_never_created_twice()
     let status = restart(&mut home, &desktop.env());
     assert_eq!((&status["damaged"], &status["locked"]), (&0.into(), &Value::Null));
 
-    // Without a bus, with a lock, without the entry: said so, and nothing is made in its place.
+    // Without a bus, locked, or without the entry: reported, and no new key is created.
     is_locked(&restart(&mut home, &[]), "cannot be had");
     desktop.tool(&["clear"], "");
     is_locked(&restart(&mut home, &desktop.env()), "the keyring's entry `the-test` is missing");

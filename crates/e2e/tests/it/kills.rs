@@ -1,4 +1,4 @@
-//! Killed at named points while one run is under way: it ends well, once, and is all there.
+//! Kills at named points during one run: it ends correctly, once, and completely.
 //!
 //! The crash test beside this one kills at random under load; here each point is hit for sure.
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::home::{Home, until};
 
-/// Every point where the process may be made to die while a run is under way.
+/// Every point at which the process can be made to die during a run.
 const POINTS: &[&str] = &[
     "store.before_commit:4",
     "store.in_group:5",
@@ -178,7 +178,7 @@ fn a_database_that_lost_acknowledged_events_is_refused_until_accepted() {
     home.run(&["events", "--limit", "1000"]).ok().shows("store.loss_accepted");
     home.kill();
     home.start(&["--listen", "none"], &[]);
-    // A log that is taken away while the server runs: it says so, and a shutdown still saves it.
+    // A log removed while the server runs is reported, and a shutdown still saves it.
     home.agent("third", &[]);
     home.run(&["status"]).ok();
     std::fs::remove_file(&log).unwrap();

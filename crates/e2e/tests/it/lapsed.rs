@@ -1,4 +1,4 @@
-//! Keys that are revoked while somebody looks: at a terminal, at a log; or asks a model.
+//! Keys that are revoked while their caller watches a terminal or a log, or calls a model.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 

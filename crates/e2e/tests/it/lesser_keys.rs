@@ -30,7 +30,7 @@ impl Keys {
         self.home.run_env(&[("OVERMIND_TOKEN", &self.op)], args)
     }
 
-    /// An agent that is a program, made by who has the key.
+    /// An agent that is a program, created by the owner of the key.
     fn program(&self, key: Option<&str>, name: &str, more: &serde_json::Value) -> Done {
         let mut agent = json!({
             "name": name, "role": "runs", "model": "command", "sandbox": "namespace",
@@ -167,7 +167,7 @@ fn a_parent_gives_no_access_to_its_project_or_to_the_directory_of_a_run() {
         let refused = home.run_env(&[("OVERMIND_TOKEN", key)], &child);
         refused.fails(6).says("only an admin may use a workspace outside");
     }
-    // Nor is it told, repeated, or decided about by who may not have one work there.
+    // A caller without rights in its project cannot message, fork, or decide about it either.
     for words in [
         &["send", "theirs", "go on"][..],
         &["fork", "theirs", "--at", "0"],
@@ -210,7 +210,7 @@ fn a_grant_to_an_agent_does_not_apply_to_a_namesake_or_another_program() {
     keys.program(Some(&keys.op), "deploy-2", &json!({})).fails(6);
     keys.program(Some(&keys.op), "mine", &json!({})).ok();
 
-    // A path of the host is granted to a program, and not to whoever names it.
+    // A path of the host is granted to a program, not to every caller who names it.
     keys.program(None, "writer", &granted).ok();
     let mine = json!({"argv": ["sh", "-c", "id"], "exact": true, "write": ["/srv"]});
     for key in [&keys.op, &keys.runs] {
@@ -314,7 +314,7 @@ fn only_admins_and_unsandboxed_runs_message_a_program_on_the_host() {
     let written = |name: &str| home.path().join(name).exists();
     let payload =
         |name: &str| json!({"x": format!("$(id > {})", home.path().join(name).display())});
-    // What an operator publishes to a topic, and what a run in a sandbox writes.
+    // A message that an operator publishes to a topic, and one from a run in a sandbox.
     let join = json!({"agent_id": "host", "topic": "news.x"});
     keys.http(None, "POST", "/mesh/subscribe", &join);
     let news = json!({"topic": "news.x", "payload": payload("by-topic")});
@@ -338,7 +338,7 @@ fn only_admins_and_unsandboxed_runs_message_a_program_on_the_host() {
     assert_eq!(status, "200", "{body}");
     until("the admin's is typed in", || written("by-admin").then_some(()));
     assert!(!written("by-topic") && !written("by-run"));
-    // Nor are they when their senders are gone, or others are called so by then.
+    // Nor if their senders were removed, or others have their names by then.
     home.run(&["key", "revoke", "op"]).ok();
     home.run(&["agent", "rm", "inside"]).ok();
     keys.program(None, "inside", &json!({"sandbox": "none"})).ok();
@@ -388,7 +388,7 @@ fn an_operators_agent_gets_no_host_access_when_an_admin_runs_it() {
     assert_eq!(std::fs::read_to_string(format!("{at}/a.txt")).unwrap(), "as it was\n");
     // In a worktree and a sandbox of its own it may run.
     home.run(&["run", "helper", "--project", &at, "--wait"]).ok();
-    // An admin who has read it, and writes it again, answers for it.
+    // An admin who writes it again answers for it.
     home.run(&["agent", "edit", "helper", "--role", "read by me"]).ok();
     home.run(&here).ok();
     assert_eq!(std::fs::read_to_string(format!("{at}/a.txt")).unwrap(), "as it was\nevil\n");

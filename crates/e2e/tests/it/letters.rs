@@ -45,13 +45,13 @@ type Key = (&'static str, LetterId);
 
 #[derive(Default)]
 struct Model {
-    /// By recipient: what was answered.
+    /// The answers, by recipient.
     sent: BTreeMap<Key, Mark>,
-    /// Sending was cut off, or is under way.
+    /// Sending was cut off, or is in progress.
     maybe: HashSet<(&'static str, Mark)>,
     poison: HashSet<Mark>,
     acknowledged: HashSet<Key>,
-    /// Answered, not poison, and nobody has begun to acknowledge them; by recipient.
+    /// Answered, not poison, and not acknowledged by anyone yet; by recipient.
     open: HashMap<&'static str, usize>,
     maybe_acknowledged: HashSet<Key>,
     /// The newest attempt that a reader saw.
@@ -247,7 +247,7 @@ async fn all(client: &Client, agent: &str, dead: bool) -> Vec<Letter> {
     }
 }
 
-/// Gives back what readers held that were cut off: its time would come by itself, only later.
+/// Returns messages whose readers were cut off: their time would expire anyway, only later.
 async fn unhold(client: &Client, agent: &str) -> usize {
     let living = all(client, agent, false).await;
     let held: Vec<LetterId> =

@@ -70,7 +70,7 @@ fn up_in_the_background_returns_when_the_server_is_ready() {
     }
     home.run(&["up", "-d"]).ok().says("already runs");
     home.run(&["down"]).ok().shows("stopped");
-    // Ended for good; whoever is its parent now may not have asked for its end yet.
+    // It has ended; its current parent may not have collected it yet.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
     home.run(&["down"]).ok().says("no server runs on");
@@ -87,7 +87,7 @@ fn a_start_right_after_a_kill_does_not_reuse_the_dead_servers_answer() {
     };
     let mut last = start();
     for _ in 0..5 {
-        // Not waited for: its lock and its socket are there for a moment more.
+        // Not waited for: its lock and its socket exist for a moment more.
         signal(last, Signal::KILL);
         let next = start();
         assert_ne!(last, next);

@@ -17,7 +17,7 @@ fn agent(home: &Home, agent: &Value) {
     home.run(&["agent", "create", "--file", file.to_str().unwrap()]).ok();
 }
 
-/// Takes as many MiB as it is told.
+/// Allocates as many MiB as requested.
 const TAKES: &str = "import sys; x = b'x' * (int(sys.argv[1]) << 20); print('took', len(x) >> 20)";
 
 /// The same in words for a shell.
@@ -75,7 +75,7 @@ fn an_agents_limits_apply_to_its_runs_and_only_admins_raise_them() {
     };
     home.run(&["run", "--name", "as-it-is", "small", "400"]);
     assert!(wait("as-it-is").contains("the bound is 64 MiB"));
-    // Something else is asked for: its bounds go on to hold. One that is named counts.
+    // Another option is given: the limits still apply. A given limit overrides them.
     home.run(&["run", "--name", "other", "--activity-timeout", "60", "small", "400"]);
     assert!(wait("other").contains("the bound is 64 MiB"));
     home.run(&["run", "--name", "tighter", "--memory", "32M", "small", "50"]);

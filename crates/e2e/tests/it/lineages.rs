@@ -94,7 +94,7 @@ fn a_lineage_continues_with_its_files_and_conversation_after_every_end() {
     };
     let so_far = steps(&house);
 
-    // Killed, it is the same run at its rest again, and goes on in the same files.
+    // After a kill, the same run is idle again, and continues in the same files.
     house.run(&["kill", "scribe-0"]).ok();
     until("it is back", || (runs(&house.home.0) == before).then_some(()));
     assert_eq!(
@@ -200,7 +200,7 @@ fn programs_of_a_lineage_start_in_order_restart_in_place_and_roll_one_by_one() {
     home.run(&["rollout", "undo", "lineage/scribe"]).ok();
     home.run(&["rollout", "status", "lineage/scribe", "--timeout", "1m"]).ok().shows("revision 3");
 
-    // What it owns may stay: the runs end all the same.
+    // Its owned objects may stay: the runs end nevertheless.
     home.run(&["delete", "lineage", "scribe", "--cascade", "orphan"]).ok();
     until("its runs have ended", || runs(&home.0).is_empty().then_some(()));
     until("it is gone", || (home.run(&["get", "lineage", "scribe"]).code == 3).then_some(()));
@@ -224,7 +224,7 @@ fn a_lineage_that_cannot_continue_says_so_and_backs_off() {
     let all = home.run(&["ps", "-a", "-l", "app=scribe", "-o", "json"]).ok().json();
     assert_eq!(all.as_array().unwrap().len(), 1, "the second waits for the first: {all}");
     assert!(all[0]["process"]["life"].as_u64().unwrap() <= 6, "{all}");
-    // What comes back comes back as the agent that it was, while there is one.
+    // A restored run has its earlier agent, as long as that agent exists.
     let stays = json!({"agent": "stays", "labels": labels});
     home.0.scripted("stays", &json!([{"text": "I am here."}]), &[]);
     apply(&home.0, &json!({"template": stays})).ok();
@@ -234,7 +234,7 @@ fn a_lineage_that_cannot_continue_says_so_and_backs_off() {
     assert!(says("Waiting", "Conflict")["message"].as_str().unwrap().contains("disabled"));
     home.run(&["agent", "enable", "stays"]).ok();
     ready(&home.0, 1);
-    // A name that somebody else has is a conflict, and nobody is called otherwise.
+    // A name of another run is a conflict, and no other name is used.
     home.run(&["run", "--name", "scribe-1", "cat"]).ok();
     let stays = json!({"command": ["cat"], "labels": labels});
     apply(&home.0, &json!({"replicas": 2, "template": stays})).ok();

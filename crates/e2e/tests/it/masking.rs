@@ -26,7 +26,7 @@ fn printer(name: &str, script: &str, terminal: bool) -> Value {
 fn secrets_that_a_command_prints_are_stored_nowhere() {
     let home = Commands::up();
     home.0.set("db_pass", VALUE, &[]);
-    // As it is, in two pieces, encoded, in the errors, and the run's own token.
+    // Unchanged, in two pieces, encoded, in the errors, and the run's own token.
     let script = "test \"$KEY\" = \"$(cat expected)\" && echo as it is; \
                   echo one $KEY two; printf supersecret; sleep 0.2; echo value123; \
                   printf %s $KEY | base64; echo $KEY >&2; echo token $OVERMIND_TOKEN; read line";
@@ -85,7 +85,7 @@ fn a_run_with_a_secret_in_its_task_or_command_is_refused() {
     refused(&["run", "worker", &format!("shell: echo {VALUE}")], "the task contains");
     assert!(!home.0.work().join("counted").exists());
     assert_eq!(home.run(&["ps", "-a", "-o", "json"]).ok().json(), json!([]));
-    // An agent is refused when it is made, and one that was there before when it is to run.
+    // An agent is refused when it is created, and an earlier one when it is to run.
     let mut agent = printer("late", &format!("echo {}", "another-value-4711"), false);
     agent["command"]["env_from"] = json!({});
     made(&home, &agent);
@@ -96,7 +96,7 @@ fn a_run_with_a_secret_in_its_task_or_command_is_refused() {
     std::fs::write(&file, agent.to_string()).expect("the home can be written");
     let create = ["agent", "create", "--file", file.to_str().expect("a path")];
     home.run(&create).fails(2).says("the command contains");
-    // What only looks like a secret would be masked as well.
+    // Text that only looks like a secret would be masked as well.
     let key = format!("echo ghp_{}", "A1b2C3d4E5f6G7h8I9j0");
     home.run(&["run", "--", "sh", "-c", &key]).fails(2).says("github-token");
     home.0.keeps_none_of(&[VALUE]);
@@ -188,7 +188,7 @@ fn a_call_or_an_answer_with_a_secret_is_refused_unchanged() {
     let kept = std::fs::read_to_string(made.join("settings.txt")).expect("it was written");
     assert_eq!(kept, "password=$DB_PASS\n");
     assert!(!made.join("shell.txt").exists());
-    // What the model says is the test's own.
+    // The text of the model comes from the test.
     std::fs::remove_dir_all(home.0.data().join("cassettes")).expect("it is there");
     home.0.keeps_none_of(&[VALUE]);
     home.run(&["replay", &id, "--verify"]).ok();

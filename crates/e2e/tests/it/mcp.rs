@@ -29,7 +29,7 @@ fn routes_of_the_earlier_api_exist_and_report_errors() {
     home.run(&["mcp", "rm", "nobody"]).fails(3).says("MCP server not found");
     home.run(&["mcp", "add", "Bad Name", "--", "true"]).fails(2).says("id must be a-z");
     home.run(&["mcp", "add", "none"]).fails(2).says("neither a program nor a --url");
-    // What does not start is not added, unless somebody wants it so.
+    // A server that does not start is not added, unless requested.
     let add = ["mcp", "add", "gone", "--", "no-such-program-anywhere"];
     home.run(&add).fails(1).says("`gone` was not added, because it does not start");
     assert_eq!(home.run(&["mcp", "list", "-o", "json"]).ok().json(), json!([]));
@@ -81,7 +81,7 @@ fn needs_python_a_run_calls_an_mcp_tool_and_servers_survive_a_kill() {
     ]);
     home.scripted("sums", &call, &["--tools", "mcp.small.add"]);
     let id = home.run(&["run", "sums", "add up", "-o", "name"]).ok().line().to_owned();
-    // What a tool of another program does is not known here, so the built-in policy asks.
+    // The effects of tools of other programs are unknown, so the built-in policy asks.
     let asks = home.wait_for(&id, "awaiting_approval");
     assert!(asks["prompt"].as_str().unwrap().contains("mcp.small.add"), "{asks}");
     home.run(&["approve", &id]).ok();
@@ -137,7 +137,7 @@ fn needs_python_an_http_call_waits_for_a_person_and_returns_the_result() {
             "params": {"name": name, "arguments": arguments}});
         asked(&home, &key, "POST", "/mcp", Some(&message.to_string()))["result"].clone()
     };
-    // Each call waits for the item that it makes, and somebody answers that.
+    // Each call waits for the item that it creates, and the item is answered.
     let answered = |name: &str, arguments: Value, answer: &str| {
         std::thread::scope(|scope| {
             let calling = scope.spawn(|| call(name, arguments.clone()));
@@ -162,7 +162,7 @@ fn needs_python_an_http_call_waits_for_a_person_and_returns_the_result() {
     let picture = answered("mcp.small.picture", json!({}), "yes");
     let image = json!({"type": "image", "data": "iVBORw0KGgo=", "mimeType": "image/png"});
     assert_eq!(picture["content"][0], image, "{picture}");
-    // Whom it asks is not who may answer.
+    // The caller of the tool is not the one who may answer.
     let own = asked(&home, &key, "GET", "/api/inbox", None);
     assert_eq!(own["status"], 403, "{own}");
     let operator = home.run(&["key", "create", "op", "--role", "operator", "-o", "name"]).ok();

@@ -217,7 +217,7 @@ fn messages_start_a_command_and_keys_expire_are_watched_and_paged() {
     assert_eq!(next[0]["key"], "long/2");
     home.run(&["mesh", "rm", "long/0"]).ok();
     home.run(&["mesh", "rm", "long/0"]).fails(3);
-    // What was done to a key is told, also of one that is gone, with who did it.
+    // Changes of a key are listed with their author, also of a deleted key.
     let shown = home.run(&["mesh", "history", "long/0"]).ok().out;
     let rows: Vec<Vec<&str>> = shown.lines().map(|row| row.split_whitespace().collect()).collect();
     assert_eq!(rows[0], ["VERSION", "CHANGE", "BY", "AGE"]);
@@ -348,7 +348,7 @@ fn needs_python_mcp_the_official_sdk_uses_a_runs_own_endpoint() {
     done.stderr.take().expect("piped").read_to_string(&mut told).expect("text");
     done.wait().expect("it ends");
     assert_eq!(lines.last().map(String::as_str), Some("all fine"), "{told}");
-    // A question that nobody has answered goes with its run.
+    // An unanswered question is withdrawn with its run.
     let ask = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
                      "params": {"name": "ask_people", "arguments": {"question": "Still there?"}}});
     let (_, asked) = curl(&home, &token, "POST", "/mcp", Some(&ask.to_string()));

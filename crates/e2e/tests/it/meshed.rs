@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 use crate::home::{Home, until};
 use crate::program::program;
 
-/// The key of the upstream: nobody but the server may see it.
+/// The key of the upstream: only the server may see it.
 const KEY: &str = "model-key-2342-abcdefgh";
 
 /// A server that listens on no TCP port at all, and the one model that it has.
@@ -58,7 +58,7 @@ impl Meshed {
         self.home.start(&["--listen", "none"], &env);
     }
 
-    /// Begins words in a sandbox, with the network that nobody chose.
+    /// The beginning of a command line in a sandbox, with the default network.
     fn begin(&self, name: &str, words: &[&str]) {
         let args = ["run", "--name", name, "--sandbox", "namespace", "--pipes", "--"];
         self.home.run(&[&args, words].concat()).ok();
@@ -110,7 +110,7 @@ impl Meshed {
         for call in &calls {
             assert_eq!((&call["run_id"], &call["usage"]["output_tokens"]), (&id, &json!(100)));
         }
-        // A program may ask a model of its own choice for a title, whose price nobody knows.
+        // A program may ask another model for a title, whose price is unknown.
         let priced = calls.iter().filter(|call| call["spent"]["microusd"] == 2250).count();
         assert!(priced >= at_least, "{calls:?}");
         for request in self.upstream.requests() {
@@ -399,7 +399,7 @@ fn a_shell_script_in_a_run_controls_only_its_own_tree() {
             assert_eq!((&row["sandbox"], &row["created_by"]), (&json!(level), &row["parent_id"]));
             assert_eq!(row["workspace"], meshed.named(word)["workspace"], "{row}");
         }
-        // What of it asked for more than its tree has not moved the other run.
+        // Requests beyond its tree did not affect the other run.
         assert_eq!(meshed.named("other")["status"], "running");
     }
     home.run(&["kill", "other"]).ok();
@@ -420,7 +420,7 @@ fn needs_claude_code_in_a_sandbox_to_work_through_the_relay_across_a_server_kill
     let mut meshed = Meshed::new(&bin, move |request| {
         let text = request.body.to_string();
         if after_tool(request) {
-            // The first time nobody answers, until the server is gone.
+            // The first time there is no answer until the server has ended.
             return match told.send(()) {
                 Ok(()) => Answer::hang(),
                 Err(_) => says("Abracadabra."),
@@ -497,7 +497,7 @@ fn needs_claude_code_and_llama_for_an_answer_of_a_real_model_by_another_api() {
     // No more than the small model can read.
     let argv = ["--tools", "", "--system-prompt", "You answer in one short sentence."];
     let bound = "CLAUDE_CODE_MAX_OUTPUT_TOKENS=512";
-    // Else its prompt begins with words about bills, and the model goes on about them.
+    // Otherwise its prompt begins with words about bills, and the model continues about them.
     let env = [QUIET, bound, "CLAUDE_CODE_ATTRIBUTION_HEADER=0"];
     let more = json!({"argv": argv, "model": "small", "env": env, "gateway": true});
     meshed.agent("claude", &bin, &more);

@@ -108,7 +108,7 @@ fn memory_is_stored_found_listed_and_removed() {
     assert_eq!((search(&[]), search(&["--history"])), (1, 2));
     assert_eq!(search(&["--history", "--filter", "by=me"]), 1);
     home.run(&["memory", "search", "x", "--filter", "nonsense"]).fails(2).says("field=value");
-    // Once under a name, and nobody gets the text of somebody else in place of their own.
+    // Once under a name, and no caller gets another caller's text.
     let keyed = |text| ["memory", "add", text, "--key", "door", "-o", "name"];
     let first = home.run(&keyed("the door is green")).ok().out;
     assert_eq!(home.run(&keyed("the door is red")).ok().out, first);

@@ -30,7 +30,7 @@ impl AtHome {
         Self(home)
     }
 
-    /// Each file that lies in the data directory, with what it says.
+    /// Each file in the data directory, with its content.
     fn own(&self) -> BTreeMap<String, Vec<u8>> {
         let names = ["admin.token", "token.key", "vault.key", "policy.toml"];
         let read = |name: &str| std::fs::read(self.0.data().join(name));
@@ -47,7 +47,7 @@ impl AtHome {
         (done, log.unwrap_or_default())
     }
 
-    /// Tries to read and to write by a tool, and to read in a sandbox; nothing may come of it.
+    /// Tries to read and to write with a tool, and to read in a sandbox; all attempts must fail.
     fn tries(&self, spelled: &str, more: &[&str]) {
         let before = self.own();
         for task in [
@@ -72,7 +72,7 @@ impl AtHome {
 fn a_server_in_the_home_directory_hides_its_keys_from_every_agent() {
     let home = AtHome::up();
     let data = home.0.data();
-    // Where nobody names a project, an agent finds an empty directory.
+    // Without a project, an agent finds an empty directory.
     let (done, _) = home.task("shell: ls -A; pwd", &[]);
     assert_eq!(done.code, 0, "{done:?}");
     for name in ["admin.token", "policy.toml", "vault.key"] {

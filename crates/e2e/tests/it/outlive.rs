@@ -51,7 +51,7 @@ sleep 600
 
 fn killed_in_its_setup(mut house: House, word: &str, start: impl Fn(&mut House)) {
     let first = house.home.0.path().join("first/began");
-    // Whose orders are confirmed before they are run.
+    // The commands in its file are confirmed before they run.
     let _ = house.run(&["trust", "--yes"]);
     house.run(&["run", "-d", "--name", "cut", "--sandbox", "none", "cat story.txt"]).ok();
     until("the setup has begun", || first.exists().then_some(()));

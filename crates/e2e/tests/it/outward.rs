@@ -33,7 +33,7 @@ env:
 
 const SCHEMA: &str = "CREATE TABLE posts (id serial PRIMARY KEY, title text);";
 
-/// A service that tells what stands in its database, and that dies when it is told to.
+/// A service that returns the content of its database, and dies on request.
 const SERVER: &str = r#"
 import http.server, os, subprocess
 class Posts(http.server.BaseHTTPRequestHandler):
@@ -149,7 +149,7 @@ fn needs_postgres_two_sandboxed_runs_use_their_own_database_and_service_over_the
         let text = until("it has used its own", wait);
         serde_json::from_slice::<Value>(&text).unwrap()
     });
-    // Something of the host's that is nobody's here.
+    // A service of the host that belongs to no run.
     let host = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = host.local_addr().unwrap().port();
     for (n, (_, run)) in runs.iter().enumerate() {
@@ -174,7 +174,7 @@ fn needs_postgres_two_sandboxed_runs_use_their_own_database_and_service_over_the
             format!("again {name}"),
         ];
         assert_eq!(said, wanted, "{name}");
-        // By the network that nobody chose, and what it reaches stands in the record.
+        // With the default network; the record lists what it reaches.
         assert_eq!(house.run(&["info", name, "-o", "json"]).ok().json()["network"], "mesh");
         let verified = house.run(&["sandbox", "verify", name]).ok();
         let mut ports = ["db", "web"].map(|service| own_port(run, service, &own, name));
@@ -185,7 +185,7 @@ fn needs_postgres_two_sandboxed_runs_use_their_own_database_and_service_over_the
     host.set_nonblocking(true).unwrap();
     assert!(host.accept().is_err(), "nobody came to the host's port");
 
-    // Without its server a run goes on, and reaches what is its own.
+    // Without its server a run continues, and reaches its own services.
     house.home.0.kill();
     for (_, run) in &runs {
         order(&House::directory(run), "alone.json", &json!({}));
@@ -217,7 +217,7 @@ fn needs_postgres_two_sandboxed_runs_use_their_own_database_and_service_over_the
     house.check();
 }
 
-/// Says what somebody wants to hear who leases an index: that all is well, and that it is empty.
+/// Answers like a Redis to a client that leases an index: ready, and empty.
 fn redis(at: &str) -> u16 {
     let listener = TcpListener::bind((at, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();

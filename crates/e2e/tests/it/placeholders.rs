@@ -72,7 +72,7 @@ fn head(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// One request exactly as it is written here; answers status and the rest.
+/// One request, sent unchanged; returns the status and the rest.
 fn ask(door: &str, line: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(door).unwrap();
     let request = format!("{line} HTTP/1.1\r\nHost: {door}\r\nConnection: close\r\n{headers}\r\n");
@@ -127,7 +127,7 @@ fn a_placeholder_opens_one_service_on_this_server_while_its_run_is_active() {
     let token = var("TRACKER_TOKEN");
     assert!(token.starts_with("sk-ovm-"), "{token}");
 
-    // As a client of the service would ask, with things that try to lead elsewhere.
+    // Like a client of the service, with attempts to reach other targets.
     let with = format!(
         "X-Token: {token}\r\nX-Forwarded-Host: evil.example\r\nCookie: a=b\r\nX-Ours: kept\r\n"
     );
@@ -148,7 +148,7 @@ fn a_placeholder_opens_one_service_on_this_server_while_its_run_is_active() {
     let leaked = home.0.told("vault.leaked");
     assert_eq!((leaked.len(), &leaked[0]["agent"]), (1, &json!("caller")));
 
-    // What is not declared, not granted, or no token, reaches nobody.
+    // An undeclared service, a missing grant and an invalid token reach no service.
     let bearer = |token: &str| format!("Authorization: Bearer {token}\r\n");
     for (line, headers, wanted) in [
         ("POST /api/services/tracker/issues/7", with.clone(), 422),
@@ -176,7 +176,7 @@ fn a_placeholder_opens_one_service_on_this_server_while_its_run_is_active() {
     assert_eq!(status, 503, "{answer}");
     assert!(answer.contains("redirect"), "{answer}");
 
-    // The run is over, and so is what it was given.
+    // The run is over, and its placeholders are invalid.
     home.run(&["kill", "with"]).ok();
     home.until("with", "it is over", |run| {
         run["status"] == "canceled" || run["status"] == "failed"
@@ -188,7 +188,7 @@ fn a_placeholder_opens_one_service_on_this_server_while_its_run_is_active() {
     home.0.keeps_none_of(&[KEY, &token]);
 }
 
-/// Gemini's own format: what it says to whoever streams.
+/// The answers in Gemini's own format, as a stream.
 fn gemini(request: &Received) -> Answer {
     let said = json!({"candidates": [{
         "content": {"role": "model", "parts": [{"text": "Abracadabra."}]}, "finishReason": "STOP", "index": 0,

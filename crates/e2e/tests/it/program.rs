@@ -14,7 +14,7 @@ const STALE: &str = include_str!("../../stale.sh");
 ///
 /// # Panics
 ///
-/// When there is none, or when one of its sources is newer.
+/// Fails if the program does not exist, or one of its sources is newer.
 pub(crate) fn program() -> &'static str {
     static FOUND: OnceLock<String> = OnceLock::new();
     FOUND.get_or_init(|| {

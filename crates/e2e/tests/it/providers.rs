@@ -90,7 +90,7 @@ impl Commands {
         until(kind, || self.events(name, kind).pop())
     }
 
-    /// The key stands in nothing that is kept or shown.
+    /// The key is in nothing that is stored or shown.
     fn keeps_no_key(&self, name: &str) {
         for args in [&["events", name, "-o", "json"][..], &["ps", "--all", "-o", "json"]] {
             assert!(!self.run(args).ok().out.contains(KEY), "{args:?} shows the key");
@@ -162,7 +162,7 @@ fn needs_claude_code_for_a_task_with_a_tool_a_result_and_its_cost() {
     assert_eq!(home.event("mend", "agent.tool_result")["ok"], true);
     assert_eq!(home.event("mend", "agent.said")["text"], "All done.");
     assert_eq!(home.event("mend", "agent.result")["is_error"], false);
-    // What the program was told is what was given: the task, though it looks like an option.
+    // The program got the task unchanged, though it looks like an option.
     let first = model.asked().into_iter().find(|request| said(request).contains("-do it"));
     assert!(first.unwrap().body["model"].as_str().unwrap().contains("sonnet"));
     home.keeps_no_key("mend");
@@ -190,7 +190,7 @@ fn needs_claude_code_to_go_on_after_the_server_and_then_it_itself_were_killed() 
     let before = home.named("long");
     home.0.kill();
     start(&mut home.0, &bin);
-    // The same process, and nothing that it said is lost or told twice.
+    // The same process; no output is lost or repeated.
     let after = home.status("long", "running");
     assert_eq!(before["process"]["pid"], after["process"]["pid"]);
     assert_eq!(home.event("long", "agent.tool_result")["ok"], true);
@@ -267,7 +267,7 @@ fn needs_claude_code_to_fail_in_its_own_words() {
     );
     let message = row["error"]["message"].as_str().unwrap();
     assert!(message.contains("no such model here"), "{message}");
-    // A credential that the server does not have is said before anything is started.
+    // A missing credential is reported before a start.
     home.run(&["run", "--agent", "claude", "--env-from", "K=NOWHERE", "--name", "none", "x"])
         .fails(10);
     let row = home.status("none", "failed");
@@ -406,7 +406,7 @@ fn a_script_reports_its_actions_and_continues_its_conversation() {
     assert_eq!(said, ["I go on with talk-1"]);
     assert_eq!(home.event("tell", "agent.tool_use")["args"]["path"], "made.txt");
     home.run(&["logs", "tell"]).ok().shows("an ordinary line").shows("half a li");
-    // People are told in words what it did and cost; the lines are there as they were.
+    // People see its actions and costs in words; the original lines are kept.
     let told = home.run(&["logs", "tell"]).ok().out;
     for words in [
         "conversation talk-1",
@@ -479,7 +479,7 @@ fn a_message_to_an_agent_is_answered_in_words_after_its_turn() {
     let argv = ["python3", "agent.py"];
     lines(&home, "pair", &json!({"provider": "claude", "argv": argv, "kind": "session"}));
     home.run(&["run", "--name", "pair", "pair"]).ok();
-    // What it says of itself at its start is said before anything is sent.
+    // The first lines of the program are parsed before a message is sent.
     home.says("pair", "conversation c-1");
     let said = home.run(&["send", "pair", "--wait", "apples"]).ok().out;
     assert_eq!(said, "I think about apples\nIt is APPLES\n1,000 tokens in, 5 out, $0.25 so far\n");
@@ -504,7 +504,7 @@ fn attach_to_an_agent_without_a_terminal_shows_words_and_leaves_it_working() {
     }
     let written = person.written();
     assert!(!written.contains("\"type\"") && !written.contains("rate_limit"), "{written}");
-    // What it wrote is there for who wants that.
+    // The original output is available on request.
     home.run(&["logs", "pair", "--raw"]).ok().shows("rate_limit_event");
     person.types("\x03");
     person.leaves();

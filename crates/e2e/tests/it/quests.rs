@@ -143,7 +143,7 @@ fn a_missing_agent_is_a_condition_and_the_quest_continues_once_it_exists() {
     home.check();
 }
 
-/// The deadline counts from the first run on, whether or not a server is there when it passes.
+/// The deadline counts from the first run on, with or without a server.
 #[test]
 fn a_run_past_its_quests_deadline_is_ended_even_if_no_server_ran_then() {
     let mut home = Commands::up();
@@ -171,7 +171,7 @@ fn a_run_past_its_quests_deadline_is_ended_even_if_no_server_ran_then() {
     quest(&home.0, "late", &spec);
     begun(1);
     ended(&home, "late");
-    // Killed with the run under way: the deadline passes, and the next start sees to it.
+    // The server is killed with a running run: the deadline passes, and the next start ends the run.
     let spec = json!({"agent": "sleeps", "deadline": "5s", "retries": 5});
     quest(&home.0, "later", &spec);
     begun(2);

@@ -81,7 +81,7 @@ fn every_event_of_a_working_day_is_documented_with_its_fields() {
     house.run(&["undo", "edit"]).ok();
     house.run(&["fork", "edit", "--at", "1"]).ok();
     house.run(&["done", "edit", "--discard", "--yes"]).ok();
-    // What agents share, and what people set.
+    // State that agents share, and state that people set.
     house.run(&["memory", "add", "the staging port is 8080"]).ok();
     house.run(&["mesh", "put", "tasks/42", "{}"]).ok();
     house.run(&["mesh", "rm", "tasks/42"]).ok();

@@ -52,7 +52,7 @@ fn undecided_work_is_removed_with_its_run_only_on_request() {
     }
     let directory = House::directory(&house.home.named("one"));
     assert!(directory.exists());
-    // Of several all are tried, and the worst decides the exit code.
+    // All of several are tried, and the worst result is the exit code.
     house.run(&["rm", "nobody", "one", "--discard", "--yes"]).fails(3).says("nobody");
     assert!(!directory.exists(), "its worktree went with it");
     let left = house.run(&["ps", "--all", "-o", "json"]).ok().json();

@@ -1,4 +1,4 @@
-//! Declared things through the whole program: as somebody whose fingers know kubectl.
+//! Declared resources through the whole program, in the way of a kubectl user.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
@@ -94,7 +94,7 @@ fn a_context_is_applied_shown_changed_and_deleted() {
     home.run(&["delete", "context", "nobody"]).fails(3);
     assert_eq!(home.run(&["delete", "-f", "a.yaml"]).ok().line(), "context/greeting deleted");
     home.run(&["get", "contexts", "-o", "name"]).ok();
-    // The words of before mean what they meant.
+    // Earlier words keep their meaning.
     home.run(&["get", "runs"]).ok();
     home.run(&["get", "nodes"]).ok().shows("local");
 }
@@ -148,7 +148,7 @@ fn one_invalid_document_of_a_thousand_prevents_all_from_being_applied() {
     let applied = home.run(&["apply", "-f", "many.yaml"]).ok();
     assert_eq!(applied.out.matches(" created\n").count(), 1000);
     assert_eq!(home.run(&["get", "contexts", "-o", "name"]).ok().out.lines().count(), 1000);
-    // What has the label and no document goes; a dry run only tells.
+    // Resources with the label and without a document are deleted; a dry run only lists them.
     write(&home, "few.yaml", &context("c1", "text"));
     let prune = ["apply", "-f", "few.yaml", "--prune", "-l", "app=web"];
     let dry = home.run(&[&prune[..], &["--dry-run"]].concat()).ok();
@@ -238,7 +238,7 @@ fn a_watch_of_agents_shows_additions_changes_and_removals() {
     let mut next = || serde_json::from_str::<serde_json::Value>(&lines.next().unwrap().unwrap());
     let mut named = |name: &str| loop {
         let one = next().unwrap();
-        // Agents that the server itself makes are there, too.
+        // Agents that the server creates itself exist, too.
         if one["metadata"]["name"] == name || one["deleted"]["name"] == name {
             return one;
         }

@@ -81,7 +81,7 @@ fn a_tick_replaces_the_previous_quest_and_ends_its_run() {
     });
     spec["suspend"] = json!(true);
     apply(&home, "swap", &spec);
-    // The last one stays, and of all others no run goes on.
+    // The last one stays, and no run of the others continues.
     let runs = || -> Vec<(String, String)> {
         let all = home.run(&["ps", "--all", "-o", "json", "--limit", "1000"]).ok().json();
         let text = |value: &Value| value.as_str().unwrap().to_owned();

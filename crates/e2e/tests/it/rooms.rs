@@ -13,7 +13,7 @@ fn a_run_without_an_environment_has_no_work_and_no_address() {
         (&["work", "plain"][..], 5),
         (&["done", "plain", "--merge"], 5),
         (&["done", "plain", "--discard", "--yes"], 5),
-        // Nobody is there to be asked.
+        // No person can be asked.
         (&["done", "plain", "--discard"], 2),
         (&["url", "plain"], 3),
         (&["url", "nobody"], 3),

@@ -326,7 +326,7 @@ fn the_sandbox_of_a_command_is_measured_signed_and_shown_on_the_run() {
     home.run(&["audit", "verify"]).ok().shows("attestations    2");
     home.run(&["replay", &id, "--verify"]).ok();
 
-    // Who changes the record is found out, with and without a server.
+    // A changed record is detected, with and without a server.
     let change = |home: &Home, from: &str, to: &str| {
         let conn = rusqlite::Connection::open(home.data().join("overmind.db")).unwrap();
         conn.busy_timeout(std::time::Duration::from_secs(10)).unwrap();

@@ -49,7 +49,7 @@ fn a_sentinel_has_one_run_on_the_matching_hive() {
     assert_eq!(first[0].0, "eye-local");
     home.run(&["get", "ds"]).ok().shows("DESIRED").shows("CURRENT").shows("Complete");
 
-    // What is killed comes back, also when the server is killed after it.
+    // A killed run is restarted, also if the server is killed after it.
     home.run(&["kill", "eye-local"]).ok();
     home.0.kill();
     home.0.start(&["--listen", "none"], &[]);

@@ -71,7 +71,7 @@ def look():
     return {"bad": bad, "good": good, "also": also}
 "#;
 
-/// Answers with what it is told to, dies when it is told to.
+/// Sends the configured answer, and dies on request.
 const SERVER: &str = r#"
 import http.server, os, secrets
 me = secrets.token_hex(4)
@@ -133,7 +133,7 @@ import json, look, sys
 print(sys.argv[1], json.dumps(look.look()))
 ";
 
-/// A house whose project has these services, and things around it that nobody is to touch.
+/// A house with these services, and with files around the project that no run may touch.
 struct Prey {
     house: House,
     port: u16,
@@ -208,7 +208,7 @@ impl Prey {
         lines.into_iter().any(|line| line == hidden.as_bytes())
     }
 
-    /// Nothing of what nobody is to touch was written to.
+    /// No protected file was written to.
     fn is_untouched(&self) -> bool {
         let data = self.house.home.0.data();
         [
@@ -249,7 +249,7 @@ pub(crate) fn get(port: u16, path: &str) -> Option<String> {
     Some(answer.split_once("\r\n\r\n")?.1.to_owned())
 }
 
-/// Has the service started again, and answers what the one that then is there says.
+/// Restarts the service, and returns the answer of the new one.
 fn reborn(port: u16) -> Value {
     get(port, "/die");
     let page = until("it is there again", || {
@@ -308,7 +308,7 @@ fn changed_services_and_hooks_have_no_more_access_than_their_run_also_after_a_ki
     until("it is another one", || get(port, "/me").filter(|now| !now.is_empty() && *now != me[1]));
     assert_confined(&reborn(port), "back");
     assert_eq!(get(back, "/me").as_ref(), Some(&me[0]));
-    // It dies while nobody is there to start it again.
+    // It dies while no server can restart it.
     prey.house.home.0.kill();
     get(port, "/die");
     until("nobody is there", || get(port, "/").is_none().then_some(()));
@@ -321,7 +321,7 @@ fn changed_services_and_hooks_have_no_more_access_than_their_run_also_after_a_ki
     let ended = prey.house.ended("boxed");
     assert_eq!(ended["room"]["phase"], "kept", "{ended}");
     assert!(!prey.hidden(), "what it detached is gone");
-    // Each was told once, the last one by the end of its room.
+    // Each was recorded once, the last one before the end of its environment.
     let told = std::fs::read_to_string(House::directory(&ended).join("told.txt")).unwrap();
     let mut who: Vec<&str> = told.lines().collect();
     assert!(!who.is_empty(), "nobody was asked to end");
@@ -330,7 +330,7 @@ fn changed_services_and_hooks_have_no_more_access_than_their_run_also_after_a_ki
     assert_eq!(who.len(), told.lines().count(), "{told}");
     let log = prey.house.log("boxed");
     assert_confined(&said_by(&log, "teardown"), "back");
-    // Before the run there was the host's network, and no service; and no file of the host's either.
+    // Setup had the host's network before the run, no service, and no file of the host.
     let first = said_by(&log, "setup");
     for (what, came) in first["bad"].as_object().unwrap() {
         assert_eq!(came == "done", what == "port", "{what}: {first}");
@@ -371,7 +371,7 @@ fn a_service_has_the_network_of_its_run() {
         for what in ["read data", "read home", "read log", "api", "signal", "read project"] {
             assert_ne!(said["bad"][what], "done", "{what}: {said}");
         }
-        // It is let in without any, for else nobody could tell that it is well; and let out nowhere.
+        // Inbound connections are needed for its ready check; outbound ones are refused.
         let back = if network == "host" { "back" } else { "URLError" };
         assert_serves(&said, back);
         prey.house.run(&["stop", name]).ok();
@@ -497,7 +497,7 @@ assert not os.path.exists(there), 'the project is seen'
     house.check();
 }
 
-/// Writes to the Redis of its room and has it saved; says what that one answers.
+/// Writes to the Redis of its environment and saves it; returns that server's answer.
 pub(crate) const ASKS_REDIS: &str = r"
 import os, socket, urllib.parse
 url = urllib.parse.urlparse(os.environ['CACHE'])

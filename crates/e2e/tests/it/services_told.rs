@@ -1,4 +1,4 @@
-//! What the sandboxes of services and hooks were measured to give, as people and programs are told.
+//! Measurements of the sandboxes of services and hooks, in the log and in the API.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -85,7 +85,7 @@ fn sandboxes_of_services_and_hooks_are_recorded_once_per_start_signed_and_shown(
     let why = house.run(&["sandbox", "verify", "told", "service db"]).fails(3);
     why.says("there is no measurement of `service db`").says("service web");
 
-    // However often it was looked at; and again for a start.
+    // Once per start, however often it was checked.
     let looks = std::fs::read_to_string(House::directory(&run).join("looks.txt")).unwrap();
     assert!(looks.lines().count() >= 4, "{looks}");
     assert_eq!(told(&house, "told"), times(&all.map(|(_, of, _)| (of, 1))));
@@ -98,7 +98,7 @@ fn sandboxes_of_services_and_hooks_are_recorded_once_per_start_signed_and_shown(
     assert_eq!(told(&house, "told")["teardown: last"], 1);
     assert_eq!(room("told").len(), all.len() + 1);
 
-    // Nothing is measured where nothing is promised.
+    // Without a sandbox, nothing is measured.
     house.start("open", &["--sandbox", "none"], "true");
     house.ended("open");
     assert_eq!((room("open"), told(&house, "open")), (vec![], BTreeMap::new()));

@@ -25,7 +25,7 @@ fn house(config: &str) -> Option<House> {
     house.run(&["down"]).ok();
     house.home.0.ended();
     open(house.home.0.path());
-    // The program of this test may lie where nobody else can come to.
+    // Other users may not be able to enter the directory of this test's program.
     let program = house.home.0.path().join("overmind");
     std::fs::copy(crate::program::program(), &program).unwrap();
     let settings = house.home.0.path().join("settings.toml");
@@ -49,7 +49,7 @@ fn open(path: &Path) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// All that lies in a directory, itself included.
+/// All files in a directory, including itself.
 fn everything(top: &Path) -> Vec<PathBuf> {
     let mut all = vec![top.to_owned()];
     let mut next = 0;
@@ -155,12 +155,12 @@ fn an_environment_with_programs_of_another_user_works_and_is_released() {
     assert_eq!(of_others(&tree), Vec::<PathBuf>::new());
     let secret = std::fs::metadata(tree.join("conf/.env.local")).unwrap();
     assert_eq!((secret.uid(), secret.mode() & 0o777), (USER, 0o600));
-    // What is ours beside it stays ours.
+    // Our own files beside it stay ours.
     let ours = tree.parent().unwrap().join("ours").symlink_metadata().unwrap();
     assert_eq!((ours.uid(), ours.mode() & 0o77), (0, 0));
     says(port, 2);
 
-    // What is decided over its work meanwhile leaves nothing in its way; nor does another server.
+    // A decision about its work meanwhile leaves no obstacle; nor does another server.
     house.run(&["done", "other", "--pr-branch"]).ok();
     assert_eq!(of_others(&tree), Vec::<PathBuf>::new());
     house.home.0.kill();
@@ -176,7 +176,7 @@ fn an_environment_with_programs_of_another_user_works_and_is_released() {
     let ended = house.ended("other");
     assert_eq!((&ended["room"]["phase"], &ended["room"]["leaks"]), (&json!("kept"), &json!([])));
     assert_eq!(ended["room"]["warnings"], json!([]), "{ended}");
-    // The branch of that decision is somebody's now: the rest of the work has another.
+    // A user worked on the branch of that decision: the rest of the work gets another branch.
     house.run(&["done", "other", "--park"]).ok();
     let decided = house.home.named("other");
     let branch = decided["room"]["done"]["branch"].as_str().unwrap();
@@ -211,7 +211,7 @@ fn a_user_without_access_to_the_worktree_is_reported_before_a_start() {
     let why = run["error"]["message"].as_str().unwrap();
     assert!(why.contains("54321") && why.contains("rooms.worktrees"), "{why}");
     assert!(!house.project.join("ran").exists());
-    // Without a sandbox it is root's own affair.
+    // Without a sandbox, root is responsible.
     house.run(&["run", "--name", "bare", "--sandbox", "none", "test -O .git"]).ok();
     assert_eq!(house.ended("bare")["status"], "succeeded", "{}", house.log("bare"));
     assert!(house.project.join("ran").exists());

@@ -84,7 +84,7 @@ fn plain(world: &Path, name: &str, attributes: &str) -> PathBuf {
     dir
 }
 
-/// A clone of a repository beside it; there is another user's upstream behind it.
+/// A clone of a repository beside it, whose upstream belongs to another user.
 fn clone(world: &Path, args: &[&str]) -> PathBuf {
     let upstream = plain(world, "upstream", "");
     git(&upstream, &["config", "uploadpack.allowFilter", "true"]);
@@ -164,7 +164,7 @@ fn detached(world: &Path) -> PathBuf {
     app
 }
 
-/// It has stopped after its first commit, and goes on with `git rebase --continue`.
+/// It has stopped after its first commit, and continues with `git rebase --continue`.
 fn rebasing(world: &Path) -> PathBuf {
     let app = plain(world, "app", "");
     git(&app, &["checkout", "-q", "-b", "topic"]);
@@ -177,7 +177,7 @@ fn rebasing(world: &Path) -> PathBuf {
     app
 }
 
-/// Of another user, where somebody may give files away.
+/// Owned by another user, if this process may change owners.
 fn others(world: &Path) -> PathBuf {
     let app = plain(world, "app", "");
     if rustix::process::geteuid().is_root() {

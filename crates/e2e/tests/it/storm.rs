@@ -26,7 +26,7 @@ use crate::home::{Home, until};
 /// In every run of the tests, and in one of `cargo xtask soak`.
 const CYCLES: (u64, u64) = (24, 640);
 const AT_ONCE: usize = 20;
-/// Of the disk that the storm's data is on, in MiB.
+/// The size of the disk with the storm's data, in MiB.
 const DISK: u32 = 96;
 
 /// Refusals that are no failure: what they say is true.
@@ -39,7 +39,7 @@ const TOO_LATE: &[&str] = &[
     "started without input",
     "its input is closed",
     "the program does not read",
-    // Of a kill while the disk is full: it is done, and written down later.
+    // For a kill on a full disk: it is done, and recorded later.
     "were told to end",
 ];
 
@@ -139,14 +139,14 @@ struct Storm {
     cycle: u64,
 }
 
-/// A small disk, for as long as the storm goes on.
+/// A small disk for the duration of the storm.
 struct Disk(PathBuf);
 
 impl Disk {
     fn mount(at: PathBuf) -> Option<Self> {
         std::fs::create_dir_all(&at).unwrap();
         let size = format!("size={DISK}m,mode=0700");
-        // By its name tests that count mounts know that it is not theirs.
+        // Tests that count mounts recognise by the name that it is not theirs.
         let mount = Command::new("mount")
             .args(["-t", "tmpfs", "-o", &size, "overmind-storm"])
             .arg(&at)
@@ -313,7 +313,7 @@ impl Storm {
             self.done.count("full disks told");
         }
         self.done.count("full disks");
-        // It is whole again by itself.
+        // It is complete again on its own.
         until("there is room again", || (self.home.run(&["ps"]).code == 0).then_some(()));
     }
 
@@ -332,11 +332,11 @@ impl Storm {
         }
     }
 
-    /// Ends all that goes on, and looks for what is left.
+    /// Ends all running commands, and looks for remains.
     fn end(mut self) {
         self.home.run(&["kill", "--all"]);
         until("all runs have ended", || {
-            // What was about to be started again when the others were killed.
+            // Commands that were about to restart when the others were killed.
             let open: Vec<Value> = self.ps().into_iter().filter(|run| !ended(run)).collect();
             for run in &open {
                 let _ = self.home.run(&["kill", run["id"].as_str().expect("an id")]);
@@ -348,7 +348,7 @@ impl Storm {
         for run in &runs {
             deaths += explained(&self.home, run);
         }
-        // What could not be given back while the disk was full is given back on request.
+        // Environments that could not be released on the full disk are released on request.
         let full = self.done.of("full disks") > 0;
         let left: Vec<&Value> = runs
             .iter()

@@ -51,7 +51,7 @@ fn a_short_command_writes_no_more_events_than_before() {
     home.agent("sh", &[]);
     let id = home.run(&["run", "sh", "shell: echo short", "-o", "name"]).ok().line().to_owned();
     home.wait_for(&id, "succeeded");
-    // A machine under load may take longer than the first look at its output.
+    // On a busy machine this may take longer than the first look at its output.
     let took = events(&home, &id)
         .iter()
         .find(|event| event["type"] == "tool.called")
@@ -75,7 +75,7 @@ fn a_kill_during_the_output_loses_and_doubles_nothing() {
     let all = deltas(&home, &id);
     let of_first: Vec<_> = all.iter().filter(|delta| delta["epoch"] == 1).collect();
     assert_eq!(of_first.len(), 1, "{all:?}");
-    // What the second try wrote, if it took long enough to be shown, is whole and apart.
+    // The output of the second attempt, if it took long enough to be shown, is complete and separate.
     let of_second: String = all
         .iter()
         .filter(|delta| delta["epoch"] != 1)

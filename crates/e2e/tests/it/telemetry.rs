@@ -1,4 +1,4 @@
-//! What a collector of OpenTelemetry is told, read with OpenTelemetry's own messages.
+//! The export to an OpenTelemetry collector, read with OpenTelemetry's own messages.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
@@ -146,7 +146,7 @@ fn needs_python_otlp_a_session_is_one_trace_under_its_caller() {
         (&json!(100), &json!(7))
     );
     assert_eq!(first["server.address"], "127.0.0.1");
-    // The provider hears of the very spans.
+    // The provider gets the ids of these spans.
     let sent: Vec<String> = gateway.upstream.requests().iter().map(parent_of).collect();
     let wanted: Vec<String> = chats
         .iter()
@@ -157,7 +157,7 @@ fn needs_python_otlp_a_session_is_one_trace_under_its_caller() {
     assert_eq!(all[0]["headers"]["x-tenant"], "one two");
     let text = serde_json::to_string(&collector.spans()).unwrap();
     assert!(!text.contains("secret task") && !text.contains("It is done"), "{text}");
-    // They are told again and again, also between the two calls.
+    // They are exported repeatedly, also between the two calls.
     let is_input = |point: &&Value| point["attrs"]["gen_ai.token.type"] == "input";
     let points = until("the metrics of both calls are told", || {
         let told = collector.told();
@@ -333,7 +333,7 @@ fn needs_promtool_to_accept_the_metrics_of_a_busy_server() {
     let worker = worker(&gateway);
     let id = started(&gateway, &worker, "busy", None);
     gateway.home.run(&["wait", &id]).ok();
-    // What callers choose is in no label.
+    // No label contains text of callers.
     for n in 0..50 {
         let mut body = chat("hi");
         body["model"] = format!("model-of-a-caller-{n}").into();

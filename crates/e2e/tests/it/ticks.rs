@@ -219,7 +219,7 @@ fn check(
     for n in 0..size.rituals {
         let name = Size::name(n);
         let created = log.rituals[&name];
-        // What has begun since may have fired, or not yet.
+        // Later ones may have fired, or not yet.
         let ticks = size.ticks(n, created, end.after(PATIENCE * 20));
         for (second, begins) in ticks {
             let quest = format!("{name}-{second}");

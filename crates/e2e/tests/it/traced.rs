@@ -14,7 +14,7 @@ use crate::home::until;
 use crate::program::program;
 use crate::telemetry::{Collector, PARENT, SPAN, TRACE, parent_of, started, vars, with_token};
 
-/// A server of tools that shows what it is told beside the arguments.
+/// A tool server that returns the metadata that it got beside the arguments.
 const SERVER: &str = r#"
 import json, sys
 
@@ -39,7 +39,7 @@ for line in sys.stdin:
     print(json.dumps(answer), flush=True)
 "#;
 
-/// Prints the span that a command is told.
+/// Prints the span that a command got.
 const SHOW: &str = "printf 'span=%s' \"$TRACEPARENT\"";
 
 /// The name by which a request offers a tool.
@@ -90,7 +90,7 @@ fn add_server(gateway: &Gateway) {
     gateway.home.run(&["mcp", "add", "--file", file.to_str().unwrap()]).ok();
 }
 
-/// The result of the run's call of a tool, once it is there. A human who is asked says yes.
+/// The result of the run's tool call, once it exists. A person who is asked answers yes.
 fn result(gateway: &Gateway, run: &str, tool: &str) -> Value {
     until(tool, || {
         if gateway.home.fetch(run)["status"] == "awaiting_approval" {
@@ -103,7 +103,7 @@ fn result(gateway: &Gateway, run: &str, tool: &str) -> Value {
     })
 }
 
-/// `00-TRACE-SPAN-01` of a span that the collector was told.
+/// `00-TRACE-SPAN-01` of a span that the collector got.
 fn header(span: &Value) -> String {
     format!("00-{}-{}-01", span["trace"].as_str().unwrap(), span["span"].as_str().unwrap())
 }
@@ -164,7 +164,7 @@ fn needs_python_otlp_spans_of_a_command_are_children_of_its_run_or_its_parent() 
     permit(&gateway);
     gateway.home.agent("child", &[]);
     let key = gateway.home.run(&["key", "create", "ops", "--role", "operator", "-o", "name"]);
-    // By a file: a key in the words of a command is masked.
+    // In a file, because a key in a command line is masked.
     let file = gateway.home.path().join("ops.key");
     std::fs::write(&file, key.ok().line()).unwrap();
     let (environ, token) =

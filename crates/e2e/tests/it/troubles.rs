@@ -1,4 +1,4 @@
-//! What a person sees while the model calls of a run fail.
+//! The messages for a person while the model calls of a run fail.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -203,7 +203,7 @@ fn claude_code_without_a_key_reports_that_it_has_no_sandbox_and_the_remedy() {
 fn an_unavailable_model_is_reported_with_a_suggestion() {
     let mut home = crate::home::Home::up();
     home.set("openai_api_key", "sk-proj-4711-of-the-vault", &[]);
-    // Nothing is asked of the provider.
+    // The provider is not called.
     home.run(&["halt"]).ok();
     let create = ["agent", "create", "--role", "x", "--model", "gtp-5.5", "--name", "typo"];
     let told = "model `gtp-5.5` is not among the known models of openai";

@@ -96,7 +96,7 @@ fn a_long_question_shows_its_beginning_and_all_of_it_on_request() {
     let text = format!("version: 1\nsetup:\n{steps}");
     std::fs::write(house.project.join(".overmind.yml"), text).unwrap();
     house.git(&["commit", "-qam", "the file"]);
-    // Nobody is asked without seeing what about.
+    // Nobody is asked without seeing the subject.
     let mut command = house.home.0.command(&["--quiet", "trust"]);
     command.current_dir(&house.project);
     let mut person = Person::with(command, 200, 60);
@@ -155,7 +155,7 @@ fn autorun_files_are_merged_only_after_they_were_shown() {
         assert!(refused.err.contains(named), "{refused:?}");
         assert!(!house.project.join(named).exists());
     }
-    // Nor by whoever asks the server without having looked.
+    // Nor by callers of the API who did not read it.
     let mut person = {
         let mut command = house.home.0.command(&["done", "sly", "--merge"]);
         command.current_dir(&house.project);

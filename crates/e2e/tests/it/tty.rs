@@ -22,14 +22,14 @@ struct Seen {
 
 pub(crate) struct Person {
     master: File,
-    /// Kept open: what was set of a terminal that nobody has open is gone.
+    /// Kept open: the settings of a terminal are lost once nobody has it open.
     slave: OwnedFd,
     seen: Arc<Mutex<Seen>>,
     child: Child,
     before: Termios,
 }
 
-/// Of a terminal, what a person notices when it is not given back.
+/// The settings of a terminal whose loss a person notices.
 fn settings(of: &Termios) -> String {
     format!(
         "{:?} {:?} {:?} {:?}",
@@ -56,7 +56,7 @@ impl Person {
         rustix::termios::tcsetwinsize(&master, size).unwrap();
         let before = rustix::termios::tcgetattr(&slave).unwrap();
         let stdio = || Stdio::from(slave.try_clone().unwrap());
-        // A session of its own, with this terminal: the kernel then tells it of a new size.
+        // A separate session with this terminal, so that the kernel reports a new size to it.
         let mut command = Command::new("setsid");
         command.arg("--ctty").arg(program.get_program()).args(program.get_args()).env_clear();
         let vars = program.get_envs().filter_map(|(name, value)| Some((name, value?)));

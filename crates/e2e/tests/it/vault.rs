@@ -63,7 +63,7 @@ impl Home {
         all
     }
 
-    /// None of these stands in any file of the data directory, or in the server's log.
+    /// None of these is in any file of the data directory, or in the server's log.
     #[track_caller]
     pub(crate) fn keeps_none_of(&self, texts: &[&str]) {
         let mut dirs = vec![self.data()];
@@ -95,7 +95,7 @@ fn holds_none_of(path: &Path, texts: &[&str]) {
     }
 }
 
-/// None of these stands in the arguments of any process of this machine.
+/// None of these is in the arguments of any process of this machine.
 #[track_caller]
 fn no_arguments_hold(texts: &[&str]) {
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
@@ -218,7 +218,7 @@ fn a_key_is_rotated_while_runs_use_it() {
     assert_eq!(keys().last().unwrap(), &format!("Bearer {SECOND}"));
     home.keeps_none_of(&[FIRST, SECOND]);
 
-    // Who used it stands in the log, and not once for each call.
+    // Its users are in the log, and not once for each call.
     let used = until("uses are told", || Some(home.told("vault.used")).filter(|t| !t.is_empty()));
     assert_eq!(
         (&used[0]["secret"], &used[0]["service"], &used[0]["host"]),
@@ -289,7 +289,7 @@ fn a_server_without_its_key_file_starts_and_reports_the_locked_vault() {
     assert!(home.secret("web_key")["problem"].is_null());
     home.kill();
 
-    // Open to others: refused, and said.
+    // Readable by others: refused, and reported.
     std::fs::set_permissions(&key, PermissionsExt::from_mode(0o644)).unwrap();
     home.start(&["--listen", "none"], &[]);
     home.run(&["vault", "status"]).fails(1).shows("chmod 600");

@@ -29,7 +29,7 @@ impl Watch {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
         let mut watch = Self { child, lines };
-        // The head is there once the stream is open: what comes now is told.
+        // The head arrives once the stream is open: later changes are reported.
         while !watch.line().unwrap().is_empty() {}
         watch
     }
@@ -40,7 +40,7 @@ impl Watch {
         (count > 0).then(|| line.trim_end().to_owned())
     }
 
-    /// The next change, in few words, with its id; `None` when the stream is over.
+    /// The next change, in short form, with its id; `None` when the stream has ended.
     fn next(&mut self) -> Option<(u64, String)> {
         let mut id = 0;
         loop {
@@ -79,13 +79,13 @@ fn a_watch_resumes_after_a_server_kill_without_loss_or_repeats() {
     assert_eq!(watch.next(), None, "the stream ends with the server");
     home.start(&["--listen", "none"], &[]);
     home.run(&["mesh", "put", "a/3", "1"]).ok();
-    // Of somebody who had seen the first alone.
+    // For a client that had seen only the first change.
     let mut again = Watch::open(&home, Some(first.0));
     assert_eq!([again.next(), again.next()], [Some(second), Some(third.clone())]);
     let fourth = again.next().unwrap();
     assert_eq!(fourth.1, "put \"a/3\"");
     assert!(fourth.0 > third.0, "{fourth:?} after {third:?}");
-    // And of somebody who had seen all there was before the kill.
+    // And for a client that had seen all changes before the kill.
     home.run(&["mesh", "put", "a/4", "1"]).ok();
     let mut late = Watch::open(&home, Some(third.0));
     assert_eq!(late.next(), Some(fourth));

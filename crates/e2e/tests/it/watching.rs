@@ -46,7 +46,7 @@ fn top_shows_running_processes_and_busy_agents() {
     assert!(table.lines().nth(1).unwrap().contains("busy"), "the busiest is first: {table}");
     assert!(table.contains("Overwrite config?"), "{table}");
 
-    // Live, until somebody leaves.
+    // Live, until a viewer disconnects.
     let mut person = Person::at(&home.0, 120, 24, &["top"]);
     person.sees("3 running, 1 waiting for somebody");
     home.run(&["kill", "asks"]).ok();
@@ -98,7 +98,7 @@ fn ps_shows_restarts_exit_codes_and_upcoming_deadlines() {
     assert_eq!(words[2..5], ["failed,", "1", "restart"], "{words:?}");
     assert_eq!(words[9], "3", "its exit code: {words:?}");
     home.run(&["info", "twice"]).ok().shows("restart     on-failure").shows("2, 1 restart");
-    // One that does not hear TERM is stopping until it is killed.
+    // A run that ignores TERM is stopping until it is killed.
     home.run(&["run", "--name", "deaf", "trap '' TERM HUP; echo up; while :; do sleep 0.1; done"])
         .ok();
     home.says("deaf", "up");

@@ -179,7 +179,7 @@ fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-/// Spellings of a file's name, of which the last letter tells it from its twin.
+/// Spellings of a file's name whose last character distinguishes it from its twin.
 fn spellings(name: &str) -> Vec<String> {
     let (stem, last) = name.split_at(name.len() - 1);
     let tail = stem.strip_prefix('.').unwrap();
@@ -233,7 +233,7 @@ fn script(outside: &Path, app: &Path, port: u16) -> (String, usize, usize) {
         }
     }
     let (outside, app) = (outside.to_str().unwrap(), app.to_str().unwrap());
-    // Else those that follow links never end.
+    // Otherwise commands that follow links never end.
     text.push_str("rm here\n");
     let in_time = |command: &str| format!("timeout -k 1 2 bash -c {}", quoted(command));
     for (n, command) in BULK.iter().enumerate().filter(|(n, _)| is_tried(*n)) {
@@ -270,7 +270,7 @@ fn project(house: &House) {
     house.git(&["commit", "-qm", "secrets are ignored"]);
 }
 
-/// All files below, with what stands in them.
+/// All files below, with their content.
 fn files(top: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut all = BTreeMap::new();
     let mut waiting = vec![top.to_owned()];
@@ -322,7 +322,7 @@ fn hostile_commands_in_an_environment_show_no_secret_and_change_nothing_outside(
         let at = log.find(form).map(|at| &log[log[..at].rfind("==").unwrap()..at + 40]);
         assert_eq!(at, None, "a secret was shown as {form}");
     }
-    // The same said of a file that is no secret shows it: the commands are what they seem.
+    // The same commands show a file that is no secret, so the commands work.
     let sections: Vec<&str> = log.split("\n==").collect();
     let shown = sections.iter().filter(|one| one.starts_with('p') && one.contains(PLAIN)).count();
     let mute = sections.iter().filter(|one| one.starts_with('p') && !one.contains(PLAIN));
@@ -373,7 +373,7 @@ fn a_secret_file_is_withheld_from_every_tool_unless_the_project_grants_it() {
         assert_eq!(run["room"]["withheld"].as_array().unwrap().len(), SECRETS.len(), "{run}");
     }
     house.run(&["info", "try-0"]).ok().shows("withheld").shows("keys/id_rsa");
-    // What it makes itself is its own.
+    // Files that it creates itself are its own.
     let line = "rm -f .env.local; echo KEY=own > .env.local; cat .env.local";
     let run =
         house.run(&["run", "--name", "own", "--sandbox", "namespace", "--", "sh", "-c", line]);

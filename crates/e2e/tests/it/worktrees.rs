@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::commands::Commands;
 use crate::home::until;
 
-/// A person's machine with a repository, whose files are looked at in the end.
+/// A person's machine with a repository, whose files are checked at the end.
 pub(crate) struct House {
     pub(crate) home: Commands,
     pub(crate) project: PathBuf,
@@ -52,7 +52,7 @@ impl House {
         git_in(&self.project, args)
     }
 
-    /// A command of the person, who stands in the project.
+    /// A command of the person, in the project.
     pub(crate) fn run(&self, args: &[&str]) -> crate::home::Done {
         let output = self.home.0.command(args).current_dir(&self.project).output().unwrap();
         crate::home::Done {
@@ -202,7 +202,7 @@ fn an_environment_survives_the_server_and_is_released_by_the_next_one() {
     let directory = House::directory(&after);
     until("it wrote its port", || directory.join("ports.txt").exists().then_some(()));
 
-    // Killed while it is given back.
+    // Killed during the release.
     house.run(&["stop", "long", "--no-wait"]).ok();
     house.home.0.kill();
     house.home.0.start(&["--listen", "none"], &[]);
@@ -301,7 +301,7 @@ fn a_failed_environment_fails_its_run_with_the_reason() {
     house.run(&["run", "--name", "typo", "true"]).fails(2).says("prots");
     let there = house.run(&["ps", "--all", "-o", "json"]).ok().out;
     assert!(!there.contains("typo"), "nothing was started: {there}");
-    // Stopped while its setup goes on.
+    // Stopped during its setup.
     std::fs::write(house.project.join(".overmind.yml"), "version: 1\nsetup: sleep 600\n").unwrap();
     house.trust();
     house.run(&["run", "--detach", "--name", "slow", "true"]).ok();
@@ -326,7 +326,7 @@ fn a_service_of_an_environment_answers_at_its_own_address() {
     assert_eq!((fetch("one"), fetch("two")), ("once\n".to_owned(), "twice\n".to_owned()));
     house.home.says("one", one["room"]["urls"]["web"].as_str().unwrap());
     house.run(&["kill", "--all"]).ok();
-    // Where nothing was done, nothing is to be decided.
+    // Without changes, there is nothing to decide.
     for (name, phase) in [("one", "closed"), ("two", "kept")] {
         assert_eq!(house.ended(name)["room"]["phase"], phase);
     }
@@ -429,7 +429,7 @@ fn needs_postgres_two_runs_of_two_applications_migrate_at_once_and_serve_their_o
         git_in(project, &["commit", "-qm", "application"]);
     }
     rails.run(&["trust", "--yes", &node.display().to_string()]).ok();
-    // All four are asked for before any of them is there.
+    // All four are requested before any of them exists.
     let names = ["rails-one", "rails-two", "node-one", "node-two"];
     for name in names {
         let project = if name.starts_with("rails") { &rails.project } else { &node };
@@ -498,7 +498,7 @@ fn a_sandboxed_run_accepts_connections_on_its_ports_and_reaches_its_services() {
     let network =
         |name: &str| house.run(&["info", name, "-o", "json"]).ok().json()["network"].clone();
     let ask = format!("python3 -c \"{code}\" $WEB/story.txt");
-    // By the mesh, which nobody chose; on the host's network; and not without any.
+    // Over the mesh, the default; on the host's network; and not without a network.
     for (name, more, on, answer) in [
         ("near", &[][..], "mesh", true),
         ("wide", &["--network", "host"], "host", true),

@@ -43,7 +43,7 @@ pub(crate) enum Rule {
     Files,
     /// An action that a person approved was carried out.
     Orders,
-    /// Nothing that needs consent happened without it.
+    /// Every action that needs consent had it.
     Approvals,
     /// The inbox says what the log says: what waits is open, and nothing else is.
     Inbox,
@@ -51,7 +51,7 @@ pub(crate) enum Rule {
     Views,
     /// No process outlives its daemon.
     Processes,
-    /// No file is left that somebody should have removed.
+    /// No file is left that should have been removed.
     Litter,
     /// No lock outlives its daemon.
     Locks,

@@ -178,7 +178,7 @@ impl Daemon {
         kill_process(pid, Signal::TERM).expect("it is our child");
     }
 
-    /// SIGKILL, and its end. False when it had died by itself before.
+    /// SIGKILL, and its end. False if it had already ended.
     pub(crate) async fn kill(&mut self, places: &Places) -> bool {
         if let Some(status) = self.ended() {
             assert_killed(status, places);
@@ -198,7 +198,7 @@ impl Daemon {
     }
 }
 
-/// Nothing but SIGKILL may end a daemon here: an exit or an abort is a failure of its own.
+/// Only SIGKILL may end a daemon here: an exit or an abort is a failure.
 pub(crate) fn assert_killed(status: ExitStatus, places: &Places) {
     assert_eq!(
         status.signal(),

@@ -279,7 +279,7 @@ pub(crate) async fn every_rule_has_teeth(evidence: &Evidence, harness: &Harness)
         spoil(&mut outside, evidence);
         must_object(name, *rule, &evidence.with(outside), &mut bitten);
     }
-    // What is gathered from the machine is spoiled there: the gathering needs teeth as well.
+    // Data gathered from the machine is manipulated here, to test the gathering as well.
     let places = &harness.world.places;
     let look = |processes| {
         evidence.with(Outside::look(places, evidence.outside.ledger.clone(), processes, true))

@@ -216,7 +216,7 @@ pub(crate) struct Evidence {
     pub(crate) memory: Vec<MemoryItem>,
     pub(crate) agents: Vec<String>,
     pub(crate) audit: Result<AuditReport, String>,
-    /// The copy that was read. Doctored copies are made of it.
+    /// The copy that was read. Manipulated copies are made from it.
     pub(crate) copy: Rc<tempfile::TempDir>,
 }
 

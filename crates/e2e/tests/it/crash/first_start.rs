@@ -9,7 +9,7 @@ use super::daemon::{Daemon, Places, Setup, Start, pause};
 use super::evidence::data_directory;
 use super::rng::Rng;
 
-/// What a first start makes, one after the other. It is killed a moment after each appears.
+/// The files that a first start creates, in order. It is killed a moment after each appears.
 const MADE: &[&str] = &[
     "overmind.pid",
     "admin.token",

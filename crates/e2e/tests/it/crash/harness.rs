@@ -51,7 +51,7 @@ enum End {
     /// The same, and it was asked while it was still starting: what it recovers is handed over
     /// again before anything of it has moved.
     WhileStarting(Duration, Duration),
-    /// By the binary itself, at the n-th passing.
+    /// By the binary itself, when it passes the point for the n-th time.
     Failpoint(String, u64),
 }
 

@@ -1,4 +1,4 @@
-//! What the harness asked for and what it was told: the outside view that the log must agree with.
+//! The requests of the harness and the answers: the outside view that the log must agree with.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(crate) struct Plan {
     pub(crate) number: usize,
 }
 
-/// An order that a daemon said yes to.
+/// An order that a daemon accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     Cancel,
@@ -52,10 +52,10 @@ pub(crate) struct Ledger {
     pub(crate) plans: Vec<Plan>,
     /// Plans that no daemon has answered yet, by their place.
     pub(crate) pending: BTreeSet<usize>,
-    /// Those that nobody is asking for at the moment.
+    /// Those without an open request at the moment.
     idle: BTreeSet<usize>,
     pub(crate) acknowledged: BTreeMap<usize, SessionId>,
-    /// Forks that a daemon said yes to, and what they are forks of.
+    /// Forks that a daemon accepted, and their originals.
     pub(crate) forks: BTreeMap<SessionId, SessionId>,
     pub(crate) orders: Vec<(SessionId, Order)>,
     /// Each run as it was last shown.

@@ -1,6 +1,6 @@
 //! The load on one daemon: clients that create, a human that answers, a meddler, a watcher.
 //!
-//! Each part goes on until the daemon does not answer any more.
+//! Each part continues until the daemon does not answer any more.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -18,10 +18,10 @@ use super::daemon::{Places, leftovers, pause};
 use super::ledger::{Ledger, Order, was_done};
 use super::rng::Rng;
 
-/// Runs that are under way at once, and those of them that make the write-ahead log grow.
+/// The number of concurrent runs, and of those that make the write-ahead log grow.
 const LIVE: usize = 24;
 const LIVE_FAT: usize = 60;
-/// Of twenty things that the meddler does, so many change something.
+/// The number of changes among twenty actions of the meddler.
 const MEDDLING: u64 = 5;
 /// Agents whose runs are forked.
 const FORKED: &[&str] = &["marker", "eager", "frank", "careful", "chatty"];
@@ -46,7 +46,7 @@ pub(crate) enum Appetite {
     Usual,
     /// Large texts, to fill the write-ahead log.
     Fat,
-    /// Nothing new: bring to an end what there is.
+    /// No new requests: existing runs are brought to an end.
     Settle,
 }
 
@@ -337,7 +337,7 @@ impl World {
         }
     }
 
-    /// Looks how the runs under way are doing.
+    /// Checks the state of the running runs.
     async fn watch(&self, client: &Client) -> Result<(), ClientError> {
         loop {
             let live = self.ledger.borrow().live();

@@ -44,7 +44,7 @@ fn hostile(home: &Home, project: &Path) -> Vec<String> {
     let mut command = home.command(&["run", "-o", "name", "hostile", &HOSTILE.join(" ")]);
     let id = done(command.current_dir(project).output().unwrap()).ok().line().to_owned();
     home.wait_for(&id, "succeeded");
-    // What a command prints is shown as it was printed.
+    // Output of a command is shown unchanged.
     let line = HOSTILE.map(|text| format!("echo '{}'", text.replace('\'', "'\\''"))).join("; ");
     vec![id, ran(home, project, "prints", &line)]
 }
@@ -66,7 +66,7 @@ fn prepare(home: &Home) -> (Value, Vec<String>) {
     let rests = done(command.env_remove("OVERMIND_ONCE").output().unwrap()).ok().line().to_owned();
     home.wait_for(&rests, "idle");
     let call = "shell: curl -s http://127.0.0.1:9/hook";
-    // What the run of the page reads, so that it ends when the page has shown it at work.
+    // The file that the run on the page reads, so that it ends after the page has shown it at work.
     let work = home.work().join("piped");
     std::fs::create_dir(&work).unwrap();
     assert!(Command::new("mkfifo").arg(work.join("go")).status().unwrap().success());
@@ -140,7 +140,7 @@ fn needs_chromium_every_page_is_accessible_and_a_person_does_their_errands() {
     }
     drive(&home, &modules, &pages, &ids);
 
-    // What the browser showed is what came of it.
+    // The browser showed the result.
     let run = |name: &str| home.fetch(ids[name].as_str().unwrap());
     let pushed = home.wait_for(ids["push"].as_str().unwrap(), "failed");
     assert!(pushed["error"].to_string().contains("not this host"), "{pushed}");

@@ -127,7 +127,7 @@ async fn an_agent_is_created_changed_disabled_and_removed_on_its_page() {
     assert_eq!(state(), "disabled");
     ann.post(&format!("{path}/enable"), &sent).await;
     assert_eq!(state(), "active");
-    // Somebody who may only look is offered no form, and refused.
+    // A viewer sees no form, and the request is refused.
     let mut vera = Browser::new(&url);
     vera.sign_in(&key(&home, "vera", "viewer")).await;
     let seen = vera.text(&path).await;

@@ -67,7 +67,7 @@ async fn work_is_shown_merged_and_discarded_on_its_page() {
     );
     let token = csrf(&page);
     let decide = |action| [("csrf", token.as_str()), ("action", action)];
-    // Somebody who may only look is shown no form, and refused.
+    // A viewer sees no form, and the request is refused.
     let mut vera = Browser::new(&url);
     vera.sign_in(&key(&home, "vera", "viewer")).await;
     let seen = vera.text(&format!("/runs/{fix}/changes")).await;
@@ -111,7 +111,7 @@ async fn the_dashboard_verifies_a_log_and_serves_artifacts_only_as_files() {
     let steps = ann.text(&format!("/runs/{id}/replay?at=0")).await;
     assert!(steps.contains("step 0 of") && steps.contains("Fork before step 0"), "{steps}");
     let sent = [("csrf", token.as_str()), ("at", "0")];
-    // Without a sandbox only an admin runs something; the page says so.
+    // Without a sandbox, only an admin can run something; the page says so.
     let refused = ann.post(&format!("/runs/{id}/fork"), &sent).await;
     assert_eq!(refused.status(), StatusCode::FORBIDDEN);
     assert!(refused.text().await.unwrap().contains("That did not work."));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{Browser, csrf, key, up};
 
-/// The pages that everybody may read who may read at all, and those of admins.
+/// The pages for all readers, and those for admins.
 const ALL: [&str; 3] = ["/settings", "/settings/policy", "/settings/tools"];
 const OF_ADMINS: [&str; 2] = ["/settings/models", "/settings/keys"];
 
@@ -141,7 +141,7 @@ async fn a_viewer_sees_no_settings_forms_and_each_change_is_refused() {
     }
     assert!(!target.exists());
     assert_eq!(home.run(&["mcp", "list", "-o", "json"]).ok().json(), json!([]));
-    // Who may do more than look and is no admin is no nearer to them.
+    // An operator cannot see the pages of admins either.
     let mut ann = Browser::new(&url);
     ann.sign_in(&key(&home, "ann", "operator")).await;
     assert_eq!(ann.get("/settings/keys").await.status(), StatusCode::FORBIDDEN);

@@ -13,7 +13,7 @@ pub(super) struct Tokens {
     pub(super) bob: String,
     /// Ann's, for the service `tracker`.
     pub(super) placeholder: String,
-    /// Of a run that has ended, of a key that was revoked, of another server.
+    /// Of an ended run, of a revoked key, of another server.
     pub(super) dead: Vec<String>,
 }
 
@@ -21,7 +21,7 @@ pub(super) struct Tokens {
 pub(super) struct Known {
     /// `127.0.0.1:PORT`.
     pub(super) door: String,
-    /// A port of this machine that nobody declared.
+    /// A port of this machine without a declaration.
     pub(super) elsewhere: u16,
     pub(super) tokens: Tokens,
     /// Ids of bob's run, and of a letter to bob.
@@ -69,7 +69,7 @@ const READ: &[Place] = &[
     ("POST", "/api/services/tracker/issues/7", Shape::Problem, "{}"),
 ];
 
-/// Of the vault, budgets and permissions: only an admin's.
+/// Paths of the vault, budgets and permissions: only for admins.
 const ADMINS: &[Place] = &[
     ("GET", "/api/vault", Shape::Problem, ""),
     ("POST", "/api/vault/unlock", Shape::Problem, "{}"),
@@ -92,7 +92,7 @@ const ADMINS: &[Place] = &[
     ("DELETE", "/mesh/permissions/ann", Shape::Problem, ""),
 ];
 
-/// Of the mesh: what changes something, with bodies that are objects.
+/// Requests that change the mesh, with objects as bodies.
 const MESH: &[Place] = &[
     ("POST", "/mesh/message", Shape::Problem, LETTER),
     ("POST", "/mesh/messages/receive", Shape::Problem, "{}"),
@@ -134,7 +134,7 @@ struct Request {
     host: Option<String>,
     headers: Vec<Vec<u8>>,
     body: Vec<u8>,
-    /// Its length and type are told.
+    /// Its length and type are declared.
     framed: bool,
 }
 
@@ -264,12 +264,12 @@ fn token(rng: &mut Rng, known: &Known) -> Case {
     request.case(what, shape, Expect::Refused)
 }
 
-/// Somebody who may, and a body that nobody can take.
+/// An authorized caller, and an unacceptable body.
 fn body(rng: &mut Rng, known: &Known) -> Case {
     let calm: Vec<Place> = [MODELS, ADMINS, MESH]
         .concat()
         .into_iter()
-        // What stops everything is not even tried with a token that may.
+        // Requests that stop everything are not tried with an authorized token.
         .filter(|(_, path, _, body)| {
             !body.is_empty() && !path.contains("halt") && !path.contains("resume")
         })
@@ -292,7 +292,7 @@ fn body(rng: &mut Rng, known: &Known) -> Case {
         2 => {
             let depth = 200 + rng.index(50_000);
             if model {
-                // What we do not know passes as it is, however deep.
+                // Unknown fields are forwarded unchanged at any depth.
                 expect = Expect::Contained;
                 let text =
                     format!(r#"{{"a":{}{},{}"#, "[".repeat(depth), "]".repeat(depth), &right[1..]);
@@ -371,13 +371,13 @@ fn body(rng: &mut Rng, known: &Known) -> Case {
     request.case(format!("{path}: {what}"), shape, expect)
 }
 
-/// A live token, and what is somebody else's.
+/// A valid token, and an object of another caller.
 fn not_his(rng: &mut Rng, known: &Known) -> Case {
     let Known { bob, letter, tokens, .. } = known;
     let own = Shape::Problem;
     if rng.one_in(4) {
         let place = *rng.pick(ADMINS);
-        // Names, without values, may be looked at by who may look.
+        // Names, without values, are visible to readers.
         let looks = place.0 != "GET" && rng.one_in(2);
         let token = if looks { &tokens.viewer } else { &tokens.ann };
         return Request::new(known, place).bearer(token).case("an admin's", own, Expect::Refused);
@@ -432,7 +432,7 @@ fn not_his(rng: &mut Rng, known: &Known) -> Case {
     };
     let mut request = Request::new(known, ("", "", own, "")).bearer(&tokens.ann);
     request.line = format!("{line} HTTP/1.1");
-    // What is not among one's own letters is left out of the answer, as what is gone.
+    // Foreign messages are left out of the answer, like deleted ones.
     let among = body.starts_with(r#"{"ids""#);
     request.body = body.into_bytes();
     let expect = if among { Expect::Contained } else { Expect::Refused };
@@ -480,7 +480,7 @@ fn path(rng: &mut Rng, known: &Known) -> Case {
     };
     let shape = if shape == Shape::Rpc { own } else { shape };
     let mut request = Request::new(known, ("", "", shape, "")).bearer(&known.tokens.admin);
-    // The walls of services are asked by those who may call them.
+    // Checks of services run only for callers who may call them.
     if line.contains("/mcp") {
         request = Request::new(known, ("", "", shape, "")).bearer(&known.tokens.ann);
     }
@@ -508,7 +508,7 @@ fn host(rng: &mut Rng, known: &Known) -> Case {
                 format!("{method} http://{}@{}{path} HTTP/1.1", word(rng, 8), known.door);
         }
     }
-    // Nobody is asked what they may before it is clear that this server is meant.
+    // Permissions are checked only after it is clear that this server is meant.
     let shape = if shape == Shape::Rpc { Shape::Problem } else { shape };
     request.case("another host", shape, Expect::Refused)
 }
@@ -638,7 +638,7 @@ fn no_http(rng: &mut Rng, known: &Known) -> Case {
         16 => {
             let bytes =
                 (0..1 + rng.below(2000)).map(|_| u8::try_from(rng.below(256)).expect("a byte"));
-            // The first is none that a method begins with.
+            // The first is not a valid start of a method.
             ("noise", [vec![0x01], bytes.collect()].concat())
         }
         17 => ("a version that never was", format!("GET {path} HTTP/9.9\r\n\r\n").into_bytes()),
@@ -651,7 +651,7 @@ fn no_http(rng: &mut Rng, known: &Known) -> Case {
     Case { what: what.to_owned(), bytes, shape, expect: Expect::Broken, cut: true }
 }
 
-/// Words and heads that would lead a call elsewhere, were they heard.
+/// Text and headers that would redirect a call if they were evaluated.
 fn elsewhere(rng: &mut Rng, known: &Known) -> Case {
     let there = format!("127.0.0.1:{}", known.elsewhere);
     let url = format!("http://{there}/v1");
@@ -725,7 +725,7 @@ fn elsewhere(rng: &mut Rng, known: &Known) -> Case {
         request = request.header(rng.pick(&heads).clone());
     }
     if rng.one_in(5) {
-        // Loopback names mean this server, whatever port stands behind them.
+        // Loopback names mean this server, with any port.
         request.host = Some(there);
     }
     request.case("a word about where to go", Shape::Problem, Expect::Contained)

@@ -39,7 +39,7 @@ const GROWTH_KIB: u64 = 160 << 10;
 /// Rates are tested elsewhere; here each refusal is to have a reason of its own.
 const CONFIG: &str = "[server]\nrequests_per_second = 0\n";
 
-/// Something that listens and notes all that it hears.
+/// A listener that records all received data.
 struct Ear {
     port: u16,
     heard: Arc<Mutex<Vec<String>>>,
@@ -127,7 +127,7 @@ fn session(home: &Commands, name: &str) -> (String, String, String) {
     (home.named(name)["id"].as_str().unwrap().to_owned(), next(), next())
 }
 
-/// Tokens of another server, which was there and is gone.
+/// Tokens of another server, which no longer exists.
 fn foreign() -> Vec<String> {
     let home = Commands(Home::up());
     let key = home.run(&["key", "create", "theirs", "--role", "admin", "-o", "name"]).ok();
@@ -259,7 +259,7 @@ impl World {
         line.trim().trim_end_matches("kB").trim().parse().unwrap()
     }
 
-    /// Those behind the server heard nothing but what is theirs, with their own key.
+    /// The servers behind it received only their own requests, with their own key.
     fn nobody_heard_of_it(&self) {
         assert_eq!(self.elsewhere.heard(), [""; 0], "a place that nobody declared was called");
         let secrets = self.secrets();

@@ -39,7 +39,7 @@ pub(super) struct Case {
     pub(super) bytes: Vec<u8>,
     pub(super) shape: Shape,
     pub(super) expect: Expect,
-    /// Nothing more comes after it, and the server is told so: it would wait for the rest.
+    /// Nothing follows it, and the server is informed: it would wait for the rest.
     pub(super) cut: bool,
 }
 
@@ -138,7 +138,7 @@ pub(super) fn send(door: &str, case: &Case) -> Got {
     Answer::read(raw).map_or(Got::Closed, Got::Answer)
 }
 
-/// Whether an answer with a length is there to its end.
+/// Whether an answer with a length is complete.
 fn whole(raw: &[u8]) -> bool {
     let Some(end) = raw.windows(4).position(|part| part == b"\r\n\r\n") else { return false };
     let head = String::from_utf8_lossy(&raw[..end]).to_ascii_lowercase();

@@ -72,7 +72,7 @@ impl Gateway {
         all[0]["reserved"]["tokens"].as_u64().unwrap()
     }
 
-    /// All ends of calls that the log tells of, by the call.
+    /// All ends of calls in the log, by call.
     fn ends(&self) -> BTreeMap<String, Vec<Value>> {
         let answer = self.send(self.get("/api/events?limit=1000"));
         let all: Value = serde_json::from_str(&answer.body).unwrap();
@@ -148,7 +148,7 @@ fn a_stream_ends_with_its_key_with_an_api_error_and_is_settled_by_its_usage() {
         let error = last(&text);
         assert_eq!(error.pointer(place), Some(&json!(code)), "{path}: {text}");
         assert!(text.contains("no longer valid") && whole, "{path}: {text}");
-        // The provider is left; the other one left by itself.
+        // The connection to one provider is closed; the other one closed on its own.
         gateway.left();
         let told = gateway.end("the call's end", |end| end["caller"] == name.as_str());
         let told = &told["payload_json"];
@@ -181,7 +181,7 @@ fn an_unanswered_call_of_a_revoked_key_is_refused_and_counts_in_full() {
             call.join().unwrap()
         });
         gateway.left();
-        // Only the error of a stream of Responses stands alone.
+        // Only the error of a Responses stream is sent alone.
         let place = if place == "/code" { "/error/code" } else { place };
         assert_eq!((status, error.pointer(place)), (401, Some(&json!(code))), "{path}: {error}");
         let told = gateway.end("the call's end", |end| end["caller"] == name.as_str());
@@ -200,7 +200,7 @@ fn a_call_waiting_for_its_provider_is_refused_and_costs_nothing() {
     let base = narrow.base_url();
     let config = format!("[providers.narrow]\nbase_url = \"{base}/v1\"\nmax_concurrent = 1\n");
     let gateway = Gateway::with(Script::default(), &[], &config);
-    // With a limit each reservation is on disk before its call goes on.
+    // With a limit, each reservation is on disk before its call continues.
     gateway.home.run(&["budget", "set", "swarm", "--tokens", "100000000", "--per", "total"]).ok();
     let (path, place, code) = APIS[0];
     let mut body = chat("hi");
@@ -292,7 +292,7 @@ fn a_call_is_settled_once_whenever_its_key_is_revoked() {
     let say = Say::text("one two three four five six").usage(90, 6);
     let gateway = Gateway::new(Script::always(Answer::say(say).drip(Duration::from_millis(1))));
     gateway.home.run(&["budget", "set", "swarm", "--tokens", "100000000", "--per", "total"]).ok();
-    // After so many pieces each; before the first, and after the last.
+    // After each number of pieces: before the first, and after the last.
     let moments = 0..14_usize;
     let mut came: BTreeMap<String, Option<u16>> = BTreeMap::new();
     for (moment, (path, ..)) in moments.flat_map(|n| APIS.map(|api| (n, api))) {

@@ -56,7 +56,7 @@ pub(super) fn tool_calls(_: &Evidence, story: &Story, found: &mut Found) {
         if last == Some(&output) {
             continue;
         }
-        // Without a result of its own: a human's word, a crash, a denial, or the run's end.
+        // Without its own result: an answer of a person, a crash, a denial, or the run's end.
         let note = output.get("note").and_then(Value::as_str).unwrap_or_default();
         let told = note == "a human said that it was done" && asked_about(story, step);
         let unknown = error_code(step) == "unknown_outcome" && !is_ok(step);
@@ -161,7 +161,7 @@ pub(super) fn memory(evidence: &Evidence, story: &Story, found: &mut Found) {
 /// A call that is done again saves once.
 pub(super) fn artifacts(_: &Evidence, story: &Story, found: &mut Found) {
     let told = story.of_kind("artifact.saved").count();
-    // What a fork repeats was done by its origin.
+    // The original of a fork did the repeated steps.
     let own = |step: &&StepRow| tool(step) == "save_artifact" && !story.is_repeated(step);
     let saves: Vec<_> = story.steps.iter().filter(own).collect();
     let least = saves.iter().filter(|step| is_ok(step)).count();

@@ -1,4 +1,4 @@
-//! Rules about the log and the rows that stand beside it.
+//! Rules about the log and the rows.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::super::evidence::{Evidence, Story};
 use super::Found;
 
-/// The events that end a session, and the status that each stands for.
+/// The events that end a session, and the status that belongs to each.
 const ENDS: &[(&str, SessionStatus)] = &[
     ("run.succeeded", SessionStatus::Succeeded),
     ("run.failed", SessionStatus::Failed),
@@ -189,7 +189,7 @@ pub(super) fn epochs(_: &Evidence, story: &Story, found: &mut Found) {
     });
 }
 
-/// Every item that the log tells of is there, stands as it tells, and no other is.
+/// Exactly the items of the log exist, in the state that the log gives.
 pub(super) fn inbox(_: &Evidence, story: &Story, found: &mut Found) {
     let mut told: BTreeMap<InboxId, InboxState> = BTreeMap::new();
     let (mut open, mut last, mut questions) = (None, None, 0);
@@ -205,7 +205,7 @@ pub(super) fn inbox(_: &Evidence, story: &Story, found: &mut Found) {
                 questions += 1;
                 continue;
             }
-            // What a fork repeats was asked of its source, but for the question that it is at.
+            // The original of a fork asked the repeated questions, except the one at the fork.
             "run.forked" => {
                 told.clear();
                 continue;

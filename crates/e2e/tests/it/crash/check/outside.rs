@@ -1,4 +1,4 @@
-//! Rules about what the harness was told, and about what is left outside of the store.
+//! Rules about the answers that the harness got, and about objects outside of the store.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::Found;
 
 /// The name that a half-written file of a workspace has, before the effect that wrote it.
 const DRAFT: &str = ".overmind-tmp-";
-/// Effects of one session that are looked at; far more than any of these has.
+/// The number of effects of one session that are examined; far more than any session has.
 const EFFECTS: u64 = 500;
 
 fn task_of(story: &Story) -> &str {
