@@ -91,7 +91,7 @@ impl Engine {
         };
         let item = self.cortex.memory.store(draft).await.map_err(memory_error)?;
         match keyed {
-            // A repetition gets the item of the first request. That of somebody else is none.
+            // A repeated request gets the item of the first one, but not an item of another caller.
             Some((key, text)) if item.provenance.author != by.name => {
                 let same = item.text == text || item.text == self.masked(&text);
                 let author = &item.provenance.author;
@@ -359,7 +359,7 @@ impl Engine {
         let now = self.cortex.clock.now();
         let micros = i64::try_from(older_than.as_micros()).unwrap_or(i64::MAX);
         let before = Timestamp::from_micros(now.as_micros().saturating_sub(micros));
-        // Nobody would decide about a removed session's work any more.
+        // Nobody could decide about a removed session's work any more.
         self.park_undecided(by, before).await?;
         Ok(self.cortex.store.prune(before, now).await?)
     }

@@ -360,7 +360,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`EngineError::NotFound`]; [`EngineError::Conflict`] while one of its runs is under way.
+    /// [`EngineError::NotFound`]; [`EngineError::Conflict`] while one of its runs has not ended.
     pub async fn agent_remove(&self, by: &Caller, agent: &str) -> Result<Agent, EngineError> {
         let patch = AgentPatch { status: Some(AgentStatus::Removed), ..AgentPatch::default() };
         Ok(self.agent_patch(by, agent, patch).await?.agent)
@@ -398,7 +398,7 @@ impl Engine {
         Err(EngineError::conflict(message))
     }
 
-    /// Whether no run of the agent is under way.
+    /// Whether no run of the agent is unfinished.
     async fn has_ended(&self, agent: AgentId) -> Result<bool, EngineError> {
         let filter = SessionFilter {
             agent: Some(agent),

@@ -12,9 +12,9 @@ pub struct Caller {
     /// `admin`, the name of an API key, or a session's id. Stands in the audit log.
     pub name: String,
     pub rights: Rights,
-    /// The span that it calls in, if it said so.
+    /// The span in which it calls, if it gave one.
     pub trace: Option<Traceparent>,
-    /// It acts for somebody who may run programs on the host itself: a run that does.
+    /// It acts for a caller who may run programs on the host: a run without a sandbox.
     pub on_host: bool,
     /// The API key that it called with. A later key of that name is another caller.
     pub key: Option<ApiKeyId>,
@@ -31,11 +31,11 @@ pub enum Rights {
         session: SessionId,
         epoch: u32,
     },
-    /// A part of the server that acts by itself. Nobody can sign in as one: its name is reserved.
+    /// A part of the server that acts on its own. No caller can sign in as one: its name is reserved.
     System(Part),
 }
 
-/// A part of the server that acts by itself, with the rights that its work needs.
+/// A part of the server that acts on its own, with the rights that its work needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Makes what is so what was declared, and removes what nobody owns any more. What it starts, it
@@ -69,7 +69,7 @@ impl Caller {
         Self::new("admin", Rights::Role(Role::Admin))
     }
 
-    /// A part of the server that acts by itself.
+    /// A part of the server that acts on its own.
     pub(crate) fn system(part: Part) -> Self {
         let on_host = part == Part::Dispatcher;
         Self { on_host, ..Self::new(part.name(), Rights::System(part)) }

@@ -125,7 +125,7 @@ impl Engine {
             return Err(EngineError::invalid("text", message));
         }
         if let Some(order) = self.told(by, id, &text, raw || secret).await? {
-            // Before the attempt that it starts, so that it stands there in the log.
+            // Before the attempt that it starts, so that the log has it in this order.
             Box::pin(self.note_told(by, id, &text)).await;
             return self.cortex.order(id, order).await;
         }

@@ -29,7 +29,7 @@ const RESERVED: [&str; 3] = ["admin", Part::Dispatcher.name(), Part::Reconcilers
 /// Prefixes of the names of sessions and agents.
 const RESERVED_BEGINNINGS: [&str; 2] = ["ses_", "agent:"];
 
-/// Why a name cannot be used, if that is so.
+/// The reason why a name cannot be used, if it cannot.
 pub(crate) fn reserved(name: &str) -> Option<String> {
     // A reader of the log may confuse `Admin` and `admin`.
     let plain = name.to_lowercase();

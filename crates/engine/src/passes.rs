@@ -33,7 +33,7 @@ pub(crate) enum Holder {
     },
 }
 
-/// Held by a call while it is under way.
+/// Held by a call while it is in progress.
 #[derive(Clone, Debug)]
 pub struct Pass(Option<Arc<Entry>>);
 
@@ -60,7 +60,7 @@ struct Slot {
     entry: Weak<Entry>,
 }
 
-/// The tokens of calls under way. There are at most as many as requests.
+/// The tokens of calls in progress. There are at most as many as requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Passes(Arc<Mutex<HashMap<Whose, Vec<Slot>>>>);
 
@@ -224,7 +224,7 @@ mod tests {
         passes.revoked([1; 32]);
         assert!(one.has_ended() && !two.has_ended() && !admin.has_ended());
         assert!(admin.ended().now_or_never().is_none());
-        // Who comes with it later has a pass of its own; the token is looked at after that.
+        // Later calls with the token have their own pass; the token is checked after that.
         assert!(!passes.enter(&Holder::Key([1; 32])).has_ended());
         drop((one, two));
         assert_eq!(passes.len(), 0);

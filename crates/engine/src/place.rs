@@ -1,4 +1,4 @@
-//! Where a session works, who may have it work there, and which repositories that may lead to.
+//! The directory of a session, the callers who may choose it, and the repositories that it may use.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -30,7 +30,7 @@ pub(crate) fn resolved(path: &Path) -> PathBuf {
 /// The directory in which a session works.
 pub(crate) struct Place {
     pub(crate) workspace: String,
-    /// Whether somebody said so: only of that a room is made.
+    /// Whether the caller set the directory: only then an environment is created for it.
     pub(crate) project: bool,
     /// The repositories that it may use.
     pub(crate) reach: RoomReach,
@@ -85,7 +85,7 @@ impl Engine {
         match room {
             // The parent writes to its worktree and not to its project, so the child may use the same.
             Some(room) if is_child && parent.has_worktree() => Ok(room.reach),
-            // An admin's run gets no more than the run of somebody else that it is started beside.
+            // An admin's run gets no more access than the other caller's run beside which it is started.
             Some(RoomWish { reach, .. })
                 if !is_child && by.is_admin() && reach != RoomReach::Any =>
             {

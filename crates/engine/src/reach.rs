@@ -85,7 +85,7 @@ impl Engine {
         letter: &Letter,
         id: SessionId,
     ) -> Result<(), EngineError> {
-        // Letters to the agent are none to a program of somebody else.
+        // Messages to the agent are not for another caller's program.
         self.who_session(id).await?.agent()?;
         match self.sender_of(letter).await? {
             Sender::Key(by) => self.require_host_of(&by, id).await,

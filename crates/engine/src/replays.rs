@@ -244,7 +244,7 @@ struct Repeat {
     /// Whether its own part is judged.
     gated: bool,
     files: Option<Files>,
-    /// Which repositories its project may use, by the rights of whoever forks.
+    /// The repositories that its project may use, by the rights of the forking caller.
     reach: RoomReach,
     toolset: Option<Arc<Toolset>>,
     session: Option<Session>,
@@ -341,7 +341,7 @@ impl Repeat {
         };
         let mut room = spec.room;
         if let (Some(room), Some(Files { saved: Some(saved), .. })) = (&mut room, &self.files) {
-            // What was carried along is in it.
+            // It contains the files that were carried along.
             (room.base, room.carry_changes) = (Some(saved.commit.clone()), false);
         }
         if let Some(room) = &mut room
@@ -464,7 +464,7 @@ fn divergence(err: ReplayError) -> Divergence {
     }
 }
 
-/// Equal in what was done and what came of it; ids, times and latencies aside.
+/// Equal actions and results; ids, times and latencies are ignored.
 fn same_step(a: &StepRow, b: &StepRow) -> bool {
     let bare = |value: &Value| {
         let mut value = value.clone();

@@ -34,7 +34,7 @@ const EVERY: Duration = Duration::from_mins(1);
 const PAGE: u32 = 500;
 /// Rituals that are not due and are read at once after a start.
 const OTHERS: u32 = 50;
-/// For how long a pass looks at them: a tick that becomes due meanwhile waits so long at most.
+/// The duration of a pass: a tick that becomes due meanwhile waits at most this long.
 const OTHERS_FOR: Duration = Duration::from_millis(10);
 /// How often one ritual is decided on in one pass, while it changes.
 const TURNS: u32 = 8;
@@ -79,7 +79,7 @@ impl Rituals {
                 }
             }
         }
-        // As of when this pass began: what became due meanwhile was not looked at.
+        // The start of this pass: ticks that became due later were not processed.
         let next = self.engine.ritual_next(now).await.map_err(told)?;
         let Looks { fired, wrong } = looks;
         let retry = wrong.is_some().then(|| now.after(RETRY));

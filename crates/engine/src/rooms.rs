@@ -53,7 +53,7 @@ impl Decisions {
     }
 }
 
-/// One decision under way; another one about the same work is refused until this is dropped.
+/// One decision in progress; another one about the same work is refused until this is dropped.
 struct Deciding {
     decisions: Arc<Decisions>,
     session: SessionId,

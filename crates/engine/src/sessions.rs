@@ -389,7 +389,7 @@ impl Engine {
         &self,
         mut rows: Vec<SessionRow>,
     ) -> Result<Vec<SessionRow>, EngineError> {
-        // The writes of free calls may be delayed for a moment, and the session was told the same.
+        // The writes of free calls may be delayed briefly, and the session knows that.
         let free = |row: &SessionRow| row.cost_microusd == Some(0);
         if !rows.iter().all(free) {
             self.budgets().flush().await;

@@ -36,12 +36,12 @@ const MCP: &str = "mcp.";
 /// Why a call does not begin at once.
 enum Refusal {
     No(ToolOutcome),
-    /// A person has to approve first; the text is for callers for whom nobody can be asked.
+    /// A person must approve first; the text is for callers without an inbox.
     Asks(String),
 }
 
 impl Refusal {
-    /// The result for the caller if nobody is asked.
+    /// The result for the caller if no person is asked.
     fn outcome(self) -> ToolOutcome {
         match self {
             Self::No(outcome) => outcome,

@@ -24,7 +24,7 @@ const DOCUMENT: &str = "projects/trusted";
 /// The confirmed projects. Locked while they are changed.
 pub(crate) type Trusting = Arc<tokio::sync::Mutex<TrustedProjects>>;
 
-/// Reads the confirmed projects, and tells the rooms.
+/// Reads the confirmed projects, and passes them to the environments.
 pub(crate) async fn load(
     store: &dyn Store,
     rooms: Option<&Arc<dyn Rooms>>,
@@ -42,11 +42,11 @@ pub(crate) async fn load(
     Ok(Arc::new(tokio::sync::Mutex::new(projects)))
 }
 
-/// Whether an admin has declared a directory for somebody.
+/// Whether an admin has declared a directory for a caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Declared {
     ForThem,
-    /// The Project of this name has it, and other callers.
+    /// The Project of this name has the directory, and other callers.
     ForOthers(Name),
     Nowhere,
 }
@@ -111,7 +111,7 @@ impl Engine {
         Ok(self.rooms()?.trust_of(project.to_owned(), RoomReach::Any).await?)
     }
 
-    /// Confirms what a project's file orders: `hash` is that of the content that somebody has read.
+    /// Confirms the commands of a project's file: `hash` is that of the content that was read.
     ///
     /// # Errors
     ///

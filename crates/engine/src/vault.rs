@@ -50,7 +50,7 @@ pub struct VaultParts {
     /// Credentials of the server's environment (`OVERMIND_CRED_…`). Secrets of the vault override
     /// them.
     pub environment: BTreeMap<SecretName, Secret>,
-    /// The client for calls of services; without it there are none.
+    /// The client for calls of services; without it, no service can be called.
     pub outbound: Option<Arc<dyn Outbound>>,
     /// The HTTP address of this server for commands, if there is one: `http://127.0.0.1:8420`.
     pub door: Option<String>,

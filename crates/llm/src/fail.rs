@@ -437,7 +437,7 @@ mod tests {
     #[test]
     fn a_key_is_masked_before_the_body_is_truncated() {
         let key = Secret::new("sk-0123456789").unwrap();
-        // The key lies across the 4 KiB border: cut first, half of it would stay.
+        // The key crosses the 4 KiB limit: if the text were cut first, half of the key would stay.
         let body = format!("{}sk-0123456789 {}", "x".repeat(MAX_BODY - 5), "ü".repeat(4000));
         let mut shown = failure(AUTH, false, "bad key sk-0123456789".to_owned());
         shown.body = Some(body);

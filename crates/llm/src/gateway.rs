@@ -392,10 +392,10 @@ mod tests {
             assert_eq!(of(keyed(&["anthropic"]), model), known, "{model}, in the environment");
             assert_eq!(of(vault(), model), known, "{model}, in the vault");
         }
-        // The call says then which key is missing, and not that nobody knows the price.
+        // The error then names the missing key, and not the unknown price.
         assert_eq!(of(Config::default(), "claude-sonnet-5-5"), known);
         assert!(!of(vault(), "unheard-of").2);
-        // What takes the models of all that have no key is asked, and not the provider of that name.
+        // The server for all models without a key is called, and not the provider of that name.
         let custom = Config::default().with_base_url("http://127.0.0.1:1", None);
         assert_eq!(of(custom, "claude-sonnet-5-5").0, "custom");
     }

@@ -55,7 +55,7 @@ pub(crate) struct Tapes {
 }
 
 impl Tapes {
-    /// The cassette at `path` as it is now.
+    /// The current cassette at `path`.
     ///
     /// Each call reads the file's times on the caller's thread, which takes microseconds. If the
     /// file must be read, that happens on the blocking pool.
@@ -145,7 +145,7 @@ mod tests {
         let first = tapes.get(path.clone()).await.unwrap();
         let again = tapes.get(path.clone()).await.unwrap();
         assert!(Arc::ptr_eq(&first, &again), "the same file is parsed twice");
-        // As long as before, and as old: only the time of the change differs.
+        // The same length and age: only the time of the change differs.
         write(&path, "two", old);
         assert_eq!(said(&tapes, &path).await, "two");
         std::fs::remove_file(&path).unwrap();

@@ -98,7 +98,7 @@ pub enum Approve {
     /// Adding the server approves the tools of its first answer, but no later ones.
     #[default]
     FirstUse,
-    /// Nothing is used before somebody pins it.
+    /// No tool is used before it is pinned.
     Manual,
 }
 
@@ -134,7 +134,7 @@ pub struct Limits {
     pub call_total_ms: u64,
     /// The time without calls after which a session's own server is ended.
     pub idle_ms: u64,
-    /// The bytes of text of one result that are passed on; the rest is only counted.
+    /// The bytes of text of one result that are forwarded; the rest is only counted.
     pub result_bytes: usize,
     pub memory_bytes: u64,
     pub pids: u32,

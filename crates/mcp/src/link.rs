@@ -399,7 +399,7 @@ impl Link {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future tells the server that nobody waits any more.
+    /// Dropping the future informs the server that no caller waits any more.
     pub(crate) async fn call(
         &self,
         tool: &str,
@@ -532,7 +532,7 @@ impl Shared {
     }
 }
 
-/// A request under way. Dropping it tells the server to stop.
+/// A request in progress. Dropping it tells the server to stop.
 struct Asked<'a> {
     handle: Option<RequestHandle<RoleClient>>,
     token: ProgressToken,

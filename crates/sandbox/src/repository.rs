@@ -70,7 +70,7 @@ impl Fixed {
         let pinned = self.pinned.iter().map(|path| (path.as_path(), false));
         let read_only = self.read_only.iter().map(|path| (path.as_path(), true));
         let mut all: Vec<_> = pinned.chain(read_only).collect();
-        // Of the same path, read-only comes last.
+        // For equal paths, read-only ones come last.
         all.sort();
         all
     }

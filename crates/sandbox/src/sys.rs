@@ -346,7 +346,7 @@ pub(crate) fn try_dangerous_calls() -> Vec<(&'static str, i32)> {
         // SAFETY: `socket` takes no memory; the new descriptor is closed at once by its owner.
         let made = unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, 0) };
         if made >= 0 {
-            // SAFETY: just made, and nobody else's.
+            // SAFETY: just created, and not shared.
             drop(unsafe { OwnedFd::from_raw_fd(made) });
         }
         ended.push((name, errno_of(made.into())));

@@ -1,4 +1,4 @@
-//! What comes by the door of a sandbox: who it may be, and what it may ask for.
+//! Connections through the relay of a sandbox: their identity, and their allowed requests.
 //!
 //! The door is open to whatever runs in a sandbox whose network is the mesh. It opens nothing by
 //! itself: what comes is treated as a client over TCP, reaches only what runs may use, and needs a
@@ -17,14 +17,14 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use crate::fault::Fault;
 use crate::front::Peer;
 
-/// Reads what is said first on a connection. `None`: not that.
+/// Reads the first bytes of a connection. `None`: they are invalid.
 ///
 /// # Cancel safety
 ///
 /// None: what was read is lost.
 pub(crate) async fn whose(stream: &mut (impl AsyncRead + Unpin)) -> Option<Peer> {
     let mut line = Vec::with_capacity(MAX_DOOR_LINE);
-    // Byte by byte: what follows is somebody else's to read.
+    // Byte by byte, because the following bytes belong to another reader.
     loop {
         match stream.read_u8().await.ok()? {
             b'\n' => break,

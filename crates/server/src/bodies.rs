@@ -21,7 +21,7 @@ use crate::front::Source;
 pub(crate) enum Sender {
     /// The origin of a request; `None` is the Unix socket.
     Place(Option<Source>),
-    /// A caller who has proved who they are, by name.
+    /// An authenticated caller, by name.
     Caller(String),
 }
 

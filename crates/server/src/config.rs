@@ -11,9 +11,9 @@ pub struct ServerConfig {
     /// Names by which clients may call this server, beside the loopback names and the address
     /// that they reached: `overmind.example.org`. Without port.
     pub hosts: Vec<String>,
-    /// Connections at once, on each listener. One more is told 503 and closed.
+    /// Concurrent connections, on each listener. Further ones get 503 and are closed.
     pub max_connections: usize,
-    /// Of these, what one client address or one sandbox may have. Not counted on the unix socket.
+    /// The share of one client address or one sandbox. Not counted on the unix socket.
     pub max_connections_per_source: usize,
     /// From the first byte (or the last response) to the end of the request's headers.
     pub header_timeout: Duration,
@@ -39,7 +39,7 @@ pub struct ServerConfig {
     /// among `max_connections` only until they begin.
     pub max_viewers: usize,
     pub max_viewers_per_run: usize,
-    /// How long `serve` waits for open requests once it is told to stop.
+    /// The time that `serve` waits for open requests after it was told to stop.
     pub drain_grace: Duration,
     /// Which provider keys are set; shown, masked, under `/api/settings`.
     pub provider_keys: Vec<ProviderKey>,

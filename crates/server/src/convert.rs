@@ -63,7 +63,7 @@ pub(crate) fn decision(verdict: api::Verdict) -> Decision {
     }
 }
 
-/// `message` is there for an answer: the request was checked.
+/// `message` exists for an answer: the request was checked.
 pub(crate) fn inbox_answer(
     decision: api::InboxDecision,
     message: Option<String>,
@@ -83,7 +83,7 @@ pub(crate) fn inbox_answer(
     }
 }
 
-/// `None` for a group of nothing, of which there is none.
+/// `None` for an empty group, which does not exist.
 pub(crate) fn inbox_group(group: InboxGroup) -> Option<api::InboxGroup> {
     let InboxGroup { key, items } = group;
     Some(api::InboxGroup {
@@ -95,7 +95,7 @@ pub(crate) fn inbox_group(group: InboxGroup) -> Option<api::InboxGroup> {
     })
 }
 
-/// `None` for a proposal that rests on nothing, of which there is none.
+/// `None` for a proposal without approvals, which does not exist.
 pub(crate) fn inbox_proposal(proposal: InboxProposal) -> Option<api::InboxProposal> {
     let InboxProposal { rule, items } = proposal;
     Some(api::InboxProposal {

@@ -83,9 +83,9 @@ path_ids! {
     SecretPath(String) = "name" "Secret";
     /// `{name}` of a service.
     ServicePath(String) = "name" "Service";
-    /// `{key}` of the shared state, slashes included. The engine looks at it.
+    /// `{key}` of the shared state, slashes included. The engine validates it.
     KeyOfBoard(String) = "key" "Key";
-    /// `{name}` of an artifact, slashes included. The engine looks at it.
+    /// `{name}` of an artifact, slashes included. The engine validates it.
     ArtifactPath(String) = "name" "Artifact";
     /// `{agent}` of the permission matrix. The engine looks it up.
     AgentOfAcl(String) = "agent" "Agent";

@@ -66,7 +66,7 @@ impl Fault {
         &self.problem
     }
 
-    /// Turns a conflict into "stale": for requests that said which version they mean.
+    /// Turns a conflict into "stale": for requests that name a version.
     #[must_use]
     pub(crate) fn conflict_is_stale(mut self) -> Self {
         if self.problem.known_kind() == Some(ProblemKind::Conflict) {

@@ -16,7 +16,7 @@ struct Link {
     made: Instant,
     /// The name of the caller who made it.
     by: String,
-    /// The token that it stands for.
+    /// The token that the link signs in with.
     token: String,
 }
 

@@ -1,4 +1,4 @@
-//! Changes of the shared state as a [stream](crate::sse): that a key changed, and how it stands now.
+//! Changes of the shared state as a [stream](crate::sse): the changed keys and their current values.
 
 use overmind_api::{BlackboardChange, BlackboardEntry};
 use overmind_core::store::LogEvent;
@@ -11,7 +11,7 @@ use crate::sse::{Look, Source, say};
 
 pub(crate) struct BoardSource {
     prefix: String,
-    /// Number of the last event of the mesh's stream that was looked at.
+    /// Number of the last event of the mesh's stream that was read.
     after: u64,
 }
 
@@ -31,7 +31,7 @@ impl BoardSource {
         let entry = match cx.engine.board_get(by, None, &key).await {
             Ok(entry) => Some(BlackboardEntry::from((*entry).clone())),
             Err(EngineError::NotFound { .. }) => None,
-            // What may not be read any more is not told of.
+            // Keys that may no longer be read are left out.
             Err(EngineError::Forbidden { .. }) => return Ok(None),
             Err(err) => return Err(err),
         };

@@ -41,7 +41,7 @@ impl<Cursor: FromStr> Window<Cursor> {
     }
 }
 
-/// Of a list that can be asked for nothing else.
+/// A list without filters.
 impl<S: Send + Sync, Cursor: FromStr> FromRequestParts<S> for Window<Cursor> {
     type Rejection = Fault;
 

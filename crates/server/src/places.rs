@@ -45,13 +45,13 @@ impl Places {
         Self { all, taken: Arc::default(), per_source }
     }
 
-    /// A place for a connection of which nobody knows yet whose it is.
+    /// A slot for a connection whose client is not known yet.
     pub(crate) fn take(&self) -> Result<Place, Full> {
         let permit = Arc::clone(&self.all).try_acquire_owned().map_err(|_| Full::Listener)?;
         Ok(Place { _permit: permit, _counted: None })
     }
 
-    /// Counts a place for whoever has it.
+    /// Counts a slot for its client.
     pub(crate) fn count(&self, place: Place, source: Source) -> Result<Place, Full> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let now = taken.entry(source).or_default();

@@ -1,4 +1,4 @@
-//! Tokens that are looked at again: what lives longer than a request may outlive what let it in.
+//! Repeated checks of tokens: a connection may outlive the right that opened it.
 //!
 //! A stream of events, a log that is followed and a terminal each hold a [`Proof`], and ask it before
 //! each thing that they tell or take and with each sign of life. So a key that was revoked, or a run

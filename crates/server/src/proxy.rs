@@ -30,7 +30,7 @@ const HEAD_TIME: Duration = Duration::from_secs(10);
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// Before the next attempt to accept a connection.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Connections at once; more are told to come again.
+/// Concurrent connections; further ones must retry.
 const CONNECTIONS: usize = 1024;
 /// Names in a page of what there is.
 const LISTED: usize = 50;
@@ -48,7 +48,7 @@ pub enum Found {
     Port(u16),
     /// There is no such run; these serve something.
     NoRun { there: Vec<String> },
-    /// Several runs are called so here: these, by their own names.
+    /// Several runs match: these, by their own names.
     SeveralRuns { there: Vec<String> },
     /// The run has no such service, or several and none was named; these.
     NoService { there: Vec<String> },
@@ -151,7 +151,7 @@ impl Proxy {
 async fn pass(client: &mut TcpStream, backends: &dyn Backends, port: u16) -> io::Result<()> {
     let head = match tokio::time::timeout(HEAD_TIME, read_head(client)).await {
         Ok(Ok(Some(head))) => head,
-        // It went away, or said nothing: nobody to answer.
+        // It disconnected, or sent nothing: there is nobody to answer.
         Ok(Ok(None)) => return Ok(()),
         Ok(Err(err)) if err.kind() == io::ErrorKind::InvalidData => {
             let text = "The head of the request is too long.";
@@ -225,7 +225,7 @@ async fn connect(port: u16) -> io::Result<TcpStream> {
         let trying = TcpStream::connect(SocketAddr::new(ip, port));
         match tokio::time::timeout(CONNECT_TIME, trying).await {
             Ok(Ok(stream)) => {
-                // What is passed on was put together by somebody else already.
+                // Forwarded responses were created by another server.
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
             }

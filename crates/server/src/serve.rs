@@ -27,9 +27,9 @@ use crate::socket::Stalling;
 /// Longest request line and headers together. No more is read at once.
 pub(crate) const MAX_HEAD_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
-/// After a failed accept (no file descriptors left, most often) before the next try.
+/// The pause after a failed accept (usually no file descriptors are left) before the next try.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Said to a connection beyond the bounds, without a look at what it wants.
+/// The response to a connection beyond the limits, without reading its request.
 const NO_PLACE: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n\
     Content-Type: application/problem+json\r\nContent-Length: 148\r\n\r\n\
@@ -48,7 +48,7 @@ const NO_MORE_FOR_ONE: &[u8] =
 pub enum Drained {
     /// Every request was answered to its end.
     All,
-    /// The grace was over; this many connections and changes were still under way.
+    /// The grace period is over; this many connections and changes were still open.
     TimedOut { left: usize },
 }
 
@@ -56,7 +56,7 @@ pub enum Drained {
 #[derive(Debug)]
 pub struct Server {
     front: Arc<Front>,
-    /// Cancelled when the grace is over: what is left is cut.
+    /// Cancelled when the grace period is over: open connections are closed.
     kill: CancellationToken,
 }
 
@@ -69,7 +69,7 @@ impl Server {
     /// Answers on all `listeners` until `shutdown` is cancelled; then stops accepting, ends event
     /// streams with a comment, and waits at most `drain_grace` for what is under way.
     ///
-    /// The engine goes on: drain it afterwards.
+    /// The engine continues: drain it afterwards.
     pub async fn serve(self, listeners: Vec<Listener>, shutdown: CancellationToken) -> Drained {
         let cx = Arc::clone(&self.front.cx);
         for listener in listeners {

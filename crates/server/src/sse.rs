@@ -30,7 +30,7 @@ use crate::host::single;
 use crate::metrics::Open;
 use crate::proof::Proof;
 
-/// Between two tries when the engine has let go of a watch.
+/// The pause between two attempts after the engine dropped a watch.
 const RESUBSCRIBE: Duration = Duration::from_millis(500);
 
 /// The subject of a stream.
@@ -50,13 +50,13 @@ pub(crate) trait Source: Send + 'static {
 pub(crate) enum Look {
     /// There may be more at once.
     More(String),
-    /// Nothing now.
+    /// There is nothing to send now.
     Nothing,
     /// The last that there is to say, which may be nothing.
     Last(String),
 }
 
-/// One stream under way.
+/// One open stream.
 pub(crate) struct Stream<S> {
     cx: Arc<Cx>,
     /// Looked at again with each page: a stream lives longer than some tokens are worth anything.

@@ -20,7 +20,7 @@ pub(crate) type Place = (u64, u8);
 /// The part of `event: done`, after every item: who resumes after it has everything.
 const DONE: u8 = u8::MAX;
 
-/// Whether a client that resumes here was told `done`, if the run has ended.
+/// Whether a client that resumes here already got `done`, if the run has ended.
 pub(crate) fn is_done(place: Place) -> bool {
     place.1 == DONE
 }
@@ -30,7 +30,7 @@ pub(crate) fn parse_place(text: &str) -> Option<Place> {
     Some((number(seq)?, number(part)?))
 }
 
-/// The timeline of one run, from a place on: to its end, or to what is there now.
+/// The timeline of one run, from a position on: to its end, or to the stored items.
 pub(crate) struct TimelineSource {
     run: SessionId,
     agent: AgentId,

@@ -33,7 +33,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// Signs of life that a client may leave unanswered.
 const MISSED: u32 = 3;
 
-/// How many look at which run.
+/// The number of viewers of each run.
 #[derive(Debug, Default)]
 pub(crate) struct Viewers(Mutex<HashMap<SessionId, usize>>);
 
@@ -81,13 +81,13 @@ impl Drop for Seat {
     }
 }
 
-/// Why a viewer is let go.
+/// Why a viewer is disconnected.
 enum Over {
     /// It left, or its connection broke.
     Left,
-    /// The life has ended; it has been told.
+    /// The attempt has ended; the viewer was informed.
     Ended,
-    /// It goes on without this viewer, for this reason.
+    /// It continues without this viewer, for this reason.
     Away(String),
     /// The same: the viewer may not look any more.
     Lapsed(String),
@@ -251,7 +251,7 @@ impl Viewer {
             }
         };
         match typed {
-            // That it has ended is told in its place among the output.
+            // The end is reported in its place among the output.
             Ok(()) | Err(ProcessError::NotAlive(_)) => {}
             Err(err) => self.say(&AttachSaid::Refused { message: err.to_string() }).await?,
         }

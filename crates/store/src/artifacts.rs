@@ -327,7 +327,7 @@ impl Files {
 /// Copies all files of the artifacts at `from` to a new directory `to`. Blocks.
 pub(crate) fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
     let mut copy = Copy { to, bytes: 0, at: None };
-    // A backup has no links: one would lead to somebody else's files.
+    // A backup has no links: one would lead to foreign files.
     match fs::symlink_metadata(from) {
         Ok(found) if found.is_dir() => {}
         Ok(_) => return Err(io::Error::other("it is not a directory")),

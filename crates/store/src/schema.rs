@@ -191,7 +191,7 @@ mod tests {
              INSERT INTO t SELECT randomblob(5000) FROM n;",
         )
         .unwrap();
-        // As a kill at this moment would leave them: the files, and nobody who holds a lock.
+        // The state after a kill at this moment: the files, without a lock holder.
         for suffix in ["", "-journal"] {
             let from = dir.path().join(format!("live.db{suffix}"));
             std::fs::copy(from, dir.path().join(format!("copy.db{suffix}"))).unwrap();

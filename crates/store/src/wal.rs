@@ -232,7 +232,7 @@ enum Busy {
 enum Mode {
     /// Counts only.
     Noop,
-    /// Copies pages that no reader needs, and waits for nobody.
+    /// Copies pages that no reader needs, without waiting.
     Passive,
     /// Copies everything and lets the next commit write the log from its start.
     Restart,

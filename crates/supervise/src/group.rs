@@ -321,7 +321,7 @@ pub(crate) fn kill(directory: &Path) -> bool {
 
 /// Removes a group and the groups below it; returns `false` while one is not empty.
 pub(crate) fn remove(directory: &Path) -> bool {
-    // Mostly there is none below, and a search costs as much as this attempt.
+    // Usually none is below, and a search costs as much as this attempt.
     if remove_one(directory) {
         return true;
     }

@@ -183,7 +183,7 @@ mod tests {
         std::fs::write(dir.path().join("life-3.new"), "{").unwrap();
         remove(&fd, Kind::Life, 3).unwrap();
         assert_eq!(left(), 0);
-        // Nothing can be renamed to where a directory is.
+        // A file cannot be renamed to the path of a directory.
         std::fs::create_dir(dir.path().join("exit-3")).unwrap();
         write(&fd, Kind::Exit, 3, &1).unwrap_err();
         assert_eq!(left(), 1);

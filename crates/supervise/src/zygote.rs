@@ -50,7 +50,7 @@ fn run() -> io::Result<()> {
     rustix::thread::set_name(c"overmind-zygote")?;
     sys::reset_signals();
     sys::ignore_some();
-    // Nobody waits for supervisor processes: they are independent from the start.
+    // No process waits for shims: they are independent from the start.
     sys::ignore(libc::SIGCHLD);
     let zygote = rustix::process::getpid();
     let mut hatched: Vec<Hatched> = Vec::new();

@@ -91,7 +91,7 @@ impl Follower {
                 () = async {
                     self.clock.sleep_until(until).await;
                     if commits.changed().await.is_err() {
-                        // Nobody commits any more, so only `stop` can come.
+                        // There are no more commits, so only `stop` can arrive.
                         std::future::pending::<()>().await;
                     }
                 } => {}

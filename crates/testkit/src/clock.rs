@@ -1,4 +1,4 @@
-//! A clock that stands still until told to move.
+//! A clock that stops until it is advanced.
 
 use std::time::Duration;
 

@@ -99,7 +99,7 @@ impl FakeTools {
         Self::new(|_, _| ToolOutcome { allowed: true, result: json!({"ok": true}) })
     }
 
-    /// Lets `n` calls of `hang` go on.
+    /// Releases `n` calls of `hang`.
     pub fn let_go(&self, n: usize) {
         self.gate.add_permits(n);
     }
@@ -212,7 +212,7 @@ impl Gate for FakeGate {
 
     fn propose(&self, approved: &[GateRequest]) -> Result<String, String> {
         let first = approved.first().ok_or("there are none")?;
-        // As a policy does: what is not asked about any more needs no rule.
+        // Like a policy: an allowed call needs no rule.
         match (self.decide)(first) {
             Decision::Ask => Ok(format!("allow {} {}", first.tool, first.args)),
             Decision::Allow | Decision::Deny => Err("it is not asked about".into()),

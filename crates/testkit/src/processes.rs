@@ -63,12 +63,12 @@ impl FakeProcesses {
         Arc::new(Self { journal, ..Self::default() })
     }
 
-    /// Whose lives end as soon as they begin, and well.
+    /// Attempts that end successfully as soon as they begin.
     pub fn brief() -> Arc<Self> {
         Arc::new(Self { brief: true, ..Self::default() })
     }
 
-    /// The one life that goes on exits with `code`. False when there is none.
+    /// The one running attempt exits with `code`. False if there is none.
     pub fn exits(&self, code: i32) -> bool {
         lock(&self.lives).values().any(|life| {
             life.send_if_modified(|ended| {
@@ -79,7 +79,7 @@ impl FakeProcesses {
         })
     }
 
-    /// How many lives go on.
+    /// The number of running attempts.
     pub fn alive(&self) -> usize {
         lock(&self.lives).values().filter(|life| life.borrow().is_none()).count()
     }

@@ -55,9 +55,9 @@ struct Wishes {
 pub struct FakeRooms {
     pub journal: Journal,
     wishes: Mutex<Wishes>,
-    /// Wakes whoever hangs.
+    /// Wakes hanging calls.
     go: Notify,
-    /// Rooms that are there; false: half made.
+    /// Existing environments; false: incomplete.
     open: Mutex<HashMap<SessionId, bool>>,
     witness: Mutex<Option<Arc<dyn RoomWitness>>>,
     /// The result of a close.
@@ -101,7 +101,7 @@ impl FakeRooms {
         self.wishes().orders.push(order.to_owned());
     }
 
-    /// Rooms that are there, whole or half.
+    /// Existing environments, complete or incomplete.
     pub fn left(&self) -> usize {
         self.opened().len()
     }

@@ -51,7 +51,7 @@ pub(crate) async fn bind(
             None => names.into_iter().map(|name| (name, None)).collect(),
         })
     });
-    // Only a shutdown prevents it, and then nobody waits for the hash.
+    // Only a shutdown prevents it, and then no caller waits for the hash.
     let files = hashed.await.unwrap_or_default();
     let Execution { argv, cwd, env } = execution;
     Binding { tool, args, argv: &argv, cwd: &cwd, env: &env, files: &files, policy }.hash()

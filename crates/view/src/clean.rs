@@ -63,7 +63,7 @@ pub fn passing(text: &str, colour: bool) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     }
     let mut clean = String::with_capacity(text.len() + 16);
-    // Where the current line begins in `clean`, and where what a backspace may take.
+    // The start of the current line in `clean`, and of the text that a backspace may remove.
     let (mut begin, mut floor) = (0, 0);
     let mut painted = false;
     let mut rest = text;

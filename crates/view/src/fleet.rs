@@ -147,7 +147,7 @@ mod tests {
         assert_eq!((&*panel.revisions[1].agent, &*panel.revisions[0].agent), ("command", "sh"));
         assert!(!panel.revisions[0].task.contains('\u{1b}'));
         assert_eq!(panel.revisions[1].task, "true", "a program is known by its command line");
-        // None wanted is none missing.
+        // If none are wanted, none are missing.
         let none = resource("Fleet", json!({"replicas": 0}), json!({"ready": 0}));
         assert_eq!(FleetPanel::new(&none, &[], now).share, 100);
         let follows = json!({"replicas": 9, "scale": {"schedule": []}});

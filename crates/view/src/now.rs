@@ -465,7 +465,7 @@ mod tests {
         let mut active: Vec<_> = (1..5).map(|id| owned(id, "running", 1)).collect();
         active.push(owned(5, "queued", 1));
         active.extend((6..9).map(|id| owned(id, "running", 2)));
-        // Of no such resource, however many.
+        // Runs without such a resource are never folded.
         active.extend((10..15).map(|id| owned(id, "running", 9)));
         active.extend((20..24).map(|id| owned(id, "running", 3)));
         active.extend((30..35).map(|id| owned(id, "running", 4)));

@@ -8,7 +8,7 @@ use crate::clean;
 /// The meaning of a part. The page decides how it looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
-    /// Nothing special.
+    /// No special meaning.
     Flat,
     /// At work.
     Busy,

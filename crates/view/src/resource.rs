@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(page.conditions[0].message, "m\\u{7}");
         assert_eq!((page.conditions[0].pill.tone, page.actual.as_str()), (Tone::Bad, "runs: 3"));
         assert!(!page.desired.contains('\u{1b}') && !page.document.contains('\u{1b}'));
-        // What is edited reads back as what is there.
+        // The edited document equals the stored one.
         let (read, wrong) = documents::parse("d", &page.document, &mut 100_000);
         assert_eq!(wrong, []);
         assert_eq!(read[0].value["spec"], ritual(false).spec);

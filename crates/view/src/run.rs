@@ -76,7 +76,7 @@ impl RunPage {
                 fact("exit", code.to_string());
             }
         }
-        // What has ended serves nothing.
+        // An ended run serves nothing.
         if let Some(room) = run.room.as_ref().filter(|_| !run.status.is_terminal()) {
             for (service, url) in &room.urls {
                 fact("serves", format!("{service} {url}"));

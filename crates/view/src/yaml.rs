@@ -25,7 +25,7 @@ pub fn to_string(value: &Value) -> String {
 
 fn mapping(out: &mut String, map: &serde_json::Map<String, Value>, depth: usize) {
     for (n, (key, value)) in map.iter().enumerate() {
-        // The first key of a mapping in a list stands after its dash.
+        // The first key of a mapping in a list follows its dash.
         if n > 0 || !out.ends_with("- ") {
             indent(out, depth);
         }

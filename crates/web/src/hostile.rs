@@ -373,7 +373,7 @@ impl Port for Says<'_> {
 }
 
 fn page(says: &str, path: &str) -> (StatusCode, String) {
-    // What a form answers is a page as well.
+    // The answer of a form is a page as well.
     let (request, path) = match path.strip_prefix("POST ") {
         Some(path) => (Request::post(path), path),
         None => (Request::get(path), path),
@@ -418,7 +418,7 @@ fn no_text_of_an_agent_becomes_markup_a_link_a_script_or_a_title() {
         let (status, plain) = page("plain", path);
         assert_eq!(status, StatusCode::OK, "{path}: {plain}");
         assert!(plain.matches("plain").count() > 1, "{path} shows nothing of it");
-        // Where a text is empty once it is clean, parts of the page are not there.
+        // If a text is empty after cleaning, parts of the page are missing.
         let (known, _) = markup(&plain);
         for text in TEXTS {
             let (status, page) = page(text, path);

@@ -71,7 +71,7 @@ pub(crate) async fn show(ask: &Ask<'_>) -> Result<Html, Refusal> {
         }
         Err(wrong) => return Err(wrong),
     };
-    // The list says where it would go on even where nothing follows.
+    // The list contains the position to continue even if nothing follows.
     let next = next.filter(|_| entries.len() >= KEYS);
     let mut history = None;
     let key = ask.query.get("history");

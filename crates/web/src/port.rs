@@ -48,7 +48,7 @@ impl std::fmt::Debug for SignIn<'_> {
     }
 }
 
-/// The person who looks at a page.
+/// The user of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Visitor {
     pub name: String,

@@ -67,7 +67,7 @@ pub(crate) async fn health(ask: &Ask<'_>, done: Done<'_>) -> Result<Html, Refusa
     let status: Status = get("/api/status").await.value()?;
     let loops: Vec<Loop> = get("/api/loops").await.value().unwrap_or_default();
     let vault: Option<VaultInfo> = get("/api/vault").await.value().ok();
-    // Reads the server's disk, so that only who may repair it waits for that.
+    // Reads the server's disk, so only users who may repair it wait for that.
     let leaks: Option<Leaks> = match ask.visitor.changes() {
         true => get("/api/rooms/leaks").await.value().ok(),
         false => None,

@@ -158,7 +158,7 @@ pub async fn answer(port: &dyn Port, incoming: Incoming<'_>) -> Answer {
         (false, ["runs", id, "changes"]) => run_pages::changes(&ask, id, None).await,
         (false, ["runs", id, "artifacts"]) => run_pages::artifacts(&ask, id).await,
         (false, ["runs", id, "artifacts", ..]) => {
-            // As the path came: a name may hold what has to stay encoded.
+            // The undecoded path: a name may contain escaped characters.
             let name = path.splitn(5, '/').nth(4).unwrap_or_default();
             let target = format!("/api/runs/{}/artifacts/{name}", form::encoded(id));
             return stream(&secret, target);

@@ -704,7 +704,7 @@ mod tests {
             let err = hash(true, path).unwrap_err().to_string();
             assert!(err.contains("symbolic links"), "{path}: {err}");
         }
-        // What a program is is read without going through it.
+        // The type of a file is read without following it.
         let text = std::fs::read_link(tree.join("out")).unwrap();
         assert_eq!(text, other, "and the mounts were its own");
     }

@@ -214,7 +214,7 @@ mod tests {
             assert_eq!(owner(path), uid, "{}", path.display());
         }
         assert_eq!(closed_to(&tree, USER), None);
-        // What it borrows has to be passed to as well.
+        // The user must be able to reach the borrowed objects as well.
         let project = dir.path().join("project");
         std::fs::create_dir_all(project.join("objects")).unwrap();
         std::fs::set_permissions(&project, std::fs::Permissions::from_mode(0o700)).unwrap();

@@ -228,7 +228,7 @@ fn free(ready: &Path) -> Result<Option<(PathBuf, PathBuf)>, TreeError> {
     Ok(None)
 }
 
-/// Moves a waiting tree out of the pool; `false` when somebody else was quicker.
+/// Moves a prepared tree out of the pool; `false` if another caller was faster.
 fn claim(place: &Path, half: &Path) -> Result<bool, TreeError> {
     match renameat_with(CWD, place, CWD, half, RenameFlags::NOREPLACE) {
         Ok(()) => {

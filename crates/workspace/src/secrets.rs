@@ -326,7 +326,7 @@ mod tests {
         found.iter().map(|path| path.to_string_lossy().into_owned()).collect()
     }
 
-    /// Each file with a single name is withheld by itself if it is among all that are.
+    /// Each file with a single name is withheld separately if it is listed.
     fn agree(top: &Path) {
         let all = withheld(Path::new("/nowhere"), top).unwrap();
         walk(top, &mut |path, entry| {
@@ -373,7 +373,7 @@ mod tests {
             std::fs::create_dir_all(top.join(file).parent().unwrap()).unwrap();
             std::fs::write(top.join(file), text).unwrap();
         }
-        // What is no file is never waited for.
+        // Special files are never waited for.
         let pipe = top.join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::from_raw_mode(0o600))
             .unwrap();

@@ -78,7 +78,7 @@ pub struct Raise {
     pub for_good: bool,
 }
 
-/// What an emergency stop does with running sessions.
+/// The treatment of running sessions by an emergency stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Halting {
     /// They continue until their next model call, wait there, and continue when the stop is over.
@@ -577,7 +577,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`EngineError::Conflict`] if there is none.
+    /// [`EngineError::Conflict`] if no emergency stop is active.
     pub async fn resume(&self, by: &Caller) -> Result<Halt, EngineError> {
         by.require(Role::Operator)?;
         let none = || EngineError::conflict("nothing is halted");

@@ -13,7 +13,7 @@ use overmind_core::model::Usage;
 use super::{BudgetError, Budgets, Ticket};
 use crate::MeshDoor;
 
-/// A call under way.
+/// A call in progress.
 struct Open {
     hold: Ticket,
     ask: Ask,

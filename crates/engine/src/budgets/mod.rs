@@ -52,7 +52,7 @@ pub enum BudgetError {
     /// A limit, an unknown price or an emergency stop refuses it. Nothing was reserved.
     #[error("{}", .0.message())]
     Refused(Box<Refusal>),
-    /// A call with this id is under way.
+    /// A call with this id is in progress.
     #[error("call {0} is already in progress")]
     Twice(CallId),
     /// The reservation could not be made durable and was undone; or a settlement was not written,
@@ -75,7 +75,7 @@ pub struct Ticket {
 enum Stage {
     /// It is being returned to the caller, so nothing was sent yet.
     Fresh,
-    /// The caller has it.
+    /// The caller owns it.
     Open,
     Done,
 }
@@ -126,7 +126,7 @@ enum Outcome {
     Nothing,
 }
 
-/// The call is of this process and somebody waits for its end on disk; or nobody does.
+/// The call belongs to this process, and a caller waits for its end on disk; or nobody does.
 const WATCHED: (bool, bool) = (false, true);
 const UNWATCHED: (bool, bool) = (false, false);
 

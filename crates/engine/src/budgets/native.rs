@@ -28,7 +28,7 @@ const UNBILLED: [&str; 9] = [
     "cassette",
 ];
 
-/// A model call under way. If it is dropped, the streamed part is charged.
+/// A model call in progress. If it is dropped, the streamed part is charged.
 #[derive(Debug)]
 pub(crate) struct Held {
     effect: EffectId,

@@ -89,7 +89,7 @@ pub(super) struct End {
     /// Whether it cost more than was reserved.
     pub(super) above: bool,
     pub(super) absurd: bool,
-    /// Whether it was under way when the last process ended.
+    /// Whether it was in progress when the last process ended.
     pub(super) recovered: bool,
     pub(super) reached: Vec<Reached>,
     pub(super) now: Timestamp,
@@ -104,7 +104,7 @@ pub(super) enum Then {
 }
 
 impl Op {
-    /// Drops it without consequences, because nobody knows of it.
+    /// Drops it without consequences, because no caller has its id.
     pub(super) fn defuse(self) {
         if let Self::Reserve { mut ticket, .. } = self {
             ticket.stage = Stage::Done;

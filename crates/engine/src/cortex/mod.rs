@@ -133,7 +133,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Counts an event that somebody should check.
+    /// Counts an event that an operator should check.
     pub(crate) fn of_event(&self, kind: &str) {
         if kind == Alarm::Seen.kind() {
             count(&self.canaries_seen);

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 /// The watchers of streams. A stream without watchers costs nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
-    /// The number of commits while somebody watched all streams.
+    /// The number of commits while all streams were watched.
     all: watch::Sender<u64>,
     streams: Mutex<HashMap<StreamId, watch::Sender<u64>>>,
 }

@@ -63,7 +63,7 @@ pub(crate) enum Said {
     Word(LifeWord),
 }
 
-/// Processes that an earlier server left, and that nobody has asked for again.
+/// Processes that an earlier server left, and that no session has claimed.
 type Found = Option<HashMap<ProcessKey, Adopted>>;
 
 /// The ports that a hive needs to run commands.
@@ -83,7 +83,7 @@ pub(crate) struct Lives {
     under_way: Mutex<HashMap<EffectId, UnderWay>>,
     /// The processes found at the start; `None` until the search has ended.
     found: watch::Sender<Found>,
-    /// Starts and kills under way, by session.
+    /// Starts and kills in progress, by session.
     busy: watch::Sender<HashMap<SessionId, usize>>,
     door: Door,
 }
@@ -200,7 +200,7 @@ impl Lives {
         let _ = self.busy.subscribe().wait_for(|busy| !busy.contains_key(&session)).await;
     }
 
-    /// Waits, for a limited time, until earlier processes that nobody needs have ended.
+    /// Waits, for a limited time, until earlier processes without a session have ended.
     pub(crate) async fn settled(&self) {
         let settled = async {
             self.looked().await;
@@ -520,7 +520,7 @@ impl Lives {
         Ok(ProcessSpec { argv, cwd, env, user, enclosed: true, ..spec })
     }
 
-    /// Cleans up after a session has ended: the rest of its attempts is not needed any more.
+    /// Cleans up after a session has ended: the rest of its attempts is no longer needed.
     pub(crate) fn session_ended(&self, session: SessionId) {
         if let Some(enclosures) = self.enclosures.clone() {
             self.tasks.spawn(|_stop| async move { enclosures.ended(session).await });
@@ -725,7 +725,7 @@ impl Lives {
                     tracing::warn!(life = %key, error = %err, "whether a process ended is unknown");
                 }
             }
-            // It ended by itself, or will never be started.
+            // It ended on its own, or will never be started.
             Err(ProcessError::NotAlive(_)) => {}
             Err(err) => tracing::error!(life = %key, error = %err, "a process cannot be ended"),
         }

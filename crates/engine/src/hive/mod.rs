@@ -104,7 +104,7 @@ struct Placed {
 type Sessions = Arc<Mutex<HashMap<SessionId, Placed>>>;
 
 impl Hive {
-    /// Works until the bus closes or `stop` is cancelled; then everything under way is dropped.
+    /// Works until the bus closes or `stop` is cancelled; then all actions in progress are dropped.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
         let sessions = Sessions::default();
         let mut beat = self.clock.now().after(HEARTBEAT);

@@ -112,7 +112,7 @@ impl Open {
         true
     }
 
-    /// Takes the next pieces; false if there are none.
+    /// Takes the next pieces; false if none are left.
     async fn pieces(
         &mut self,
         processes: &dyn Processes,
@@ -157,7 +157,7 @@ pub(super) async fn line_at(
             break;
         }
         for piece in next {
-            // If the log's limits removed it, other text is there.
+            // If the log's limits removed it, the position contains other text.
             if !begun && piece.offset > at {
                 return Ok(Vec::new());
             }

@@ -243,7 +243,7 @@ impl Cortex {
         let found = self.store.board_fetch(ColonyId::DEFAULT, key.clone()).await;
         let Ok(Some(entry)) = found else { return };
         if entry.effect == Some(row.file) {
-            // If somebody has written it since, it is kept.
+            // If it was written since, it is kept.
             let done = self.board_remove(who.clone(), key, Some(entry.version)).await;
             if let Err(err) = done {
                 tracing::debug!(error = %err, "the shared state still tells of an artifact");

@@ -76,12 +76,12 @@ impl Questions {
     }
 }
 
-/// Whether nobody waits for this item.
+/// Whether no session waits for this item.
 pub(crate) fn is_unwaited(item: &InboxItem) -> bool {
     item.details.get(MARK) == Some(&Value::Bool(true))
 }
 
-/// Whether nobody waits for this question.
+/// Whether no session waits for this question.
 pub(crate) fn is_tools(item: &InboxItem) -> bool {
     item.kind == InboxKind::Question && is_unwaited(item)
 }
@@ -129,7 +129,7 @@ impl Engine {
         self.put_asked(session, id, details, Wants::Words).await
     }
 
-    /// Adds an item for which nobody waits; `details` contains a `prompt` and the mark.
+    /// Adds an item without a waiting session; `details` contains a `prompt` and the mark.
     pub(crate) async fn put_asked(
         &self,
         session: SessionId,

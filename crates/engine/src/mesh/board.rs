@@ -37,7 +37,7 @@ const ROWS: u32 = 500;
 const TRIES: usize = 3;
 /// Maximum number of events that one check of a watch reads.
 const WATCHED: u32 = 1_000;
-/// Events that a history looks at, the newest of the mesh's stream, and as many at a time.
+/// The number of events that a history reads, the newest of the mesh's stream, and the page size.
 const PAST: u32 = 5_000;
 const PAST_PAGE: u32 = 1_000;
 /// Changes that a history answers.
@@ -91,7 +91,7 @@ impl Board {
         }
     }
 
-    /// Nothing that is read from now until the next call is cached.
+    /// Values that are read from now until the next call are not cached.
     fn writing(&self, key: &Key, now: Option<(&Arc<BoardEntry>, usize)>) {
         let mut shard = lock(self.shard(key));
         shard.generation += 1;
@@ -157,7 +157,7 @@ pub struct BoardChange {
     pub version: u64,
     /// `put`, `deleted` or `expired`.
     pub change: String,
-    /// Who; nobody when the entry expired.
+    /// The author; `None` if the entry expired.
     pub by: Option<String>,
     /// The run that did it, if one did.
     pub session: Option<SessionId>,
@@ -167,7 +167,7 @@ pub struct BoardChange {
 }
 
 impl BoardChange {
-    /// The change that an event tells of, if it is one of this key.
+    /// The change that an event records, if it is one of this key.
     fn of(key: &Key, event: &LogEvent) -> Option<Self> {
         if !KINDS.contains(&&*event.kind) {
             return None;

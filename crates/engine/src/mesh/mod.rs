@@ -52,7 +52,7 @@ type Line = Arc<[Link]>;
 #[derive(Clone, Copy, Debug)]
 struct Link {
     agent: AgentId,
-    /// It runs a program of a caller who may not use the mesh, and not its agent's.
+    /// It runs a program of a caller who may not use the mesh, and not the agent's program.
     stranger: bool,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct MeshState {
     registrations: Mutex<BTreeMap<AgentId, Arc<Registration>>>,
     /// A session's agent and parent never change.
     lines: Mutex<HashMap<SessionId, Line>>,
-    /// The keys with tool calls under way, by the id that represents their session.
+    /// The keys with tool calls in progress, by the id that represents their session.
     pub(crate) seats: Mutex<HashMap<SessionId, Caller>>,
     pub(crate) questions: ask::Questions,
     saving: artifacts::Saving,

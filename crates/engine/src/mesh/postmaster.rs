@@ -167,7 +167,7 @@ impl Reconcile for Dispatcher {
         Pace { jitter: Duration::ZERO, ..Pace::every(SWEEP).at_once().steady() }
     }
 
-    /// A notification that nobody received is kept.
+    /// A notification without a receiver is kept.
     fn wakes_on(&mut self) -> Fut<'_, ()> {
         Box::pin(self.engine.cortex.mesh.post.bell.notified())
     }

@@ -41,7 +41,7 @@ impl Who {
         Self { name, ..self }
     }
 
-    /// Refuses callers that are no agent, and runs that are none of their agent's.
+    /// Refuses callers that are no agent, and runs with a program that is not their agent's.
     pub(crate) fn agent(&self) -> Result<AgentId, EngineError> {
         if self.stranger {
             let message = format!(

@@ -393,7 +393,7 @@ fn foreign_finalizer(by: &Caller, wish: &RecordWish, found: Option<&Record>) -> 
     Some(FieldError::new("metadata.finalizers", problem).hint("leave it out"))
 }
 
-/// Of two requests for one record, the second is an error.
+/// The second of two requests for one record is an error.
 fn doubled(wishes: &[RecordWish]) -> Vec<(usize, FieldError)> {
     let mut known = HashSet::new();
     let again =

@@ -98,7 +98,7 @@ impl Tab {
         Self { models: Arc::clone(&engine.models), ask, hold, seen, began: Instant::now() }
     }
 
-    /// Closes it: nobody answered, and only `lost` is billed.
+    /// Closes it: there was no answer, and only `lost` is billed.
     pub(super) fn failed(self, refusal: &Refusal, lost: Option<Spend>, dialect: Dialect) {
         let (hold, mut record) = self.unanswered(refusal, Ended::Failed);
         record.status = refusal.status(dialect);

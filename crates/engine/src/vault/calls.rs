@@ -236,7 +236,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`EngineError::Unauthenticated`]; [`EngineError::Forbidden`] if `given` is somebody else.
+    /// [`EngineError::Unauthenticated`]; [`EngineError::Forbidden`] if `given` is another caller.
     pub async fn service_token(&self, token: &str, given: Option<&str>) -> Result<(), EngineError> {
         let caller = match self.placeholder(token).await? {
             Some((bound, _)) => {

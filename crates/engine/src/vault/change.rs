@@ -228,7 +228,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`EngineError::Unavailable`] tells what is still missing.
+    /// [`EngineError::Unavailable`] names the missing part.
     pub async fn vault_unlock(
         &self,
         by: &Caller,

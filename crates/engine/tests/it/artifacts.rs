@@ -1,4 +1,4 @@
-//! Artifacts: versions, bounds, who may read, what is masked, calls done again.
+//! Artifacts: versions, bounds, readers, masking, and repeated calls.
 
 use std::collections::BTreeMap;
 
@@ -142,7 +142,7 @@ async fn callers_without_permission_are_refused_and_limits_are_named() {
     assert_eq!(large, "the content has 16777217 bytes; 16777216 is the most of one artifact");
     let typed = ArtifactDraft { media_type: Some("a\r\nb".into()), ..draft("typed", "x") };
     assert!(refused(typed).await.to_string().starts_with("media_type must be like"));
-    // What could not be kept left nothing.
+    // A content that could not be saved left nothing.
     let (unshared, _) = at_work(&world, "carl").await;
     let saved = engine.artifact_save(&world.by, unshared, draft("a", "x")).await.unwrap();
     let why = saved.shared.unwrap_err();
@@ -268,7 +268,7 @@ async fn tools_save_once_and_read_only_what_the_matrix_allows() {
     let denied = door.act(run, effect(10), list(ArtifactOf::Run(other))).await.unwrap_err();
     assert!(matches!(denied, MeshError::Denied(_)), "{denied:?}");
 
-    // What somebody else writes where ann's artifacts are told of leads nowhere.
+    // A forged entry in the key of ann's artifacts leads nowhere.
     let forged = json!({"run": other, "name": "a.txt"});
     let write = MeshAct::Write {
         key: "artifacts/ann/a.txt".into(),

@@ -170,7 +170,7 @@ async fn parallel_calls_never_exceed_a_limit_together() {
     join_all(settled).await;
     assert_eq!(bank.stands(id).await, (330, 0));
     assert_eq!(bank.costs().await, (330, 33));
-    // The refusals are told, and not once for each.
+    // The refusals are recorded, and not once for each.
     let kinds = bank.system_kinds().await;
     assert_eq!(kinds.iter().filter(|kind| *kind == "budget.refused").count(), 1);
     assert_eq!(kinds.iter().filter(|kind| *kind == "budget.settled").count(), 33);
@@ -185,7 +185,7 @@ async fn a_reservation_is_on_disk_before_its_ticket_and_a_restart_counts_it_in_f
     let open = bank.world.store.budget_snapshot().await.unwrap().open;
     assert_eq!(open.len(), 1);
     assert_eq!(open[0].ask.call, ticket.call());
-    // As a crash leaves it: nobody says what became of the call.
+    // The state after a crash: the outcome of the call is unknown.
     std::mem::forget(ticket);
     let bank = bank.restart(FakeModels::new([])).await;
     assert_eq!(bank.stands(id).await, (400, 0));
@@ -300,7 +300,7 @@ async fn a_session_over_its_budget_requests_more_and_continues_after_the_grant()
     let (engine, by) = (&bank.world.engine, &bank.world.by);
     let nothing = engine.inbox_answer(by, item.id, InboxAnswer::Approve { reason: None }).await;
     assert!(matches!(nothing, Err(EngineError::Invalid { .. })), "{nothing:?}");
-    // A limit is an admin's: for its window an operator raises it, and nobody else at all.
+    // A limit of an admin: an operator raises it for its window, and no other caller at all.
     for (role, for_good) in [(Role::Runs, false), (Role::Operator, true)] {
         let lesser = Caller::new("ci", Rights::Role(role));
         let raise = Raise { microusd: 5_000_000, tokens: 0, for_good };
@@ -376,7 +376,7 @@ async fn a_session_waits_for_reservations_of_others_without_a_request_and_can_be
     let bank = Bank::new(FakeModels::new([says("done")])).await;
     let agent = bank.world.agent("m", |_| ()).await;
     bank.limit(Scope::Swarm, Period::Day, 10_000_000).await;
-    // A call under way may cost nearly all of it.
+    // A call in progress may cost nearly all of it.
     let under_way = bank.reserve(Spend::new(9_999_000, 1)).await.unwrap();
     let (run, canceled) = (bank.world.run(&agent, "x").await, bank.world.run(&agent, "y").await);
     for run in [run, canceled] {
@@ -396,7 +396,7 @@ async fn a_session_waits_for_reservations_of_others_without_a_request_and_can_be
     assert_eq!((row.status, row.model_calls), (SessionStatus::Succeeded, 1));
     bank.world.check(&[run, canceled]).await;
 
-    // What is spent is final.
+    // Spent amounts are final.
     let spent = bank.reserve(Spend::new(9_999_000, 1)).await.unwrap();
     bank.settle(spent, 9_999_000).await;
     let run = bank.world.run(&agent, "z").await;
@@ -578,7 +578,7 @@ async fn streamed_output_of_a_canceled_call_is_counted() {
     let agent = bank.world.agent("m", |draft| draft.max_output_tokens = Some(1_000)).await;
     let run = bank.world.run(&agent, "x").await;
     let (engine, by) = (&bank.world.engine, &bank.world.by);
-    // Its first words are in the log: the engine has heard them.
+    // Its first words are in the log, so the engine has received them.
     let mut watch = engine.session_watch(run);
     let heard = async {
         while !bank.world.kinds(run).await.contains(&"model.output.delta".to_owned()) {
@@ -635,7 +635,7 @@ async fn a_soft_limit_warns_once_in_the_inbox_and_can_be_raised_there() {
     assert_eq!((item.state, item.answer.as_deref()), (InboxState::Approved, Some("fine")));
     let limit = bank.world.engine.budget_fetch(&bank.world.by, id).await.unwrap().limit;
     assert_eq!(limit.microusd, Some(500));
-    // 240 of 500 are spent: it warns again when the rest is.
+    // 240 of 500 are spent: the limit warns again when the rest is spent.
     for _ in 0..5 {
         let ticket = bank.reserve(Spend::new(60, 1)).await.unwrap();
         bank.settle(ticket, 60).await;
@@ -681,7 +681,7 @@ async fn settlements_of_unlimited_calls_are_batched_and_visible_to_readers() {
     let run = bank.world.run(&agent, "look").await;
     bank.world.ended(run).await;
     let page = || Page { limit: 10, after: None };
-    // The clock stands still, so the moment in which they are gathered does not pass.
+    // The clock is stopped, so the collection period does not end.
     let written = bank.world.store.call_list(Some(run), page()).await.unwrap();
     assert_eq!(written.len(), 0, "no commit of their own was made for these");
     let listed = bank.world.engine.call_list(&bank.world.by, Some(run), page()).await.unwrap();

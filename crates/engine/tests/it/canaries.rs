@@ -62,7 +62,7 @@ async fn a_call_that_names_the_planted_variable_is_refused_without_an_approval()
 
 #[tokio::test]
 async fn a_result_with_a_canary_makes_the_session_private_and_is_hidden_from_the_model() {
-    // As the gateway answers; what it does itself is tested with it.
+    // Like the gateway; its own behaviour is tested with it.
     let tools = FakeTools::new(|_, _| ToolOutcome {
         allowed: true,
         result: json!({

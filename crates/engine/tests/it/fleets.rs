@@ -1,4 +1,4 @@
-//! Fleets: which of them a pass of their loop looks at.
+//! Fleets: the selection of those that a pass of their loop reads.
 
 use std::time::Duration;
 

@@ -290,7 +290,7 @@ async fn sessions_that_waited_before_the_inbox_existed_are_in_it_after_a_start()
     let mut wanted = vec![waits(&first, a).await];
     let b = first.run(&agent, "b").await;
     wanted.push(waits(&first, b).await);
-    // As if they had none: an item that is not open is not the one of a session that waits.
+    // As if it had none: a closed item does not count as that of a waiting session.
     for item in &wanted {
         let gone = InboxItem { state: InboxState::Withdrawn, ..item.clone() };
         let changes = vec![Change::InboxPut(Box::new(gone))];
@@ -335,7 +335,7 @@ async fn a_batch_answers_only_the_listed_items() {
     // Asked after the human has looked.
     let later = world.run(&agent, "deploy").await;
     let unseen = waits(&world, later).await;
-    // And answered by somebody else meanwhile.
+    // And another caller answered meanwhile.
     world.engine.inbox_answer(&person("ann"), seen[0], deny("no")).await.unwrap();
 
     let batch = InboxBatch { ids: seen.clone(), group: Some(group.key.clone()), answer: approve() };
@@ -450,7 +450,7 @@ async fn a_waiting_session_always_has_its_item() {
                     if turn % 17 == 0 {
                         let _ = world.engine.session_cancel(&world.by, item.session.unwrap()).await;
                     }
-                    // Twice, for somebody is always late.
+                    // Twice, because one caller is always late.
                     let _ = world.engine.inbox_answer(&world.by, item.id, answer.clone()).await;
                     assert!(world.engine.inbox_answer(&world.by, item.id, answer).await.is_err());
                 }

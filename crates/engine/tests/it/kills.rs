@@ -59,7 +59,7 @@ async fn many(
     ids
 }
 
-/// Its start stands in the log.
+/// Its start is in the log.
 async fn until_up(world: &World, id: SessionId) -> SessionRow {
     let mut watch = world.engine.session_watch(id);
     loop {
@@ -230,7 +230,7 @@ async fn a_batch_kill_requires_the_permission_of_a_single_kill_and_is_bounded() 
         let refused = world.engine.session_kill_each(&viewer, which, false).await;
         assert!(matches!(refused, Err(EngineError::Forbidden { .. })), "{refused:?}");
     }
-    // A run's own token: of all, those below it, which are none; and neither itself nor others.
+    // A run's own token: of all runs, only those below it, of which there are none; not itself or others.
     let all =
         world.engine.session_kill_each(&own, Kills::All { after: None }, false).await.unwrap();
     assert!(all.each.is_empty(), "{all:?}");

@@ -216,12 +216,12 @@ fn is_over(err: &RelayError) -> bool {
 async fn revoking_a_key_ends_its_call_in_every_phase_and_settles_it_once() {
     let world = World::new().await;
     let steps = &world.provider.steps;
-    // Before it is sent: nothing can have been billed.
+    // Before it is sent: nothing was billed.
     let (by, key) = world.somebody("before").await;
     world.revoke(key).await;
     assert!(is_over(&world.engine.relay(&by, call()).await.unwrap_err()));
     assert_eq!(world.provider.asked.load(Ordering::SeqCst), 0);
-    // Before its head: nobody knows what was.
+    // Before its head: the usage is unknown.
     let (by, key) = world.somebody("waits").await;
     let revoked = async {
         while world.provider.asked.load(Ordering::SeqCst) == 0 {
@@ -231,7 +231,7 @@ async fn revoking_a_key_ends_its_call_in_every_phase_and_settles_it_once() {
     };
     let (asked, ()) = tokio::join!(world.engine.relay(&by, call()), revoked);
     assert!(is_over(&asked.unwrap_err()));
-    // After so many pieces.
+    // After this number of pieces.
     for heard in 0..=PIECES.len() {
         let (by, key) = world.somebody(&format!("hears {heard}")).await;
         steps.add_permits(1 + heard);
@@ -240,13 +240,13 @@ async fn revoking_a_key_ends_its_call_in_every_phase_and_settles_it_once() {
             assert_eq!(body.next().await.unwrap().unwrap(), piece.as_bytes());
         }
         world.revoke(key).await;
-        // What the provider still says is for nobody.
+        // Further output of the provider is dropped.
         steps.add_permits(1);
         let last = body.next().await;
         match heard {
             // It is all there.
             4 => assert_eq!(last, None),
-            // In the middle of an event nothing can be said.
+            // Within an event, no error can be sent.
             2 => assert!(last.unwrap().unwrap_err().why.contains("no longer valid")),
             _ => {
                 let text = String::from_utf8(last.unwrap().unwrap().to_vec()).unwrap();
@@ -280,7 +280,7 @@ async fn revoking_a_key_ends_its_call_in_every_phase_and_settles_it_once() {
             _ => (("budget.settled", "cut"), over),
         };
         assert_eq!(((kind.as_str(), ended), error), (wanted, why), "{by}: {told}");
-        // Where the provider did not tell its last figures, nobody knows what it cost.
+        // If the provider did not report its last usage, the cost is unknown.
         assert_eq!(told.get("at_most"), (why == over && by != "before").then_some(&true.into()));
         let (spent, output) = (&told["spent"], told["usage"]["output_tokens"].as_u64().unwrap());
         match by.as_str() {

@@ -179,7 +179,7 @@ async fn a_restart_during_the_output_loses_and_doubles_nothing() {
     say(&first, "one\n");
     logged(&first, run, "tool.output.delta", 1).await;
     first.engine.drain(std::time::Duration::ZERO).await;
-    // Whoever still speaks of the old life is not heard in the new one.
+    // Output of the old attempt is ignored in the new one.
     say(&first, "late\n");
     drop(first);
 

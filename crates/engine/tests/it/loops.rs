@@ -142,7 +142,7 @@ impl Stage {
         self.begun.recv().await.expect("the loop lives")
     }
 
-    /// Whether a pass has begun that nobody asked for.
+    /// Whether a pass has begun without a request.
     async fn silent(&mut self) -> bool {
         // One by hand comes after whatever was to begin before it.
         let passes = self.status().passes;

@@ -118,7 +118,7 @@ async fn versions_of_a_deleted_key_continue_and_never_repeat() {
     engine.board_put(by, None, "k", value(json!(1))).await.unwrap();
     engine.board_put(by, None, "k", value(json!(2))).await.unwrap();
     engine.board_delete(by, None, "k", Some(2)).await.unwrap();
-    // Only if it is not there: that is version 0, as ever.
+    // Only if it does not exist, which is version 0.
     let again = engine.board_put(by, None, "k", write(0, 3)).await.unwrap();
     assert_eq!((again.version, &again.value), (3, &json!(3)));
     // Whoever read the first life's version 2 (or 1) has not read this one.
@@ -242,7 +242,7 @@ async fn expired_keys_are_never_read_and_are_collected() {
             if kinds(&world).await.contains(&"blackboard.expired".to_owned()) {
                 return;
             }
-            // Read as often as it changes, it is there or gone and never past its time.
+            // However often it is read while it changes, it exists or not, and is never expired.
             let past = engine.now() >= entry.expires_at.unwrap();
             let found = engine.board_get(by, None, "a/1").await;
             assert!(!past || found.is_err(), "{found:?}");
@@ -300,7 +300,7 @@ async fn a_token_identifies_its_agent_and_the_matrix_decides() {
     let entry = engine.board_put(&ann, Some("ann"), "notes/a", put.clone()).await.unwrap();
     assert_eq!(entry.written_by, "ann");
     assert!(engine.board_put(&ann, None, "notes/a/b", put.clone()).await.is_err());
-    // Whoever says to be somebody else is refused, whatever name that is.
+    // A caller with a false identity is refused, whatever the name.
     for other in ["bob", "mesh", "orchestrator", "admin"] {
         let err = engine.board_get(&ann, Some(other), "notes/a").await.unwrap_err();
         assert!(matches!(&err, EngineError::Forbidden { message } if message.contains("token")));
@@ -311,7 +311,7 @@ async fn a_token_identifies_its_agent_and_the_matrix_decides() {
     let found = engine.board_list(&ann, None, "no", None, 10).await.unwrap();
     assert_eq!(found.entries.len(), 2);
     assert!(engine.board_list(&ann, None, "other/", None, 10).await.is_err());
-    // What the API says takes the place of the file's, at once.
+    // The entry of the API replaces the file's, at once.
     let version =
         engine.acl_put(&world.by, "ann", Some(Permissions::default()), Some(0)).await.unwrap();
     assert!(engine.board_get(&ann, None, "notes/a").await.is_err());
@@ -355,7 +355,7 @@ async fn messages_are_redelivered_with_the_same_id_until_acknowledged() {
     assert_eq!((read[1].topic.as_deref(), read[1].mark.attempts), (Some("news.eu"), 1));
     let again = engine.letters_receive(&world.by, Some("bob"), 10, Duration::ZERO).await.unwrap();
     assert_eq!(again, [], "they are held");
-    // A restart forgets nothing: given back, they come once more, the same.
+    // A restart loses no message: returned messages are delivered once more, unchanged.
     engine.drain(Duration::from_secs(5)).await;
     drop(world);
     let world = World::at(dir, FakeTools::ok(), FakeModels::new([]), 8).await;
@@ -460,11 +460,11 @@ async fn messages_wait_while_the_dispatcher_is_paused_and_are_delivered_by_a_pas
         ..LetterDraft::default()
     };
     assert!(engine.loop_pause(by, "dispatcher").await.unwrap().paused);
-    // Behind a pass that may be under way.
+    // After a pass that may be in progress.
     engine.loop_run(by, "dispatcher").await.unwrap();
     engine.letter_send(by, None, send("one")).await.unwrap();
     assert_eq!(engine.letters_waiting(row.agent), 1);
-    // By hand it is brought, and the pause goes on.
+    // A pass by hand delivers it, and the pause continues.
     let ran = engine.loop_run(by, "dispatcher").await.unwrap();
     assert!(ran.paused && ran.last.unwrap().result.is_ok());
     world.until_true("it is brought", || engine.letters_waiting(row.agent) == 0).await;

@@ -203,7 +203,7 @@ async fn a_program_in_a_withdrawn_project_is_not_started_again() {
         .await;
     let run = yard.run(&yard.op, yard.draft(&agent)).await;
     let fails = async || yard.world.until_true("it runs", || processes.exits(1)).await;
-    // As long as the Project is there, it is started again.
+    // As long as the Project exists, it is restarted.
     fails().await;
     yard.world.until_true("it runs again", || processes.alive() == 1).await;
     yard.withdraw().await;

@@ -189,12 +189,12 @@ async fn a_status_is_written_only_over_the_version_that_was_read() {
     let second = stage.observe(&first, seen.clone()).await.unwrap();
     assert_eq!((second.generation, second.version), (1, 2));
     assert_eq!(Some(second.clone()), stage.there("a").await, "the answer is what is kept");
-    // The same again is no write; a later time of the same state is none either.
+    // A repeated status is no write; neither is a later time with the same state.
     stage.clock.advance(Duration::from_secs(5));
     let later = vec![ready(ConditionStatus::False, stage.clock.now(), "waits")];
     let same = stage.observe(&second, Observed { conditions: later, ..seen.clone() }).await;
     assert_eq!(same.unwrap(), second);
-    // Who has not seen the second must look again.
+    // A caller who has not read the second version must read again.
     let late = Observed { fields: fields(json!({"active": 3})), ..Observed::default() };
     let refused = stage.observe(&first, late.clone()).await.unwrap_err();
     assert!(matches!(refused, RecordError::Changed { .. }), "{refused}");
@@ -372,7 +372,7 @@ async fn apply_prunes_unlisted_records_in_its_own_commit_or_not_at_all() {
     let pruned = |all: &AllApplied| -> Vec<String> {
         all.pruned.iter().map(|record| record.key.name.as_str().to_owned()).collect()
     };
-    // Nothing is pruned by an apply that is only tried, or is refused.
+    // A dry-run or refused apply prunes nothing.
     let dry = stage.apply_all(vec![Stage::wish("a", None)], true).await.unwrap();
     assert_eq!(pruned(&dry), ["b", "c"], "what has an owner is its owner's");
     let wrong = RecordWish { spec: json!({"prompt": 7}), ..Stage::wish("a", None) };
@@ -394,7 +394,7 @@ async fn apply_prunes_unlisted_records_in_its_own_commit_or_not_at_all() {
         assert_eq!(stage.there(called).await, None, "{called}");
     }
     assert!(stage.there("other").await.is_some(), "it has no such label");
-    // What is held goes with its last finalizer.
+    // A held record is deleted with its last finalizer.
     let mut held = Stage::wish("held", None);
     held.finalizers = Some(vec!["test/held".into()]);
     stage.apply_all(vec![Stage::wish("a", None), held], false).await.unwrap();
@@ -416,7 +416,7 @@ async fn one_apply_creates_owners_and_owned_records_in_any_order() {
     let made = engine.record_apply(by, both.clone(), false).await.unwrap();
     assert_eq!(made[0].record.owner, Some(Owner::Record(made[1].record.id)));
     assert_eq!(stage.there("child").await, Some(made[0].record.clone()));
-    // Again it is the same, and an owner that is there already is found by its name.
+    // Applied again, it is unchanged, and an existing owner is found by its name.
     let again = engine.record_apply(by, both, false).await.unwrap();
     assert_eq!(again, [0, 1].map(|at| Applied { outcome: Outcome::Unchanged, ..made[at].clone() }));
     let third = engine.record_apply(by, vec![Stage::wish("third", Some("parent"))], false).await;

@@ -178,7 +178,7 @@ async fn a_session_token_is_refused_from_the_commit_that_ends_its_session() {
         let in_use = async {
             let mut used = 0;
             loop {
-                // Read before the token is tried: whoever has seen the end is not let in.
+                // Read before the token is tried: after the end was seen, the token is refused.
                 let row = world.store.session_fetch(run).await.unwrap().unwrap();
                 let good = world.engine.authenticate(&token).await.is_ok();
                 if row.status.is_terminal() {
@@ -223,7 +223,7 @@ async fn only_admins_work_outside_the_workspace() {
         world.engine.session_create(&operator, draft("/srv".into())).await,
         Err(EngineError::Forbidden { .. })
     ));
-    // A link leads where it leads, and not where it lies: it is judged and used without.
+    // A link counts by its target, not by its own path.
     let elsewhere = tempfile::tempdir().unwrap();
     let real = elsewhere.path().canonicalize().unwrap();
     std::os::unix::fs::symlink(&real, world.dir.path().join("link")).unwrap();

@@ -43,7 +43,7 @@ async fn an_idle_session_with_services_ends_after_its_time_and_continues_on_send
 
     clock.advance(DAY - HOUR);
     assert_eq!(end().await, 0, "not yet");
-    // Whoever says more begins the time anew.
+    // A further message restarts the time.
     let told =
         world.engine.session_send(&world.by, served, "and a test".into(), false, false).await;
     told.expect("it goes on");

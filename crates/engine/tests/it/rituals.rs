@@ -91,7 +91,7 @@ async fn go_through((schedule, zone, ticks): Night) {
         name: Name::parse("nightly").expect("a name"),
         labels: Default::default(),
         annotations: Default::default(),
-        // What is late is left out: so each tick is on time.
+        // Late ticks are left out, so each tick is on time.
         spec: json!({
             "schedule": schedule, "timeZone": zone, "missed": "skip",
             "template": {"agent": "nobody"},

@@ -55,7 +55,7 @@ impl House {
         Self { world, rooms, processes, journal, agent }
     }
 
-    /// The server ends, whatever goes on, and another one begins.
+    /// The server ends at any point, and another one starts.
     async fn restarted(self) -> Self {
         let Self { world, rooms, processes, journal, agent: _ } = self;
         world.engine.drain(Duration::ZERO).await;
@@ -79,7 +79,7 @@ impl House {
         self.world.until_true(what, || self.journal.has(what)).await;
     }
 
-    /// Its command runs, and the log says so.
+    /// Its command runs, and the log records it.
     async fn up(&self, run: SessionId) {
         self.until_row(run, |row| row.command.as_ref().is_some_and(|row| row.pid.is_some())).await;
     }
@@ -171,7 +171,7 @@ async fn a_run_gets_its_environment_first_and_releases_it_last() {
             "run.succeeded",
         ]
     );
-    // What was said while it was made stands in the log of the run; how it was given back does not.
+    // Messages of the creation are in the log of the run; those of the release are not.
     let notes = house.processes.notes.lock().unwrap().clone();
     assert_eq!(
         notes,
@@ -228,7 +228,7 @@ async fn a_failed_environment_fails_the_run_with_the_reason() {
         notes.contains(&"the environment failed: prepare fails as wanted".to_owned()),
         "{notes:?}"
     );
-    // Nothing is to be asked of it.
+    // No question is open.
     let work = house.world.engine.session_work(&house.world.by, run).await;
     assert!(matches!(work, Err(EngineError::Conflict { .. })), "{work:?}");
     house.world.check(&[run]).await;
@@ -321,7 +321,7 @@ async fn a_run_whose_environment_is_being_released_is_running_and_refuses_reques
 
 #[tokio::test]
 async fn a_restart_in_any_phase_continues_there() {
-    // While it is made: what was half made is made anew.
+    // During the creation: a partial environment is created again.
     let house = House::new().await;
     house.rooms.hang("prepare");
     let run = house.run().await;
@@ -337,7 +337,7 @@ async fn a_restart_in_any_phase_continues_there() {
     house.until_row(run, |row| row.epoch == 3).await;
     assert_eq!((house.processes.alive(), house.journal.count("prepare")), (1, 2));
 
-    // While it is given back: that is asked for again, and how it ended stands.
+    // During the release: it is requested again, and the outcome is kept.
     house.rooms.hang("close");
     house.exits(4).await;
     house.until("close").await;
@@ -433,7 +433,7 @@ async fn a_decision_about_work_is_carried_out_recorded_and_shown() {
         (work.branch.as_deref(), work.base.as_deref()),
         (Some("overmind/mend"), Some("main"))
     );
-    // While it runs only a branch can be made of what is there.
+    // While it runs, only a branch can be made of its work.
     let merge = RoomDone::Merge { into: None };
     for early in [merge.clone(), RoomDone::Keep, RoomDone::Discard] {
         let refused = engine.session_done(&by, run, early, None, &[]).await;
@@ -445,7 +445,7 @@ async fn a_decision_about_work_is_carried_out_recorded_and_shown() {
     assert_eq!((row.status, decision.what), (SessionStatus::Running, branch));
     house.exits(0).await;
     assert_eq!(house.ended(run).await.1.phase, RoomPhase::Kept);
-    // What failed is no decision.
+    // A failed decision is not recorded.
     let before = engine.session_fetch(&by, run).await.unwrap();
     house.rooms.fail("done");
     let failed = engine.session_done(&by, run, RoomDone::Discard, None, &[]).await;
@@ -563,7 +563,7 @@ async fn sandboxes_of_environment_programs_are_recorded_before_it_is_ready() {
     assert!(at("room.preparing") < at(SANDBOX_ATTESTED), "{kinds:?}");
     assert!(at(SANDBOX_ATTESTED) < at("room.ready"), "{kinds:?}");
 
-    // Started again while the run goes on, and again in a sandbox that was measured anew.
+    // Restarted while the run continues, in a sandbox that was measured again.
     for attested in [&first, &second] {
         house.rooms.attest(run, "service db", Arc::clone(attested)).await;
     }
@@ -595,7 +595,7 @@ async fn sandboxes_of_environment_programs_are_recorded_before_it_is_ready() {
         assert_eq!(none.unwrap_err(), EngineError::not_found("Attestation"));
     }
 
-    // The next server knows it from the log, and hears of what it starts itself.
+    // The next server reads it from the log, and records its own starts.
     let house = house.restarted().await;
     house.rooms.attest(run, "service db", Arc::clone(&first)).await;
     let row = house.until_row(run, |row| is(row, "service db", &first)).await;
@@ -612,7 +612,7 @@ async fn sandboxes_of_environment_programs_are_recorded_before_it_is_ready() {
     assert!(at("room.closing") < at(SANDBOX_ATTESTED), "{kinds:?}");
     assert!(at(SANDBOX_ATTESTED) < at("room.closed"), "{kinds:?}");
     house.world.check(&[run]).await;
-    // Nothing runs there any more.
+    // No process runs there any more.
     house.rooms.attest(run, "service db", second).await;
     let other = house.run().await;
     house.up(other).await;
@@ -633,7 +633,7 @@ async fn commands_of_a_project_run_only_after_an_admin_confirmed_them() {
     let Err(EngineError::Untrusted { message }) = refused else { panic!("{refused:?}") };
     assert!(message.contains("setup: make") && message.contains("overmind trust"), "{message}");
     assert!(!house.journal.has("prepare"), "nothing was made");
-    // Who is no admin neither reads nor confirms.
+    // Callers below admin can neither read nor confirm it.
     let project = house.world.dir.path().canonicalize().unwrap();
     let found = engine.project_trust(&by, &project).await.unwrap();
     let hash = found.hash.clone().unwrap();

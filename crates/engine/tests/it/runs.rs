@@ -199,7 +199,7 @@ async fn a_taken_name_leaves_nothing_of_the_refused_run() {
         let refused = world.engine.session_create(&world.by, named("one")).await;
         assert!(matches!(refused, Err(overmind_engine::EngineError::Conflict { .. })));
     }
-    // Of the two places one is free still: those that were refused have given theirs back.
+    // One of the two slots is still free: refused runs have returned theirs.
     let second = world.engine.session_create(&world.by, named("two")).await.unwrap().value.id;
     assert_eq!(world.ended(second).await.status, SessionStatus::Succeeded);
 }

@@ -128,7 +128,7 @@ async fn only_permitted_capabilities_are_registered() {
     // It is asked about by the same words.
     let asked = engine.acl_can(admin, Some("other"), Verb::Subscribe, "capability:deploy-prod");
     assert!(!asked.await.unwrap().1.allowed);
-    // What a key has registered for an agent, its runs may register again.
+    // Runs may register capabilities that a key has registered for their agent.
     engine.mesh_register(admin, Some("other"), vec!["billing".into()]).await.unwrap();
     register(&other, "billing").await.unwrap();
     assert!(register(&other, "deploy-prod").await.is_err());

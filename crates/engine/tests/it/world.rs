@@ -38,7 +38,7 @@ pub(crate) struct World {
     pub(crate) notary: Notary,
 }
 
-/// What runs commands, what puts sandboxes around them, and what makes what they work in.
+/// The process port, the sandbox port, and the environment port.
 type Commands = (Option<Arc<dyn Processes>>, Option<Arc<dyn Enclose>>, Option<Arc<dyn Rooms>>);
 
 /// The time, and what models cost.
@@ -100,7 +100,7 @@ impl World {
         Self::made(dir, tools, models, 64, (None, None), commands, plain()).await
     }
 
-    /// Built-in agents in rooms, at a time that somebody else turns.
+    /// Built-in agents in environments, with a clock that the test controls.
     pub(crate) async fn in_rooms(
         models: Arc<FakeModels>,
         rooms: Arc<FakeRooms>,

@@ -67,7 +67,7 @@ enum Put {
 
 /// Why one attempt has no answer to pass on.
 enum Miss {
-    /// The call is not allowed, or nobody answered.
+    /// The call is not allowed, or there was no answer.
     Refused { refusal: Refusal, again: bool },
     /// The provider answered with an error that another attempt or hop may avoid.
     Failed { answer: Answer, again: bool, wait: Option<Duration> },

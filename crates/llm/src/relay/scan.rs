@@ -210,7 +210,7 @@ impl Lines {
         }
         if self.skipping || self.partial.len() + bytes.len() > MAX_LINE {
             self.skipping = true;
-            // Only the last event of Responses is so long.
+            // Only the last event of Responses can have this length.
             self.is_over = true;
             self.partial = Vec::new();
         } else {

@@ -60,7 +60,7 @@ pub(crate) struct Upstream(Arc<[Arc<Lane>]>);
 #[derive(Debug)]
 struct Lane {
     client: Client<Connector, Full<Bytes>>,
-    /// The calls under way over TLS, to any provider.
+    /// The TLS calls in progress, to any provider.
     calls: AtomicUsize,
 }
 

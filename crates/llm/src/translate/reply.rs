@@ -157,7 +157,7 @@ pub(super) fn message_item(id: &str, said: &str) -> Value {
     })
 }
 
-/// A Responses object without its output. `stop` is `None` while the response is under way.
+/// A Responses object without its output. `stop` is `None` while the response is in progress.
 pub(super) fn response(id: &str, model: &str, stop: Option<StopReason>, back: &Back) -> Value {
     let (status, why) = match stop {
         None => ("in_progress", Value::Null),

@@ -17,7 +17,7 @@ use crate::wire::{Broken, Decoder, Draft, Heard, WireCall};
 /// The translation of one stream.
 #[derive(Debug)]
 pub struct Stream {
-    /// `None` once the stream is over.
+    /// `None` once the stream has ended.
     from: Option<Decoder>,
     to: To,
     model: String,

@@ -294,7 +294,7 @@ fn errors_keep_their_text_and_change_their_format() {
     assert_eq!(html["error"]["message"], "<html>");
 }
 
-/// A stream of `answered` events, as `asked` has it.
+/// A stream of `answered` events, in the order of `asked`.
 fn stream(asked: Endpoint, answered: Endpoint, events: &[Value]) -> Vec<Event> {
     stream_back(asked, answered, events, Back::default())
 }

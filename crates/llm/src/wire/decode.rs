@@ -332,7 +332,7 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         let function = |name: &str, args: Value| json!({ "name": name, "arguments": args });
-        // No index: the id tells calls apart, and what has neither goes on with the last.
+        // Without an index, the id distinguishes calls; a part without both continues the last call.
         assert_eq!(
             calls(&[
                 json!({ "id": "1", "function": function("a", "{\"x\"".into()) }),

@@ -31,7 +31,7 @@ async fn text_is_streamed_in_chunks_and_returned_whole() {
 #[tokio::test]
 async fn deltas_arrive_while_the_provider_still_speaks() {
     for wire in Wire::ALL {
-        // The reply never ends; the text so far must be there all the same.
+        // The reply never ends; the text so far must be available nevertheless.
         let n_events = stream_of(wire, &Say::text("first words"), false).len();
         let upstream =
             Upstream::start(Answer::say(Say::text("first words")).stall_after(n_events - 3)).await;

@@ -186,11 +186,11 @@ async fn cassettes_are_found_only_below_the_cassette_directory() {
             failure.message
         );
     }
-    // Where the user of the program is its owner, any file will do.
+    // If the user of the program owns it, any file is accepted.
     let owner = Gateway::new(Config { any_cassette_path: true, ..config });
     let model = format!("scripted:{}", outside.display());
     assert_eq!(reply(&owner, &ask(&model, vec![user("go")])).await.text, "outside");
-    // Without a directory a name must be loaded.
+    // Without a directory, a cassette must be loaded by name.
     let bare = Gateway::new(Config::default());
     assert_eq!(bare.check("scripted:one").unwrap_err().code, "cassette");
 }

@@ -178,7 +178,7 @@ async fn truncated_streams_are_never_complete() {
 
 #[tokio::test]
 async fn a_stream_without_its_final_marker_is_complete_if_it_has_a_finish_reason() {
-    // `[DONE]` and `message_stop` say nothing that was not said before.
+    // `[DONE]` and `message_stop` contain no new information.
     for wire in [Wire::Chat, Wire::Messages] {
         let say = Say::text("all of it").usage(5, 5);
         let n_events = stream_of(wire, &say, false).len();

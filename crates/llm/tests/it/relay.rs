@@ -91,7 +91,7 @@ async fn an_alias_falls_back_and_skips_a_failed_model() {
     assert_eq!(two.requests()[0].body["model"], "two-a");
     ask(&gateway, &call).await.unwrap();
     assert_eq!(one.requests().len(), 1, "the first one rests");
-    // Who names it alone asks it all the same, and hears its own words.
+    // A request that names only this model is still sent, and gets the provider's own error.
     let (mut answer, _) = ask(&gateway, &chat("one-a", false)).await.unwrap();
     assert_eq!((answer.status, answer.headers["retry-after"].to_str().unwrap()), (503, "30"));
     assert!(rest(&mut answer).await.0.contains("busy"));
@@ -128,7 +128,7 @@ async fn only_failures_before_the_first_byte_are_retried() {
     assert!(said.contains("data:") && why.is_some(), "{said}");
     assert_eq!(upstream.requests().len(), 3);
     assert!(!answer.body.tally().is_final);
-    // It took the request and said nothing: it may have done something, so it is not asked again.
+    // It accepted the request without an answer: it may have acted, so it is not asked again.
     upstream.push(Answer::hang_up());
     let refusal = ask(&gateway, &chat("one-a", false)).await.unwrap_err();
     assert_eq!(refusal.kind, RefusalKind::Unreachable);

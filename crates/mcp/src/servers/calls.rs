@@ -267,7 +267,7 @@ impl McpServers {
         Ok(link)
     }
 
-    /// The session's entry, made if there is none, with a task that ends it when it is idle.
+    /// The session's entry, created if needed, with a task that ends it when it is idle.
     fn own_of(
         &self,
         config: &Arc<ServerConfig>,

@@ -100,7 +100,7 @@ pub enum ToolState {
     Ready,
     /// It was never approved and must be pinned.
     New,
-    /// It differs from the approved one and is withdrawn until somebody pins it again.
+    /// It differs from the approved one and is withdrawn until it is pinned again.
     Changed(Box<Difference>),
     /// It cannot be approved as it is.
     Refused(String),
@@ -158,7 +158,7 @@ pub struct ServerView {
 }
 
 impl ServerView {
-    /// Whether somebody has to act, because tools wait for approval.
+    /// Whether a person has to act, because tools wait for approval.
     pub fn needs_approval(&self) -> bool {
         self.tools.iter().any(|tool| match tool.state {
             ToolState::New | ToolState::Changed(_) => true,

@@ -1,4 +1,4 @@
-//! Nothing of this crate is called but through its port.
+//! This crate is called only through its port.
 
 use std::sync::Arc;
 

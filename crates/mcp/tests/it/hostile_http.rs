@@ -1,4 +1,4 @@
-//! Servers over HTTP that redirect, never end their answers, or list what nobody should be offered.
+//! HTTP servers that redirect, never end their answers, or list forbidden tools.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
@@ -25,7 +25,7 @@ enum Lists {
     ForEver,
     /// 10 GB with a length in the head.
     Giant,
-    /// Without a length.
+    /// An answer without a length.
     Chunks,
     /// One event that never ends.
     Event,
@@ -118,7 +118,7 @@ async fn serve(mut stream: TcpStream, lists: Lists, to: Option<String>, heard: A
     }
 }
 
-/// Sends without an end, until nobody listens.
+/// Sends without an end, until the connection is closed.
 async fn pour(stream: &mut TcpStream, lists: &Lists, sent: &AtomicU64) {
     const PIECE: usize = 64 << 10;
     let x = "x".repeat(PIECE);

@@ -12,7 +12,7 @@ async fn a_changed_tool_is_withdrawn_until_it_is_pinned_again() {
     bench.servers.put(bad("good", "good")).await.unwrap();
     let before = bench.servers.specs();
     bench.call("mcp.good.flip", json!({})).await;
-    // Whether or not the list was looked at yet: the call waits for it.
+    // Whether the list was read already or not: the call waits for it.
     let result = bench.call("mcp.good.echo", json!({"text": "x"})).await;
     assert_eq!(result["error"]["code"], "tool_changed", "{result}");
     let view = bench.servers.get("good").unwrap();
@@ -22,7 +22,7 @@ async fn a_changed_tool_is_withdrawn_until_it_is_pinned_again() {
     assert!(view.needs_approval());
     assert!(!bench.offered().contains(&"mcp.good.echo".to_owned()));
     assert_eq!(state(&view, "env"), "ready", "only what changed is withdrawn");
-    // What was not seen is not approved.
+    // A definition that was not shown is not approved.
     let other = bench.servers.pin("good", Some("echo"), Some("another hash")).await;
     assert!(matches!(other, Err(McpError::Refused(_))), "{other:?}");
     bench.servers.pin("good", Some("echo"), Some(&difference.offered)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Nothing that a server starts outlives it, its session, its removal or the daemon.
+//! Processes of a server end with it, its session, its removal or the daemon.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::support::{Bench, alive, gone, helper, living, marked, within};
 
-/// A number that nobody else sleeps for.
+/// A duration that no other process sleeps for.
 fn mark(of: u32) -> String {
     format!("9{of}{}", std::process::id())
 }

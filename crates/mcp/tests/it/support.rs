@@ -219,7 +219,7 @@ pub(crate) async fn gone(mark: &str) {
     .await;
 }
 
-/// Looks for a file until it is there.
+/// Waits until a file exists.
 pub(crate) async fn written(path: &Path) -> String {
     within(async {
         loop {

@@ -1,4 +1,4 @@
-//! Servers are told the span of each call: in `_meta`, and over HTTP in the header, too.
+//! Servers get the span of each call: in `_meta`, and over HTTP in the header, too.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

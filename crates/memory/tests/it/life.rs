@@ -184,7 +184,7 @@ async fn reembedding_survives_a_crash_between_batches() {
     let first = bench.beside(Some(endpoint.embedder("model-a", None)));
     assert!(first.search(ask("puppy", 5)).await.unwrap().is_empty(), "no vectors yet");
     assert_eq!(first.reembed(2).await.unwrap(), Reembedded { done: 2, more: true });
-    // The process ends here; another one, which knows nothing of the first, goes on.
+    // The process ends here; another one without its state continues.
     drop(first);
     let second = bench.beside(Some(endpoint.embedder("model-a", None)));
     assert_eq!(second.reembed(2).await.unwrap(), Reembedded { done: 1, more: false });

@@ -160,7 +160,7 @@ async fn the_same_key_stores_once_and_returns_the_first_item() {
     assert_ne!(first.id, other.id);
     assert_eq!(bench.texts("", 50).await, ["other", "first"]);
     assert_eq!(bench.stored_events().await.len(), 2);
-    // Without a key the same text is stored as often as it is given.
+    // Without a key, the same text is stored once per call.
     assert_ne!(bench.add("twice").await.id, bench.add("twice").await.id);
 }
 

@@ -215,7 +215,7 @@ mod tests {
     fn a_lock_held_briefly_after_its_server_is_waited_for() {
         let (_dir, data) = data();
         let lock = DataLock::take(&data).unwrap().unwrap();
-        // What a child between its birth and its own program holds; its parent is gone.
+        // The descriptors that a child holds before it executes its program; its parent has ended.
         let copy = lock.file.try_clone().unwrap();
         let mut gone = std::process::Command::new("true").spawn().unwrap();
         let pid = gone.id();

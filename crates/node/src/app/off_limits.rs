@@ -15,7 +15,7 @@ use overmind_workspace::secrets;
 
 use crate::config::{Config, PolicyChoice};
 
-/// System directories that are nobody's project.
+/// System directories that cannot be projects.
 const SYSTEM: &[&str] = &[
     "/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/opt", "/proc", "/root",
     "/run", "/sbin", "/srv", "/sys", "/usr", "/var",

@@ -316,7 +316,7 @@ mod tests {
     fn drafts_of_killed_processes_are_removed() {
         let (_dir, data) = fresh();
         data.admin_token().unwrap();
-        // What a kill leaves: nobody dropped it.
+        // A file that a kill left, because it was not dropped.
         data.draft().unwrap().keep().unwrap();
         data.remove_drafts();
         let left: Vec<_> = fs::read_dir(data.path()).unwrap().map(|e| e.unwrap().path()).collect();

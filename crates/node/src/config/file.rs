@@ -280,7 +280,7 @@ mod tests {
         let defaults = collect();
         replace(&path, dir.path(), &sample()).unwrap();
         assert!(collect().0.values().all(|placed| placed.source == Source::Default));
-        // Without the signs before them, the settings that have a default mean just that.
+        // Without the comment signs, settings with a default have exactly that default.
         let set = |line: &str| {
             let line = line.strip_prefix('#').filter(|line| !line.starts_with(' ')).unwrap_or(line);
             let line = line.replace("<data>", &dir.path().to_string_lossy());

@@ -334,7 +334,7 @@ pub enum PolicyChoice {
     Usual(PathBuf),
     /// This file, which must exist.
     File(PathBuf),
-    /// No policy. `said` is where that was configured.
+    /// No policy. `said` is the place of that setting.
     Off { said: String },
 }
 

@@ -204,7 +204,7 @@ async fn memory_ranks_by_words_lists_and_deletes() {
     assert_eq!(found.len(), 2);
     assert_eq!(found[0].item.text, "python sqlite fastapi");
     assert!(found[0].score > found[1].score);
-    // What would be syntax elsewhere is text here.
+    // Text that is syntax elsewhere is plain text here.
     for hostile in ["\"", "a OR", "NEAR(", "col:x", "*", "'; DROP TABLE memory_items; --"] {
         search(hostile, 5).await;
     }

@@ -36,7 +36,7 @@ fn similar_requests_of_parallel_sessions_share_a_group() {
     }
 }
 
-/// The rule that three equal approvals propose, and whom it lets pass.
+/// The rule that three equal approvals propose, and the calls that it allows.
 fn proposed(request: &GateRequest) -> (String, Policy) {
     let text = propose(&Policy::default(), &[request.clone(), request.clone(), request.clone()], 3)
         .unwrap();
@@ -85,7 +85,7 @@ fn a_proposed_rule_allows_exactly_the_approved_action() {
             ],
         ),
     ] {
-        // What needs a network is asked about where there is one.
+        // Commands that need a network ask only if there is one.
         let network = command.starts_with("curl");
         let from = if network { on_the_host } else { from };
         let elsewhere = if network { SandboxLevel::Namespace } else { SandboxLevel::None };

@@ -133,7 +133,7 @@ fn network_commands_without_network_are_refused_with_a_hint() {
         let open = GateRequest { sandbox: SandboxLevel::None, ..shell(command) };
         assert_eq!(policy.judge(&open).decision, Decision::Ask, "{command}: the host has one");
     }
-    // Who allows a host has said so, and a denial stays one.
+    // A rule that allows a host applies, and a denial stays a denial.
     let allows = "version = 1\n[[rule]]\nid = \"api\"\nverdict = \"allow\"\neffects = [\"network\"]\nhosts = [\"api.example.com\"]\n";
     let allows = Policy::parse(allows, "test").unwrap();
     assert_eq!(allows.judge(&shell("curl https://api.example.com/")).decision, Decision::Allow);

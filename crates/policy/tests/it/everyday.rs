@@ -53,7 +53,7 @@ fn harmless_commands_do_not_ask_in_an_environment() {
     let all = judged(harmless(), in_a_room);
     let (asked, text) = listed(&all, |verdict| verdict.decision == Decision::Ask);
     assert!(asked * 50 <= all.len(), "{text}");
-    // What needs a network is refused at once, and nothing else.
+    // Only commands that need a network are refused at once.
     let (refused, text) = listed(&all, |verdict| {
         verdict.decision == Decision::Deny && verdict.rule.id != "no-network"
     });
@@ -67,7 +67,7 @@ fn effects_outside_an_environment_ask_or_are_denied() {
     let all = judged(commands, in_a_room);
     let (allowed, text) = listed(&all, |verdict| verdict.decision == Decision::Allow);
     assert_eq!(allowed, 0, "{text}");
-    // What needs the network is never asked about.
+    // Commands that need the network never ask.
     let (asked, text) = listed(&all, |verdict| {
         let touches = verdict.actions.iter().flat_map(|action| &action.touches);
         let mut kinds = touches.map(|touch| touch.kind);

@@ -1,4 +1,4 @@
-//! Attempts to have an effect outside of the workspace that nobody agreed to, each with that effect.
+//! Attempts to have an unapproved effect outside of the workspace, each with that effect.
 
 use overmind_core::gate::{Decision, GateRequest, TouchKind};
 use overmind_core::sandbox::SandboxLevel;
@@ -71,7 +71,7 @@ fn known_network_programs_are_stopped_in_an_environment() {
     }
 }
 
-/// What a text writes through a link that it made itself is written where the link leads.
+/// A write through a link that the text itself created is a write to the link's target.
 #[test]
 fn links_that_a_command_makes_are_followed() {
     let policy = Policy::default();

@@ -143,7 +143,7 @@ fn deep_and_long_texts_ask_and_do_not_crash() {
     }
 }
 
-/// Pieces that a shell's text is made of, so that random texts reach deep.
+/// Pieces of shell texts, so that random texts reach deep.
 fn texts() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
         "rm",

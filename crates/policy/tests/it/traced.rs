@@ -167,7 +167,7 @@ fn needs_strace_every_executed_program_was_predicted() {
                 .map(str::to_owned),
         );
         names.extend(verdict.actions.iter().map(|action| action.program.clone()));
-        // Where anything may run, nothing that runs is a surprise.
+        // If any program may run, every program that runs was predicted.
         let open = |kind| matches!(kind, TouchKind::Unknown | TouchKind::Code | TouchKind::Project);
         if !verdict.actions.iter().flat_map(|action| &action.touches).any(|touch| open(touch.kind))
         {

@@ -33,7 +33,7 @@ pub(crate) const ARGUMENT: &str = "__docker-keeper";
 pub(crate) struct Keeper(Mutex<Option<Child>>);
 
 impl Keeper {
-    /// Starts the cleanup process unless it runs, also if somebody has ended it.
+    /// Starts the cleanup process unless it runs, also if it was killed.
     ///
     /// # Errors
     ///

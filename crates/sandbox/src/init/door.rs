@@ -312,7 +312,7 @@ struct Connection {
 /// The other side of a connection.
 #[derive(Debug)]
 enum Other {
-    /// Nobody listens there yet; the next attempt is at this time.
+    /// No server listens there yet; the next attempt is at this time.
     Away(Instant),
     Open(OwnedFd),
 }

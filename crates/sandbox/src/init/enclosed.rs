@@ -143,7 +143,7 @@ fn run(command: Vec<OsString>) -> Result<Exit, Stop> {
     let user = rustix::process::geteuid().as_raw();
     let group = rustix::process::getegid().as_raw();
     if user == 0 {
-        // As in `confined`.
+        // See `confined`.
         let _ = rustix::thread::set_thread_groups(&[]);
     }
     let mut way = Way::find(&ground.kind)?;

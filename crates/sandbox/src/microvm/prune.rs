@@ -263,7 +263,7 @@ mod tests {
         std::fs::create_dir(&left).unwrap();
         std::fs::write(left.join("half"), "").unwrap();
 
-        // Nobody has said which one is in use.
+        // No configuration says which one is in use.
         assert_eq!(prune_images(dir.path(), clock()).unwrap(), 0);
         std::fs::write(dir.path().join("current"), name(1)).unwrap();
         assert_eq!(prune_images(dir.path(), clock()).unwrap(), 1);

@@ -180,7 +180,7 @@ async fn a_granted_device_is_accepted_and_another_one_is_refused() {
     assert_eq!(check.unwrap().expected, format!("none with state but {name}"));
     assert_eq!(measured(&record, CheckName::Devices), name);
 
-    // Shown all the same, it is not the one that was given.
+    // Shown nevertheless, it is not the directory that was given.
     refused(Mutation::Shows(device.clone()), options(), &[CheckName::Devices]).await;
     let other = PathBuf::from("/dev/kmsg");
     if std::fs::File::open(&other).is_ok() {

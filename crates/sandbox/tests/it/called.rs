@@ -94,14 +94,14 @@ mod that_reach_a_service {
     use super::*;
 
     async fn subject() -> Option<Subject> {
-        // Nobody listens there.
+        // Nothing listens there.
         with(vec![1])
     }
 
     suite!(subject);
 }
 
-/// Says a word to whoever comes.
+/// Sends a word to each connection.
 fn service(word: &'static str) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -139,7 +139,7 @@ async fn a_call_sees_borrowed_objects_and_writes_only_its_directory() {
         assert_eq!(result.stdout.text, wanted, "{writable:?}: {}", result.stderr.text);
     }
     assert_eq!(std::fs::read_to_string(lent.path().join("object")).unwrap(), "lent\n");
-    // Without being lent it is not there.
+    // Without the grant it is not visible.
     let bare = Rooms::new(Vec::new());
     let result = bare.run(place.sh(&format!("cat {}/object", lent_at.display()))).await.unwrap();
     assert_eq!(result.exit, Exit::Code(1), "{result:?}");
@@ -166,7 +166,7 @@ async fn a_session_in_a_subdirectory_sees_and_writes_its_whole_worktree() {
     assert!(top.join("deep/er/low").exists() && !top.join("top").exists());
     rooms.run(touch(".")).await.unwrap();
     assert!(top.join("top").exists(), "as a command of the session could");
-    // Nothing else is a place of this room.
+    // No other path belongs to this environment.
     let other = Place::new();
     let err = rooms.run(other.sh("true")).await.unwrap_err().to_string();
     assert!(err.contains("is not in"), "{err}");

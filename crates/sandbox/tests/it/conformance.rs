@@ -246,7 +246,7 @@ pub(crate) async fn a_missing_program_is_refused_by_name(subject: &Subject) {
     let place = Place::new();
     for name in ["no-such-program", "/no/such/program", "./hello"] {
         if !subject.gives.signals {
-            // The engine's init has started by then, and tells it as shells do.
+            // The engine's init has started by then, and reports it as shells do.
             let result = subject.run(place.request(&[name])).await;
             assert!(matches!(result.exit, Exit::Code(126 | 127)), "{result:?}");
             assert!(result.stderr.text.contains(name), "{result:?}");
@@ -353,7 +353,7 @@ pub(crate) async fn output_is_handed_over_while_the_command_runs(subject: &Subje
         assert!(!piece.is_empty() && piece.len() <= 64 << 10, "{}", piece.len());
         into.lock().unwrap()[usize::from(stream == OutputStream::Stderr)].extend(piece);
     });
-    // What is heard is more than what is kept.
+    // More output is received than kept.
     let mut request =
         place.sh("printf 'aü€'; echo err >&2; while [ ! -e go ]; do :; done; echo end");
     request.limits.output_bytes = 2;
@@ -404,7 +404,7 @@ pub(crate) async fn the_hosts_files_are_out_of_sight(subject: &Subject) {
             .await;
         assert_eq!(found, "", "{path}");
     }
-    // What is there cannot be changed, and what acts on the machine is not writable.
+    // Visible files cannot be changed, and files that act on the machine are not writable.
     for path in
         ["/", "/usr", "/bin", "/etc", "/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger"]
     {
@@ -534,7 +534,7 @@ pub(crate) async fn a_disk_filler_is_bounded(subject: &Subject) {
     let result = subject.run(request).await;
     let files: u32 = result.stdout.text.trim().parse().unwrap();
     assert!((1..=10).contains(&files), "{files} files of 100 kB in 1 MiB");
-    // Not `-A`: a workspace that is seen at the host's path may lie in there, beneath a dot.
+    // Not `-A`: a workspace at the host's path may be below a directory with a dot.
     assert_eq!(subject.says(&place, "ls /tmp").await, "", "and the next one starts empty");
 }
 
@@ -626,7 +626,7 @@ pub(crate) async fn a_thousand_calls_dropped_at_random_leave_nothing_behind(subj
             async move {
                 tokio::select! {
                     result = subject.sandbox.run(request) => {
-                        // What the machine could not do for want of something is no leak.
+                        // Missing features of the machine are not leaks.
                         result.unwrap_or_else(|err| panic!("{err:?}"));
                         true
                     }

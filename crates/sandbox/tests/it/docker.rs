@@ -305,7 +305,7 @@ async fn missing_broken_and_silent_engines_have_distinct_errors() {
     assert_unavailable(missing.check().await, "docker_binary_missing");
     assert_unavailable(missing.run(place.sh("true")).await.map(drop), "docker_binary_missing");
 
-    // A socket that nobody listens on any more.
+    // A socket without a listener.
     drop(std::os::unix::net::UnixListener::bind(at("dead")).unwrap());
     assert_unavailable(driver(at("dead")).check().await, "docker_info_failed");
 
@@ -391,7 +391,7 @@ async fn needs_docker_a_prepared_container_equals_a_new_one() {
     let options = Options { waiting: 1, ..options(&socket) };
     let docker = Docker::new(options.clone());
     let place = Place::new();
-    // What the kernel holds for the command, and all that it can see of its place.
+    // The kernel's limits of the command, and everything that it can see of its directory.
     let look = "grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp|Sig|Umask)' /proc/self/status;                 cat /proc/self/limits /proc/self/oom_score_adj; pwd; env | sort; ls -a / /dev;                 cut -d' ' -f3- /proc/self/mountinfo | grep -v /overmind-probe/ | cut -d' ' -f3- |                 sed 's/ - .*//; s/ master:.*//; s/[a-z]*=.*//' | sort; ls /proc/self/fd | wc -l";
     let mut request = place.sh(look);
     request.writable = Some("out".into());
@@ -534,7 +534,7 @@ async fn stand_in_for_a_daemon() {
     docker.run(request).await.unwrap();
 }
 
-/// What the probe finds in a container of this driver, and that it is what a command gets.
+/// The probe's findings in a container of this driver, compared with those of a command.
 #[tokio::test]
 async fn needs_docker_a_container_passes_every_check_and_is_measured_once() {
     let Some(socket) = engine().await else { return };

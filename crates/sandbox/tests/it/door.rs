@@ -19,7 +19,7 @@ fn meshed(place: &Place, script: &str) -> EnclosePlan {
     EnclosePlan { network: Network::Mesh, ..place.plan(script) }
 }
 
-/// Says to each who comes what they said, after a word of its own.
+/// Sends a word, and then repeats what each connection sent.
 fn serve(socket: &Path, word: &'static str) {
     let _ = std::fs::remove_file(socket);
     let listener = UnixListener::bind(socket).unwrap();
@@ -126,7 +126,7 @@ async fn the_relay_reaches_a_restarted_server() {
     serve(&socket, "second");
     keys.write_all(b"\n").unwrap();
     hear("second two\n");
-    // One that comes while nobody is there waits for the next.
+    // A connection without a server waits for the next one.
     std::fs::remove_file(&socket).unwrap();
     keys.write_all(b"\n").unwrap();
     serve(&socket, "third");
@@ -169,7 +169,7 @@ input()
     child.wait().unwrap();
     until("the port is free again", || TcpListener::bind(("127.0.0.1", port)).ok());
 
-    // A port that is taken is said, and the command runs all the same.
+    // A port in use is reported, and the command runs nevertheless.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let plan = EnclosePlan { ports: vec![port], ..meshed(&place, "echo runs") };

@@ -298,7 +298,7 @@ async fn the_command_controls_its_terminal_with_keys_sizes_and_jobs() {
     let (mut child, mut terminal) = in_a_terminal(place.command(plan).await);
     let seen = read_until(&mut terminal, "ready");
     assert!(seen.starts_with("30 90\r\nthrough tty\r\n"), "{seen}");
-    // The key for an interruption reaches the command, and nobody else.
+    // The interrupt key reaches only the command.
     terminal.write_all(&[3]).unwrap();
     read_until(&mut terminal, "interrupted");
     let size = rustix::termios::Winsize { ws_row: 40, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
@@ -385,7 +385,7 @@ async fn addresses_can_be_looked_up_if_there_is_a_network() {
     assert!(place.run(plan).await.1.contains("PermissionError"));
 }
 
-/// Nothing is asserted: prints what an enclosure costs beside a plain start.
+/// No assertion: prints the cost of a sandbox beside a plain start.
 #[tokio::test]
 async fn figures_of_a_start() {
     let place = Place::new();
@@ -434,7 +434,7 @@ async fn borrowed_objects_are_shown_and_links_lead_only_to_objects() {
         let why = place.refused(borrowing(path, "ls -R")).await;
         assert!(why.contains(path) && why.contains("real path"), "{why}");
     }
-    // What was measured is not what lies there later.
+    // The measured directory is not the one that is there later.
     let plan = borrowing("lent", "ls");
     let mut command = place.command(plan).await;
     std::fs::rename(place.at("lent"), place.at("lent-before")).unwrap();

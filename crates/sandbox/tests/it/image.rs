@@ -7,7 +7,7 @@ use overmind_sandbox::docker::image::{From, build};
 
 pub(crate) const IMAGE: &str = "overmind-test-busybox:2";
 
-/// Makes the image in the engine at `socket`, unless it is there.
+/// Builds the image in the engine at `socket`, unless it exists.
 pub(crate) async fn ensure_test_image(socket: &str) {
     build(Path::new(socket), From::Busybox, IMAGE).await.unwrap();
 }

@@ -33,7 +33,7 @@ fn driver(dir: &str) -> Microvm {
     driver_with(dir, Acceleration::Emulation)
 }
 
-/// By KVM, where it runs guests. Else the same was proven emulated.
+/// With KVM, where it runs guests. Otherwise the same was proven with emulation.
 async fn kvm_driver(dir: &str) -> Option<Microvm> {
     let driver = driver_with(dir, Acceleration::Kvm);
     match driver.execution().await {
@@ -83,7 +83,7 @@ async fn subject_by_kvm() -> Option<Subject> {
     Some(subject_of(kvm_driver(&home()?).await?))
 }
 
-/// Each case by itself, emulated; and one after the other where KVM runs guests.
+/// Each case separately, emulated; and one after the other where KVM runs guests.
 macro_rules! cases {
     ($($case:ident)*) => {
         mod needs_qemu_conformance {
@@ -221,7 +221,7 @@ async fn needs_qemu_a_second_build_changes_nothing() {
     assert_eq!(names.len(), 3, "the image, the name of it, and a lock: {names:?}");
 }
 
-/// A driver whose emulators can be told from all others by their name.
+/// A driver whose emulators can be distinguished from all others by their name.
 fn marked(dir: &str) -> (Microvm, String, PathBuf) {
     let mark = marker();
     let program = Path::new(dir).join(&mark);
@@ -287,7 +287,7 @@ async fn missing_kvm_is_reported_and_emulation_is_announced() {
     let no_image = without(emulated.clone());
     assert_unavailable(no_image.check().await, "image_missing", "overmind sandbox image build");
 
-    // As much of an image as is looked at before a machine is started.
+    // The part of an image that is checked before a machine is started.
     std::fs::create_dir(dir.path().join("image")).unwrap();
     let manifest = r#"{"hash":"x","kernel":"6.1","package":"p.deb","bytes":1}"#;
     for (name, content) in [
@@ -367,7 +367,7 @@ async fn each_lacking_a_layer_is_refused(dir: &str, acceleration: Acceleration) 
         let options = Options {
             dir: PathBuf::from(dir),
             acceleration,
-            // Where the devices are others a picture does not fit.
+            // With other devices, a snapshot does not fit.
             pictures: !matches!(mutation, Mutation::MoreDevices),
             ..Options::default()
         };
@@ -464,7 +464,7 @@ async fn needs_qemu_kvm_is_tested_as_the_command_user_and_in_the_sandbox() {
     }
     assert_eq!(driver.execution().await.unwrap(), first, "tried once");
 
-    // The same device, kept from somebody else by its mode.
+    // The same device, closed to other users by its mode.
     let closed = std::os::unix::fs::PermissionsExt::mode(&kvm.metadata().unwrap().permissions());
     if rustix::process::geteuid().is_root() && closed & 0o006 == 0 {
         let open = tempfile::tempdir().unwrap();
@@ -538,7 +538,7 @@ async fn needs_qemu_a_kvm_machine_starts_from_its_snapshot_in_the_emulators_sand
         return;
     }
     let place = Place::new();
-    // The machine that ends is the one that begins from the picture: nobody wrote to the first.
+    // The machine that ends is the one that starts from the snapshot: the first got no input.
     let script = format!(
         "{}{{ echo 'migrate \"exec:cat > out/picture\"'; echo 'info migrate'; echo quit; }} \
          | $machine -serial null -monitor stdio | grep -o 'Migration status: completed'; \

@@ -57,7 +57,7 @@ async fn server_files_in_the_workspace_are_empty_inside_the_sandbox() {
     assert_eq!(std::fs::read_to_string(at("out/policy.toml")).unwrap(), "own");
     std::fs::rename(at("elsewhere"), at("deep")).unwrap();
 
-    // A room of the server's own is shown by itself, and nothing else of the data directory.
+    // Only one environment of the data directory is shown, and nothing else of it.
     let within = |name: &str| {
         let mut request = place.sh("pwd");
         request.workspace = at(name);
@@ -258,7 +258,7 @@ async fn the_loopback_works_inside() {
     assert_eq!(result.stdout.text, "hi\n", "{result:?}");
 }
 
-/// By what a limit is enforced here.
+/// The mechanism that enforces a limit here.
 fn enforced(limit: &str) -> Option<String> {
     let bounds = Namespace::new(options()).bounds();
     bounds.into_iter().find(|bound| bound.limit == limit).unwrap().enforced_by
@@ -478,7 +478,7 @@ async fn a_machine_without_user_namespaces_is_reported_and_runs_nothing() {
 
 #[tokio::test]
 async fn a_masked_proc_is_reported_and_runs_nothing() {
-    // As a container does it: the cover is locked by one more namespace in between.
+    // As in a container: the cover is locked by one more namespace in between.
     let surroundings = "mount -t tmpfs none /proc/sys && \
                         exec /usr/bin/unshare --user --map-root-user --mount";
     if !host_has("unshare") {
@@ -528,10 +528,10 @@ async fn the_init_ends_with_an_error_when_started_by_hand() {
     assert!(!std::process::Command::new(init_program()).output().unwrap().status.success());
 }
 
-/// What the test below tells its other half, in the directory where that starts.
+/// The message of the test below to its other half, in the directory where that starts.
 const ORDER: &str = "order-for-the-daemon";
 
-/// Not a test by itself: a daemon with two running sandboxes, to be killed by the test below.
+/// Not a separate test: a daemon with two running sandboxes, which the test below kills.
 #[tokio::test]
 #[ignore = "the other half of a_killed_daemon_leaves_nothing_running"]
 async fn daemon() {

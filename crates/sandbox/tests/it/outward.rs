@@ -17,7 +17,7 @@ use overmind_sandbox::{Enclosures, Layer, Mutation, Options, RunAs};
 use crate::enclosure::{Place, command, until};
 use crate::support::{init_program, open_to_all};
 
-/// A service of the host's: says its word, then what it was told, to its end.
+/// A service of the host: sends its word, then repeats its input to the end.
 struct Service {
     port: u16,
     /// The accepted connection.
@@ -136,7 +136,7 @@ except OSError as err:
     assert_eq!(out, expected);
     assert!(status.success());
     assert_eq!(other.visitors(), 0, "nobody came to the host's other port");
-    // Without services the record is the one of before, and a run of one set is none of another.
+    // Without services the record is the earlier one; each set of services has its own record.
     let plain = place.enclosures.enclose(reaching(&place, &[], "")).await.unwrap().attested;
     assert!(!services(&plain.attestation).expected.contains("services"));
     assert_ne!(plain.attestation.config, record.config);
@@ -301,7 +301,7 @@ async fn invalid_outbound_ports_are_refused_before_the_start() {
             }
             other => panic!("{other:?}"),
         }
-        // With another network nobody looks at them.
+        // With another network, they are not checked.
         let plan = EnclosePlan { network: Network::None, ..plan };
         place.enclosures.enclose(plan).await.unwrap();
     }

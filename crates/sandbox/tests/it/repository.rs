@@ -195,7 +195,7 @@ async fn missing_submodule_directories_are_read_only() {
     git(&work, &["commit", "-qm", "submodules"]);
     std::fs::create_dir_all(work.join("vendor/lib")).unwrap();
     std::fs::write(work.join("file"), "x").unwrap();
-    // As git made them until 2012.
+    // The form that git wrote until 2012.
     git(&work, &["clone", "-q", lib.to_str().unwrap(), "own"]);
     let status = git(&work, &["status", "--short"]);
     let script = r#"
@@ -273,7 +273,7 @@ async fn a_reaper_lives_as_long_as_detached_processes() {
     rustix::process::kill_process(number, rustix::process::Signal::KILL).unwrap();
     until("the reaper's end", || {
         let stat = std::fs::read_to_string(format!("/proc/{reaper}/stat"));
-        // Nobody here waits for it.
+        // Nothing here waits for it.
         stat.map_or(true, |stat| stat.contains(") Z ")).then_some(())
     });
     let nothing = place.enclosures.reaped(vec!["/no/such/program".to_owned()]).unwrap();

@@ -25,7 +25,7 @@ fn python(place: &Place, script: &str) -> EnclosePlan {
     EnclosePlan { argv, server: false, network: Network::Mesh, ..place.plan("") }
 }
 
-/// Says `here` to whoever comes, for ever.
+/// Sends `here` to each connection, without end.
 fn serves(port: u16) -> String {
     format!(
         "import socket\nat = socket.create_server(('127.0.0.1', {port}))\nwhile True:\n    \
@@ -40,7 +40,7 @@ fn said_at(port: u16) -> Option<String> {
     (!said.is_empty()).then_some(said)
 }
 
-/// Starts it below a shell that ends when it is let go of; the shell, and its number.
+/// Starts it below a shell that ends when its handle is dropped; the shell, and its number.
 async fn below_a_shell(place: &Place, plan: EnclosePlan) -> (Child, Pid) {
     let command = place.command(plan).await;
     let script = "\"$@\" </dev/null >/dev/null 2>&1 & echo $!; read end";
@@ -93,7 +93,7 @@ async fn a_service_whose_port_is_taken_does_not_run() {
     assert_eq!(status.code(), Some(125), "{out}");
     assert!(out.contains(&format!("port {port} of this machine")), "{out}");
     assert!(!place.at("work/ran").exists());
-    // Whose log is read runs, and says so.
+    // A service whose log is read is running.
     let (status, out) = place.run(plan).await;
     assert!(status.success() && out.contains("is taken here"), "{out}");
     assert!(place.at("work/ran").exists());
@@ -142,7 +142,7 @@ async fn a_service_has_no_relay_and_sees_no_server_socket() {
     assert_eq!(record.driver, "namespace of a command that lives, network of its room");
     let services = record.checks.iter().find(|one| one.name == CheckName::HostServices).unwrap();
     assert!(services.measured.contains("listening: udp 127.0.0.1:53"), "{services:?}");
-    // A door that nobody wanted is found before anything runs, and so is another way.
+    // An unexpected relay is found before a command runs, and so is another way out.
     let port = free();
     for mutation in [
         Mutation::LeadsTo(door.clone()),

@@ -43,7 +43,7 @@ pub(crate) struct Gives {
     pub(crate) processes: bool,
     /// No capabilities, no-new-privs, a system call filter, not root.
     pub(crate) privileges: bool,
-    /// A signal is told from an exit code above 128.
+    /// A signal is distinguished from an exit code above 128.
     pub(crate) signals: bool,
     /// No variable but the request's.
     pub(crate) exact_environment: bool,
@@ -263,7 +263,7 @@ pub(crate) struct Holdings {
     pub(crate) descriptors: usize,
     pub(crate) mounts: usize,
     pub(crate) children: usize,
-    /// Of this process's descendants, besides its own.
+    /// The descendants of this process, besides its own children.
     pub(crate) namespaces: usize,
     pub(crate) cgroups: usize,
     /// Files and directories of probes in the temporary directory.

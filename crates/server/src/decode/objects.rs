@@ -149,7 +149,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Read<V> {
     }
 }
 
-/// What gives out inner values, each of which is read by [`Objects`].
+/// The reader of inner values, each of which is read by [`Objects`].
 struct Inside<A>(A);
 
 struct Seed<S>(S);

@@ -1,4 +1,4 @@
-//! `/mesh/permissions` and `/mesh/can`: who may do what in the mesh.
+//! `/mesh/permissions` and `/mesh/can`: permissions in the mesh.
 
 use std::sync::Arc;
 

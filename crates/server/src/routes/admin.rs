@@ -106,7 +106,7 @@ pub(crate) async fn setting_fetch(
     let key = cx.config.provider_keys.iter().find(|key| key.provider == provider);
     let key = key.ok_or_else(|| Fault::not_found("Setting"))?;
     let secret = format!("{}_api_key", key.provider);
-    // As at a model call: the vault goes before the configuration.
+    // As for a model call: the vault overrides the configuration.
     let looked_up = cx.engine.provider_key(&caller, &secret)?.map(|(found, place)| {
         ProviderKey::new(key.provider, Some(found.expose()), &format!("{place}: {secret}"))
     });
@@ -194,7 +194,7 @@ pub(crate) async fn audit_verify(
     Ok(json(&AuditReport::from(cx.engine.audit(&caller).await?)))
 }
 
-/// Writes a consistent copy of everything to the server's disk while it goes on working.
+/// Writes a consistent copy of everything to the server's disk while the server continues.
 #[cfg_attr(feature = "openapi", utoipa::path(
     post, path = "/api/backup", tag = "server", request_body = BackupRequest,
     responses(

@@ -231,7 +231,7 @@ pub(crate) async fn artifact_put(
     request: Request,
 ) -> Result<Response, Fault> {
     query.finish()?;
-    // Before the body is read: who may save nothing shall not fill the memory either.
+    // Before the body is read: a caller who may save nothing must not fill the memory either.
     cx.engine.artifact_may_save(&caller, id).await.map_err(|err| Fault::from(err).closing())?;
     let media_type = media_type(request.headers())?;
     let sender = sender_of(&request);
@@ -260,7 +260,7 @@ pub(crate) async fn artifact_put(
     Ok(json(&ArtifactSaved { artifact: saved.artifact.into(), shared, not_shared }))
 }
 
-/// What clients say by themselves about a body that nobody has named says nothing.
+/// A default content type of clients counts as none.
 fn media_type(headers: &HeaderMap) -> Result<Option<String>, Fault> {
     let said = single(headers, &header::CONTENT_TYPE)?;
     let said = said.filter(|said| !said.starts_with("application/x-www-form-urlencoded"));

@@ -1,4 +1,4 @@
-//! Of runs whose agent is a command: the terminal, and what all of them use.
+//! Runs whose agent is a command: the terminal, and the resource use of all of them.
 
 use std::sync::Arc;
 

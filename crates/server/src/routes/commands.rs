@@ -1,4 +1,4 @@
-//! Of runs whose agent is a command: `stop`, `send`, `log`, `usage`.
+//! Runs whose agent is a command: `stop`, `send`, `log`, `usage`.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -179,7 +179,7 @@ fn stream_log(cx: Arc<Cx>, proof: Proof, reader: Box<dyn LogReader>, objects: bo
     response
 }
 
-/// What comes next of a log, for whoever may still read it.
+/// The next part of a log, if the caller may still read it.
 async fn read_on(
     cx: &Cx,
     proof: &Proof,
@@ -194,7 +194,7 @@ async fn read_on(
                 tracing::warn!(error = %err, "a log cannot be read on");
                 return Err(err.to_string());
             }
-            // Nothing was written for as long as other streams wait for a sign of life.
+            // No output for the interval after which other streams send a ping.
             Err(_) => {}
         }
     }

@@ -61,7 +61,7 @@ fn refused(code: i64, message: impl Into<String>) -> Refused {
 
 /// Takes one message of MCP: a run's tools by the run's own token, or a key's by the key.
 ///
-/// JSON-RPC 2.0 as the Model Context Protocol has it, revisions 2025-11-25 and 2026-07-28.
+/// JSON-RPC 2.0 of the Model Context Protocol, revisions 2025-11-25 and 2026-07-28.
 #[cfg_attr(feature = "openapi", utoipa::path(
     post, path = "/mcp", tag = "mcp",
     request_body(content = serde_json::Value, content_type = "application/json"),
@@ -215,7 +215,7 @@ async fn called(
         None | Some(Value::Null) => json!({}),
         Some(args) => args.clone(),
     };
-    // What stands in the message is nearer to the call than what stands in its carrier.
+    // Values in the message have precedence over those in the HTTP headers.
     let meta = params.get("_meta").and_then(|meta| meta.get(TRACEPARENT)).and_then(Value::as_str);
     caller.trace = meta.and_then(Traceparent::parse).or(caller.trace);
     let (engine, name) = (cx.engine.clone(), name.to_owned());
@@ -226,10 +226,10 @@ async fn called(
         Ok::<_, EngineError>((said, result))
     });
     let result = match done.await {
-        // As its server said it, and not in our envelope.
+        // The content as its server sent it, not in our envelope.
         Ok((Some(said), _)) => return Ok(Ok(said)),
         Ok((None, result)) => result,
-        // What the model can act on is a result, not a failure of the protocol.
+        // An error that the model can act on is a result, not a failure of the protocol.
         Err(fault) if fault.problem().known_kind() == Some(ProblemKind::Conflict) => {
             json!({"ok": false, "error": {"code": "conflict", "message": fault.problem().error}})
         }

@@ -32,7 +32,7 @@ pub(crate) async fn healthz() -> Response {
     alive()
 }
 
-/// What both say: fixed bytes, so that the busiest path costs nothing.
+/// Their responses: fixed bytes, so that the busiest path costs nothing.
 pub(crate) fn alive() -> Response {
     let kind = HeaderValue::from_static("application/json");
     ([(header::CONTENT_TYPE, kind)], "{\"ok\":true}").into_response()

@@ -43,13 +43,13 @@ enum What {
     Call(Endpoint),
     Models,
     Model(String),
-    /// Programs look whether anybody is there before they say who they are.
+    /// Programs check whether a server answers before they send a token.
     Hello,
     Nothing,
 }
 
 impl Door {
-    /// `None`: the path is none of these. Slashes at the end do not matter.
+    /// `None`: the path is none of these. Trailing slashes do not matter.
     pub(crate) fn of(path: &str) -> Option<Self> {
         let rest = path.strip_prefix("/llm/")?.trim_end_matches('/');
         let (dialect, rest) = match rest.split_once('/').unwrap_or((rest, "")) {
@@ -88,7 +88,7 @@ impl Door {
     }
 }
 
-/// Bodies that are larger count for as long as their call is under way.
+/// Larger bodies count for as long as their call is in progress.
 const SMALL: usize = 1 << 20;
 
 /// Answers one request. `name` becomes the caller's, once it is known.
@@ -166,7 +166,7 @@ impl Refused {
     }
 }
 
-/// To a client that would speak the Responses API over a WebSocket: it goes on with HTTP at once.
+/// The answer to a client that tries the Responses API over a WebSocket: it continues with HTTP.
 fn no_socket() -> Response {
     const BODY: &str = r#"{"error":{"message":"this server speaks the Responses API over HTTP only: send a POST","type":"invalid_request_error","param":null,"code":"upgrade_required"}}"#;
     let mut response = Response::new(Body::from(BODY));
@@ -295,7 +295,7 @@ async fn read(
             Unread::Broken | Unread::Slow { .. } => Refusal::bad_request(text),
         })
     })?;
-    // What was read at once lies in the connection's buffer, as heads do: see [`head::request`].
+    // The bytes read so far are in the connection's buffer, like heads: see [`head::request`].
     let body = if body.len() <= MAX_HEAD_BYTES { Bytes::copy_from_slice(&body) } else { body };
     let peek = Peek::of(endpoint, &body).map_err(|err| Refusal::bad_request(err.to_string()))?;
     let query = parts.uri.query().map(str::to_owned);

@@ -1,4 +1,4 @@
-//! `/mesh/…`: shared state, letters, topics, and who is there.
+//! `/mesh/…`: shared state, messages, topics, and agents.
 //!
 //! Of the earlier fleet's paths `/mesh/api` is the vault's, and `/mesh/cron` and `/webhook/…` are
 //! not there yet.
@@ -129,7 +129,7 @@ pub(crate) async fn board_put(
     Ok(entry(&done))
 }
 
-/// The version that a change asks for, and whether a header said so.
+/// The version that a change requires, and whether a header gave it.
 fn wanted_version(headers: &HeaderMap, query: &mut Query) -> Result<(Option<u64>, bool), Fault> {
     let wanted = "a version: a whole number from 0";
     let asked = query.take_parsed("version", wanted, |text| text.parse::<u64>().ok())?;
@@ -516,7 +516,7 @@ pub(crate) async fn agent_history(
     mut query: Query,
 ) -> Result<Response, Fault> {
     let given = query.take("requesting_agent").filter(|given| !given.is_empty());
-    // The last runs are told, however old.
+    // The last runs are listed, however old.
     let _ = query.take("days");
     query.finish()?;
     let (agent_id, role, logs) = cx.engine.mesh_history(&caller, given.as_deref(), &id).await?;

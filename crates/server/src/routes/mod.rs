@@ -43,7 +43,7 @@ pub(crate) mod sign_in;
 pub(crate) mod vault;
 pub(crate) mod web;
 
-/// Makes a repeated request answer as the first one did, where [`Keys::Honours`] says so.
+/// Makes a repeated request return the first response, if [`Keys::Honours`] requires it.
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// How long a handler may take until it answers.
@@ -60,7 +60,7 @@ pub(crate) enum Pace {
 pub(crate) enum Keys {
     /// A repeated request with the same key is answered with the first one's answer.
     Honours,
-    /// The header goes on to the service that is called, which may honour it.
+    /// The header is forwarded to the called service, which may honour it.
     PassesOn,
     /// A request that changes something and carries a key is refused; reads may carry one.
     Refuses,
@@ -309,7 +309,7 @@ impl Lines {
     }
 }
 
-/// By what the router matched, aliases included.
+/// By the router's match, aliases included.
 static LINES: LazyLock<HashMap<String, Lines>> = LazyLock::new(|| {
     let mut all: HashMap<String, Lines> = HashMap::new();
     for route in ROUTES {

@@ -282,7 +282,7 @@ pub(crate) async fn resource_apply(
             Err(mistakes) => wrong.extend(mistakes.into_iter().map(|one| (Some(at), one))),
         }
     }
-    // What can be read is looked at in any case, so that all mistakes are told together.
+    // Readable documents are checked in any case, so that all mistakes are reported together.
     let dry = body.dry_run || !wrong.is_empty();
     let place = |at: usize| places.get(at).copied();
     match applied(&cx, caller, wishes, prune, dry).await? {
@@ -364,7 +364,7 @@ pub(crate) async fn resource_watch(
     query.finish()?;
     let after = resume_after(&headers, version.as_deref(), number::<u64>)?;
     if info.name == SESSION.name {
-        // A refusal is told by the status, not in the stream.
+        // A refusal is reported by the status, not in the stream.
         let one = Page { after: None, limit: 1 };
         cx.engine.session_list(&caller, SessionQuery::default(), one).await?;
         let source = sessions::SessionSource::new(selector, after);
@@ -383,7 +383,7 @@ pub(crate) async fn resource_watch(
         return Ok(sse::Stream::new(cx, proof, source).into_response());
     }
     match after {
-        // A refusal is told by the status, not in the stream.
+        // A refusal is reported by the status, not in the stream.
         Some(after) => drop(
             cx.engine
                 .record_changes(&caller, info, after, 1)
@@ -410,7 +410,7 @@ impl<S: Send + Sync> FromRequestParts<S> for OfKind {
     type Rejection = Fault;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Fault> {
-        // Of a path that has a name as well, too.
+        // Also for a path with a name.
         let path = Path::<HashMap<String, String>>::from_request_parts(parts, state).await;
         let Path(parts) = path.map_err(|_| Fault::not_found("Kind"))?;
         known(parts.get("kind").map_or("", String::as_str)).map(Self)

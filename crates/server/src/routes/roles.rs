@@ -68,11 +68,11 @@ impl Needs {
 pub(crate) enum Own {
     Nothing,
     All,
-    /// Of the run alone.
+    /// The run itself only.
     Itself,
-    /// Of the run, and of those below it.
+    /// The run, and the runs below it.
     Tree,
-    /// Of those that were started by it, or below it.
+    /// The runs that it started, and those below them.
     Below,
     /// The permissions of its agent decide.
     AsAgent,

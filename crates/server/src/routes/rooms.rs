@@ -1,4 +1,4 @@
-//! Of rooms: `work` and `done` of a run, leaks of the machine.
+//! Environments: `work` and `done` of a run, leaks of the machine.
 
 use std::sync::Arc;
 

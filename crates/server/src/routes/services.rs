@@ -66,7 +66,7 @@ async fn forward(cx: Arc<Cx>, request: Request) -> Result<Response, Fault> {
     let sender = sender_of(&request);
     let (parts, body) = request.into_parts();
     let rest = parts.uri.path().strip_prefix(PREFIX).unwrap_or_default();
-    // As it was written: what is decoded here could be taken apart in another way there.
+    // Unchanged: a decoded path could be parsed differently by the service.
     let (name, path) = match rest.find('/') {
         Some(at) => rest.split_at(at),
         None => (rest, "/"),
@@ -76,7 +76,7 @@ async fn forward(cx: Arc<Cx>, request: Request) -> Result<Response, Fault> {
     if let Some(DoorOf(session)) = parts.extensions.get() {
         agents::is_runs_token(&cx.engine, &token, *session).await?;
     }
-    // Before the body is read: who may call nothing shall not fill the memory either.
+    // Before the body is read: a caller who may call nothing must not fill the memory either.
     let who =
         cx.engine.service_caller(&token, name).await.map_err(|err| Fault::from(err).closing())?;
     let most = service.as_ref().map_or(0, |service| service.limits.request_bytes);
@@ -173,7 +173,7 @@ pub(crate) async fn mesh_api(
     }
     let mut query = Query::parse(request.uri().query().unwrap_or_default())?;
     let agent = query.take("agent_id");
-    // Before anything is said about the request, and before its body is read.
+    // Before anything is reported about the request, and before its body is read.
     let proved = cx.engine.service_token(&token, agent.as_deref()).await;
     proved.map_err(|err| Fault::from(err).closing())?;
     query.finish()?;

@@ -104,7 +104,7 @@ pub(crate) async fn vault_unlock(
     let passphrase = passphrase.transpose()?;
     let engine = cx.engine.clone();
     let work = async move { engine.vault_unlock(&caller, passphrase).await };
-    // That it is locked is what the caller came for, and no failure of the server.
+    // A locked vault is the expected state here, and no failure of the server.
     let status = cx.detached(work).await.map_err(Fault::unavailable_is_conflict)?;
     Ok(json(&info(status)))
 }
@@ -224,7 +224,7 @@ pub(crate) async fn secret_import(
     Who(caller): Who,
     LargeBody(body): LargeBody<SecretImport>,
 ) -> Result<Response, Fault> {
-    // Of a file's lines those without a value are left out; here somebody meant each name.
+    // Lines of a file without a value are left out; here each name was meant.
     for (name, text) in &body.secrets {
         import::name_of(name).parse::<SecretName>().map_err(|err| {
             let shown: String = name.chars().filter(|c| !c.is_control()).take(24).collect();

@@ -1,4 +1,4 @@
-//! The dashboard's pages, mounted: they call this very API, inside the process, as whoever signed in.
+//! The dashboard's pages: they call this API inside the process, as the signed-in user.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ pub(crate) async fn answer(
     let (mut parts, body) = request.into_parts();
     let upgrade = parts.extensions.remove::<OnUpgrade>();
     let body = match parts.method {
-        // Nobody has proved yet who they are.
+        // The client is not authenticated yet.
         Method::POST => {
             let within = cx.config.body_timeout;
             cx.forms.read(&parts.headers, body, sender, MAX_FORM, within).await?.bytes

@@ -171,7 +171,7 @@ async fn an_agents_name_is_taken_until_it_is_removed() {
     assert_eq!(removed["status"], "removed");
     assert_eq!(world.get("/api/agents").await.fine().as_array().unwrap().len(), 1);
     world.get("/api/agents/coder").await.problem(404);
-    // Its id still tells what its runs were, and nothing changes it any more.
+    // Its id still identifies the agent of its runs, and nothing changes it any more.
     let by_id = format!("/api/agents/{}", first["id"].as_str().unwrap());
     assert_eq!(world.get(&by_id).await.fine()["name"], "coder");
     let change = world.request("PATCH", &by_id).json(r#"{"role":"new"}"#).send().await;

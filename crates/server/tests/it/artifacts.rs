@@ -1,4 +1,4 @@
-//! Artifacts over HTTP: raw bytes in and out, and what a browser is told about them.
+//! Artifacts over HTTP: raw bytes in and out, and headers for browsers.
 
 use serde_json::json;
 
@@ -80,7 +80,7 @@ async fn lists_have_pages_and_names_and_roles_are_checked() {
     let base = format!("/api/runs/{run}/artifacts");
     for name in ["a", "b", "c"] {
         let put = world.request("PUT", &format!("{base}/{name}")).json("{}");
-        // What curl says by itself of any body is no type.
+        // The default type of curl is ignored.
         let put = put.header("Content-Type", "application/x-www-form-urlencoded");
         assert_eq!(put.send().await.fine()["media_type"], "text/plain; charset=utf-8");
     }

@@ -39,13 +39,13 @@ async fn keys_do_not_work_at_endpoints_and_a_connection_names_its_owner_first() 
     assert_eq!(models.status, 401);
     assert_eq!(at_the_door(&path, &whose, "/health", "").await.status, 200);
 
-    // Else it is not heard at all.
+    // Otherwise it is ignored.
     for odd in ["", "overmind door of nobody\n", &"x".repeat(500)] {
         let mut stream = UnixStream::connect(&path).await.unwrap();
         let text = format!("{odd}GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
         stream.write_all(text.as_bytes()).await.unwrap();
         let mut heard = Vec::new();
-        // What it had not read is told as a broken connection.
+        // Unread data causes a broken connection.
         let _ = stream.read_to_end(&mut heard).await;
         assert_eq!(heard, b"", "{odd}");
     }
@@ -73,7 +73,7 @@ async fn requests_at_endpoints_count_only_against_their_own_limits() {
         refused += usize::from(answer.status == 429);
     }
     assert!(refused > 0, "what comes by doors is counted");
-    // By each door for itself, at both kinds of path: whoever tries wrong tokens slows no other.
+    // Separately for each relay, at both kinds of path: wrong tokens of one slow no other.
     for n in 8..11 {
         let other = whose_door(SessionId::from_u128(n));
         at_the_door(&path, &other, "/api/runs", "").await.problem(401);

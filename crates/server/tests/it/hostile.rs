@@ -41,7 +41,7 @@ async fn callers_without_permission_learn_of_no_service_or_action() {
         let body = format!(r#"{{"service":"{service}","action":"nothing"}}"#);
         let answer = world.request("POST", "/mesh/api").token("ovs_x.1.y").json(&body).send().await;
         assert_eq!(answer.problem(401), "the token is not valid", "{service}");
-        // Before its body is read: this one never comes.
+        // Before its body is read: this one never arrives.
         for path in [format!("/api/services/{service}/x"), "/mesh/api".to_owned()] {
             let request = world.request("POST", &path).token("ovs_x.1.y");
             let answer = request.header("Content-Length", "1000").send().await;

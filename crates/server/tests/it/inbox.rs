@@ -201,7 +201,7 @@ async fn a_viewer_can_read_and_not_answer() {
     world.request("GET", "/api/inbox").without("Authorization").send().await.problem(401);
 }
 
-/// A stream of news under way.
+/// An open stream of changes.
 struct News {
     stream: TcpStream,
     text: String,
@@ -285,7 +285,7 @@ async fn the_stream_sends_open_items_then_changes_and_resumes_without_loss() {
     // It has taken its reply of the model before the next run asks for one.
     world.until(&first_run, "succeeded").await;
 
-    // Missed while nobody listened.
+    // Changes that nobody received.
     let (_, third) = waiting(&world).await;
     answer(&world, &second, words("x")).await.fine();
     let mut resumed = News::open(&world, Some(&place)).await;
@@ -299,7 +299,7 @@ async fn the_stream_sends_open_items_then_changes_and_resumes_without_loss() {
     assert_eq!(what, wanted);
     let places: Vec<u64> = told.iter().map(|it| it.id.as_ref().unwrap().parse().unwrap()).collect();
     assert!(places.is_sorted() && places[0] > place.parse().unwrap(), "{places:?}");
-    // From the snapshot on: what was opened and closed meanwhile comes as it stands.
+    // From the snapshot on: an item that was opened and closed meanwhile arrives as closed.
     let mut resumed = News::open(&world, Some(&snapshot)).await;
     let told = resumed.until(|told| told.len() >= 3).await;
     let states: Vec<_> = told.iter().map(|it| it.data["state"].clone()).collect();

@@ -1,4 +1,4 @@
-//! Streams and their tokens: who may hear nothing any more is told so, and told nothing else.
+//! Streams and their tokens: a stream without a valid token ends with an error.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ async fn rest(watch: &mut Watch) -> Vec<Message> {
     all
 }
 
-/// Whether this is how a stream ends for whom it is no longer.
+/// Whether a stream ends as it does for an invalid token.
 #[track_caller]
 fn refused(path: &str, last: Option<&Message>) {
     let last = last.unwrap_or_else(|| panic!("{path} ended without a word"));
@@ -46,7 +46,7 @@ async fn every_stream_of_a_revoked_key_ends() {
         let made = world.post("/api/keys", &body).await.fine();
         let key = made["secret"].as_str().unwrap().to_owned();
         let mut watch = Watch::open(&world, path, &key, None).await;
-        // Another one that goes on: it is the key that ends the first.
+        // Another stream that continues: the key ends the first one.
         let mut other = Watch::open(&world, path, crate::world::ADMIN, None).await;
         let key = format!("/api/keys/{}", made["key"]["id"].as_str().unwrap());
         assert_eq!(world.request("DELETE", &key).send().await.status, 200);

@@ -154,7 +154,7 @@ async fn a_change_is_completed_after_its_client_disconnected() {
     };
     patiently("the tool to begin", wait).await;
     drop(stream);
-    // The server notices that the client has gone, and lets the tool go on all the same.
+    // The server notices the disconnect, and lets the tool continue nevertheless.
     let gone = async {
         loop {
             let figures = world.get("/metrics").await.body;

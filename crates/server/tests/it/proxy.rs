@@ -146,7 +146,7 @@ async fn pages_of_other_sites_open_no_web_sockets() {
         // One of two origins is enough.
         let head = format!("Origin: http://shop.localhost\r\n{head}");
         assert_eq!(ask(&head).await, "HTTP/1.1 403", "{origin}");
-        // What is no web socket is for the service and the browser to judge.
+        // Anything that is no web socket is left to the service and the browser.
         assert_eq!(ask(&format!("Origin: {origin}\r\n")).await, "HTTP/1.1 101", "{origin}");
     }
     for own in

@@ -63,7 +63,7 @@ async fn owned_records_are_deleted_or_kept_as_requested() {
     assert_eq!(child["metadata"].get("ownerReferences"), None);
     delete(&world, "child", "").await.fine();
 
-    // Before it, if it should: with nothing that holds, at once.
+    // Deleted before it on request: at once if no finalizer holds it.
     family(&world, json!({})).await;
     assert_eq!(delete(&world, "owner", "?cascade=foreground").await.fine(), json!({"gone": true}));
     assert!(!there(&world, "child").await);
@@ -247,7 +247,7 @@ async fn a_watch_sends_existing_records_then_changes_and_resumes() {
     let (event, after, data) = told(&mut watch).await;
     assert_eq!((event.as_str(), &data["metadata"]["name"]), ("put", &json!("c")));
     drop(watch);
-    // While nobody looks, one leaves the selection and one goes.
+    // While the client is away, one leaves the selection and one is deleted.
     put(&world, &document("a", json!({"labels": {"app": "db"}}))).await;
     delete(&world, "c", "").await.fine();
     let mut watch = Watch::open(&world, web, ADMIN, Some(after)).await;
@@ -255,7 +255,7 @@ async fn a_watch_sends_existing_records_then_changes_and_resumes() {
         let (event, _, data) = told(&mut watch).await;
         assert_eq!((event.as_str(), &data["name"]), ("deleted", &json!(name)));
     }
-    // A place that this store has not come to cannot be gone on from.
+    // A position that this store has not reached cannot be resumed.
     let ahead = "/api/resources/contexts/watch?resource_version=999999";
     let gone = world.get(ahead).await;
     assert!(gone.problem(410).contains("list again and watch from there"), "{}", gone.body);

@@ -146,7 +146,7 @@ async fn bodies_must_be_json_of_bounded_size() {
     let answer = world.post("/api/agents", &large).await;
     assert_eq!(answer.problem(413), "the body is larger than 1000 bytes");
     assert_eq!(answer.header("connection"), Some("close"));
-    // Without a length the bytes themselves are counted.
+    // Without a length, the bytes themselves are counted.
     let chunk = "x".repeat(600);
     let chunked = format!(
         "POST /api/agents HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer ova_test\r\n\
@@ -220,7 +220,7 @@ async fn too_many_requests_are_429_with_the_time_to_wait() {
     assert_eq!(answer.header("retry-after"), Some("1"));
     assert_eq!(world.get("/health").await.status, 200, "life signs are not counted");
 
-    // Before the token is looked at, the address counts.
+    // Before the token is checked, the address counts.
     let world = World::with(|config| config.address_rate = limit).await;
     for _ in 0..3 {
         world.request("GET", "/api/version").token("wrong").send().await.problem(401);
@@ -248,7 +248,7 @@ async fn too_many_connections_get_503_and_are_closed() {
     assert_eq!(answer.status, 503);
     assert_eq!(answer.json()["error"], "too many connections are open");
     drop(held);
-    // As soon as there is room, there is an answer again.
+    // As soon as a slot is free, requests are answered again.
     let wait = async {
         loop {
             let mut stream = world.connect().await;
@@ -265,7 +265,7 @@ async fn too_many_connections_get_503_and_are_closed() {
     patiently("room", wait).await;
 }
 
-/// Asks whether anybody is there, and answers all that comes back; what breaks off is no answer.
+/// Sends a request, and returns the whole answer; a truncated answer counts as none.
 async fn alive(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> String {
     let ask = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let _ = stream.write_all(ask.as_bytes()).await;
@@ -293,7 +293,7 @@ async fn idle_tcp_connections_are_closed_and_do_not_block_the_unix_socket() {
     let stream = tokio::net::UnixStream::connect(&path).await.unwrap();
     let answer = alive(stream).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    // Nobody lets them go but the server.
+    // Only the server closes them.
     for mut stream in idle {
         let mut text = Vec::new();
         let _ = patiently("its end", stream.read_to_end(&mut text)).await;
@@ -469,7 +469,7 @@ async fn each_route_accepts_the_documented_roles_and_scopes() {
         let cells: Vec<&str> = line.trim_matches(['|', ' ']).split(" | ").collect();
         let [route, allowed @ ..] = cells.as_slice() else { panic!("{line}") };
         let Some((method, path)) = route.trim_matches('`').split_once(' ') else { continue };
-        // What judges by the service that a body names, once it has read it.
+        // Routes that check the service that a body names, once they have read it.
         if path == "/mesh/api" {
             continue;
         }

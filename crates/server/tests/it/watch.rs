@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 use crate::world::{World, patiently};
 
-/// A watch under way.
+/// An open watch.
 pub(crate) struct Watch {
     stream: TcpStream,
     /// The received bytes that were not read yet, without the chunk marks.
@@ -172,7 +172,7 @@ async fn a_stalled_reader_is_dropped_and_delays_nobody() {
     let world = World::with(|config| config.write_timeout = patience).await;
     let slow = Watch::open(&world, "/mesh/watch?prefix=big/", ADMIN, None).await;
     let mut quick = Watch::open(&world, "/mesh/watch?prefix=big/", ADMIN, None).await;
-    // More than the kernel keeps for a socket that nobody reads.
+    // More than the kernel's buffer of a socket that is not read.
     let value = json!("x".repeat(200 << 10));
     for n in 0..60 {
         put(&world, &format!("big/{n}"), &value).await;
@@ -185,7 +185,7 @@ async fn a_stalled_reader_is_dropped_and_delays_nobody() {
         }
     };
     patiently("the slow one to be dropped", streams).await;
-    // What was sent until then is there to the end of what the kernel kept, and then it is over.
+    // Data that was sent until then is available up to the kernel's buffer, then the stream ends.
     let mut slow = slow;
     let mut seen = 0;
     while let Some(message) = slow.next().await {

@@ -153,7 +153,7 @@ impl World {
         run
     }
 
-    /// A run whose tool hangs until it is let go. Only in worlds with the usual models.
+    /// A run whose tool hangs until it is released. Only in worlds with the usual models.
     pub(crate) async fn hanging_run(&self) -> String {
         let before = self.tools.called("hang");
         let agent = self.agent("gpt-test").await;
@@ -167,7 +167,7 @@ impl World {
         run
     }
 
-    /// Waits until the run stands there.
+    /// Waits until the run has this status.
     pub(crate) async fn until(&self, run: &str, status: &str) -> Value {
         let wait = async {
             loop {

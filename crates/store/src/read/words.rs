@@ -393,7 +393,7 @@ mod tests {
 
     #[test]
     fn starting_with_the_rare_words_does_not_change_the_result() {
-        // Word `w9` stands in half of the texts, `w0` in nearly none, some of them several times.
+        // Word `w9` is in half of the texts, `w0` in nearly none, some of them several times.
         let mut seed = 7_u64;
         let mut chance = move |of: u64| {
             seed = seed

@@ -54,7 +54,7 @@ fn place(dir: &Path, row: &Artifact) -> PathBuf {
     dir.join("s.db.artifacts").join(row.session.to_string()).join(row.file.to_string())
 }
 
-/// Waits until something is so, which another thread makes so.
+/// Waits for a condition that another thread makes true.
 async fn until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     let mut pause = tokio::time::interval(Duration::from_millis(5));
@@ -72,7 +72,7 @@ async fn a_start_removes_content_files_without_a_row_and_nothing_else() {
     let store = open(dir.path());
     let kept = artifact(&world, session, "kept", b"kept");
     save(&store, &kept, b"kept").await;
-    // As a kill between file and commit leaves them: whole, in part, and of a session of its own.
+    // The states after a kill between file and commit: complete, partial, and of another session.
     let whole = artifact(&world, session, "whole", b"");
     drop(store.artifact_write(session, whole.file, b"whole".to_vec()).await.unwrap());
     let alone = artifact(&world, world.session_id(), "alone", b"");

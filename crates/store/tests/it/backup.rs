@@ -110,7 +110,7 @@ async fn a_killed_store_is_set_aside_with_its_log() {
     let store = open(dir.path());
     store.backup(copy.clone()).await.unwrap();
     store.commit(one_event(StreamId::System, json!({}))).await.unwrap();
-    // As a kill leaves it: the database, and a log that was not copied back.
+    // The state after a kill: the database, and a log that was not copied back.
     let killed = dir.path().join("killed");
     fs::create_dir(&killed).unwrap();
     for name in ["s.db", "s.db-wal"] {

@@ -1,4 +1,4 @@
-//! Kills the process that writes, many times, and looks at what is left.
+//! Kills the writing process many times, and checks the remaining state.
 //!
 //! `SIGKILL` proves that nothing acknowledged waits in the process; that it does not wait in
 //! the kernel either is the fsync's doing, which no kill can test.
@@ -135,7 +135,7 @@ pub(crate) fn watch(
     count
 }
 
-/// Everything acknowledged is there, rows and events agree, and the audit is content.
+/// Everything acknowledged exists, rows and events agree, and the audit finds nothing.
 fn check(dir: &Path, acknowledged: &HashMap<u64, u64>) {
     let store = open(dir);
     let run = async {

@@ -47,7 +47,7 @@ async fn a_full_disk_refuses_whole_commits_until_space_returns() {
     };
     assert!(is_full(&err), "{err:?}");
     assert!(acknowledged > 10);
-    // Nothing of the refused one is there, and what was acknowledged is.
+    // Nothing of the refused commit exists, and acknowledged commits do.
     let stats = store.stats().await.unwrap();
     assert_eq!(stats.events, acknowledged.cast_unsigned());
     // Many at once: all of them are refused or whole.
@@ -135,7 +135,7 @@ async fn needs_root_a_full_disk_is_reported_and_survived() {
     assert!(acknowledged > 3, "{acknowledged}");
     let again = store.commit(large(&world, 1)).await.unwrap_err();
     assert!(is_full(&again), "{again:?}");
-    // Reading goes on, and what was acknowledged is there.
+    // Reads continue, and acknowledged commits exist.
     let all = EventQuery { stream: None, after: 0, kinds: &[], limit: 10_000 };
     let events = store.events(all).await.unwrap();
     assert_eq!(events.len() as u64, acknowledged.cast_unsigned());

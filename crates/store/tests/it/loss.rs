@@ -63,7 +63,7 @@ fn remove(path: &Path) {
     fs::remove_file(log(path)).unwrap();
 }
 
-/// All at once, as after a power cut in a disk that lies.
+/// All at once, as after a power cut with a disk that acknowledges too early.
 fn zero(path: &Path) {
     let len = log(path).metadata().unwrap().len();
     fs::write(log(path), vec![0; usize::try_from(len).unwrap()]).unwrap();
@@ -89,10 +89,10 @@ async fn lost_acknowledged_events_are_refused_reported_and_accepted_only_explici
         let text = err.to_string();
         assert!(text.contains("acknowledged events since 2026-01-01T"), "{which}: {text}");
         assert!(text.contains("system ends at ") && text.contains("of 20"), "{which}: {text}");
-        // The damage is as it was found, for whoever looks into it.
+        // The damaged files are kept unchanged for an investigation.
         assert!(bytes() == before, "{which}: the files were changed");
 
-        // It can be looked at, unless nothing is left. Nothing is added to it.
+        // It can be opened for reading, unless nothing is left. Nothing is added to it.
         match with(&path, OnLoss::ReadOnly) {
             Ok(store) => {
                 let found = store.audit().await.unwrap().findings;
@@ -136,7 +136,7 @@ async fn killed_closed_pruned_and_restored_stores_have_lost_nothing() {
         assert_eq!(store.events(ALL).await.unwrap().len() as u64, EVENTS);
         assert_eq!(store.audit().await.unwrap().findings, []);
     }
-    // A log that is there and empty is what a close in good order leaves.
+    // An empty log is the result of a normal close.
     remove_if_there(&log(&path));
     let world = World::default();
     let store = open(home);
@@ -158,7 +158,7 @@ async fn killed_closed_pruned_and_restored_stores_have_lost_nothing() {
     assert!(err.to_string().contains("an older copy was put in its place"), "{err}");
     restore(&dir.path().join("backup.db"), &path, Replace::KeepAside).unwrap().unwrap();
     assert_eq!(open(home).audit().await.unwrap().findings, []);
-    // The same where the database was gone, and only what stood beside it was left.
+    // The same if the database was missing, and only the files beside it were left.
     drop(open(home).commit(one_event(StreamId::System, json!({}))).await.unwrap());
     fs::remove_file(&path).unwrap();
     restore(&dir.path().join("backup.db"), &path, Replace::Never).unwrap().unwrap();

@@ -160,7 +160,7 @@ async fn check(dir: &Path, acknowledged: &HashMap<u64, u64>) {
         let counter = store.record_fetch(key(&format!("w{writer}"))).await.unwrap().unwrap();
         let n = counter.spec["n"].as_u64().unwrap();
         assert!(n >= *least && counter.version == n, "{least} was acknowledged, {n} is there");
-        // A child is made in one round and goes in the next: of all at most one is there.
+        // A child is created in one round and deleted in the next: at most one exists.
         let owner = Some(Owner::Record(counter.id));
         let owned: Vec<_> = records.iter().filter(|record| record.owner == owner).collect();
         assert_eq!(owned.len(), usize::from(n % 2 == 1), "round {n}: {owned:?}");

@@ -60,7 +60,7 @@ fn findings(tamper: impl FnOnce(&Connection, [SessionId; 3])) -> Vec<AuditFindin
     let conn = Connection::open(&path).unwrap();
     tamper(&conn, sessions);
     drop(conn);
-    // Who changes the file removes the witness beside it: the chains and their signatures find it alone.
+    // The attacker also removes the witness: the chains and their signatures alone find the change.
     fs::remove_file(dir.path().join("s.db.witness")).unwrap();
     audit(&path).unwrap().findings
 }
@@ -294,7 +294,7 @@ fn attested(tamper: impl FnOnce(&Connection)) -> (String, AuditReport, Option<Se
     row.room = Some(Box::new(room(&attested)));
     let payload = json!({"run_id": row.id, "attestation": row.attestation});
     let mut commit = one_event(StreamId::Session(row.id), payload);
-    // What is said of programs of its room comes after it, the last word of each counts.
+    // Records of programs of its environment follow it; the last one of each counts.
     for of in ["service db", "service web", "service db"] {
         let payload = json!({"of": of, "driver": "docker", "attestation": row.attestation});
         commit.events.push(event(StreamId::Session(row.id), payload));
@@ -329,7 +329,7 @@ fn a_changed_attestation_is_reported_wherever_it_was_changed() {
     let pairs = [
         // The record says something better than what was signed.
         (set("set(record, '$.attestation.took_us', 4)"), Some(Seal::Broken), "not what was signed"),
-        // So does a consistent one, which nobody signed.
+        // So does a consistent one without a signature.
         (set("set(record, '$.digest', 'x')"), Some(Seal::Broken), "not what was signed"),
         (
             set("set(record, '$.signature.signature', 'ab')"),
@@ -412,7 +412,7 @@ fn retention_removes_an_attestation_with_the_last_run_that_names_it() {
 #[test]
 fn a_run_with_the_valid_attestation_of_another_sandbox_is_detected_by_its_log() {
     let (_, report, _) = attested(|conn| {
-        // As if the other were signed by the same key: neither record nor row is wrong alone.
+        // As if the other were signed with the same key: neither record nor row is wrong alone.
         conn.execute_batch(
             "INSERT INTO attestations SELECT 'other', at, json_set(record, '$.signature', null)
                FROM attestations;
@@ -503,7 +503,7 @@ fn dump(path: &Path) -> Result<Vec<Vec<rusqlite::types::Value>>, rusqlite::Error
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(soak::count(30, 1500)))]
 
-    /// Any byte of the log's pages: if what they say has changed, the audit says so.
+    /// Any byte of the log's pages: if the content changed, the audit reports it.
     #[test]
     fn the_audit_finds_every_flipped_byte(at in any::<prop::sample::Index>(), bit in 0_u8..8) {
         // One store for all cases: building it takes longer than auditing it.

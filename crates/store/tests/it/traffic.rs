@@ -96,7 +96,7 @@ async fn checkpoints_are_signed_automatically() {
     assert_eq!(report.findings, []);
     assert_eq!((report.checkpoints, report.unsigned_tail), (3, 5));
     drop(store);
-    // After a restart it goes on from there, and the last five were signed at the end.
+    // After a restart it continues there, and the last five were signed at the end.
     let store = open(dir.path());
     let report = store.audit().await.unwrap();
     assert_eq!((report.checkpoints, report.unsigned_tail), (4, 0));
@@ -111,7 +111,7 @@ async fn unsigned_events_are_remembered_after_a_crash() {
     for _ in 0..3 {
         store.commit(one_event(StreamId::Session(world.session_id()), json!({}))).await.unwrap();
     }
-    // As a kill leaves it.
+    // The state after a kill.
     let killed = dir.path().join("killed");
     std::fs::create_dir(&killed).unwrap();
     for name in ["s.db", "s.db-wal", "checkpoint.key"] {

@@ -72,7 +72,7 @@ fn daemon(words: Vec<String>) -> Option<String> {
     })
 }
 
-/// Says hello at a socket and reports whether somebody answers.
+/// Connects to a socket and reports whether a peer answers.
 fn knock(path: &str) -> Option<String> {
     let mut stream = match std::os::unix::net::UnixStream::connect(path) {
         Ok(stream) => stream,

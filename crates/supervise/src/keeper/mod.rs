@@ -43,7 +43,7 @@ pub(crate) use self::begin::prepare;
 const MAX_PEERS: usize = 8;
 /// Maximum number of bytes of one read of the command's output.
 const READ_BYTES: usize = 64 << 10;
-/// The intervals at which new output is reported: while somebody watches, and while nobody does.
+/// The intervals at which new output is reported: with a viewer, and without one.
 const WATCHED: Duration = Duration::from_millis(1);
 const UNWATCHED: Duration = Duration::from_secs(1);
 /// The time between TERM to the command's own group and TERM to processes that left it.

@@ -469,7 +469,7 @@ mod tests {
             found,
             [
                 (0, 0, LogKind::Output),
-                // The line end that closes what was open belongs to the marker, as ever.
+                // The line end that closes an open line belongs to the marker.
                 (3, 1, LogKind::Note(NoteKind::Killed)),
                 (at("--- ended"), 3, LogKind::Note(NoteKind::Ended)),
                 (at("c\n"), 4, LogKind::Output),

@@ -110,7 +110,7 @@ async fn adopt(shared: &Arc<Shared>, key: ProcessKey) -> Found {
                 Found::Lost(LostLife { key, dir: entry.dir.clone() })
             }
             None => {
-                // An entry that somebody watches stays for the next process.
+                // An entry with a watcher stays for the next process.
                 let _ = shared.forget(key.session, true);
                 Found::NotStarted
             }

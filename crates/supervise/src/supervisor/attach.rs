@@ -24,7 +24,7 @@ use crate::wire::Ask;
 const BEHIND: u64 = 1 << 20;
 /// Maximum number of bytes that one call returns.
 const STEP: usize = 64 << 10;
-/// The time between two screens for a viewer that is too slow; nobody could see more.
+/// The time between two screens for a slow viewer; people cannot see more.
 const BETWEEN_SCREENS: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]

@@ -99,7 +99,7 @@ impl Connection {
 /// Why a supervisor process could not be reached.
 #[derive(Debug)]
 pub(crate) enum Unreached {
-    /// There is none.
+    /// There is no such process.
     Gone,
     Protocol {
         theirs: u32,
@@ -238,7 +238,7 @@ struct Driver {
     waiting: HashMap<u64, oneshot::Sender<Answer>>,
     /// The request that acknowledges the exit.
     acknowledging: Option<u64>,
-    /// The last value that was sent of whether somebody watches.
+    /// The last sent value of whether there is a viewer.
     watched: bool,
 }
 

@@ -67,7 +67,7 @@ impl Nursery {
         {
             return Ok(());
         }
-        // It was killed by somebody, or is not started yet.
+        // It was killed, or is not started yet.
         if let Some(old) = slot.take() {
             tracing::warn!("the process that keepers are born from has gone: starting another");
             let mut child = old.child;

@@ -174,7 +174,7 @@ fn ask(shared: &Shared, dir: &Path, key: ProcessKey) -> io::Result<StdUnixStream
         make_private(dir)?;
     }
     let opened: OwnedFd = record::open_dir(dir)?;
-    // A start that failed halfway left it: nobody listens there, because this process is new.
+    // A start that failed halfway left it: it has no listener, because this process is new.
     record::remove(&opened, Kind::Socket, key.epoch)?;
     // It is bound here and not by the supervisor process, so that from now on others see that one
     // is coming.

@@ -121,7 +121,7 @@ async fn output_is_complete_after_the_server_is_killed() {
 async fn an_exit_without_a_server_is_reported_until_acknowledged() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(dir.path(), "pipes", 1, "read go; echo last; exit 7");
-    // With the daemon its input goes on being open: the keeper holds it. So end it by hand.
+    // The input stays open after the daemon: the shim holds it. So end it by hand.
     let key = daemon.key(0);
     let supervisor = Place::supervisor(dir.path());
     daemon.kill();

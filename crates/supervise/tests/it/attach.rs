@@ -170,14 +170,14 @@ async fn a_late_viewer_gets_the_current_screen() {
     assert!(screen.alternate_screen() && screen.hide_cursor());
     assert_eq!(screen.contents().trim(), "above");
     assert_eq!(screen.rows(0, 80).nth(4).unwrap(), "         above");
-    // The program leaves its screen, and beneath is what was there before.
+    // The program leaves the alternate screen, and the earlier screen is visible.
     late.viewer.write(b"words\n".to_vec(), LIMIT).await.unwrap();
     late.sees("left with words").await;
     assert_eq!(late.screen.screen().contents().trim(), "beneath\nleft with words");
     assert_eq!((late.painted, late.skipped), (1, 0));
     place.supervisor.end(key, End::Kill, None).await.unwrap();
     place.exit(key).await;
-    // Behind pipes there is no screen to look at.
+    // For pipes there is no screen.
     let piped = first(session());
     place.supervisor.start(shell(piped, "sleep 100")).await.unwrap();
     let options = AttachOptions { paint: true, ..AttachOptions::default() };

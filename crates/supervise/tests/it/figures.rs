@@ -139,7 +139,7 @@ async fn starts_echo_and_memory() {
             private / n,
             shared / n
         ));
-        // What a daemon that comes back needs.
+        // The resources that a restarted daemon needs.
         let before = Instant::now();
         let other = Place::supervisor(place.dir.path());
         let adopted = other.adopt_all().await.unwrap().len();

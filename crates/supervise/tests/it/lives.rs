@@ -152,7 +152,7 @@ async fn a_program_that_does_not_read_blocks_its_writer_only_briefly() {
         }
         other => panic!("{other:?}"),
     }
-    // Nothing else waits behind it.
+    // Nothing else waits for it.
     place.supervisor.usage(key).await.unwrap();
     place.supervisor.end(key, End::Kill, Some("enough".to_owned())).await.unwrap();
     assert_eq!(place.exit(key).await.by, EndedBy::Kill);
@@ -214,7 +214,7 @@ async fn a_shell_in_a_terminal_answers() {
     place.supervisor.write(key, b"echo $((6*7)) && tty\n".to_vec(), LIMIT).await.unwrap();
     place.until_says(key.session, "/dev/pts/").await;
     let text = place.text(key.session).await;
-    // After the shell's first prompt, if that came later than the line that was typed.
+    // After the shell's first prompt, if that came later than the typed line.
     let answers = |line: &str| line == "42" || line.ends_with(" 42");
     assert!(text.lines().any(answers), "{text}");
     let screen = place.supervisor.screen(key.session, 10).await.unwrap();
@@ -236,7 +236,7 @@ async fn needs_python_an_interpreter_in_a_terminal_answers() {
     place.supervisor.start(spec).await.unwrap();
     place.until_says(key.session, ">>>").await;
     place.supervisor.write(key, b"print(6 * 7)\n".to_vec(), LIMIT).await.unwrap();
-    // With the next prompt: an end of input between the two is lost when it sets its terminal anew.
+    // With the next prompt: an end of input between them is lost when the shell resets its terminal.
     place.until_says(key.session, "\n42\n>>>").await;
     place.supervisor.close_input(key).await.unwrap();
     assert_eq!(place.exit(key).await.status, ExitStatus::Code(0));
@@ -296,7 +296,7 @@ async fn an_interactive_shell_that_ignores_term_ends_with_its_terminal() {
     place.supervisor.start(spec).await.unwrap();
     place.supervisor.write(key, b"echo re''ady\n".to_vec(), LIMIT).await.unwrap();
     place.until_says(key.session, "ready").await;
-    // With a grace that nobody waits for.
+    // With a grace period that is not waited for.
     place.supervisor.end(key, End::Stop { grace: PATIENCE * 10 }, None).await.unwrap();
     assert_eq!(place.exit(key).await.by, EndedBy::Stop);
 }
@@ -413,7 +413,7 @@ async fn the_end_of_an_attempt_is_reported_after_a_late_acknowledgement() {
     let keeper = parent(started.pid);
     place.supervisor.write(one, b"\n".to_vec(), LIMIT).await.unwrap();
     place.exit(one).await;
-    // Its keeper answers only once the next life is there.
+    // Its shim answers only once the next attempt exists.
     kill(keeper, Signal::STOP);
     let mut acknowledged = std::pin::pin!(place.supervisor.acknowledge(one));
     let asked = tokio::time::timeout(Duration::from_millis(50), acknowledged.as_mut()).await;

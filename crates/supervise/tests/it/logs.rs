@@ -65,7 +65,7 @@ async fn a_follower_gets_new_lines_and_the_end() {
     place.supervisor.close_input(key).await.unwrap();
     assert_eq!(next(&mut reader).await, ["--- ended: exit code 0 ---"]);
     assert!(next(&mut reader).await.is_empty());
-    // The next life is followed by whoever asks again.
+    // A follower must ask again for the next attempt.
     let second = ProcessKey { session, epoch: 2 };
     place.supervisor.start(shell(second, "echo again; exec sleep 1000")).await.unwrap();
     assert_eq!(next(&mut reader).await, ["again"]);
@@ -203,7 +203,7 @@ async fn a_full_disk_blocks_the_command_without_loss() {
     let expected: String = (1..=100_000).map(|n| format!("{n}\n")).collect();
     let text = crate::common::text(&supervisor, session).await;
     assert!(text.starts_with(&expected), "{}", text.len());
-    // And one that can write nothing at all any more is ended all the same.
+    // An attempt that cannot write at all is ended nevertheless.
     let second = ProcessKey { session, epoch: 2 };
     supervisor.start(shell(second, "sleep 0.2; yes")).await.unwrap();
     fill();

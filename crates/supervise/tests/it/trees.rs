@@ -1,4 +1,4 @@
-//! Nothing survives, whatever it does to do so.
+//! No process survives, whatever it does.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ async fn double_forks_new_sessions_and_unresponsive_children_are_all_killed() {
     let place = Place::new();
     for wish in WISHES {
         let key = first(session());
-        // Of the last one not even the environment says where it comes from.
+        // The environment of the last one does not show its origin either.
         let word = format!("sleep 1{}", key.session.as_u128() % 1_000_000_007);
         let script = format!(
             "(setsid sh -c '(trap \"\" TERM HUP INT; {word} & {word}) & exec {word}' &)\n\
@@ -85,7 +85,7 @@ async fn a_fork_bomb_is_limited_and_killed() {
     let spec = ProcessSpec { group: GroupWish::Bounded(limits), ..shell(key, bomb) };
     match place.supervisor.start(spec).await {
         Ok(_) => {}
-        // A user who may not bound anything is told so, and nothing runs.
+        // A user who may not set limits gets an error, and nothing runs.
         Err(ProcessError::Refused { step: "its control group", reason, .. }) => {
             assert!(!rustix::process::geteuid().is_root(), "{reason}");
             return;
@@ -109,7 +109,7 @@ async fn a_process_over_its_memory_limit_is_killed_and_logged() {
         let spec = ProcessSpec { group: GroupWish::Bounded(limits), ..shell(key, &script) };
         match place.supervisor.start(spec).await {
             Ok(_) => {}
-            // A user who may not bound anything is told so, and nothing runs.
+            // A user who may not set limits gets an error, and nothing runs.
             Err(ProcessError::Refused { step: "its control group", reason, .. }) => {
                 assert!(!rustix::process::geteuid().is_root(), "{reason}");
                 return;
@@ -253,7 +253,7 @@ async fn a_command_cannot_talk_to_its_shim() {
     let text = place.text(key.session).await;
     assert_eq!(exit.status, ExitStatus::Code(2), "{text}");
     assert!(text.starts_with("turned away"), "{text}");
-    // From outside the same knock is heard.
+    // From outside, the same connection is answered.
     let other = first(session());
     place.supervisor.start(shell(other, "exec sleep 1000")).await.unwrap();
     let socket = place.dir.path().join(other.session.to_string()).join("keeper-1.sock");

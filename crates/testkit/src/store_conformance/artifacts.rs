@@ -21,7 +21,7 @@ fn artifact(world: &World, session: SessionId, called: &str, content: &[u8]) -> 
         file: EffectId::mint(world.ids()),
         bytes: content.len() as u64,
         media_type: "text/plain; charset=utf-8".into(),
-        // The store keeps what it is told.
+        // The store keeps the given value.
         hash: [u8::try_from(content.len()).unwrap(); 32],
         is_text: true,
         is_masked: false,
@@ -112,7 +112,7 @@ pub(super) async fn names_that_differ_only_in_case_are_refused(store: &dyn Store
     save(store, &artifact(world, session, "Report.md", b"x"), b"x").await;
     refused(store.commit(saved(&artifact(world, session, "report.MD", b"x"))).await);
     assert_eq!(store.artifact_list(session, first(9)).await.unwrap().len(), 1);
-    // Of another session it is no matter.
+    // Those of another session are independent.
     let elsewhere = artifact(world, world.session_id(), "report.MD", b"x");
     store.commit(saved(&elsewhere)).await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Budgets at rest.
+//! Stored budgets.
 
 use overmind_core::budget::{
     Amount, Ask, BudgetChange, CAP, CallRecord, Content, CostBy, CostQuery, CostRow, Ended,
@@ -69,7 +69,7 @@ pub(super) async fn limits_windows_and_reservations_round_trip(store: &dyn Store
         BudgetChange::LimitPut(limit.clone()),
         moved(key, 0, 300, 0),
         BudgetChange::ReservationPut(reservation.clone()),
-        // Of a scope without a limit: nobody looks at it.
+        // A scope without a limit is not read.
         moved(WindowKey::at(Scope::Swarm, Period::Day, at(5)), 1, 0, 0),
     ];
     store.commit(commit(all)).await.unwrap();

@@ -38,7 +38,7 @@ async fn put(store: &dyn Store, item: &InboxItem) {
 }
 
 pub(super) async fn items_round_trip(store: &dyn Store, world: &World) {
-    // Of no session at all, as a raise may be.
+    // Without a session, like a budget request may be.
     let plain = item(world, None, 1);
     let full = InboxItem {
         owner: Some(RecordId::mint(world.ids())),
@@ -170,7 +170,7 @@ pub(super) async fn changes_are_told_in_order_and_commits_stay_whole(
     assert_eq!(ids(&part), ids(&items[..4]));
     let rest = store.inbox_changes(colony, part[3].changed, 100).await.unwrap();
     assert_eq!(ids(&rest), ids(&items[4..]));
-    // What changes again is told again, once, at its new place.
+    // A changed item is listed again, once, at its new place.
     let closed = InboxItem { state: InboxState::Withdrawn, ..items[0].clone() };
     let events = vec![event(stream, json!({}))];
     let changes = vec![Change::InboxPut(Box::new(closed))];

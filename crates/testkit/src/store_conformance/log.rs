@@ -227,7 +227,7 @@ pub(super) async fn guards_see_the_commits_before_them(store: &dyn Store, world:
     let mut row = world.session();
     row.status = SessionStatus::Running;
     store.commit(one_change(Change::SessionInsert(Box::new(row.clone())))).await.unwrap();
-    // Of many that raise the same epoch at the same moment, exactly one wins.
+    // If many callers raise the same epoch at the same moment, exactly one wins.
     let raise = |by: u32| {
         let mut next = row.clone();
         next.epoch = 1;
@@ -288,7 +288,7 @@ pub(super) async fn a_dropped_commit_is_whole_or_absent(store: &dyn Store, world
         }
         drop(waiting);
     }
-    // What was queued before this is settled when this is.
+    // Everything queued before this is settled when this is.
     store.commit(one_event(stream, json!({ "n": 50 }))).await.unwrap();
     let events = store.events(of_stream(stream, 0, 100)).await.unwrap();
     let happened: Vec<Value> = events.iter().map(|event| event.value()["n"].clone()).collect();

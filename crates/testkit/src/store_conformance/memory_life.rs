@@ -135,7 +135,7 @@ pub(super) async fn filters_narrow_every_search(store: &dyn Store, world: &World
             assert!(found.iter().all(|item| scope.filter.holds(&item.metadata)), "{filter}");
         }
     }
-    // A page of what is filtered goes on where the last one ended.
+    // A page of filtered items continues where the last one ended.
     let odd = MemoryFilter::parse(&json!({"odd": true})).unwrap();
     let scope = MemoryScope { filter: odd, ..within(Some("c")) };
     let mut page = first(7);
@@ -197,7 +197,7 @@ pub(super) async fn vectors_follow_every_change(store: &dyn Store, world: &World
     assert_eq!(store.memory_fetch(a.id).await.unwrap().unwrap().embedding_model, "n");
     store.commit(turn(a.id, "m", vec![1.0, 0.0])).await.unwrap();
     assert_eq!(texts(&near(store, scope(), &[1.0, 0.0]).await), ["a"]);
-    // What is gone stays gone.
+    // Deleted items stay deleted.
     store.commit(one_change(Change::MemoryDelete(a.id))).await.unwrap();
     store.commit(turn(a.id, "m", vec![1.0, 0.0])).await.unwrap();
     assert_eq!(near(store, scope(), &[1.0, 0.0]).await, []);
@@ -345,7 +345,7 @@ pub(super) async fn a_key_is_free_again_when_its_item_has_expired(
     store.commit(one_change(Change::MemoryDelete(second.id))).await.unwrap();
     store.commit(put(&item("too early", 19, None))).await.unwrap();
     assert_eq!(held().await, None);
-    // Removed and its time is over; the next one has no end, and neither has its key.
+    // Removed, and its lifetime is over; the next one has no end, and neither has its key.
     store.commit(put(&item("third", 20, None))).await.unwrap();
     store.commit(put(&item("never", 1_000_000, None))).await.unwrap();
     assert_eq!(held().await.as_deref(), Some("third"));

@@ -259,7 +259,7 @@ pub(super) async fn letters_are_marked_and_die(store: &dyn Store, world: &World)
     assert_eq!(all[0].mark.dead, Some(Dead::Unacknowledged));
     let counts = MailboxCounts { waiting: 0, dead: 1 };
     assert_eq!(store.mailbox_list(None, 9).await.unwrap(), [(to, counts)]);
-    // What is gone stays gone.
+    // Deleted keys stay deleted.
     store.commit(one_change(Change::LetterDelete { to, id: sent.id })).await.unwrap();
     store.commit(one_change(mark(held))).await.unwrap();
     assert_eq!(store.letter_fetch(to, sent.id).await.unwrap(), None);

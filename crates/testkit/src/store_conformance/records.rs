@@ -121,7 +121,7 @@ impl<S: Store + RecordRows> Bench<S> {
         self.store.commit(commit_of([write])).await.unwrap();
     }
 
-    /// Puts, and answers what is at rest then.
+    /// Writes a record, and returns the stored one.
     async fn put(&self, draft: Draft) -> Record {
         let key = draft.key.clone();
         let found = self.fetch(&key).await;
@@ -339,7 +339,7 @@ async fn of_eight_writers_none_loses_a_write<S: Store + RecordRows + 'static>(be
         events.iter().map(|event| event.value()["spec"]["n"].as_u64().unwrap()).collect();
     assert_eq!(seen, (0..=8 * EACH).collect::<Vec<_>>());
 
-    // Of eight that create one name, one does.
+    // One of eight concurrent creations of one name succeeds.
     let create = |n: u32| {
         let put = decide::put(&NOTE, None, draft("one", json!({ "n": n })), bench.id(), stamp(1));
         bench.store.commit(commit_of(put.unwrap().write))
@@ -482,7 +482,7 @@ async fn lists_are_paged_in_the_order_of_names<S: Store + RecordRows>(bench: &Be
             assert_eq!(seen, whole.records);
         }
     }
-    // Where a page went on from need not be there any more.
+    // The last item of a page may have been deleted meanwhile.
     bench.delete("b").await;
     let after = Some(key("b"));
     let page = RecordQuery { colony: Some(COLONY), after, limit: 2, ..query() };
@@ -560,7 +560,7 @@ async fn changes_are_told_in_order_and_resumed<S: Store + RecordRows>(bench: &Be
         }
         assert_eq!((news, after), (told.news.clone(), told.at));
     }
-    // What does not fit is passed over, and the place moves on all the same.
+    // Items that do not match are skipped, and the position moves on nevertheless.
     let kinds = vec![Kind::parse("other").unwrap()];
     let of_kind = ask(ChangesQuery { kinds, ..changes_after(start, 10) }).await;
     assert_eq!((of_kind.news.len(), of_kind.at), (1, told.at));
@@ -671,7 +671,7 @@ async fn what_an_owner_leaves_is_found<S: Store + RecordRows>(bench: &Bench<S>) 
     }
     let orphans = async |after| bench.store.record_orphans(after, 10).await.unwrap();
     assert_eq!(names(&orphans(None).await), ["lost"]);
-    // As a crash leaves it: the owner is gone and its own are not.
+    // The state after a crash: the owner is deleted and its owned records are not.
     bench.delete("top").await;
     let left = orphans(None).await;
     assert_eq!(names(&left), ["child", "other", "lost"]);
@@ -725,7 +725,7 @@ async fn secrets_never_come_to_rest_in_records<S: Store + RecordRows>(bench: &Be
     let again = decide::put(&NOTE, Some(&record), again, record.id, stamp(3)).unwrap();
     assert_eq!(again.outcome, Outcome::Unchanged);
 
-    // What is compared and used again is refused, not changed.
+    // Values that are compared or reused are refused, not changed.
     let name = format!("ghp-{}", "a1".repeat(18)).replace('-', "_");
     for (key, value) in [("k", name.as_str()), (name.as_str(), "v")] {
         let held = Draft { labels: labels(&[(key, value)]), ..draft("b", json!({})) };

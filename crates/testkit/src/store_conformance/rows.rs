@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::{World, at, attestation, first, missing, one_change, refused};
 
-/// By nobody who signs.
+/// Without a signer.
 fn measured() -> Attested {
     Attested::new(attestation(), None)
 }
@@ -31,7 +31,7 @@ pub(super) async fn attestations_are_kept_once_under_their_digest(store: &dyn St
     let mut other = attested.clone();
     other.attestation.took_us += 1;
     for attested in [attested.clone(), other] {
-        // The second stands under the same name, and the first stays.
+        // The second has the same name, and the first one stays.
         store.commit(one_change(Change::AttestationPut(Arc::new(attested)))).await.unwrap();
     }
     let kept = store.attestation_fetch(attested.digest.clone()).await.unwrap().unwrap();

@@ -214,7 +214,7 @@ pub(super) async fn counts_follow_the_changes(store: &dyn Store, world: &World) 
 
 pub(super) async fn a_closed_store_says_so(store: &dyn Store, world: &World) {
     let stream = StreamId::Session(world.session_id());
-    // What was accepted is finished.
+    // Accepted work is completed.
     let mut accepted = store.commit(one_event(stream, json!({})));
     let done = poll_once(&mut accepted).await;
     store.close().await.unwrap();

@@ -81,7 +81,7 @@ impl Say {
         self
     }
 
-    /// Without this: tool calls when there are calls, else the end.
+    /// Otherwise: tool calls if there are calls, else the end.
     #[must_use]
     pub fn stop(mut self, stop: StopReason) -> Self {
         self.stop = Some(stop);
@@ -120,7 +120,7 @@ pub(super) enum Ending {
     Whole,
     /// The connection closes in the middle.
     Cut,
-    /// Nothing more comes, and the connection stays.
+    /// Nothing follows, and the connection stays open.
     Stall,
 }
 
@@ -134,7 +134,7 @@ pub struct Answer {
     pub(super) pings: bool,
     pub(super) drip: Duration,
     pub(super) ending: Ending,
-    /// Events that are sent; the rest is not.
+    /// The number of events to send; the rest is dropped.
     n_events: Option<usize>,
     error_after: Option<(String, String)>,
     newline: &'static str,
@@ -252,7 +252,7 @@ impl Answer {
         self
     }
 
-    /// Sends each byte by itself.
+    /// Sends each byte separately.
     #[must_use]
     pub fn every_byte(mut self) -> Self {
         self.split = Split::EveryByte;

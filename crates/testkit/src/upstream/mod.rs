@@ -42,7 +42,7 @@ pub use encode::{stream_of, whole_of};
 
 use answer::{Ending, Kind};
 
-/// The format that a request is in, told by its path.
+/// The format of a request, by its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
     Chat,
@@ -125,14 +125,14 @@ impl Script {
 }
 
 impl Script {
-    /// Answers whoever asks: what other people's programs send is noted, and not refused.
+    /// Answers any client: requests of foreign programs are recorded, and not refused.
     #[must_use]
     pub fn for_strangers(mut self) -> Self {
         self.strangers = true;
         self
     }
 
-    /// Asks the script also for what is none of the three formats: embeddings, counts of tokens.
+    /// Also asks the script for requests in none of the three formats: embeddings, token counts.
     #[must_use]
     pub fn every_path(mut self) -> Self {
         self.every_path = true;
@@ -221,7 +221,7 @@ impl Upstream {
         lock(&self.shared).script.answers.push_back(answer.into());
     }
 
-    /// Answers that nobody has asked for yet.
+    /// Answers that were not requested yet.
     pub fn left(&self) -> usize {
         lock(&self.shared).script.answers.len()
     }
@@ -390,7 +390,7 @@ async fn respond(answer: Answer, wire: Wire, request: &Value) -> Result<Response
     }
 }
 
-/// A body that sends each piece by itself and then ends as the answer says.
+/// A body that sends each piece separately and then ends as the answer says.
 #[expect(
     clippy::disallowed_methods,
     reason = "a slow provider is slow in real time: the client's socket timeouts are"

@@ -105,7 +105,7 @@ async fn live_output_is_reported_without_the_canary() {
     assert_eq!(*said.lock().unwrap(), format!("one\nghp_{MASK}"));
 }
 
-/// A source that tells of canaries by itself.
+/// A source that reports canaries itself.
 #[derive(Debug)]
 struct Liar;
 

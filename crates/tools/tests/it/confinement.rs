@@ -1,4 +1,4 @@
-//! Nothing outside the workspace is read, written, made or listed, whatever a path says.
+//! No file outside the workspace is read, written, created or listed, whatever the path.
 
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
@@ -141,7 +141,7 @@ async fn a_nul_and_an_endless_path_are_refused() {
         for (tool, args) in calls(path) {
             let (code, message) = bench.bad(tool, args).await;
             assert!(matches!(&*code, "tool_error" | "invalid_path"), "{tool}: {code}");
-            // The directory of a long name is said to be one before anybody looks.
+            // A long name is reported as a directory before it is opened.
             let said = message.contains("File name too long") || message.contains("is a directory");
             assert!(said, "{tool}: {message}");
             assert!(message.len() < 11_000, "{tool}: {} bytes", message.len());

@@ -165,7 +165,7 @@ async fn ipv6_wrapped_addresses_are_decoded() {
 #[tokio::test]
 async fn a_name_is_resolved_once_and_only_the_checked_address_is_connected() {
     let site = Site::start();
-    // Nothing listens at the first address; a second look-up would find the site.
+    // The first address has no listener; a second look-up would find the site.
     let names = Names::none().with("re.test", &[ip("127.0.0.2")]).with("re.test", &[LOOPBACK]);
     let (bench, names) = site.bench(&["private http://re.test:{port}"], names);
     let url = format!("http://re.test:{}/", site.port());

@@ -126,7 +126,7 @@ async fn a_file_is_replaced_atomically() {
     bench.put("f", "old");
     let reader = std::fs::File::open(bench.path("f")).unwrap();
     bench.good("write_file", json!({"path": "f", "content": "new"})).await;
-    // Who had the old file open goes on reading the old bytes.
+    // A process that had the old file open continues to read the old bytes.
     assert_eq!(std::io::read_to_string(reader).unwrap(), "old");
     assert_eq!(bench.get("f"), "new");
 }

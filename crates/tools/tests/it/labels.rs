@@ -1,4 +1,4 @@
-//! Results say what they are made of.
+//! Labels of results by their sources.
 
 use overmind_core::tool::Labels;
 use serde_json::json;

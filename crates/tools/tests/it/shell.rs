@@ -1,4 +1,4 @@
-//! `run_shell`: what is asked of the driver, and what is made of its answer.
+//! `run_shell`: the request to the driver, and the conversion of its answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +51,7 @@ async fn environment_commands_run_in_its_sandbox_without_the_hosts_tmpdir() {
     assert_eq!(value("API"), Some("http://127.0.0.1:9"));
     assert_eq!((value("TMPDIR"), value("HOME")), (None, Some("/tmp")));
     assert_eq!(bench.shell.asked.lock().unwrap().len(), 0, "not the driver of its level");
-    // Without a sandbox it is the host's own.
+    // Without a sandbox, it is the host's own.
     bench.context.driver = None;
     bench.context.sandbox = SandboxLevel::None;
     bench.good("run_shell", json!({"command": "mktemp"})).await;

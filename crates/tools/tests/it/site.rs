@@ -1,4 +1,4 @@
-//! A web site on loopback that behaves as badly as it is told to, and a name server for it.
+//! A web site on loopback with configurable faults, and a name server for it.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};

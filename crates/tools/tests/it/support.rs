@@ -25,7 +25,7 @@ pub(crate) struct Bench {
     pub(crate) context: ToolContext,
     pub(crate) shell: Arc<FakeSandbox>,
     pub(crate) memory: Arc<FakeMemory>,
-    /// Holds the workspace `ws` and lets tests put things beside it.
+    /// Contains the workspace `ws`, beside which tests can put files.
     pub(crate) outer: tempfile::TempDir,
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn names_in(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Records what it is asked to run and answers what it is told to.
+/// Records its requests and returns the configured answers.
 #[derive(Debug)]
 pub(crate) struct FakeSandbox {
     pub(crate) asked: Mutex<Vec<SandboxRequest>>,
@@ -192,7 +192,7 @@ impl Sandbox for FakeSandbox {
     }
 }
 
-/// Keeps what is stored; a search gives back all of it.
+/// Stores texts; a search returns all of them.
 #[derive(Debug, Default)]
 pub(crate) struct FakeMemory {
     pub(crate) drafts: Mutex<Vec<MemoryDraft>>,

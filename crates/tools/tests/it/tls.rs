@@ -1,4 +1,4 @@
-//! TLS: a certificate that nobody vouches for is refused, one that the settings trust is taken.
+//! TLS: an untrusted certificate is refused, one that the settings trust is accepted.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};

@@ -1,4 +1,4 @@
-//! The vault at rest: files, wrong keys, swapped and damaged rows, rotation.
+//! The vault on disk: files, wrong keys, swapped and damaged rows, rotation.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -189,7 +189,7 @@ fn every_changed_byte_of_the_key_file_is_detected() {
             let mut changed = whole.clone();
             changed[at] ^= 1;
             std::fs::write(dir.path().join("vault.key"), &changed).unwrap();
-            // Changed layout apart, nothing may open, and nothing may be said of what is in it.
+            // Except for a changed layout, nothing can be decrypted, and no content is revealed.
             if changed[at].is_ascii_whitespace() || whole[at].is_ascii_whitespace() {
                 continue;
             }
@@ -304,7 +304,7 @@ fn a_keyring_key_is_stored_only_in_the_keyring_and_rotated() {
     again.master_forget_old().unwrap();
     let last = open(&[&newer]).unwrap();
     assert_eq!(last.open(&name("a"), 1, &newer).unwrap().expose(), "the-plain-text");
-    // Gone: said so, and none is made in its place.
+    // Missing: reported, and none is created in its place.
     std::fs::remove_file(dir.path().join("entry")).unwrap();
     let err = open(&[&newer]).unwrap_err().to_string();
     assert!(err.contains("the keyring's entry `x` is missing"), "{err}");
@@ -326,7 +326,7 @@ fn an_unusable_keyring_is_reported_with_the_reason() {
         assert!(vault.seal(&name("a"), 1, &secret("text-text")).is_err(), "nothing is made");
     }
     let dir = tempfile::tempdir().unwrap();
-    // What does not keep what it was given is no place for a key.
+    // A store that does not return what it was given cannot hold a key.
     let forgetful = Vault::new(keyring(dir.path(), "cat > /dev/null; exit 1"));
     forgetful.unlock(&[], None).unwrap();
     let err = forgetful.seal(&name("a"), 1, &secret("text-text")).unwrap_err().to_string();

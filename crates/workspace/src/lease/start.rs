@@ -707,7 +707,7 @@ impl Site<'_> {
         let program = program.ok_or(ServiceError::NoRedis)?;
         let port = self.ports_of(&service.name).get("port").copied().unwrap_or_default();
         let password = password();
-        // Nothing else is in that directory: in a sandbox the server sees only this.
+        // The directory contains nothing else: in a sandbox the server sees only this.
         let name = format!("{}.redis", service.name);
         let user = self.confinement.as_ref().and(self.workspace.options.user);
         let dir = match (user, &self.temp) {

@@ -84,7 +84,7 @@ pub(crate) enum Made {
         spec: Box<ProcessSpec>,
         handle: ProcessHandle,
     },
-    /// Nothing beyond the intent.
+    /// Only the intent.
     Known,
 }
 

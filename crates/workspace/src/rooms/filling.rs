@@ -1,4 +1,4 @@
-//! Filling the pools of waiting trees: behind everybody's back, and never while somebody waits.
+//! Prepares trees for the pools in the background, and never while a session waits.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub(super) struct Pools {
     tasks: TaskTracker,
     stop: CancellationToken,
-    /// Sessions that somebody waits for.
+    /// Sessions that callers wait for.
     waiting: AtomicUsize,
     nobody_waits: Notify,
     /// The open sessions of each project that has a task.

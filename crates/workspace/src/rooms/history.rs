@@ -1,4 +1,4 @@
-//! The files of a room as they were: saved at the end of each step, brought back when somebody says so.
+//! Snapshots of an environment's files: saved at the end of each step, restored on request.
 
 use std::path::Path;
 

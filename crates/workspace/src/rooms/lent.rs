@@ -85,7 +85,7 @@ async fn remove(base: PathBuf, which: impl Fn(&str) -> bool + Send + 'static) {
     }
 }
 
-/// Removes a directory and what lies in it, following nothing.
+/// Removes a directory and its content, without following links.
 fn remove_all(dir: &Dir, name: &Path) -> io::Result<()> {
     let below = dir.sub(name)?;
     for entry in below.entries()? {
@@ -118,7 +118,7 @@ mod tests {
         let place = lend(base.clone(), session(1), files.clone()).await.unwrap();
         let read = |path: &str| std::fs::read_to_string(place.join(path)).unwrap();
         assert_eq!((read("ctx/a/b.md"), read("ctx/c")), ("text".to_owned(), String::new()));
-        // What half of it was made by a server that was killed is no session's.
+        // An incomplete directory of a killed server belongs to no session.
         std::fs::create_dir(base.join("half.1-x")).unwrap();
         let other = lend(base.clone(), session(2), files.clone()).await.unwrap();
         keep(base.clone(), vec![session(1)]).await;

@@ -46,7 +46,7 @@ struct Intent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     secrets: Option<Vec<String>>,
     tree: TreeIntent,
-    /// It is there, of a time before, and known to be so.
+    /// It exists already, and that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     again: Option<Again>,
 }
@@ -65,14 +65,14 @@ pub(super) struct Whose {
 }
 
 impl Intent {
-    /// Of a session that works as everybody, outside of a sandbox.
+    /// For a session outside of a sandbox, which works as any user.
     fn of(session: &str, whose: Whose, tree: TreeIntent) -> Self {
         let session = session.to_owned();
         Self { session, whose, sandbox: None, user: None, secrets: None, tree, again: None }
     }
 }
 
-/// A tree that is taken up again.
+/// A tree that is reopened.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Again {
     cwd: PathBuf,
@@ -132,7 +132,7 @@ struct Inner {
     plans: Mutex<HashMap<PathBuf, Plan>>,
     /// Places that sessions were promised and that may not be on the disk yet.
     promised: Mutex<HashSet<PathBuf>>,
-    /// One step at a time on each place, also when nobody waits for it any more.
+    /// One step at a time on each place, also if its caller no longer waits.
     steps: Mutex<HashMap<PathBuf, Arc<tokio::sync::Mutex<()>>>>,
 }
 
@@ -146,7 +146,7 @@ pub(super) struct Promise {
 }
 
 impl Promise {
-    /// A journal has it now, and so undoing lets go of it.
+    /// The journal contains it now, so undoing releases it.
     pub(super) fn used(mut self) {
         self.used = true;
     }
@@ -186,7 +186,7 @@ impl Maker {
         mut request: Request,
     ) -> Result<(Value, Promise), TreeError> {
         let name = whose.name.clone();
-        // Of two sessions with one name that are planned at once, the second gets a number.
+        // If two sessions with one name are planned at once, the second gets a number.
         for number in 1..100 {
             request.name = if number == 1 { name.clone() } else { format!("{name}-{number}") };
             let plan = self.0.trees.plan(&request)?.owned_by(session);
@@ -240,7 +240,7 @@ impl Maker {
         Ok(Some((intent, Promise { maker: self.clone(), place, used: false })))
     }
 
-    /// Takes up a tree of before.
+    /// Reopens an existing tree.
     fn take_up(&self, intent: &Intent, again: &Again) -> Result<MadeTree, String> {
         let tree = &intent.tree;
         self.0.trees.keep(tree, false).map_err(|err| chain(&err))?;
@@ -282,7 +282,7 @@ impl Maker {
         self.0.promised.lock().unwrap_or_else(PoisonError::into_inner).remove(place);
     }
 
-    /// The session's own finished tree with this working tree, if it is there. Blocks.
+    /// The session's own finished tree with this working tree, if it exists. Blocks.
     pub(super) fn own(&self, session: &str, worktree: &Path) -> Result<Option<Listed>, TreeError> {
         let found = self.0.trees.at(worktree)?;
         // Another session of the same name may have got the place since.
@@ -295,7 +295,7 @@ impl Maker {
         serde_json::from_slice(&text).ok()
     }
 
-    /// Writes down how a session's tree ended; where its work went stays as it was said before.
+    /// Records how a session's tree ended; the location of its work stays as recorded before.
     pub(super) fn note_ended(&self, session: &str, closed: &RoomClosed) -> io::Result<()> {
         let primary = self.ended(session).and_then(|known| known.primary);
         self.note_ending(session, &Ended { closed: closed.clone(), primary })
@@ -333,7 +333,7 @@ impl Maker {
         self.0.clock.now().as_micros() / 1_000_000
     }
 
-    /// Runs one step on a place where blocking is allowed, after whatever still goes on there.
+    /// Runs one blocking step on a place, after any step that still runs there.
     async fn step<T: Send + 'static>(
         &self,
         place: PathBuf,
@@ -359,7 +359,7 @@ impl Maker {
             return Ok((self.take_up(intent, again)?, Vec::new()));
         }
         let plan = self.plans().remove(intent.tree.place.as_path());
-        // Planned in an earlier life: such a lease is undone and not gone on with.
+        // Planned by an earlier daemon: such a lease is undone and not continued.
         let plan = plan.ok_or("its plan is not known any more: prepare the session again")?;
         let made = self.0.trees.make(&plan).map_err(|err| chain(&err))?;
         let mut warnings: Vec<String> = made.warnings.iter().map(ToString::to_string).collect();
@@ -424,7 +424,7 @@ impl Maker {
             self.let_go(tree.place.as_path());
             return Ok(());
         }
-        // What is given back half made is as it was before, and a person's wish goes before ours.
+        // A partial release restores the earlier state, and a person's choice has precedence over ours.
         let asked_to_stay = there.as_ref().is_some_and(|one| one.ending == Some(Ending::Kept));
         let end = match end {
             TreeEnd::Park | TreeEnd::Decide if asked_to_stay => TreeEnd::Keep,
@@ -501,7 +501,7 @@ impl Maker {
     fn park_now(&self, intent: &Intent, closed: &mut RoomClosed) -> Result<(), TreeError> {
         let message = say::message(&intent.whose);
         let parked = match self.0.trees.park(&intent.tree, &message, self.now()) {
-            // Its files were removed by somebody who wanted that; `undo` saves what is known.
+            // Its files were removed on request; `undo` saves what is known.
             Err(TreeError::Gone { .. }) => return Ok(()),
             parked => parked?,
         };

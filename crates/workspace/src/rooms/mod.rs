@@ -141,7 +141,7 @@ impl fmt::Debug for Options {
 pub struct LocalRooms {
     options: Options,
     core: tokio::sync::OnceCell<Arc<Core>>,
-    /// Held for writing while rooms of an earlier life are taken up.
+    /// Held for writing while environments of an earlier daemon are reopened.
     gate: tokio::sync::RwLock<()>,
     /// One step of a session at a time.
     steps: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
@@ -258,7 +258,7 @@ impl LocalRooms {
         self.options.home.join("leases").join(session)
     }
 
-    /// Waits until no other step of the session is under way.
+    /// Waits until no other step of the session is in progress.
     async fn alone(&self, session: &str) -> OwnedMutexGuard<()> {
         let lock = {
             let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
@@ -283,7 +283,7 @@ impl LocalRooms {
             if let Some(lease) = core.lease(&session).await? {
                 return Ok(made(&lease));
             }
-            // Half made, or half ended: a crash lies in between.
+            // Partly created, or partly released: a crash interrupted it.
             let undone = core.workspace.teardown(&session, TreeEnd::Park, &Quiet);
             let undone = Box::pin(undone).await;
             undone.map_err(|err| say::of_teardown(&err))?;
@@ -468,7 +468,7 @@ impl LocalRooms {
         match self.core().await {
             Ok(core) => {
                 let mut found = Box::pin(core.workspace.leaks()).await;
-                // Where there is no engine there are no containers: every machine has its usual place.
+                // Without an engine there are no containers: use the usual place of the socket.
                 let docker = self.options.docker.as_deref().filter(|socket| !socket.exists());
                 found.retain(|one| {
                     one.kind != LeakKind::Unchecked || docker != Some(Path::new(&one.what))
@@ -550,7 +550,7 @@ impl Core {
     }
 }
 
-/// Lets go of a promised place unless a journal has it: then undoing does, now or later.
+/// Releases a promised place unless a journal has it: then undoing does, now or later.
 struct Kept {
     promise: Option<maker::Promise>,
     lease: PathBuf,

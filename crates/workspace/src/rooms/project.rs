@@ -1,4 +1,4 @@
-//! What a project is and wants: where it lies, what its file says, how that shapes a tree.
+//! A project and its settings: its location, the content of its file, the options of its trees.
 
 use std::path::{Path, PathBuf};
 
@@ -36,7 +36,7 @@ pub(super) struct Project {
     pub(super) reach: RoomReach,
     /// The directories of other repositories' objects that its runs are shown.
     pub(super) lenders: Vec<PathBuf>,
-    /// The shared git directory of its repository, if it lies in one.
+    /// The shared git directory of its repository, if it is in one.
     repository: Option<PathBuf>,
     /// Files of the server.
     own: Own,
@@ -60,7 +60,7 @@ pub(super) fn ground(project: &Path, reach: &RoomReach) -> Result<Ground, RoomEr
 pub fn project_top(dir: &Path) -> Option<PathBuf> {
     match find(dir) {
         Ok(found) => found.and_then(|(source, _)| source.top),
-        // Its top all the same: runs in it are refused, and say what to do.
+        // Its top nevertheless: runs in it are refused with the remedy.
         Err(TreeError::NotOurs { dir, .. }) => Some(dir),
         Err(_) => None,
     }

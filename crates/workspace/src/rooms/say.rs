@@ -82,7 +82,7 @@ pub(super) fn of_tree(err: &TreeError) -> RoomError {
         | TreeError::PrimaryBusy { .. }
         | TreeError::PrimaryInTheWay { .. }
         | TreeError::Git(GitError::Locked { .. }) => RoomErrorKind::Conflict,
-        // A project that is not there is the project's mistake, whoever named it.
+        // A missing project is a mistake of the project, whoever named it.
         TreeError::File { attempt: "finding the project", .. } => RoomErrorKind::Project,
         TreeError::File { .. }
         | TreeError::Git(_)

@@ -56,7 +56,7 @@ impl LocalRooms {
         let (trusted, own) = (self.trusted.clone(), Own::of(&self.options.off_limits));
         let (at, bounds) = (project.clone(), reach.clone());
         let looked = tokio::task::spawn_blocking(move || match project::ground(&at, &bounds)? {
-            // Without a room nothing is opened or made.
+            // Without an environment, nothing is opened or created.
             Ground::Directory => Ok(Some(trusted.of(&project::read_directory(&at, own)?, false))),
             Ground::Repository => Ok(None),
         });

@@ -16,7 +16,7 @@ use super::{Core, LocalRooms, say};
 use crate::lease::chain;
 use crate::tree::{Diff, Ending, Left, MergeInto, Merged, TreeError, TreeIntent};
 
-/// The longest diff that is told.
+/// The maximum size of a shown diff.
 const PATCH_BYTES: u64 = 512 * 1024;
 
 /// The location of a session's work.
@@ -92,7 +92,7 @@ impl LocalRooms {
             let open = self.lease_dir(&about.session).exists();
             return Ok(Where::Tree { intent: Box::new(found.intent), open });
         }
-        // What a crash kept from its caller is written down here.
+        // A result that a crash kept from its caller is recorded here.
         let known = core.maker.ended(&about.session);
         if let Some(primary) = known.as_ref().and_then(|known| known.primary.clone()) {
             about.project = primary;

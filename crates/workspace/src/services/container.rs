@@ -209,7 +209,7 @@ impl Engine {
         let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
         match self.client.remove_container(name, Some(options)).await {
             Ok(()) => Ok(()),
-            // A conflict means that somebody is removing it.
+            // A conflict means that another request is removing it.
             Err(err) if is_absent(&err) || is_conflict(&err) => Ok(()),
             Err(err) => Err(engine(format!("removing the container {name}"))(err)),
         }
@@ -282,7 +282,7 @@ impl Engine {
         }
         let mut options = CreateImageOptionsBuilder::default().from_image(image);
         if !image.contains('@') && !image.rsplit('/').next().unwrap_or(image).contains(':') {
-            // Without a tag the engine would fetch every one.
+            // Without a tag, the engine would fetch every tag.
             options = options.tag("latest");
         }
         let mut progress = self.client.create_image(Some(options.build()), None, None);

@@ -22,7 +22,7 @@ use crate::opener::Dir;
 
 /// The largest `packed-refs` and log of stashes.
 const LARGE: u64 = 64 << 20;
-/// References of a session that are looked at.
+/// The number of a session's references that are read.
 const MOST: usize = 20_000;
 /// The allowed content of a session's repository.
 const OBJECTS: Budget = Budget { bytes: 8 << 30, files: 2_000_000 };
@@ -128,7 +128,7 @@ pub(crate) fn tell_branch(
     theirs
         .and_then(|theirs| theirs.replace(Path::new(name), format!("{id}\n").as_bytes(), 0o644))
         .at("writing a branch of", &paths.theirs)?;
-    // What it was told is nothing that the session made.
+    // The given commits were not created by the session.
     let file = paths.ours.join("given-refs");
     let mut given = std::fs::read(&file).at("reading", &file)?;
     let is_it = |line: &[u8]| line.split(|byte| *byte == b' ').nth(1) == Some(name.as_bytes());
@@ -141,7 +141,7 @@ pub(crate) fn tell_branch(
     Ok(true)
 }
 
-/// Reads the references. Anything that is not as git writes it is said, and is not guessed at.
+/// Reads the references. Any unexpected form is reported, and not guessed.
 fn read(theirs: &Dir, paths: &Paths, unit: &Unit) -> Result<Adopted, String> {
     let said = |what: &str| {
         let what = what.to_owned();

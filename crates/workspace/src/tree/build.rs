@@ -45,7 +45,7 @@ pub(crate) struct Unit {
     pub(crate) base: Option<String>,
 }
 
-/// A built tree that belongs to nobody yet.
+/// A built tree without an owner.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Template {
     version: u32,
@@ -66,7 +66,7 @@ impl Template {
         std::fs::write(&path, text).at("writing", &path)
     }
 
-    /// `None` when there is none, or one of another version.
+    /// `None` if it does not exist, or has another version.
     pub(crate) fn read(place: &Path) -> Option<Self> {
         let text = std::fs::read(place.join("template")).ok()?;
         let template: Self = serde_json::from_slice(&text).ok()?;
@@ -79,7 +79,7 @@ impl Template {
 pub(crate) enum Warmth {
     Same,
     Updated,
-    /// It has to be built anew.
+    /// It must be built again.
     Cold,
 }
 
@@ -224,7 +224,7 @@ impl Ground<'_> {
         Ok(())
     }
 
-    /// Brings a built tree, which nobody has worked in, to this base.
+    /// Switches an unused built tree to this base.
     pub(crate) fn update(
         &self,
         place: &Path,

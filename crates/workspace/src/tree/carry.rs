@@ -18,7 +18,7 @@ use crate::copy::{Budget, Copied, contents, copy_dir, copy_one};
 use crate::git::{Answer, Git, GitError, path_of};
 use crate::opener::{self, Dir, Entry, Own};
 
-/// Bytes of the list of what is changed, untracked and ignored; what comes after is not looked at.
+/// The maximum bytes of the list of changed, untracked and ignored files; the rest is not read.
 const LIST: u64 = 32 << 20;
 /// Files within ignored directories that are compared with the include list.
 const LOOKED_AT: usize = 20_000;
@@ -82,7 +82,7 @@ pub(crate) fn bring(
     let seen = match from.look(half, paths) {
         Ok(seen) => seen,
         Err(err) => {
-            // A session can begin without this; that it does is said.
+            // A session can start without this; a warning reports it.
             let path = from.top.to_string_lossy().into_owned();
             brought.warnings.push(Warning::CarryFailed { path, why: err.to_string() });
             return Ok(brought);
@@ -344,7 +344,7 @@ fn include(
 
 /// The files beneath an ignored directory, but not beneath those that tools made.
 fn collect(top: &Dir, dir: &Path, into: &mut Vec<PathBuf>, depth: usize) {
-    // What cannot be read is no candidate: it is the user's own ignored directory.
+    // An unreadable directory is no candidate: it is the user's own ignored directory.
     let Ok(entries) = top.sub(dir).and_then(|dir| dir.entries()) else { return };
     for Entry { name, kind } in entries {
         if into.len() >= LOOKED_AT {
@@ -360,7 +360,7 @@ fn collect(top: &Dir, dir: &Path, into: &mut Vec<PathBuf>, depth: usize) {
     }
 }
 
-/// Which candidates the patterns name. Git itself says so, as if each were ignored by them alone.
+/// The candidates that match the patterns. Git decides this, as if only these patterns ignored them.
 fn named(
     git: &Git,
     half: &Path,

@@ -48,7 +48,7 @@ pub(crate) fn of_user(
         let text = String::from_utf8_lossy(setting);
         let key = setting.split(|byte| *byte == b'\n').next().unwrap_or_default();
         if matches!(scope, b"local" | b"worktree") && std::str::from_utf8(key).is_err() {
-            // Set anew under the name that it is shown by, it would stay what it is.
+            // Setting it again under its shown name would not change it.
             return Err(GitError::Failed {
                 what: format!("tell which programs {} names", git_dir.display()),
                 said: format!(
@@ -68,7 +68,7 @@ pub(crate) fn of_user(
     Ok(anew(&users, &repositorys, git.program_beside("git-lfs").as_deref()))
 }
 
-/// The section, what stands between the first and the last dot, and the rest of a key.
+/// The section, the text between the first and the last dot, and the rest of a key.
 fn parts(key: &str) -> Option<(&str, &str, &str)> {
     let (section, rest) = key.split_once('.')?;
     let (name, last) = rest.rsplit_once('.')?;
@@ -97,7 +97,7 @@ fn anew(users: &All, repositorys: &All, lfs: Option<&Path>) -> Vec<(String, Stri
                 last => format!("'{program}' {last} -- %f"),
             });
             let users = users.get(&key(last)).cloned();
-            // Without a program that is named there is nothing that could fail.
+            // Without a named program, nothing could fail.
             let nothing = if *last == "required" { "false" } else { "" };
             if repositorys.contains_key(&key(last)) || ours.is_some() {
                 set.push((key(last), ours.or(users).unwrap_or_else(|| nothing.to_owned())));

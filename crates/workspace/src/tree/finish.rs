@@ -29,13 +29,13 @@ pub struct Parked {
     /// `None`: there was nothing to save.
     pub saved_as: Option<String>,
     pub commit: Option<String>,
-    /// Whether a commit was made of uncommitted files.
+    /// Whether a commit was created from uncommitted files.
     pub wip: bool,
     /// The references to which other branches, tags and stashes of the session were moved.
     pub others: Vec<String>,
     /// Repositories within the tree: what is in them was not saved.
     pub nested: Vec<PathBuf>,
-    /// Why the session's commits could not be read; its files were saved all the same.
+    /// Why the session's commits could not be read; its files were saved nevertheless.
     pub unreadable: Option<String>,
 }
 
@@ -403,7 +403,7 @@ impl Trees {
             return Err(TreeError::Unsaved { session: intent.session.clone(), unsaved });
         }
         if let Err(err) = self.retire_files(&held) {
-            // What the session did is saved: only the way back to its earlier states goes.
+            // The session's work is saved: only its earlier snapshots are removed.
             tracing::warn!(session = intent.session, %err, "keeping a session's snapshots");
         }
         self.throw_away(&held.place)?;
@@ -466,7 +466,7 @@ impl Trees {
             let ours = held.ours(unit);
             for (id, what) in ids {
                 let saved = match bundled {
-                    // Other branches are not in it: whoever discards was told of them by the status.
+                    // It does not contain other branches: the status listed them before.
                     Some(_) if discarded && Some(id) != shot.tip.as_deref() => true,
                     Some(commit) => self.is_ancestor(&ours, id, commit)?,
                     None if held.notes.intent.source().is_some() => {

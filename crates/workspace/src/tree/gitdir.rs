@@ -35,7 +35,7 @@ impl Setting {
         }
     }
 
-    /// From a key as git lists it: the subsection is whatever lies between the first and last dot.
+    /// From a key as git lists it: the subsection is the text between the first and last dot.
     pub(crate) fn parse(key: &str, value: &str) -> Option<Self> {
         let (section, rest) = key.split_once('.')?;
         Some(match rest.rsplit_once('.') {
@@ -57,7 +57,7 @@ pub(crate) struct Layout<'a> {
     pub(crate) shallow: Option<&'a [u8]>,
 }
 
-/// Writes a git directory where there is none.
+/// Writes a git directory if none exists.
 pub(crate) fn write(at: &Path, layout: &Layout<'_>) -> io::Result<()> {
     let mut private = std::fs::DirBuilder::new();
     private.recursive(true).mode(0o700);
@@ -235,7 +235,7 @@ fn owner_of(path: &Path) -> Option<u32> {
     Some(path.metadata().ok()?.uid())
 }
 
-/// Whether every user may read what lies there.
+/// Whether every user may read it.
 fn is_public(path: &Path) -> bool {
     let mode = |path: &Path| path.metadata().map_or(0, |found| found.mode());
     mode(path) & 0o005 == 0o005 && path.ancestors().skip(1).all(|above| mode(above) & 0o001 != 0)
@@ -247,7 +247,7 @@ fn borrowed_by(store: &Path) -> Vec<PathBuf> {
     let Ok(Some(list)) = list else { return Vec::new() };
     let paths = lines_of(&list).filter_map(|line| {
         let path = store.join(crate::git::path_of(&unquoted(line)?));
-        // As git finds it: inside a sandbox there is nothing to go up through.
+        // Like git: inside a sandbox there is no parent directory to search.
         let climbs = path.components().any(|part| part == Component::ParentDir);
         if climbs { path.canonicalize().ok() } else { Some(path) }
     });
@@ -346,7 +346,7 @@ mod tests {
         lends("trees/session/tree/.git", b"");
         std::fs::create_dir_all(dir.path().join("no-store/objects")).unwrap();
         std::fs::create_dir_all(dir.path().join("other/pack")).unwrap();
-        // What is no directory of objects by what lies in it, or is one of nobody's repository.
+        // A directory that is no directory of objects by its content, or belongs to no repository.
         std::fs::create_dir_all(lends("settings", b"").join("ssh")).unwrap();
         std::os::unix::fs::symlink("/etc", lends("link", b"").join("pack")).unwrap();
         std::fs::remove_file(lends("bare", b"").with_file_name("HEAD")).unwrap();

@@ -58,7 +58,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 pub struct FilesAt {
     /// The step before which the files were so.
     pub step: u32,
-    /// Of the states before one step: which.
+    /// Selects one of the states before a step.
     pub number: u32,
     pub commit: String,
     tree: String,
@@ -118,7 +118,7 @@ struct Private {
 }
 
 impl Private {
-    /// The caller holds the tree: whatever else lies there was left by one that was killed.
+    /// The caller holds the tree: other files there were left by a killed process.
     fn open(paths: &Paths) -> Result<Self, TreeError> {
         let dir = paths.ours.join(PRIVATE);
         std::fs::create_dir_all(&dir).at("making", &dir)?;
@@ -202,7 +202,7 @@ impl Trees {
         let (step, number) = next(all.last(), step);
         let at = FilesAt { step, number, commit: String::new(), tree, of: None };
         let at = self.put(held, &paths, at, now)?;
-        // After the state that it is of, also over a kill: one that nothing has changed since is the last.
+        // After its state, also across a kill: an unchanged state is the last one.
         private.keep()?;
         // An index that nothing has brought further yet is the base's.
         let changes = match all.is_empty() && !taken.changed {
@@ -483,12 +483,12 @@ impl Trees {
     }
 }
 
-/// Takes the tree, and waits a while where another step has it.
+/// Takes the tree, and waits a while if another step has it.
 pub(super) fn patiently(intent: &TreeIntent) -> Result<Held, TreeError> {
     within(intent, PATIENCE)
 }
 
-/// The same for what somebody has decided: whoever reads the work meanwhile is done in a moment.
+/// The same for a person's decision: a concurrent reader of the work finishes in a moment.
 pub(super) fn shortly(intent: &TreeIntent) -> Result<Held, TreeError> {
     within(intent, DECIDED)
 }

@@ -81,7 +81,7 @@ mod tests {
             let all = variables(&git, git_dir, environment);
             all.into_iter().map(|(_, value)| value).collect::<Vec<_>>().join(" ")
         };
-        // Where this machine's own settings name nobody.
+        // If this machine's settings contain no identity.
         if !Path::new("/etc/gitconfig").exists() {
             assert_eq!(of(None, &environment), "");
         }

@@ -33,7 +33,7 @@ pub struct Left<'a> {
     pub commit: &'a str,
     /// The commit that it began at; `None`: there was none yet.
     pub base: Option<&'a str>,
-    /// Its branch stays when it is merged: somebody has asked for it.
+    /// Its branch stays when it is merged: it was requested.
     pub keep_branch: bool,
 }
 
@@ -42,9 +42,9 @@ struct Found {
     source: Source,
     /// The branch in full.
     name: String,
-    /// The commit that its work ends at now: somebody may have gone on with it on its branch.
+    /// The current last commit of its work: a user may have added commits on its branch.
     tip: String,
-    /// Whether the branch is still there and has it.
+    /// Whether the branch still exists and contains it.
     on_branch: bool,
     format: String,
 }
@@ -54,7 +54,7 @@ struct Scratch(PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // It lies in the trash: what is left of it goes with the next start.
+        // It is in the trash: the rest of it is removed at the next start.
         let _ = copy::remove_all(&self.0);
     }
 }

@@ -32,7 +32,7 @@ pub struct MergeInto<'a> {
     pub branch: Option<&'a str>,
     /// Commits what is uncommitted first, under `message`. Without it that is an error.
     pub commit_rest: bool,
-    /// Of that commit, and of a merge commit where one is needed.
+    /// Of that commit, and of a merge commit if one is needed.
     pub message: &'a str,
     /// Seconds since 1970.
     pub now: i64,
@@ -64,7 +64,7 @@ pub(crate) struct Target {
     pub(crate) old: String,
 }
 
-/// The git directory in which a rebase is under way that will move this branch.
+/// The git directory with a rebase in progress that will move this branch.
 fn rebased_in(source: &Source, name: &str) -> Option<PathBuf> {
     let worktrees = super::directories(&source.common.join("worktrees")).unwrap_or_default();
     let git_dirs = std::iter::once(source.common.clone()).chain(worktrees);
@@ -89,7 +89,7 @@ impl Trees {
     /// [`TreeError::NoBranch`], [`TreeError::NoSuchBranch`], [`TreeError::NoRepository`],
     /// [`GitError::Locked`]; otherwise as [`Trees::status`].
     pub fn merge(&self, intent: &TreeIntent, into: &MergeInto<'_>) -> Result<Merged, TreeError> {
-        // A person reads the work while they decide: that is over in a moment.
+        // A reader holds the tree only for a moment.
         let mut held = patiently(intent)?;
         let Some(source) = held.notes.intent.source() else {
             return Err(TreeError::NoRepository { session: intent.session.clone() });
@@ -131,7 +131,7 @@ impl Trees {
         self.save_submodules(&mut held, &shots, &of_session)?;
         self.send(&ours, &source, &[&new])?;
         if let Err(err) = self.set_branch(&source, &target, &new, into.home) {
-            // Nothing was changed: the next try may say something else.
+            // Nothing was changed: the next attempt may have another result.
             if matches!(err, TreeError::PrimaryInTheWay { .. } | TreeError::PrimaryBusy { .. }) {
                 held.notes.stamp = before;
                 held.write()?;
@@ -141,7 +141,7 @@ impl Trees {
         Ok(merged)
     }
 
-    /// The branch that is merged into, as it is now.
+    /// The current target branch.
     pub(crate) fn target(
         &self,
         source: &Source,
@@ -228,12 +228,12 @@ impl Trees {
             }
             return self.update(source, "merge a session", &update);
         };
-        // What git names as a worktree is one of this repository, or somebody else's files.
+        // A worktree that git names is one of this repository, or belongs to another one.
         let found = source::find(&top)?.filter(|(at, _)| at.common == source.common);
         let Some((at, _)) = found else {
             return Err(TreeError::RepositoryGone { repo: top.clone(), tree: top });
         };
-        // Of a repository whose git directory is kept elsewhere git names that in place of the tree.
+        // For a repository whose git directory is kept elsewhere, git names that instead of the tree.
         let ours = source.top.as_ref().filter(|_| at.git_dir == source.git_dir);
         let (at, top) = match (ours, &at.top) {
             (Some(top), _) => (source.clone(), top.clone()),
@@ -249,7 +249,7 @@ impl Trees {
         }
         let settings = filters::of_user(&self.git, &at, home)?;
         let there = Checkout { source: &at, top: &top, home, settings };
-        // What only looks changed (another time, the same contents) must not be in the way.
+        // Files that only look changed (another time, equal contents) must not prevent the merge.
         self.in_checkout(&there, &["update-index", "--refresh"], &[0, 1])?;
         self.in_checkout(&there, &["read-tree", "-m", "-u", old, new], &[0]).map_err(|err| {
             let branch = name.trim_start_matches("refs/heads/").to_owned();

@@ -1,4 +1,4 @@
-//! A tree of its own for each session, made from the repository that its project lies in.
+//! A separate tree for each session, created from the repository that contains its project.
 //!
 //! Start with [`Trees`]. [`Trees::plan`] decides everything and changes nothing; its [`TreeIntent`] is
 //! what a lease journal writes down before [`Trees::make`]. From the intent alone every later step
@@ -152,7 +152,7 @@ impl Trees {
         Ok(trees)
     }
 
-    /// Commits of work are by whom the user's git names, who has this environment.
+    /// Commits of work have the identity of the user's git, which has this environment.
     #[must_use]
     pub fn of_user(self, environment: BTreeMap<String, String>) -> Self {
         Self { user: environment, ..self }
@@ -204,7 +204,7 @@ impl Trees {
         all
     }
 
-    /// Variables that make a commit the user's, in a project of theirs; none where nobody is named.
+    /// Variables that make a commit the user's, in one of their projects; none without an identity.
     pub(crate) fn by(&self, source: Option<&Source>) -> Vec<(&'static str, String)> {
         match self.user.is_empty() {
             true => Vec::new(),
@@ -236,7 +236,7 @@ impl Trees {
     pub(crate) fn want_base(&self, source: &Source, base: &str) -> Result<Wanted<'_>, TreeError> {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner).push(base.to_owned());
         let wanted = Wanted { trees: self, base: base.to_owned() };
-        // Now, and not when it was planned: another session's end may have let go of it since.
+        // Now, and not when it was planned: another session's end may have released it since.
         if !source.common.join(self.base_reference(base)).is_file() {
             self.keep_base(source, base)?;
         }
@@ -258,7 +258,7 @@ impl Trees {
 
     /// Removes a project's directory if there is nothing in it and nothing is being made there.
     pub(crate) fn remove_empty_home(&self, home: &Path) -> Result<bool, TreeError> {
-        // Held until it is gone: who begins to make something there meanwhile makes it anew.
+        // Held until it is removed: a concurrent creation starts again.
         let making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         let empty = !making.iter().any(|busy| busy == home)
             && directories(home)?.is_empty()
@@ -347,7 +347,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Nothing is left to be done where this fails: the kernel lets go of it with the last copy.
+        // A failure here is harmless: the kernel releases it with the last copy.
         let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }

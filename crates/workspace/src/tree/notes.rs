@@ -14,7 +14,7 @@ use super::source::Source;
 use super::{Lock, Trees, directories};
 use crate::opener::Dir;
 
-/// A path on this machine. Serializes as text, or as bytes where it is none.
+/// A path on this machine. Serializes as text, or as bytes if it is not valid UTF-8.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct HostPath(PathBuf);
 
@@ -73,12 +73,12 @@ impl<'de> Deserialize<'de> for HostPath {
 pub struct TreeIntent {
     /// The session's name within its project, as directory and branch have it.
     pub session: String,
-    /// The directory that all of it lies in; its parent is the project's.
+    /// The directory that contains all of it; its parent is the project's.
     pub place: HostPath,
     pub origin: Origin,
     /// The session's branch. For a copy of a directory: the name under which it is saved.
     pub branch: String,
-    /// The commit that the branch begins at; `None` where there is none yet.
+    /// The commit at which the branch begins; `None` if there is none yet.
     pub base: Option<String>,
     /// The commit that the primary is made to keep as long as this tree lives: all that is borrowed
     /// belongs to it. Another than the base only for a session within a session, whose base is in no
@@ -123,7 +123,7 @@ pub enum Origin {
         common: HostPath,
         /// `sha1` or `sha256`.
         format: String,
-        /// The directories that all of it must lie in; absent, if its caller may use all of the host.
+        /// The directories that must contain all of it; absent, if its caller may use all of the host.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         within: Option<Vec<HostPath>>,
     },
@@ -164,7 +164,7 @@ pub enum Ending {
     Parked { commit: String, saved_as: String },
     /// Stays until it is released.
     Kept,
-    /// May go, with what the user was told would be lost.
+    /// May be removed, with the losses that were shown to the user.
     Discarded { commit: String, saved_as: String },
 }
 

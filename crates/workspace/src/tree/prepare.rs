@@ -189,7 +189,7 @@ pub struct Prepared {
     pub shared: Vec<PathBuf>,
     /// Ignored files that were copied from the primary, from the top of the tree.
     pub included: Vec<PathBuf>,
-    /// `None` when nobody looked.
+    /// `None` if it was not counted.
     pub left_behind: Option<LeftBehind>,
     pub copied: Copied,
     pub warnings: Vec<Warning>,
@@ -347,7 +347,7 @@ impl Trees {
         Ok(Plan { intent, options: options.clone(), seen: None })
     }
 
-    /// A file of a repository without a working tree, as it is in a revision; `None` when there is none.
+    /// A file in a revision of a repository without a working tree; `None` if it does not exist.
     ///
     /// # Errors
     ///
@@ -378,7 +378,7 @@ impl Trees {
         Ok((found.code == 0).then_some(found.stdout))
     }
 
-    /// The repository that a project lies in, as [`Trees::plan`] sees it; `None` outside of any.
+    /// The repository that contains a project, as [`Trees::plan`] sees it; `None` outside of any.
     pub(crate) fn source_of(
         &self,
         project: &Path,
@@ -447,7 +447,7 @@ impl Trees {
             None => self.make_copy(plan, &half),
         };
         if made.is_err() && !matches!(made, Err(TreeError::NameTaken { .. })) {
-            // What it says matters more than that tidying up after it failed, too.
+            // Its error is more important than a failure of the cleanup.
             let _ = self.throw_away(&half);
         }
         made
@@ -466,7 +466,7 @@ impl Trees {
         }
     }
 
-    /// Claims the directory in which a tree is put together. Two that want one name: the second is told.
+    /// Claims the directory in which a tree is built. The second of two callers gets an error.
     fn claim(&self, plan: &Plan, half: &Path) -> Result<(), TreeError> {
         match std::fs::create_dir(half) {
             Ok(()) => Ok(()),

@@ -19,7 +19,7 @@ use crate::opener::Dir;
 /// The prefix of references to borrowed commits, of all daemons.
 const BASES: &str = "base/";
 
-/// One change of a reference: what it is now must be as said.
+/// One change of a reference, if it has the expected value.
 #[derive(Clone, Debug)]
 pub(crate) enum Update {
     Create { name: String, to: String },
@@ -162,7 +162,7 @@ impl Trees {
         Ok(())
     }
 
-    /// Which of these objects the repository has by itself.
+    /// The objects that the repository has itself.
     pub(crate) fn present(
         &self,
         git_dir: &Path,

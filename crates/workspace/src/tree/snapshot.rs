@@ -69,7 +69,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Nothing here would be lost if the tree went away.
+    /// Removing the tree would lose nothing.
     pub fn is_saved(&self) -> bool {
         self.uncommitted.is_empty()
             && self.unpublished == 0
@@ -165,7 +165,7 @@ pub(crate) fn shoot(git: &Git, held: &Held, stamp: Stamp<'_>) -> Result<Vec<Shot
     Ok(shots.into_iter().flatten().collect())
 }
 
-/// The unit that a submodule lies in.
+/// The unit that contains a submodule.
 fn parent(units: &[Unit], of: usize) -> Option<usize> {
     let at = units[of].at.as_path();
     let above = units
@@ -183,7 +183,7 @@ fn shoot_one(git: &Git, held: &Held, unit: &Unit, paths: &Paths) -> Result<Shot,
     let is_copy = matches!(held.notes.intent.origin, Origin::Directory { .. });
     let mut nested = Vec::new();
     let adopted = if is_copy {
-        // A copy had no repository. One that is there now is the session's own affair.
+        // A copy had no repository. An existing one was created by the session.
         if paths.theirs.symlink_metadata().is_ok() {
             nested.push(PathBuf::from(".git"));
         }
@@ -413,7 +413,7 @@ pub(crate) fn record(git: &Git, paths: &Paths) -> Result<String, TreeError> {
     Ok(id)
 }
 
-/// A message that nobody reads: the commit is not published.
+/// A message that is not shown: the commit is not published.
 pub(crate) const UNNAMED: Stamp<'_> = Stamp { message: "uncommitted", now: 0, by: &[] };
 
 /// Reads ` 3 files changed, 41 insertions(+), 7 deletions(-)`, of which any part may be missing.

@@ -1,4 +1,4 @@
-//! The repository that a project lies in: where it is, what it is set to, what its references are.
+//! The repository that contains a project: its location, its settings, its references.
 //!
 //! A repository's configuration can name programs. So none of it is used: this module reads the file as
 //! data and picks what is known to be data ([`Settings::data`]).
@@ -38,7 +38,7 @@ const OF_ONE: &[&str] =
 
 /// Directories in which git writes whatever a reference is called.
 const WRITTEN: &[&str] = &["refs", "logs"];
-/// So much in them is looked at, and so deep.
+/// The number of entries that are read, and the depth.
 const MOST: usize = 500_000;
 const DEEPEST: usize = 64;
 
@@ -86,12 +86,12 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Whether its caller may be shown what lies there.
+    /// Whether its caller may see the content.
     pub(crate) fn reaches(&self, path: &Path) -> bool {
         self.within.as_ref().is_none_or(|roots| roots.iter().any(|root| path.starts_with(root)))
     }
 
-    /// Those of its caller's directories that it lies in.
+    /// The caller's directories that contain it.
     pub(crate) fn places(&self) -> Vec<&Path> {
         let holds = |root: &&PathBuf| {
             self.git_dir.starts_with(root)
@@ -230,7 +230,7 @@ pub(crate) fn find(path: &Path) -> Result<Option<(Source, PathBuf)>, TreeError> 
     find_within(path, &RoomReach::Any)
 }
 
-/// The same for a caller who may use what it reaches: a project that leads to anything else is refused.
+/// The same for a caller with access to its target: any other target is refused.
 pub(crate) fn find_within(
     path: &Path,
     reach: &RoomReach,
@@ -274,7 +274,7 @@ pub(crate) fn find_within(
             Some(text) => {
                 let text = text.trim_ascii_end();
                 let at = git_dir.join(crate::git::path_of(text));
-                // What stands there may be another file's.
+                // The content may belong to another file.
                 std::fs::canonicalize(&at).at("finding the repository that is named in", &named)?
             }
             None => git_dir.clone(),
@@ -435,7 +435,7 @@ fn address(text: &str, top: &Path) -> (String, bool) {
     }
 }
 
-/// When a file last changed, as far as it can be told without reading it.
+/// The time of a file's last change, as far as it is known without reading the file.
 type Stamp = Option<(u64, u64, SystemTime)>;
 
 fn stamp(path: &Path) -> Stamp {
@@ -480,7 +480,7 @@ impl SettingsCache {
             read_small(exclude, PATTERNS).at("reading", exclude)?.unwrap_or_default();
         settings.shallow = read_small(shallow, PATTERNS).at("reading", shallow)?;
         let settings = Arc::new(settings);
-        // A daemon serves few repositories; one that served thousands starts its notes anew.
+        // A daemon serves few repositories; after thousands of them, it clears its notes.
         if known.len() > 1000 {
             known.clear();
         }

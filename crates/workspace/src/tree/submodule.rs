@@ -50,7 +50,7 @@ pub(crate) fn locate(
     let module = Path::new("modules").join(&name);
     let mut places = vec![(of.git_dir.as_path(), module.clone()), (of.common.as_path(), module)];
     if let Some(top) = &of.top {
-        // As it was before git kept them all in one place.
+        // The layout before git kept them all in one place.
         places.push((top, path.join(".git")));
     }
     // No link leads to one: the tree says where it is, and would say what is borrowed.

@@ -29,7 +29,7 @@ impl Trees {
     ///
     /// # Errors
     ///
-    /// [`TreeError::RepositoryGone`] when there is none at `to`, or one that has not the base commit.
+    /// [`TreeError::RepositoryGone`] if `to` has no repository, or one without the base commit.
     pub fn relink(&self, intent: &TreeIntent, to: &Path) -> Result<TreeIntent, TreeError> {
         let mut held = Held::take(intent)?;
         let gone = || TreeError::RepositoryGone { repo: to.to_owned(), tree: intent.tree() };
@@ -72,7 +72,7 @@ impl Trees {
     ///
     /// # Errors
     ///
-    /// The first that occurs; what was done stays done, and the next sweep goes on.
+    /// The first error; earlier work is kept, and the next sweep continues.
     pub fn sweep(&self, discarded_before: i64) -> Result<Swept, TreeError> {
         let mut swept = Swept::default();
         for home in self.homes()? {
@@ -138,7 +138,7 @@ impl Trees {
     }
 }
 
-/// Notes which repository a project's directory belongs to, for when no session is left to say so.
+/// Records the repository of a project's directory, for the time after its last session.
 pub(crate) fn note_project(home: &Path, origin: &Origin) -> Result<(), TreeError> {
     let path = home.join(".project");
     if path.is_file() {

@@ -1,4 +1,4 @@
-//! The grammar as the documentation tells it.
+//! The grammar as documented.
 
 use overmind_workspace::config::{Config, ReadyCheck, Strategy};
 

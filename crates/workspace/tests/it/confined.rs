@@ -24,7 +24,7 @@ use crate::support::{Bench, chain, until};
 #[derive(Debug, Default)]
 struct Marks {
     asked: Mutex<Vec<EnclosePlan>>,
-    /// Of what it was told that it was measured.
+    /// The measurements that it was given.
     told: Mutex<Vec<String>>,
     ended: Mutex<Vec<SessionId>>,
     refuses: AtomicBool,
@@ -189,7 +189,7 @@ async fn everything_that_a_lease_starts_is_sandboxed_at_every_start() {
     }
     assert!(all.keys().all(|line| line.contains(" yes ")), "{all:?}");
     let (back, web) = (lease.ports["back/http"], lease.ports["web/http"]);
-    // What is of no service itself reaches them in the order of their numbers.
+    // Programs without a service reach them in the order of their numbers.
     let both = vec![back.min(web), back.max(web)];
     let one = |word: &str| marks.asked(word).pop().unwrap_or_else(|| panic!("nobody asked {word}"));
     for (word, network, ports, reaches) in [
@@ -210,7 +210,7 @@ async fn everything_that_a_lease_starts_is_sandboxed_at_every_start() {
         assert_eq!((plan.read, plan.write), (vec!["/opt/tools".into()], vec![]), "{word}");
     }
 
-    // Each is told of once, also what was looked at three times.
+    // Each is reported once, also one that was checked three times.
     assert!(all[&marked("ready")] >= 3, "{all:?}");
     for of in [
         "template of file",
@@ -227,7 +227,7 @@ async fn everything_that_a_lease_starts_is_sandboxed_at_every_start() {
     let die = || std::fs::write(lease.worktree.join("die"), "").unwrap();
     die();
     until("it is started again", || noted(&file).get(&marked("web")) == Some(&2)).await;
-    // And by the next one: it ended while nobody was there.
+    // And by the next one: it ended while no daemon ran.
     drop(workspace);
     die();
     until("it ended", || !lease.worktree.join("die").exists()).await;
@@ -266,7 +266,7 @@ async fn services_without_an_available_sandbox_do_not_start() {
     let request = || request(&bench, SandboxLevel::Namespace);
     let err = workspace.build(request(), &bench.told).await.unwrap_err();
     assert!(chain(&err).contains("is not started: ") && chain(&err).contains("no sandbox today"));
-    // Where there is nothing to ask, it is the same.
+    // Without a request, the result is the same.
     let without = bench.workspace();
     let err = without.build(request(), &bench.told).await.unwrap_err();
     assert!(chain(&err).contains("puts no sandbox around"), "{}", chain(&err));

@@ -95,7 +95,7 @@ async fn needs_docker_each_session_has_its_own_container_network_and_volume() {
     let ours: Vec<String> = networks().await.into_iter().filter(|n| !before.contains(n)).collect();
     assert_eq!(ours.len(), 2, "{ours:?}");
 
-    // What a crash forgot is found by its label, and removed; what is not ours is not.
+    // Objects that a crash left are found by their label, and removed; foreign ones are not.
     let report = workspace.teardown("s1", TreeEnd::Park, &bench.told).await.unwrap();
     assert_eq!(report.leaks, []);
     assert_eq!(get(&format!("{}/index.html", urls[1])), "hello from s2");
@@ -152,7 +152,7 @@ async fn without_docker_a_container_service_reports_the_missing_parts() {
     let text = "services: {box: {strategy: container, image: x}}\n";
     let err = workspace.build(bench.request("s1", text), &bench.told).await.unwrap_err();
     assert!(chain(&err).contains("there is no Docker engine at"), "{}", chain(&err));
-    // What could not be looked at is not called clean.
+    // Unchecked objects are not reported as clean.
     let leaks = workspace.leaks().await;
     assert_eq!(leaks.len(), 1);
     assert!(!leaks[0].fixable && leaks[0].how.contains("were not looked for"), "{leaks:?}");

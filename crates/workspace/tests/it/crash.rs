@@ -99,7 +99,7 @@ async fn every_point(part: &str, text: &str) -> u32 {
             assert!(left.is_empty(), "{part} {point} (was {phase:?}): {left:?}");
         }
         if phase == Some(LeasePhase::Ready) {
-            // It was whole before the daemon died, and so is kept until somebody ends it.
+            // It was complete before the daemon died, and so is kept until it is released.
             assert!(workspace.lease("s1").unwrap().is_some(), "{part} {point}");
             workspace.teardown("s1", TreeEnd::Park, &bench.told).await.unwrap();
         }

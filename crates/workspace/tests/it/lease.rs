@@ -116,7 +116,7 @@ async fn an_env_file_never_overwrites_a_tracked_file() {
     request.place = Place::Directory(project.clone());
     let err = workspace.build(request.clone(), &bench.told).await.unwrap_err();
     assert!(chain(&err).contains("is a tracked file"), "{}", chain(&err));
-    // Nor one that is there and is not ours.
+    // Nor a foreign one that exists.
     git(&project, &["rm", "-q", "--cached", ".env.local"]);
     let err = workspace.build(request, &bench.told).await.unwrap_err();
     assert!(chain(&err).contains("was not written by Overmind"), "{}", chain(&err));
@@ -178,7 +178,7 @@ teardown:
     let lease = workspace.build(bench.request("s1", text), &bench.told).await.unwrap();
     assert_eq!(lease.warnings.len(), 1);
     assert!(lease.warnings[0].contains("`lint` ended with exit status: 3"), "{lease:?}");
-    // A blocking teardown hook stops the first attempt; the next goes on without it.
+    // A blocking teardown hook stops the first attempt; the next continues without it.
     let err = workspace.teardown("s1", TreeEnd::Park, &bench.told).await.unwrap_err();
     assert!(matches!(err, TeardownError::Hook(_)), "{err}");
     assert_eq!(workspace.sessions(), [("s1".to_owned(), LeasePhase::Ending)]);
@@ -300,7 +300,7 @@ services:
     let lease = first.build(bench.request("s1", text), &bench.told).await.unwrap();
     let ProcessState::Running { pid } = first.process_state("s1", "web") else { panic!() };
     drop(first);
-    // As after a start of the machine, too: what stood in the directory for temporary files.
+    // As after a reboot, too: the content of the directory for temporary files.
     std::fs::remove_dir_all(bench.path("registry/ports")).unwrap();
     let second = bench.workspace();
     let resumed = second.resume(&bench.told).await;
@@ -309,7 +309,7 @@ services:
     };
     assert_eq!((&**kept, warnings.len()), (&lease, 0));
     assert_eq!(second.process_state("s1", "web"), ProcessState::Running { pid });
-    // Its end is noticed although it is nobody's child here, and it is started again.
+    // Its end is detected although it is no child of this process, and it is restarted.
     let number = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     rustix::process::kill_process(number, rustix::process::Signal::KILL).unwrap();
     until("a new process", || {
@@ -454,7 +454,7 @@ async fn a_compose_project_beyond_its_containers_is_refused_before_a_start() {
     }
     let calls = || std::fs::read_to_string(bench.path("bin/calls")).unwrap();
     assert!(!calls().contains(" up "), "{}", calls());
-    // And what the plugin would read by itself is looked at before it is asked.
+    // And files that the plugin would read itself are checked before it runs.
     let asked = calls().matches(" config ").count();
     let deep = format!("{}x", "a/".repeat(3));
     for (compose, wanted) in [

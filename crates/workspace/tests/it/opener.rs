@@ -231,7 +231,7 @@ async fn objects_and_references_are_read_only_inside_their_repository() {
 #[tokio::test(flavor = "multi_thread")]
 async fn server_files_are_never_copied_into_a_worktree() {
     let yard = Yard::with_git();
-    // Its data directory lies in the repository, beneath another directory than the one that is worked in.
+    // Its data directory is in the repository, below another directory than the working directory.
     let own = yard.repo.join("deep/own");
     write(&yard.repo, ".gitignore", "big\nignored\n");
     yard.file("worktree: {include: [key, ignored], directories: {big: copy}}\n");
@@ -251,7 +251,7 @@ async fn server_files_are_never_copied_into_a_worktree() {
     let err = rooms.prepare(order.clone(), yard.sink()).await.unwrap_err().to_string();
     assert!(err.contains("begins at") && err.contains("the server's own"), "{err}");
     drop(rooms);
-    // Where all of it may be given, what is the server's own stays behind.
+    // Even if all of it may be shown, the server's own files are left out.
     let own_files = Files(own.clone());
     let rooms = yard.rooms_with(|options| options.off_limits = OffLimits::new(Arc::new(own_files)));
     let order = overmind_core::room::RoomOrder {

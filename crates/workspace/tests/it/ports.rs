@@ -112,14 +112,14 @@ fn two_data_directories_share_a_range_and_ports_of_dead_owners_are_freed() {
     let (low, _) = bounds(dir.path());
     let low = (low..low + 90).find(|port| is_free(*port)).unwrap();
     let (one, two) = (owner(dir.path(), "h1", "s"), owner(dir.path(), "h2", "s"));
-    // As two daemons: each opens the registry for itself.
+    // Like two daemons: each opens the registry separately.
     let (first, second) = (ports(dir.path()), ports(dir.path()));
     assert_eq!(first.take(&names(1), &(low..=low), &one).unwrap()["P0"], low);
     assert!(second.take(&names(1), &(low..=low), &two).is_err());
     // Somebody else's release does nothing.
     second.release([low], &two);
     assert!(second.take(&names(1), &(low..=low), &two).is_err());
-    // Its journal gone, whoever it was, the port is free again.
+    // Without its journal, the port is free again.
     std::fs::remove_file(&one.alive).unwrap();
     assert_eq!(second.take(&names(1), &(low..=low), &two).unwrap()["P0"], low);
     assert_eq!(second.list(), [(low, two)]);
@@ -137,7 +137,7 @@ fn a_port_lease_is_stable_and_renewed_after_a_reboot() {
     std::fs::remove_dir_all(dir.path().join("registry/ports")).unwrap();
     assert_eq!(ports.reassert(numbers.clone(), &one).unwrap(), Vec::<u16>::new());
     assert_eq!(ports.list().len(), 3);
-    // And somebody else is told what is no longer to be had.
+    // And another caller gets the error for a port that is no longer available.
     assert_eq!(ports.reassert([numbers[0]], &two).unwrap(), [numbers[0]]);
     assert_eq!(ports.release_all(&one), 3);
     assert_eq!(ports.list(), []);

@@ -90,7 +90,7 @@ async fn needs_postgres_two_sessions_have_separate_copies() {
     ] {
         assert!(one.batch_execute(sql).await.is_err(), "{sql}");
     }
-    // Without the password nobody gets in, on no way.
+    // Without the password, no connection works.
     let wrong = urls[0].replace(leases[0].values.get("db", "password").unwrap(), "wrong");
     assert!(connect(&wrong).await.is_err());
 

@@ -31,7 +31,7 @@ async fn needs_redis_a_session_gets_its_own_server_or_an_index_of_a_shared_one()
     let lease = workspace.build(bench.request("host", own), &bench.told).await.unwrap();
     let shared = lease.env["R"].clone();
     assert_eq!(ask(&shared, "SET a 1"), "+OK");
-    // Index 1 is somebody's who did not ask us.
+    // Index 1 belongs to a foreign program.
     let taken = shared.replace("/0", "/1");
     assert_eq!(ask(&taken, "SET theirs 1"), "+OK");
 

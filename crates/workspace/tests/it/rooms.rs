@@ -94,7 +94,7 @@ impl Yard {
         rooms
     }
 
-    /// Has the project's file run, as it is now.
+    /// Confirms the current file of the project.
     pub(crate) fn trust(&self, rooms: &LocalRooms) {
         // Some tests put pipes and devices there.
         let file = self.repo.join(".overmind.yml");
@@ -150,7 +150,7 @@ impl Yard {
         entries.map(|entry| entry.file_name().into_string().unwrap()).collect()
     }
 
-    /// Nothing of any session is left but what is in the repository.
+    /// No remains of any session exist except in the repository.
     pub(crate) async fn assert_clean(&self, rooms: &LocalRooms) {
         assert_eq!(rooms.leaks().await, [], "left over");
         assert_eq!(self.listed("home/leases"), [""; 0]);
@@ -325,7 +325,7 @@ async fn a_session_without_work_leaves_no_branch() {
     let err = rooms.done(&order, &made, Some(&closed), branch).await.unwrap_err();
     assert_eq!(err.kind, RoomErrorKind::NotFound);
     yard.assert_clean(&rooms).await;
-    // Nobody ever had this one.
+    // This one was never used.
     let nobody = yard.order(9, "nobody");
     assert_eq!(yard.close(&rooms, &nobody, RoomEnd::Park).await, RoomClosed::default());
     assert_eq!(environment(&rooms, &nobody).await, BTreeMap::new());
@@ -545,7 +545,7 @@ async fn a_branch_for_a_push_contains_all_work_while_the_session_continues() {
     assert!(err.message.contains("there is a branch main"), "{err}");
     let err = rooms.done(&order, &made, Some(&closed), named("a..b")).await.unwrap_err();
     assert_eq!(err.kind, RoomErrorKind::Project);
-    // A kept tree goes once its branch is there.
+    // A kept tree is removed once its branch exists.
     let order = yard.order(2, "kept");
     let made = yard.prepare(&rooms, &order).await;
     write(top(&made), "b.txt", "b\n");
@@ -559,7 +559,7 @@ async fn a_branch_for_a_push_contains_all_work_while_the_session_continues() {
 #[tokio::test]
 async fn the_env_file_is_on_no_branch_and_in_no_diff() {
     let yard = Yard::with_git();
-    // Nothing else ignores it; what is in it is known in full after the setup only.
+    // Only this list ignores it; its content is complete only after the setup.
     yard.file(
         "
 services:
@@ -583,7 +583,7 @@ setup: mkdir -p conf && echo mine > conf/other
     assert_eq!(git(top(&made), &["status", "--porcelain", "-uall"]), "?? conf/other");
     let work = rooms.work(&order, &made, None).await.unwrap();
     assert_eq!(work.files, 1, "{}", work.diff);
-    // Whatever the session makes of its own list, and of what leads there.
+    // Whatever the session writes to its own list, and to its targets.
     let info = top(&made).join(".git/info");
     std::fs::remove_dir_all(&info).unwrap();
     std::os::unix::fs::symlink(yard.repo.join(".git/info"), &info).unwrap();
@@ -640,7 +640,7 @@ async fn outside_of_git_a_session_works_in_place_or_on_a_copy() {
     let made = yard.prepare(&rooms, &order).await;
     assert_eq!((&made.directory, &made.worktree), (&yard.repo, &None));
     assert!(made.ports.is_empty() && made.warnings[0].contains("no git repository"), "{made:?}");
-    // Nothing was made for that, the directory of rooms included.
+    // Nothing was created for that, not even the directory of environments.
     assert_eq!(yard.listed("home"), [""; 0]);
     let closed = yard.close(&rooms, &order, RoomEnd::Park).await;
     assert_eq!(closed, RoomClosed::default());
@@ -667,7 +667,7 @@ async fn outside_of_git_a_session_works_in_place_or_on_a_copy() {
 
 #[tokio::test]
 async fn a_project_replaced_by_a_link_since_the_run_was_created_is_refused() {
-    // As an agent does it in its own directory while another run waits in the queue.
+    // Like an agent in its own directory while another run waits in the queue.
     let yard = Yard::with_git();
     let rooms = yard.rooms();
     let own = yard.repo.parent().unwrap().join("own");

@@ -51,7 +51,7 @@ impl Log {
     }
 }
 
-/// A service's git under which it is told of nothing: the shell hears of its parent's death.
+/// A service's git without a message: the shell detects its parent's death.
 fn git_in_a_shell(root: &Path) -> Git {
     Git::new(root.join("bin/git"), "/usr/local/bin:/usr/bin:/bin".into(), Duration::from_mins(1))
 }
@@ -224,7 +224,7 @@ impl Case {
         begun.elapsed()
     }
 
-    /// Nothing is left of any session but what was parked.
+    /// Nothing of any session is left except saved work.
     async fn assert_nothing_left(&self) {
         let Self { yard, .. } = self;
         for (session, stage) in Log(yard.root.join("log")).all() {
@@ -232,7 +232,7 @@ impl Case {
         }
         let rooms = rooms(yard);
         rooms.keep(Vec::new()).await;
-        // What is swept is swept behind everybody's back.
+        // The sweep runs in the background.
         for _ in 0..1000 {
             if rooms.leaks().await.is_empty() {
                 break;

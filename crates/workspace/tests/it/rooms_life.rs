@@ -27,7 +27,7 @@ async fn needed_environments_are_reopened_and_others_closed_with_their_work_save
     write(top(&gone), "a.txt", "the other's\n");
     let before = environment(&rooms, &wanted).await;
     let ports = (made.ports["web/http"], gone.ports["web/http"]);
-    // As if killed: nobody says that it ends.
+    // As after a kill: its end is not announced.
     drop(rooms);
     let rooms = yard.rooms();
     rooms.keep(vec![wanted.session]).await;
@@ -37,7 +37,7 @@ async fn needed_environments_are_reopened_and_others_closed_with_their_work_save
     assert_eq!(yard.prepare(&rooms, &wanted).await, made);
     assert_eq!(rooms.leaks().await, []);
     assert_eq!(git(&yard.repo, &["show", "overmind/other:a.txt"]), "the other's");
-    // Whoever asks for its end is told what became of it.
+    // A request for its end gets its outcome.
     let closed = yard.close(&rooms, &other, RoomEnd::Discard).await;
     assert_eq!(closed.branch.as_deref(), Some("overmind/other"));
 
@@ -70,7 +70,7 @@ fn listener(port: u16) -> rustix::process::Pid {
     found.unwrap()
 }
 
-/// Counts progress, and tells when the `n`-th thing happens.
+/// Counts progress, and reports the `n`-th event.
 fn nth(n: usize) -> (RoomSink, Arc<Notify>) {
     let (seen, there) = (AtomicUsize::new(0), Arc::new(Notify::new()));
     let tell = Arc::clone(&there);
@@ -92,7 +92,7 @@ async fn cut(work: impl Future<Output = ()>, there: &Notify) -> bool {
     }
 }
 
-/// A step that blocks goes on for a moment where a daemon that is killed would be gone.
+/// A blocking step continues for a moment although the daemon was killed.
 async fn let_go(yard: &Yard) {
     let path = yard.root.join("home/worktrees/.lock");
     until("the last step ended", || {
@@ -229,7 +229,7 @@ async fn unused_base_references_are_removed() {
     yard.prepare(&rooms, &kept).await;
     let base = git(&yard.repo, &["for-each-ref", "--format=%(refname)", "refs/overmind/base"]);
     let (ours, commit) = base.rsplit_once('/').unwrap();
-    // As a daemon that was killed leaves one, and as an earlier version named them.
+    // The form after a kill of a daemon, and the names of an earlier version.
     let before = git(&yard.repo, &["rev-parse", "HEAD~1"]);
     for name in [format!("{ours}/{before}"), format!("refs/overmind/base/{before}")] {
         git(&yard.repo, &["update-ref", &name, &before]);
@@ -277,7 +277,7 @@ async fn a_tree_with_unsavable_work_is_kept_and_reported() {
     assert_eq!(git(&yard.repo, &["show", "overmind/nested:a.txt"]), "two");
     assert_eq!(yard.listed("home/leases"), [""; 0]);
     assert_eq!(read(&inner.join("x")), "x");
-    // It is not gone behind anybody's back, and goes when somebody says so.
+    // It is not removed silently, but on request.
     std::fs::remove_dir_all(&inner).unwrap();
     let into = RoomDone::Merge { into: None };
     let outcome = rooms.done(&order, &made, Some(&closed), into).await.unwrap();
@@ -355,7 +355,7 @@ async fn needs_postgres_sessions_keep_their_own_databases_across_restarts() {
     assert_eq!(ask(&first, "select * from notes"), "one");
     assert_eq!(ask(&second, "select * from notes"), "two");
     yard.close(&rooms, &two, RoomEnd::Park).await;
-    // The server goes on while a session needs it.
+    // The server keeps running while a session needs it.
     rooms.shutdown().await;
     drop(rooms);
     assert_eq!(ask(&first, "select * from notes"), "one");
@@ -378,7 +378,7 @@ async fn a_machine_without_docker_reports_no_unchecked_leaks() {
     let order = yard.order(1, "s");
     yard.prepare(&rooms, &order).await;
     assert_eq!(rooms.leaks().await, []);
-    // One that is there and does not answer is told.
+    // An existing server that does not answer is reported.
     std::fs::write(yard.root.join("docker.sock"), "").unwrap();
     let leaks = rooms.leaks().await;
     assert_eq!((leaks.len(), leaks[0].kind.as_str(), leaks[0].fixable), (1, "unchecked", false));

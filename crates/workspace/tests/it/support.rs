@@ -17,7 +17,7 @@ use overmind_workspace::lease::{
 use overmind_workspace::services::confine::Encloses;
 use overmind_workspace::services::runner::OwnProcesses;
 
-/// The test's own part of the range, so that tests that run at once seldom look at one port.
+/// The test's own part of the range, so that parallel tests seldom try the same port.
 pub(crate) fn range(dir: &Path) -> String {
     let sum: u64 = dir
         .to_string_lossy()

@@ -136,7 +136,7 @@ fn saving_stores_everything_once_and_changes_nothing_else() {
 
     let again = world.trees.park(&made.intent, "another word", 1_800_000_000).unwrap();
     assert_eq!(again, parked);
-    // What came after parking is not saved by it.
+    // Later changes are not saved by it.
     write(&made.path, "late.txt", "late");
     assert!(!unsaved(world.trees.remove(&made.intent)).is_empty());
     let later = world.trees.park(&made.intent, "x", 1).unwrap();
@@ -283,7 +283,7 @@ fn a_moved_repository_is_reported_and_found_again() {
     assert!(try_git(&made.path, &["log", "main"]).is_err());
     let intent = world.trees.relink(&made.intent, &moved).unwrap();
     assert_eq!(git(&made.path, &["status", "--porcelain"]), "");
-    // The old intent, as a journal has it, still means this tree.
+    // The old intent in a journal still refers to this tree.
     assert_eq!(world.trees.status(&made.intent).unwrap().ahead, 1);
     world.trees.park(&intent, "wip", 5).unwrap();
     assert_eq!(git(&moved, &["log", "-1", "--format=%s", "overmind/s"]), "work");

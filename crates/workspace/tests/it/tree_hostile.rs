@@ -278,7 +278,7 @@ fn a_repository_replaced_by_a_redirect_reaches_no_other_repository() {
         assert!(status.unreadable.is_some(), "{how}");
         assert!(!status.is_saved());
         world.trees.diff(&made.intent, 1000).unwrap();
-        // The files are saved all the same, on what was known of its commits.
+        // The files are saved nevertheless, on the last known commit.
         let parked = world.trees.park(&made.intent, "wip", 5).unwrap();
         assert!(parked.unreadable.is_some());
         assert_eq!(git(&world.repo, &["show", "overmind/hostile:work.txt"]), "work");
@@ -290,7 +290,7 @@ fn a_repository_replaced_by_a_redirect_reaches_no_other_repository() {
         assert_eq!(difference(&before.0, &after), [] as [&Path; 0], "{how}");
         assert_eq!(difference(&before.1, &everything(&other)), [] as [&Path; 0], "{how}");
         assert!(try_git(&world.repo, &["cat-file", "-e", &secret]).is_err(), "{how}");
-        // What cannot be read is not removed unless a human gives it up.
+        // Unreadable work is not removed unless a person gives it up.
         assert!(
             matches!(world.trees.remove(&made.intent), Err(TreeError::Unsaved { .. })),
             "{how}"
@@ -473,7 +473,7 @@ fn a_merge_runs_only_the_users_own_programs() {
         write(&made.path, name, "of-the-repository\n");
     }
     commit(&made.path, "work");
-    // As an agent can set them that works in the checkout itself; also by a file that is included.
+    // Settings as an agent in the checkout can write them; also in an included file.
     for key in ["clean", "smudge", "process"] {
         git(&world.repo, &["config", &format!("filter.evil.{key}"), &command]);
         git(&world.repo, &["config", &format!("filter.users.{key}"), &command]);

@@ -28,7 +28,7 @@ fn world() -> Option<(World, Trees)> {
         git(&world.repo, &["config", key, &format!("{} {value}", program.display())]);
     }
     git(&world.repo, &["config", "filter.lfs.required", "true"]);
-    // Nobody answers there: whoever asks the server fails.
+    // Nothing listens there: a request to the server fails.
     git(&world.repo, &["config", "lfs.url", "http://127.0.0.1:9/none"]);
     write(&world.repo, ".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n");
     for number in 0..3 {

@@ -197,7 +197,7 @@ fn a_conflict_can_be_resolved_in_the_sessions_worktree() {
     assert!(try_git(&made.path, &["merge", "-q", "main"]).is_err());
     write(&made.path, "a.txt", "user and session\n");
     commit(&made.path, "both");
-    // What it was told of is no branch that it made.
+    // The given commit is no branch that it created.
     let status = world.trees.status(&made.intent).unwrap();
     assert!(!format!("{status:?}").contains("refs/heads/main"), "{status:?}");
     let merged = world.trees.merge(&made.intent, &into(None)).unwrap();
@@ -263,7 +263,7 @@ fn a_locked_index_refuses_a_merge_and_a_crash_within_one_is_completed() {
     git(&world.repo, &["merge", "--abort"]);
     git(&world.repo, &["reset", "-q", "--hard", "HEAD~1"]);
 
-    // As a crash would leave it: the files are there, the branch is not.
+    // The state after a crash: the files exist, the branch does not.
     let main = git(&world.repo, &["rev-parse", "main"]);
     git(
         &world.repo,

@@ -1,4 +1,4 @@
-//! A daemon that runs as root, for a user who does not.
+//! A daemon that runs as root, for another user.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

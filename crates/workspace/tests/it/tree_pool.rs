@@ -25,7 +25,7 @@ fn a_prepared_tree_equals_a_new_one() {
     assert_eq!((filled.ready, filled.made), (2, 2));
     assert_eq!(difference(&before, &users_part(&world.repo)), [] as [&Path; 0]);
     assert!(world.trees.list().unwrap().is_empty());
-    // Branches that came later are seen by the session all the same.
+    // Later branches are visible in the session nevertheless.
     git(&world.repo, &["branch", "later"]);
     let made = world.prepare("s");
     assert_eq!(made.taken, Taken::Ready);

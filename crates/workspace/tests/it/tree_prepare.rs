@@ -179,7 +179,7 @@ fn linked_worktrees_and_separate_git_directories_work_as_projects() {
     let apart = world.dir.path().join("apart");
     write(&apart, "x", "x");
     commit(&apart, "x");
-    // Git itself does not note it; without that, anybody who may write there could lead to it.
+    // Git itself does not record it; otherwise anybody with write access could redirect it.
     git(&apart, &["config", "core.worktree", apart.to_str().unwrap()]);
     let made = world.trees.prepare(&Request::new(&apart, "s")).unwrap();
     assert_eq!(read(&made.path.join("x")), "x");
@@ -537,7 +537,7 @@ fn garbage_collection_of_the_primary_keeps_a_sessions_base() {
     git(&world.repo, &["gc", "-q", "--prune=now"]);
     git(&made.path, &["checkout", "-q", "HEAD", "--", "lost.txt"]);
     git(&made.path, &["fsck", "--no-dangling"]);
-    // Once nobody borrows it, it may go.
+    // Once nobody borrows it, it may be removed.
     world.trees.remove(&made.intent).unwrap();
     assert_eq!(git(&world.repo, &["for-each-ref", "refs/overmind"]), "");
     git(&world.repo, &["gc", "-q", "--prune=now"]);

@@ -60,7 +60,7 @@ fn a_project_that_leads_to_a_foreign_repository_is_refused() {
         let found = prepare(&world, &project, within(&[root], true));
         let Err(TreeError::Beyond { path, .. }) = &found else { panic!("{how}: {found:?}") };
         assert!(path.starts_with(&world.repo), "{how}: {}", path.display());
-        // Callers who may use the other one as well may lead to it.
+        // Callers who may use the other one as well may redirect to it.
         let both = within(&[root, &world.repo], true);
         assert!(prepare(&world, &project, both).is_ok(), "{how}");
         // An admin may use any repository, but a run may have written what leads to this one.
@@ -102,7 +102,7 @@ fn an_admin_uses_a_foreign_repository_only_if_it_names_the_directory() {
     write(&apart, "apart.txt", "apart");
     commit(&apart, "apart");
     refused(&apart, "core.worktree");
-    // What a person writes at its top goes there meanwhile.
+    // A person's changes at its top are written there meanwhile.
     let sub = apart.join("sub");
     std::fs::create_dir(&sub).unwrap();
     assert_eq!(overmind_workspace::rooms::project_top(&sub), Some(apart.clone()));
@@ -137,7 +137,7 @@ fn too_many_or_too_long_alternates_are_refused() {
             }
         };
         write(&objects, "info/alternates", &list);
-        // What is tried works: git has the commit of the other repository.
+        // The attack works: git has the commit of the other repository.
         git(&project, &["cat-file", "-e", &format!("{victim}^{{tree}}")]);
         git(&project, &["update-ref", "refs/heads/main", &victim]);
         let found = prepare(&world, &project, within(&[root], true));
@@ -175,7 +175,7 @@ fn a_project_may_be_part_of_a_repository_if_allowed() {
     let part = world.repo.join("src");
     let made = prepare(&world, &part, within(&[&part], true)).unwrap();
     assert_eq!((read(&made.path.join("a.txt")), made.taken), ("one\n".into(), Taken::CheckedOut));
-    // A directory of runs is no part of whatever the data directory lies in.
+    // A directory of runs is not part of the repository that contains the data directory.
     let made = prepare(&world, &part, within(&[&part], false)).unwrap();
     assert_eq!(made.taken, Taken::Copied);
     assert!(!made.path.join("a.txt").exists() && made.path.join("lib.rs").exists());

@@ -114,7 +114,7 @@ impl Driver {
                 written.map(|text| self.delta(effect, stream, text, now))
             }
             LivePiece::Capped { stdout_bytes, stderr_bytes } => {
-                // The rest may be half a line whose other half never comes.
+                // The rest may be half a line that is never completed.
                 output.stdout.close();
                 output.stderr.close();
                 Some(self.skipped(effect, "limit", (stdout_bytes, stderr_bytes), now))

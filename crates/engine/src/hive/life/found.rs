@@ -9,7 +9,7 @@ use overmind_core::process::{Adopted, ProcessKey};
 use super::{Found, Lives};
 
 impl Lives {
-    /// Finds what an earlier process left, and ends what nobody wants any more.
+    /// Finds processes that an earlier server left, and ends those without a session.
     pub(crate) async fn keep(self: &Arc<Self>, lives: Vec<(SessionId, u32)>) {
         let wanted: HashSet<ProcessKey> =
             lives.into_iter().map(|(session, epoch)| ProcessKey { session, epoch }).collect();
@@ -149,7 +149,7 @@ mod tests {
     async fn a_process_whose_session_ends_before_it_is_claimed_is_ended() {
         let (processes, lives, keys) = left_running(2).await;
         let (ends, goes_on) = (keys[0], keys[1]);
-        // Before and after it is known what is there.
+        // Before and after the search for existing processes.
         lives.end_unclaimed(SessionId::from_u128(3));
         lives.end_unclaimed(ends.session);
         lives.keep(keys.iter().map(|key| (key.session, key.epoch)).collect()).await;

@@ -30,7 +30,7 @@ impl Open {
         let (stop, stopped) = UnixStream::pair().unwrap();
         let serving = std::thread::spawn(move || {
             assert_eq!(door.wait([stopped.as_fd()]).unwrap(), [true]);
-            // What was said before the end may be on its way still.
+            // Data sent before the end may still be in transit.
             let ended = Instant::now();
             while !door.carrier.open.is_empty() && ended.elapsed() < PATIENCE {
                 assert_eq!(door.wait([stopped.as_fd()]).unwrap(), [true]);
@@ -46,7 +46,7 @@ impl Open {
     }
 }
 
-/// A door that nobody serves yet; where what leads to the server listens, and where names are asked.
+/// A relay without a server; the address of the server's listener, and the address for DNS.
 fn door(
     socket: &Path,
     let_in: &[(TcpListener, u16)],
@@ -80,7 +80,7 @@ fn heard(mut stream: impl Read) -> Vec<u8> {
     all
 }
 
-/// Says all of a text, ends its side, and hears the same.
+/// Sends a text, ends its side, and reads the answer.
 fn there_and_back(at: SocketAddr, text: &[u8]) {
     let mut stream = TcpStream::connect(at).unwrap();
     stream.write_all(text).unwrap();
@@ -100,7 +100,7 @@ fn ten_megabytes_pass_the_relay_and_both_ends_close() {
     let text = ten_megabytes();
     let echo = std::thread::spawn(move || {
         let (mut stream, _) = server.accept().unwrap();
-        // To the end first: whoever came has ended its side, and still hears.
+        // Reads to the end first: the client has ended its side, and can still read.
         let all = heard(&stream);
         let text = all.strip_prefix(b"mine\n").expect("it is said whose door it is");
         stream.write_all(text).unwrap();
@@ -140,7 +140,7 @@ fn half_closed_connections_are_passed_on_in_both_directions() {
     drop(stream);
     assert_eq!(heard(&mut came), b"mine\n");
     drop(came);
-    // As a server that refuses a body before it has come: its answer arrives.
+    // Like a server that refuses a body before it has arrived: its answer is delivered.
     let mut stream = TcpStream::connect(door.at).unwrap();
     let (mut came, _) = server.accept().unwrap();
     came.write_all(b"too much").unwrap();
@@ -194,7 +194,7 @@ fn each_outbound_port_reaches_only_its_own_target() {
     drop(came);
     assert_eq!(heard(&stream), b"hello");
     drop(stream);
-    // Where nobody listens one is sent away.
+    // Connections to a missing listener are closed.
     drop(inside);
     let stream = TcpStream::connect(at).unwrap();
     let left = (&stream).read(&mut [0]);
@@ -214,7 +214,7 @@ fn dns_queries_are_answered_at_once_with_no_such_name() {
     let count = asks.recv(&mut answer).unwrap();
     let told = b"\x12\x34\x81\x83\0\x01\0\0\0\0\0\0\x07example\x03com\0\0\x01\0\x01";
     assert_eq!(&answer[..count], told);
-    // What is no question is not answered, and answers least of all.
+    // Anything that is no question is ignored, above all answers.
     for odd in [&b""[..], &question[..20], told, &[0xff; 40]] {
         assert_eq!(no_such_name(odd), None, "{odd:?}");
     }
@@ -237,7 +237,7 @@ fn ten_megabytes_pass_outbound_and_both_ends_close() {
     let text = ten_megabytes();
     let echo = std::thread::spawn(move || {
         let (mut stream, _) = service.accept().unwrap();
-        // To the end first: whoever came has ended its side, and still hears.
+        // Reads to the end first: the client has ended its side, and can still read.
         let all = heard(&stream);
         stream.write_all(&all).unwrap();
     });
@@ -287,7 +287,7 @@ fn outbound_floods_do_not_block_the_server() {
     for _ in 0..crate::init::outward::MOST {
         served.push(service.accept().unwrap().0);
     }
-    // The door answers all the same.
+    // The relay answers nevertheless.
     let mut asks = TcpStream::connect(door.at).unwrap();
     asks.write_all(b"hello").unwrap();
     let (mut asked, _) = server.accept().unwrap();
@@ -309,7 +309,7 @@ fn outbound_floods_do_not_block_the_server() {
     for stream in waiting {
         assert_eq!(heard(&stream), b"");
     }
-    // Who has not ended its own side would be waited for.
+    // A connection whose own side is open would be waited for.
     drop((asks, asked, last));
     door.end();
 }
@@ -349,7 +349,7 @@ fn the_last_output_of_an_ended_program_is_delivered() {
     for _ in 0..=ACCEPTED {
         assert_eq!(heard(service.accept().unwrap().0), b"to a service");
     }
-    // And nobody comes in any more.
+    // And no further connection is accepted.
     drop(TcpStream::connect(at).unwrap_err());
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-/// Where the envelope's own members stand.
+/// The position of the envelope's own members.
 const META: &str = "overmind/result";
 
 /// The result of `tools/call`; `None` for the result of a tool of our own, and for a call that failed

@@ -1,4 +1,4 @@
-//! Sessions as a [stream](crate::sse) of resources: what is there, then what changes.
+//! Sessions as a [stream](crate::sse) of resources: existing ones, then changes.
 
 use overmind_api::ResourceSnapshot;
 use overmind_core::ids::SessionId;
@@ -15,11 +15,11 @@ use crate::sse::{Look, Source, say};
 
 /// Sessions read at once.
 const PAGE: u32 = 100;
-/// Events of the log looked at at once.
+/// Events of the log that are read at once.
 const EVENTS: u32 = 1_000;
 
 enum At {
-    /// Sending what is there: behind this one; the number of the log before the first.
+    /// Sends existing ones: after this one; the number of the log before the first.
     Snapshot(Option<SessionId>, Option<u64>),
     /// Sending what changes after this number.
     Following(u64),
@@ -85,7 +85,7 @@ impl Source for SessionSource {
                     say(&mut text, None::<u64>, Some("deleted"), &gone(&SESSION, id, at));
                 }
                 self.at = At::Following(at);
-                // Only now is it true that everything up to here was told.
+                // Only now was everything up to here sent.
                 text.push_str(&format!("id: {at}\n\n"));
                 Ok(Look::More(text))
             }

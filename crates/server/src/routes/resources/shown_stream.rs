@@ -1,4 +1,4 @@
-//! Resources that are stored elsewhere as a [stream](crate::sse): what is there, then what changes.
+//! Resources that are stored elsewhere as a [stream](crate::sse): existing ones, then changes.
 //!
 //! Nothing numbers their changes. So each look lists all of them and compares them with the last
 //! list, at most once a second, when the log has grown. Such a stream is not resumed: a client that

@@ -1,4 +1,4 @@
-//! Records of a kind as a [stream](crate::sse): what is there, then what changes.
+//! Records of a kind as a [stream](crate::sse): existing ones, then changes.
 
 use overmind_api::{Resource, ResourceGone, ResourceSnapshot, kind_title};
 use overmind_core::ids::RecordId;
@@ -15,7 +15,7 @@ const PAGE: u32 = 100;
 
 /// The position of a stream.
 enum At {
-    /// Sending what is there: behind this name; the number of the first page, once it was read.
+    /// Sends existing ones: after this name; the number of the first page, once it was read.
     Snapshot(Option<Name>, Option<u64>),
     /// Sending what changes after this number.
     Following(u64),
@@ -77,7 +77,7 @@ impl Source for RecordSource {
                     Ok(changes) => changes,
                     Err(RecordError::Engine(err)) => return Err(err),
                     Err(err) => {
-                        // Only a client that reads very slowly comes here; a new one is told at once.
+                        // Only a client that reads very slowly reaches this; a new one is refused at once.
                         let problem = super::fault(err, |_| None);
                         say(&mut text, None::<u64>, Some("error"), problem.problem());
                         return Ok(Look::Last(text));
@@ -102,7 +102,7 @@ impl Source for RecordSource {
                 }
                 self.at = At::Following(changes.at);
                 if text.is_empty() {
-                    // Other kinds changed: who resumes need not look at that again.
+                    // Other kinds changed: a resuming client need not read these changes again.
                     text = format!("id: {}\n\n", changes.at);
                 }
                 Ok(Look::More(text))

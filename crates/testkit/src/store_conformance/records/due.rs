@@ -46,7 +46,7 @@ pub(super) async fn what_is_due_is_found_by_kind_in_its_order<S: Store + RecordR
         seen.extend(page);
     }
     assert_eq!(names(&seen), ["d", "a", "b", "e", "c"]);
-    // The place to go on from may be that of a record that is not there, and is passed in any kind.
+    // The position to resume may be that of a deleted record, and of any kind.
     let behind = Some((at(10), RecordId::from_u128(u128::MAX)));
     assert_eq!(names(&due(30, behind, 10).await), ["e", "c"]);
     assert_eq!(names(&due_of("other", 30, behind, 10).await), ["z"]);

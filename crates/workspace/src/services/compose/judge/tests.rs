@@ -1,4 +1,4 @@
-//! One service, or one thing beside it, at a time.
+//! One service, or one other key, at a time.
 
 use super::super::ComposePort;
 use super::*;
@@ -313,7 +313,7 @@ fn bind_sources_below_writable_directories_are_refused() {
     ] {
         assert!(two(first.clone(), second.clone()).is_empty(), "{first} {second}");
     }
-    // As much what is bound as a config or a secret, and in one service.
+    // Configs and secrets count like binds, also in one service.
     let mut config = with(json!({"volumes": [bind("/w/a", false), bind("/w/a/b", false)]}));
     config["secrets"] = json!({"s": {"file": "/w/a/s"}});
     let refused = of(&config);
