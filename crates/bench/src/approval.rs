@@ -19,8 +19,8 @@ use super::{Figure, Goal, Setting, ms};
 /// Approvals, one after the other; half of them warm up.
 const APPROVALS: u32 = 40;
 
-/// Over the unix socket, as a person's command does it: from sending the approval to reading the
-/// start of the step that it let go from the run's stream.
+/// Over the unix socket, like a person's command: from sending the approval to reading the start of
+/// the approved step from the run's stream.
 pub(super) async fn measure(
     setting: &Setting,
     floors: &Floors,

@@ -1,5 +1,5 @@
-//! The dashboard as browsers use it, over TCP: what its first page weighs, how soon it is there beside
-//! many live runs, and how soon viewers of the live stream are told of events.
+//! The dashboard as browsers use it, over TCP: the size of its first page, its delay beside many
+//! live runs, and the delay of events in the live stream.
 //!
 //! Viewers here read the stream alone. A browser also reads its page again, at most eight times a second.
 

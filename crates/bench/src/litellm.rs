@@ -1,8 +1,8 @@
 //! LiteLLM's proxy beside the gateway: the same provider, the same load, one row for each figure.
 //!
-//! It is another program in another language, installed by whoever measures
-//! (`pip install --target DIR 'litellm[proxy]'`); nothing of it is part of the product. It is told to
-//! send nothing anywhere but to the provider that is measured with.
+//! It is another program in another language, which the user of the benchmark installs (`pip
+//! install --target DIR 'litellm[proxy]'`); nothing of it is part of the product. It is configured
+//! to send data only to the measured provider.
 
 use std::io::Read as _;
 use std::net::TcpListener;

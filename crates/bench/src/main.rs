@@ -1,5 +1,5 @@
-//! `overmind-bench`: every figure that the developers of Overmind look at, each beside a floor measured
-//! in the same run. `cargo xtask bench` runs it and writes `docs/benchmarks.md`.
+//! `overmind-bench`: every metric for the developers of Overmind, each beside a floor measured in
+//! the same run. `cargo xtask bench` runs it and writes `docs/benchmarks.md`.
 //!
 //! A floor is what the machine can do at best without Overmind: a bare fsync, a bare commit, a
 //! bare server of the same stack, the start of a process. Nothing outside a temporary directory is

@@ -1,8 +1,8 @@
-//! What following the log for a collector of OpenTelemetry costs a busy server: the same steps of
-//! agents with one and without, by turns.
+//! The cost of exporting the log to an OpenTelemetry collector on a busy server: the same steps of
+//! agents with and without a collector, alternating.
 //!
-//! The collector is this process' own, on a socket of loopback: it takes all that it is sent and looks
-//! at none of it. What it costs to read the bytes is in the figures, too.
+//! The collector is part of this process, on a loopback socket: it reads all data and ignores it.
+//! The cost of reading is included.
 
 use std::path::Path;
 use std::sync::Arc;

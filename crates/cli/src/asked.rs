@@ -1,5 +1,5 @@
-//! What a person is asked at the terminal: what a run waits for, while it is followed; and secrets, which are
-//! not shown, and leave the terminal as it was.
+//! Questions at the terminal: those of a followed run; and secrets, which are not shown, and leave
+//! the terminal unchanged.
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -110,8 +110,8 @@ fn more(typed: &str, tokens: bool) -> Option<InboxRaise> {
     (usd.is_finite() && usd > 0.0).then_some(InboxRaise { usd: Some(usd), ..raise })
 }
 
-/// Waits until an item was answered by somebody else or withdrawn, and says so in a line. Where that
-/// cannot be heard it waits for ever: the person's own answer tells.
+/// Waits until an item was answered by another person or withdrawn, and prints a line. If the
+/// server cannot report that, it waits forever: the person's own answer shows the result.
 async fn closed_elsewhere(remote: &Remote, item: &InboxItem) -> String {
     if let Ok(mut news) = remote.inbox_watch().await {
         let mut open = false;
@@ -143,8 +143,8 @@ fn how_closed(item: &InboxItem) -> String {
     }
 }
 
-/// A line that the person types; `None` at the end of input. Read beside everything else, so that
-/// `^C` is heard. Dropped, it leaves what is typed afterwards to whoever asks next.
+/// A line that the person types; `None` at the end of input. It is read concurrently, so that `^C`
+/// is noticed. Dropping the future leaves later input to the next question.
 pub async fn typed(question: &str) -> Result<Option<String>, Failure> {
     let failed = |err: io::Error| Failure::failed(format!("reading the answer: {err}"));
     let _ = io::stderr().lock().write_all(clean::passing(question, true).as_bytes());

@@ -379,7 +379,7 @@ async fn tell_and_watch(
     Ok(watch::exit_of(run.status))
 }
 
-/// Waits until runs have ended or rest, or resources are as somebody wants. Exits with the exit code of
+/// Waits until runs have ended or are idle, or resources reach a state. Exits with the exit code of
 /// the command of the first run that failed, as a shell shows it.
 ///
 /// # Errors

@@ -98,8 +98,8 @@ fn get(cx: &Context, key: &str) -> Result<(), Failure> {
     Ok(cx.out.line(&text)?)
 }
 
-/// Puts a new text in the file's place, and tells what else it needs. `set`: the key whose value was given
-/// as an argument, which stands on no line of the file yet.
+/// Replaces the text of the file, and reports further required settings. `set`: the key whose value
+/// was given as an argument, which has no line in the file yet.
 fn write(cx: &Context, path: &Path, text: &str, set: Option<&str>) -> Result<(), Failure> {
     let data = cx.data()?;
     // Before the first `up` this makes the directory, and only its owner may read it.

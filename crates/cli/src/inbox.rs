@@ -284,8 +284,8 @@ pub(super) fn kind_word(kind: InboxKind) -> &'static str {
     }
 }
 
-/// What is asked, whole: the title is cut. Of a budget request without how it was answered by words,
-/// as it is approved by an amount.
+/// The whole question, because the title is truncated. For a budget request, without the note about
+/// answers in words, because it is approved with an amount.
 pub(super) fn asked(item: &InboxItem) -> &str {
     let prompt = item.details.get("prompt").and_then(|value| value.as_str()).unwrap_or_default();
     let prompt = match item.kind {

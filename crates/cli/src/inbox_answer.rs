@@ -1,7 +1,7 @@
 //! Answering what waits for a human: `approve`, `deny`, `answer`.
 //!
-//! What is meant is found by the id of an item or of its run. A group is answered as it was shown:
-//! the ids that were looked at are named, and nothing that was asked since.
+//! The item is found by its id or by the id of its run. A group is answered as it was shown: with
+//! the ids of the shown items, and none that was added since.
 
 use std::io::{BufRead as _, IsTerminal as _};
 

@@ -1,5 +1,5 @@
-//! Calls under way, in a run's story: their output line by line, their progress. A call reads the
-//! same whether its output came while it ran or with its result.
+//! Calls in progress in a run's timeline: their output line by line, and their progress. A call is
+//! shown the same way whether its output came live or with its result.
 
 use std::collections::HashMap;
 

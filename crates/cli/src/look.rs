@@ -307,8 +307,9 @@ pub(super) async fn end_of_log(remote: &Remote, id: &str) -> Result<u64, Failure
     Ok(objects.filter_map(|object| object["next"].as_u64()).max().unwrap_or(0))
 }
 
-/// Sends, and shows what the program says until its answer is there: the end of its turn, a question,
-/// its own end; of a program that tells none of these, output after which it rests.
+/// Sends a message, and shows the output until the answer is complete: the end of the turn, a
+/// question, or the end of the program; for a program without these events, output followed by
+/// silence.
 ///
 /// # Errors
 ///

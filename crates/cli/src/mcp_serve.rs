@@ -1,7 +1,7 @@
 //! `mcp serve`: a run's own MCP endpoint over standard input and output.
 //!
-//! One message is one line. Each goes to the server as it is, and what comes back goes out as it
-//! is; several are under way at once, because one may wait for a message.
+//! One message is one line. Each is sent to the server unchanged, and each answer is printed
+//! unchanged; several are in progress at once, because one may wait for a message.
 
 use std::io::{BufRead as _, Read as _};
 

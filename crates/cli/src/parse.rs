@@ -38,8 +38,8 @@ pub fn after_dashes(words: &[String]) -> bool {
     before.is_some_and(|arg| arg == "--")
 }
 
-/// What the process's arguments say when options of `run` are taken wherever they stand; the first that is
-/// `without` is left out.
+/// Parses the arguments of the process, with options of `run` at any position; the first option
+/// that equals `without` is left out.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What the agents that are there without being made run in: Claude Code, Codex, Gemini CLI and
+//! The sandboxes of agents that exist without being created: Claude Code, Codex, Gemini CLI and
 //! opencode.
 //!
 //! In a sandbox such a program asks nobody, and its key stays with the server. That takes a machine that
@@ -27,8 +27,8 @@ const OWN: [&str; 6] =
     ["ANTHROPIC_", "OPENAI_", "CODEX_", GEMINI_KEY, "GOOGLE_", "OPENCODE_CONFIG"];
 const GEMINI: &str = "gemini";
 const OPENCODE: &str = "opencode";
-/// Where Gemini CLI has its key, and the service that it is a placeholder for: the server's `/llm`
-/// speaks no API of Gemini's.
+/// The variable of Gemini CLI's key, and the service for which it gets a placeholder: the server's
+/// `/llm` supports no API of Gemini.
 const GEMINI_KEY: &str = "GEMINI_API_KEY";
 const GEMINI_SERVICE: &str = "gemini-native";
 /// The prefix with which `env_from` names a service, whose key stays with the server.

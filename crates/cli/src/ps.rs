@@ -156,8 +156,8 @@ fn names<R: Listed>(cx: &Context, runs: &[R]) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// Puts runs that rest and have changed nothing below all others, and leaves out those of them that are
-/// more than a few. How many it left out.
+/// Puts idle runs without changes below all others, and leaves out those above a small number.
+/// Returns how many it left out.
 fn rests_last(runs: &mut Vec<RunBasic>) -> usize {
     let rests = |run: &RunBasic| {
         run.status == RunStatus::Idle && run.changes.is_none_or(|changes| changes.files == 0)
@@ -194,8 +194,8 @@ impl Wish<'_> {
         Self { statuses: over.collect(), ..self }
     }
 
-    /// Of the runs that the server finds, those that are meant: it knows nothing of what was decided
-    /// about their work.
+    /// The requested ones among the runs that the server finds: the server does not know the
+    /// decisions about their work.
     fn means(&self, run: Basics<'_>) -> bool {
         if self.parent.is_some() {
             return self.args.all || !session::ended(run.status);

@@ -343,8 +343,7 @@ impl Remote {
         Ok(self.client.run_fetch(id).await?)
     }
 
-    /// What the sandbox of the run's commands was measured to give; `of`: that of a program of its
-    /// environment.
+    /// The measured sandbox of the run's commands; `of`: that of a program of its environment.
     pub async fn run_attestation(
         &self,
         id: &str,
@@ -358,8 +357,8 @@ impl Remote {
         self.run_meant(given, true).await
     }
 
-    /// As [`Remote::find_run`], for what ends a run or loses its work: a name counts only when it is
-    /// whole.
+    /// Like [`Remote::find_run`], for commands that end a run or discard its work: only whole names
+    /// count.
     pub async fn find_run_exactly(&self, given: &str) -> Result<String, Failure> {
         self.run_meant(given, false).await
     }

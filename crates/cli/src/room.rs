@@ -191,8 +191,7 @@ async fn done_one(
         cx.out.note(&format!("{given}:"));
     }
     let mut done = args.done();
-    // What it is about is shown first. That there is nothing to be shown may be just why
-    // somebody discards it.
+    // Shows the work first. A missing diff may be the reason to discard the work.
     let shown = match remote.run_work(&id).await {
         Ok(work) => Some(work),
         Err(failure) if failure.exit == Exit::Unreachable => return Err(failure),

@@ -256,9 +256,9 @@ const BUILTINS: [&str; 48] = [
     "unset", "until", "wait", "while", "declare",
 ];
 
-/// Whether a program ends at once where it has nothing to do: those that are there without being made, and
-/// Claude Code and Codex without a screen. A session gets its tasks later. `once`: what an agent's own
-/// command does without a task is known to whoever made it.
+/// Whether a program exits at once if it has no task: the built-in program agents do, and Claude
+/// Code and Codex without a screen. A session gets its tasks later. `once`: the behaviour of an
+/// agent's own command without a task is unknown here.
 fn wants_task(agent: &Agent, command: &Command, once: bool) -> bool {
     use overmind_api::{CommandKind, Provider};
 
@@ -316,8 +316,8 @@ async fn begin(
         Some(agent) => agent,
         None => remote.agent_of_commands().await?,
     };
-    // A home is no project: whoever stands in one says which. A child has its parent's, and what is
-    // seen from inside of a run are its own directories.
+    // A home is no project: the user must name one there. A child has the project of its parent,
+    // and inside a run only the run's own directories are visible.
     let implied = draft.workspace.is_none() && remote.own().is_none();
     if implied && is_home(cx) {
         cx.out.note(

@@ -485,8 +485,8 @@ pub async fn diff(cx: &Context, a: &str, b: &str) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// Where two texts are shown from, in characters, so that what differs is within `width`: a little before
-/// their first difference, or from their beginning where that is early.
+/// The positions, in characters, at which two texts are shown, so that the difference is within
+/// `width`: shortly before their first difference, or from their beginning if it is early.
 fn differs_from(a: &str, b: &str, width: usize) -> usize {
     let same = a.chars().zip(b.chars()).take_while(|(a, b)| a == b).count();
     if same < width / 2 { 0 } else { same - width / 4 }

@@ -1,5 +1,5 @@
-//! What agents' programs say in a protocol of their own, in words: `logs`, `run` and `send --wait`
-//! of Claude Code, Codex and whatever prints lines of `{"overmind": {…}}`.
+//! Protocol output of agents' programs in words: `logs`, `run` and `send --wait` of Claude Code,
+//! Codex and programs that print lines of `{"overmind": {…}}`.
 
 use overmind_api::Run;
 use overmind_core::process::prompt::Provider;
@@ -114,8 +114,9 @@ impl Spoken {
         }
     }
 
-    /// What a note of the log's shim is to people: the end of a turn shows in its answer, and what is
-    /// sent starts the program again without being a restart to anybody. `None`: nothing.
+    /// The text of a shim's note in the log for people: the end of a turn is visible in its answer,
+    /// and a sent message starts the program again without being shown as a restart. `None`:
+    /// nothing.
     pub fn note(&mut self, kind: Option<&str>, text: &str) -> Option<String> {
         match kind {
             Some("ended") => {

@@ -337,8 +337,8 @@ impl Story {
         }
     }
 
-    /// A call that has ended: its output as far as it was not shown, and how it ended; and whether
-    /// that goes on with the lines before it.
+    /// An ended call: the rest of its output, and its result; and whether that continues the
+    /// previous lines.
     fn tool(&mut self, call: &ToolCall) -> (String, bool) {
         let result = &call.result_json;
         let (output, goes_on) = self.live.ended(&call.id.to_string(), result);
@@ -379,8 +379,8 @@ impl Story {
         format!("{} {}", bold(&clean::line(tool), self.colour), action(tool, args))
     }
 
-    /// A tool that an agent's program uses, as a built-in one is shown: what it is about, with paths from the
-    /// first of `roots` that they lie in, and what an edit changes.
+    /// A tool call of an agent's program, shown like a built-in one: its main argument, with paths
+    /// relative to the first of `roots` that contains them, and the changes of an edit.
     pub(super) fn used(&self, tool: &str, args: &Value, roots: &[String]) -> String {
         let mut told = format!("▸ {} {}", clean::line(tool), action_from(tool, args, roots));
         match tool {

@@ -117,9 +117,9 @@ fn state(cx: &Context, found: &ProjectTrust) -> Result<(), Failure> {
     })
 }
 
-/// What a person needs to know to decide: the project, the exact text of its orders up to `most` lines,
-/// and the rights that they run with. `network`: whether setup gets this machine's network, if that is
-/// already decided.
+/// The information for a person's decision: the project, the exact text of its commands up to
+/// `most` lines, and the rights with which they run. `network`: whether setup gets this machine's
+/// network, if that is already decided.
 fn about(cx: &Context, found: &ProjectTrust, most: usize, network: Option<bool>) -> Vec<String> {
     let mut lines = vec![
         format!("project {}", clean::line(&found.project)),

@@ -151,8 +151,8 @@ async fn live(cx: &Context, config: Config, ready: Ready) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// Asks whoever is at the terminal for the vault's passphrase, if one is missing. Once: the server is
-/// up all the same, and `overmind vault unlock` asks again.
+/// Asks the user at the terminal for the vault's passphrase, if one is missing. Only once: the
+/// server starts nevertheless, and `overmind vault unlock` asks again.
 async fn ask_passphrase(cx: &Context, app: &App) {
     use std::io::IsTerminal as _;
     let by = Caller::admin();

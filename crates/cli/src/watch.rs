@@ -1,5 +1,5 @@
-//! Watching: `logs`, `events`, `replay`, and what `run` follows. A server that restarts does not end a watch: it
-//! is found again and the stream goes on after the last entry that was shown.
+//! Watching: `logs`, `events`, `replay`, and followed runs. A restart of the server does not end a
+//! watch: the watch reconnects and continues after the last shown entry.
 
 use std::time::Duration;
 
@@ -87,8 +87,8 @@ pub async fn replay(cx: &Context, id: &str, follow_on: bool) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// Shows a run's timeline: as a story for people, as the API's entries otherwise. The exit code
-/// tells how the run stands at the end.
+/// Shows a run's timeline: in words for people, as the API's entries otherwise. The exit code gives
+/// the state of the run at the end.
 ///
 /// # Errors
 ///

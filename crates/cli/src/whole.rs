@@ -161,8 +161,8 @@ fn of_group(group: &Group) -> clap::builder::StyledStr {
     text.into()
 }
 
-/// The error, with what helps beside it: the command that may have been meant, because clap looks at
-/// how words begin, and finds nothing for `rnu`; of a command that lacks something an example.
+/// The error, with a hint: the command that was probably meant, because clap compares only the
+/// beginnings of words and finds nothing for `rnu`; for an incomplete command, an example.
 pub fn with_nearest(mut err: clap::Error, args: &[OsString]) -> clap::Error {
     if !matches!(err.kind(), ErrorKind::InvalidSubcommand | ErrorKind::MissingRequiredArgument) {
         return err;

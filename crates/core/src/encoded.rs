@@ -9,10 +9,9 @@ const URL_SAFE: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 /// `text` in hexadecimal, in percent-encoding and in Base64, without those that are `text` itself
 /// or too short to tell anything.
 ///
-/// Of Base64 there are three, one for each place in a group of three bytes where `text` may begin
-/// within something longer, less the characters at the ends that the neighbours share; in both
-/// alphabets. Not covered: encodings of encodings, and Base64 or hexadecimal with line ends or
-/// other marks in it.
+/// Three forms of Base64, one for each position of `text` in a group of three bytes of a longer
+/// text, without the characters at the ends that depend on the neighbours; in both alphabets. Not
+/// covered: encodings of encodings, and Base64 or hexadecimal with line ends or other marks in it.
 pub fn forms(text: &str) -> Vec<String> {
     let bytes = text.as_bytes();
     let mut all = vec![hex(bytes, b"0123456789abcdef"), hex(bytes, b"0123456789ABCDEF")];
@@ -72,9 +71,8 @@ fn base64_within(bytes: &[u8], before: usize, alphabet: &[u8; 64]) -> String {
     out.split_off(shared.min(out.len()))
 }
 
-/// What is certain of `bytes` in digits of `bits` bits each (6 is Base64, 5 is Base32) when they
-/// stand `before` bytes behind the beginning of something longer: the digits that no neighbour
-/// shares.
+/// The certain characters of `bytes` in digits of `bits` bits each (6 is Base64, 5 is Base32) after
+/// `before` other bytes: the digits that do not depend on neighbours.
 pub(crate) fn digits_within(bytes: &[u8], before: usize, bits: usize, alphabet: &[u8]) -> Vec<u8> {
     let first = (before * 8).div_ceil(bits);
     let shared = first * bits - before * 8;

@@ -147,8 +147,8 @@ pub enum Seen {
     },
 }
 
-/// What is to be done, in this order: write `status`, with a pack where there is a `pack`, in one
-/// commit; then the rest in any order.
+/// The actions to take, in this order: write `status`, with the pack if there is a `pack`, in one
+/// commit; then the others in any order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub status: FleetStatus,
@@ -233,8 +233,8 @@ fn superfluous(new: &FleetStatus, seen: &BTreeMap<u32, Seen>, deleting: bool) ->
     seen.iter().filter_map(goes).collect()
 }
 
-/// Why one of [`Plan::cancel`] is ended, in words for whoever decides over its work. `status`: the
-/// plan's; `owner`: what the sessions belong to.
+/// Why one of [`Plan::cancel`] is ended, in words for the person who decides about its work.
+/// `status`: the plan's; `owner`: the owner of the sessions.
 pub fn why_ended(status: &FleetStatus, session: SessionId, owner: &str, deleting: bool) -> String {
     let slot = status.slots.iter().find(|slot| slot.session == Some(session));
     let is_old = slot.is_some_and(|slot| slot.revision != status.revision);

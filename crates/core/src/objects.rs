@@ -1,5 +1,5 @@
-//! The form of a directory of a repository's objects. Repositories name such directories of others, and
-//! sandboxes show what is named: so it is told by what lies in it that it is one.
+//! The form of a directory of a repository's objects. Repositories name such directories of others,
+//! and sandboxes show the named directories, so they are recognised by their content.
 
 /// Whether an entry belongs into such a directory, by its name and whether it is a directory itself:
 /// packs, loose objects by the first two digits of their ids, lists of what else there is, and what git

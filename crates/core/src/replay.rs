@@ -129,8 +129,8 @@ impl Replayer {
                 let Some(mut decision) = self.expected.pop_front() else {
                     return Err(diverged(seq, kind, payload, None));
                 };
-                // What was decided on has been masked, so masking changes next to no decision: it
-                // is left for those that differ without it.
+                // Recorded inputs were masked, so masking changes almost no decision: it is applied
+                // only to decisions that differ without it.
                 let mut same = decision.kind == kind && reads(&decision.payload, payload);
                 if !same {
                     redact(&mut decision.payload);

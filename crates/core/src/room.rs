@@ -31,8 +31,8 @@ use crate::sandbox::SandboxLevel;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoomWhen {
-    /// In a git repository it does. Elsewhere the session works where it was started, and is told
-    /// so.
+    /// It does in a git repository. Elsewhere the session works where it was started, and gets a
+    /// note.
     #[default]
     Auto,
     /// Always. Outside of git, the environment is a copy of the directory.

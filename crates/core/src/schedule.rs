@@ -1,9 +1,9 @@
 //! Schedules: when something that recurs is due, as a pure function of time.
 //!
-//! A cron expression speaks of what a clock on the wall shows in its time zone, and each such reading
-//! is at most one tick. A reading that a change of the clocks leaves out ticks at the first moment
-//! after the gap, once however many readings fell into it. A reading that comes twice ticks the first
-//! time. `every 30m` counts elapsed time since the epoch and knows no zone.
+//! A cron expression describes the local time of its time zone, and each such time is at most one
+//! tick. Times that a clock change skips tick at the first moment after the gap, once in total. A
+//! time that occurs twice ticks the first time. `every 30m` counts elapsed time since the epoch and
+//! has no zone.
 
 mod cron;
 #[cfg(test)]

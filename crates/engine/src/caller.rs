@@ -38,11 +38,11 @@ pub enum Rights {
 /// A part of the server that acts on its own, with the rights that its work needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Makes what is so what was declared, and removes what nobody owns any more. What it starts, it
-    /// starts with the rights of the author of the record.
+    /// Changes the actual state to the declared one, and removes objects without an owner. Its runs
+    /// have the rights of the author of the record.
     Reconcilers,
-    /// Starts a run for a message to an agent, which may run on the host: whether the sender may have
-    /// that done is looked at before.
+    /// Starts a run for a message to an agent, which may run on the host: the sender's rights are
+    /// checked before.
     Dispatcher,
 }
 
@@ -122,8 +122,8 @@ impl Caller {
         }
     }
 
-    /// Refuses whoever may not run programs on the host itself, without a sandbox, or in its
-    /// directories: all but admins, and what they let run there.
+    /// Refuses callers who may not run programs on the host itself, without a sandbox, or in its
+    /// directories: all but admins, and runs that they started there.
     ///
     /// # Errors
     ///

@@ -14,7 +14,7 @@ use crate::trust::Declared;
 /// Maximum number of directories whose repositories a session may use.
 const ROOTS: usize = 100;
 
-/// A path without links, also where its end is not there yet. What cannot be looked at stays as it is,
+/// A path without links, also if its end does not exist yet. An unreadable path stays unchanged,
 /// and is refused when it is opened.
 pub(crate) fn resolved(path: &Path) -> PathBuf {
     let missing = |above: &Path| path.strip_prefix(above).map(Path::to_owned).unwrap_or_default();
@@ -37,8 +37,9 @@ pub(crate) struct Place {
 }
 
 impl Engine {
-    /// Where a session works. A child works in the project of its parent where that has a room, in
-    /// a room of its own; who names nothing gets the server's directory, or an empty one.
+    /// The directory of a session. A child works in the project of its parent if that has an
+    /// environment, in its own environment; a session without a project gets the server's
+    /// directory, or an empty one.
     pub(crate) async fn place(
         &self,
         by: &Caller,
@@ -217,8 +218,8 @@ impl Engine {
         Err(EngineError::Forbidden { message })
     }
 
-    /// Whether what lies here in the server's workspace is not the directory of another's run: each that
-    /// names none has one of its own there.
+    /// Whether this directory in the server's workspace does not belong to another run: each run
+    /// without a project has its own there.
     async fn is_nobody_elses(&self, by: &Caller, beneath: &Path) -> Result<bool, EngineError> {
         let first = beneath.iter().next().and_then(|first| first.to_str());
         let Some(run) = first.and_then(|first| first.parse::<SessionId>().ok()) else {

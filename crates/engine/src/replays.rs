@@ -77,9 +77,9 @@ impl Engine {
         Ok(self.cortex.store.events(EventQuery { stream, after, kinds: &[], limit: PAGE }).await?)
     }
 
-    /// Starts a new session that repeats `id` up to step `at` from the log, and goes on by
-    /// itself from there. Its room begins with the files as they were then; what lies in a workspace
-    /// without a room is not turned back.
+    /// Starts a new session that repeats `id` up to step `at` from the log, and continues on its
+    /// own from there. Its environment begins with the files of that step; files in a workspace
+    /// without an environment are not restored.
     ///
     /// A step is decided together with the others of its model turn: the fork begins with the
     /// decision that made step `at`.
@@ -388,8 +388,8 @@ impl Repeat {
             self.session = Some(session);
             return Ok(false);
         }
-        // A session that has ended has nothing to go on with, unless it was told more; nor has one
-        // whose end is decided, and whose room is still to be given back.
+        // An ended session cannot continue without a further message; neither can a session whose
+        // outcome is decided and whose environment is still being released.
         match next.status().is_terminal() || next.is_closing() {
             false => self.before_end = None,
             true if self.before_end.is_none() => {

@@ -1,6 +1,7 @@
-//! Which projects may have run what their files order: an admin confirms a project with the content of
-//! its file. Kept as one setting, changed in the commit whose event says who and what, and told to the
-//! rooms, which hold it against what is there when they make a room.
+//! The projects whose commands may run: an admin confirms a project with the content of its file.
+//! They are one setting, which is changed in the commit whose event names the admin and the
+//! project, and passed to the environments, which compare it with the current content when they
+//! create an environment.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -35,7 +35,7 @@ pub struct ServerConfig {
     pub address_rate: Option<RateLimit>,
     /// Between two signs of life on a silent event stream.
     pub keepalive: Duration,
-    /// Terminals that are looked at, all runs together. They are no connections any more, and count
+    /// Attached terminals of all runs together. They are no longer HTTP connections, and count
     /// among `max_connections` only until they begin.
     pub max_viewers: usize,
     pub max_viewers_per_run: usize,

@@ -136,8 +136,8 @@ impl Front {
         response
     }
 
-    /// What needs no waiting: requests that are for no name of ours, or that are for another path,
-    /// and whether anybody is there. `None`: the request is to be answered.
+    /// Requests that are answered without waiting: for foreign names, for redirected paths, and
+    /// health checks. `None`: the request must be routed.
     fn at_once(&self, peer: Peer, request: &mut Request) -> Result<Option<Response>, Fault> {
         let cx = &self.cx;
         request.extensions_mut().insert(Sender::Place(peer.source()));
@@ -205,8 +205,8 @@ impl Front {
     }
 }
 
-/// The address that stands for all of one host: a machine has all loopback addresses, and a network
-/// of IPv6 gives each of its machines 2^64.
+/// One address for all addresses of a host: a machine has all loopback addresses, and an IPv6
+/// network gives each of its machines 2^64.
 fn whose(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         loopback if loopback.is_loopback() => IpAddr::V4(Ipv4Addr::LOCALHOST),

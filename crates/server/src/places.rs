@@ -1,8 +1,8 @@
 //! How many connections are open at once: on each listener, and from each client of one.
 //!
-//! Listeners do not share: whoever takes all the places on TCP leaves those of the unix socket
-//! alone, by which the owner of the machine goes on to rule. Nobody takes all the places of a
-//! listener by itself either: one address, or one sandbox, has a bound of its own.
+//! Listeners do not share slots: a client that takes all slots on TCP leaves those of the unix
+//! socket free, which the owner of the machine uses. One address, or one sandbox, cannot take all
+//! slots of a listener either: it has its own limit.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

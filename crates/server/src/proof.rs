@@ -1,8 +1,8 @@
 //! Repeated checks of tokens: a connection may outlive the right that opened it.
 //!
-//! A stream of events, a log that is followed and a terminal each hold a [`Proof`], and ask it before
-//! each thing that they tell or take and with each sign of life. So a key that was revoked, or a run
-//! that has ended, hears nothing more, and learns so within one sign of life.
+//! A stream of events, a followed log and a terminal each hold a [`Proof`], and check it before
+//! each message in either direction and with each ping. So a revoked key or an ended run receives
+//! nothing more, and gets an error within one ping interval.
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;

@@ -67,7 +67,7 @@ impl Server {
     }
 
     /// Answers on all `listeners` until `shutdown` is cancelled; then stops accepting, ends event
-    /// streams with a comment, and waits at most `drain_grace` for what is under way.
+    /// streams with a comment, and waits at most `drain_grace` for open requests.
     ///
     /// The engine continues: drain it afterwards.
     pub async fn serve(self, listeners: Vec<Listener>, shutdown: CancellationToken) -> Drained {

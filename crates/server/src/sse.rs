@@ -1,11 +1,11 @@
 //! Streams of server-sent events: what all of them share.
 //!
-//! Level-triggered: a stream looks at what is there, sends it, and only then waits for word that
-//! there may be more. Nothing is kept in memory for a client that reads slowly: the next page is
-//! read when the client has taken the last one.
+//! Level-triggered: a stream reads the existing messages, sends them, and only then waits for a
+//! notification of more. Nothing is kept in memory for a slow client: the next page is read when
+//! the client has taken the last one.
 //!
-//! What a stream says is its [`Source`]'s; whether its token still counts, signs of life, the end of
-//! the server, errors and resuming are the same for all.
+//! The content of a stream comes from its [`Source`]; token checks, pings, the end of the server,
+//! errors and resuming are the same for all.
 
 use std::convert::Infallible;
 use std::fmt::{Display, Write as _};
@@ -105,8 +105,8 @@ impl<S: Source> Stream<S> {
         None
     }
 
-    /// What there is to say, to who may hear it still. Asked before and after the look: what was found
-    /// may be that this token ended.
+    /// The next messages, if the token may still read them. The token is checked before and after
+    /// the look: the events found may include the end of this token.
     async fn looked(&mut self) -> Result<Look, EngineError> {
         let by = self.proof.again(&self.cx).await?;
         let look = self.source.look(&self.cx, &by).await?;
@@ -129,8 +129,8 @@ impl<S: Source> Stream<S> {
         match tokio::time::timeout(self.cx.config.keepalive, changed).await {
             Ok(true) => None,
             Ok(false) => {
-                // The engine has let go of the watch. The log says what there is to say; a pause
-                // keeps this from spinning.
+                // The engine has dropped the watch. The log contains the messages; a pause prevents
+                // a busy loop.
                 let _ = tokio::time::timeout(RESUBSCRIBE, stop.cancelled()).await;
                 self.watch = self.source.watch(&self.cx);
                 None

@@ -1,7 +1,7 @@
 //! A terminal over a WebSocket: bytes in both directions, and small words beside them.
 //!
-//! The process writes into its log and is never held up: a viewer reads at its own pace, is shown
-//! the screen anew when it was too slow, and is let go when it takes nothing at all.
+//! The process writes into its log and is never blocked: a viewer reads at its own pace, gets the
+//! current screen if it was too slow, and is disconnected if it reads nothing at all.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -147,7 +147,7 @@ impl Viewer {
         signs.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut missed = 0;
         loop {
-            // What is dropped here loses nothing: a frame half read stays in the socket, output in
+            // Dropping this loses nothing: a partly read frame stays in the socket, output stays in
             // the log.
             tokio::select! {
                 () = cx.stop.cancelled() => {

@@ -1,6 +1,6 @@
-//! What tests of every room share: a manual clock, seeded ids, and how a test learns where the
-//! real counterparts run. Fakes live here only where no real one can run, and then they speak
-//! the wire protocol over a socket.
+//! Shared parts of all tests: a manual clock, seeded ids, and the addresses of real counterparts.
+//! Fakes exist only where no real counterpart can run, and then they use the wire protocol over a
+//! socket.
 
 pub mod clock;
 pub mod ids;

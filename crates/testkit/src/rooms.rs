@@ -1,5 +1,5 @@
-//! A fake of the port of rooms: it makes nothing, remembers what it was asked, and fails or hangs
-//! where a test says so.
+//! A fake of the port of environments: it creates nothing, records its requests, and fails or hangs
+//! on request of a test.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;

@@ -279,8 +279,8 @@ impl Noted {
     }
 }
 
-/// The current paths of an environment's secrets that are in no history: nobody saves them,
-/// whatever the session has told git.
+/// The current paths of an environment's secrets that are in no history: they are never saved,
+/// whatever the session configures in git.
 pub(crate) fn unsaved(place: &Path, tree: &Path) -> io::Result<Vec<PathBuf>> {
     let withheld = read(place)?.unwrap_or_default().withheld;
     still_there(tree, withheld.into_iter().filter(|secret| !secret.tracked).collect())

@@ -1,7 +1,7 @@
 //! `attach`: the terminal of a run, in the person's own.
 //!
-//! The terminal belongs to the run's process, not to who looks at it: leaving changes nothing, and
-//! a server that is killed meanwhile is waited for, since the terminal is still there.
+//! The terminal belongs to the run's process, not to its viewers: detaching changes nothing, and a
+//! viewer waits for a killed server, because the terminal still exists.
 
 pub mod keys;
 pub mod modes;
@@ -97,8 +97,8 @@ impl Signals {
 
 /// # Errors
 ///
-/// What kept the person from the terminal: no terminal on either side, a run that has ended, a
-/// server that stayed away.
+/// Returns an error without a terminal on either side, for an ended run, and if the server does not
+/// come back.
 pub async fn attach(cx: &Context, args: &AttachArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let id = remote.find_run(&args.id).await?;

@@ -1,8 +1,8 @@
 //! Which of a terminal's modes a program has changed, so that they can be changed back.
 //!
-//! A person who leaves a terminal that they looked at gets their own one back as it was: no
-//! alternate screen, no mouse reports, no hidden cursor. Only what was changed is undone, for
-//! leaving an alternate screen that was never entered moves the cursor.
+//! After detaching, the person's own terminal is restored: no alternate screen, no mouse reports,
+//! no hidden cursor. Only changed modes are restored, because leaving an alternate screen that was
+//! never entered moves the cursor.
 
 use std::collections::BTreeSet;
 

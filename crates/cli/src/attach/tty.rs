@@ -1,5 +1,5 @@
-//! The person's own terminal while it shows another one: every key as it is, and all of it given
-//! back at the end, however that comes.
+//! The person's own terminal while it shows another one: every key is passed on, and the terminal
+//! is restored at the end in every case.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsFd as _;

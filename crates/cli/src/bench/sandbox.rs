@@ -1,8 +1,8 @@
 //! The cost of running a command isolated from the host.
 //!
-//! Calls are made one after the other with a pause in between, as an agent makes them: in a row
-//! without a pause the next init would still be on its way, and the kernel quicker at moving
-//! processes between groups than it is after a rest.
+//! Calls are made one after the other with a pause in between, like calls of an agent: without a
+//! pause, the next init would not be ready, and the kernel would move processes between groups
+//! faster than after a pause.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,5 +1,5 @@
-//! `overmind demo`: an agent fixes a failing test; its server is killed in the middle with
-//! SIGKILL; a new one goes on from the last durable step; the log proves what happened.
+//! `overmind demo`: an agent fixes a failing test; its server is killed in the middle with SIGKILL;
+//! a new server continues from the last durable step; the log proves it.
 //!
 //! Nothing is acted but the model's words, and not even those with a real model: the repository,
 //! its test, the server, the sandbox, the kill, the log and the proofs are real. It leaves

@@ -1,8 +1,8 @@
 //! `overmind doctor`: what could keep Overmind from working here, and what to do about it.
 //!
-//! Each check really tries what it speaks of: a command runs in the sandbox, a file is synced,
-//! the port is bound. It changes nothing but for a file of a few bytes that it removes again, and
-//! with `--fix` what runs that are gone have left.
+//! Each check tries the real operation: a command runs in the sandbox, a file is synced, the port
+//! is bound. It changes nothing except a file of a few bytes that it removes again, and with
+//! `--fix` the remains of removed runs.
 
 pub(crate) mod disk;
 mod host;
@@ -320,8 +320,8 @@ async fn docker(config: &Config) -> Finding {
     }
 }
 
-/// Nobody has chosen it who has made no image for it. No machine is started with a kernel; but
-/// whether KVM runs one is tried.
+/// Users without an image have not chosen this level. No machine is started with a kernel, but KVM
+/// is tested.
 async fn microvm(config: &Config) -> Option<Finding> {
     const CHECK: &str = "sandbox microvm";
     let options = app::microvm_options(config);

@@ -1,5 +1,5 @@
-//! `-o jsonpath=…`: templates as kubectl has them. Text stands outside of braces; within them are a
-//! query, a text in quotes, `range QUERY` or `end`.
+//! `-o jsonpath=…`: templates of kubectl. Text is outside of braces; within them are a query, a
+//! text in quotes, `range QUERY` or `end`.
 //!
 //! Queries are those of RFC 9535. As in kubectl, `$` may be left out and `\.` is a dot of a name.
 

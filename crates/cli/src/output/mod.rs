@@ -3,8 +3,8 @@
 //! Results go to standard output and nothing else does; remarks, progress and errors go to
 //! standard error. A reader that went away (`overmind ps | head -1`) ends the program quietly.
 //!
-//! Whatever is written here has been through [`clean`], so that no command needs to think of it:
-//! words of agents and programs steer nobody's terminal.
+//! All output here was filtered by [`clean`], so that no command needs to do it: text of agents and
+//! programs cannot control a terminal.
 
 pub mod jsonpath;
 pub mod table;

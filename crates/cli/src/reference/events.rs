@@ -1,7 +1,8 @@
 //! Every type of event in the log, from `events.txt` beside this file.
 //!
-//! Payloads are built where things happen, so no type lists their fields: tests hold the list true. One here
-//! looks for every type that the sources write; one of the whole program looks at what it has written.
+//! Payloads are built where events are written, so no type lists their fields: tests keep the list
+//! true. One test here finds every type in the sources; a test of the whole program checks the
+//! events that it has written.
 
 use std::fmt::Write as _;
 

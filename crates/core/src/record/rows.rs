@@ -54,8 +54,8 @@ pub struct RecordQuery {
     pub owner: Option<Owner>,
     /// Names that begin with exactly this.
     pub prefix: String,
-    /// Only what stands behind this key, which need not exist any more. The key of the last record
-    /// of a page begins the next page.
+    /// Only records after this key, which need not exist any more. The key of the last record of a
+    /// page begins the next page.
     pub after: Option<RecordKey>,
     /// At most this many, 1..=1000.
     pub limit: u32,
@@ -113,7 +113,7 @@ pub struct ChangesQuery {
     pub colony: Option<ColonyId>,
     /// Empty: of all kinds.
     pub kinds: Vec<Kind>,
-    /// Only changes with a greater number. Begin with [`RecordPage::at`] or go on with
+    /// Only changes with a greater number. Begin with [`RecordPage::at`] or continue with
     /// [`RecordChanges::at`].
     pub after: u64,
     /// At most this many, 1..=1000.
@@ -134,14 +134,14 @@ pub struct RecordChanges {
 /// Why changes cannot be listed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangesError {
-    /// Deletions after the number that was given are no longer known: list again, and go on from
-    /// that list's number.
+    /// Deletions after the given number are no longer known: list again, and continue from that
+    /// list's number.
     #[error(
         "changes after {after} are no longer kept, only those after {oldest}: list again and watch from there"
     )]
     Gone { after: u64, oldest: u64 },
-    /// The number has not been reached: it is of another store, or this one was restored from an
-    /// older copy. List again, and go on from that list's number.
+    /// The number was not reached yet: it belongs to another store, or this one was restored from
+    /// an older copy. List again, and continue from that list's number.
     #[error(
         "there is no change {after} yet, the newest is {newest}: the store may have been restored; list again and watch from there"
     )]
@@ -161,7 +161,7 @@ pub trait RecordRows: Send + Sync + fmt::Debug {
 
     fn record_list(&self, query: RecordQuery) -> Fut<'_, Result<RecordPage, StoreError>>;
 
-    /// What changed after a number: see [`RecordChanges`]. The newest [`MAX_TOMBSTONES`] deletions
+    /// The changes after a number: see [`RecordChanges`]. The newest [`MAX_TOMBSTONES`] deletions
     /// are known.
     fn record_changes(&self, query: ChangesQuery) -> Fut<'_, Result<RecordChanges, ChangesError>>;
 

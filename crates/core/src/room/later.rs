@@ -1,5 +1,5 @@
 //! Finds files of a project that other programs run automatically after a merge: hooks, tasks of
-//! editors, workflows, settings of coding agents. A person who merges a change to one is told
+//! editors, workflows, settings of coding agents. A person who merges a change to one is warned
 //! first.
 
 /// The position of such a file in the worktree, in lower case.

@@ -669,8 +669,8 @@ impl Session {
     /// start another.
     pub(super) fn recover_life(&mut self, now: Timestamp, out: &mut Step) {
         let Some(living) = self.living() else { return };
-        // What it asks on its screen is asked again by whoever looks after it now; what it asked in
-        // its protocol was said once, and still waits.
+        // A question on the program's screen is asked again by the next supervisor; a question in
+        // its protocol was sent once, and still waits.
         let asked = living.asks.take().and_then(|asked| {
             let (id, at) = asked.ask?;
             Some(Ask { id, question: asked.question, at, tool_use: None })

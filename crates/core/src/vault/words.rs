@@ -1,7 +1,7 @@
 //! Values that cannot be secrets, because masking them would hide something else.
 //!
-//! What is written is masked wherever a secret's value stands. A value that is also a word of this
-//! server's own records, or that ids, hashes and times are made of, would take parts of them along.
+//! Written text is masked wherever it contains a secret's value. A value that is also a word of the
+//! server's records, or a part of ids, hashes or times, would mask parts of them, too.
 
 /// Words of our own records that have eight characters or more: kinds of events, states, fields.
 const WORDS: &str = include_str!("words.txt");

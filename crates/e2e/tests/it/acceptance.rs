@@ -1,5 +1,5 @@
-//! The main job, as a person does it who has a repository with a failing test, Claude Code and a key:
-//! from an empty machine, at a terminal and piped, over a `kill -9` of the server.
+//! The main job of a person who has a repository with a failing test, Claude Code and a key: from
+//! an empty machine, at a terminal and piped, across a `kill -9` of the server.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 

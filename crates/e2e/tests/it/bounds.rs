@@ -1,5 +1,5 @@
-//! What nobody may take from others: places on the server, a person's terminal, the names that people
-//! read, the disk.
+//! Resources that no caller can take from others: slots on the server, a person's terminal, the
+//! names that people read, the disk.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 

@@ -106,8 +106,8 @@ fn a_kill_during_a_hundred_calls_keeps_the_limits_and_the_sums() {
     for _ in 0..RUNS {
         world.home.run(&["run", "worker", "go"]).ok();
     }
-    // As many as fit ask the model. What is reserved may become free: all others wait for that, and for
-    // no human.
+    // Only as many as fit call the model. Reserved amounts may be released: all others wait for
+    // that, and not for a person.
     let (asked, reserved) = until("no other call would fit", || {
         let asked = u64::try_from(world.upstream.requests().len()).unwrap();
         let reserved = world.reserved();
@@ -121,8 +121,8 @@ fn a_kill_during_a_hundred_calls_keeps_the_limits_and_the_sums() {
     world.answer();
     world.restart();
     let budget = world.budget();
-    // What was under way counts whole: nobody knows what the provider bills. What goes on now
-    // finds nothing left.
+    // Unfinished calls count in full, because the provider's bill is unknown. Continued calls find
+    // nothing left.
     assert_eq!(world.used(), reserved, "{budget}");
     assert_eq!(world.reserved(), 0, "{budget}");
     until("all wait", || {

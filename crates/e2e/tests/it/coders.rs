@@ -134,8 +134,8 @@ impl Shop {
         self.run(&["work", name]).ok().shows("-41").shows("+42");
     }
 
-    /// The same of a program whose output is not read: its words are in its log, and what its tools saw
-    /// in what its model was told.
+    /// The same for a program whose output is not parsed: its text is in its log, and the output of
+    /// its tools is in the requests to its model.
     fn worked_unread(&self, name: &str, seen: &str) {
         let waited = self.run(&["wait", name]);
         assert_eq!(waited.code, 0, "{} {}", self.told(name), self.home.0.log());
@@ -373,8 +373,8 @@ fn needs_claude_code_without_a_sandbox_to_ask_and_to_go_on_when_it_is_allowed() 
         open[0]["id"].as_str().unwrap_or_default().to_owned()
     };
     let asked = open(&shop);
-    // The question and the program outlive the server. It is asked anew, and whoever has seen it before
-    // answers it.
+    // The question and the program survive the server. The question is asked again, and a person
+    // who saw it before can answer it.
     shop.home.0.kill();
     shop.start();
     shop.home.status("fix", "awaiting_input");
@@ -551,8 +551,7 @@ fn needs_codex_to_edit_and_test_in_a_sandbox_with_the_key_outside() {
     shop.home.check();
 }
 
-/// What a shell of theirs does: mends, tests, goes out of the worktree, and looks for what it should
-/// not see.
+/// The commands of their shells: fix, test, leave the worktree, and look for hidden files.
 const MEND: &str =
     "sed -i s/41/42/ answer.txt; sh test.sh; cp answer.txt /tmp/seen; env; cat .env; true";
 

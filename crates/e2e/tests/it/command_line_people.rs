@@ -1,5 +1,5 @@
-//! What a newcomer met at the command line: options after the task, agents that were forgotten, steps that
-//! never were, names that are taken, files with mistakes, and words for states.
+//! Situations of a new user at the command line: options after the task, forgotten agents, unknown
+//! steps, taken names, files with mistakes, and words for states.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 

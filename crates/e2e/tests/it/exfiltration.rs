@@ -1,8 +1,8 @@
 //! An attempt to get secrets out: a page instructs the agent, and its model obeys.
 //!
-//! The model here is the worst there is: it does whatever it was told, knows the value of the
-//! planted secret from elsewhere, and encodes it. The attacker listens on loopback and keeps every
-//! byte that arrives. The policy of most tests allows everything, so that one defence stands alone.
+//! The model here is the worst case: it follows every instruction, knows the value of the planted
+//! secret from elsewhere, and encodes it. The attacker listens on loopback and stores every
+//! received byte. The policy of most tests allows everything, so that one defence is tested alone.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 

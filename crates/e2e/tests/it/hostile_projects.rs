@@ -1,5 +1,5 @@
-//! Repositories and callers that put links, pipes and devices where the server looks: nothing of the
-//! host comes out, nothing is written there, and the server goes on.
+//! Repositories and callers that put links, pipes and devices in place of files that the server
+//! reads: no content of the host is shown, nothing is written there, and the server continues.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
@@ -397,8 +397,8 @@ fn a_repository_that_a_run_points_to_is_closed_to_runs_started_by_messages() {
     assert!(row.contains("declare it for others"), "it is refused, and says why: {row} {said}");
 }
 
-/// A run that has ended worked in a directory that was no repository. Somebody who may write there leads it
-/// to one, and sends the run more.
+/// An ended run worked in a directory that was no repository. Another caller redirects the
+/// directory to one, and sends the run a message.
 #[test]
 fn a_directory_redirected_to_a_repository_later_is_not_used_by_a_continued_run() {
     let mut home = Home::new();

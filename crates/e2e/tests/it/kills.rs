@@ -34,8 +34,8 @@ fn a_run_ends_correctly_after_a_server_kill_at_any_point() {
         home.run(&["down"]).ok();
         home.ended();
         home.start(&["--listen", "none"], &[("OVERMIND_FAILPOINTS", point)]);
-        // The kill may come before the run is acknowledged: then there is none, and that is
-        // what the command says. Asking again with the same key must then make exactly one.
+        // The kill may come before the run is acknowledged: then there is none, and the command
+        // says so. A repeated request with the same key must then create exactly one.
         let ask = ["run", "worker", "go", "--idempotency-key", "k", "-o", "name"];
         let asked = home.run(&ask);
         let status = home.ended();

@@ -1,5 +1,5 @@
-//! Masking from outside: what a command prints of its secrets stands nowhere, what is said runs as it
-//! was said or not at all, and no secret makes a run unreadable.
+//! Masking from outside: printed secrets of a command are stored nowhere, a task runs unchanged or
+//! not at all, and no secret makes a run unreadable.
 
 use serde_json::{Value, json};
 

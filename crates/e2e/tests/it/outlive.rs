@@ -1,4 +1,4 @@
-//! What a session's setup has detached, by every means that a program has: nothing of it outlives the
+//! Processes that a session's setup detached in every possible way: none of them survives the
 //! session, whenever the server was killed.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]

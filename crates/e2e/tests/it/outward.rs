@@ -50,8 +50,8 @@ class Posts(http.server.BaseHTTPRequestHandler):
 http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Posts).serve_forever()
 "#;
 
-/// What a run does. `look.py` waits for the files `NAME.json` in its directory, one order after the
-/// other.
+/// The actions of a run. `look.py` waits for the files `NAME.json` in its directory, one order
+/// after the other.
 const LOOK: &str = r#"
 import json, os, socket, subprocess, sys, time, urllib.parse, urllib.request
 url, web = os.environ["DATABASE_URL"], os.environ["WEB"]

@@ -448,8 +448,8 @@ fn a_program_asks_is_answered_and_fails_with_its_message() {
     home.check();
 }
 
-/// Speaks as Claude Code does. It thinks in silence for longer than anybody waits who judges by
-/// silence, and goes on writing when its answer is there.
+/// Writes the protocol of Claude Code. It is silent for longer than any silence detection, and
+/// continues writing after its answer.
 const CLAUDE_LIKE: &str = r#"
 import json, sys, time
 

@@ -90,8 +90,8 @@ if __name__ == "__main__":
     http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Page).serve_forever()
 "#;
 
-/// What the run writes over its service. It leaves something running that is hard to find, and notes
-/// how often it is told to end.
+/// The code that the run writes over its service. It leaves a hidden process running, and records
+/// how often it is asked to end.
 const HOSTILE: &str = "
 import http.server, json, os, server_of_old, signal, subprocess, threading, look
 def told(*_):
@@ -296,8 +296,8 @@ fn changed_services_and_hooks_have_no_more_access_than_their_run_also_after_a_ki
     prey.house.run(&["url", "boxed", "web"]).ok().shows(&format!("127.0.0.1:{port}"));
     assert_confined(&reborn(port), "back");
 
-    // Both outlive their server. The next one finds the one that it was told of, and starts anew the
-    // one that was started again since.
+    // Both survive their server. The next server adopts the process that it has a record of, and
+    // restarts the one that was restarted since.
     let back = port_of(&run, "back");
     let me = [back, port].map(|port| get(port, "/me").unwrap());
     assert!(me[0].starts_with("back ") && me[1].starts_with("old "), "{me:?}");

@@ -15,8 +15,8 @@ use crate::worktrees::House;
 
 const USER: u32 = 54321;
 
-/// A house whose server runs programs in sandboxes as that user, who may come to the project.
-/// `None` where the test is not run as root: there is nobody else to be then.
+/// A house whose server runs programs in sandboxes as that user, who can enter the project. `None`
+/// if the test is not run as root, which cannot use another user.
 fn house(config: &str) -> Option<House> {
     if !rustix::process::geteuid().is_root() {
         return None;

@@ -1,8 +1,8 @@
 //! Ticks of many rituals over kills: each that the schedules have got one quest, and it says how late.
 //!
-//! What should be is computed here from the schedules and from when the rituals were created; what is
-//! comes from the log of the store that the last kill left. The log also has what was deleted
-//! since, so a tick that fired twice is seen.
+//! The expected ticks are computed here from the schedules and the creation times of the rituals;
+//! the actual ticks are in the log of the store after the last kill. The log also contains deleted
+//! objects, so a tick that fired twice is found.
 //!
 //! `OVERMIND_SEED` chooses when the server is killed (chance in the machine's timing remains).
 
@@ -180,8 +180,8 @@ fn each_tick_of_many_rituals_creates_one_quest_across_kills() {
     passed(&home);
     let (mut on_time, mut dead) = (vec![], vec![]);
     for kill in 0..size.kills {
-        // The first one lives and is dead for long enough to have ticks in both; some are killed while
-        // they still look at what they have missed.
+        // The first server runs and stays dead long enough for ticks in both times; some are killed
+        // while they still process missed ticks.
         let (least, most) = match kill {
             0 => (size.life.1, size.life.1 + 1),
             _ if rng.one_in(4) => (0, size.life.0),

@@ -1,6 +1,6 @@
-//! One trace through everything that a run starts: its tools' commands, servers of tools, runs of its
-//! own, and the calls of models that it passes through here. Each is told the very span that the
-//! collector is told.
+//! One trace contains everything that a run starts: its tools' commands, tool servers, its own
+//! runs, and the model calls that it makes through the gateway. Each gets the same span that the
+//! collector gets.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 

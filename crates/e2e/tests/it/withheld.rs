@@ -137,8 +137,8 @@ const BULK: &[&str] = &[
     "make -f .env; make -pn -f .env",
 ];
 
-/// What reaches out: `OUT` is a directory beside the project, `APP` the project, `PORT` a port of the
-/// host's loopback.
+/// Commands that reach out: `OUT` is a directory beside the project, `APP` the project, `PORT` a
+/// port of the host's loopback.
 const OUTWARD: &[&str] = &[
     "cat OUT/told.txt APP/.env",
     "echo x > OUT/told.txt",

@@ -215,8 +215,8 @@ impl Lives {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a life was asked for: from now on it takes orders, and an abort ends it. To be
-    /// called before [`Self::live`], and before the next message is heard.
+    /// Records the start of an attempt: from now on it accepts orders, and an abort ends it. To be
+    /// called before [`Self::live`], and before the next message is processed.
     pub(crate) fn expect(&self, session: SessionId, effect: EffectId, launch: &Launch) {
         let key = ProcessKey { session, epoch: launch.life };
         let (orders, inbox) = mpsc::unbounded_channel();
@@ -506,8 +506,8 @@ impl Lives {
         // The value from its environment is outside; inside, `/tmp` is its own.
         env.retain(|(name, _)| name != "TMPDIR" || own(name));
         let quiet = match launch.is_own && is_claude {
-            // As root it accepts `bypassPermissions` only if it knows of the sandbox; and its
-            // telemetry can reach nobody from here.
+            // As root, it accepts `bypassPermissions` only if it knows of the sandbox; and its
+            // telemetry has no network here.
             true => &["IS_SANDBOX", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"][..],
             false => &[],
         };

@@ -403,8 +403,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// As [`Engine::board_get`]; [`EngineError::NotFound`] only when the key is not there and the
-    /// whole log says nothing of it.
+    /// Like [`Engine::board_get`]; [`EngineError::NotFound`] only if the key does not exist and the
+    /// whole log does not mention it.
     pub async fn board_history(
         &self,
         by: &Caller,

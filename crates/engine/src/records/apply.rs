@@ -249,9 +249,9 @@ impl Engine {
         }
     }
 
-    /// Refuses callers to name a record as an owner that they may not change: what it owns goes with
-    /// it, and can hold its deletion. For the same reason no owner may be deleted by callers who may
-    /// not delete what it owns.
+    /// Refuses an owner that the caller may not change: owned records are deleted with it, and can
+    /// block its deletion. For the same reason, callers can delete an owner only if they may delete
+    /// the records that it owns.
     async fn may_own(
         &self,
         by: &Caller,

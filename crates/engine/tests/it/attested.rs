@@ -1,5 +1,4 @@
-//! What a run's sandbox was measured to give: in its log, on its row, once, and of no weight for
-//! what is decided.
+//! The measured sandbox of a run: in its log, on its row, once, and without influence on decisions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -124,8 +123,8 @@ async fn the_measurement_is_on_the_row_during_the_command_and_after_a_restart() 
     let dir = Arc::clone(&world.dir);
     drop(world);
 
-    // The command was cut off: a human says that it was done. By then the configuration is
-    // another one, so the next command runs in a sandbox that was measured anew.
+    // The command was interrupted: a person says that it was done. By then the configuration has
+    // changed, so the next command runs in a sandbox that was measured again.
     let models = FakeModels::new([calls(&[("run_shell", json!({"command": "b"}))]), says("end")]);
     let world = World::at(dir, FakeTools::ok(), models, 8).await;
     let again = Attestation { config: "another".into(), ..attestation() };

@@ -1,5 +1,5 @@
-//! Budgets through the engine: reserved on disk before anything is sent, settled after it,
-//! recovered after a crash, and what sessions make of a refusal.
+//! Budgets through the engine: reserved on disk before a call is sent, settled after it, recovered
+//! after a crash, and the reaction of sessions to a refusal.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 

@@ -1,5 +1,5 @@
-//! Commands in a sandbox, as the engine sees them: what is started, what is told first, and what
-//! a refusal leads to.
+//! Commands in a sandbox, from the engine's view: the started program, the record before it, and
+//! the result of a refusal.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};

@@ -179,7 +179,7 @@ async fn the_history_of_a_key_requires_read_permission_and_reports_truncation() 
     let ends = (past.changes[0].version, past.changes.last().unwrap().version);
     assert_eq!((past.changes.len(), ends, past.truncated), (100, (101, 2), true));
 
-    // Behind as many other events as are looked at there may be changes, and nobody is told that
+    // Older changes may be hidden behind the events that were read, so the answer does not say that
     // there are none.
     let told = NewEvent {
         stream: StreamId::Mesh,

@@ -21,8 +21,7 @@ const HOUR: Duration = Duration::from_hours(1);
 /// A schedule, a zone, and its ticks from an hour before the first one until an hour after the last.
 type Night = (&'static str, &'static str, [&'static str; 3]);
 
-/// Of each zone the night in which its clocks go forward, and the one in which they go back. The day
-/// before and the day after are told as well.
+/// For each zone, the nights in which its clocks change. The days before and after are included.
 const NIGHTS: [Night; 6] = [
     // 02:00 +01 becomes 03:00 +02 on 29 March; 03:00 +02 becomes 02:00 +01 on 25 October.
     ("30 2 * * *", "Europe/Berlin", ["2026-03-28T01:30", "2026-03-29T01:00", "2026-03-30T00:30"]),

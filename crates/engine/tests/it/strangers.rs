@@ -86,8 +86,8 @@ async fn a_program_of_a_lesser_key_has_no_mesh_identity() {
     engine.key_revoke(admin, id).await.unwrap();
     assert!(receive(brought).await.is_err());
 
-    // The agent's own program is the agent, whoever starts it, and so is what somebody starts who
-    // may use the mesh.
+    // The agent's own program acts as the agent, whoever starts it; so does another program that a
+    // caller with mesh rights starts.
     let lesser = key(&world, "ci2", Role::Runs).await;
     for (by, argv) in [(&lesser, None), (&operator, Some("curl")), (admin, Some("curl"))] {
         let own = run(&world, by, &agent, argv).await;

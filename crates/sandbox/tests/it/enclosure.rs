@@ -180,8 +180,8 @@ async fn granted_paths_are_visible_with_the_granted_access() {
     let granted = EnclosePlan { read: vec![place.at("tools/bin")], ..plan.clone() };
     assert_eq!(place.run(granted).await.1, "the tool\n");
 
-    // A program that is installed here is shown, and what lies beside it is not. No `PATH` of the
-    // command's own says which program that is.
+    // An installed program is shown, and files beside it are not. The command's own `PATH` does not
+    // select the program.
     let beside = place.at("tools/bin/beside");
     std::fs::write(beside, "a-secret").unwrap();
     std::fs::write(&tool, "#!/bin/sh\necho the tool\ncat ${0%/*}/beside ${0%/*}/../secret\n")

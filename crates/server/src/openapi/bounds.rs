@@ -1,5 +1,5 @@
-//! What the document says beside what the types and handlers say: bounds that are checked by
-//! hand, and not by the type of a field.
+//! Parts of the document besides the types and handlers: bounds that are checked by hand, and not
+//! by the type of a field.
 //!
 //! They stand in one file, `bounds.json`: `document` is merged into the document as RFC 7396 has
 //! it, `params` into the schema of each parameter, by operation (`*` is any) and name. Numbers of
@@ -116,8 +116,8 @@ fn log_in_either_form(document: &mut Value) {
     }
 }
 
-/// What a stream answers with is one event after another: the text of each is JSON of what the
-/// handler names.
+/// A stream returns one event after another: the text of each is JSON of the type that the handler
+/// names.
 fn events_of_streams(document: &mut Value) {
     let paths = document["paths"].as_object_mut().expect("a document has paths");
     for operation in paths.values_mut().filter_map(Value::as_object_mut).flat_map(Map::values_mut) {

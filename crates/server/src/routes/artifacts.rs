@@ -1,8 +1,8 @@
 //! `/api/runs/{id}/artifacts`: files that a run leaves behind.
 //!
-//! A content is whatever somebody saved, under whatever type. It is never shown in this server's
-//! name: a browser is told to keep it as a file, not to guess what it is, and to let nothing in it
-//! run.
+//! The content and the type of an artifact come from its author. It is never shown under this
+//! server's name: headers tell browsers to save it as a file, not to guess its type, and to run
+//! nothing in it.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Model calls of others, passed on: `/llm/openai/v1/…` and `/llm/anthropic/v1/…`.
 //!
-//! These are the providers' APIs and not ours: what is refused is refused in the provider's own
-//! shape, nothing is redirected, and the token may stand where the provider's key stands. They go
-//! around the router, its time limit and the limits by caller: an answer may stream for an hour,
-//! and what a provider is asked is bounded by provider.
+//! These are the providers' APIs and not ours: refusals have the provider's own format, nothing is
+//! redirected, and the token may be in the place of the provider's key. They bypass the router, its
+//! time limit and the limits by caller: an answer may stream for an hour, and calls are limited by
+//! provider.
 
 use std::sync::Arc;
 use std::time::Duration;

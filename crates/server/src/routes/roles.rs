@@ -1,6 +1,6 @@
-//! What a route can ask of its caller. Each line of the table of routes says which it is: that is held
-//! before any handler begins, and written to `docs/roles.md`. The engine asks again, for what depends on
-//! more than the route.
+//! The requirements of a route for its caller. Each line of the table of routes names one: it is
+//! checked before any handler begins, and written to `docs/roles.md`. The engine checks again what
+//! depends on more than the route.
 
 use std::fmt::Write as _;
 

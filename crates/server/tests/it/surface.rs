@@ -473,8 +473,8 @@ async fn each_route_accepts_the_documented_roles_and_scopes() {
         if path == "/mesh/api" {
             continue;
         }
-        // What ends others' runs, waits for an answer, or judges by more than the role: only those
-        // who may not are tried.
+        // Requests that end the runs of others, wait for an answer, or depend on more than the
+        // role: only callers without the right are tried.
         let others = matches!(path, "/api/halt" | "/mcp") || path.starts_with("/api/services/");
         let at = filled(path);
         for ((role, key), allowed) in keys.iter().zip(allowed) {

@@ -36,8 +36,8 @@ fn texts(items: &[MemoryItem]) -> Vec<&str> {
     items.iter().map(|item| item.text.as_str()).collect()
 }
 
-/// What each of the three ways to find items finds in collection `c`: by word, by vector, newest
-/// first. All items hold the word and point the same way.
+/// The results of the three ways to find items in collection `c`: by word, by vector, newest first.
+/// All items contain the word and have the same direction.
 async fn everywhere(store: &dyn Store, scope: &MemoryScope) -> [Vec<MemoryItem>; 3] {
     [
         matched(store, scope.clone(), "bee").await,

@@ -1,5 +1,5 @@
-//! Tools that come and go: listed with the others, checked like the others, and refused to
-//! whoever decided with another definition.
+//! Tools that appear and disappear: listed and checked like the others, and refused to callers of
+//! an earlier definition.
 
 use std::sync::{Arc, Mutex};
 

@@ -211,8 +211,8 @@ impl Maker {
         Err(TreeError::NameTaken { session: name })
     }
 
-    /// The session's own tree of before, to be taken up; `None` where that is gone, or is another's.
-    /// Blocks.
+    /// The session's own earlier tree, to be reopened; `None` if it was removed, or belongs to
+    /// another session. Blocks.
     pub(super) fn again(
         &self,
         session: &str,
@@ -536,8 +536,8 @@ impl Maker {
         Ok(())
     }
 
-    /// After what a second attempt would not mend, the tree stays, and is told; everything else of
-    /// the session can be given back all the same.
+    /// If a second attempt would not help, the tree stays and is reported; everything else of the
+    /// session can be released nevertheless.
     fn stay_or_fail(
         &self,
         tree: &TreeIntent,

@@ -1,7 +1,7 @@
 //! Rooms of sessions: the engine's port over leases, trees and pools.
 //!
-//! Start with [`LocalRooms::open`], which does nothing but remember where things go: directories are
-//! looked at when the first room is asked for, or when there are rooms of an earlier life.
+//! Start with [`LocalRooms::open`], which only stores the configuration: directories are read when
+//! the first environment is requested, or when an earlier daemon left environments.
 //!
 //! * A room in a repository is a lease whose worktree is a [tree](crate::tree). Outside of one it is
 //!   a lease on a copy, if that was asked for; otherwise the session works in its directory, which is
@@ -11,8 +11,8 @@
 //! * Services and the database server outlive the daemon, like the sessions that they are of. The
 //!   database server is ended with the daemon when no session has a room.
 //!
-//! Where to read on: `maker` makes and ends trees, `project` reads what a project wants, `work` is
-//! what becomes of a session's work, `history` brings its files back, `filling` keeps trees ready.
+//! Modules: `maker` creates and ends trees, `project` reads a project's settings, `work` handles a
+//! session's work at its end, `history` restores its files, `filling` prepares trees.
 
 mod claims;
 mod filling;
@@ -89,7 +89,7 @@ pub struct Options {
     pub git: Git,
     /// The supervisor of the processes of services; our own if absent.
     pub runner: Option<Arc<dyn Runner>>,
-    /// What puts sandboxes around services and hooks. Without it a room that is to have some is
+    /// The port for sandboxes of services and hooks. Without it, an environment that needs them is
     /// refused.
     pub encloses: Encloses,
     /// Whom these run as, if that is not the daemon's own user: worktrees with sandboxes are given to
@@ -217,8 +217,8 @@ impl LocalRooms {
         all.insert(lease.session.clone(), serving);
     }
 
-    /// Lets go of the data directory. Sessions' services go on, for the next daemon to take up; the
-    /// database server is ended when no session has a room.
+    /// Releases the data directory. Services of sessions continue, and the next daemon adopts them;
+    /// the database server is stopped if no session has an environment.
     pub async fn shutdown(&self) {
         self.pools.end().await;
         // Never asked for in this life and in none before.
@@ -269,8 +269,8 @@ impl LocalRooms {
     }
 
     async fn make(&self, mut order: RoomOrder, sink: RoomSink) -> Result<RoomMade, RoomError> {
-        // A project without a repository stays one for this session: whoever may write there later could
-        // name any repository.
+        // A project without a repository stays one for this session: a later writer could name any
+        // repository there.
         if order.before.as_ref().is_some_and(|before| had_no_repository(before)) {
             order.wish.reach = RoomReach::Nothing;
         }

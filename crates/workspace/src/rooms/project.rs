@@ -55,8 +55,8 @@ pub(super) fn ground(project: &Path, reach: &RoomReach) -> Result<Ground, RoomEr
     }
 }
 
-/// The top of the repository that a directory lies in, as sessions see it; `None` outside of any, and
-/// in one without a working tree. Blocks, for a moment.
+/// The top of the repository that contains a directory, as sessions see it; `None` outside of any,
+/// and in one without a working tree. Blocks for a moment.
 pub fn project_top(dir: &Path) -> Option<PathBuf> {
     match find(dir) {
         Ok(found) => found.and_then(|(source, _)| source.top),
@@ -103,8 +103,8 @@ pub(super) fn read(
     Ok(Project { reach: reach.clone(), lenders, repository, ..found })
 }
 
-/// That a project lies in the repository that the session's worktree was made from before, if that is
-/// known: whoever may write in the project could lead to another one.
+/// Whether a project is in the repository from which the session's worktree was created, if that is
+/// known: a run that may write in the project could redirect it to another one.
 pub(super) fn same(found: &Project, was: Option<&RoomOrigin>) -> Result<(), RoomError> {
     match was {
         Some(RoomOrigin::Repository(was)) if found.repository.as_ref() != Some(was) => {

@@ -24,8 +24,8 @@ impl Reached {
     /// `leased` is every port of the lease: those of services are called `service/port`, others
     /// the session serves on itself.
     pub(crate) fn of(leased: &BTreeMap<String, u16>, values: &Values) -> Self {
-        // Whose each port is. Leased ones are of processes, containers and compose projects: a
-        // program or an engine binds them on 127.0.0.1.
+        // The owner of each port. Leased ports belong to processes, containers and compose
+        // projects: a program or an engine binds them on 127.0.0.1.
         let leased = leased.iter().filter_map(|(name, port)| {
             let (service, _) = name.split_once('/')?;
             Some((*port, service))

@@ -1,5 +1,5 @@
-//! What a session has done, and what becomes of it: from its tree while there is one, afterwards from
-//! the branch that closing left.
+//! The work of a session, and its end: from its tree if it exists, otherwise from the branch on
+//! which it was saved.
 
 use std::path::PathBuf;
 use std::sync::Arc;

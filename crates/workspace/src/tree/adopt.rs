@@ -1,9 +1,9 @@
 //! Imports the git actions of a session as data.
 //!
-//! The session's repository lies in its tree, and every byte of it is the session's. Git would follow
-//! links in it, read other repositories' objects through it and run what its configuration names. So
-//! git is never run in it: references are read here, as text, through no link; objects are copied into a
-//! directory of ours, and git packs what we ask for from there and checks all of it as it comes in.
+//! The session's repository is in its tree, and the session controls every byte of it. Git would
+//! follow links in it, read other repositories' objects through it and run programs from its
+//! configuration. So git never runs in it: references are read here, as text, without following
+//! links; objects are copied into a directory of ours, from which git packs and checks them.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -290,7 +290,7 @@ fn missing(git: &Git, ours: &Path, wanted: &[&str]) -> Result<Vec<String>, TreeE
     Ok(missing.map(str::to_owned).collect())
 }
 
-/// Copies loose objects and packs: not what else may lie there and be believed (alternates, graphs,
+/// Copies loose objects and packs, but no other files that git would trust (alternates, graphs,
 /// bitmaps).
 fn take_objects(theirs: &Dir, incoming: &Path) -> std::io::Result<Copied> {
     let from = theirs.sub(Path::new("objects"))?;

@@ -178,8 +178,8 @@ impl Ground<'_> {
         if listed.links.is_empty() {
             return Ok(());
         }
-        // Git would look into a submodule with the configuration that lies in it. So our index never
-        // does: what a submodule is at is found by ourselves.
+        // Git would read a submodule with the configuration in it. So our index never does that:
+        // the commit of a submodule is determined by our own code.
         let mut input = Vec::new();
         for (path, _) in &listed.links {
             input.extend_from_slice(path.as_os_str().as_bytes());
@@ -414,8 +414,8 @@ impl Ground<'_> {
         Ok(())
     }
 
-    /// The primary's store of large files, if it lies in the repository itself: whoever wrote the
-    /// repository could lead to the directories of others by a link.
+    /// The primary's store of large files, if it is in the repository itself: the author of the
+    /// repository could redirect it to foreign directories with a link.
     fn store(&self) -> Result<Store, TreeError> {
         let common = &self.source.common;
         let common = Dir::open_plain(common).at("opening", common)?.without(self.own);

@@ -1,8 +1,9 @@
-//! What a session gets from the primary besides its commits: ignored files by an include list, large
-//! directories by strategy, uncommitted changes on request; and the count of what stays behind.
+//! The additions of a session besides the primary's commits: ignored files by an include list,
+//! large directories by strategy, uncommitted changes on request; and the number of files that are
+//! not copied.
 //!
-//! The primary is looked at with our own git directory and a copy of its index: nothing of its
-//! configuration is in force, and nothing in it is written.
+//! The primary is read with our own git directory and a copy of its index: its configuration has no
+//! effect, and nothing in it is written.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
@@ -118,7 +119,7 @@ impl Primary<'_> {
             Ok(list) => list,
             Err(err) => {
                 // An index that refers to files beside it cannot be read from elsewhere: a new one
-                // says the same, only every file must be read for it.
+                // has the same content, but every file must be read for it.
                 let Some(head) = self.head.filter(|_| copied) else { return Err(err.into()) };
                 std::fs::remove_file(&index).at("removing", &index)?;
                 self.git

@@ -16,8 +16,8 @@ fn naming(dir: &Path, is_linked: bool) -> String {
     }
 }
 
-/// Why a tree could not be made, read, saved or removed. Nothing was half done: what a failed step
-/// had begun is taken back, or is taken up again by the next call.
+/// Why a tree could not be created, read, saved or removed. No step is left partly done: a failed
+/// step is undone, or the next call completes it.
 #[derive(Debug, thiserror::Error)]
 pub enum TreeError {
     #[error("{attempt} {}", path.display())]

@@ -1,10 +1,10 @@
 //! Which programs git may run where it writes the user's own files: those of the user, and none that the
 //! repository names.
 //!
-//! Whoever can write a repository's configuration, an agent that works in the checkout for one, could name
-//! a filter there that git runs outside of every sandbox. So every program that the repository's own
-//! configuration names is set anew: to what the user's or the system's says, or to nothing. Large files
-//! (LFS) are filtered where the repository asks for it as well, by the program along our search path.
+//! An agent in the checkout, or anybody else who can write a repository's configuration, could name
+//! a filter there that git runs outside of every sandbox. So every program in the repository's own
+//! configuration is overridden: with the user's or the system's setting, or with nothing. Large
+//! files (LFS) are filtered if the repository requests it, by the program in our search path.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! What becomes of a session's work: saved as a branch, kept, discarded; and removing the tree, which is
-//! refused while anything in it is saved nowhere.
+//! The end of a session's work: saved as a branch, kept, discarded; and the removal of the tree,
+//! which is refused while it contains unsaved work.
 
 use std::path::{Path, PathBuf};
 

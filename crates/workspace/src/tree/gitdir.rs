@@ -143,11 +143,11 @@ const IN_A_ROW: usize = 5;
 /// The largest list of them.
 const LIST: u64 = 64 << 10;
 
-/// These directories of objects and all that they borrow in turn, each once. What is not there is left
-/// out, and so is what lies in `ours`: sessions write there, and would say themselves what is shown to
-/// the next one. What lies in the server's data directory or in a system directory is left out as well.
-/// What a repository borrows is its owner's or everybody's to read, and is what such lists are for by all
-/// that lies in it: it is shown to sessions.
+/// These directories of objects and all that they borrow in turn, each once. Missing ones are left
+/// out, and so are those in `ours`: sessions write there, and could choose what is shown to the
+/// next session. Those in the server's data directory or in a system directory are left out as
+/// well. A borrowed directory must be readable by its owner or by everybody, and must contain only
+/// git objects: it is shown to sessions.
 pub(crate) fn with_alternates(
     objects: Vec<PathBuf>,
     ours: &Path,

@@ -11,9 +11,9 @@
 //! Files are brought back through directories that are held open, never by git: a program of the session
 //! may be at work meanwhile, and put a link where git would write.
 //!
-//! What is killed midway leaves objects that nothing names and files in the directory of the private
-//! index, which the next call removes. The tree's directory may be gone afterwards: what was saved of it
-//! is kept beside it until [`Trees::sweep`] finds it too old.
+//! A killed call leaves unreferenced objects, and files in the directory of the private index,
+//! which the next call removes. The tree's directory may be removed afterwards: its saved state is
+//! kept beside it until [`Trees::sweep`] finds it too old.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -153,9 +153,9 @@ impl Private {
 }
 
 impl Trees {
-    /// Saves the files of a tree as they are before step `step`; `None`: before the next one after
-    /// those that were saved. Untracked files are saved, ignored ones not, and nothing of what lies in
-    /// submodules. The session may be at work meanwhile.
+    /// Saves the files of a tree as they are before step `step`; `None`: before the next step after
+    /// the saved ones. Untracked files are saved, but not ignored ones or files in submodules. The
+    /// session may be at work meanwhile.
     ///
     /// # Errors
     ///

@@ -18,9 +18,9 @@ const VARIABLES: [(&str, [&str; 2]); 4] = [
     ("GIT_COMMITTER_EMAIL", ["committer.email", "user.email"]),
 ];
 
-/// Variables that make git in a session commit as it would in the project, without the files that say
-/// so. `git_dir` is the project's, if it has one; `environment` is the user's own. What nobody has
-/// said is left out.
+/// Variables that make git in a session commit as it would in the project, without the user's
+/// configuration files. `git_dir` is the project's, if it has one; `environment` is the user's own.
+/// Missing settings are left out.
 pub(super) fn variables(
     git: &Git,
     git_dir: Option<&Path>,

@@ -161,8 +161,8 @@ impl Trees {
         }
     }
 
-    /// What a merge would lead to, computed in a git directory of ours that has both sides. The
-    /// primary is not touched.
+    /// The result of a merge, computed in a git directory of ours that has both sides. The primary
+    /// is not changed.
     pub(crate) fn computed(
         &self,
         ours: &Path,

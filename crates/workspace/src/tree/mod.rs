@@ -331,8 +331,9 @@ impl Trees {
     }
 }
 
-/// A lock on a file, let go of when it is dropped. Said outright: a process that another thread is about
-/// to start holds copies of our descriptors for a moment, and the lock with them.
+/// A lock on a file, released when it is dropped. It is released explicitly, because a process that
+/// another thread is about to start holds copies of our descriptors for a moment, and the lock with
+/// them.
 #[derive(Debug)]
 pub(crate) struct Lock(File);
 

@@ -255,8 +255,8 @@ pub struct Listed {
 }
 
 impl Trees {
-    /// The finished tree whose working tree is `worktree`; `None` when there is none (any more), or
-    /// when the path is not one of ours.
+    /// The finished tree whose working tree is `worktree`; `None` if it does not exist (any more),
+    /// or if the path is not one of ours.
     ///
     /// # Errors
     ///

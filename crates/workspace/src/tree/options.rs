@@ -39,8 +39,9 @@ pub struct Options {
     pub branch_prefix: String,
     /// Takes uncommitted changes and untracked files of the primary along. They are copied.
     pub carry_changes: bool,
-    /// Counts what stays behind in the primary; takes as long as `git status` there, at the same time
-    /// as the rest. Without it nothing is copied either: no include list, no carried changes.
+    /// Counts the files that are not copied from the primary; takes as long as `git status` there,
+    /// in parallel with the other steps. Without it, nothing is copied either: no include list, no
+    /// carried changes.
     pub look_at_primary: bool,
     /// Ignored files that are copied from the primary, in the syntax of `.gitignore`. The project's own
     /// `.worktreeinclude` comes after these.

@@ -1,5 +1,5 @@
-//! What we write into the primary repository: objects, references of ours, branches. Nothing else here
-//! touches it, and [`super::merge`] alone touches its files.
+//! Our writes to the primary repository: objects, our references, branches. Nothing else here
+//! writes to it, and only [`super::merge`] changes its files.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};

@@ -291,8 +291,9 @@ pub(super) fn add_all(
             taken.nested.push(path_of(dir));
             continue;
         }
-        // Git asked what is there, and may have been led out of the tree to it: what cannot be reached
-        // without a link is none of it. Its content is read in a view without links, below.
+        // Git listed the files, and may have followed a link out of the tree: files that cannot be
+        // reached without a link are left out. Their content is read in a view without links,
+        // below.
         let Some(found) = work.stat(&path_of(path)).ok().flatten() else { continue };
         let size = u64::try_from(found.st_size).unwrap_or(0);
         if size > bound.each {

@@ -27,8 +27,8 @@ const PATTERNS: u64 = 8 << 20;
 /// The largest of those that git reads as a whole.
 const WHOLE: u64 = 1 << 30;
 
-/// What git writes to in a repository, or reads as a whole. Links of these lead elsewhere, and with them
-/// whatever the server does here as the host's user.
+/// Files of a repository that git writes to, or reads completely. A link in their place redirects
+/// the server's own access as the host's user.
 const DIRECTORIES: &[&str] = &["refs", "logs", "info"];
 /// Of all worktrees, and of one. `HEAD` may be a link to a branch.
 const FILES: &[&str] =
@@ -42,8 +42,8 @@ const WRITTEN: &[&str] = &["refs", "logs"];
 const MOST: usize = 500_000;
 const DEEPEST: usize = 64;
 
-/// That all beneath a directory are files and directories. A link there is followed when git writes a
-/// reference or a line of its log, and a pipe is waited for.
+/// Whether a directory contains only files and directories. Git follows a link there when it writes
+/// a reference or a line of its log, and waits for a pipe.
 fn plain_below(
     top: &Dir,
     at: &Path,
@@ -80,8 +80,8 @@ pub(crate) struct Source {
     pub(crate) git_dir: PathBuf,
     /// The files that all its working trees share: objects, references, configuration.
     pub(crate) common: PathBuf,
-    /// The directories that all of it lies in, where its caller may not use all of the host; in those that
-    /// it lies in, git follows no link.
+    /// The directories that must contain all of it, if its caller may not use all of the host; in
+    /// these directories, git follows no link.
     pub(crate) within: Option<Vec<PathBuf>>,
 }
 
@@ -154,8 +154,9 @@ impl Source {
         self.check(&Own::default()).is_ok()
     }
 
-    /// That all it consists of lies in it: read by the server and written as the host's user, a link to
-    /// elsewhere would be followed, a pipe waited for. Nor is any of it the server's own.
+    /// Whether all of its parts are inside it: the server reads them and writes them as the host's
+    /// user, so it would follow a link and wait for a pipe. No part may belong to the server
+    /// itself.
     pub(crate) fn check(&self, own: &Own) -> Result<(), TreeError> {
         let unsound = |path: PathBuf| {
             move |err: io::Error| TreeError::Unsound { path, why: opener::why(&err) }
@@ -224,8 +225,8 @@ pub(crate) fn unlinked(project: &Path) -> Result<PathBuf, TreeError> {
     Ok(real)
 }
 
-/// Finds the repository that a path lies in, as git would, and the path's place within its tree.
-/// `None`: it lies in none.
+/// Finds the repository that contains a path, as git would, and the path's place within its tree.
+/// `None`: no repository contains it.
 pub(crate) fn find(path: &Path) -> Result<Option<(Source, PathBuf)>, TreeError> {
     find_within(path, &RoomReach::Any)
 }
@@ -308,8 +309,8 @@ fn redirected(dir: &Path, file: &Path) -> Result<PathBuf, TreeError> {
         .ok_or_else(|| TreeError::BrokenRedirect { file: file.to_owned() })
 }
 
-/// The contents of a file that is taken over as data; `None` when there is none. Links to it stay within
-/// its directory.
+/// The contents of a file that is imported as data; `None` if it does not exist. Links to it stay
+/// within its directory.
 pub(crate) fn read_small(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
     let Some(dir) = opener::absent(Dir::open_plain(dir))? else { return Ok(None) };
@@ -396,9 +397,8 @@ impl Settings {
         data
     }
 
-    /// What a session's repository has beyond that: remotes and what its branches follow. Passwords
-    /// within addresses stay behind; `true` when there was one. Addresses that are paths are made
-    /// absolute from `top`.
+    /// Additional settings of a session's repository: remotes and tracking branches. Passwords in
+    /// addresses are removed; `true` if there was one. Relative paths become absolute from `top`.
     pub(crate) fn theirs(&self, top: &Path) -> (Vec<Setting>, bool) {
         let mut without_password = false;
         let known = self.all.iter().filter(|s| {

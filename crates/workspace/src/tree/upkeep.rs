@@ -1,5 +1,4 @@
-//! What has to be seen to now and then: moved repositories, bases nobody borrows, discarded work that is
-//! too old, projects without sessions.
+//! Periodic work: moved repositories, unused bases, old discarded work, projects without sessions.
 
 use std::collections::HashSet;
 use std::path::Path;

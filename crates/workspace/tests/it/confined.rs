@@ -1,5 +1,5 @@
-//! That nothing of a lease that has a sandbox is started without one. What a sandbox gives is told
-//! elsewhere: here it is a mark that stands for one, or a refusal.
+//! Nothing of a lease with a sandbox starts without one. The sandbox itself is tested elsewhere:
+//! here it is a mark, or a refusal.
 
 use std::collections::BTreeMap;
 use std::path::Path;

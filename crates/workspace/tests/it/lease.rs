@@ -354,8 +354,8 @@ env: {DB: '${db.file}'}
     bench.assert_nothing_left(&workspace).await;
 }
 
-/// A program that answers like the client with its compose plugin, and writes down its words. Of a project
-/// it says what stands in `config.json` beside it.
+/// A program that answers like the client with its compose plugin, and records its arguments. For a
+/// project, it returns the content of `config.json` beside it.
 fn fake_docker(bench: &Bench, version: Option<&str>) -> String {
     use std::os::unix::fs::PermissionsExt;
     let bin = bench.path("bin");

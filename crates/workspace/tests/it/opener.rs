@@ -1,5 +1,5 @@
-//! What a repository or a project puts in the place of a file that the server reads: refused at once by
-//! what it is, with nothing of what lies elsewhere in a room or in an error.
+//! Links, pipes and similar objects in place of a file that the server reads: refused at once by
+//! their type, without content of other files in an environment or in an error.
 
 use std::collections::HashSet;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, symlink};

@@ -1,5 +1,5 @@
-//! A server is killed while it makes rooms and gives them back: at every point that has a name, and at
-//! any moment. The next one goes on with each session where it was, and at the end nothing is left.
+//! A server is killed while it creates and releases environments: at every named point, and at any
+//! moment. The next one continues each session where it was, and at the end nothing is left.
 //!
 //! Only the server is killed. Its git and its setup live on, as they do for users: where the kernel tells
 //! a git of its parent's death, and where it tells only the shell that git runs in.

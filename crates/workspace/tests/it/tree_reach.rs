@@ -1,5 +1,5 @@
-//! Projects of callers who may not use all of the host: what they lead to is refused, also while it is
-//! exchanged for something else.
+//! Projects of callers who may not use all of the host: foreign targets are refused, also while
+//! they are replaced.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};

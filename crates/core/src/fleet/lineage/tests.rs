@@ -109,8 +109,8 @@ impl World {
         }
     }
 
-    /// As the engine does: a name is one open session's, what has ended comes back in the end that was
-    /// seen, and what is there stays.
+    /// Like the engine: a name belongs to one open session, an ended session continues from its
+    /// observed end, and an existing one stays.
     fn start(&mut self, slot: &Slot) {
         let named = |run: &Run| run.slot.ordinal == slot.ordinal && run.is_open();
         if self.runs.values().any(named) {

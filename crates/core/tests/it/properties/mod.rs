@@ -1,13 +1,13 @@
 //! Random schedules: random agents, outcomes, humans, crashes and late messages.
 //!
-//! Every step of every schedule goes through [`World`](crate::world::World), so all that it checks
-//! holds here: steps begin and end once and without gaps, exactly one event tells the end,
-//! effects begin only while the session runs, a *once* effect begins again only with a licence,
-//! a gated tool only with its grant, an end stops all that is under way, and every model
-//! request is one that providers take. The tests add what needs a schedule of its own.
+//! Every step of every schedule goes through [`World`](crate::world::World), so all its checks
+//! apply here: steps begin and end once and without gaps, exactly one event is the end, effects
+//! begin only while the session runs, a *once* effect begins again only with a licence, a gated
+//! tool only with its grant, an end stops all running effects, and every model request is valid for
+//! providers. The tests add checks that need their own schedule.
 //!
-//! Half of the seeds are the same in every run; the other half are new, so that runs go on
-//! finding things. A failure prints its seed; `OVERMIND_SEED=<seed>` plays just that schedule.
+//! Half of the seeds are the same in every run; the other half are new, so that runs continue to
+//! find errors. A failure prints its seed; `OVERMIND_SEED=<seed>` plays only that schedule.
 
 mod random;
 pub(crate) mod rng;

@@ -349,8 +349,8 @@ impl World {
         self.session = session;
     }
 
-    /// A fork of this session whose own part begins before the input that opened step `at`.
-    /// It is told that it is a fork; it is not started.
+    /// A fork of this session whose own part begins before the input that opened step `at`. It gets
+    /// the notice of a fork; it is not started.
     #[track_caller]
     pub(crate) fn fork(&self, at: u32, model: Option<&str>, prompt: Option<&str>) -> Self {
         let from = self.session.row().id;

@@ -1,8 +1,8 @@
 //! The rules that must hold after any number of crashes. One function per rule; each says what
 //! exactly is wrong, and with which session.
 //!
-//! Most rules look at the log and the rows by themselves, without the machine that wrote them;
-//! `Replay` and `RowIsLog` use the machine as the second witness.
+//! Most rules use only the log and the rows, without the state machine that wrote them; `Replay`
+//! and `RowIsLog` use the state machine as the second witness.
 
 mod effects;
 mod log;

@@ -208,8 +208,8 @@ pub(crate) fn assert_killed(status: ExitStatus, places: &Places) {
     );
 }
 
-/// What killed daemons left running: sandboxes whose process group is one of `groups`, and
-/// commands that bear `tag`, whoever started them. Each as a line for people.
+/// Processes that killed daemons left running: sandboxes whose process group is one of `groups`,
+/// and commands with the mark `tag`. Each as a line for people.
 pub(crate) fn leftovers(groups: &[u32], tag: Option<&str>) -> Vec<String> {
     let entries = std::fs::read_dir("/proc").expect("Linux has /proc");
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());

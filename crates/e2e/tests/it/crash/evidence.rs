@@ -1,5 +1,5 @@
-//! Everything that the checker looks at: log and rows as the store's port gives them, and the
-//! world outside as the harness saw it.
+//! All evidence of the checker: log and rows as the store's port returns them, and the outside
+//! world as the harness saw it.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};

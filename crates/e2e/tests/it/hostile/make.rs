@@ -1,5 +1,5 @@
-//! Bad requests, made by chance: from somebody who has no token, somebody else's or one that is
-//! over; by somebody who has one and wants more than is his.
+//! Random bad requests: from callers without a token, with the token of another caller or an
+//! expired one; and from callers with a valid token who request more than their rights.
 
 use crate::crash::rng::Rng;
 

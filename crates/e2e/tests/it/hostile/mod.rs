@@ -1,5 +1,5 @@
-//! Bad requests by the thousand against a real server: each is refused in the shape of its API, none
-//! hangs or breaks anything, nobody behind the server hears of it, and no secret comes out.
+//! Thousands of bad requests against a real server: each is refused in the format of its API, none
+//! hangs or breaks anything, none is forwarded, and no secret is returned.
 //!
 //! `OVERMIND_SEED` chooses the requests; `cargo xtask soak hostile` sends many more.
 

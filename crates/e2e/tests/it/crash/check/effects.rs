@@ -27,8 +27,8 @@ fn error_code(step: &StepRow) -> &str {
     code.and_then(Value::as_str).unwrap_or_default()
 }
 
-/// How often the effect of a step may have been begun: once, and once more for each time that
-/// the log says so.
+/// How often the effect of a step may have started: once, and once more for each time that the log
+/// records.
 fn begun(story: &Story, step: &StepRow) -> u32 {
     let id = step.id.to_string();
     let again = story.events.iter().filter(|event| {

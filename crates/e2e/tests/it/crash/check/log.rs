@@ -81,16 +81,17 @@ pub(super) fn one_end(_: &Evidence, story: &Story, found: &mut Found) {
             });
             let end = &story.events[*at];
             let late = story.events[at + 1..].iter().find(|event| match event.kind() {
-                // An order to cancel is recorded before the steps that it closes.
-                // So is its room given back, also by the start after a kill.
+                // An order to cancel is recorded before the steps that it closes. So is the release
+                // of its environment, also by the start after a kill.
                 "room.closing" | "room.progress" | "room.closed" | "room.left"
                 | "run.recovered" => {
                     *said != SessionStatus::Canceled
                         || story.events[at + 1..].iter().all(|one| one.kind() != "room.closing")
                 }
                 "step.finished" => *said != SessionStatus::Canceled || event.log.ts != end.log.ts,
-                // A text on its way to memory when its run was ended is stored all the same, and
-                // the log says so: an observation, that nothing follows from. So with a file.
+                // A text that was being stored in memory when its run was ended is stored
+                // nevertheless, and the log records it as an observation without consequences. The
+                // same applies to a file.
                 "memory.stored" | "artifact.saved" => *said == SessionStatus::Succeeded,
                 _ => true,
             });
