@@ -128,7 +128,7 @@ fn provide(cx: &Context) -> Outcome {
         .build()
         .map_err(|err| Failure::failed(format!("starting threads: {err}")))?;
     let served = runtime.block_on(relay::serve(|port| {
-        // Whoever started this reads it, or is gone.
+        // The starting process reads it, or has ended.
         let _ = cx.out.line(&port.to_string());
     }));
     served.map_err(|err| Failure::failed(format!("serving: {err}")))?;

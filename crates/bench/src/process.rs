@@ -1,4 +1,4 @@
-//! The program as a process: how fast it starts, how fast a command is done, what it holds.
+//! The program as a process: the time of its start, the time of a command, and its memory.
 
 use std::time::Duration;
 

@@ -104,7 +104,7 @@ async fn round(app: &App) -> Result<(f64, f64), Failure> {
     let me = std::process::id();
     let before = process::cpu(me);
     let (steps, took) = many(app.engine(), "short", SESSIONS).await?;
-    // What is still to be told is this round's work and not the next one's.
+    // The remaining spans belong to this round and not to the next one.
     let rest = Duration::from_millis(2 * GATHERED_MS);
     let _ = tokio::time::timeout(rest, std::future::pending::<()>()).await;
     let worked = process::cpu(me).saturating_sub(before);

@@ -356,7 +356,7 @@ async fn found(cx: &Context, remote: &Remote) -> Found {
         match remote.has_key(provider).await {
             Ok(true) => keys.push(key),
             Ok(false) => {}
-            // Whoever may not ask gets what this shell has.
+            // A caller without permission to ask gets the settings of this shell.
             Err(_) => return found,
         }
     }

@@ -28,7 +28,7 @@ pub struct RoomFlags {
 }
 
 impl RoomFlags {
-    /// `None` when nothing is asked for: the server's own choice.
+    /// `None` if nothing is requested: the server's own choice.
     pub fn wish(&self) -> Option<RoomWish> {
         let Self { here, room, base, carry, keep, park } = self;
         let when = match (here, room) {

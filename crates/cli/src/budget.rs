@@ -159,7 +159,7 @@ fn shown(cx: &Context, budgets: &[Budget]) -> Result<(), Failure> {
     show::list(&cx.out, budgets, |budget| budget.id.to_string(), table, empty)
 }
 
-/// Of what the limit bounds.
+/// The remaining part of the limited amount.
 fn bounded(budget: &Budget, microusd: u64, tokens: u64) -> String {
     amounts(budget.microusd.map(|_| microusd), budget.tokens.map(|_| tokens))
 }

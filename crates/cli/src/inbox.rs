@@ -1,4 +1,4 @@
-//! The inbox, shown: what waits for a human, what is alike, what comes, and rules out of it.
+//! The displayed inbox: waiting items, groups, changes, and proposed rules.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -90,7 +90,7 @@ pub async fn run(cx: &Context, args: &InitArgs) -> Outcome {
     if write {
         cx.out.note(&format!("wrote {}", file.display()));
         let orders = Config::parse(&proposal.text).map(|config| config.orders());
-        // Whoever had it written at the terminal has seen it.
+        // A user who had it written at the terminal has seen it.
         if orders.is_ok_and(|orders| !orders.is_empty())
             && !(asked::possible(cx) && trust::of_init(cx, &top).await?)
         {

@@ -68,7 +68,7 @@ async fn voice(
     }
 }
 
-/// Follows what runs, and what begins.
+/// Follows running commands, and those that start later.
 async fn follow(
     cx: &Context,
     remote: &Remote,

@@ -232,7 +232,7 @@ struct Heard {
 }
 
 impl Heard {
-    /// Reads what the log has more; `last`: nothing comes after it. Answers what is new.
+    /// Reads the rest of the log; `last`: the log is complete. Returns the new part.
     async fn more(&mut self, remote: &Remote, id: &str, last: bool) -> Result<String, Failure> {
         let options = LogOptions {
             offset: Some(self.next),

@@ -68,7 +68,7 @@ pub fn options_of_run() -> Vec<String> {
     shown.filter_map(clap::Arg::get_long).map(str::to_owned).collect()
 }
 
-/// The grammar of one command, and what makes a command of what it found.
+/// The grammar of one command, and the conversion of its matches to a command.
 struct Often {
     word: &'static str,
     augment: fn(clap::Command) -> clap::Command,

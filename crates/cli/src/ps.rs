@@ -264,7 +264,7 @@ fn tree<R: Listed>(runs: &mut Vec<R>) -> Vec<String> {
         let parent = run.basics().parent.filter(|parent| listed.contains(parent));
         below.entry(parent).or_default().push(run);
     }
-    // Last in, first out: the branches of what comes next, and what is drawn before them.
+    // Last in, first out: the branches of the next rows, and the text drawn before them.
     let mut next: Vec<(R, String, String)> = Vec::new();
     let push = |next: &mut Vec<_>, runs: Vec<R>, indent: Option<&str>| {
         let last = runs.len().saturating_sub(1);

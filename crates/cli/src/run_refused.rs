@@ -41,7 +41,7 @@ pub(crate) fn named(name: &str) -> Result<(), Failure> {
 
 /// Refuses an option that `run` does not have, with a suggested one.
 pub(crate) fn no_option(given: &str) -> Failure {
-    // Of `--name=x`, and of a text that only begins as an option does.
+    // Handles `--name=x`, and a text that only begins like an option.
     let word = given.split(['=', ' ']).next().unwrap_or_default();
     let message = format!("unexpected argument `{}`", clean::line(word));
     match nearest(word.trim_start_matches('-'), parse::options_of_run().iter().map(String::as_str))
@@ -58,7 +58,7 @@ pub(crate) fn no_task(agent: &Agent) -> Failure {
         .hint(format!("for example: overmind run --agent {} \"fix the failing test\"", agent.name))
 }
 
-/// The refusal of a `run` that says neither who nor what.
+/// The error for a `run` without an agent and without a task.
 pub(crate) fn nothing() -> Failure {
     Failure::usage("an agent and its task, or a program, are missing: nothing was started")
         .hint("for example: overmind run --agent claude \"fix the failing test\"")

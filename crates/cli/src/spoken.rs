@@ -124,7 +124,7 @@ impl Spoken {
                 self.failed.then(|| text.to_owned())
             }
             Some("human") => {
-                // Somebody who attaches says nothing.
+                // A person who attaches prints nothing.
                 self.sent |= text.contains(": ");
                 Some(self.sent(text))
             }

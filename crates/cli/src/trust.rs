@@ -78,7 +78,7 @@ pub(crate) async fn run(cx: &Context, args: &TrustArgs) -> Outcome {
     }
     let network = match args.yes {
         true => args.setup_network,
-        // Somebody who confirmed this content already is only asked for what is new.
+        // A person who confirmed this content already is asked only about new parts.
         false => match ask(cx, &found, args.setup_network).await? {
             Some(network) => network,
             None => return Err(Failure::failed("nothing was confirmed")),

@@ -77,7 +77,7 @@ pub fn up(cx: &Context, args: &UpArgs) -> Outcome {
 fn say(said: &Said) {
     use std::io::Write as _;
     let line = serde_json::to_string(said).expect("a plain structure of texts is JSON");
-    // Whoever started this may be gone; the server does not mind.
+    // The starting process may have ended; the server continues.
     let _ = writeln!(std::io::stdout().lock(), "{line}");
     let _ = std::io::stdout().flush();
     if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
@@ -98,7 +98,7 @@ fn serve(cx: &Context, args: &UpArgs, ready: Ready) -> Outcome {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads)
         .thread_name("overmind")
-        // A burst makes dozens for what blocks, each of which holds its stack.
+        // A burst creates dozens of threads for blocking work, each with its own stack.
         .thread_keep_alive(IDLE_THREADS)
         .enable_all()
         .build()

@@ -254,7 +254,7 @@ fn unknown(all: &str, word: &str, commands: &[String]) -> Failure {
         word,
         commands.iter().map(String::as_str).chain(groups.clone()).chain(topics.clone()),
     ) {
-        // Of a short word that begins otherwise nothing is left: `nope` is not `done`.
+        // No part of a short word with another beginning is compared: `nope` is not `done`.
         Some(near) if word.len() > 4 || near.chars().next() == word.chars().next() => {
             failure.hint(format!("did you mean `{near}`?"))
         }

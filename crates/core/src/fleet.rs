@@ -82,7 +82,7 @@ pub struct FleetStatus {
     /// The number of the next slot.
     pub next: u32,
     pub slots: Vec<Slot>,
-    /// Of a lineage: those that were scaled away, whose sessions come back with their ordinal.
+    /// For a lineage: sessions that were scaled away, which return with their ordinal.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parked: Vec<Slot>,
     /// Sessions that ended by themselves in a row.

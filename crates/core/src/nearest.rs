@@ -7,7 +7,7 @@ pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .into_iter()
         .map(|word| (distance(given, word), word))
         .filter(|(far, word)| *far <= 1 + word.chars().count().min(given.chars().count()) / 4)
-        // Of "id" nothing is left when both of its letters differ.
+        // A text of two letters in which both differ is not similar: "id".
         .filter(|(far, word)| *far < word.chars().count())
         .min()
         .map(|(_, word)| word)

@@ -319,7 +319,7 @@ mod tests {
     }
 
     proptest! {
-        /// Bounds hold, nobody is lost, and whoever waits while there is room comes up.
+        /// Bounds hold, no session is lost, and a waiting session starts if there is a free slot.
         #[test]
         fn no_session_is_lost_and_the_limits_hold(ops in proptest::collection::vec(op(), 0..200)) {
             let mut q = queue(6, 4, 2);

@@ -356,7 +356,7 @@ impl Repeat {
             agent,
             fork: Some(fork),
             name: self.fork.name.clone().unwrap_or_else(|| name::generate(self.id, 0)),
-            // Whoever started the source did not ask for this one.
+            // The caller who started the source did not request this one.
             parent: None,
             trace: None,
             ..spec

@@ -75,7 +75,7 @@ impl Now<'_> {
     }
 }
 
-/// What a provider does with model names that none of its patterns match.
+/// The treatment of model names that match none of a provider's patterns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
     /// The provider refuses all other names.

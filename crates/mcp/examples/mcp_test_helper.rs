@@ -210,7 +210,7 @@ fn serve(mode: &str, mark: &str) {
                     "twice" => {
                         answer(text("first"));
                         answer(text("second"));
-                        // To what was asked before, never to what is asked next.
+                        // Answers earlier requests, never the next one.
                         for old in 0..=id.as_i64().unwrap_or_default() {
                             say(&json!({"jsonrpc": "2.0", "id": old, "result": text("stale")}));
                         }

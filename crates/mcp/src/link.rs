@@ -607,7 +607,7 @@ async fn own(
     tree.kill().await;
 }
 
-/// Waits for the end of a connection, then makes sure that nothing is left of it.
+/// Waits for the end of a connection, then removes all its remains.
 async fn end(
     service: RunningService<RoleClient, Handler>,
     tree: Option<TreeEnd>,

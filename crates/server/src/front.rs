@@ -248,7 +248,7 @@ fn is_health(path: &str) -> bool {
 fn finish(headers: &mut HeaderMap, id: &str) {
     const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
     if let Ok(id) = HeaderValue::from_str(id) {
-        // A provider's own, on an answer that was passed on, is what its users are asked for.
+        // The request id of a forwarded answer is the provider's own, which its support needs.
         headers.entry(REQUEST_ID).or_insert(id);
     }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

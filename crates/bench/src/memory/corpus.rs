@@ -143,7 +143,7 @@ fn parse(source: &str) -> Option<(String, String)> {
     let (_, description) = name.split_once(" - ").or_else(|| name.split_once(" \u{2013} "))?;
     let description = description.trim().to_owned();
     text.truncate(text.floor_char_boundary(TEXT));
-    // What repeats the description word for word would make it too easy.
+    // Text that repeats the description literally would make the test too easy.
     let text = text.replace(&description, " ");
     (!description.is_empty() && text.len() > 200).then_some((description, text))
 }

@@ -28,7 +28,7 @@ pub(crate) struct Scores {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Quality {
     pub(crate) pages: usize,
-    /// Of the half that nothing was chosen by: all questions, known items, those by hand.
+    /// The half that was not used for tuning: all questions, known items, and hand-written ones.
     pub(crate) held_out: [Scores; 3],
     /// The results for the other half.
     pub(crate) tuning: Scores,

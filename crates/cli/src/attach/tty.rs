@@ -67,7 +67,7 @@ impl Raw {
 impl Drop for Raw {
     fn drop(&mut self) {
         let mut bytes = self.modes.undo();
-        // A line of its own for what comes next, with nothing of the program below it.
+        // A separate line for the next output, without output of the program below it.
         bytes.extend(b"\r\n\x1b[J");
         // A terminal that is gone needs nothing.
         let _ = write(&bytes);

@@ -29,7 +29,7 @@ pub async fn start_app(dir: &Path) -> Result<App, Failure> {
     start_app_with(dir, Vec::new()).await
 }
 
-/// The same with settings: their key, who says so, and what.
+/// The same with settings: their key, their source and their value.
 ///
 /// # Errors
 ///

@@ -222,7 +222,7 @@ pub fn leave_out(cx: &Context, left_out: &std::cell::RefCell<Vec<String>>, text:
     left_out.borrow_mut().push(text.to_owned());
 }
 
-/// Measures in a directory that goes away afterwards, made in `base`, and shows what was measured.
+/// Measures in a temporary directory within `base`, and prints the measurements.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Plain calls: what is sent, what is repeated, and what failures look like.
+//! Plain calls: requests, retries, and failures.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn a_connection_that_the_server_closed_is_replaced() {
 
 #[tokio::test]
 async fn a_change_that_may_have_been_made_is_not_sent_twice() {
-    // The second request is taken on the kept connection and never answered.
+    // The second request is received on the kept connection and never answered.
     let silent = Say { bytes: String::new(), close: true };
     let peer = Peer::new(vec![vec![okay(), silent]]).await;
     peer.client.health().await.unwrap();

@@ -1,4 +1,4 @@
-//! A server that says what a test says, and remembers what it was asked.
+//! A server with configured answers, which records its requests.
 
 use std::sync::{Arc, Mutex};
 
@@ -26,7 +26,7 @@ impl Say {
         Self { bytes, close: false }
     }
 
-    /// An event stream: the pieces come as chunks; `whole` says whether its end is said.
+    /// An event stream: the pieces are sent as chunks; `whole` says whether the end is sent.
     pub(crate) fn stream(pieces: &[&str], whole: bool) -> Self {
         let mut bytes = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
                          transfer-encoding: chunked\r\n\r\n"

@@ -20,7 +20,7 @@ fn lists_environment(tool: &str, args: &Value) -> bool {
     let text = |key: &str| args.get(key).and_then(Value::as_str).unwrap_or_default();
     match tool {
         "run_shell" => {
-            // Of each statement that begins with a listing, whether that is all it does.
+            // For each statement that begins with a listing, whether it does nothing else.
             let mut listings = text("command").split(['\n', ';', '&']).filter_map(|statement| {
                 let statement = statement.split("||").next().unwrap_or_default();
                 let mut parts = statement.split('|').map(str::trim);

@@ -179,7 +179,7 @@ proptest! {
             }
             world.check();
         }
-        // What the other one still holds is done, at the worst moment.
+        // The remaining actions of the other reconciler are done at the worst moment.
         for hand in hands {
             let mut hand = hand;
             for _ in 0..20 {

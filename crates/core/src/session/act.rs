@@ -526,7 +526,7 @@ impl Session {
             ApprovalEvent::Deny { by: by.to_owned(), reason: reason.map(str::to_owned) }
         };
         let (approval, _) = approval.step(answer);
-        // That it is still the same action is for the Hive to see, right before it begins.
+        // The Hive checks right before the start that it is still the same action.
         let action = approval.action.clone();
         let (_, granted) = approval.step(ApprovalEvent::Use { action: action.clone() });
         if granted {

@@ -136,7 +136,7 @@ impl Session {
         what: &str,
         out: &mut Step,
     ) {
-        // Whoever has been after one secret may hold others.
+        // A session that looked for one secret may have others.
         self.labels.private = true;
         let step = call.step.as_ref().map(|step| step.id);
         out.events.push(Decision {

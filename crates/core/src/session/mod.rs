@@ -558,7 +558,7 @@ impl Session {
                 let message = format!("the session ran for its limit of {seconds} s");
                 self.fail(json!({"code": "time_limit", "message": message}), now, out);
             }
-            // What rests has nothing to be stopped but its rest.
+            // An idle session has nothing to stop except its idle state.
             Input::Life(LifeInput::StopAsked { how: StopHow::Stop { .. }, by })
                 if self.is_resting() =>
             {

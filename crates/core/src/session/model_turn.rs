@@ -71,7 +71,7 @@ impl Session {
     /// Sends the present conversation as effect number `effect`.
     pub(super) fn request_again(&mut self, effect: u64, out: &mut Step) {
         let tool_choice = if self.nudged { ToolChoice::Required } else { ToolChoice::Auto };
-        // A fork changes who answers, never what may be called: one offer holds for good.
+        // A fork changes the decider, never the available tools: the first offer is final.
         let offer = self
             .offer
             .get_or_insert_with(|| Arc::new(self.toolset.offer(&self.agent.tools_allowed)));

@@ -157,7 +157,7 @@ fn ended(event: &LogEvent, known: &Known, lens: &Lens<'_>) -> Option<Span> {
         }
     }
     let given = known.given;
-    // Who started it stands beside the span that it was asked for in, where that is another.
+    // The starter of a run is shown beside the parent span, if they differ.
     let above = lens.above.map(|above| above.here);
     let links =
         above.into_iter().filter(|above| given.is_none_or(|given| given.span != above.span));
@@ -492,7 +492,7 @@ fn relayed(event: &LogEvent, lens: &Lens<'_>) -> Option<Told> {
         error: Option<CallError>,
     }
     let payload: Payload = serde_json::from_str(&event.payload).ok()?;
-    // Of the engine's own calls, which stand in the system's stream, their session tells itself.
+    // The session itself exports the engine's own calls, which are in the system's stream.
     let own = matches!(event.stream, StreamId::System | StreamId::Mesh) && payload.run_id.is_some();
     if own {
         return None;
@@ -506,7 +506,7 @@ fn relayed(event: &LogEvent, lens: &Lens<'_>) -> Option<Told> {
             Some(payload.ended.as_str().to_owned())
         }
     };
-    // What the provider calls it says more; it may also say so in the middle of an answer.
+    // The provider's own name is more precise; it may also arrive within the answer.
     let error = kind.or(ended);
     let mut attrs: Attrs = vec![("overmind.call.id", payload.call_id.to_string().into())];
     if lens.known.is_none() {

@@ -94,7 +94,7 @@ pub fn built_in() -> Vec<Service> {
         model("deepseek", "https://api.deepseek.com/v1", "deepseek_api_key"),
         model("openrouter", "https://openrouter.ai/api/v1", "openrouter_api_key"),
         model("mistral", "https://api.mistral.ai/v1", "mistral_api_key"),
-        // Servers of one's own, where they listen when nobody says otherwise.
+        // Local servers, at their default addresses.
         Service {
             key_optional: true,
             ..model("ollama", "http://127.0.0.1:11434/v1", "ollama_api_key")

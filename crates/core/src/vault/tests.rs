@@ -374,7 +374,7 @@ proptest! {
             prop_assert!(seen.username().is_empty() && seen.password().is_none());
             prop_assert_eq!(seen.fragment(), None);
             prop_assert!(seen.path().starts_with("/v1/"), "{}", seen);
-            // Nothing was taken apart or put together in another way.
+            // No part was split or joined in another way.
             prop_assert_eq!(seen.as_str(), whole.as_str());
             if auth == "query key" {
                 let keys = seen.query_pairs().filter(|(name, _)| name == "key").count();

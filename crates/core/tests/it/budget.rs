@@ -63,7 +63,7 @@ fn ask(call: u128, worst: Spend, at: Timestamp) -> Ask {
 
 const SWARM: &[Scope] = &[Scope::Swarm];
 
-/// Everything that a store would hold, kept as a store would keep it: by what moved.
+/// The content of a store, updated like a store: by changed entries.
 #[derive(Default)]
 struct Disk {
     limits: Vec<Limit>,

@@ -1,4 +1,4 @@
-//! Cancel wins in every phase, and what comes after it means nothing.
+//! Cancel wins in every phase, and later inputs have no effect.
 
 use overmind_core::row::SessionStatus;
 use overmind_core::session::{Input, Refusal};

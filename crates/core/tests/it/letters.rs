@@ -112,7 +112,7 @@ fn twenty_thousand_schedules_end_every_message_within_its_deliveries() {
             if sent.gone {
                 break;
             }
-            // A crash is no step: what there is of a letter is what is written.
+            // A crash is no step: the state of a message is its stored state.
             step(&mut rng, &mut sent, now);
             now = now.after(Duration::from_millis(rng.below(120_000)));
         }
@@ -135,7 +135,7 @@ fn twenty_thousand_schedules_end_every_message_within_its_deliveries() {
             None => unreachable!("it has ended"),
         }
     }
-    // Schedules that never come to an end of one kind would prove nothing about it.
+    // Schedules without any end of one kind would prove nothing about it.
     assert!(
         acknowledged > 20 && unacknowledged > 20 && expired > 20,
         "{acknowledged} {unacknowledged} {expired}"

@@ -95,7 +95,7 @@ impl World {
         Self::wishing(command, max_seconds, None)
     }
 
-    /// Of a session that is to have a room, if there is a wish.
+    /// For a session that requests an environment.
     pub(crate) fn wishing(command: CommandSpec, max_seconds: u32, wish: Option<RoomWish>) -> Self {
         let mut spec = rules("mend it").spec.clone();
         let agent = std::sync::Arc::make_mut(&mut spec.agent);
@@ -109,7 +109,7 @@ impl World {
         Self { session, spec, now, log, launch, room, decided, orders, next: 0 }
     }
 
-    /// Of a command that runs in no sandbox.
+    /// For a command without a sandbox.
     pub(crate) fn on_the_host(command: CommandSpec) -> Self {
         let mut world = Self::new(command, 0);
         std::sync::Arc::make_mut(&mut world.spec.agent).sandbox = SandboxLevel::None;
@@ -176,7 +176,7 @@ impl World {
         self.launch.as_ref().expect("a life is under way").0
     }
 
-    /// Feeds an input that the session takes, and checks what must hold always.
+    /// Feeds a valid input, and checks the invariants.
     pub(crate) fn feed(&mut self, input: Input) {
         assert_eq!(self.session.accepts(&input), Ok(()), "{input:?}");
         let before = self.session.row().clone();
@@ -261,7 +261,7 @@ impl World {
         self.holds();
     }
 
-    /// The hive begins to make the room, or to give it back.
+    /// The hive begins to create or release the environment.
     fn begins_room(&mut self, number: u64, act: RoomAct, again: bool) {
         assert_eq!(self.launch, None, "its command lives while its room is not there");
         match &self.room {
@@ -600,7 +600,7 @@ fn a_terminal_question_opens_an_inbox_item_and_the_answer_is_typed() {
     world.notice(Notice::GoesOn);
     assert_eq!((world.status(), world.session.waiting()), (SessionStatus::Running, None));
 
-    // What is asked for is a secret: no answer that would stand in the log is taken.
+    // The question asks for a secret: an answer that would be logged is refused.
     world.notice(Notice::Waits(question("Password:", true)));
     assert_eq!(world.session.accepts(&answer(9)), Err(Refusal::SecretAsked));
     world.ends(1);
@@ -623,7 +623,7 @@ fn after_a_crash_the_same_attempt_is_supervised_and_its_exit_requested_again() {
     assert_eq!(world.status(), SessionStatus::Canceled);
     world.replays();
 
-    // In the pause between two lives nothing is begun before its time.
+    // In the pause between two attempts nothing starts early.
     let mut world = World::up(command(always()));
     world.ends(1);
     let due = world.session.due();

@@ -27,7 +27,7 @@ fn exit_zero_without_an_answer_does_not_complete_a_task() {
     let mut world = World::on_the_host(task(Provider::Claude));
     assert_eq!(world.launch.clone().unwrap().1.input, launch::Input::UntilAnswer);
     world.told(10, &[said(), Fact::Result { text: "Done.".into(), is_error: false }]);
-    // Whoever looks after it now closes its input, if nobody has.
+    // The current supervisor closes its input, if it is still open.
     world.recover();
     assert!(world.launch.clone().unwrap().1.answered);
     world.ends(0);

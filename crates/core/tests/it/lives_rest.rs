@@ -27,7 +27,7 @@ fn result(text: &str) -> Fact {
 }
 
 impl World {
-    /// Of a conversation, whose first life is up.
+    /// A conversation whose first attempt is running.
     fn conversing(command: CommandSpec) -> Self {
         let mut world = Self::new(command, 0);
         world.spec.conversation = true;
@@ -194,7 +194,7 @@ fn a_one_turn_program_gets_messages_after_its_turn() {
         assert_eq!(world.status(), SessionStatus::Idle);
         assert_eq!(world.session.row().final_answer.as_deref(), Some("all of it"));
 
-        // What a turn that failed has not heard goes with what is said next.
+        // Text that a failed turn did not read is sent with the next message.
         world.tell("and a picture");
         world.tell("and its source");
         world.ends(1);
@@ -224,7 +224,7 @@ fn a_lost_conversation_starts_again_with_the_task_and_the_messages() {
     world.told(10, &[conversation(), result("mended")]);
     world.ends(0);
     world.tell("and a test");
-    // It says nothing of the conversation and ends: it does not know it any more.
+    // It ends without a conversation id: it does not know the conversation any more.
     world.ends(1);
     assert_eq!(world.status(), SessionStatus::Failed);
     world.tell("once more");

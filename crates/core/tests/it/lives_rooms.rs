@@ -282,7 +282,7 @@ fn no_schedule_leaves_an_environment_open_or_a_session_without_an_end() {
     }
 }
 
-/// Anything may come at any time; at last somebody kills it, and whoever is asked answers.
+/// Anything may happen at any time; finally the session is killed, and all questions are answered.
 fn play(rng: &mut Rng) -> World {
     let limit = if rng.one_in(3) { 1 + rng.small(200) } else { 0 };
     let mut world = World::wishing(command(random_rules(rng)), limit, Some(wish()));

@@ -162,7 +162,7 @@ fn a_log_with_masked_secrets_verifies() {
     let redact = |value: &mut Value| {
         *value = serde_json::from_str(&mask(&value.to_string())).expect("still JSON");
     };
-    // What comes in is masked before the session sees it; what it says, when it is written.
+    // Inputs are masked before the session gets them; its output is masked when it is written.
     let mut w = model().start();
     w.model(call("a", "read_file", json!({"path": "hunter2.txt"})));
     w.tool("read_file", ok(json!({"content": "nothing"})));

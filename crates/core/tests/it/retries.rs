@@ -51,7 +51,7 @@ fn each_class_of_failure_has_its_own_number_of_retries() {
         ("shell:id", "run_shell", "network_error", false),
         ("shell:id", "run_shell", "tool_error", false),
         ("shell:id", "run_shell", "unknown_outcome", false),
-        // These say that it did not begin.
+        // These report that the call did not start.
         ("shell:id", "run_shell", "docker_unavailable", true),
         ("shell:id", "run_shell", "sandbox_unavailable", true),
         ("shell:id", "run_shell", "temporarily_unavailable", true),

@@ -84,7 +84,7 @@ fn a_gateway_call_is_a_child_of_its_callers_span_or_of_its_session() {
     let alone = settled(None, "admin", &json!({}));
     let done = tell(None, &event(StreamId::System, 5, "budget.settled", &alone), false);
     assert_eq!(done.span.unwrap().parent, None);
-    // Of the engine's own its session tells.
+    // The session exports the engine's own calls.
     let engines = settled(Some(SESSION), "engine", &json!({}));
     assert_eq!(
         tell(None, &event(StreamId::System, 5, "budget.settled", &engines), false),

@@ -172,7 +172,7 @@ fn the_main_job(terminal: bool) {
     let heard = last.unwrap().body["messages"].to_string();
     assert!(heard.contains("fix the failing test"), "the conversation is another one: {heard}");
     person.does("overmind done fix --discard --yes");
-    // Both made the same change: the second is a conflict or nothing, and is thrown away by name.
+    // Both made the same change: the second is a conflict or empty, and is discarded by name.
     person.does("overmind done mend --discard --yes");
 
     // Eight runs at once; the server is killed at some moment, and no question is asked.
@@ -291,7 +291,7 @@ fn needs_claude_code_to_say_hi_within_a_limit_that_holds_only_what_is_counted() 
     let most = |request: &Received| request.body["max_tokens"].as_u64();
     let calls = || asked.iter().filter(|request| !request.is_count());
     assert!(calls().all(|request| most(request) <= Some(28_000)), "{asked:?}");
-    // A value of the user's own is kept.
+    // A value that the user set is kept.
     let own = "--env CLAUDE_CODE_MAX_OUTPUT_TOKENS=9000 --name own --agent claude";
     person.does(&format!("overmind run {own} --model claude-sonnet-5-5 hi")).shows("Good day.");
     let asked = person.newcomer.upstream.requests();

@@ -158,7 +158,7 @@ fn a_full_screen_program_is_drawn_correctly_for_a_late_viewer() {
     let screen = late.sees("line number 199");
     assert!(late.on_alternate() && !screen.contains("line number 20\n"), "{screen}");
     assert_eq!(screen.lines().next(), first.screen().lines().next());
-    // Leaving gives the own screen back while the program keeps its own.
+    // Detaching restores the own screen while the program keeps its own.
     late.types("\x03");
     assert_eq!(late.leaves(), 0);
     first.types(DETACH);
@@ -234,7 +234,7 @@ fn attach_without_a_terminal_is_refused_with_the_reason() {
     home.run(&["wait", "gone"]).ok();
     let refused = home.run(&["attach", "gone", "--read-only"]).fails(5);
     refused.says("gone has ended").says("overmind logs gone");
-    // Looking needs no terminal: what is written goes into a file or a pipe.
+    // Read-only viewing needs no terminal: output is written to a file or a pipe.
     let mut watch = home.0.command(&["attach", "sh", "--read-only"]);
     let mut watch = watch.stdout(std::process::Stdio::piped()).spawn().unwrap();
     let mut pipe = watch.stdout.take().unwrap();
@@ -338,7 +338,7 @@ pub(crate) fn handshake(
     (status, head.to_ascii_lowercase(), stream)
 }
 
-/// One frame of the server's: what it is, and what is in it.
+/// One frame of the server: its type and its content.
 pub(crate) fn frame(stream: &mut TcpStream) -> (u8, Vec<u8>) {
     let mut head = [0; 2];
     stream.read_exact(&mut head).unwrap();

@@ -38,7 +38,7 @@ fn thousands_of_idle_connections_do_not_block_the_unix_socket() {
     drop(idle);
 }
 
-/// Sequences by which text steers a terminal or hides what it says, with a name for each.
+/// Sequences by which text controls a terminal or hides its content, with a name for each.
 const HOSTILE: &[(&str, &str)] = &[
     ("clipboard", "\u{1b}]52;c;aGk=\u{7}"),
     ("title", "\u{1b}]0;title\u{1b}\\"),

@@ -132,7 +132,7 @@ fn undo_restores_files_step_by_step_and_a_fork_starts_with_those_of_its_step() {
         ["1", "2", "3", "4"],
         "the state before each step, of which the first planned"
     );
-    // The session's own git knows nothing of it.
+    // The session's own git does not contain it.
     let git = |args: &[&str]| {
         let output = std::process::Command::new("git").args(args).current_dir(&tree).output();
         String::from_utf8(output.unwrap().stdout).unwrap()
@@ -171,7 +171,7 @@ fn undo_restores_files_step_by_step_and_a_fork_starts_with_those_of_its_step() {
     house.run(&["undo", "edit", "--to", "4"]).ok();
     house.run(&["done", "edit", "--park"]).ok().shows("overmind/edit");
     house.run(&["undo", "edit"]).fails(5).says("overmind fork edit --at STEP");
-    // Its tree is gone, what was saved of it is not.
+    // Its tree was removed, but not its saved work.
     house.git(&["commit", "-qm", "later", "--allow-empty"]);
     let forked = house.run(&["fork", "edit", "--at", "3"]);
     forked.ok().says("as they were before step 3 (snapshot 3)");
@@ -215,7 +215,7 @@ fn undo_restores_changes_of_a_command_in_a_kept_worktree() {
     house.check();
 }
 
-/// An agent with a model that makes these calls of `run_shell`, each of which may write. Nobody is asked.
+/// An agent with a model that makes these calls of `run_shell`, each of which may write. No questions.
 fn shells(house: &mut House, name: &str, commands: &[&str]) {
     let call = |command: &&str| json!({"calls": [{"name": "run_shell", "args": {"command": command, "allow_write": true, "write_subdir": "."}}]});
     let last = json!({"calls": [{"name": "final_answer", "args": {"message": "done"}}]});

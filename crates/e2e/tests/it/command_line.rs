@@ -1,4 +1,4 @@
-//! The command line in the hands of people: what it lists, what names it takes, what it completes.
+//! The command line as people use it: its lists, the names it accepts, its completions.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 

@@ -380,7 +380,7 @@ fn an_operator_cannot_start_runs_in_an_undeclared_repository() {
     operator(&[&named[..], &["sh", "shell: true"]].concat()).ok();
     let own = house.home.named("named")["workspace"].as_str().unwrap().to_owned();
     assert!(own.ends_with("/app"), "{own}");
-    // A key that starts runs may not list agents, and needs to for none of its own.
+    // A key that starts runs may not list agents, and does not need to.
     let ci = home.run(&["key", "create", "ci", "--scope", "runs", "-o", "name"]).ok();
     let env = [("OVERMIND_TOKEN", ci.line())];
     let refused = home.run_env(&env, &["run", "-d", "--", "true"]);

@@ -1,4 +1,4 @@
-//! Runs whose agent is a command: real programs, real kills, and nothing left of either.
+//! Runs whose agent is a command: real programs, real kills, and no remains.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::Stdio;
@@ -496,7 +496,7 @@ fn the_cause_of_waiting_and_missing_parts_of_a_worktree_are_shown() {
     std::fs::remove_file(house.project.join("new.sh")).unwrap();
     house.run(&["run", "--name", "has", "cat", "./story.txt"]).ok();
 
-    // Right after it has been taken nothing of it lives yet.
+    // Right after it was accepted, no process exists yet.
     house.run(&["run", "--name", "soon", "-d", "--", "sh", "-c", "echo there; sleep 600"]).ok();
     let mut watch = house.home.0.command(&["attach", "soon", "--read-only"]);
     let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();

@@ -161,7 +161,7 @@ fn an_unsandboxed_run_of_an_admin_gets_no_context_of_another_author() {
     home.run(&["apply", "-f", "quest.json"]).ok();
     home.run(&["wait", "--for", "condition=Waiting", "quest/q", "--timeout", "1m"]).ok();
     home.run(&["get", "quest", "q", "-o", "json"]).ok().shows("Forbidden");
-    // Nor is one that is given secrets, whatever its sandbox.
+    // Nor is a run that gets secrets, in any sandbox.
     for (name, env_from) in [("keyed", json!({"KEY": "some_key"})), ("granted", json!({}))] {
         let agent = json!({
             "name": name, "role": "runs", "model": "command", "sandbox": "namespace",
@@ -178,7 +178,7 @@ fn an_unsandboxed_run_of_an_admin_gets_no_context_of_another_author() {
     }
     assert!(!mark.exists(), "an operator's code ran on the host");
 
-    // An admin who changes its labels does not answer for its values; who writes it does.
+    // An admin who changes its labels is not its author; the writer of its values is.
     home.run(&["label", "context", "sly", "seen=yes"]).ok();
     run("none").fails(6);
     home.run(&["delete", "context", "sly"]).ok();

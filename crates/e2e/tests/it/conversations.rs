@@ -105,7 +105,7 @@ fn an_ended_run_continues_with_its_conversation_and_files() {
     for again in [&["done", "fix", "--merge"][..], &["done", "fix", "--discard", "--yes"]] {
         house.run(again).fails(5).says("fix is merged already: main has its work at");
     }
-    // Its work is merged: what comes now begins with what the project has.
+    // Its work is merged: the next turn begins with the project's current state.
     house.run(&["send", "--wait", "fix", "and more"]).ok().shows("And more.");
     let tree = House::directory(&house.home.named("fix"));
     assert!(tree.join("test.txt").exists() && tree.join("more.txt").exists());
@@ -140,7 +140,7 @@ fn changes_of_a_run_are_shown_in_ps_info_and_get_while_idle_and_after_its_end() 
     house.run(&["done", "fix", "--merge"]).ok();
     house.run(&["ps", "-a"]).ok().shows("2 +2 −0").shows("merged");
 
-    // A command: what it deletes and commits counts, too; nothing is a dash.
+    // A command: its deletions and commits count, too; a dash means no changes.
     house
         .run(&[
             "run",

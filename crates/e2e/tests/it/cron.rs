@@ -1,4 +1,4 @@
-//! `overmind cron`, `wait --for`, and what is only shown as a resource: what a person does.
+//! `overmind cron`, `wait --for`, and objects that are only shown as resources, as a person uses them.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 

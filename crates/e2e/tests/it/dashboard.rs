@@ -167,7 +167,7 @@ async fn a_sign_in_link_works_once_and_revoking_its_key_ends_the_sign_ins() {
     let (_, code) = path.split_once("?code=").unwrap();
     let code = [("code", code), ("next", "/runs")];
     assert_eq!(action(&shown, code[0].1), "/login");
-    // Nor can it press the button for the person.
+    // Nor can it press the button instead of the person.
     let body = format!("code={}&next=/runs", code[0].1);
     let forged = browser.client.post(format!("{url}/login")).body(body);
     let forged = forged.header(ORIGIN, "http://evil.example").send().await.unwrap();

@@ -40,7 +40,7 @@ fn containers_of(socket: &str, dir: &Path) -> Vec<Value> {
     all.as_array().unwrap().iter().filter(|container| shows(container)).cloned().collect()
 }
 
-/// The product's own image, made without a registry.
+/// The product's own image, built without a registry.
 fn ensure_image(home: &Home, host: &str) {
     let build = ["sandbox", "image", "build", "docker", "--name", IMAGE, "-o", "name"];
     let id = home.run_env(&[("DOCKER_HOST", host)], &build).ok().line().to_owned();
@@ -81,7 +81,7 @@ fn needs_docker_a_session_reads_the_workspace_and_writes_its_own_directory() {
                             && ! echo x 2>/dev/null > /workspace/elsewhere.txt",
                 "allow_write": true,
             }}]},
-            // A second call of the same session comes to the directory as the first left it.
+            // A second call of the session finds the directory as the first left it.
             {"expect": {"last_tool_contains": "from the workspace"},
              "calls": [{"name": "run_shell", "args": {
                 "command": "cat made.txt && echo more >> made.txt",

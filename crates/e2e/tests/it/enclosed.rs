@@ -1,4 +1,4 @@
-//! Runs whose agent is a command in a sandbox: what it sees, how it ends, who finds it again.
+//! Runs whose agent is a command in a sandbox: its view, its end, and its adoption.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -147,7 +147,7 @@ fn a_death_by_a_signal_is_reported_and_a_stop_is_delivered_once() {
         assert_eq!(home.wait(name), 128 + signal);
         assert_eq!(home.named(name)["process"]["signal"], signal);
     }
-    // It would be counted twice, were it sent to the command and to what stands for it.
+    // If it were sent to the command and to its representative, it would count twice.
     let polite = "n=0; trap 'n=$((n+1)); echo asked $n' TERM; echo ready; \
                   while [ $n -lt 1 ]; do sleep 0.05; done; \
                   i=0; while [ $i -lt 10 ]; do sleep 0.05; i=$((i+1)); done; echo end $n; exit 5";

@@ -59,7 +59,7 @@ impl Attacker {
         self.arrived.lock().unwrap().clone()
     }
 
-    /// Requests whose head begins with this.
+    /// Requests whose head begins with this text.
     fn requests(&self, beginning: &str) -> usize {
         self.arrived().iter().filter(|request| request.starts_with(beginning)).count()
     }
@@ -191,7 +191,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// A server with this policy, or with none, whose operator has even allowed the attacker's host.
+    /// A server with this policy, or without one, whose operator has allowed even the attacker's host.
     fn new(policy: &str, calls: impl Fn(&str, &str) -> Vec<Call> + Send + 'static) -> Self {
         Self::with(policy, "", &[], calls)
     }

@@ -73,7 +73,7 @@ fn a_fleet_restores_sessions_is_scaled_and_survives_a_server_kill() {
     ready(&home.0, 3);
     assert_eq!(runs(&home.0)[..2], before[..2], "the others were left alone");
 
-    // So does the server: nothing doubled, nothing lost.
+    // So does the server, without loss or duplication.
     let before = runs(&home.0);
     home.0.kill();
     home.0.start(&["--listen", "none"], &[]);
@@ -110,7 +110,7 @@ fn a_fleet_change_is_rolled_out_paused_undone_and_restarted() {
     let second: BTreeSet<_> = runs(&home.0).into_iter().map(|(_, id)| id).collect();
     assert!(first.is_disjoint(&second));
 
-    // A paused change waits, and what is killed comes back as it was.
+    // A paused change waits, and a killed run restarts with the earlier template.
     home.run(&["rollout", "pause", "web"]).ok().shows("paused");
     let mut third = spec("three");
     third["paused"] = json!(true);
@@ -260,7 +260,7 @@ fn a_fleet_scales_with_waiting_messages_and_a_schedule() {
     std::fs::write(home.0.work().join("acl.json"), keeps.to_string()).unwrap();
     home.run(&["acl", "set", "worker", "acl.json"]).ok();
     let spec = |scale: Value| json!({"replicas": 9, "scale": scale, "template": stays("one")});
-    // A schedule that has ticked a moment ago, over what `replicas` says.
+    // A schedule that ticked a moment ago overrides `replicas`.
     let every = json!([{"at": "every 1s", "replicas": 1}]);
     let queue = json!({"agent": "worker", "perReplica": 2, "max": 3, "cooldown": "1s"});
     apply(&home.0, &spec(json!({"schedule": every, "queue": queue}))).ok();

@@ -1,4 +1,4 @@
-//! The providers' APIs under `/llm`: what passes, what does not, and who pays.
+//! The providers' APIs under `/llm`: forwarded and refused requests, and their costs.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
@@ -286,7 +286,7 @@ fn a_session_token_works_at_the_gateway_while_its_session_runs() {
         (&told["usage"]["input_tokens"], &told["ended"]),
         (&json!(100), &json!("completed"))
     );
-    // Another session's name on this one's proof is worth nothing.
+    // Another session's name with this session's code is invalid.
     let (other, _) = gateway.session("two");
     let forged = token.replace(id.trim_start_matches("ses_"), other.trim_start_matches("ses_"));
     assert_ne!(forged, token);

@@ -1,4 +1,4 @@
-//! Providers that are asked over TLS: those whose certificate the machine trusts, and no others.
+//! Providers that are called over TLS: only those whose certificate the machine trusts.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
@@ -15,7 +15,7 @@ use crate::home::Home;
 
 const SAID: &str = r#"{"id":"c-1","object":"chat.completion","model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"safe"},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":2}}"#;
 
-/// What a server of `localhost` goes by that speaks this protocol over TLS, and its certificate as PEM.
+/// The TLS configuration of a server of `localhost` with this protocol, and its certificate as PEM.
 pub(crate) fn of_localhost(protocol: &[u8]) -> (Arc<rustls::ServerConfig>, String) {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());

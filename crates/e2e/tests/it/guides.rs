@@ -9,7 +9,7 @@ use crate::home::{Done, done};
 use crate::pages::repository;
 use crate::program::program;
 
-/// How long what a block shows may take to be so.
+/// The time within which the state that a block shows must be reached.
 const SOON: Duration = Duration::from_secs(30);
 
 /// A part of a guide: commands, and what some output of theirs is to have.

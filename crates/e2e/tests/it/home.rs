@@ -128,7 +128,7 @@ impl Home {
         self.start_by(command, args, env)
     }
 
-    /// As [`start`](Self::start), by a command of `overmind up -o json` with something around it.
+    /// Like [`start`](Self::start), with a wrapper around `overmind up -o json`.
     pub(crate) fn start_by(
         &mut self,
         mut command: Command,
@@ -239,7 +239,7 @@ pub(crate) fn until<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
     until_within(PATIENCE, || what.to_owned(), ask)
 }
 
-/// Asks again and again until there is an answer; one that does not come fails with what `what` says then.
+/// Asks repeatedly until there is an answer; without one, the test fails with the text of `what`.
 #[track_caller]
 pub(crate) fn until_within<T>(
     patience: Duration,

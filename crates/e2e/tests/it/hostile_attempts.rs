@@ -22,7 +22,7 @@ fn commands() -> (Vec<String>, Vec<String>) {
     })
 }
 
-/// Every file beneath a directory, with what it says.
+/// Every file below a directory, with its content.
 fn files(dir: &std::path::Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap().flatten() {

@@ -146,7 +146,7 @@ fn a_link_in_a_workspace_does_not_let_a_run_work_elsewhere() {
         let own = run["workspace"].as_str().unwrap_or_else(|| panic!("{run}")).to_owned();
         symlink(&outside, Path::new(&own).join("link")).unwrap();
         std::fs::create_dir(outside.join("deep")).ok();
-        // As a program says it: the command line resolves what it is given by itself.
+        // As a program sends it: the command line resolves its paths itself.
         for way in ["link", "link/deep", "link/new", "."] {
             let workspace = Path::new(&own).join(way).to_string_lossy().replace("/.", "");
             let body =
@@ -324,7 +324,7 @@ fn said_by_others(home: &Home, name: &str) -> String {
     said.collect()
 }
 
-/// A run in a directory of its own leads to a repository of the host, and starts a child there by its token.
+/// A run redirects its own directory to a repository of the host, and starts a child there with its token.
 #[test]
 fn a_repository_that_a_run_points_to_is_closed_to_its_children() {
     let mut home = Home::new();
@@ -437,7 +437,7 @@ fn a_directory_redirected_to_a_repository_later_is_not_used_by_a_continued_run()
             format!("{sent:?}{}", home.run(&["events", name, "-o", "json", "--limit", "1000"]).out);
         assert!(said.contains("No such file"), "{name}: it went on where it was: {said}");
         assert!(!said.contains("of the victim"), "{name}: {said}");
-        // Nor does a new run of an admin's follow it, in a directory that others may use.
+        // Nor does a new run of an admin follow it, in a directory that others may use.
         let body = json!({
             "agent_id": "sh", "task": "", "workspace": project, "room": {"when": when},
             "command": {"argv": ["sh", "-c", LOOKS], "exact": true},

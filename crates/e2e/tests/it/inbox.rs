@@ -91,7 +91,7 @@ fn similar_items_share_a_row_and_are_answered_together() {
     table.says(&format!("overmind approve --group {}", &key[..8]));
     assert_eq!(home.run(&["inbox", "--flat"]).ok().out.lines().count(), 5);
     assert_eq!(items(&home, &["--group", &key[..8]]).len(), 3);
-    // If nobody can answer, nobody is asked.
+    // Without a person to answer, no question is asked.
     let asked = home.run(&["approve", "--group", &key[..8]]).fails(2);
     asked.says("3 items of group").says("add --yes");
     home.run(&["deny", "--group", "ffffffffffff", "--yes"]).fails(3);

@@ -111,7 +111,7 @@ impl Newcomer {
     }
 
     pub(crate) fn terminal(&self, line: &str) -> Person {
-        // A mark that no screen shows says that nothing more comes.
+        // An invisible mark marks the end of the output.
         let line = format!("{line}\ncode=$?; printf '{END}'; exit $code");
         Person::with(self.shell(&line), 100, 300)
     }
@@ -200,7 +200,7 @@ fn the_steps_of_the_readme_run_as_printed_when_piped() {
     });
 }
 
-/// One session at a terminal: what is typed, and what is shown.
+/// One session at a terminal: the typed and the shown text.
 struct Recorder<'a> {
     newcomer: &'a Newcomer,
     page: String,
@@ -270,7 +270,7 @@ fn plain(screen: &str, home: &Path) -> String {
     text
 }
 
-/// The page is what the terminal shows today, but for what differs from run to run.
+/// The page equals the terminal's output today, except for values that differ between runs.
 #[expect(clippy::disallowed_methods, reason = "a wish of the person at the keyboard")]
 fn recorded(page: &str, text: &str) {
     let path = repository().join(page);

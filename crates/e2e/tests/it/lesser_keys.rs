@@ -259,7 +259,7 @@ fn changing_another_authors_quest_gives_it_no_rights() {
     keys.apply(Some(&op), &fleet).ok();
     home.run(&["scale", "fleet/web", "--replicas", "1"]).ok();
     assert_eq!(keys.author("fleet", "web"), "op");
-    // Whoever says what is started answers for it.
+    // The author of a run's definition is responsible for it.
     let mut mine = ritual;
     mine["spec"]["template"]["task"] = json!("mine now");
     keys.apply(None, &mine).ok();

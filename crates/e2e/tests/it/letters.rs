@@ -128,7 +128,7 @@ impl Model {
     }
 }
 
-/// Ends a part of the load when the server is gone; anything else it says is a failure.
+/// Ends a part of the load when the server has ended; any other error is a failure.
 fn gone(err: &ClientError) {
     assert_eq!(err.status(), None, "{err}");
 }
@@ -186,7 +186,7 @@ async fn receive(
     client.message_receive(&wish).await
 }
 
-/// Reads letters, acknowledges most and gives back those that nobody can take.
+/// Reads messages, acknowledges most and returns those that cannot be processed.
 async fn read(
     client: &Client,
     model: &RefCell<Model>,
@@ -285,7 +285,7 @@ async fn prepare(client: &Client) {
     }
 }
 
-/// Everything is read to its end: what can be acknowledged is, and what cannot dies.
+/// All messages are read: valid ones are acknowledged, and others die.
 async fn settle(client: &Client, model: &RefCell<Model>, rng: &mut Rng) {
     for agent in AGENTS {
         let (mut least, mut moved) = (usize::MAX, Instant::now());

@@ -164,7 +164,7 @@ fn three_signals_abort() {
     let id = home.run(&["run", "sleeper", "shell: sleep 60", "-o", "name"]).ok();
     home.wait_for(id.line(), "running");
     let pid = home.server().id();
-    // A third signal can find the second already done: both ways the process is gone.
+    // The second signal may have ended it before the third: the process has ended in both cases.
     for _ in 0..3 {
         if home.server().try_wait().unwrap().is_none() {
             signal(pid, Signal::INT);

@@ -143,7 +143,7 @@ fn a_lineage_continues_with_its_files_and_conversation_after_every_end() {
     house.check();
 }
 
-/// A program that stays, and says how often its file was begun.
+/// A program that keeps running, and prints how often its file was started.
 fn stays(word: &str) -> Value {
     let line = "echo $0 >> begun.txt; wc -l < begun.txt; exec cat";
     json!({"command": ["sh", "-c", line, word], "labels": {"app": "scribe"}})

@@ -186,7 +186,7 @@ fn needs_python_an_http_call_waits_for_a_person_and_returns_the_result() {
         let sum = calling.join().unwrap();
         assert_eq!(sum["result"]["content"][0]["text"], "3", "{sum}");
     });
-    // A key that is revoked while its call waits has nothing done for it.
+    // A waiting call of a revoked key is not carried out.
     let late = std::thread::scope(|scope| {
         let calling = scope.spawn(|| call("mcp.small.add", json!({"a": 5, "b": 6})));
         let item = crate::home::until("the call asks", || {

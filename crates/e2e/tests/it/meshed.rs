@@ -101,7 +101,7 @@ impl Meshed {
             .collect()
     }
 
-    /// The calls of a run: recorded as its own, with tokens and cost, and made with the server's key.
+    /// The calls of a run: recorded for the run, with tokens and cost, and made with the server's key.
     fn calls(&self, name: &str, at_least: usize) {
         let calls = until("its calls are told", || {
             Some(self.settled(name)).filter(|calls| calls.len() >= at_least)

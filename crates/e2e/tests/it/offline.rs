@@ -219,7 +219,7 @@ fn init_proposes_a_file_and_an_agent_with_a_usable_model() {
     done.shows("version: 1").says("overmind agent create --name coder");
     done.says("--model claude-sonnet-5-5").says("overmind run coder");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), done.out);
-    // Neither a key nor a program of an agent: it says what to set.
+    // Neither a key nor a program of an agent: the message names the settings.
     home.run(&["init", "--print"]).ok().says("Set ANTHROPIC_API_KEY");
     let earlier = "services:\n  web:\n    command: ./serve.sh\n    port: 3000\n";
     std::fs::write(&file, earlier).unwrap();

@@ -1,4 +1,4 @@
-//! Sandboxed runs with services and databases of their own, whose only network is the mesh.
+//! Sandboxed runs with their own services and databases, whose only network is the mesh.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 

@@ -58,7 +58,7 @@ impl Tracker {
     }
 }
 
-/// A request's first lines, in small letters but for what is asked.
+/// The first lines of a request, in lower case except for the path.
 fn head(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     let mut buffer = [0; 1024];
@@ -213,7 +213,7 @@ fn needs_gemini_cli_to_ask_its_service_with_a_placeholder_and_no_flag() {
     home.start(&["--listen", "127.0.0.1:0"], &vars);
     let home = Commands(home);
     home.0.set("gemini_api_key", KEY, &[]);
-    // Its own settings say that it goes by a key.
+    // Its own settings say that it uses a key.
     let own = home.0.path().join("gemini");
     std::fs::create_dir_all(own.join(".gemini")).unwrap();
     let settings = json!({"security": {"auth": {"selectedType": "gemini-api-key"}}});

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 /// Set, the path of the program to test, whatever its age.
 const CHOSEN: &str = "OVERMIND_TEST_PROGRAM";
-/// Says why a program is not what the sources say; nextest builds it by the same word.
+/// Explains why a program is outdated; nextest builds it with the same function.
 const STALE: &str = include_str!("../../stale.sh");
 
 /// The path of `overmind`: the one that a variable names, else the one that cargo puts above the
@@ -35,7 +35,7 @@ fn beside(test: &Path) -> PathBuf {
     profile.join("overmind")
 }
 
-/// Why the program is not what the sources of this workspace say; empty when it is.
+/// Why the program is older than the sources of this workspace; empty if it is current.
 fn stale(workspace: &Path, program: &Path) -> String {
     let mut shell = Command::new("sh");
     let said = shell.args(["-c", STALE, "stale.sh"]).arg(program).current_dir(workspace).output();

@@ -51,7 +51,7 @@ fn an_operator_works_only_in_projects_that_an_admin_declared() {
     runs(&home, &op, &web).ok();
     runs(&home, &op, &web.join("sub")).ok();
     runs(&home, &op, &other).fails(6);
-    // No link leads out of it, and the project itself may be none.
+    // No link leads out of it, and the project itself may not be a link.
     std::os::unix::fs::symlink(&other, web.join("link")).unwrap();
     runs(&home, &op, &web.join("link")).fails(6);
     std::fs::rename(&web, top.join("away")).unwrap();

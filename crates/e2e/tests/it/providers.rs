@@ -375,7 +375,7 @@ for line in sys.stdin:
 say(result="no credit left", is_error=True)
 "#;
 
-/// An agent that says what it does in our own lines.
+/// An agent that reports its actions in `lines`.
 fn lines(home: &Commands, name: &str, command: &Value) {
     let agent = json!({
         "name": name, "role": "speaks", "model": "command", "sandbox": "none", "command": command,

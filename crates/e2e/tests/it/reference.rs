@@ -123,7 +123,7 @@ fn every_event_of_a_working_day_is_documented_with_its_fields() {
     {
         assert!(kinds.iter().any(|kind| kind.starts_with(area)), "none of {area}: {kinds:?}");
     }
-    // It finds what is missing and what is too much.
+    // It finds missing and superfluous fields.
     let planted = [
         serde_json::json!({"type": "run.unheard", "payload_json": {}}),
         serde_json::json!({"type": "run.idle", "payload_json": {"run_id": "x"}}),

@@ -29,7 +29,7 @@ fn an_ended_run_with_decided_work_is_removed_with_its_log() {
     house.run(&["logs", "2024"]).fails(3);
     house.run(&["events", &id]).fails(3);
     house.run(&["rm", "2024", "--yes"]).fails(3);
-    // The log still verifies, and says what became of the run.
+    // The log still verifies, and contains the removal of the run.
     house.run(&["audit", "verify"]).ok();
     let events = house.run(&["events", "--stream", "--from", "0", "--no-follow"]).ok().out;
     let events: Vec<Value> =

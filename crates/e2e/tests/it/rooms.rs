@@ -1,4 +1,4 @@
-//! Rooms on the command line, as far as it goes without one: what a run in no room answers.
+//! Environments on the command line, as far as possible without one: answers for a run without one.
 
 use crate::home::{Home, until};
 

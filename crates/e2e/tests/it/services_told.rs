@@ -25,7 +25,7 @@ setup: [{name: first, command: 'true'}]
 teardown: [{name: last, command: 'true'}]
 ";
 
-/// How often the log has of each program what its sandbox was measured to give; none of the run's own.
+/// How often the log contains the measurement of each program's sandbox; none of the run itself.
 fn told(house: &House, name: &str) -> BTreeMap<String, usize> {
     let args =
         ["subscribe", "--from", "0", "--run", name, "--kind", "sandbox.attested", "--no-follow"];

@@ -186,7 +186,7 @@ fn an_environment_with_programs_of_another_user_works_and_is_released() {
     }
     assert_eq!(show("torn-down-said.txt"), "a line\na line\n");
     assert_eq!(show("story.txt"), "once\ntwo\n");
-    // The user has nothing left anywhere here, and the project is all root's.
+    // The user owns nothing here any more, and root owns the whole project.
     let trees = house.home.0.path().join("data-worktrees");
     assert!(trees.exists() && !tree.exists());
     for place in [house.home.0.data(), trees, house.project.clone()] {

@@ -17,7 +17,7 @@ use crate::home::{Done, Home};
 
 /// Shapes that are tried at once.
 const AT_ONCE: usize = 4;
-/// Whoever owns the repository of another owner.
+/// The owner of the other repository.
 const OTHER: u32 = 4242;
 
 /// Of all that git reads of a user: whose repositories it may look into. Said on the command line it is
@@ -126,7 +126,7 @@ fn lfs(world: &Path) -> PathBuf {
     app
 }
 
-/// As the refusal of such a repository says: it names its working tree.
+/// Like the refusal of such a repository: it names its working tree.
 fn named(app: &Path) {
     git(app, &["config", "core.worktree", app.to_str().unwrap()]);
 }
@@ -195,7 +195,7 @@ fn give(path: &Path) {
     }
 }
 
-/// Why a merge into what is checked out is refused; empty: it is done.
+/// Why a merge into the checked-out branch is refused; empty if it succeeded.
 type Refused = &'static str;
 
 type Shape = (&'static str, fn(&Path) -> PathBuf, Refused);

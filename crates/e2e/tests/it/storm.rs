@@ -29,7 +29,7 @@ const AT_ONCE: usize = 20;
 /// The size of the disk with the storm's data, in MiB.
 const DISK: u32 = 96;
 
-/// Refusals that are no failure: what they say is true.
+/// Refusals that are no failure, because they are correct.
 const TOO_LATE: &[&str] = &[
     "is ending already",
     "already finished",
@@ -416,7 +416,7 @@ impl Storm {
     }
 }
 
-/// Each life that was begun has an end in the log that says how, and so has the run itself.
+/// Each started attempt has an end with a reason in the log, and so has the run itself.
 fn explained(home: &Commands, run: &Value) -> u32 {
     let id = run["id"].as_str().expect("an id");
     let told = home.run(&["events", id, "-o", "json"]).ok();
@@ -424,7 +424,7 @@ fn explained(home: &Commands, run: &Value) -> u32 {
     let events = events.as_array().expect("a list");
     let of = |kind: &str| events.iter().filter(|event| event["type"] == kind).collect::<Vec<_>>();
     let (begun, ends) = (of("process.starting"), of("process.ended"));
-    // Of a run that was canceled the cancellation, which names who did it, ends its last life.
+    // For a canceled run, the cancellation with its author ends the last attempt.
     let canceled = of("run.canceled").len();
     let told_of = (ends.len()..=ends.len() + canceled).contains(&begun.len());
     assert!(told_of, "{}: lives and their ends: {}", run["name"], told.out);

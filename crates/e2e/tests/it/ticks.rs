@@ -69,7 +69,7 @@ impl Size {
         }
     }
 
-    /// When the ticks of a ritual begin that come after `created` and have begun by `end`, by second.
+    /// The seconds at which ticks of a ritual begin, after `created` and up to `end`.
     fn ticks(self, n: u32, created: Timestamp, end: Timestamp) -> Vec<(i64, Timestamp)> {
         let (name, period) = (Self::name(n), i64::from(self.period));
         let seconds = seconds(created) + 1..=seconds(end);

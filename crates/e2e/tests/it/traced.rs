@@ -295,7 +295,7 @@ fn needs_python_otlp_gateway_spans_have_finish_reasons_and_no_content() {
     for said in ["the question", "hello there", "be brief", "friend"] {
         assert!(!text.contains(said), "{said}: {text}");
     }
-    // The run's list of calls says the same, and what went wrong in words.
+    // The run's list of calls contains the same, with the error messages.
     let calls = until("all calls are listed", || {
         let listed = gateway.send(gateway.get(&format!("/api/runs/{id}/model-calls")));
         let listed: Value = serde_json::from_str(&listed.body).unwrap();

@@ -9,7 +9,7 @@ use crate::home::{Done, Home, until};
 use crate::tty::Person;
 use crate::worktrees::House;
 
-/// A house whose project has its `setup` write `marker`; nothing of it is confirmed.
+/// A house whose project has a `setup` that writes `marker`; nothing in it is confirmed.
 fn cloned() -> (House, PathBuf) {
     let house = House::unconfirmed(Some("version: 1\n"));
     let marker = house.home.0.path().join("marker");
@@ -48,7 +48,7 @@ fn commands_of_a_cloned_repository_run_only_after_confirmation() {
     house.run(&["trust", "--show"]).ok();
     house.run(&["run", "--name", "second", "--wait", "true"]).ok();
     assert!(marker.exists());
-    // Another content is asked about again; so is one that was taken back.
+    // A changed content is asked about again; so is a withdrawn one.
     std::fs::remove_file(&marker).unwrap();
     orders(&house, &format!("touch {}.2", marker.display()));
     let changed = house.run(&["run", "--wait", "true"]);
@@ -57,7 +57,7 @@ fn commands_of_a_cloned_repository_run_only_after_confirmation() {
     assert!(marker.with_extension("2").exists());
     house.run(&["trust", "--revoke"]).ok();
     assert_eq!(house.run(&["run", "--wait", "true"]).code, 6);
-    // A file that orders nothing asks nothing.
+    // A file without commands asks nothing.
     std::fs::write(house.project.join(".overmind.yml"), "version: 1\nports: [A]\n").unwrap();
     house.run(&["run", "--wait", "true"]).ok();
 }

@@ -1,4 +1,4 @@
-//! The vault from outside: secrets go in and come out nowhere, whatever happens to the server.
+//! The vault from outside: secrets are stored and never printed, whatever happens to the server.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -33,7 +33,7 @@ impl Home {
         }
     }
 
-    /// Sets a secret; its value comes out of nothing that the command says.
+    /// Sets a secret; no output of the command contains its value.
     #[track_caller]
     pub(crate) fn set(&self, name: &str, value: &str, more: &[&str]) -> Value {
         let args = [&["vault", "set", name, "--from-stdin", "-o", "json"], more].concat();
@@ -105,7 +105,7 @@ fn no_arguments_hold(texts: &[&str]) {
     }
 }
 
-/// What `cksum` makes of a text: tells a value without showing it.
+/// The `cksum` of a text: identifies a value without showing it.
 fn digest(text: &str) -> String {
     let mut child = std::process::Command::new("cksum")
         .stdin(Stdio::piped())
@@ -390,7 +390,7 @@ fn only_admins_declare_services_and_the_operators_file_overrides_them() {
         .says("[services.openai]");
     let bad = ["--base-url", "https://user:pw@evil.example", "--secret", "tracker_token"];
     home.run(&[&["vault", "declare", "evil"], &bad[..], &allow].concat()).fails(2);
-    // An operator's key may not say where keys go, nor set or see any.
+    // An operator's key may not change where keys are sent, nor set or read any.
     let key = home.run(&["key", "create", "op", "--role", "operator", "-o", "json"]);
     let key = key.ok().json()["secret"].as_str().unwrap().to_owned();
     let socket = format!("unix:{}", home.data().join("overmind.sock").display());

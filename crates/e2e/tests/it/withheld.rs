@@ -244,7 +244,7 @@ fn script(outside: &Path, app: &Path, port: u16) -> (String, usize, usize) {
         let command = command.replace("../OUT", &format!("..{outside}"));
         let command = command.replace("/OUT", "OUT").replace("OUT", outside).replace("APP", app);
         let command = command.replace("PORT", &port.to_string()).replace("PARENT", "$PPID");
-        // Some of these end whatever they can: nothing comes after them in their own shell.
+        // Some of these end every process they can: nothing follows them in their own shell.
         let all = if command.starts_with("kill") { &WRAPPERS[1..2] } else { &WRAPPERS[..4] };
         for wrapper in all {
             put(&mut text, &format!("o{n}"), &in_time(&command), wrapper);

@@ -19,7 +19,7 @@ pub(crate) struct House {
 }
 
 impl House {
-    /// Whose owner has confirmed what its file orders.
+    /// The owner has confirmed the commands in its file.
     pub(crate) fn new(config: Option<&str>) -> Self {
         let house = Self::unconfirmed(config);
         if config.is_some() {
@@ -147,7 +147,7 @@ fn two_runs_of_a_project_are_isolated_and_their_work_is_merged() {
     assert!(log.contains(&place) && log.contains(&port.to_string()), "{log}");
     assert!(!log.contains("two.txt"), "{log}");
     house.run(&["url", "one"]).ok().shows(&format!("http://127.0.0.1:{port}"));
-    // While it runs: what it has done is shown, and nothing is decided.
+    // While it runs: its changes are shown, and no decision is made.
     house.run(&["work", "one"]).ok().shows("+by one");
     house.run(&["done", "one", "--merge"]).fails(5);
     assert_eq!(house.git(&["status", "--porcelain"]), "");

@@ -1,4 +1,4 @@
-//! Environments: made before a command begins, removed when no process of its session is left.
+//! Environments: created before a command begins, removed when no process of its session is left.
 //!
 //! Actions on one session's environment are done in the order of the requests, each after the one
 //! before has ended or was dropped.

@@ -47,7 +47,7 @@ async fn the_first_command_records_the_measurement_once_and_the_log_replays() {
     assert!(at(SANDBOX_ATTESTED) < at("tool.called"), "before what ran in it: {kinds:?}");
     let kept = world.engine.session_attestation(&world.by, run, None).await.unwrap();
     assert_eq!((kept.attested, kept.seal), ((*attested).clone(), Seal::Holds));
-    // The event says what the row says, and is in the chain.
+    // The event contains the same as the row, and is in the chain.
     let query = EventQuery {
         stream: Some(StreamId::Session(run)),
         after: 0,

@@ -211,7 +211,7 @@ async fn a_dropped_ticket_counts_in_full_and_a_released_one_not_at_all() {
     bank.world.engine.budgets().release(ticket, record).await.unwrap();
     assert_eq!(bank.stands(id).await, (100, 0));
     assert_eq!(bank.costs().await, (100, 2));
-    // Whoever does not wait for the answer has sent nothing.
+    // A caller that does not wait for the answer has sent nothing.
     let mut waiting = Box::pin(bank.reserve(Spend::new(300, 1)));
     assert!(futures_util::poll!(&mut waiting).is_pending());
     assert_eq!(bank.stands(id).await, (100, 300));
@@ -390,7 +390,7 @@ async fn a_session_waits_for_reservations_of_others_without_a_request_and_can_be
     let (engine, by) = (&bank.world.engine, &bank.world.by);
     engine.session_cancel(by, canceled).await.unwrap();
     assert_eq!(bank.world.ended(canceled).await.status, SessionStatus::Canceled);
-    // It cost little: what is left is enough.
+    // It cost little: the rest is enough.
     bank.settle(under_way, 100).await;
     let row = bank.world.ended(run).await;
     assert_eq!((row.status, row.model_calls), (SessionStatus::Succeeded, 1));
@@ -496,7 +496,7 @@ async fn a_sessions_own_budget_applies_from_its_first_call_and_is_removed_with_i
     assert!(row.prompt.unwrap().contains("budget"), "it is refused its first call");
     let limits = async || bank.world.engine.budget_list(&bank.world.by).await.unwrap();
     assert_eq!(limits().await.len(), 1);
-    // One whose name is taken leaves no budget.
+    // A session whose name is taken leaves no budget.
     let taken = engine.session_create(by, draft(Some(1))).await;
     assert!(matches!(taken, Err(EngineError::Conflict { .. })), "{taken:?}");
     assert_eq!(limits().await.len(), 1);

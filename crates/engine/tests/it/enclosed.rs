@@ -20,7 +20,7 @@ use overmind_testkit::store_conformance::attestation;
 
 use crate::world::{World, session_draft};
 
-/// Answers what it was made with. It remembers what it was asked.
+/// Returns its configured answer, and records its requests.
 #[derive(Debug)]
 pub(crate) struct FakeEnclosures {
     answer: Result<Arc<Attested>, SandboxError>,

@@ -1,4 +1,4 @@
-//! Calls under a policy: judged, asked about, bound to what was shown.
+//! Calls under a policy: judged, asked about, bound to the shown action.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

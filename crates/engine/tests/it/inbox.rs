@@ -209,7 +209,7 @@ async fn an_answer_must_have_the_items_kind_and_an_authorized_author() {
     };
     assert_eq!(invalid(engine.inbox_answer(&world.by, item.id, words("yes")).await), "decision");
     let viewer = Caller::new("v", Rights::Role(Role::Viewer));
-    // The session's own token: a model that holds it cannot let itself go.
+    // The session's own token: a model that has it cannot approve its own calls.
     let own = Caller::new(run.to_string(), Rights::Session { session: run, epoch: 1 });
     for by in [&viewer, &own] {
         for answer in [approve(), deny("no"), words("yes")] {

@@ -177,7 +177,7 @@ impl World {
         self.engine.key_revoke(&Caller::admin(), key).await.unwrap();
     }
 
-    /// The ends of calls, by who made them, when all is written. Ends the world.
+    /// The ends of calls, by caller, once all are written. Ends the world.
     async fn ends(&self) -> BTreeMap<String, Vec<(String, Value)>> {
         let mut ends: BTreeMap<String, Vec<(String, Value)>> = BTreeMap::new();
         let read = async {

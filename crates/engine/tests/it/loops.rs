@@ -1,4 +1,4 @@
-//! The runner of loops: when passes begin, what is seen of them, and what a restart keeps.
+//! The runner of loops: the start of passes, their visible state, and the state that survives a restart.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -144,7 +144,7 @@ impl Stage {
 
     /// Whether a pass has begun without a request.
     async fn silent(&mut self) -> bool {
-        // One by hand comes after whatever was to begin before it.
+        // A pass by hand runs after any pass that was due before.
         let passes = self.status().passes;
         let after = self.run().await.passes;
         while self.begun.try_recv().is_ok() {}

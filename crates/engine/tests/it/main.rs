@@ -1,4 +1,4 @@
-//! The engine over the real SQLite store, with tools and models that do what each test says.
+//! The engine over the real SQLite store, with configurable tools and models.
 
 mod artifacts;
 mod attested;

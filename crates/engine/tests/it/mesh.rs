@@ -121,13 +121,13 @@ async fn versions_of_a_deleted_key_continue_and_never_repeat() {
     // Only if it does not exist, which is version 0.
     let again = engine.board_put(by, None, "k", write(0, 3)).await.unwrap();
     assert_eq!((again.version, &again.value), (3, &json!(3)));
-    // Whoever read the first life's version 2 (or 1) has not read this one.
+    // A caller who read the earlier version 2 (or 1) of the key has not read this one.
     for stale in [1, 2] {
         let err = engine.board_put(by, None, "k", write(stale, 9)).await.unwrap_err();
         assert_eq!(err.to_string(), format!("`k` stands at version 3, not {stale}"));
         assert!(err.is_conflict_of(ConflictKind::BoardKey), "{err:?}");
     }
-    // Nor across what time ends.
+    // Nor across an expiry.
     let brief = BoardWrite { ttl: Some(1), ..write(3, 4) };
     assert_eq!(engine.board_put(by, None, "k", brief).await.unwrap().version, 4);
     let mut mesh = engine.mesh_watch();
@@ -543,7 +543,7 @@ async fn tools_act_as_their_session_and_a_repeated_call_changes_nothing() {
     assert_eq!(door.act(run, effect(3), send()).await.unwrap(), first);
     let letters = world.engine.letters_list(&world.by, Some("bob"), false, 0, 9).await.unwrap();
     assert_eq!(letters.len(), 1);
-    // Its own letters: the next call acknowledges what this one has read.
+    // Its own messages: the next call acknowledges those that this one has read.
     let draft = |n: i32| LetterDraft {
         to: "ann".into(),
         kind: "q".into(),

@@ -117,7 +117,7 @@ async fn a_cascade_ends_all_descendants_and_no_siblings() {
         below.push(child.id);
     }
     let beside = begin(&world, draft(&agent, Some("beside"), None)).await.unwrap();
-    // A child that has ended leaves its own children below the tree.
+    // An ended child leaves its own children below the tree.
     let gone = below.last().copied().unwrap();
     world.engine.session_cancel(&world.by, gone).await.unwrap();
 

@@ -85,14 +85,14 @@ impl Stage {
         self.world.engine.record_status(&self.world.by, context(), found, observed).await
     }
 
-    /// One commit and nothing after it, as a crash leaves it.
+    /// One commit without the following ones, as after a crash.
     async fn only(&self, write: RecordWrite) {
         let mut commit = Commit { guards: vec![], events: vec![], changes: vec![] };
         write.join(&mut commit);
         self.world.store.commit(commit).await.expect("nobody else writes");
     }
 
-    /// One pass of the loop: what it says.
+    /// The result of one pass of the loop.
     async fn collect(&self) -> String {
         let status = self.world.engine.loop_run(&self.world.by, "garbage").await;
         let last = status.expect("it runs").last.expect("a pass was made");
@@ -143,13 +143,13 @@ async fn an_operator_can_neither_own_records_by_an_admins_nor_block_its_deletion
         other => panic!("{other:?}"),
     }
     assert!(stage.there("child").await.is_none());
-    // An admin may, and what an admin set stays with what an operator changes later.
+    // An admin may, and settings of an admin stay when an operator changes others later.
     let both = RecordWish { finalizers: held.finalizers.clone(), ..owned };
     engine.record_apply(admin, vec![both.clone()], false).await.unwrap();
     let changed = RecordWish { spec: json!({"prompt": "y"}), ..both };
     engine.record_apply(&op, vec![changed], false).await.unwrap();
 
-    // Nor does what only an admin deletes go with what an operator deletes.
+    // Nor are records that only an admin may delete removed with a record that an operator deletes.
     let fleet = wish(context(), "mine", json!({"prompt": "x"}));
     engine.record_apply(&op, vec![fleet], false).await.unwrap();
     let hung = RecordWish { owner: of("context", "mine"), ..declared };
@@ -383,7 +383,7 @@ async fn apply_prunes_unlisted_records_in_its_own_commit_or_not_at_all() {
     for called in ["b", "c", "of-c"] {
         assert!(stage.there(called).await.is_some(), "{called}");
     }
-    // One commit: what was put has the number before those of what is gone.
+    // One commit: puts have the numbers before those of deletions.
     let changed = RecordWish { spec: json!({"prompt": "changed"}), ..Stage::wish("a", None) };
     let all = stage.apply_all(vec![changed], false).await.unwrap();
     assert_eq!(pruned(&all), ["b", "c"]);

@@ -332,7 +332,7 @@ async fn a_restart_in_any_phase_continues_there() {
     assert_eq!(house.journal.count("keep 1"), 1, "a room that is wanted is named");
     assert_eq!(house.journal.count("prepare"), 2);
 
-    // While its command runs: nothing is made again, and its process is found.
+    // While its command runs: nothing is created again, and its process is found.
     let house = house.restarted().await;
     house.until_row(run, |row| row.epoch == 3).await;
     assert_eq!((house.processes.alive(), house.journal.count("prepare")), (1, 2));
@@ -645,7 +645,7 @@ async fn commands_of_a_project_run_only_after_an_admin_confirmed_them() {
     ] {
         assert!(matches!(refused, Err(EngineError::Forbidden { .. })), "{refused:?}");
     }
-    // Nor is another content confirmed than the one that was read.
+    // Nor is a content confirmed that differs from the one that was read.
     let other = engine.project_confirm(&by, &project, "another", false).await;
     assert!(matches!(other, Err(EngineError::Conflict { .. })), "{other:?}");
     let confirmed = engine.project_confirm(&by, &project, &hash, true).await.unwrap();
@@ -654,7 +654,7 @@ async fn commands_of_a_project_run_only_after_an_admin_confirmed_them() {
     house.up(run).await;
     house.exits(0).await;
     house.ended(run).await;
-    // A restart knows it; a change is asked about again; what is taken back is refused.
+    // A confirmation survives a restart; a change asks again; a withdrawn one is refused.
     let house = house.restarted().await;
     let engine = house.world.engine.clone();
     assert!(engine.project_trust(&by, &project).await.unwrap().holds());

@@ -1,4 +1,4 @@
-//! The vault inside the engine: what holds after any order of changes, restarts and rotations.
+//! The vault inside the engine: invariants after any order of changes, restarts and rotations.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

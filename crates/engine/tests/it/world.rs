@@ -188,7 +188,7 @@ impl World {
         Self { dir, store, engine, tools, models, by: Caller::admin(), notary }
     }
 
-    /// An agent that may use every fake tool; `change` says what is special.
+    /// An agent that may use every fake tool; `change` sets its special fields.
     pub(crate) async fn agent(&self, model: &str, change: impl FnOnce(&mut AgentDraft)) -> String {
         let mut draft = AgentDraft {
             name: format!("agent-{}", LIVES.fetch_add(1, std::sync::atomic::Ordering::Relaxed)),
@@ -293,7 +293,7 @@ impl World {
         events.into_iter().map(|event| event.kind.into()).collect()
     }
 
-    /// Every test ends here: the log replays, the audit is clean, nothing is left running.
+    /// Every test ends here: the log replays, the audit is clean, and no process is left.
     pub(crate) async fn check(&self, ids: &[SessionId]) {
         for id in ids {
             let report =

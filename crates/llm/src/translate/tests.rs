@@ -463,7 +463,7 @@ fn namespace_and_text_tools_become_functions_and_hosted_tools_are_dropped() {
     assert_eq!(calls[0]["function"]["name"], "agents__close");
     assert_eq!(calls[1]["function"]["arguments"], r#"{"input":"a \"b\""}"#);
     assert_eq!(chat["messages"][3]["content"], "patched");
-    // Where nothing is left to choose from, no choice is asked for.
+    // If no tool is left, no tool choice is sent.
     let mut hosted = of_codex();
     hosted["tools"] = json!([{"type": "web_search"}]);
     let chat = put(Endpoint::Responses, Endpoint::Chat, &hosted).unwrap();

@@ -483,7 +483,7 @@ async fn reasoning_that_a_provider_no_longer_accepts_is_left_out_once() {
     reply(&gateway, &ask_with_tools(name, history, &["t"])).await;
     let with: Vec<bool> =
         upstream.requests().iter().map(|r| r.body.to_string().contains("\"signature\"")).collect();
-    // The next conversation's reasoning is its own: nothing is learnt from this one.
+    // The reasoning of the next conversation is independent: nothing is learnt from this one.
     assert_eq!(with, [false, true, false, true]);
     upstream.assert_clean();
 }

@@ -377,7 +377,7 @@ async fn recorded_calls_are_replayed_without_a_provider() {
         assert_eq!(&(answer.status, rest(&mut answer).await.0), said);
         assert_eq!(playing.worst(&hops[answer.hop], &Default::default()), Worst::Costs(0));
     }
-    // The same again says the same; another body gets what comes next, and then nothing.
+    // The same body gets the same answer; another one gets the next answer, and then none.
     let (mut answer, _) = ask(&playing, &calls[0]).await.unwrap();
     assert_eq!(rest(&mut answer).await.0, said[0].1);
     let playing = gateway(Vec::new(), |config| config.replay = Some(tape));

@@ -177,7 +177,7 @@ async fn an_answer_without_an_end_ends_the_connection_and_is_not_kept() {
         assert!(sent <= MOST_READ, "{lists:?}: {sent} bytes were read");
         bench.servers.shutdown().await;
     }
-    // Small events may come for as long as a start may take.
+    // Small events may arrive for as long as a start may take.
     let bench = Bench::new().await;
     let (url, _) = server(Lists::Pings, None).await;
     let view = bench.servers.put(config(&url)).await.unwrap();

@@ -62,7 +62,7 @@ fn request(reader: &mut BufReader<TcpStream>) -> Option<(BTreeMap<String, String
 /// The trace context of a call: the header, and the meta of its body.
 type Came = (Option<String>, Value);
 
-/// A server of the earlier revision without sessions; what calls come with.
+/// A server of the earlier revision without sessions; the metadata of calls.
 fn serve(listener: TcpListener) -> Arc<Mutex<Vec<Came>>> {
     let came = Arc::<Mutex<Vec<Came>>>::default();
     let seen = Arc::clone(&came);
@@ -122,7 +122,7 @@ fn answer(
             return ("404 Not Found", body.to_string());
         }
         Some(_) if message.get("id").is_none() => return ("202 Accepted", String::new()),
-        // No stream of its own, and nothing else.
+        // Without its own stream, and nothing else.
         _ => return ("405 Method Not Allowed", String::new()),
     };
     assert_eq!(headers["x-key"], "correct-horse-battery", "what is configured is there as before");

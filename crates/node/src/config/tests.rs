@@ -281,7 +281,7 @@ fn an_invalid_canary_is_refused_by_its_key() {
         let err = loaded.unwrap_err().to_string();
         assert!(err.contains(words) && !err.contains("hunter2"), "{file}: {err}");
     }
-    // Whoever only asks the server has no secrets and needs none.
+    // A client that only calls the server has no secrets and needs none.
     assert!(load("[canaries.a]\nenv = \"A\"\ncredential = \"NONE\"", &[], &[]).is_ok());
     let many: String = (0..17).map(|n| format!("[canaries.c{n}]\nenv = \"C{n}\"\n")).collect();
     assert!(error(&many, &[]).contains("declares 17 canaries"));

@@ -1,4 +1,4 @@
-//! What the program says about itself. What it does is tested in the crate `e2e`.
+//! Texts that the program prints about itself. The crate `e2e` tests its behaviour.
 
 mod help;
 #[path = "../../../e2e/tests/it/home.rs"]

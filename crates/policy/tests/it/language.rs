@@ -1,4 +1,4 @@
-//! The policy language: what is refused, what wins, what a version is.
+//! The policy language: refused files, precedence, versions.
 
 use overmind_core::gate::{Decision, Gate, GateRequest, Labels, Risk};
 use overmind_core::sandbox::SandboxLevel;
@@ -198,7 +198,7 @@ fn a_reload_takes_effect_at_once_and_a_bad_one_changes_nothing() {
     assert_eq!(gate.refused(), None);
 }
 
-/// Inline code is bound to what it may import, and a write to where it goes.
+/// Inline code is bound to its possible imports, and a write to its target.
 #[test]
 fn an_approval_of_inline_code_covers_what_it_imports() {
     let files = |command: &str| explain_command(&Policy::default(), command).verdict.files;

@@ -25,7 +25,7 @@ const REAL: &[&str] = &[
     "gawk", "xxd", "head", "tr", "sort",
 ];
 
-/// Runs one command where it can harm nothing; answers the names of what it executed.
+/// Runs one command where it can do no harm; returns the names of the executed programs.
 fn executed(root: &Path, strace: &str, command: &str) -> Option<BTreeSet<String>> {
     let trace = root.join("trace/log");
     let _ = fs::remove_file(&trace);

@@ -60,7 +60,7 @@ pub struct Image {
     pub bytes: u64,
 }
 
-/// The error: what was attempted, on what, the cause, and what to do.
+/// The error: the attempt, the object, the cause, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageError(String);
 

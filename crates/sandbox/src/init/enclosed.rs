@@ -205,7 +205,7 @@ fn run(command: Vec<OsString>) -> Result<Exit, Stop> {
     }
 }
 
-/// Reads what to build, what to run in it, and what the launcher does itself.
+/// Reads the sandbox to build, the command to run in it, and the launcher's own tasks.
 fn order(command: Vec<OsString>) -> Result<(Ground, Spec, Task), Stop> {
     let text = |text: OsString| {
         String::from_utf8(text.into_vec())

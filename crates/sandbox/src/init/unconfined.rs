@@ -43,7 +43,7 @@ pub(crate) fn run(spec: &Spec, stdin: OwnedFd) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Kills children until none is left, or none that may be killed.
+/// Kills children until none is left, or only those that must stay.
 fn kill_children() {
     loop {
         // Most commands leave nothing behind, and a search through /proc takes milliseconds.

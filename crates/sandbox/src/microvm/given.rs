@@ -74,7 +74,7 @@ fn writable() -> Vec<String> {
                 found.push(format!("root share at {place}"));
             }
         }
-        // The sandbox makes its own root from it, and makes that read-only itself.
+        // The sandbox creates its own root from it, and makes that read-only itself.
         let _ = rustix::mount::mount_remount("/", flags | MountFlags::RDONLY, "");
     }
     if can_make(&Path::new("/workspace").join(&name)) {

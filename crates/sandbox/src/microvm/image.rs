@@ -110,7 +110,7 @@ impl Image {
     }
 }
 
-/// The error: what was attempted, on what, the cause, and what to do.
+/// The error: the attempt, the object, the cause, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageError(String);
 

@@ -1,4 +1,4 @@
-//! Commands that are called in a session's room: the suite, and what is their own.
+//! Commands that are called in a session's environment: the suite, and special cases.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener};

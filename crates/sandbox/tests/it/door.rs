@@ -1,4 +1,4 @@
-//! Commands whose network is the mesh: one door answers, and leads to one socket.
+//! Commands whose network is the mesh: one relay answers, and leads to one socket.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

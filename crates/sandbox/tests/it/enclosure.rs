@@ -442,7 +442,7 @@ async fn borrowed_objects_are_shown_and_links_lead_only_to_objects() {
     let output = command.stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert!(!output.status.success() && !said.contains("ssh"), "{said}");
-    // Nor is what a person granted shown through a link, which may be a command's doing.
+    // Nor is a granted path shown through a link, which a command may have created.
     let granted = EnclosePlan { borrowed: Vec::new(), ..borrowing("evil", "ls") };
     let why = place.refused(granted).await;
     assert!(why.contains("is a link to") && why.contains("real path"), "{why}");

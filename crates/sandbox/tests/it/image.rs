@@ -1,4 +1,4 @@
-//! The image of the docker tests: the product's own, of busybox and nothing else.
+//! The image of the docker tests: the product's own, with busybox only.
 
 use std::path::Path;
 

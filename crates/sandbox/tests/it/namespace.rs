@@ -1,4 +1,4 @@
-//! The `namespace` driver: the suite as the caller and as a plain user, and what is its own.
+//! The `namespace` driver: the suite as the caller and as an ordinary user, and special cases.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

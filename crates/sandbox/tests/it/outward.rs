@@ -1,4 +1,4 @@
-//! Commands whose network is the mesh, and the services of their own sessions.
+//! Commands whose network is the mesh, and the services of their sessions.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};

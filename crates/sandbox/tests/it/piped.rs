@@ -91,7 +91,7 @@ async fn a_child_that_ignores_end_of_input_is_killed_with_its_tree() {
     for level in LEVELS {
         let dir = tempfile::tempdir().unwrap();
         let mark = format!("86{}{}", std::process::id(), level as u8);
-        // A grandchild in a session of its own, whose parent has ended: a daemon.
+        // A grandchild in its own session, whose parent has ended: a daemon.
         let script = format!(
             "trap '' TERM HUP; (setsid sleep {mark} &) ; echo up; sleep {mark}; sleep {mark}"
         );
@@ -101,7 +101,7 @@ async fn a_child_that_ignores_end_of_input_is_killed_with_its_tree() {
         until(&mut receiver(stdout), "up\n").await;
         assert!(marked(&mark) > 0);
         tree.kill().await;
-        // Awaited, the kill leaves nothing to wait for.
+        // After the kill was awaited, no child is left to wait for.
         assert_eq!(marked(&mark), 0, "{level:?}");
     }
 }

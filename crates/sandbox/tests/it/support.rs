@@ -171,7 +171,7 @@ impl Subject {
     }
 }
 
-/// A driver that keeps something between calls, with something kept when a call comes.
+/// A driver with a prepared sandbox at the time of a call.
 #[derive(Debug)]
 pub(crate) struct Warmed<D> {
     pub(crate) driver: Arc<D>,

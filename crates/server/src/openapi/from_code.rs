@@ -106,7 +106,7 @@ impl Modify for Common {
                 for (status, response) in responses.iter_mut() {
                     let RefOr::T(response) = response else { continue };
                     if response.description.is_empty() {
-                        // Each response must have one, and "what was asked for" is all there is to say.
+                        // Each response must have one, and "what was asked for" is sufficient.
                         response.description = "OK".to_owned();
                     }
                     if status.as_str() >= "400" && response.content.is_empty() {

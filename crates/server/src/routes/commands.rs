@@ -164,7 +164,7 @@ fn stream_log(cx: Arc<Cx>, proof: Proof, reader: Box<dyn LogReader>, objects: bo
                 Some((Ok::<_, Infallible>(Bytes::from(text)), Some((cx, proof, reader))))
             }
             Err(why) => {
-                // The status has been sent: what is left is to say it where the log is read.
+                // The status was sent already, so the error is reported within the log.
                 let text = format!("--- the log cannot be read on: {why} ---\n");
                 Some((Ok(Bytes::from(text)), None))
             }

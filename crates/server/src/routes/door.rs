@@ -25,7 +25,7 @@ use crate::page::json as answer;
 
 /// Newest first.
 const VERSIONS: [&str; 2] = ["2026-07-28", "2025-11-25"];
-/// Of revisions before those, `initialize` may ask for any: what is served is the same.
+/// Clients of earlier revisions may `initialize` with any of them: the served protocol is the same.
 const OLDER: [&str; 2] = ["2025-06-18", "2025-03-26"];
 
 /// Maximum number of bytes of pictures and other files in one answer, before they are written as

@@ -11,7 +11,7 @@ use crate::extract::{Body, RunPath, Who};
 use crate::fault::Fault;
 use crate::page::json;
 
-/// What the run has done in its room, against the commit that it began at.
+/// The changes of a run in its environment, compared with its base commit.
 #[cfg_attr(feature = "openapi", utoipa::path(
     get, path = "/api/runs/{id}/work", tag = "runs", params(("id" = String, Path)),
     responses(
@@ -95,7 +95,7 @@ pub(crate) async fn room_leaks(
     Ok(json(&Leaks::from(cx.engine.rooms_leaks(&caller).await?)))
 }
 
-/// Removes what is ours for certain of that, and answers what is left then.
+/// Removes those that certainly belong to the server, and returns the rest.
 #[cfg_attr(feature = "openapi", utoipa::path(
     post, path = "/api/rooms/fix", tag = "rooms",
     responses(

@@ -29,7 +29,7 @@ async fn each_kill_has_its_own_result_and_an_ended_run_is_a_problem() {
         assert_eq!(result["problem"]["error"], error);
         assert_eq!(result.get("run"), None);
     }
-    // None of the others is a command.
+    // None of the other runs is a command.
     let all = world.post(PATH, r#"{"all": true}"#).await.fine();
     assert_eq!(all, json!({"ok": true, "results": []}));
 }

@@ -96,7 +96,7 @@ async fn a_stop_waits_for_current_requests_and_refuses_new_ones() {
         }
     };
     patiently("the tool to begin", begun).await;
-    // An idle kept connection does not hold the stop up.
+    // An idle kept connection does not delay the stop.
     let mut idle = world.connect().await;
     let hello = format!("GET /health HTTP/1.1\r\nHost: {}\r\n\r\n", world.address);
     idle.write_all(hello.as_bytes()).await.unwrap();
@@ -183,7 +183,7 @@ async fn a_change_is_completed_after_its_client_disconnected() {
 async fn a_draining_server_reports_it_on_readyz() {
     let world = World::new().await;
     assert_eq!(world.get("/readyz").await.status, 200);
-    // A kept connection can still ask while another request holds the stop up.
+    // A kept connection can still send requests while another request delays the stop.
     let run = world.ended_run().await;
     let path = format!("/api/runs/{run}/tools/call");
     let ask = world.request("POST", &path).json(r#"{"tool_name":"hang"}"#).text();

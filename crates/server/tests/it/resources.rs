@@ -31,7 +31,7 @@ async fn made(world: &World, name: &str, metadata: Value) -> Value {
     answer.json()["resource"].clone()
 }
 
-/// An owner, and what it owns, which finalizers may hold.
+/// An owner, and owned records that finalizers may hold.
 async fn family(world: &World, child: Value) -> Value {
     let owner = made(world, "owner", json!({})).await;
     let mut metadata = child;
@@ -75,7 +75,7 @@ async fn owned_records_are_deleted_or_kept_as_requested() {
     assert!(owner["metadata"]["deletionTimestamp"].is_string());
     let again = put(&world, &document("owner", json!({"labels": {"a": "b"}}))).await;
     assert!(again.problem(409).contains("is being deleted"), "{}", again.body);
-    // The last finalizer of what it owns lets both go.
+    // Removing the last finalizer of an owned record deletes both.
     let released = put(&world, &document("child", json!({"finalizers": []}))).await;
     assert_eq!(released.status, 200, "{}", released.body);
     assert!(!there(&world, "child").await);
@@ -261,7 +261,7 @@ async fn a_watch_sends_existing_records_then_changes_and_resumes() {
     assert!(gone.problem(410).contains("list again and watch from there"), "{}", gone.body);
 }
 
-/// The next message that says something: its name, number (0: none) and text.
+/// The next message with content: its name, number (0: none) and text.
 async fn told(watch: &mut Watch) -> (String, u64, Value) {
     loop {
         let message = watch.next().await.expect("the stream goes on");

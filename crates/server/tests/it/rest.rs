@@ -199,7 +199,7 @@ async fn events_with_key_names_are_shown_only_to_admins() {
         let all = world.request("GET", "/api/events?limit=1000").token(key).send().await;
         assert!(all.fine().as_array().unwrap().len() > 1);
         assert!(!all.body.contains("key.created") && !all.body.contains("secret-project"));
-        // A page is filled with what is behind what is left out.
+        // A page is filled with later items in place of those that are left out.
         let page = world.request("GET", "/api/events?limit=1").token(key).send().await;
         assert_eq!(page.fine()[0]["type"], "agent.created", "{}", page.body);
         assert!(page.header("link").is_some());

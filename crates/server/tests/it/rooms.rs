@@ -1,4 +1,4 @@
-//! Rooms over HTTP: what a run shows of its own, what was done in it, what becomes of that.
+//! Environments over HTTP: a run's environment, its work, and the decision about it.
 
 use overmind_core::room::Leak;
 use serde_json::{Value, json};

@@ -173,7 +173,7 @@ async fn a_slow_client_is_disconnected() {
     let mut rest = Vec::new();
     patiently("the slow connection to end", stream.read_to_end(&mut rest)).await.unwrap();
     assert!(rest.is_empty() || Response::parse(&rest).status == 408, "{rest:?}");
-    // A kept connection that asks nothing more.
+    // A kept connection without further requests.
     let mut stream = world.connect().await;
     let ask = format!("GET /health HTTP/1.1\r\nHost: {}\r\n\r\n", world.address);
     stream.write_all(ask.as_bytes()).await.unwrap();
@@ -203,7 +203,7 @@ async fn a_truncated_body_is_reported() {
     stream.shutdown().await.unwrap();
     let mut rest = Vec::new();
     patiently("the answer", stream.read_to_end(&mut rest)).await.unwrap();
-    // Hyper may see the client go before we can answer; what must not happen is an agent.
+    // Hyper may notice the disconnect before the answer; an agent must not be created.
     assert!(rest.is_empty() || Response::parse(&rest).status == 400, "{rest:?}");
     assert_eq!(world.get("/api/agents").await.fine().as_array().unwrap().len(), 0);
 }

@@ -16,7 +16,7 @@ pub(crate) struct Watch {
     text: String,
 }
 
-/// One message: its id, what it is called, what it says.
+/// One message: its id, its name, its data.
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) id: Option<String>,
@@ -118,7 +118,7 @@ async fn changes_arrive_in_order_and_a_client_resumes_at_its_position() {
     let words: Vec<&str> = seen.iter().map(|(_, words)| words.as_str()).collect();
     assert_eq!(words, ["put a/1 1", "put a/2 1", "deleted a/1 1", "put a/2 2"]);
     assert!(seen.is_sorted_by(|one, next| one.0 < next.0), "{seen:?}");
-    // Another client that had seen two of them: the same ids, and nothing twice.
+    // Another client that had seen two of them: the same ids, and no repetition.
     let mut again = Watch::open(&world, "/mesh/watch?prefix=a/", ADMIN, Some(seen[1].0)).await;
     assert_eq!([again.change().await, again.change().await], seen[2..]);
     let path = format!("/mesh/watch?prefix=a/&last_event_id={}", seen[2].0);

@@ -220,7 +220,7 @@ async fn links_pipes_and_other_names_in_a_backup_are_not_restored() {
     };
     assert_eq!(names(&restored), [session.to_string()]);
     assert_eq!(names(&restored.join(session.to_string())), [row.file.to_string()]);
-    // Nor is the directory itself followed.
+    // Nor is a link in place of the directory followed.
     fs::rename(&beside, dir.path().join("moved")).unwrap();
     symlink(&outside, &beside).unwrap();
     let to = dir.path().join("another/s.db");

@@ -1,4 +1,4 @@
-//! Whatever a secret of the vault is, records stay what they are and the audit holds.
+//! For any secret of the vault, records are unchanged and the audit passes.
 
 use overmind_core::store::{Page, Store, StreamId};
 use overmind_core::vault::{MIN_SECRET, rows::VaultRows, words};

@@ -117,7 +117,7 @@ fn foreign_files_are_refused_and_unchanged() {
     assert!(err.to_string().contains("another program"), "{err}");
     assert_eq!(fs::read(&foreign).unwrap(), before);
 
-    // An empty file is what a crash before the first write leaves behind.
+    // A crash before the first write leaves an empty file.
     let empty = dir.path().join("empty.db");
     fs::write(&empty, "").unwrap();
     drop(Sqlite::open(Options::new(empty)).unwrap());

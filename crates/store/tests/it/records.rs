@@ -76,7 +76,7 @@ async fn records_survive_a_restart_and_are_in_a_backup() {
     restore(&copy, &fresh.path().join("s.db"), Replace::Never).unwrap();
     let store = open(fresh.path());
     assert_eq!(all(&store).await, before);
-    // Whoever watched the store that this one replaces is not left waiting.
+    // A watcher of the replaced store does not wait forever.
     let ahead = store.record_changes(query(later.at)).await.unwrap_err();
     assert!(matches!(ahead, ChangesError::Ahead { .. }), "{ahead:?}");
 }
@@ -181,7 +181,7 @@ async fn check(dir: &Path, acknowledged: &HashMap<u64, u64>) {
             assert_eq!(found.contains(&counter), there, "the index says what the record says");
         }
     }
-    // The last event of each record says what its row says.
+    // The last event of each record agrees with its row.
     let mut last: HashMap<String, Value> = HashMap::new();
     let mut after = 0;
     loop {

@@ -327,7 +327,7 @@ fn a_changed_attestation_is_reported_wherever_it_was_changed() {
 
     let set = |what: &str| format!("UPDATE attestations SET record = json_{what}");
     let pairs = [
-        // The record says something better than what was signed.
+        // The record claims a stronger result than the signed one.
         (set("set(record, '$.attestation.took_us', 4)"), Some(Seal::Broken), "not what was signed"),
         // So does a consistent one without a signature.
         (set("set(record, '$.digest', 'x')"), Some(Seal::Broken), "not what was signed"),

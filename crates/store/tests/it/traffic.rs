@@ -169,7 +169,7 @@ async fn the_last_handle_can_be_dropped_on_any_thread() {
     drop(store);
     released.wait();
     hears.await.unwrap();
-    // The writer ends and lets go of the lock; there is nothing else to wait for but that.
+    // The writer ends and releases the lock; nothing else has to be waited for.
     let path = dir.path().join("s.db");
     let reopened = loop {
         match Sqlite::open(Options::new(&path)) {

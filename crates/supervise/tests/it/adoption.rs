@@ -98,7 +98,7 @@ async fn output_is_complete_after_the_server_is_killed() {
         assert_eq!(live(&supervisor).await, keys);
         let expected: String = (1..=300_000).map(|n| format!("{n}{line_end}")).collect();
         for key in keys {
-            // A reader that begins now sees all from the beginning, and what is still to come.
+            // A new reader sees everything from the beginning, and later output.
             let reading = output(&supervisor, key.session, true);
             let talking = async {
                 supervisor.write(key, b"on\n".to_vec(), Duration::from_secs(20)).await.unwrap();
@@ -279,7 +279,7 @@ async fn a_shim_of_a_newer_version_is_refused_and_unchanged() {
         frame.push(0);
         frame.extend(running.as_bytes());
         stream.write_all(&frame).unwrap();
-        // It is hung up on, and nothing else is asked of it.
+        // The connection is closed, and nothing else is requested.
         assert_eq!(stream.read(&mut hello).unwrap(), 0);
     });
     let adopted = place.supervisor.adopt_all().await.unwrap();

@@ -101,7 +101,7 @@ async fn a_slow_viewer_does_not_block_others_and_gets_a_gap() {
     let mut slow = place.supervisor.attach(key, AttachOptions::default()).await.unwrap();
     until(&mut slow, "begin").await;
     place.supervisor.write(key, b"\n".to_vec(), LIMIT).await.unwrap();
-    // It reads nothing at all, and the program comes to its end.
+    // It reads nothing at all, and the program still ends.
     place.supervisor.log(key.session, Default::default()).await.unwrap();
     crate::common::eventually("it has written all", async || {
         place.supervisor.screen(key.session, 3).await.unwrap().lines.iter().any(|l| l == "finished")

@@ -22,7 +22,7 @@ pub(crate) struct Place {
     pub(crate) supervisor: Supervisor,
 }
 
-/// A test that fails leaves nothing running, either.
+/// A failed test leaves no process running, either.
 impl Drop for Place {
     fn drop(&mut self) {
         for keeper in numbers_of_keepers(self.dir.path()) {
@@ -134,7 +134,7 @@ pub(crate) async fn lines(
     }
 }
 
-/// Waits for a condition, and says which when it does not come.
+/// Waits for a condition, and names it if it is not reached.
 pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
     while !holds().await {
@@ -236,7 +236,7 @@ pub(crate) fn refusal(err: ProcessError) -> (&'static str, String) {
     }
 }
 
-/// The keepers of all lives in a directory, by what their records say.
+/// The shims of all attempts in a directory, from their records.
 pub(crate) fn numbers_of_keepers(root: &Path) -> Vec<i32> {
     let mut found = Vec::new();
     for session in std::fs::read_dir(root).unwrap().flatten() {

@@ -1,4 +1,4 @@
-//! One life: how it begins, what goes in and out, how it ends.
+//! One attempt: its start, its input and output, its end.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -270,7 +270,7 @@ async fn a_stop_sends_term_first_and_kills_after_the_grace_period() {
     let exit = place.exit(polite).await;
     assert_eq!((exit.status, exit.by), (ExitStatus::Code(7), EndedBy::Stop));
     let text = place.text(polite.session).await;
-    // A shell may say in between that its own child was terminated.
+    // A shell may print in between that its own child was terminated.
     assert!(text.starts_with("ready\n--- stopped: no longer needed ---\n"), "{text}");
     assert!(text.ends_with("leaving\n--- ended: exit code 7 ---\n"), "{text}");
 

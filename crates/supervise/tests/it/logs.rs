@@ -171,7 +171,7 @@ async fn a_full_disk_blocks_the_command_without_loss() {
     let supervisor = Place::supervisor(&root);
     let ballast = disk.0.path().join("ballast");
     let fill = || {
-        // Until nothing more goes in; that is the point.
+        // Until no more input is accepted, which is the subject of this test.
         let _ = std::fs::write(&ballast, vec![0; 8 << 20]);
     };
     let session = session();

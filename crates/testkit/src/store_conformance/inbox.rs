@@ -196,7 +196,7 @@ pub(super) async fn sessions_that_wait_without_an_item_are_found(store: &dyn Sto
     assert_eq!(store.inbox_missing(Some(waiting[0]), 100).await.unwrap(), waiting[1..]);
     put(store, &item(world, Some(waiting[0]), 1)).await;
     assert_eq!(store.inbox_missing(None, 100).await.unwrap(), waiting[1..]);
-    // One that is closed says nothing about what it waits for now.
+    // A closed item says nothing about the session's current wait.
     put(store, &InboxItem { state: InboxState::Answered, ..item(world, Some(waiting[1]), 1) })
         .await;
     assert_eq!(store.inbox_missing(None, 100).await.unwrap(), waiting[1..]);

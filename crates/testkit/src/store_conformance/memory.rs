@@ -173,7 +173,7 @@ pub(super) async fn memory_is_listed_and_deleted(store: &dyn Store, world: &Worl
     assert_eq!(store.memory_list(elsewhere, first(9)).await.unwrap(), []);
 
     store.commit(one_change(Change::MemoryDelete(in_a[0].id))).await.unwrap();
-    // Deleting what is gone is done already.
+    // Deleting a deleted item succeeds.
     store.commit(one_change(Change::MemoryDelete(in_a[0].id))).await.unwrap();
     assert_eq!(words(store, "a", &["three"], 9).await, [""; 0]);
     assert_eq!(words(store, "a", &["two"], 9).await, ["a two"]);

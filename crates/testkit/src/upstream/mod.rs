@@ -398,7 +398,7 @@ async fn respond(answer: Answer, wire: Wire, request: &Value) -> Result<Response
 fn paced(pieces: Vec<Bytes>, answer: &Answer) -> Body {
     let (drip, ending) = (answer.drip, answer.ending);
     let steps = stream::unfold(pieces.into_iter(), move |mut pieces| async move {
-        // Being asked again makes hyper send what it has: no two pieces in one write.
+        // A repeated request makes hyper send its buffer, so that no two pieces are in one write.
         tokio::task::yield_now().await;
         if !drip.is_zero() {
             tokio::time::sleep(drip).await;

@@ -1,4 +1,4 @@
-//! The tools of artifacts, over a mesh that remembers what it was asked.
+//! The tools of artifacts, over a mesh that records its requests.
 
 use std::sync::{Arc, Mutex};
 

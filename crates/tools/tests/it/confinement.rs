@@ -32,7 +32,7 @@ fn tree(dir: &std::path::Path) -> Vec<(String, String)> {
     all
 }
 
-/// A workspace beside a sibling whose name begins with the workspace's, and a secret file.
+/// A workspace beside a sibling whose name begins with the workspace's name, and a secret file.
 fn hostile() -> Bench {
     let bench = Bench::new();
     let outside = bench.outer.path();
@@ -318,7 +318,7 @@ async fn file_tools_read_but_never_write_dot_git() {
         for (tool, arguments) in [("write_file", write), ("edit_file", edit)] {
             let (code, message) = bench.bad(tool, arguments).await;
             let known = code == "forbidden" && message.contains("is a repository's own");
-            // There is nothing to be edited, or nothing that a file is made in.
+            // No text can be edited, and no file can be created there.
             let nothing = tool == "edit_file"
                 && ["not_found", "no_match", "tool_error"].contains(&code.as_str());
             assert!(known || nothing, "{tool} {path}: {code} {message}");

@@ -189,7 +189,7 @@ impl Names {
         Self::default()
     }
 
-    /// Adds what the name leads to, after what it led to before.
+    /// Adds the target of the name to its earlier targets.
     pub(crate) fn with(self, name: &str, addresses: &[IpAddr]) -> Self {
         self.answers.lock().unwrap().entry(name.into()).or_default().push(addresses.to_vec());
         self

@@ -72,7 +72,7 @@ async fn the_character_set_is_from_the_header_the_document_or_a_guess() {
     ] {
         site.route(path, Way::page(content_type, body));
     }
-    // It says UTF-8 and is not: what can be read is kept.
+    // The page declares UTF-8 and is not: the readable part is kept.
     site.route("/wrong", Way::page("text/html; charset=utf-8", b"caf\xe9 au lait"));
     site.route("/guess", Way::page("text/html", b"caf\xe9 au lait"));
     let (bench, _) = site.bench(&[], Names::none());

@@ -209,7 +209,7 @@ fn an_interrupted_rotation_of_the_master_key_loses_nothing() {
     let vault_now = vault(dir.path(), None, &[]).unwrap();
     let old = vault_now.seal(&name("a"), 1, &secret("text-text")).unwrap();
     vault_now.master_new(None).unwrap();
-    // Stopped here: what was sealed before opens, and what is sealed is under the new one.
+    // Interrupted here: values sealed before can be opened, and new ones use the new key.
     let after = vault(dir.path(), None, &[&old]).unwrap();
     assert_eq!(after.open(&name("a"), 1, &old).unwrap().expose(), "text-text");
     let new = after.rewrap(&name("a"), 1, &old).unwrap();

@@ -81,7 +81,7 @@ pub enum DirectoryStrategy {
     Reflink,
     /// Uses `reflink` where possible, otherwise a full copy.
     Copy,
-    /// It is left out, and the session makes its own.
+    /// It is left out, and the session creates its own.
     Skip,
 }
 

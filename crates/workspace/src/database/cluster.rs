@@ -533,7 +533,7 @@ mod tests {
     #[test]
     fn an_existing_database_server_is_reused() {
         let home = tempfile::tempdir().unwrap();
-        // Whoever the server runs as comes there.
+        // The server's user can enter it.
         std::fs::set_permissions(home.path(), PermissionsExt::from_mode(0o755)).unwrap();
         assert_eq!(files_of(home.path()), None);
         std::fs::write(home.path().join("workspace-id"), "0badcafe").unwrap();

@@ -703,7 +703,7 @@ impl Tree for Maker {
 }
 
 impl Maker {
-    /// Trees whose session is gone, with what they take.
+    /// Trees whose session no longer exists, with their sizes.
     fn left(&self, live: &BTreeSet<String>) -> Result<Vec<Finding>, TreeError> {
         let left = self.0.trees.list()?.into_iter().filter(|one| {
             let lives = one.intent.owner.as_ref().is_some_and(|owner| live.contains(owner));

@@ -1,6 +1,6 @@
 //! Building a tree: both git directories, the files of the base commit, submodules, large files.
 //!
-//! What is built here knows nothing yet of a session, so the pool keeps such trees ready.
+//! A tree that is built here belongs to no session yet, so the pool can prepare such trees.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;

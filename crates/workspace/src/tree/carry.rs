@@ -25,7 +25,7 @@ const LIST: u64 = 32 << 20;
 const LOOKED_AT: usize = 20_000;
 /// The largest `.worktreeinclude`.
 const INCLUDE: u64 = 64 << 10;
-/// Ignored directories that hold what tools made. The include list does not reach into them.
+/// Ignored directories with generated files. The include list does not reach into them.
 const MADE_BY_TOOLS: &[&str] = &[
     "node_modules",
     "target",

@@ -324,7 +324,7 @@ impl Trees {
         let saved_as = match held.notes.intent.source() {
             None => self.bundle(&held, &last)?,
             Some(source) => match self.discard_into(&held, &shots, &source, &last) {
-                // What the primary must not take (git's own checks) is kept in a file.
+                // Work that the primary must not contain (by git's own checks) is saved in a file.
                 Err(TreeError::Git(GitError::Failed { .. })) => self.bundle(&held, &last)?,
                 done => done?,
             },
@@ -395,7 +395,7 @@ impl Trees {
         let unsaved = if intent.tree().is_dir() {
             self.unsaved(&held)?
         } else {
-            // Whoever removed the directory wanted it gone; the commits that we know of are saved.
+            // A user removed the directory on purpose; the known commits are saved.
             self.save_last_known(&mut held)?;
             Vec::new()
         };

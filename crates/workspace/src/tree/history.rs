@@ -111,7 +111,7 @@ pub struct Restored {
     pub beside_base: Option<RoomChanges>,
 }
 
-/// A private index, made from the last one. It takes that one's place when it is [kept](Self::keep).
+/// A private index, created from the last one, which it replaces when it is [kept](Self::keep).
 struct Private {
     dir: PathBuf,
     paths: Paths,
@@ -445,7 +445,7 @@ impl Trees {
         std::fs::rename(&half, &whole).at("writing", &whole)
     }
 
-    /// Lets go of what was saved of a tree that is gone.
+    /// Releases the saved work of a removed tree.
     ///
     /// # Errors
     ///

@@ -48,7 +48,7 @@ fn settings(
     if let Some(git_dir) = git_dir {
         call = call.repo(git_dir);
     }
-    // The machine's own file counts as well: nothing is run by what it says.
+    // The machine's own file counts as well: its settings run no program.
     call = call.env("GIT_CONFIG_NOSYSTEM", "0").accept(&[0, 1]);
     let pattern = r"^(user|author|committer)\.(name|email)$";
     match call.args(["config", "-z", "--get-regexp", pattern]).run() {

@@ -1,4 +1,4 @@
-//! Work whose tree is gone: a commit of the primary, on the branch that parking left there.
+//! Work whose tree was removed: a commit of the primary, on the branch of the saved work.
 //!
 //! Whatever has to be computed is computed in a git directory of ours that borrows the primary's
 //! objects, as with a session's tree: no configuration, driver or filter of the repository runs.
@@ -60,7 +60,7 @@ impl Drop for Scratch {
 }
 
 impl Trees {
-    /// What was done, as numbers and as a patch of at most `patch_bytes`, and in how many commits.
+    /// The changes, as numbers and as a patch of at most `patch_bytes`, and the number of commits.
     ///
     /// # Errors
     ///

@@ -256,7 +256,7 @@ impl Trees {
         Making { trees: self, home: home.to_owned() }
     }
 
-    /// Removes a project's directory if there is nothing in it and nothing is being made there.
+    /// Removes a project's directory if it is empty and no tree is being created in it.
     pub(crate) fn remove_empty_home(&self, home: &Path) -> Result<bool, TreeError> {
         // Held until it is removed: a concurrent creation starts again.
         let making = self.making.lock().unwrap_or_else(PoisonError::into_inner);

@@ -39,7 +39,7 @@ impl Trees {
         let set = [Update::Create { name: name.clone(), to: base.to_owned() }];
         match self.update(source, "keep a base", &set) {
             Ok(()) => Ok(()),
-            // Another session may have been quicker; then it says what we wanted to say.
+            // Another session may have been faster; then the reference has the intended value already.
             Err(err) => match References::read(&self.git, source)?.get(&name) {
                 Some(id) if id == base => Ok(()),
                 _ => Err(err),
@@ -69,7 +69,7 @@ impl Trees {
     ///
     /// # Errors
     ///
-    /// When a project cannot be listed. One whose repository is gone has none.
+    /// Returns an error if a project cannot be listed. One without its repository has none.
     pub fn unused_bases(&self) -> Result<Vec<(PathBuf, String)>, TreeError> {
         let mut all = Vec::new();
         for home in self.homes()? {

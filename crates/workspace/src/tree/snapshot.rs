@@ -116,7 +116,7 @@ pub(crate) struct Stamp<'a> {
     pub(crate) message: &'a str,
     /// Seconds since 1970.
     pub(crate) now: i64,
-    /// Variables that say whose it is; where they say nothing it is ours.
+    /// Variables with the author; without them, the author is Overmind.
     pub(crate) by: &'a [(&'static str, String)],
 }
 

@@ -196,7 +196,7 @@ impl Source {
     }
 }
 
-/// What a repository that is kept apart from its working tree names as that tree, as it is written.
+/// The working tree that a separate repository names, as written.
 fn worktrees_of(git_dir: &Path) -> Result<Vec<PathBuf>, TreeError> {
     let mut all = Vec::new();
     for file in ["config", "config.worktree"] {
@@ -577,7 +577,7 @@ impl References {
             all.iter().find(|reference| reference.name == name).map(|found| found.id.clone())
         };
         match text.strip_prefix("ref:").map(str::trim) {
-            // With references kept in tables the file says nothing.
+            // With references in tables, the file contains nothing.
             Some("refs/heads/.invalid") | None => {
                 let what = format!("read the head of {}", source.git_dir.display());
                 let name = git

@@ -53,7 +53,7 @@ pub(crate) fn locate(
         // The layout before git kept them all in one place.
         places.push((top, path.join(".git")));
     }
-    // No link leads to one: the tree says where it is, and would say what is borrowed.
+    // No link leads to one: the tree contains its path, and would control the borrowed objects.
     let is_there = |(root, at): &(&Path, PathBuf)| {
         Dir::open_plain(root).is_ok_and(|root| root.has_dir(&at.join("objects")))
     };

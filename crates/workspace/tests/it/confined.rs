@@ -20,7 +20,7 @@ use overmind_workspace::services::runner::{OwnProcesses, ProcessState};
 
 use crate::support::{Bench, chain, until};
 
-/// Marks what it is asked for, in a variable that the program can tell, or refuses.
+/// Marks its requests in a variable that the program can print, or refuses.
 #[derive(Debug, Default)]
 struct Marks {
     asked: Mutex<Vec<EnclosePlan>>,

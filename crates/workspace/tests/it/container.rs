@@ -115,7 +115,7 @@ async fn needs_docker_each_session_has_its_own_container_network_and_volume() {
         let _ = stranger.fix(finding).await;
     }
     assert_eq!(workspace.leaks().await, found);
-    // A network can go once its container has: the findings come in that order.
+    // A network can be removed once its container is removed: the findings are in that order.
     for finding in &found {
         workspace.fix(finding).await.unwrap();
     }

@@ -23,7 +23,7 @@ async fn everything_left_by_a_lost_session_is_found_and_removed() {
         .unwrap();
     assert_eq!(workspace.leaks().await, [], "living sessions are no leaks");
     let mark = lease.env["OVERMIND_LEASE"].clone();
-    // The journal is lost: nothing remembers the session but what it left.
+    // The journal is lost: only the remains show that the session existed.
     std::fs::remove_dir_all(bench.path("home/leases/s1")).unwrap();
     // And a process of another data directory, with the same session's name.
     let foreign = format!("00000000:{}", "s1");

@@ -280,7 +280,7 @@ services:
     workspace.teardown("s1", TreeEnd::Park, &bench.told).await.unwrap();
     assert!(!runs("86171") && !runs("86173"));
     if std::path::Path::new("/sys/fs/cgroup").exists() && rustix::process::geteuid().is_root() {
-        // Only a control group knows of this one; where none can be made, it is the named limit.
+        // Only a control group contains this process; without one, it is the documented limit.
         assert!(!runs("86172"));
     }
     bench.assert_nothing_left(&workspace).await;

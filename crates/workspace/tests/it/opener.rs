@@ -18,7 +18,7 @@ use crate::tree_repo::{commit, git, write};
 
 const SECRET: &str = "wholly-secret-words";
 
-/// A server whose own is one directory, with a key in it.
+/// A server whose files are in one directory, with a key in it.
 #[derive(Debug)]
 struct Server(PathBuf);
 
@@ -104,7 +104,7 @@ impl Shape {
     }
 }
 
-/// All that a room holds; links are what they say.
+/// The content of an environment; links are listed with their targets.
 fn holds(dir: &Path, text: &str) -> bool {
     let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let mut entries = entries.filter(|path| !path.is_symlink());
@@ -210,7 +210,7 @@ async fn objects_and_references_are_read_only_inside_their_repository() {
         symlink(&own, &at).unwrap();
         tried(&yard, number + 100).await.expect_err(name);
     }
-    // Or hold what git keeps nowhere.
+    // Or contain files that git never stores there.
     let yard = Yard::with_git();
     yard.file("");
     let (_, own) = server(&yard);
@@ -267,7 +267,7 @@ async fn server_files_are_never_copied_into_a_worktree() {
     yard.close(&rooms, &order, RoomEnd::Discard).await;
 }
 
-/// Knows what is its own, and refuses no directory.
+/// Knows the server's files, and refuses no directory.
 #[derive(Debug)]
 struct Files(PathBuf);
 

@@ -54,7 +54,7 @@ async fn needs_postgres_two_sessions_have_separate_copies() {
     assert_eq!(made(), "migrated\n", "the second is a copy");
     let urls: Vec<&str> = leases.iter().map(|lease| lease.env["DATABASE_URL"].as_str()).collect();
 
-    // Each owns everything in its own: a migration that needs the owner works, and is its own.
+    // Each role owns everything in its database, so a migration that needs the owner works.
     let one = connect(urls[0]).await.unwrap();
     one.batch_execute("ALTER TABLE users ADD COLUMN age int; DROP VIEW v; CREATE SCHEMA mine;")
         .await
@@ -81,7 +81,7 @@ async fn needs_postgres_two_sessions_have_separate_copies() {
         // 42501: no privilege to connect; 55000: nobody may (templates).
         assert!(matches!(code.as_deref(), Some("42501" | "55000")), "{database}: {refused:?}");
     }
-    // And cannot make, or become, what it wants.
+    // And cannot create, or become, other roles.
     for sql in [
         "CREATE DATABASE x",
         "CREATE ROLE x",

@@ -175,7 +175,7 @@ impl Drop for Yard {
         if self._dir.is_none() {
             return;
         }
-        // A test that failed leaves its server running, which would hold the directory.
+        // A failed test leaves its server running, which would hold the directory.
         let file = self.root.join("home/postgres/data/postmaster.pid");
         let text = std::fs::read_to_string(file).unwrap_or_default();
         if let Some(pid) = text.lines().next().and_then(|line| line.trim().parse().ok()) {
@@ -596,7 +596,7 @@ setup: mkdir -p conf && echo mine > conf/other
     assert_eq!(listed(closed.branch.as_deref().unwrap()), "conf/other");
     assert_eq!(read(&yard.repo.join(".git/info/exclude")), of_project);
     yard.assert_clean(&rooms).await;
-    // In a tree that is kept it is gone, and one of that name is work like any other.
+    // In a kept tree it is removed, and a new file of that name is work like any other.
     let order = yard.order(2, "kept");
     let made = yard.prepare(&rooms, &order).await;
     yard.close(&rooms, &order, RoomEnd::Keep).await;

@@ -1,4 +1,4 @@
-//! Rooms over more than one life of the daemon, and what is found of those that are gone.
+//! Environments across restarts of the daemon, and remains of removed ones.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;

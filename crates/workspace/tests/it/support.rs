@@ -237,7 +237,7 @@ impl Drop for Bench {
         if self._dir.is_none() {
             return;
         }
-        // A test that failed leaves its server running, which would hold the directory.
+        // A failed test leaves its server running, which would hold the directory.
         let file = self.path("home/postgres/data/postmaster.pid");
         let text = std::fs::read_to_string(file).unwrap_or_default();
         if let Some(pid) = text.lines().next().and_then(|line| line.trim().parse().ok()) {

@@ -459,7 +459,7 @@ fn a_merge_runs_only_the_users_own_programs() {
     let (mark, command) = trap(&world);
     let home = world.dir.path().join("home");
     let users = home.join("users-ran");
-    // The user's own filter, as its configuration says; and one of its name that the repository has.
+    // The user's own filter, from their configuration; and one of its name from the repository.
     let text = format!(
         "[filter \"users\"]\n smudge = \"touch {}; sed s/of-the-repository/as-the-user-sees-it/\"\n",
         users.display()

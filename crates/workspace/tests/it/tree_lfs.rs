@@ -1,4 +1,4 @@
-//! Large files kept by git-lfs: from the primary's own store, and back into it, without a network.
+//! Large files of git-lfs: from the primary's own store, and back into it, without a network.
 
 use std::collections::HashSet;
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -86,7 +86,7 @@ fn needs_git_lfs_missing_objects_stay_pointers_and_are_reported() {
     trees.remove(&made.intent).unwrap();
 }
 
-/// A server whose own is one file.
+/// A server with a single file of its own.
 #[derive(Debug)]
 struct Server(PathBuf);
 
@@ -121,7 +121,7 @@ fn needs_git_lfs_a_foreign_or_wrong_object_store_is_not_used() {
         assert_eq!(made.warnings, [Warning::LargeFilesUnsound { files: unsound }], "{session}");
         assert_eq!(read(&made.path.join("data/0.bin")).trim_end(), pointer.trim_end(), "{session}");
         assert!(trees.status(&made.intent).unwrap().is_saved(), "{session}");
-        // Nor did git-lfs link it into a store of ours: no sandbox runs where the server's own has more names.
+        // Nor did git-lfs link it into our store: no sandbox runs if a server file has several names.
         let names = if session == "an-object-is-the-servers-own" { 2 } else { 1 };
         assert_eq!(key.metadata().unwrap().nlink(), names, "{session}");
         trees.remove(&made.intent).unwrap();

@@ -467,7 +467,7 @@ fn a_nested_session_starts_in_its_parents_directory_and_has_the_same_primary() {
     assert_eq!(difference(&before, &users_part(&world.repo)), [] as [&Path; 0]);
     world.trees.park(&parent.intent, "wip", 1).unwrap();
     world.trees.remove(&parent.intent).unwrap();
-    // It does not live on what was the parent's, nor on what the primary throws away.
+    // It depends neither on the parent's objects nor on those that the primary removes.
     git(&world.repo, &["checkout", "-q", "--orphan", "empty"]);
     git(&world.repo, &["commit", "-qm", "afresh"]);
     git(&world.repo, &["branch", "-q", "-D", "main", "overmind/parent"]);

@@ -63,7 +63,7 @@ fn a_project_that_leads_to_a_foreign_repository_is_refused() {
         // Callers who may use the other one as well may redirect to it.
         let both = within(&[root, &world.repo], true);
         assert!(prepare(&world, &project, both).is_ok(), "{how}");
-        // An admin may use any repository, but a run may have written what leads to this one.
+        // An admin may use any repository, but a run may have written the redirect to this one.
         let found = world.trees.prepare(&Request::new(&project, "run"));
         match how {
             "objects" | "objects of objects" => assert!(found.is_ok(), "{how}: {found:?}"),

@@ -116,7 +116,7 @@ pub(crate) fn everything(dir: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     all
 }
 
-/// A repository's own state, without what Overmind keeps in it under names of its own.
+/// A repository's own state, without the references of Overmind.
 pub(crate) fn users_part(repo: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     let mut all = everything(repo);
     all.retain(|path, _| {

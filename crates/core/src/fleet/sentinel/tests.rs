@@ -35,7 +35,7 @@ enum Action {
     Cancel(SessionId),
 }
 
-/// One who reconciles: what it has read, or what it still has to do.
+/// One reconciler: the state that it has read, and its remaining actions.
 #[derive(Clone, Debug, Default)]
 enum Hand {
     #[default]

@@ -373,7 +373,7 @@ fn errors_notes_gaps_and_earlier_attempts_are_not_parsed_as_lines() {
     let mut reader = Reader::new(Provider::Lines, 0);
     let mut facts = Vec::new();
     reader.piece(&piece(0, a.as_bytes()), &mut facts);
-    // What a person typed and what was written as an error stands between two halves of a line.
+    // Typed text and error messages appear between two halves of a line.
     let note = NoteLike { kind: LogKind::Note(crate::process::NoteKind::Human), bytes: b"hi\n" };
     let stderr = NoteLike { kind: LogKind::Stderr, bytes: b"{\"overmind\":{\"said\":\"no\"}}\n" };
     let mut at = 9;
@@ -560,7 +560,7 @@ fn programs_are_started_with_the_arguments_that_they_need() {
     let again = launch::line(&claude, false, "", "-do it", Some("c-1"), None);
     assert_eq!(again.first, Some(typed(launch::GO_ON)));
     assert_eq!(launch::input_of(&claude, false), launch::Input::UntilAnswer);
-    // Whoever names another tool to be asked means it.
+    // An agent that names another permission tool keeps it.
     let asked = own(Provider::Claude, &["--permission-prompt-tool", "mcp__a__b"]);
     let line = launch::line(&asked, false, "", "do", None, None);
     assert_eq!((launch::input_of(&asked, false), line.first), (launch::Input::Closed, None));

@@ -42,7 +42,7 @@ impl World {
             self.check_event(event);
         }
         self.check_steps(before, step);
-        // Aborted before begun: what is aborted is never what this same step begins.
+        // Aborted before the start: an aborted effect is never one that the same step starts.
         for id in &step.aborted {
             let found = self.flights.iter().find(|(_, flight)| flight.id == *id).map(|(n, _)| *n);
             let n = found.unwrap_or_else(|| {
@@ -93,7 +93,7 @@ impl World {
         assert!(matches!(new.hive, None | Some(HiveId::LOCAL)));
     }
 
-    /// Takes away what the input answers, or what died with the old life.
+    /// Removes the effects that the input answers, or that ended with the old attempt.
     #[track_caller]
     fn leave_behind(&mut self, input: &Input) {
         match input {
@@ -105,7 +105,7 @@ impl World {
                 if let Input::ToolDone { outcome, .. } = input
                     && outcome.result["error"]["code"] == STALE_APPROVAL
                 {
-                    // The Hive saw that it is not what was agreed to, and did nothing.
+                    // The Hive found that the action differs from the approved one, and did nothing.
                     let step = flight.step.expect("a tool works for a step");
                     self.begun.remove(&step);
                 }

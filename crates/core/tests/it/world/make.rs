@@ -121,7 +121,7 @@ impl Setup {
         self
     }
 
-    /// The model's name says who decides, so that a fork with another model may change it.
+    /// The model's name selects the decider, so that a fork with another model may change it.
     pub(crate) fn by_name(mut self) -> Self {
         Arc::make_mut(&mut self.spec.agent).policy = PolicyKind::Auto;
         self

@@ -76,9 +76,9 @@ pub(crate) struct World {
     pub(crate) steps: BTreeMap<u32, StepRow>,
     open: BTreeSet<u32>,
     opened: u32,
-    /// Steps whose tool was begun in this very session (not in the one it was forked from).
+    /// Steps whose tool was started in this session (not in the one it was forked from).
     begun: BTreeSet<StepId>,
-    /// Steps whose tool was taken back before it began.
+    /// Steps whose tool was withdrawn before its start.
     taken_back: BTreeSet<StepId>,
     /// The node shut down in good order: nothing runs until the next start.
     pub(crate) handed_over: bool,
@@ -86,7 +86,7 @@ pub(crate) struct World {
     granted: Option<String>,
     /// The action of the open approval.
     requested: Option<String>,
-    /// Verdicts about calls that have not begun: tool, arguments, what it came to.
+    /// Verdicts about calls that did not start: tool, arguments, result.
     cleared: Vec<(String, serde_json::Value, gate::Decision)>,
     /// The verdicts about a gated session's calls: 0 allows all, others are pseudo-random.
     pub(crate) judge: u64,
@@ -128,7 +128,7 @@ impl World {
         world
     }
 
-    /// A copy that goes its own way and keeps no log.
+    /// An independent copy without a log.
     pub(crate) fn without_log(&self) -> Self {
         let (log, keeps_log) = (Vec::new(), false);
         Self {
@@ -209,7 +209,7 @@ impl World {
         step
     }
 
-    /// Feeds an input that must mean nothing, and makes sure that it changes nothing.
+    /// Feeds an input without a valid meaning, and checks that it changes nothing.
     #[track_caller]
     pub(crate) fn refused(&self, input: &Input) -> Refusal {
         let Err(refusal) = self.session.accepts(input) else {
@@ -339,7 +339,7 @@ impl World {
         self.feed(Input::HandedOver { not_begun });
     }
 
-    /// Replaces the session by what its log says, which must be the same.
+    /// Replaces the session with one rebuilt from its log, which must be equal.
     #[track_caller]
     pub(crate) fn rebuild(&mut self) {
         // In turn: as `replay --verify` does it, and as a restart does.
@@ -521,7 +521,7 @@ impl World {
         Some(self.session.row().error.as_ref()?.get("code")?.as_str()?.to_owned())
     }
 
-    /// Licence to begin a *once* tool again with `input`, whatever it was asked for before.
+    /// Permission to start a *once* tool again with `input`, whatever the earlier question was.
     fn may_repeat(&self, input: &Input) -> bool {
         const DID_NOT_BEGIN: [&str; 4] = [
             "temporarily_unavailable",

@@ -25,7 +25,7 @@ pub(crate) enum Rule {
     OneEnd,
     /// The log decides itself again.
     Replay,
-    /// Rows say what the log says.
+    /// Rows agree with the log.
     RowIsLog,
     /// Steps have no gaps, and begin and end once.
     Steps,
@@ -35,19 +35,19 @@ pub(crate) enum Rule {
     ModelCalls,
     /// Each start has a higher epoch.
     Epochs,
-    /// The world agrees with the log about what was done, and how often.
+    /// The state of the world agrees with the log about actions and their number.
     Marks,
     /// A stored memory is stored once.
     Memory,
-    /// Files hold what their steps wrote.
+    /// Files contain the output of their steps.
     Files,
     /// An action that a person approved was carried out.
     Orders,
     /// Every action that needs consent had it.
     Approvals,
-    /// The inbox says what the log says: what waits is open, and nothing else is.
+    /// The inbox agrees with the log: waiting items are open, and no others.
     Inbox,
-    /// The API shows what the rows say.
+    /// The API agrees with the rows.
     Views,
     /// No process outlives its daemon.
     Processes,

@@ -131,7 +131,7 @@ impl Daemon {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log.expect("the log file opens"))
-            // A group of its own: what it leaves behind is found by its number.
+            // A separate group: its remains are found by the group's number.
             .process_group(0)
             .kill_on_drop(true);
         if let Some(point) = &setup.failpoint {

@@ -180,7 +180,7 @@ fn blob(id: SessionId) -> [u8; 16] {
     id.as_u128().to_be_bytes()
 }
 
-/// Changes what `sql` says about one session, which must be something.
+/// Changes the rows of one session that `sql` selects; there must be some.
 #[track_caller]
 fn run(db: &Connection, sql: &str, id: &[u8; 16]) {
     let changed = db.execute(sql, params![id]).expect("the statement is SQL");
@@ -259,7 +259,7 @@ impl Orphan {
 
 impl Drop for Orphan {
     fn drop(&mut self) {
-        // The shell's own child is in its group, and goes with it.
+        // The shell's own child is in its group, and ends with it.
         let group = i32::try_from(self.0.id()).ok().and_then(rustix::process::Pid::from_raw);
         if let Some(group) = group {
             let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);

@@ -65,7 +65,7 @@ impl Event {
     }
 }
 
-/// One session: its row, its steps, its log, and what a replay of the log leads to.
+/// One session: its row, its steps, its log, and the state that a replay of the log reaches.
 #[derive(Clone, Debug)]
 pub(crate) struct Story {
     pub(crate) row: SessionRow,

@@ -52,7 +52,7 @@ pub(crate) async fn kill_first_starts(rng: &mut Rng) {
     panic!("of {TRIES} kills, {hot} came while the database was made, and {wanted} are wanted");
 }
 
-/// The database has its first page, and a journal that says how to take it back.
+/// The database has its first page, and a journal to roll it back.
 fn is_hot(data: &Path) -> bool {
     let begun = std::fs::metadata(data.join("overmind.db")).is_ok_and(|found| found.len() > 0);
     begun && data.join(DELICATE).exists()

@@ -395,7 +395,7 @@ pub(crate) fn failpoints() -> Vec<String> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a crate among crates");
     let mut dirs: Vec<PathBuf> = std::fs::read_dir(crates)
         .expect("the sources lie beside this crate")
-        // Nothing of that room is in the server yet; its own tests pass its points.
+        // The server does not use environments here; separate tests cover their failpoints.
         .filter_map(Result::ok)
         .filter(|entry| entry.file_name() != "workspace")
         .map(|entry| entry.path().join("src"))

@@ -30,13 +30,13 @@ const FORKED: &[&str] = &["marker", "eager", "frank", "careful", "chatty"];
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) places: Places,
-    /// In every command, so that what a killed daemon left behind is recognised.
+    /// In every command, so that remains of a killed daemon are recognised.
     pub(crate) tag: String,
     pub(crate) rng: RefCell<Rng>,
     pub(crate) ledger: RefCell<Ledger>,
     /// Process numbers of the daemons that were killed: also their process groups.
     pub(crate) killed: RefCell<Vec<u32>>,
-    /// So many of them are known to have left nothing that still runs.
+    /// The number of commands that are known to have left no process.
     pub(crate) rested: Cell<usize>,
 }
 
@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// Answers to what was allowed are yes, a refusal by the state of the run, or none at all.
+    /// Permitted requests succeed, are refused because of the run's state, or get no answer.
     fn note(&self, err: &ClientError) {
         let fine = match err {
             ClientError::Connect { .. } | ClientError::Broken { .. } => true,

@@ -1,4 +1,4 @@
-//! Further pages: what a run changed and left, its log and steps; resources; costs.
+//! Further pages: a run's changes, files, log and steps; resources; costs.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 

@@ -513,7 +513,7 @@ fn host(rng: &mut Rng, known: &Known) -> Case {
     request.case("another host", shape, Expect::Refused)
 }
 
-/// What a service's declaration does not let through.
+/// Requests that a service's declaration does not allow.
 fn wall(rng: &mut Rng, known: &Known) -> Case {
     let tokens = &known.tokens;
     let noise = word(rng, 10);

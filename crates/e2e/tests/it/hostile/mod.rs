@@ -363,7 +363,7 @@ fn bad_requests_are_refused_and_counted_and_nothing_leaks() {
     let mut world = World::new();
     world.is_well();
     let (peak, refused, broken) = (world.peak(), world.refused(), world.broken());
-    // Some never say what they want, all the while.
+    // Some send an incomplete request all the time.
     let idlers: Vec<TcpStream> = (0..50)
         .map(|n| {
             let mut idler = TcpStream::connect(&world.known.door).unwrap();

@@ -1,4 +1,4 @@
-//! Requests as bytes on a socket of their own, and what came back.
+//! Requests as bytes on separate sockets, and their answers.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// Longest that any answer may take. Nothing here is work, so what takes this long hangs.
+/// Longest time of an answer. No request here is expensive, so a longer one hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The API whose error format a refusal must have.
@@ -27,7 +27,7 @@ pub(super) enum Expect {
     Refused,
     /// It is no HTTP: a bare 4xx, or the connection is closed without a word.
     Broken,
-    /// It may be done: then at its own place alone. Never a 5xx.
+    /// It may succeed, but only at its own place. Never a 5xx.
     Contained,
 }
 

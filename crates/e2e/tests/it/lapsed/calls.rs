@@ -16,7 +16,7 @@ use crate::home::{Home, until};
 
 /// Longest that any one answer may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Path, where the error of a stream says what it is, and what.
+/// The path and the fields of a stream's error.
 const APIS: [(&str, &str, &str); 3] = [
     ("openai/v1/chat/completions", "/error/code", "invalid_api_key"),
     ("openai/v1/responses", "/code", "invalid_api_key"),
@@ -250,7 +250,7 @@ fn the_end_of_a_session_ends_only_its_own_calls() {
         (&told["ended"], &told["error"]["type"]),
         (&json!("cut"), &json!("unauthenticated"))
     );
-    // One that had been ended could not be left.
+    // An ended connection could not be closed again.
     drop(others);
     assert_eq!(gateway.settled("goes-on")["ended"], "cancelled");
 }

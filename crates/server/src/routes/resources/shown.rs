@@ -17,7 +17,7 @@ use crate::convert;
 use crate::cx::Cx;
 use crate::fault::Fault;
 
-/// A page: what was found, and what the next page begins behind.
+/// A page: its items, and the position of the next page.
 pub(super) type Found = (Vec<Resource>, Option<String>);
 
 /// Which things.

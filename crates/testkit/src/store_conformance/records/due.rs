@@ -50,7 +50,7 @@ pub(super) async fn what_is_due_is_found_by_kind_in_its_order<S: Store + RecordR
     let behind = Some((at(10), RecordId::from_u128(u128::MAX)));
     assert_eq!(names(&due(30, behind, 10).await), ["e", "c"]);
     assert_eq!(names(&due_of("other", 30, behind, 10).await), ["z"]);
-    // Whoever is done with it moves it on.
+    // The caller advances it when it is done.
     let a = bench.fetch(&key("a")).await.unwrap();
     bench.write(decide::status(&NOTE, &a, json!({}), None, stamp(3)).unwrap().unwrap()).await;
     assert_eq!(names(&due(30, None, 10).await), ["d", "b", "e", "c"]);

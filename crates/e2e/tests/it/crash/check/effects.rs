@@ -1,4 +1,4 @@
-//! Rules about what was done to the world, and how often.
+//! Rules about actions in the world, and their number.
 
 use std::collections::{BTreeMap, BTreeSet};
 
