@@ -26,6 +26,8 @@ struct Page {
     projects: Vec<(String, String, bool)>,
     /// Names of contexts, and whether each is selected.
     contexts: Vec<(String, bool)>,
+    /// Names of memory claims, and whether each is selected.
+    claims: Vec<(String, bool)>,
     /// Labels as `key=value`, separated by commas.
     labels: String,
     task: String,
@@ -67,10 +69,15 @@ pub(crate) async fn show(
         let is = path == fields.get("project");
         Some((clean::line(&one.metadata.name).into_owned(), path, is))
     });
-    let contexts = named(ask, "context").await.into_iter().map(|one| {
-        let is = fields.all("context").any(|name| name == one.metadata.name);
-        (one.metadata.name, is)
-    });
+    let ticks = async |kind: &str, field: &'static str| -> Vec<(String, bool)> {
+        let named = named(ask, kind).await.into_iter().map(|one| {
+            let is = fields.all(field).any(|name| name == one.metadata.name);
+            (one.metadata.name, is)
+        });
+        named.collect()
+    };
+    let contexts = ticks("context", "context").await;
+    let claims = ticks("memoryclaim", "claim").await;
     let sandbox = fields.get("sandbox");
     let level = |level: &SandboxLevel| (level.as_str(), level.as_str() == sandbox);
     let status = refusal.as_ref().map_or(StatusCode::OK, |refusal| refusal.status);
@@ -79,7 +86,8 @@ pub(crate) async fn show(
         agents: agents.collect(),
         sandboxes: SandboxLevel::ALL.iter().map(level).collect(),
         projects: projects.collect(),
-        contexts: contexts.collect(),
+        contexts,
+        claims,
         labels: fields.get("labels").to_owned(),
         task: fields.raw("task").to_owned(),
         usd: fields.get("usd").to_owned(),
@@ -151,9 +159,11 @@ fn draft(fields: &Fields) -> Result<Value, Refusal> {
     if !labels.is_empty() {
         body.insert("labels".to_owned(), Value::Object(labels));
     }
-    let contexts: Vec<&str> = fields.all("context").filter(|name| !name.is_empty()).collect();
-    if !contexts.is_empty() {
-        body.insert("contexts".to_owned(), json!(contexts));
+    for (field, key) in [("context", "contexts"), ("claim", "memory_claims")] {
+        let names: Vec<&str> = fields.all(field).filter(|name| !name.is_empty()).collect();
+        if !names.is_empty() {
+            body.insert(key.to_owned(), json!(names));
+        }
     }
     Ok(Value::Object(body))
 }
@@ -166,10 +176,11 @@ mod tests {
     fn a_form_becomes_a_run_of_the_api() {
         let read = |text: &str| draft(&Fields::parse(text));
         let whole = read(
-            "agent=sh&task=+x&name=&sandbox=namespace&project=/srv/web&workspace=&labels=app%3Dweb,+a%3D&context=b&context=c",
+            "agent=sh&task=+x&name=&sandbox=namespace&project=/srv/web&workspace=&labels=app%3Dweb,+a%3D&context=b&context=c&claim=notes",
         );
         let want = json!({"agent_id": "sh", "task": " x", "sandbox": "namespace",
-            "workspace": "/srv/web", "labels": {"app": "web", "a": ""}, "contexts": ["b", "c"]});
+            "workspace": "/srv/web", "labels": {"app": "web", "a": ""}, "contexts": ["b", "c"],
+            "memory_claims": ["notes"]});
         assert_eq!(whole.unwrap(), want);
         let bounded = read("agent=sh&task=&usd=%242.50").unwrap();
         assert_eq!(bounded["budget"], json!({"usd": 2.5}));
