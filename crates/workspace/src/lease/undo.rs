@@ -358,7 +358,8 @@ impl Workspace {
         match &noted.step {
             Step::Tree { intent } => {
                 let maker = self.options.tree.as_ref();
-                let maker = maker.ok_or_else(|| "this daemon cannot create worktrees".to_owned())?;
+                let maker =
+                    maker.ok_or_else(|| "this daemon cannot create worktrees".to_owned())?;
                 maker.undo(intent, noted.made.as_ref().and_then(Made::tree), tree).await
             }
             Step::Temp { path } => {
