@@ -198,7 +198,7 @@ async fn offline(cx: &Context) -> Result<AuditReport, Failure> {
             Exit::NotFound,
             format!("there is no database at {}", config.store_path.display()),
         )
-        .hint("`overmind up` makes one; --data names another directory"));
+        .hint("`overmind up` creates one; --data names another directory"));
     }
     let _lock = DataLock::take(&config.data)?.map_err(|pid| {
         Failure::new(Exit::Conflict, format!("a server has just started (pid {pid}): try again"))

@@ -101,7 +101,7 @@ impl HostRules {
         }
         let text = format!("this server does not answer for the host `{name}`");
         Err(Fault::new(ProblemKind::Misdirected, text)
-            .with_hint("add the name to the server's allowed hosts, if it is one of its names"))
+            .with_hint("if this name belongs to the server, add it to `server.allowed_hosts`"))
     }
 
     fn has(&self, name: &str) -> bool {

@@ -38,7 +38,7 @@ pub enum ListenError {
     },
     #[error("another server answers on {}; `overmind down` stops it", path.display())]
     InUse { path: PathBuf },
-    #[error("{} is not a socket: it is left alone, give another path", path.display())]
+    #[error("{} is not a socket and is not replaced: give another path", path.display())]
     NotASocket { path: PathBuf },
     #[error("reading {what} from {}: {why}", path.display())]
     Tls { what: &'static str, path: PathBuf, why: String },

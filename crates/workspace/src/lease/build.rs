@@ -45,7 +45,7 @@ pub enum BuildError {
         #[source]
         source: std::io::Error,
     },
-    #[error("the sandbox of its programs: {0}")]
+    #[error("the sandbox of the session's programs: {0}")]
     Sandbox(String),
     #[error("leasing ports")]
     Ports(#[source] PortsError),
@@ -67,7 +67,7 @@ pub enum BuildError {
     Setup(#[source] CommandError),
     #[error("the setup")]
     SetupWords(#[source] TemplateError),
-    #[error("{task} was cut off: {why}")]
+    #[error("{task} was interrupted: {why}")]
     Task { task: &'static str, why: String },
 }
 

@@ -40,7 +40,7 @@ use crate::services::{CommandError, ComposeError, ContainerError, ReadyError};
 pub enum ServiceError {
     #[error("recording the lease")]
     Journal(#[from] JournalError),
-    #[error("its variables and words")]
+    #[error("the variables and arguments of the service")]
     Template(#[from] TemplateError),
     #[error(transparent)]
     Build(Box<BuildError>),
