@@ -1,4 +1,4 @@
-//! What the measurement of a sandbox costs: once for a start of the server.
+//! The cost of measuring a sandbox, once per start of the server.
 
 use std::time::{Duration, Instant};
 

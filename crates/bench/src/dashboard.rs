@@ -142,7 +142,7 @@ impl Browser {
         format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nCookie: {cookie}\r\n\r\n").into_bytes()
     }
 
-    /// Bytes of the first page with all that it loads, as they come and as gzip makes them.
+    /// The size of the first page with all its resources, uncompressed and with gzip.
     async fn first_page(&self) -> Result<(u64, u64), Failure> {
         let mut tab = Tab::open(self.address).await.map_err(|err| failed(&err))?;
         let page = self.body(&mut tab, "/").await?;

@@ -1,4 +1,4 @@
-//! What the gateway for models costs: the same calls to a provider directly and through `/llm`, by turns.
+//! The cost of the gateway for models: the same calls directly and through `/llm`, alternating.
 //!
 //! Three processes: a provider that answers at once, a server of ours with everything on, and this one,
 //! which asks. All share the machine's processors, so the rates are those of all three together.
@@ -401,7 +401,7 @@ async fn ask(target: Target, stop: Arc<AtomicBool>) -> std::io::Result<Vec<Durat
     Ok(times)
 }
 
-/// One stream on a connection of its own; the time to its first event. With `brief` it is left then.
+/// One stream on a separate connection; the time to its first event. With `brief`, it is closed then.
 async fn stream(target: &Target, brief: bool) -> std::io::Result<Duration> {
     let mut socket = TcpStream::connect(("127.0.0.1", target.port)).await?;
     socket.set_nodelay(true)?;

@@ -73,7 +73,7 @@ pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
 /// On a separate server, because each pass over fleets reads all of them.
 async fn weaver(setting: &Setting) -> Result<Figure, Failure> {
     let place = Place::open(setting, "weaver").await?;
-    // A fleet has a pack, which says what its revision is.
+    // A fleet has a pack with the template of its revision.
     apply(&place, 0..setting.count(5_000), |n| {
         document(
             "Fleet",

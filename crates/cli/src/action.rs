@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::output::{clean, when};
 
-/// The one argument of a call that says what it is about, on one line.
+/// The main argument of a call, on one line.
 pub fn action(tool: &str, args: &Value) -> String {
     action_from(tool, args, &[])
 }

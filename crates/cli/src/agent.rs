@@ -285,7 +285,7 @@ pub fn servable(cx: &Context, agent: &Agent) -> Result<(), Failure> {
         warning.contains(&model) && why.iter().any(|why| warning.contains(why))
     };
     let Some(why) = agent.warnings.iter().find(says) else {
-        // Known to nobody, and perhaps newer than what is known.
+        // Unknown, and perhaps newer than the known versions.
         for warning in agent.warnings.iter().filter(|warning| warning.contains(&model)) {
             cx.out.warn(&clean::line(warning));
         }

@@ -38,7 +38,7 @@ pub fn possible(cx: &Context) -> bool {
 ///
 /// Returns an error if it could not be asked or answered.
 pub async fn in_place(cx: &Context, remote: &Remote, run: &Run) -> Result<bool, Failure> {
-    // A run does not answer what a person is asked.
+    // A run cannot answer questions for people.
     if !possible(cx) || remote.own().is_some() {
         return Ok(false);
     }

@@ -482,7 +482,7 @@ pub async fn logs(cx: &Context, remote: &Remote, run: &Run, args: &LogsArgs) -> 
         log_part(cx, objects, &lines.rest())?;
         return Ok(Exit::Done);
     }
-    // Followed by objects, which say where to go on when the server was away.
+    // Followed by objects, which contain the position to resume after a disconnect.
     options.follow = true;
     options.objects = true;
     let mut place = watch::Place::None;
@@ -650,7 +650,7 @@ async fn pass_on(
                     Some(spoken) => spoken.note(kind, text),
                     None => Some(text.to_owned()),
                 };
-                // The exit code says it, and what the run works in has been said.
+                // The exit code contains the result, and the environment was described before.
                 if let Some(words) = words.filter(|_| kind != Some("ended")) {
                     cx.out.note(&words);
                 }

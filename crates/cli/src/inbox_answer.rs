@@ -130,7 +130,7 @@ async fn sure(cx: &Context, item: &InboxItem, decision: InboxDecision) -> Result
     Ok(matches!(typed.as_deref(), Some("y" | "Y" | "yes")))
 }
 
-/// Answers all of a group that are open now and shown here; what comes after is not answered.
+/// Answers all items of a group that are open now and shown here; later ones are not answered.
 async fn together(
     cx: &Context,
     remote: &Remote,
@@ -407,7 +407,7 @@ async fn open_of_run(
 /// Refuses an answer that is not of the item's kind, with the command that is.
 fn fitting(given: &str, item: InboxItem, decision: InboxDecision) -> Result<InboxItem, Failure> {
     if item.state != InboxState::Open {
-        // The server says who was first.
+        // The server names the first answer's author.
         return Ok(item);
     }
     match (item.kind, decision) {

@@ -111,7 +111,7 @@ pub fn main() -> ExitCode {
     run(global, |cx| dispatch(cx, command))
 }
 
-/// Does a program's work with what the flags and the environment say, and tells of its failure.
+/// Runs the command of the arguments and the environment, and prints its error.
 pub fn run(global: Global, work: impl FnOnce(&Context) -> Outcome) -> ExitCode {
     let env = Env::of_process();
     let out = crate::output::Output::new(&global, &env);

@@ -23,7 +23,7 @@ pub struct Live {
     /// The descriptions of steps, by their ids.
     steps: HashMap<String, String>,
     calls: HashMap<String, Shown>,
-    /// The call whose output was shown last, with nothing after it.
+    /// The call whose output was shown last, without later output.
     last: Option<String>,
 }
 

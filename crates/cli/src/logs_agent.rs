@@ -118,7 +118,7 @@ impl Part {
         Vec::new()
     }
 
-    /// The lines that were kept. Later ones are shown as they come.
+    /// The stored lines. Later ones are shown at once.
     fn rest(&mut self) -> VecDeque<Line> {
         self.tail = None;
         std::mem::take(&mut self.kept)
@@ -127,7 +127,7 @@ impl Part {
 
 fn pattern(text: &str) -> Result<Regex, Failure> {
     RegexBuilder::new(text).size_limit(PATTERN_BYTES).build().map_err(|err| {
-        // The last line says what is wrong, those before it show where.
+        // The last line names the error, the lines before it show the position.
         let why = err.to_string();
         let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ");
         Failure::usage(format!("--grep `{text}` is not a regular expression: {why}"))

@@ -313,7 +313,7 @@ pub(super) async fn end_of_log(remote: &Remote, id: &str) -> Result<u64, Failure
 ///
 /// # Errors
 ///
-/// When it says nothing in time.
+/// If it prints nothing in time.
 pub async fn send_and_wait(
     cx: &Context,
     remote: &Remote,

@@ -1,4 +1,4 @@
-//! `overmind policy`: dry runs of what is allowed, asked and denied. Works without a server.
+//! `overmind policy`: tests which calls are allowed, asked or denied. Works without a server.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -111,7 +111,7 @@ pub fn run(cx: &Context, command: &PolicyCommand) -> Outcome {
     }
 }
 
-/// The policy that was asked for; without a word the one that a server here would begin with.
+/// The requested policy; by default the one with which a server here would start.
 fn load(cx: &Context, file: &PolicyFileArg) -> Result<Policy, Failure> {
     if file.builtin {
         return Ok(Policy::default());

@@ -22,7 +22,7 @@ use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::remote::Remote;
 
-/// Variables that begin so are a program's own way to a model.
+/// The prefixes of variables with which a program configures its own way to a model.
 const OWN: [&str; 6] =
     ["ANTHROPIC_", "OPENAI_", "CODEX_", GEMINI_KEY, "GOOGLE_", "OPENCODE_CONFIG"];
 const GEMINI: &str = "gemini";

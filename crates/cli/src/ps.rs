@@ -240,7 +240,7 @@ impl Wish<'_> {
         Ok(cut)
     }
 
-    /// The runs, at most `limit` or as many as were asked for, and what to draw before the name of each.
+    /// The runs, at most `limit` or the requested number, and the text to draw before the name of each.
     async fn all<R: Listed>(&self, remote: &Remote, limit: u32) -> Result<Found<R>, Failure> {
         let mut runs: Vec<R> = Vec::new();
         let cut = self

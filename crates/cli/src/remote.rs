@@ -63,7 +63,7 @@ pub enum Item {
     Done,
 }
 
-/// A timeline as it comes. It ends when the connection breaks; the caller decides what then.
+/// A live timeline. It ends when the connection breaks; the caller decides how to continue.
 #[derive(Debug)]
 pub struct Items(Replay);
 
@@ -220,7 +220,7 @@ impl Remote {
         Ok(self.client.run_undo(id, undo).await?)
     }
 
-    /// The client underneath, for what is shown as it comes.
+    /// The client, for live output.
     pub fn client(&self) -> &Client {
         &self.client
     }
@@ -323,7 +323,7 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// When a page cannot be fetched; otherwise what `take` returns.
+    /// Returns an error if a page cannot be fetched; otherwise the value of `take`.
     pub async fn runs_by_page<R: RunShape>(
         &self,
         query: RunListQuery,

@@ -19,7 +19,7 @@ use crate::output::{clean, paint, when};
 use crate::remote::Remote;
 use crate::show::{self, cell, dim, or_dash};
 
-/// Says what a run that has begun works in.
+/// Prints the environment of a started run.
 pub fn announce(cx: &Context, run: &Run) {
     let Some(room) = &run.room else { return };
     match room.phase {
@@ -179,7 +179,7 @@ pub async fn done(cx: &Context, args: &DoneArgs) -> Outcome {
     worst.told()
 }
 
-/// Decides over the work of one run; of several it says first whose work it is about.
+/// Decides about the work of one run; for several runs, it prints the name of each first.
 async fn done_one(
     cx: &Context,
     remote: &Remote,

@@ -24,7 +24,7 @@ use crate::spoken::Spoken;
 use crate::watch::{self, Place, Until};
 use crate::{asked, command, ids, parse, programs, room, run_refused, session, story, trust};
 
-/// Exit code of who leaves with `^C`, as a shell shows it.
+/// The exit code after `^C`, as a shell shows it.
 const INTERRUPTED: i32 = 130;
 /// The server's refusal of a directory.
 const OUTSIDE: &str = "only an admin may use a workspace outside";
@@ -84,7 +84,7 @@ pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
         },
     };
     match agent {
-        // A task is text: what looks like options of ours in it is taken for them.
+        // A task is text: words in it that look like our options are parsed as options.
         Some(agent) if words.iter().any(|word| is_option(word)) => {
             let provider = agent.command.as_ref().map(|command| command.provider);
             let printing = words.first().filter(|word| is_print(provider, word));

@@ -1,4 +1,4 @@
-//! `overmind sandbox image …`: what the `docker` and the `microvm` sandbox run in, made here.
+//! `overmind sandbox image …`: images of the `docker` and the `microvm` sandbox, built here.
 //!
 //! Needs no server: the images belong to the machine, and the next command finds them.
 

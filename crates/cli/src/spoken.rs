@@ -49,7 +49,7 @@ pub struct Spoken {
 /// A line in words.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Words {
-    /// With line breaks; empty when it says nothing to people.
+    /// With line breaks; empty if it contains nothing for people.
     pub text: String,
     /// The turn is over, or the program asks: the previous text is its answer.
     pub over: bool,
@@ -230,7 +230,7 @@ impl Spoken {
             Fact::ToolUse { name, args, id: _ } => self.story.used(name, args, &self.roots),
             Fact::ToolResult { ok: true, output, .. } => self.story.excerpt(output),
             Fact::ToolResult { ok: false, output, .. } => {
-                // A command that ends with another code than 0 has done what it was to do.
+                // A command with a non-zero exit code has run as requested.
                 let (code, rest) = match (self.exit, exit_code(output)) {
                     (Some(code), _) => (Some(code), output.as_str()),
                     (None, Some((code, rest))) => (Some(code), rest),

@@ -37,14 +37,14 @@ impl Story {
         Self { colour, verbose, asked: false, live, said, closing: false }
     }
 
-    /// Leaves out what the run waits for: it is asked at the terminal.
+    /// Omits questions of the run, which are asked at the terminal.
     #[must_use]
     pub fn asked(mut self, asked: bool) -> Self {
         self.asked = asked;
         self
     }
 
-    /// The lines for one entry, with line breaks; empty when it says nothing new.
+    /// The lines for one entry, with line breaks; empty if it contains nothing new.
     pub fn tell(&mut self, entry: &Timeline) -> String {
         let (text, goes_on) = match &entry.data {
             TimelineData::Event(event) => match self.live(event) {
@@ -311,7 +311,7 @@ impl Story {
             self.live.begins(step.id.to_string(), line);
         }
         match step.kind {
-            // A tool step is shown by its call; here only what kept it from being called.
+            // A tool step is shown with its call; here only the reason why it was not called.
             StepType::Tool => match (&step.error, finished) {
                 (Some(error), true) if self.verbose => paint(
                     &format!("step {} ended: {}", step.idx, clean::line(error)),

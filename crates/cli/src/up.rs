@@ -546,7 +546,7 @@ fn gone(process: &OwnedFd, patience: Duration) -> bool {
         match poll(&mut watched, wait.as_ref()) {
             Ok(0) => return false,
             Ok(_) => return true,
-            // Interrupted by a signal: wait for what is left.
+            // Interrupted by a signal: wait for the remaining processes.
             Err(_) if left.is_zero() => return false,
             Err(_) => {}
         }

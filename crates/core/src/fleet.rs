@@ -53,10 +53,10 @@ pub struct Slot {
     /// It is being ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopping: bool,
-    /// Of a lineage: its session has ended in this epoch, and is not back yet.
+    /// For a lineage: its session has ended in this epoch, and does not run again yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<u32>,
-    /// Of a sentinel: the hive that it belongs to.
+    /// For a sentinel: the hive to which it belongs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hive: Option<String>,
 }
@@ -75,7 +75,7 @@ pub struct FleetStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub author: Option<Author>,
     pub observed_generation: u64,
-    /// Of the template that is rolled out; 0 before the first.
+    /// The revision of the template that is rolled out; 0 before the first.
     pub revision: u32,
     /// Fingerprint of that template.
     pub template: String,
@@ -104,7 +104,7 @@ pub struct FleetStatus {
 }
 
 impl FleetStatus {
-    /// Of a status as it is stored. What is no status of a fleet is a new one.
+    /// Reads a stored status. An invalid one becomes a new status.
     pub fn read(status: &serde_json::Value) -> Self {
         Self::deserialize(status).unwrap_or_default()
     }
@@ -223,7 +223,7 @@ fn revise(spec: &FleetSpec, new: &mut FleetStatus, deleting: bool) -> Option<u32
 fn superfluous(new: &FleetStatus, seen: &BTreeMap<u32, Seen>, deleting: bool) -> Vec<SessionId> {
     let stays = |number: u32| {
         let slot = new.slots.iter().find(|slot| slot.number == number);
-        // A later number than any known one is somebody's who decided before us.
+        // A later number than the known ones was assigned by another reconciler before us.
         slot.map_or(number >= new.next && !deleting, |slot| !slot.stopping)
     };
     let goes = |(number, seen): (&u32, &Seen)| match seen {

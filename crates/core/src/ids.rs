@@ -72,7 +72,7 @@ macro_rules! ids {
             type Err = IdError;
 
             fn from_str(text: &str) -> Result<Self, IdError> {
-                // What is echoed back is bounded: the text came from outside.
+                // Echoed text is bounded, because it came from outside.
                 let given = || text.chars().take(64).collect::<String>();
                 let Some(digits) = text.strip_prefix(concat!($prefix, "_")) else {
                     return Err(IdError::Prefix { given: given(), wanted: $prefix });

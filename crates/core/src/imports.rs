@@ -140,7 +140,7 @@ fn node(code: &str, dir: &str) -> Vec<String> {
     found
 }
 
-/// Every word that looks like the path of a file: what is sourced, and what is started.
+/// Every word that looks like a path: sourced files, and started programs.
 fn shell(code: &str, dir: &str) -> Vec<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '/' | '_' | '-');
     let mut found = Vec::new();

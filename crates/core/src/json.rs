@@ -66,7 +66,7 @@ pub fn halves(text: &[u8]) -> Vec<Half> {
                 halves.push(Half { at, is_first: unit < 0xdc00 });
                 at += ESCAPE;
             }
-            // Also of an escaped backslash, which begins nothing.
+            // Also of an escaped backslash, which starts no escape.
             Some(_) | None => at += 2,
         }
     }

@@ -305,7 +305,7 @@ impl StreamMask {
         let end = keep.max(copied);
         out.extend_from_slice(&held[copied..end]);
         if paused {
-            // What was shown of a value is remembered, so that the rest of it is masked.
+            // The shown part of a value is remembered, so that the rest of it is masked.
             let begun = (masked..held.len()).find(|from| self.wanted.may_go_on(&held[*from..]));
             keep = begun.unwrap_or(held.len());
         }

@@ -208,7 +208,7 @@ pub fn decide(
     }
     let over = deleting || new.finished_at.is_some();
     if over {
-        // What was not started will not be.
+        // Attempts that did not start are dropped.
         new.active.retain(|attempt| attempt.session.is_some());
         new.refusals = 0;
         new.refused_at = None;

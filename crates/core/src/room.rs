@@ -81,7 +81,7 @@ pub enum RoomReach {
 }
 
 impl RoomReach {
-    /// The reach of a session whose record has none.
+    /// The access of a session whose record contains none.
     fn unrecorded() -> Self {
         Self::Any
     }

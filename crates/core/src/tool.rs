@@ -89,7 +89,7 @@ pub struct ToolContext {
     pub workspace: PathBuf,
     /// Variables of its environment for commands; some are passwords.
     pub variables: Arc<[(String, String)]>,
-    /// Paths that nothing in the workspace may lead to.
+    /// Paths to which no path in the workspace may lead.
     pub off_limits: OffLimits,
     pub sandbox: SandboxLevel,
     /// The sandbox of its environment, used in place of the driver of its level.
@@ -281,7 +281,7 @@ pub trait Toolbox: Send + Sync + fmt::Debug {
     /// ([`ToolSpec::definition`]). If the tool has another definition by now, nothing is called,
     /// and the answer is [`CHANGED`](crate::tool_source::CHANGED).
     ///
-    /// A toolbox whose tools never change has nothing to compare.
+    /// A toolbox with constant tools has nothing to compare.
     fn call_defined<'a>(
         &'a self,
         context: &'a ToolContext,

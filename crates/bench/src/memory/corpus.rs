@@ -152,7 +152,7 @@ fn parse(source: &str) -> Option<(String, String)> {
 fn plain(line: &str) -> String {
     let mut line = line;
     if line.starts_with(['.', '\'']) {
-        // `.B text`, `.Nd text`: the request goes, what it formats stays.
+        // `.B text`, `.Nd text`: the request is removed, its text is kept.
         let request = line.split(' ').next().unwrap_or_default();
         if request == ".Nd" {
             return format!(" - {}", &line[request.len()..]);

@@ -17,7 +17,7 @@ const PASSES: usize = 20;
 /// Sums that are kept side by side, so that the compiler can use wide registers.
 const LANES: usize = 16;
 
-/// In the middle: FTS5's own ranking of all items that hold any word of a question, 5 results.
+/// The median: FTS5's own ranking of all items with any word of a question, 5 results.
 ///
 /// # Errors
 ///

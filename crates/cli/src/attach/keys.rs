@@ -7,7 +7,7 @@ const MOST: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DetachKeys {
     keys: Vec<u8>,
-    /// Typed, and the beginning of the keys: kept back until it is clear what they are.
+    /// Typed bytes that may begin the detach keys: withheld until that is clear.
     held: Vec<u8>,
 }
 

@@ -151,7 +151,7 @@ async fn speaks(cx: &Context, remote: &Remote, run: &Run) -> Result<bool, Failur
     Ok(Spoken::of(cx, remote, run).await?.is_some_and(|spoken| spoken.tells_turns))
 }
 
-/// Shows what such a program says, in words, until the run ends.
+/// Shows the output of such a program in words, until the run ends.
 async fn follow(cx: &Context, remote: &Remote, run: &Run) -> Outcome {
     if cx.out.for_people() {
         cx.out.note(&format!(
@@ -399,7 +399,7 @@ impl Person<'_> {
         }
     }
 
-    /// Waits until the person leaves. What else they type meanwhile goes nowhere.
+    /// Waits until the person leaves. Other input meanwhile is dropped.
     async fn leaves(&mut self) -> Left {
         loop {
             tokio::select! {

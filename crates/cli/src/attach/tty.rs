@@ -69,7 +69,7 @@ impl Drop for Raw {
         let mut bytes = self.modes.undo();
         // A separate line for the next output, without output of the program below it.
         bytes.extend(b"\r\n\x1b[J");
-        // A terminal that is gone needs nothing.
+        // A terminal that no longer exists needs nothing.
         let _ = write(&bytes);
         let _ = tcsetattr(io::stdin().as_fd(), OptionalActions::Now, &self.before);
     }

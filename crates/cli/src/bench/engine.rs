@@ -20,7 +20,7 @@ use crate::exit::Failure;
 /// A second of another's work on the machine moves one round by a third.
 pub const ROUNDS: usize = 3;
 
-/// An app on a directory of its own that only its socket leads to.
+/// A server on a separate directory, which is reachable only through its socket.
 ///
 /// # Errors
 ///

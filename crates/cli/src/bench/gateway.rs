@@ -45,7 +45,7 @@ pub async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
     let rounds = setting.count(20_000);
     let page = "word ".repeat(20_000);
     let mut figures = Vec::new();
-    // `final_answer` does nothing, so its time is the gateway's own.
+    // `final_answer` has no effect, so its time is the gateway's own.
     for (figure, name, args, note) in [
         ("gateway overhead p50", "final_answer", json!({"message": "done"}), ""),
         (

@@ -113,7 +113,7 @@ impl Figure {
         (floor > 0.0).then(|| self.value / floor)
     }
 
-    /// Whether it is what it should be; `None` when nothing says what that is.
+    /// Whether it reaches its goal; `None` without a goal.
     fn met(&self) -> Option<bool> {
         let floor = self.floor.map(|floor| floor.value);
         match self.goal? {
@@ -213,7 +213,7 @@ async fn five(cx: &Context, setting: &Setting) -> Result<Measured, Failure> {
     Ok((figures, left_out.into_inner()))
 }
 
-/// Metrics, and what was left out of them and why.
+/// Metrics, and the omitted ones with their reasons.
 pub type Measured = (Vec<Figure>, Vec<String>);
 
 /// Reports missing parts at once and in the report, whose reader must see them, too.

@@ -65,7 +65,7 @@ pub fn bare(setting: &Setting) -> Result<Duration, Failure> {
     Ok(percentile(&bare, 0.5))
 }
 
-/// A command that reads and says nothing.
+/// A command that reads and prints nothing.
 pub fn command(program: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -86,7 +86,7 @@ pub async fn calls(
     ready: impl Fn() -> bool,
 ) -> Result<Vec<Duration>, Failure> {
     let mut took = Vec::new();
-    // The first pays for what is kept from then on.
+    // The first call includes the cost of resources that are kept afterwards.
     for round in 0..=rounds {
         let one = call(driver, place).await?;
         if round > 0 {

@@ -37,7 +37,7 @@ const ROLE: &str = "You fix failing tests. Look before you touch, run the tests 
                     `sh test.sh`, change as little as possible, run them again, and end with \
                     final_answer: what was wrong and what you changed.";
 const TOOLS: &[&str] = &["list_files", "read_file", "edit_file", "run_shell"];
-/// The demo ends by itself: its policy asks nobody. Beneath it holds the built-in one.
+/// The demo ends without questions: its policy asks nobody. The built-in policy applies below it.
 const POLICY: &str = include_str!("policy.toml");
 /// The exit code after `^C`, as shells have it.
 const INTERRUPTED: i32 = 130;

@@ -1,6 +1,6 @@
 //! The demo's repository: a real one, small, with a real bug and tests that show it.
 //!
-//! It is written in the shell's own language, because a shell is what every machine has.
+//! It is a shell script, because every machine has a shell.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `overmind doctor`: what could keep Overmind from working here, and what to do about it.
+//! `overmind doctor`: problems that prevent Overmind from working here, and their remedies.
 //!
 //! Each check tries the real operation: a command runs in the sandbox, a file is synced, the port
 //! is bound. It changes nothing except a file of a few bytes that it removes again, and with

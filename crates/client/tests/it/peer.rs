@@ -71,7 +71,7 @@ impl Peer {
         Self { client: Client::connect(target, Some("ovk_test")).unwrap(), requests, task }
     }
 
-    /// Everything that was asked, once all connections were used up.
+    /// All requests, once all connections were used up.
     pub(crate) async fn requests(self) -> Vec<String> {
         let Self { requests, task, .. } = self;
         task.await.unwrap();
@@ -95,7 +95,7 @@ async fn play(mut stream: TcpStream, answers: Vec<Say>, seen: &Mutex<Vec<String>
     }
 }
 
-/// One request with its body, as text; `None` when the client has gone.
+/// One request with its body, as text; `None` if the client has disconnected.
 async fn read_request(stream: &mut TcpStream) -> Option<String> {
     let mut text = Vec::new();
     loop {

@@ -161,7 +161,7 @@ impl Planter {
         if let Some(canaries) = found {
             return Arc::clone(canaries);
         }
-        // Let go of when the others may go on.
+        // Released when the others may continue.
         let mut gone = HashMap::new();
         if ready.young.len() >= KEPT {
             let young = std::mem::take(&mut ready.young);

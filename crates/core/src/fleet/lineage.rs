@@ -162,7 +162,7 @@ fn next_missing(spec: &FleetSpec, new: &FleetStatus, wanted: u32, now: Timestamp
     (next < wanted && new.slots.iter().all(|slot| slot.ordinal != next)).then_some(next)
 }
 
-/// Takes up an ordinal where it was left, or begins it.
+/// Continues an ordinal at its earlier state, or starts it.
 fn add(new: &mut FleetStatus, ordinal: u32) {
     let parked = new.parked.iter().position(|slot| slot.ordinal == ordinal);
     let parked = parked.map(|at| new.parked.remove(at));

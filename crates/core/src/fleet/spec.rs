@@ -134,7 +134,7 @@ impl FleetSpec {
         Self::read_with(spec, FIELDS)
     }
 
-    /// Of a lineage: one at a time is replaced, and never one beside it.
+    /// For a lineage: one session at a time is replaced, and never has a second one beside it.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl FleetSpec {
         Ok(Self { surge: 0, unavailable: 1, ..Self::read_with(spec, OF_LINEAGE)? })
     }
 
-    /// Of a sentinel: as many as hives match, of which there is never a second one beside it.
+    /// For a sentinel: one session per matching hive, and never a second one beside it.
     ///
     /// # Errors
     ///

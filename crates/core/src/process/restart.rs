@@ -280,7 +280,7 @@ mod tests {
                     }
                     Verdict::Done => prop_assert!(false, "always means always"),
                 }
-                // What is remembered is bounded by the budget.
+                // The remembered restarts are bounded by the budget.
                 prop_assert!(state.recent.len() <= policy.max_restarts as usize);
             }
         }

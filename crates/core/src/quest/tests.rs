@@ -168,7 +168,7 @@ proptest! {
             match event {
                 0..=6 => hands[who] = world.step(std::mem::take(&mut hands[who])),
                 7 | 8 => world.end_session(at, flag),
-                // A crash: what it had in mind is lost.
+                // A crash: the planned actions are lost.
                 9 => hands[who] = Hand::Idle,
                 10 => world.now = world.now.after(Duration::from_secs(at as u64)),
                 _ => {

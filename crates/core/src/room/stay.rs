@@ -251,7 +251,7 @@ mod tests {
             (room.attested.len(), room.attested[3].attestation.digest.as_str()),
             (MAX_ATTESTED, "b")
         );
-        // As an earlier version wrote it.
+        // The form of an earlier version.
         let text = serde_json::to_string(&RoomRow::preparing()).unwrap();
         assert_eq!(text, "{\"phase\":\"preparing\"}");
         assert_eq!(serde_json::from_str::<RoomRow>(&text).unwrap(), RoomRow::preparing());

@@ -652,7 +652,7 @@ impl Input {
                 if verdict.decision != gate::Decision::Deny {
                     return ("tool.judged", payload);
                 }
-                // Whoever lists calls finds the ones that were refused in the same shape.
+                // Readers of calls find refused ones in the same form.
                 let error = json!({"code": "denied", "message": verdict.advice});
                 payload["args"] = about.args;
                 payload["ok"] = json!(false);

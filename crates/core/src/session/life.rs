@@ -205,7 +205,7 @@ impl Session {
         let silence = u64::from(command.activity_timeout);
         let living = self.phase.living()?;
         let fresh = living.up.is_none();
-        // As it was when the life began, whatever it has said of itself since.
+        // The earlier state at the start of the attempt, not the state that it reported since.
         let (conversation, said) = (living.conversation.clone(), living.said.as_deref());
         let room = self.row.room.as_ref().and_then(|room| room.made.as_ref());
         let level = room.and_then(|room| room.sandbox).unwrap_or(SandboxLevel::None);

@@ -642,7 +642,7 @@ impl Session {
         self.forked = true;
         self.phase.forget_grants();
         match &self.phase {
-            // A fork at a question waits for its own answer, and one at rest for its own next word.
+            // A fork at a question waits for its own answer, and an idle fork for its own next message.
             Phase::Asking { .. } | Phase::Approving { .. } | Phase::Resting => {}
             Phase::Fresh
             | Phase::Deciding { .. }

@@ -100,7 +100,7 @@ impl Session {
                 reasoning_effort: self.agent.reasoning_effort.clone(),
                 idle_timeout: IDLE,
                 total_timeout: TOTAL,
-                // Whoever sends it knows the span.
+                // The sender knows the span.
                 traceparent: None,
             })),
         });
@@ -213,7 +213,7 @@ impl Session {
     }
 
     fn call_of(&self, call: &ModelCall) -> Call {
-        // An unknown tool is refused by the gateway: nothing happens, so nothing is lost.
+        // An unknown tool is refused by the gateway without an effect, so nothing is lost.
         let class = self.toolset.find(&call.name).map_or(EffectClass::Pure, |tool| tool.class);
         Call::new(Some(call.id.clone()), call.name.clone(), call.args.clone(), class)
     }

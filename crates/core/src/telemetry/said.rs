@@ -328,7 +328,7 @@ fn mended(text: &str) -> Option<Value> {
     if let Ok(whole) = serde_json::from_str::<Value>(text) {
         return Some(whole);
     }
-    // What closes each container that is open.
+    // The closing characters of each open container.
     let mut open: Vec<char> = Vec::new();
     // Up to here it can be closed, with so many containers open.
     let mut safe: Option<(usize, usize)> = None;
@@ -368,7 +368,7 @@ fn mended(text: &str) -> Option<Value> {
         serde_json::from_str(&text).ok()
     };
     if in_string && !is_key {
-        // As much of the text as there is, without an escape that is not whole.
+        // The available text, without an incomplete escape.
         let tail = text.floor_char_boundary(text.len().saturating_sub(12));
         let escapes = text[tail..].rmatch_indices('\\').map(|(at, _)| tail + at);
         for end in std::iter::once(text.len()).chain(escapes) {

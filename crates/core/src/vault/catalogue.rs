@@ -73,7 +73,7 @@ pub fn built_in() -> Vec<Service> {
         },
         model("groq", "https://api.groq.com/openai/v1", "groq_api_key"),
         model("xai", "https://api.x.ai/v1", "xai_api_key"),
-        // Google's own OpenAI-compatible door, and its own format.
+        // Google's own OpenAI-compatible endpoint, and its own format.
         model(
             "gemini",
             "https://generativelanguage.googleapis.com/v1beta/openai",

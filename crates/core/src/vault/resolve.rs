@@ -258,7 +258,7 @@ fn check_query(query: &str, auth: &AuthPlacement) -> Result<(), Refused> {
     if query.len() > MAX_QUERY {
         return Err(Refused::Query("is longer than 8192 bytes"));
     }
-    // Without `'`: URL parsers encode it in a query, and what is sent is to be what was checked.
+    // Without `'`: URL parsers encode it in a query, and the checked text must equal the sent one.
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~!$&()*+,;=:@/?%[]|".contains(&b);
     if !query.bytes().all(plain) {
         return Err(Refused::Query("has a character that must be percent-encoded"));
@@ -281,7 +281,7 @@ fn check_query(query: &str, auth: &AuthPlacement) -> Result<(), Refused> {
     Ok(())
 }
 
-/// `None` when an escape is broken, or what comes out is no UTF-8.
+/// `None` if an escape is invalid, or the result is not UTF-8.
 fn decode(text: &str, plus: bool) -> Option<Cow<'_, str>> {
     let encoded = text.contains('%') || (plus && text.contains('+'));
     if !encoded {

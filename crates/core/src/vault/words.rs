@@ -21,7 +21,7 @@ pub fn refused(value: &str) -> Option<&'static str> {
     if different.len() < MIN_DIFFERENT {
         return Some("has fewer than four different characters");
     }
-    // Of an id in either of its forms, a hash or a time, so many characters may be the same in many.
+    // The number of equal characters that many ids, hashes or times may share.
     let digits = |byte: u8| byte.is_ascii_hexdigit() || b"-_:.+ TZ".contains(&byte);
     if value.len() < MIN_DIGITS && value.bytes().all(digits) {
         return Some("is short and has only digits, which ids, hashes and times are made of");

@@ -144,7 +144,7 @@ fn invalid_arguments_are_reported_to_the_model_only() {
     assert_eq!(w.count("tool.failed"), 1);
     assert!(w.told().contains("it is cut"), "{}", w.told());
     assert_eq!(w.step(1).error.as_deref(), Some("it is cut"));
-    // Another try that fits goes its way, and one that does not counts.
+    // A valid retry succeeds, and an invalid one counts.
     w.model(call("b", "write_file", json!([1])));
     w.failed("failure_budget_exhausted");
     let mut w = model().gated(0).start();

@@ -201,7 +201,7 @@ fn run(seed: u64) {
                 assert_eq!(decided.is_ok(), fits, "seed {seed}: {decided:?}");
                 let Ok(moved) = decided else { continue };
                 if dice.below(8) == 0 {
-                    // The disk refuses: as if it had never been.
+                    // The disk is full: the change has no effect.
                     ledger.release(ask.call).unwrap();
                     continue;
                 }
@@ -381,7 +381,7 @@ fn extreme_numbers_saturate_at_the_cap() {
     let window = ledger.window(Scope::Swarm, Period::Day, now);
     assert_eq!(window.spent, Amount { microusd: CAP, tokens: CAP });
     assert_eq!(window.reserved, Amount::default());
-    // Without a limit in tokens, too, what is reserved can be given back exactly.
+    // Without a token limit, too, reserved amounts can be returned exactly.
     let mut loose = self::ledger(vec![limit(Scope::Swarm, Period::Day, Some(5), None)]);
     loose.reserve(&ask(1, Spend::new(1, u64::MAX), now), SWARM).unwrap();
     let refused = loose.reserve(&ask(2, Spend::new(1, 1), now), SWARM).unwrap_err();

@@ -1,4 +1,4 @@
-//! Forks: a session's beginning, repeated without its effects, and an end of its own.
+//! Forks: a session's beginning, repeated without its effects, and a different end.
 
 use overmind_core::row::SessionStatus;
 use overmind_core::session::given::GivenContext;
@@ -93,7 +93,7 @@ fn the_repeated_part_makes_the_same_decisions() {
     let fork = original.fork(4, None, None);
     let n = fork.log.iter().position(|entry| entry.kind == "run.forked").unwrap();
     let ids = |text: &str, of: &World| {
-        // Ids are the fork's own; everything else is word for word the same.
+        // Ids are the fork's own; all other text is identical.
         let mut text = text.replace(&of.session.row().id.to_string(), "ID");
         for step in of.steps.values() {
             text = text.replace(&step.id.to_string(), &format!("STEP {}", step.idx));

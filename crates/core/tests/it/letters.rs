@@ -41,7 +41,7 @@ fn letter(rng: &mut Rng, n: u128, now: Timestamp) -> Letter {
     }
 }
 
-/// One letter with what its readers saw of it.
+/// One message with the deliveries that its readers got.
 struct Sent {
     letter: Letter,
     /// Since it was sent, or revived.

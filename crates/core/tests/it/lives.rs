@@ -1,4 +1,4 @@
-//! Sessions whose agent is a command: cases, and random schedules of everything that can reach one.
+//! Sessions whose agent is a command: cases, and random schedules of all inputs.
 
 use std::time::Duration;
 
@@ -293,7 +293,7 @@ impl World {
             SessionStatus::Running => {
                 assert_ne!(self.session.is_alive(), self.room.is_some());
                 assert_eq!(self.session.waiting(), None);
-                // Something will come: the end of a life, or the time for the next.
+                // Another input will follow: the end of an attempt, or the time for the next one.
                 assert!(!under_way.is_empty() || self.session.due().is_some(), "stuck for ever");
                 assert_eq!(command.restart_at.is_some(), under_way.is_empty());
             }
@@ -330,7 +330,7 @@ impl World {
         }
     }
 
-    /// The log leads to the same session again, decision by decision.
+    /// The log reproduces the same session, decision by decision.
     pub(crate) fn replays(&self) {
         self.replayed(true);
         self.replayed(false);
@@ -393,7 +393,7 @@ fn the_last_message_of_the_provider_is_the_answer() {
     world.told(10, &[Fact::Conversation { id: "c-1".into(), model: None }]);
     world.told(20, &[cost(Scope::Turn, 70, 1), result("half", false)]);
     world.told(30, &[cost(Scope::Turn, 70, 1), result("mended", false)]);
-    // Read again after a restart: it was taken.
+    // Read again after a restart: it was processed already.
     let twice = Notice::Told(Box::new(Told::new(30, &[cost(Scope::Turn, 70, 1)])));
     let (effect, notice) = (world.effect(), twice);
     let twice = Input::Life(LifeInput::Noticed { effect, notice });
@@ -404,7 +404,7 @@ fn the_last_message_of_the_provider_is_the_answer() {
     assert_eq!((row.usage.input_tokens, row.model_calls), (2, 2));
     assert_eq!(row.command.as_ref().unwrap().conversation.as_deref(), Some("c-1"));
     world.replays();
-    // A provider that says it failed has failed, whatever its exit code.
+    // A provider that reports a failure has failed, whatever its exit code.
     for code in [0, 1] {
         let mut world = World::up(command(RestartRules::default()));
         world.told(10, &[result("out of credit", true)]);
@@ -452,7 +452,7 @@ fn another_attempt_continues_the_conversation_and_the_log() {
     let launch = world.launch.clone().unwrap().1;
     assert_eq!((launch.read_from, &launch.conversation), (Some(0), &None));
     assert!(launch.first.as_ref().unwrap().contains("mend it"), "{launch:?}");
-    // The Cortex dies before it knows of the start: what is typed first is typed then.
+    // The Cortex dies before it knows of the start: earlier input is typed afterwards.
     world.recover();
     assert_eq!(world.launch.clone().unwrap().1, launch);
     world.life(LifeInput::Started { effect: 0, pid: 7 });
@@ -519,7 +519,7 @@ fn a_crash_is_followed_by_a_delay_and_a_restart_until_the_budget_is_spent() {
         let effect = world.effect();
         world.life(LifeInput::Started { effect, pid: 100 + life });
     }
-    // A late word about an old life touches nothing.
+    // A late message about an old attempt changes nothing.
     let late = Input::Life(LifeInput::Ended { effect: 0, end: exited(0, world.now) });
     assert_eq!(world.session.accepts(&late), Err(Refusal::Stale));
     world.ends(1);
@@ -551,7 +551,7 @@ fn a_stop_overrides_the_restart_policy_and_can_become_a_kill() {
     assert_eq!(again, Err(Refusal::Finished));
     world.replays();
 
-    // Between two lives there is nothing to wait for.
+    // Between two attempts, nothing is waited for.
     let mut world = World::up(command(always()));
     world.ends(1);
     world.life(stop(GRACE));

@@ -1,4 +1,4 @@
-//! Tasks of programs that tell an answer: without one they are not done.
+//! Tasks of programs that report an answer: without one, they are not done.
 
 use overmind_core::command::{CommandKind, CommandSpec, RestartRules};
 use overmind_core::process::prompt::Provider;

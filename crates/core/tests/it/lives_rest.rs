@@ -38,7 +38,7 @@ impl World {
         world
     }
 
-    /// A person says more.
+    /// A person sends a message.
     fn tell(&mut self, message: &str) {
         let (epoch, hive) = (self.session.row().epoch + 1, HiveId::LOCAL);
         self.feed(Input::Told { message: message.into(), by: "bob".into(), epoch, hive });

@@ -195,7 +195,7 @@ fn a_stop_during_creation_waits_for_the_release() {
     for input in [stop, kill, Input::Canceled { by: "ann".into(), reason: None }] {
         let mut world = started();
         world.feed(input.clone());
-        // The making was aborted: its word means nothing any more.
+        // The creation was aborted: its result is ignored.
         let late = RoomInput::Ready { effect: 0, made: Box::new(RoomMade::default()) };
         assert_eq!(world.session.accepts(&Input::Room(late)), Err(Refusal::Stale));
         assert_eq!(world.room, Some((1, RoomAct::Close { end: RoomEnd::Keep })));

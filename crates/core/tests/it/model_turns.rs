@@ -283,7 +283,7 @@ fn unknown_tools_and_invalid_arguments_are_refused_by_the_gateway() {
     w.tool("no_such_tool", denied("no_such_tool"));
     w.tool("read_file", error("bad_args"));
     assert_eq!(w.running(), ["model"]);
-    // Side by side they are one failure: the model had not seen the first.
+    // Parallel failures count as one: the model had not seen the first.
     assert!(w.told().starts_with("[supervisor] The last action failed (1 of 3"), "{}", w.told());
     w.model(says("I give up"));
     w.succeeded("I give up");

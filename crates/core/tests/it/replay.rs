@@ -1,4 +1,4 @@
-//! Replay: a log leads to the same decisions again, and a log that was touched does not.
+//! Replay: a log reproduces the same decisions, and a manipulated log does not.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::world::{
     replayed, says,
 };
 
-/// A session that has seen most of what there is.
+/// A session with most kinds of events.
 fn eventful() -> World {
     let mut w = model().approvals(&["run_shell"]).start();
     w.wait(1);

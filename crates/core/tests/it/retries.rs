@@ -1,4 +1,4 @@
-//! Failed attempts, and what follows them.
+//! Failed attempts, and their consequences.
 
 use std::time::Duration;
 

@@ -26,7 +26,7 @@ fn calls(number: usize, tool: &str, args: &Value) -> Answer {
     Answer::say(Say::nothing().call(&format!("toolu_{number:02}"), tool, args).usage(1_000, 60))
 }
 
-/// How often a tool has answered since the person spoke last, and what they said.
+/// The number of tool results since the person's last message, and that message.
 fn now(request: &Received) -> (usize, String) {
     let messages: Vec<String> =
         request.body["messages"].as_array().into_iter().flatten().map(Value::to_string).collect();
@@ -58,7 +58,7 @@ fn works(request: &Received) -> Answer {
         .nth(1)
         .map(|rest| rest.chars().take_while(char::is_ascii_digit).collect::<String>());
     match (number, said.contains("add a test"), done) {
-        // One of eight: each changes a file of its own, in three steps.
+        // One of eight: each changes its own file, in three steps.
         (Some(number), _, 0) => run(&format!("echo begun > work-{number}.txt")),
         (Some(number), _, 1) => {
             run(&format!("echo done >> work-{number}.txt && git add work-{number}.txt"))
@@ -119,7 +119,7 @@ impl Person {
     fn is(&self, name: &str, status: &str) {
         let line = format!("overmind ps --all; overmind events {name}; overmind logs {name}");
         let what = || format!("{name}: {}", self.newcomer.piped(&line).out);
-        // Eight programs of agents begin at once, on a machine that has other work.
+        // Eight programs of agents start at once, on a busy machine.
         until_within(4 * PATIENCE, what, || (self.row(name)["status"] == status).then_some(()));
     }
 }
@@ -155,7 +155,7 @@ fn the_main_job(terminal: bool) {
     person.does("overmind send --wait fix 'and add a test for it'");
     person.is("fix", "idle");
     person.does("overmind work fix").shows("one more case").shows("tr -cs");
-    // Back to what it was before the second task, and merged with the person's name.
+    // Restored to its state before the second task, and merged with the person's name.
     person.does("overmind undo fix");
     let work = person.does("overmind work fix");
     assert!(!work.out.contains("one more case") && work.out.contains("tr -cs"), "{}", work.out);
@@ -225,7 +225,7 @@ fn needs_claude_code_to_go_on_in_its_conversation_as_a_run_of_a_lineage_that_was
     let person = Person::new(&bin, false);
     let at = person.newcomer.project();
     person.does("overmind up -d");
-    // The first run of a program makes its agent.
+    // The first run of a program creates its agent.
     person.does("overmind run --name first --agent claude 'fix the failing test'");
     let agent = person.row("first")["agent_name"].clone();
     person.does("overmind done first --discard --yes");

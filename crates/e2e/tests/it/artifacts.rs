@@ -190,7 +190,7 @@ fn a_kill_between_file_and_commit_leaves_no_partial_artifact() {
         home.ended();
         assert_eq!(kept(&home).len(), left, "{point}");
         home.start(&["--listen", "none"], &[]);
-        // The call is done again and is the same one.
+        // The call is repeated and counts as the same one.
         home.wait_for(&id, "succeeded");
         let saved = results(&home, &id, "save_artifact");
         assert_eq!((saved.len(), &saved[0]["version"]), (1, &json!(1)), "{point}");

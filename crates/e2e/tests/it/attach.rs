@@ -185,7 +185,7 @@ fn the_terminal_is_restored_after_every_kind_of_end() {
         assert_eq!(person.leaves(), code);
         assert!(person.written().contains("\x1b[?2004l"), "{}", person.written());
     }
-    // Other keys that leave, and the usual ones mean nothing then.
+    // Other keys detach, and the usual ones have no effect then.
     let args = ["attach", "full", "--detach-key", "ctrl-]"];
     let mut person = Person::at(&home.0, 80, 24, &args);
     person.sees("drawn");
@@ -484,7 +484,7 @@ fn figures_of_an_echo_through_an_attached_terminal() {
         .map(|n| {
             let began = Instant::now();
             person.types(&format!("{n}\r"));
-            // Not in a tight loop: this one competes for the processors with what it measures.
+            // Not in a tight loop, which would compete for the processors with the measured process.
             while !person.has_written(&n.to_string()) {
                 std::thread::sleep(Duration::from_micros(100));
             }

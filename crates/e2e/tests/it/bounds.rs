@@ -73,7 +73,7 @@ const FORBIDDEN: &[&str] = &[
     "\u{7}",
 ];
 
-/// All of them, each on a line of its own with a word that is to be seen.
+/// All of them, each on a separate line with a visible word.
 fn hostile() -> String {
     HOSTILE.iter().map(|(name, text)| format!("seen {name} {text}!\n")).collect()
 }
@@ -163,7 +163,7 @@ fn text_of_agents_cannot_control_a_terminal_or_a_pipe() {
     house.run(&["kill", "echo", asks]).ok();
 }
 
-/// A disk of its own for the data directory.
+/// A separate disk for the data directory.
 struct Disk(std::path::PathBuf);
 
 impl Disk {

@@ -382,7 +382,7 @@ fn embedding_calls_are_reserved_settled_and_stopped_like_other_calls() {
     assert_eq!((&row["input_tokens"], &row["microusd"]), (&500.into(), &10.into()), "{row}");
     home.run(&["replay", &run, "--verify"]).ok();
 
-    // A stop holds for them, and so does a limit that is spent.
+    // An emergency stop applies to them, and so does a spent limit.
     let before = asked();
     home.run(&["halt", "--reason", "who is this"]).ok();
     home.run(&["memory", "search", "Oslo"]).fails(1).says("halted by admin");
@@ -414,7 +414,7 @@ fn gateway_costs_of_a_key_are_shown_and_limited() {
         rows.as_array().unwrap().iter().map(|row| (&row["key"], &row["microusd"])).collect();
     assert_eq!(told, [(&"admin".into(), &1_200.into()), (&"ci".into(), &1_200.into())], "{rows}");
 
-    // Earlier spending counts, and another key's limit is its own.
+    // Earlier spending counts, and another key has its own limit.
     home.run(&["budget", "set", "key:nobody", "--usd", "1", "--per", "day"]).fails(3);
     home.run(&["budget", "set", "key:ci", "--tokens", "1200", "--per", "day"]).ok().shows("key:ci");
     let refused = ask(&key);

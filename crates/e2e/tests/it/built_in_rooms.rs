@@ -31,7 +31,7 @@ fn a_built_in_agent_works_in_a_worktree_of_the_current_repository() {
     assert!(!house.project.join("made.txt").exists(), "the project is as it was");
     house.run(&["work", "edit"]).ok().shows("by an agent");
     house.run(&["replay", "edit", "--verify"]).ok();
-    // A fork has a room of its own.
+    // A fork has its own environment.
     let forked = house.run(&["fork", "edit", "--at", "1", "-o", "json"]).ok().out;
     let forked: Value = serde_json::from_str(&forked).unwrap();
     let id = forked["id"].as_str().unwrap();
@@ -64,7 +64,7 @@ fn canceling_a_waiting_built_in_agent_releases_its_environment() {
     let run = house.home.status("asks", "canceled");
     assert_eq!(run["room"]["phase"], "closed", "{run}");
     assert!(!directory.exists());
-    // A fork of all its steps repeats what it did, and not that it was canceled.
+    // A fork of all its steps repeats its actions, and not its cancellation.
     let at = run["step_count"].to_string();
     let fork = house.run(&["fork", "asks", "--at", &at, "-o", "name"]).ok().line().to_owned();
     assert_eq!(house.home.0.fetch(&fork)["status"], "awaiting_approval");
@@ -238,7 +238,7 @@ fn said(house: &House, run: &str) -> Vec<String> {
     calls.map(text).collect()
 }
 
-/// The person's name, as their own git knows it.
+/// The person's name in their own git.
 fn ann(house: &House) {
     let text = "[user]\n\tname = Ann of the house\n\temail = ann@house\n";
     std::fs::write(house.home.0.path().join(".gitconfig"), text).unwrap();

@@ -631,7 +631,7 @@ fn needs_gemini_cli_with_a_key_of_its_own_to_work_in_a_sandbox_with_the_hosts_ne
     shop.home.check();
 }
 
-/// A program of this name, which says these lines and ends well.
+/// A program with this name, which prints these lines and succeeds.
 fn pretends(dir: &Path, name: &str, lines: &[Value]) {
     let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
     let text = format!("#!/bin/sh\ncat <<'END'\n{}\nEND\n", lines.join("\n"));

@@ -61,7 +61,7 @@ fn several_runs_are_stopped_and_decided_with_one_command() {
     house.run(&["stop", "one", "two"]).ok().shows("one").shows("two");
     let named = house.run(&["done", "one", "two", "--pr-branch", "both"]).fails(2);
     named.says("`--pr-branch both` is one branch, and several runs are named");
-    // One that is not there keeps none of the others from being decided.
+    // An unknown item does not prevent decisions about the others.
     let some = house.run(&["done", "one", "nobody", "two", "--discard", "--yes"]).fails(3);
     some.says("there is no run `nobody`");
     for name in ["one", "two"] {

@@ -11,7 +11,7 @@ use crate::home::{Done, Home, done, until};
 use crate::tty::Person;
 use crate::worktrees::House;
 
-/// A project, an agent that is a program, and one that writes a file and asks for nothing.
+/// A project, an agent that is a program, and one that writes a file without a question.
 fn house() -> House {
     let house = House::new(None);
     let file = house.home.0.path().join("helper.toml");
@@ -58,7 +58,7 @@ fn options_after_the_task_belong_to_overmind_unless_the_agent_is_a_program() {
         house.run(before).fails(2).says("unexpected argument `--nmae`; did you mean `--name`?");
     }
     house.run(&["run"]).fails(2).says("overmind run --agent claude \"fix the failing test\"");
-    // A program's own arguments, also of one that an agent is called like.
+    // A program's own arguments, also if an agent has the program's name.
     house.run(&["run", "--name", "own", "--wait", "--", "echo", "--name", "x"]).ok();
     assert!(house.log("own").contains("--name x"), "{}", house.log("own"));
     house.home.0.scripted("echo", &json!([{"text": "no"}]), &[]);
@@ -92,7 +92,7 @@ fn following_ends_when_a_run_is_idle_and_names_the_next_step() {
     let followed = house.run(&["logs", "-f", "fix"]).ok();
     followed.shows("It is mended.").says("fix: your turn after ").says("overmind send fix");
     house.run(&["approve", "fix"]).fails(5).says("overmind send fix \"…\" continues it");
-    // A part of what a built-in agent did, followed or not.
+    // A part of a built-in agent's output, followed or not.
     let all = house.run(&["logs", "fix"]).ok().out;
     let tail = house.run(&["logs", "fix", "--tail", "2"]).ok().out;
     assert_eq!(tail.lines().count(), 2, "{tail}");
@@ -111,7 +111,7 @@ fn following_ends_when_a_run_is_idle_and_names_the_next_step() {
     house.run(&["ps", "--status", "idle,done"]).ok().shows("fix");
     house.run(&["info", "fix"]).ok().shows("your turn");
 
-    // At a terminal what is sent is followed, as a run is.
+    // At a terminal, `send` follows like `run`.
     let mut sends = at_terminal(&house, &["send", "fix", "and more"]);
     let screen = sends.sees("your turn: overmind send fix");
     assert_eq!(sends.leaves(), 0, "{screen}");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::home::{Done, Home, until};
 
-/// A person's machine on which no process of a command may be left in the end.
+/// A person's machine on which no process of a command may be left at the end.
 pub(crate) struct Commands(pub(crate) Home);
 
 impl Commands {
@@ -85,7 +85,7 @@ impl Commands {
 
 impl Drop for Commands {
     fn drop(&mut self) {
-        // A test that failed leaves no process behind either.
+        // A failed test leaves no process behind either.
         for pid in self.processes() {
             let kill = std::process::Command::new("kill").args(["-9", &pid.to_string()]).output();
             drop(kill);
@@ -181,7 +181,7 @@ fn a_word_that_is_neither_agent_nor_program_starts_nothing() {
     home.run(&["run", "./gone.sh"]).fails(3).says("no program is called `./gone.sh`");
     home.run(&["run", "coder", "mend", "it", "--folow"]).fails(2).says("--folow").says("quotes");
     assert_eq!(home.run(&["ps", "--all", "-o", "json"]).ok().out.trim(), "[]");
-    // The task of an agent is text, so options of ours are taken after it as well.
+    // The task of an agent is text, so our options are accepted after it as well.
     home.run(&["run", "coder", "shell: echo hi", "--wait", "-o", "json"]).ok();
     home.check();
 }
@@ -286,7 +286,7 @@ fn a_command_survives_a_server_kill_without_losing_a_line() {
     home.0.start(&["--listen", "none"], &[]);
     assert_eq!(home.run(&["wait", "away"]).code, 7);
 
-    // And a stop in good order leaves it alone as well.
+    // And a normal stop leaves it running as well.
     home.run(&["run", "--name", "on", "sleep 600"]).ok();
     let pid = home.alive("on");
     home.run(&["down"]).ok();
@@ -321,7 +321,7 @@ fn a_run_that_ended_while_the_server_died_leaves_no_process() {
 #[test]
 fn stop_ends_the_whole_process_tree_and_kills_the_rest() {
     let home = Commands::up();
-    // Deaf to TERM, with a child that left its group and session.
+    // It ignores TERM, and has a child that left its group and session.
     let deaf = "trap '' TERM HUP; setsid sh -c 'trap \"\" TERM; sleep 600' & (sleep 600 &) ; \
                 while :; do sleep 1; done";
     home.run(&["run", "--name", "deaf", deaf]).ok();
@@ -354,7 +354,7 @@ fn a_crashing_command_is_restarted_as_its_policy_says() {
     assert_eq!(log.lines().filter(|line| *line == "life").count(), 3, "{log}");
     assert_eq!(log.matches("--- restart #").count(), 2, "{log}");
 
-    // Between two lives it can be stopped, and a restart of the server forgets nothing.
+    // It can be stopped between two attempts, and a restart of the server forgets nothing.
     let mut home = home;
     let slow = ["--restart", "always", "--backoff", "10m"];
     home.run(&[&["run", "--name", "slow"], &slow[..], &["exit 1"]].concat()).ok();
@@ -380,7 +380,7 @@ fn a_terminal_question_of_a_program_opens_an_inbox_item() {
     assert_eq!(home.run(&["wait", "asks"]).code, 0);
     home.run(&["logs", "asks"]).ok().shows("said <y>").shows("[human] y");
 
-    // Typed in another way, the question is gone without an answer.
+    // If the answer is typed in the terminal, the question is withdrawn.
     home.run(&["run", "--name", "typed", asks]).ok();
     home.status("typed", "awaiting_input");
     home.run(&["send", "typed", "n"]).ok();
@@ -388,7 +388,7 @@ fn a_terminal_question_of_a_program_opens_an_inbox_item() {
     home.run(&["logs", "typed"]).ok().shows("said <n>");
     assert_eq!(home.run(&["inbox", "-o", "json"]).ok().json(), json!([]));
 
-    // A secret is not taken where it would stand in the log.
+    // A secret that would be logged is refused.
     let secret = "printf 'Password: '; stty -echo; read p; echo got";
     home.run(&["run", "--name", "secret", secret]).ok();
     home.status("secret", "awaiting_input");

@@ -76,7 +76,7 @@ fn unusable_contexts_are_refused_before_a_start() {
     assert_eq!(home.run(&["ps", "-a", "-o", "name"]).ok().out, "");
 }
 
-/// Reads a file of its context, tries to write it and to see what others are given, and waits.
+/// Reads a file of its context, tries to write it and to read files of others, and waits.
 const READS: &str = "cat \"$OVERMIND_CONTEXT_FILES/manual/a/b.md\"; \
     echo evil 2>/dev/null > \"$OVERMIND_CONTEXT_FILES/manual/a/b.md\" || echo no-write; \
     echo evil 2>/dev/null > \"$OVERMIND_CONTEXT_FILES/new\" || echo no-new; \
@@ -111,7 +111,7 @@ fn context_files_are_readable_in_every_run_and_read_only_in_a_sandbox() {
     let turns = json!([{"calls": [{"name": "run_shell", "args": command}]}, {"text": "done"}]);
     home.scripted("reader", &turns, &[]);
     let read = ["run", "reader", "x", "--once", "--wait", "--context", "manual", "-o", "name"];
-    // It is asked, as of all that it reads outside of its project.
+    // The policy asks, as for every file outside of its project.
     let id = home.run(&read).fails(12).line().to_owned();
     home.run(&["approve", &id]).ok();
     home.run(&["wait", &id]).ok();
@@ -136,7 +136,7 @@ fn context_files_are_readable_in_every_run_and_read_only_in_a_sandbox() {
     home.run(&again).ok().shows("rule-42");
 }
 
-/// `BASH_ENV` and its like are code that a program runs before its own.
+/// `BASH_ENV` and similar variables are code that a program runs before its own.
 #[test]
 fn an_unsandboxed_run_of_an_admin_gets_no_context_of_another_author() {
     let home = Home::up();

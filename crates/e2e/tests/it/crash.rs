@@ -38,7 +38,7 @@ use overmind_testkit::soak;
 
 /// Deaths by SIGKILL in every run of the tests, and in one of `cargo xtask soak`.
 const KILLS: (u32, u32) = (6, 200);
-/// Events that a run of this test must come across to have tested something.
+/// Events that a run of this test must contain to be meaningful.
 const MUST_SEE: &[&str] = &[
     "approval.answered",
     "effect.redone",
@@ -100,7 +100,7 @@ async fn kills_at_any_moment_lose_nothing_and_double_nothing() {
     let mut harness = Harness::new(seed());
     harness.prepare().await;
     let mut next_look = kills / (LOOKS + 1);
-    // The kills of the preparations come before.
+    // Kills during the preparation come first.
     let kills = harness.tally.kills + kills;
     while harness.tally.kills < kills || (soaking && harness.unfired().is_some()) {
         assert!(harness.tally.kills < kills * 3, "{:?} does not fire", harness.unfired());
@@ -133,7 +133,7 @@ async fn kills_at_any_moment_lose_nothing_and_double_nothing() {
         evidence.globals.len(),
         began.elapsed(),
     );
-    // A test that crashed nothing of interest would pass, too.
+    // Otherwise a test without interesting crashes would pass.
     assert!(ends.contains_key("succeeded"), "no run has come to its end: {ends:?}");
     if soaking {
         for kind in MUST_SEE {

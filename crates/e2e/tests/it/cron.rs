@@ -131,7 +131,7 @@ fn runs_agents_and_loops_are_read_only_resources() {
     ] {
         home.run(&["get", word]).ok().shows(shows);
     }
-    // They have commands of their own.
+    // They have their own commands.
     let agent = "apiVersion: overmind/v1\nkind: Agent\nmetadata: {name: sh}\nspec: {}\n";
     std::fs::write(home.work().join("agent.yaml"), agent).unwrap();
     let refused = home.run(&["apply", "-f", "agent.yaml"]).fails(2);

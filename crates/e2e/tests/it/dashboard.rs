@@ -128,7 +128,7 @@ async fn the_dashboard_shows_only_the_sign_in_without_a_session() {
     let port = url.rsplit(':').next().unwrap();
     browser.cookie = format!("overmind-{port}={viewer}");
     assert_eq!(browser.get("/").await.status(), StatusCode::UNAUTHORIZED);
-    // The API takes no cookie, and pages of other origins and names get nothing.
+    // The API accepts no cookie, and pages of other origins and names get nothing.
     browser.sign_in(&viewer).await;
     assert_eq!(browser.get("/api/runs").await.status(), StatusCode::UNAUTHORIZED);
     let foreign = browser.client.get(format!("{url}/")).header("cookie", &browser.cookie);
@@ -269,7 +269,7 @@ async fn a_run_is_started_answered_and_read_without_scripts_and_text_stays_text(
         for markup in ["<script>alert", "<img src=x", "<b>reading", "\u{1b}", "owned\u{7}"] {
             assert!(!page.contains(markup), "`{markup}` in {page}");
         }
-        // The page's own drawings have a class; the one in the answer has a handler.
+        // The page's own icons have a class; the one in the answer has a handler.
         for drawing in page.split("<svg").skip(1) {
             assert!(drawing.starts_with(" class=\""), "`<svg{drawing:.40}` in {page}");
         }

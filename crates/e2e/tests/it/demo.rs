@@ -1,4 +1,4 @@
-//! The demo is a promise: it must hold on every machine that runs the tests.
+//! The demo must work on every machine that runs the tests.
 
 use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};

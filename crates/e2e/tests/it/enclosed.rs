@@ -159,7 +159,7 @@ fn a_death_by_a_signal_is_reported_and_a_stop_is_delivered_once() {
     assert!(log.contains("asked 1\n") && log.contains("end 1\n"), "{log}");
     assert_eq!(home.named("polite")["status"], "canceled");
 
-    // Deaf to TERM, with children that left its session: KILL takes all of them.
+    // It ignores TERM, and has children that left its session: KILL ends all of them.
     let deaf = "trap '' TERM HUP; setsid sh -c 'trap \"\" TERM HUP; sleep 600' & \
                 (setsid sleep 600 &); echo up; while :; do sleep 1; done";
     home.begin("deaf", deaf);
@@ -170,7 +170,7 @@ fn a_death_by_a_signal_is_reported_and_a_stop_is_delivered_once() {
     assert_eq!(run["process"]["signal"], 9);
     until("no process is left", || home.processes().is_empty().then_some(()));
 
-    // A shell for people does not mind TERM; it heeds that its terminal goes away.
+    // An interactive shell ignores TERM, but ends when its terminal closes.
     let shell = json!({"name": "shell", "role": "r", "model": "m", "sandbox": "namespace",
         "command": {"argv": ["bash", "--norc", "-i"], "terminal": true, "kind": "session",
             "env": [home.mark()]}});

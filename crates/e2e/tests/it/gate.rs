@@ -1,4 +1,4 @@
-//! A policy file in the whole product: judged, asked, bound to content, read again.
+//! A policy file in the whole product: evaluated, asked, bound to content, reloaded.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
@@ -71,7 +71,7 @@ fn a_run_with_its_own_environment_does_not_ask_about_local_changes() {
         "sleep 9 & kill $!",
         "cat /etc/nothing || true",
     ] {
-        // The directory of a run without a project is its own.
+        // A run without a project has its own directory.
         let call =
             format!(r#"{{"command": {command:?}, "allow_write": true, "write_subdir": "."}}"#);
         let call: Value = serde_json::from_str(&call).unwrap();
@@ -130,7 +130,7 @@ fn invalid_arguments_are_reported_to_the_model_without_an_approval() {
     assert!(words[1].contains("must be a JSON object, got "), "{words:?}");
     assert!(words[2].contains("content is required"), "{words:?}");
     home.run(&["replay", &id, "--verify"]).ok();
-    // A tool whose every call waits for a person is no other.
+    // A tool whose every call waits for a person is no exception.
     home.scripted("asks", &turns, &["--approvals", "*", "--failure-budget", "2"]);
     let id = home.run(&["run", "asks", "go", "-o", "name"]).ok().line().to_owned();
     let failed = home.wait_for(&id, "failed");

@@ -301,7 +301,7 @@ fn a_session_token_works_at_the_gateway_while_its_session_runs() {
 fn a_stopping_run_makes_no_more_calls() {
     let gateway = Gateway::new(Script::always(Say::text("hello")));
     let file = gateway.home.work().join("lasts.token");
-    // It outlasts its order to stop, as an agent does whose tool was ended by it.
+    // It survives its stop request for a while, like an agent whose tool was ended by the request.
     let script = format!(
         "trap 'echo asked; while :; do sleep 0.1; done' TERM; printf %s \"$OVERMIND_TOKEN\" > {0}.new; \
          mv {0}.new {0}; while :; do sleep 0.1; done",
@@ -443,7 +443,7 @@ fn ten_megabytes_pass_in_both_directions_and_more_than_the_limit_does_not() {
     let url = format!("{}/llm/openai/v1/chat/completions", gateway.url);
     let head = gateway.client.post(url).bearer_auth(&gateway.admin);
     let status = gateway.runtime.block_on(async {
-        // Refused by its length; whether the body is taken before that does not matter.
+        // Refused by its length; the body may have been read before.
         let sent = head.body(vec![b' '; (32 << 20) + 1]).send().await;
         sent.map_or(413, |response| response.status().as_u16())
     });
@@ -524,7 +524,7 @@ fn calls_blocked_only_by_reservations_wait_for_their_turn() {
     let say = Say::text("hello").usage(10, 2);
     let gateway =
         Gateway::new(Script::by(move |_| Answer::say(say.clone()).drip(Duration::from_millis(50))));
-    // One of them may take some 6,100 tokens: two do not fit beside each other.
+    // One of them may use some 6,100 tokens: two do not fit together.
     gateway.home.run(&["budget", "set", "swarm", "--tokens", "10000", "--per", "day"]).ok();
     let body = json!({"model": "small-1", "max_tokens": 4000, "stream": true,
         "messages": [{"role": "user", "content": "hi"}]});
@@ -573,7 +573,7 @@ fn a_call_cut_off_by_a_kill_is_recorded_even_without_a_limit() {
         assert!(answer.chunk().await.unwrap().is_some(), "it streams");
         answer
     });
-    // On its way to the disk since before the model was asked.
+    // Its write to disk started before the model was called.
     until("the reservation is on disk", || {
         let all = gateway.home.run(&["events", "--limit", "1000", "-o", "json"]).ok().json();
         all.as_array().unwrap().iter().any(|one| one["type"] == "budget.reserved").then_some(())

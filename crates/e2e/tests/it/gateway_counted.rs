@@ -1,4 +1,4 @@
-//! Limits that are too small for the bound on a call's input, and not for what its provider counts.
+//! Limits that are too small for the bound on a call's input, and large enough for the provider's count.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
@@ -23,7 +23,7 @@ fn limit(gateway: &Gateway, tokens: u64) {
     gateway.home.run(&["budget", "set", "swarm", "--tokens", &tokens, "--per", "total"]).ok();
 }
 
-/// A call of 30 kB, of which no tokenizer makes 30,000 tokens.
+/// A call of 30 kB, which no tokenizer splits into 30,000 tokens.
 fn long() -> Value {
     let mut body = messages(&"hi ".repeat(10_000));
     body["metadata"] = json!({"user_id": "u"});

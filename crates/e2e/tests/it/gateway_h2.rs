@@ -129,7 +129,7 @@ fn serve(io: &mut (impl Read + Write), script: &Script) {
     }
 }
 
-/// A server of ours whose one provider does these things in turn.
+/// A server whose one provider behaves in these ways in turn.
 struct World {
     home: Home,
     url: String,
@@ -203,7 +203,7 @@ impl World {
         })
     }
 
-    /// How often the provider was asked.
+    /// The number of requests to the provider.
     fn asked(&self) -> usize {
         self.script.asked.lock().unwrap().len()
     }
@@ -273,7 +273,7 @@ fn a_started_stream_is_never_retried() {
     assert_eq!(ends[0]["payload_json"]["ended"], "cut", "{ends:?}");
 }
 
-/// On the connection that there is already 100 of them would be begun, and the others wait for these.
+/// On the existing connection, 100 of them would start, and the others would wait for these.
 #[test]
 fn calls_beyond_one_connections_limit_all_start() {
     const CALLS: usize = 250;

@@ -1,4 +1,4 @@
-//! A key of the vault, a command that holds a placeholder for it, and the gateway between them.
+//! A key of the vault, a command with a placeholder for it, and the gateway between them.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 

@@ -1,4 +1,4 @@
-//! Guides that say that they run as printed do.
+//! Guides that claim to run as printed do so.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -12,7 +12,7 @@ use crate::program::program;
 /// The time within which the state that a block shows must be reached.
 const SOON: Duration = Duration::from_secs(30);
 
-/// A part of a guide: commands, and what some output of theirs is to have.
+/// A part of a guide: commands, and their expected output.
 struct Step {
     commands: String,
     shown: Vec<String>,
@@ -95,7 +95,7 @@ fn the_guide_to_a_self_healing_fleet_runs_as_printed() {
                 break;
             }
             assert!(Instant::now() < until, "{block}\nnot shown: {missing:?}\n{text}");
-            // A reader looks again, too, with what only looks.
+            // Commands that only read are repeated, as a reader would do.
             let last = all.last().unwrap();
             let looks =
                 ["overmind get ", "overmind ps", "overmind logs ", "overmind rollout history"];

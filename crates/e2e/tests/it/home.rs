@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::program::program;
 
-/// Longest that anything here may take before a test gives up on it.
+/// Longest wait here before a test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The result of a command.

@@ -24,7 +24,7 @@ const END: &str = "\\033]0;end-of-line\\007";
 const SLUG: &str = include_str!("../../../cli/src/demo/project/slug.sh");
 const TEST: &str = include_str!("../../../cli/src/demo/project/test.sh");
 
-/// A machine with a repository on it, a key of a provider, and nothing of ours but the program.
+/// A machine with a repository, a provider's key, and only the program of Overmind.
 pub(crate) struct Newcomer {
     pub(crate) home: Home,
     pub(crate) upstream: Upstream,
@@ -116,7 +116,7 @@ impl Newcomer {
         Person::with(self.shell(&line), 100, 300)
     }
 
-    /// Runs a line as a person does who waits for its end.
+    /// Runs a line and waits for its end.
     pub(crate) fn at_terminal(&self, line: &str) -> Done {
         let mut person = self.terminal(line);
         let code = left(&mut person);
@@ -137,7 +137,7 @@ fn left(person: &mut Person) -> i32 {
     code
 }
 
-/// The shell lines of the first block below a heading, without what explains them.
+/// The shell lines of the first block below a heading, without comments.
 fn lines_of(page: &str, heading: &str) -> Vec<String> {
     let text = joined(&std::fs::read_to_string(repository().join(page)).unwrap());
     let (_, below) = text.split_once(heading).unwrap_or_else(|| panic!("{page}: no {heading}"));

@@ -1,4 +1,4 @@
-//! The vault's key in the keyring of the operating system: a real GNOME Keyring on a bus of its own.
+//! The vault's key in the keyring of the operating system: a real GNOME Keyring on a separate bus.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -18,7 +18,7 @@ const CONFIG: &str = "[vault]\nkey = \"keyring\"\nkeyring_entry = \"the-test\"\n
 /// A session's bus with a keyring on it, open.
 struct Desktop {
     address: String,
-    // The keyring goes before its bus.
+    // The keyring ends before its bus.
     keyring: Child,
     bus: Child,
 }

@@ -138,7 +138,7 @@ fn an_effect_with_a_lost_result_asks_a_person() {
     let mut home = Home::up();
     home.agent("careful", &[]);
     let id = home.run(&["run", "careful", "shell: sleep 60", "-o", "name"]).ok().line().to_owned();
-    // The command itself must have begun, not only the run.
+    // The command itself must have started, not only the run.
     until("the command runs", || {
         let steps = home.run(&["replay", &id, "-o", "json"]).ok().out;
         steps.contains("\"type\":\"tool\"").then_some(())
@@ -160,7 +160,7 @@ fn a_database_that_lost_acknowledged_events_is_refused_until_accepted() {
     home.agent("first", &[]);
     home.agent("second", &[]);
     home.kill();
-    // One bit in the middle of what was not copied into the database yet.
+    // One bit in the middle of the part that was not copied into the database yet.
     let log = home.data().join("overmind.db-wal");
     let mut bytes = std::fs::read(&log).unwrap();
     let half = bytes.len() / 2;

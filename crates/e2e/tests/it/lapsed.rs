@@ -18,7 +18,7 @@ const BINARY: u8 = 2;
 const CLOSE: u8 = 8;
 const PING: u8 = 9;
 
-/// A server on TCP, with a command that writes what it reads; the address, and the run's id.
+/// A server on TCP, with a command that echoes its input; the address, and the run's id.
 fn served() -> (Commands, String, String) {
     let mut home = Commands(Home::new());
     let server = home.0.start(&["--listen", "127.0.0.1:0"], &[]);

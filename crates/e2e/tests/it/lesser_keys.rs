@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::home::{Done, Home, until};
 
-/// A home with the keys of an operator and of one who only starts runs.
+/// A home with the keys of an operator and of a key with the scope `runs`.
 struct Keys {
     home: Home,
     op: String,
@@ -135,7 +135,7 @@ fn only_admins_answer_a_run_that_reaches_the_host() {
         yes.fails(6).says("only an admin may say what a run does that has no sandbox");
     }
     assert_eq!(home.fetch(&asked)["status"], "awaiting_approval");
-    // To say no needs no such rights.
+    // A denial needs no such rights.
     keys.op(&["deny", &asked]).ok();
     home.scripted(
         "curious",
@@ -386,7 +386,7 @@ fn an_operators_agent_gets_no_host_access_when_an_admin_runs_it() {
     let here = ["run", "helper", "--here", "--project", &at, "--wait"];
     home.run(&here).fails(6).says("was last written by `op` (operator)");
     assert_eq!(std::fs::read_to_string(format!("{at}/a.txt")).unwrap(), "as it was\n");
-    // In a worktree and a sandbox of its own it may run.
+    // It may run in its own worktree and sandbox.
     home.run(&["run", "helper", "--project", &at, "--wait"]).ok();
     // An admin who writes it again answers for it.
     home.run(&["agent", "edit", "helper", "--role", "read by me"]).ok();

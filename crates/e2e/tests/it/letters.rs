@@ -28,7 +28,7 @@ use crate::crash::{rng::Rng, setting};
 /// Deaths by SIGKILL in every run of the tests, and in one of `cargo xtask soak`.
 const KILLS: (u32, u32) = (3, 48);
 const AGENTS: [&str; 3] = ["ann", "bob", "eve"];
-/// Those who send, one letter after the other.
+/// The senders, one message after the other.
 const SENDERS: usize = 3;
 /// One letter in so many is never acknowledged.
 const POISON: u64 = 12;
@@ -36,10 +36,10 @@ const POISON: u64 = 12;
 /// Letters in a mailbox before senders only look: it takes 1,000, and readers may be slower.
 const OPEN: usize = 200;
 
-/// Longest that no letter may end while some are left.
+/// Longest time without the end of a message while some are left.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// A letter as its sender knows it: who, and the number that he gave it.
+/// A message as its sender knows it: the sender, and its number.
 type Mark = (u64, u64);
 type Key = (&'static str, LetterId);
 
@@ -369,7 +369,7 @@ async fn kills_lose_no_message_and_restore_no_deleted_one() {
         model.deliveries,
         model.again,
     );
-    // A test that crashed nothing of interest would pass, too.
+    // Otherwise a test without interesting crashes would pass.
     assert!(!model.sent.is_empty() && model.deliveries > 0, "nothing was sent");
     let cut_off = !model.maybe.is_empty() && model.again > 0;
     assert!(cut_off || soak::count(true, false), "no kill came in the middle of anything");

@@ -1,4 +1,4 @@
-//! The life of a server: up, found, asked, down.
+//! The lifecycle of a server: start, discovery, requests, stop.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 

@@ -50,7 +50,7 @@ fn names(home: &Home) -> Vec<String> {
     runs(home).into_iter().map(|(name, _)| name).collect()
 }
 
-/// A scripted agent that writes a file for each thing that it is asked, and a project.
+/// A scripted agent that writes a file for each message, and a project.
 fn house() -> (House, Value) {
     let house = House::new(None);
     let write = |path: &str| json!({"calls": [{"name": "write_file", "args": {"path": path, "content": path}}]});
@@ -163,7 +163,7 @@ fn programs_of_a_lineage_start_in_order_restart_in_place_and_roll_one_by_one() {
     assert!(ordered(&home, ["scribe-0", "scribe-1", "scribe-2"]));
     let first = runs(&home.0);
 
-    // The same run lives once more; a kill of the server ends none.
+    // The same run continues once more; a kill of the server ends none.
     home.run(&["kill", "scribe-1"]).ok();
     home.until("scribe-1", "its second life", |run| run["process"]["life"] == 2);
     assert_eq!(runs(&home.0), first);

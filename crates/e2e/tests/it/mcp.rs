@@ -1,4 +1,4 @@
-//! Servers of tools in the whole product: added, listed, called by a run, gone.
+//! Tool servers in the whole product: added, listed, called by a run, removed.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
@@ -35,7 +35,7 @@ fn routes_of_the_earlier_api_exist_and_report_errors() {
     assert_eq!(home.run(&["mcp", "list", "-o", "json"]).ok().json(), json!([]));
     let keep = ["mcp", "add", "gone", "--keep", "--", "no-such-program-anywhere"];
     home.run(&keep).fails(1).says("`gone` has failed");
-    // A new configuration that does not start leaves the one before.
+    // A new configuration that does not start leaves the earlier one.
     let other = ["mcp", "add", "gone", "--", "no-such-program-either"];
     home.run(&other).fails(1).says("was not added");
     let listed = home.run(&["mcp", "list", "-o", "json"]).ok().json();

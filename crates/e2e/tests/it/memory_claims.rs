@@ -42,7 +42,7 @@ fn a_claimed_directory_outlives_runs_and_server_and_is_read_only_in_a_sandbox() 
     shell(&home, &["team.notes"], "none", "cat \"$OVERMIND_CLAIM_TEAM_NOTES/hints\"")
         .ok()
         .shows("rule-41");
-    // A claim that is deleted and made again has its directory again.
+    // A deleted and recreated claim has its directory again.
     home.run(&["delete", "memoryclaim", "team.notes"]).ok();
     shell(&home, &["team.notes"], "namespace", "true")
         .fails(3)

@@ -1,4 +1,4 @@
-//! The mesh in the whole product: agents with tokens of their own, kills, files that change.
+//! The mesh in the whole product: agents with their own tokens, kills, changed files.
 
 use std::io::{BufRead as _, Read as _};
 use std::process::Command;
@@ -16,7 +16,7 @@ fn agent(home: &Commands, name: &str) {
     agent_with(home, name, &[]);
 }
 
-/// One whose list names these tools.
+/// An agent whose list names these tools.
 fn agent_with(home: &Commands, name: &str, tools: &[&str]) {
     let command = json!({"provider": "raw", "argv": ["sh", "-c", AGENT], "kind": "session"});
     let agent = json!({
@@ -46,7 +46,7 @@ fn as_agent(home: &Commands, token: &str, args: &[&str]) -> Done {
     home.0.run_env(&[("OVERMIND_TOKEN", token)], args)
 }
 
-/// A request as a client makes it that knows only HTTP.
+/// A request of a plain HTTP client.
 fn curl(
     home: &Commands,
     token: &str,
@@ -121,7 +121,7 @@ fn two_agents_share_state_and_messages_and_cannot_impersonate_each_other() {
         .fails(6)
         .says("bob cannot message ann");
 
-    // Killed between publish and acknowledgement: the same letters come once more.
+    // Killed between publish and acknowledgement: the same messages are delivered once more.
     let read = |home: &Commands| as_agent(home, &bob, &["mail", "read", "-o", "json"]).ok().json();
     let first = read(&home);
     let ids: Vec<String> = first

@@ -127,7 +127,7 @@ fn says(text: &str) -> Answer {
     Answer::say(Say::text(text).usage(1000, 100))
 }
 
-/// Asks the server from inside, by the door: `ask METHOD PATH TOKEN BODY` prints status and body.
+/// Calls the server from inside, through the relay: `ask METHOD PATH TOKEN BODY` prints status and body.
 const ASK: &str = r#"
 import http.client, json, os, socket, sys, time
 
@@ -162,7 +162,7 @@ own = os.environ["OVERMIND_TOKEN"]
 #[test]
 fn a_sandboxed_command_reaches_only_models_and_the_mesh_with_its_token() {
     let meshed = Meshed::new("/bin", |_| says("hello there"));
-    // Somebody else's token, and an operator's, that have come into the sandbox somehow.
+    // Another run's token, and an operator's, that are inside the sandbox.
     let work = meshed.home.work();
     meshed.begin("other", &["printf %s \"$OVERMIND_TOKEN\" > other.token; exec sleep 1000"]);
     let other = until("the other's token", || {
@@ -501,7 +501,7 @@ fn needs_claude_code_and_llama_for_an_answer_of_a_real_model_by_another_api() {
     let env = [QUIET, bound, "CLAUDE_CODE_ATTRIBUTION_HEADER=0"];
     let more = json!({"argv": argv, "model": "small", "env": env, "gateway": true});
     meshed.agent("claude", &bin, &more);
-    // A model of this size draws its words by lot: at times it finds no end, or no word. Then it is asked again.
+    // A model of this size is random: at times it finds no end, or no word. Then it is asked again.
     let asked = ["real-1", "real-2", "real-3", "real-4", "real-5"];
     let answered = asked.into_iter().find(|name| {
         meshed.home.run(&["run", "--name", name, "boxed", "Say hello."]).ok();

@@ -1,4 +1,4 @@
-//! The server's own files: no agent and no command reads or writes them, however they are called.
+//! The server's own files: no agent and no command reads or writes them, under any name.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use crate::home::{Done, Home};
 
-/// A server that was started in the home of its user, which holds its data directory.
+/// A server that was started in the home of its user, which contains its data directory.
 struct AtHome(Home);
 
 impl AtHome {
@@ -37,7 +37,7 @@ impl AtHome {
         names.iter().map(|name| ((*name).to_owned(), read(name).expect(name))).collect()
     }
 
-    /// A run of the agent to its end, and all that it left in its log.
+    /// Runs the agent to its end, and returns its log.
     fn task(&self, task: &str, more: &[&str]) -> (Done, String) {
         let mut args = vec!["run", "probe", task, "--wait"];
         args.extend(more);
@@ -79,7 +79,7 @@ fn a_server_in_the_home_directory_hides_its_keys_from_every_agent() {
         home.tries(&format!("data/{name}"), &[]);
         home.tries(data.join(name).to_str().unwrap(), &[]);
     }
-    // In a project of its own, by every other name.
+    // In its own project, under every other name.
     let work = home.0.work();
     let project = ["--project", work.to_str().unwrap()];
     std::os::unix::fs::symlink(data.join("admin.token"), work.join("absolute")).unwrap();

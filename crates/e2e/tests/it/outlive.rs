@@ -72,7 +72,7 @@ fn processes_detached_by_a_setup_end_after_a_server_kill() {
     });
 }
 
-/// The server of a machine where it may make no control group.
+/// The server of a machine on which it cannot create control groups.
 fn without_groups(house: &mut House) {
     let usual = house.home.0.command(&["up", "-o", "json", "--listen", "none"]);
     let mut command = Command::new("unshare");

@@ -119,7 +119,7 @@ fn order(directory: &Path, name: &str, what: &Value) {
 #[test]
 fn needs_postgres_two_sandboxed_runs_use_their_own_database_and_service_over_the_mesh_alone() {
     let Some(server) = counterpart("POSTGRES") else { return };
-    // The program itself: what distributions put before it looks for servers of the machine.
+    // The program itself: distributions put a wrapper before it that looks for servers of the machine.
     let psql = Path::new(&server).with_file_name("psql");
     let mut house = House::new(Some(CONFIG));
     for (name, text) in [

@@ -162,7 +162,7 @@ fn a_placeholder_opens_one_service_on_this_server_while_its_run_is_active() {
         ("GET /api/services/tracker/issues/7", bearer(&format!("{token}0")), 401),
         ("GET /api/services/tracker/issues/7", bearer(&token.replace("-1-", "-2-")), 401),
         ("GET /api/services/tracker/issues/7", String::new(), 401),
-        // It opens nothing else of this server.
+        // It gives access to nothing else on this server.
         ("GET /api/status", bearer(&token), 401),
         ("GET /api/vault/secrets", bearer(&token), 401),
     ] {
@@ -171,7 +171,7 @@ fn a_placeholder_opens_one_service_on_this_server_while_its_run_is_active() {
         assert!(!answer.contains(KEY), "{line}: {answer}");
     }
     assert_eq!(tracker.asked().len(), 1, "nothing of that arrived");
-    // A redirect is not followed, and the key goes nowhere else.
+    // A redirect is not followed, and the key is sent nowhere else.
     let (status, answer) = ask(&door, "GET /api/services/tracker/issues/moved", &with);
     assert_eq!(status, 503, "{answer}");
     assert!(answer.contains("redirect"), "{answer}");

@@ -60,7 +60,7 @@ fn an_operator_works_only_in_projects_that_an_admin_declared() {
     std::fs::remove_file(&web).unwrap();
     std::fs::rename(top.join("away"), &web).unwrap();
 
-    // For some keys only; operators declare none.
+    // For some keys only; operators cannot declare any.
     project(&home, &format!("{{path: {}, callers: [ci]}}", web.display())).ok();
     runs(&home, &op, &web).fails(6).says("add `op` to its `callers`");
     runs(&home, &ci, &web).ok();

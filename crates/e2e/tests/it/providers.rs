@@ -1,4 +1,4 @@
-//! Agents that speak a protocol of their own: Claude Code, Codex, and programs of any kind.
+//! Agents with their own protocols: Claude Code, Codex, and other programs.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -63,7 +63,7 @@ fn call(name: &str, args: &Value) -> Answer {
     Answer::say(Say::nothing().call("toolu_01", name, args).usage(1000, 100))
 }
 
-/// A server whose commands find the program in `bin`, and that has the model's key.
+/// A server whose commands find the program in `bin`, and which has the model's key.
 fn up(bin: &str) -> Commands {
     let mut home = Home::new();
     start(&mut home, bin);
@@ -560,7 +560,7 @@ fn only_admins_choose_the_credentials_of_a_command() {
     lines(&home, "keyed", &json!({"argv": argv, "env_from": {"MODEL_KEY": "MODEL"}}));
     home.run(&["run", "--name", "has", "keyed", "model-key-"]).ok();
     assert_eq!(home.run(&["wait", "has"]).code, 0, "the key has reached the program");
-    // Somebody else may run it as it is, and neither take the key elsewhere nor name another.
+    // Another caller may run it unchanged, but cannot redirect the key or name another one.
     let boxed = ["run", "--name", "as-it-is", "--sandbox", "namespace", "keyed", "x"];
     home.0.run_env(&operator, &boxed).ok();
     let other = ["run", "--env", "PATH=/tmp", "keyed", "x"];

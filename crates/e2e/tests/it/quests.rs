@@ -225,7 +225,7 @@ fn a_quest_has_the_rights_of_its_author_and_a_label_adds_none() {
     home.run(&["loop", "run", "quests"]).ok();
     refused(&home);
     assert_eq!(runs(&home.0, "sly"), []);
-    // An admin who writes the spec answers for it.
+    // An admin who writes the spec is its author.
     let mut other = document.clone();
     other["spec"]["task"] = json!("mine now");
     std::fs::write(home.0.work().join("sly.json"), other.to_string()).unwrap();

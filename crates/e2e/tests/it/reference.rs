@@ -1,4 +1,4 @@
-//! The page of events is what the program writes: each event of a day's work is listed, with its fields.
+//! The page of events matches the program: each event of a working day is listed, with its fields.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 

@@ -1,4 +1,4 @@
-//! `overmind rm`: runs that have ended are removed with what is theirs; and names that look like parts of ids.
+//! `overmind rm`: ended runs are removed with their files; and names that look like parts of ids.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
@@ -90,7 +90,7 @@ fn a_name_is_preferred_to_part_of_an_id() {
         ["run", "--here", "--name", "first", "--wait", "-o", "json", "probe", "report: one"];
     let first = house.run(&first).ok().json();
     let id = first["id"].as_str().unwrap();
-    // The other one is called as the first one's id ends.
+    // The other run's name is the end of the first one's id.
     let tail = &id[id.len() - 4..];
     house.run(&["info", tail, "-o", "json"]).ok().shows("\"first\"");
     house.home.0.agent("keeps", &["--approvals", "run_shell"]);

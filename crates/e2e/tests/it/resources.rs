@@ -176,7 +176,7 @@ fn every_mistake_in_every_file_is_reported_with_its_position() {
         .says("d/3.json:3:11: spec.valeus is not a field; did you mean `values`?")
         .says("d/4.yaml:");
     assert_eq!(home.run(&["get", "contexts", "-o", "name"]).ok().out, "");
-    // Two documents of one name; nothing at all; too much.
+    // Two documents with one name; none; too many.
     let twice = format!("{GREETING}---\n{GREETING}");
     let two = piped(&home, &["apply", "-f", "-"], &twice).fails(2);
     two.says("-:13:3: metadata.name names context/greeting a second time");

@@ -185,7 +185,7 @@ fn a_run_is_found_by_any_unique_part_of_its_id() {
     for given in [id.as_str(), &id[4..], &id[id.len() - 8..]] {
         home.run(&["logs", given]).ok().shows("echo 1");
     }
-    // Ids begin with the time: both runs do.
+    // Ids begin with the time, so both match.
     home.run(&["logs", &id[..9]]).fails(2).says("could be 2 runs").says(
         "give a longer part of \
         the id",

@@ -1,4 +1,4 @@
-//! Real programs of others ask this server for models: official SDKs, Claude Code, Codex.
+//! Real client programs use the models of this server: official SDKs, Claude Code, Codex.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
@@ -62,7 +62,7 @@ fn settled(gateway: &Gateway, name: &str) -> Vec<Value> {
         .collect()
 }
 
-/// A model that uses a tool of a namespace before it says anything.
+/// A model that uses a tool of a namespace before any text.
 fn uses_namespace(request: &Received) -> Answer {
     let body = &request.body;
     let is_tool = |message: &Value| {
@@ -140,7 +140,7 @@ fn needs_claude_code_to_be_asked_with_a_worthless_token_and_no_flag() {
     gateway.home.run(&["budget", "set", "swarm", "--usd", "5", "--per", "day"]).ok();
     let quiet = "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1";
     one_shot(&gateway, &["--agent", "claude", "--model", "claude-sonnet-5", "--env", quiet]);
-    // It may say as much as it asks for, at 10 millionths a token; all that it brings is the rest.
+    // It may write as much as it requests, at 10 millionths a token; its input is the rest.
     let asked = gateway.upstream.requests();
     let output = asked.iter().filter_map(|request| request.body["max_tokens"].as_u64()).max();
     let output = output.unwrap() * 10;

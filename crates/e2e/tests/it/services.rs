@@ -146,7 +146,7 @@ impl Prey {
         let mut house = House::new(Some(CONFIG));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        // One of the host's, known by what it was started with.
+        // A process of the host, identified by its arguments.
         let mark = format!("neighbour-of-{port}");
         let mut command = Command::new("python3");
         command.args(["-c", "import sys; sys.stdin.read()", &mark]).stdin(Stdio::piped());
@@ -430,7 +430,7 @@ fn an_environment_is_refused_if_no_sandbox_can_be_created() {
 #[test]
 fn needs_postgres_a_template_command_and_a_service_in_a_sandbox_reach_their_database() {
     let Some(server) = counterpart("POSTGRES") else { return };
-    // The program itself: what distributions put before it looks for servers of the machine.
+    // The program itself: distributions put a wrapper before it that looks for servers of the machine.
     let psql = Path::new(&server).with_file_name("psql");
     let psql = psql.to_str().unwrap();
     let config = format!(

@@ -1,4 +1,4 @@
-//! Rooms of a server that is root, whose programs run as another user.
+//! Environments of a root server whose programs run as another user.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 

@@ -32,7 +32,7 @@ fn config() -> &'static Path {
     made.path()
 }
 
-/// Git as a user runs it, at one time for all: the same commands make the same commits.
+/// Git as a user runs it, with a fixed time: the same commands make the same commits.
 fn try_git(dir: &Path, args: &[&str]) -> Result<String, String> {
     let date = "@1767225600 +0000";
     let output = Command::new("git")
@@ -109,7 +109,7 @@ fn sparse(world: &Path) -> PathBuf {
 
 fn submodules(world: &Path) -> PathBuf {
     let (lib, app) = (plain(world, "lib", ""), plain(world, "app", ""));
-    // The commit is the same wherever it was made.
+    // The commit is equal wherever it was created.
     git(&app, &["-c", "core.symlinks=true", "submodule", "add", "-q", "../lib", "vendor/lib"]);
     assert!(lib.exists() && app.join("vendor/lib/story.txt").exists());
     commit(&app, "a submodule");

@@ -132,9 +132,9 @@ struct Storm {
     rng: Rng,
     done: Done,
     next: u32,
-    /// Names that were acknowledged and had not ended when last looked at.
+    /// Acknowledged names that had not ended at the last check.
     open: Vec<(String, Kind)>,
-    /// A disk of its own, if this user may mount one.
+    /// A separate disk, if this user may mount one.
     disk: Option<Disk>,
     cycle: u64,
 }
@@ -154,7 +154,7 @@ impl Disk {
         mount.is_ok_and(|mount| mount.status.success()).then(|| Self(at))
     }
 
-    /// Writes until nothing more fits.
+    /// Writes until the disk is full.
     fn fill(&self) {
         use std::io::Write as _;
         let mut file = std::fs::File::create(self.0.join("filler")).unwrap();
@@ -206,7 +206,7 @@ impl Storm {
         let name = format!("storm-{}", self.next);
         let mut args = vec!["run", "--detach", "--name", &name];
         args.extend(kind.flags());
-        // Half of them in worktrees of their own.
+        // Half of them in their own worktrees.
         if self.rng.one_in(2) {
             args.push("--here");
         }
@@ -267,14 +267,14 @@ impl Storm {
         }
     }
 
-    /// The server dies as by the kernel, and another comes.
+    /// The server is killed, and another one starts.
     fn new_server(&mut self) {
         self.home.0.kill();
         self.home.0.start(&["--listen", "none"], &[]);
         self.done.count("servers killed");
     }
 
-    /// The disk is full for a while: things are refused with a reason, and nothing is lost.
+    /// The disk is full for a while: requests are refused with a reason, and nothing is lost.
     fn pressure(&mut self) {
         let Some(disk) = self.disk.take() else { return };
         disk.fill();
@@ -457,7 +457,7 @@ fn shoot(pid: u64) -> crate::home::Done {
 fn keeper_of(pid: u64) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let parent = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;
-    // An init that has taken it over is not its keeper.
+    // An init that has adopted it is not its shim.
     (parent > 1).then_some(parent)
 }
 

@@ -1,4 +1,4 @@
-//! Formats, pipes, quiet: what scripts and people get.
+//! Formats, pipes, quiet: the output for scripts and people.
 
 use std::io::Read as _;
 use std::process::Stdio;

@@ -56,7 +56,7 @@ impl Collector {
         told
     }
 
-    /// Spans of requests that were taken.
+    /// Spans of accepted requests.
     pub(crate) fn spans(&self) -> Vec<Value> {
         let told = self.told();
         let taken = told.iter().filter(|one| one["answer"] == "200");
@@ -109,7 +109,7 @@ pub(crate) fn started(gateway: &Gateway, agent: &str, task: &str, parent: Option
     made["id"].as_str().unwrap().to_owned()
 }
 
-/// An agent whose model asks for files; its id.
+/// An agent whose model requests files; its id.
 fn worker(gateway: &Gateway) -> String {
     let create = ["agent", "create", "--name", "worker", "--model", "m-1"];
     let rest = ["--tools", "list_files", "-o", "name"];
@@ -195,7 +195,7 @@ fn needs_python_otlp_a_gateway_call_is_a_child_of_its_caller_or_session() {
         sent,
         format!("00-{}-{}-01", plain["trace"].as_str().unwrap(), plain["span"].as_str().unwrap())
     );
-    // The session's own trace, which its command knows.
+    // The session's own trace, which its command gets.
     let environ = gateway.home.work().join("environ");
     let script = format!("printf %s \"$TRACEPARENT\" > {}; exec sleep 1000", environ.display());
     gateway.home.run(&["run", "--name", "two", &script]).ok();
@@ -203,7 +203,7 @@ fn needs_python_otlp_a_gateway_call_is_a_child_of_its_caller_or_session() {
         std::fs::read_to_string(&environ).ok().filter(|text| !text.is_empty())
     });
     assert_eq!(told.len(), PARENT.len(), "{told}");
-    // A caller's own trace counts before the session's.
+    // A caller's own trace has precedence over the session's.
     let request = post("openai/v1/chat/completions", &chat("hi")).header("traceparent", PARENT);
     assert_eq!(gateway.send(request).status, 200);
     let under = until("the span under its caller", || {
@@ -211,7 +211,7 @@ fn needs_python_otlp_a_gateway_call_is_a_child_of_its_caller_or_session() {
     });
     assert_eq!(under["parent"], SPAN);
     assert_eq!(under["attrs"]["overmind.caller"], "admin");
-    // Both kinds of calls are listed once, with what the program calls its session.
+    // Both kinds of calls are listed once, with the program's own session id.
     gateway.settled("one");
     let listed = gateway.send(gateway.get(&format!("/api/runs/{id}/model-calls")));
     let listed: Value = serde_json::from_str(&listed.body).unwrap();

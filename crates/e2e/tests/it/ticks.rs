@@ -1,4 +1,4 @@
-//! Ticks of many rituals over kills: each that the schedules have got one quest, and it says how late.
+//! Ticks of many rituals across kills: each scheduled tick got one quest, and the delays are printed.
 //!
 //! The expected ticks are computed here from the schedules and the creation times of the rituals;
 //! the actual ticks are in the log of the store after the last kill. The log also contains deleted
@@ -26,7 +26,7 @@ use crate::home::{Home, PATIENCE, until_within};
 const FEW: Size = Size { rituals: 20, kills: 3, period: 1, life: (100, 900), asserts_error: false };
 const MANY: Size =
     Size { rituals: 10_000, kills: 50, period: 600, life: (3_000, 15_000), asserts_error: true };
-/// Ticks of one second begin spread over it.
+/// Ticks of one second are spread over it.
 const JITTER: Duration = Duration::from_secs(1);
 /// How late a tick may be of a server that is there and has looked at all rituals.
 const LATE: Duration = Duration::from_millis(50);

@@ -144,7 +144,7 @@ fn needs_python_otlp_processes_of_tools_get_the_span_of_their_call() {
     let text = meta["mcp"]["result"]["content"][0]["text"].as_str().unwrap_or_default();
     let meta: Value = serde_json::from_str(text).unwrap_or_else(|err| panic!("{err}: {meta}"));
     assert_eq!(meta["traceparent"], header(&call("mcp.tele.meta")));
-    // A run, and what that starts.
+    // A run, and the processes that it starts.
     let child = spawned["run_id"].as_str().unwrap_or_else(|| panic!("{spawned}"));
     let below = result(&gateway, child, "run_shell");
     gateway.home.wait_for(child, "succeeded");
@@ -201,7 +201,7 @@ fn needs_python_otlp_spans_of_a_command_are_children_of_its_run_or_its_parent() 
     assert_eq!((&chat["trace"], &chat["parent"]), (&trace, &span));
     assert_eq!(parent_of(&gateway.last()), header(&chat));
 
-    // A tool that it calls by its door in a trace of its own, and the run that this starts.
+    // A tool call through its MCP endpoint in a separate trace, and the run that this starts.
     let arguments = json!({"agent": "child", "task": "shell:true"});
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
         "name": "spawn_agent", "arguments": arguments, "_meta": {"traceparent": PARENT}}});

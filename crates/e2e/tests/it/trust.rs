@@ -41,7 +41,7 @@ fn commands_of_a_cloned_repository_run_only_after_confirmation() {
     let dir = house.project.canonicalize().unwrap();
     let typed = format!("type `overmind trust --yes {}`", dir.display());
     assert!(asked.err.contains(&typed) && asked.err.lines().count() == 1, "{asked:?}");
-    // In the directory itself nothing of it runs.
+    // With `--here`, none of its commands runs.
     house.run(&["run", "--wait", "--here", "true"]).ok();
     assert!(!marker.exists());
     house.run(&["trust", "--yes"]).ok();

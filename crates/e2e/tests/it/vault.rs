@@ -129,7 +129,7 @@ fn a_secret_survives_a_kill_and_is_stored_nowhere_in_plain_text() {
     home.start(&["--listen", "none"], &[]);
     assert_eq!(home.secret("web_key")["version"], 1);
 
-    // The same value again is no new version; another one is, and the old one can come back.
+    // The same value is no new version; another one is, and the old one can be restored.
     assert_eq!(home.set("web_key", FIRST, &["--keep", "1"])["version"], 1);
     assert_eq!(home.set("web_key", SECOND, &["--keep", "1"])["version"], 2);
     home.kill();
@@ -180,7 +180,7 @@ fn a_secret_value_is_never_an_argument_and_is_typed_without_echo() {
     assert_eq!(person.leaves(), 0);
     assert!(!person.written().contains(FIRST), "the value was shown");
     assert_eq!(home.secret("web_key")["version"], 1);
-    // Given up in the middle: nothing changes, and the terminal is as it was.
+    // Cancelled in the middle: nothing changes, and the terminal is restored.
     let mut person = Person::at(&home, 100, 20, &["vault", "rotate", "web_key"]);
     person.sees("Value of web_key:");
     person.types("half a value\x03");

@@ -252,7 +252,7 @@ fn logs_of_all_runs_are_merged_with_the_name_of_each_run() {
         .unwrap();
     let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "one | from one");
-    // One that begins is followed too.
+    // A command that starts later is followed too.
     home.run(&["run", "--name", "three", "echo from three; sleep 600"]).ok();
     assert_eq!(lines.next().unwrap().unwrap(), "three | from three");
     home.run(&["send", "one", "x"]).ok();

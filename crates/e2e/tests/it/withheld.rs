@@ -64,7 +64,7 @@ const READERS: &[&str] = &[
     "mapfile -t all < @; printf '%s\\n' \"${all[@]}\"",
 ];
 
-/// Ways to say a command; `@` is the command as one word.
+/// Ways to run a command; `@` is the command as one word.
 const WRAPPERS: &[&str] = &[
     "eval @",
     "bash -c @",

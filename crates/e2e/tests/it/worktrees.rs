@@ -28,7 +28,7 @@ impl House {
         house
     }
 
-    /// Its owner confirms what its file orders now.
+    /// Its owner confirms the current commands of its file.
     pub(crate) fn trust(&self) {
         self.run(&["trust", "--yes", "--setup-network"]).ok();
     }
@@ -184,7 +184,7 @@ fn an_environment_survives_the_server_and_is_released_by_the_next_one() {
     let mut house = House::new(Some(
         "version: 1\nports: [PORT, SECOND]\nsetup:\n  - echo made > made.txt; sleep 0.2\n",
     ));
-    // Killed while it is made.
+    // Killed during the creation.
     house.run(&["run", "--name", "early", "cat made.txt; sleep 0.2"]).ok();
     house.home.0.kill();
     house.home.0.start(&["--listen", "none"], &[]);
@@ -257,7 +257,7 @@ fn uncommitted_work_of_a_run_becomes_a_commit_named_after_its_task() {
     house.git(&["commit", "-qm", "mine"]);
     house.run(&["done", "fix", "--merge"]).ok();
     assert_eq!(last("main"), format!("{by}|echo twice > story.txt|fix|command"));
-    // In words of the person's own.
+    // In the person's own words.
     house.run(&["run", "--name", "more", "echo more > more.txt"]).ok();
     house.ended("more");
     house.run(&["done", "more", "--discard", "-m", "x"]).fails(2);
@@ -458,7 +458,7 @@ fn needs_postgres_two_runs_of_two_applications_migrate_at_once_and_serve_their_o
     rails.run(&["down"]).ok();
     let mut rails = rails;
     rails.home.0.ended();
-    // An orderly end takes the database server along: nothing needs it any more.
+    // A normal stop ends the database server, too, because no session needs it.
     let left =
         Command::new("pgrep").args(["-f", &rails.home.0.data().display().to_string()]).output();
     assert_eq!(String::from_utf8(left.unwrap().stdout).unwrap(), "", "the database server is gone");

@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    /// One hand alone, whose sessions all run and go on; `watch` looks after each pass.
+    /// A single reconciler, whose sessions all run and continue; `watch` checks after each pass.
     fn settle_watched(&mut self, mut watch: impl FnMut(&Self)) {
         for _ in 0..10_000 {
             let before = (self.status.clone(), self.seen());

@@ -163,7 +163,7 @@ impl World {
         self.version += 1;
     }
 
-    /// One hand alone, whose sessions all run and go on.
+    /// A single reconciler, whose sessions all run and continue.
     fn settle(&mut self) {
         for _ in 0..10_000 {
             let before = (self.status.clone(), self.sessions.clone());

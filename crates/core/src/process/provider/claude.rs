@@ -121,7 +121,7 @@ fn result(event: &Map<String, Value>, asked: &Asked, facts: &mut Vec<Fact>) {
         facts.push(Fact::Spent(Spent { usage: Some(usage), calls, ..Spent::default() }));
     }
     if let Some(cost) = microusd(event.get("total_cost_usd")) {
-        // Of the program since its start; the tokens are of the turn.
+        // The time is that of the program since its start; the tokens are of the turn.
         let cost_microusd = Some(cost);
         facts.push(Fact::Spent(Spent { scope: Scope::Life, cost_microusd, ..Spent::default() }));
     }
@@ -240,7 +240,7 @@ fn permission(request: &Map<String, Value>, answer: &str) -> Value {
         "n" | "no" | "deny" | "2" | "" => {
             json!({"behavior": "deny", "message": "A person was asked, and said no."})
         }
-        // Any other text says why not, and what to do instead.
+        // Any other text is the reason of the refusal, and an instruction.
         _ => json!({"behavior": "deny", "message": answer}),
     }
 }

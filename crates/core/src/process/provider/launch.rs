@@ -186,7 +186,7 @@ fn codex(
     let bypass = "--dangerously-bypass-approvals-and-sandbox";
     match given(command, &["-s", "--sandbox", bypass]) {
         true => {}
-        // Its own sandbox cannot be made within another one.
+        // Its own sandbox cannot be created within another one.
         false if enclosed => argv.push(bypass.to_owned()),
         false => argv.extend(words(&["--sandbox", "workspace-write"])),
     }

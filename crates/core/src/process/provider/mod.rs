@@ -308,7 +308,7 @@ impl Reader {
 
     /// Handles the next piece. Missing bytes between two pieces produce no facts.
     pub fn piece(&mut self, piece: &LogPiece, facts: &mut Vec<Fact>) {
-        // A piece may begin before the place that was asked for, and be seen twice.
+        // A piece may begin before the requested position, and be read twice.
         let seen = self.next.saturating_sub(piece.offset);
         let Some(bytes) = usize::try_from(seen).ok().and_then(|seen| piece.bytes.get(seen..))
         else {
@@ -316,7 +316,7 @@ impl Reader {
         };
         let offset = piece.offset.max(self.next);
         if offset != self.next || piece.epoch != self.life {
-            // A new life, or a hole in the log: what was begun never ends.
+            // A new attempt, or a gap in the log: unfinished calls never end.
             self.end(facts);
             self.life = piece.epoch;
         }

@@ -394,7 +394,7 @@ fn errors_notes_gaps_and_earlier_attempts_are_not_parsed_as_lines() {
     reader.piece(&piece(at, a.as_bytes()), &mut facts);
     reader.piece(&LogPiece { epoch: 2, ..piece(at + 9, line.as_bytes()) }, &mut facts);
     assert_eq!(facts.len(), 2);
-    // A piece that was seen already says nothing again, and the last line needs no end.
+    // A piece that was read already reports nothing again, and the last line needs no end.
     reader.piece(&piece(0, line.as_bytes()), &mut facts);
     at = reader.next();
     let last = line.trim_end().as_bytes();
@@ -613,7 +613,7 @@ fn context_instructions_reach_the_models_of_claude_and_codex() {
         |command: &CommandSpec, said: &str| launch::line(command, true, said, "do", None, None);
     let claude = of(&own(Provider::Claude, &["--effort", "low"]), text).argv;
     assert_eq!(claude[claude.len() - 4..], ["--append-system-prompt", text, "--", "do"]);
-    // What the agent itself appends stays, in either spelling.
+    // Text that the agent itself appends is kept, in either spelling.
     let own_words = own(Provider::Claude, &["--append-system-prompt", "Own."]);
     let argv = of(&own_words, text).argv;
     let said = format!("Own.\n\n{text}");

@@ -32,7 +32,7 @@ use crate::world::{Entry, Reply, World, ok, replayed, says, verdict};
 /// Turns of a schedule before everybody gets helpful.
 const TURNS: u32 = 60;
 
-/// Events and ends that some schedule of every test must come across.
+/// Events and ends that at least one schedule of every test must reach.
 const MUST_SEE: [&str; 41] = [
     "run.idle",
     "run.told",
@@ -71,7 +71,7 @@ const MUST_SEE: [&str; 41] = [
     "model_output_truncated",
     "model_refused",
     "step_limit",
-    // Why sessions asked a human.
+    // Why sessions asked a person.
     "model_unreachable",
     "question",
     "unknown_outcome",
@@ -89,10 +89,10 @@ impl Drop for Seed {
     }
 }
 
-/// Schedules that are added to `n` when those have not come across everything.
+/// The number of schedules that are added to `n` if those did not reach everything.
 const LONGER: u64 = 3_000;
 
-/// Plays `n` schedules and says how many, how long, and from which seeds.
+/// Plays `n` schedules and prints their number, their length, and their seeds.
 fn schedules(name: &str, n: u64, play: fn(&mut Player)) {
     #[expect(clippy::disallowed_methods, reason = "one seed from the person at the keyboard")]
     let one = std::env::var("OVERMIND_SEED").ok();
@@ -193,7 +193,7 @@ impl Player {
         self.last = self.w.feed(input);
     }
 
-    /// A person says more.
+    /// A person sends a message.
     fn tell(&mut self) {
         let words = ["and a test", "shell:id", "read:a", "curl", "go on"];
         let message = self.rng.pick(&words);

@@ -80,9 +80,9 @@ pub(crate) struct World {
     begun: BTreeSet<StepId>,
     /// Steps whose tool was withdrawn before its start.
     taken_back: BTreeSet<StepId>,
-    /// The node shut down in good order: nothing runs until the next start.
+    /// An orderly shutdown of the node: nothing runs until the next start.
     pub(crate) handed_over: bool,
-    /// The action that a human granted and that has not begun.
+    /// The action that a person granted and that has not started.
     granted: Option<String>,
     /// The action of the open approval.
     requested: Option<String>,
@@ -379,7 +379,7 @@ impl World {
             if !fork.status().is_terminal() {
                 break fork;
             }
-            // An end that nobody's word followed is not repeated.
+            // An end without a following message is not repeated.
             kept -= 1;
         };
         fork.judge = self.judge;
@@ -387,7 +387,7 @@ impl World {
         fork
     }
 
-    /// Everybody outside is helpful: results are good, models answer, humans say yes.
+    /// All outside parts are helpful: results are good, models answer, people say yes.
     #[track_caller]
     pub(crate) fn help(&mut self) {
         for round in 0..60 {
@@ -418,7 +418,7 @@ impl World {
                 }
                 SessionStatus::AwaitingInput => {
                     let prompt = self.session.row().prompt.as_deref().unwrap_or_default();
-                    // The rules ask for a URL until they are given one.
+                    // The rules ask for a URL until they get one.
                     let answer = if prompt.contains("URL") { "https://a.example/" } else { "done" };
                     self.answer(answer)
                 }
@@ -570,7 +570,7 @@ impl From<ModelFailure> for Reply {
     }
 }
 
-/// Everything that a session holds, private parts included.
+/// The complete state of a session, including private parts.
 #[track_caller]
 pub(crate) fn assert_same(a: &Session, b: &Session, when: &str) {
     let (a, b) = (format!("{a:?}"), format!("{b:?}"));

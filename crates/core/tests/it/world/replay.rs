@@ -1,4 +1,4 @@
-//! Sessions made again from a log.
+//! Sessions that are rebuilt from a log.
 
 use std::sync::Arc;
 

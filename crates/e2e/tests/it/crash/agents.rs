@@ -1,4 +1,4 @@
-//! The agents of the load and what they do: each one stresses another promise.
+//! The agents of the load and their actions: each one tests another promise.
 //!
 //! A run works in a workspace of its own. Commands that count leave a *mark*: one line
 //! `<session>-<n>` in `marks/marks.txt`, where `n` is unique within the cassette. The marks are

@@ -21,15 +21,15 @@ pub(crate) enum Rule {
     Audit,
     /// Numbers have no gaps.
     Sequence,
-    /// One terminal event, and nothing after it.
+    /// One terminal event without later events.
     OneEnd,
     /// The log decides itself again.
     Replay,
     /// Rows agree with the log.
     RowIsLog,
-    /// Steps have no gaps, and begin and end once.
+    /// Steps have no gaps, and start and end once.
     Steps,
-    /// A result is taken once, and is the step's output.
+    /// A result is accepted once, and is the step's output.
     ToolCalls,
     /// The model's answers are counted once.
     ModelCalls,

@@ -15,7 +15,7 @@ use tokio::process::{Child, ChildStdout, Command};
 
 use crate::program::program;
 
-/// Longest a daemon may take to be ready, on a machine that does other things as well.
+/// Longest time until a daemon is ready, on a busy machine.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The directory of one crash test.
@@ -111,7 +111,7 @@ pub(crate) enum Start {
 
 impl Daemon {
     pub(crate) fn spawn(places: &Places, setup: &Setup) -> Self {
-        // Signed often, so that signing is part of what is interrupted.
+        // Signed often, so that signing is interrupted, too.
         std::fs::write(places.config(), "[store]\ncheckpoint_seconds = 1\n")
             .expect("the configuration is written");
         let log = OpenOptions::new().create(true).append(true).open(places.log());
@@ -143,7 +143,7 @@ impl Daemon {
         Self { child, said, pid }
     }
 
-    /// Waits until it says where it listens, or has died.
+    /// Waits until it reports its address, or has died.
     pub(crate) async fn ready(&mut self, places: &Places) -> Start {
         let line = tokio::time::timeout(START_PATIENCE, self.said.next_line()).await;
         let line = line.unwrap_or_else(|_| {
@@ -174,7 +174,7 @@ impl Daemon {
 
     pub(crate) fn ask_to_stop(&self) {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).expect("a process number");
-        // Not waited for yet, so the number is still its own, even if it has just died.
+        // Not reaped yet, so its pid is still its own, even if it has just died.
         kill_process(pid, Signal::TERM).expect("it is our child");
     }
 

@@ -246,7 +246,7 @@ fn must_object(name: &str, rule: Rule, evidence: &Evidence, bitten: &mut BTreeSe
     bitten.insert(rule);
 }
 
-/// Ends with the value: a process that a crash left behind.
+/// Ended when dropped: a process that a crash left behind.
 struct Orphan(Child);
 
 impl Orphan {

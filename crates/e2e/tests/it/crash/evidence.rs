@@ -40,7 +40,7 @@ const KNOWN_FILES: &[&str] = &[
     "processes",
     "token.key",
 ];
-/// And what only a killed daemon may leave in it.
+/// And files that only a killed daemon may leave in it.
 const OF_THE_KILLED: &[&str] =
     &["agents.sock", "overmind.sock", "server.json", "checkpoint.key.new"];
 
@@ -76,7 +76,7 @@ pub(crate) struct Story {
 }
 
 impl Story {
-    /// The spec that it was made from: the first event's payload.
+    /// Its original spec: the first event's payload.
     pub(crate) fn spec(&self) -> &Value {
         self.events.first().map_or(&Value::Null, |event| &event.value)
     }
@@ -96,7 +96,7 @@ impl Story {
         self.of_kind("step.finished").any(|end| end.log.seq < own && end.text("step_id") == id)
     }
 
-    /// The tool calls that the session itself asked for.
+    /// The tool calls that the session itself requested.
     pub(crate) fn tool_events(&self) -> impl Iterator<Item = &Event> {
         self.events
             .iter()
@@ -111,7 +111,7 @@ pub(crate) struct Outside {
     /// All runs should have ended.
     pub(crate) settled: bool,
     pub(crate) ledger: Ledger,
-    /// How often each mark was made.
+    /// The number of occurrences of each mark.
     pub(crate) marks: BTreeMap<String, u32>,
     /// Each run's workspace: path beneath it → content.
     pub(crate) files: BTreeMap<usize, BTreeMap<PathBuf, String>>,

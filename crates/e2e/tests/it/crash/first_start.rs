@@ -1,4 +1,4 @@
-//! The first start of all is killed while it makes its files; the next one must not mind.
+//! The first start is killed while it creates its files; the next one must work.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -18,7 +18,7 @@ use super::load::{Appetite, World};
 use super::rng::Rng;
 use crate::program::program;
 
-/// Longest the last daemon may take to end all runs.
+/// Longest time in which the last daemon ends all runs.
 const SETTLE_PATIENCE: Duration = Duration::from_secs(90);
 /// Longest a round waits for its failpoint; then it is an ordinary kill.
 const POINT_PATIENCE: Duration = Duration::from_millis(800);
@@ -46,7 +46,7 @@ enum End {
     Kill(Duration),
     /// Before it is ready, most likely.
     Early(Duration),
-    /// So long after it was asked to stop.
+    /// The time after the stop request.
     WhileDraining(Duration, Duration),
     /// The same, and it was asked while it was still starting: what it recovers is handed over
     /// again before anything of it has moved.
@@ -204,7 +204,7 @@ impl Harness {
         self.kill(&mut daemon).await;
     }
 
-    /// Kills a daemon that was asked to stop, unless it was quicker.
+    /// Kills a daemon after a stop request, unless it has ended before.
     async fn stopped_or_killed(&mut self, daemon: &mut Daemon) {
         let status = daemon.kill_if_alive().await;
         if status.signal() == Some(Signal::KILL.as_raw()) {
@@ -279,7 +279,7 @@ impl Harness {
                 while !self.world.ledger.borrow().is_settled() {
                     pause(Duration::from_millis(10)).await;
                 }
-                // Forks that were made and never acknowledged are known to the server alone.
+                // Unacknowledged forks are known only to the server.
                 if self.world.find_all(&client).await && self.world.ledger.borrow().is_settled() {
                     return;
                 }
@@ -343,7 +343,7 @@ impl Harness {
     /// ended; otherwise only what holds at every moment is asked for.
     pub(crate) async fn evidence(&self, settled: bool) -> Evidence {
         let tag = settled.then_some(self.world.tag.as_str());
-        // A sandbox needs a moment to see that its daemon is gone; more than that is a leak.
+        // A sandbox needs a moment to notice the end of its daemon; a longer time is a leak.
         let until = Instant::now() + Duration::from_secs(10);
         while !leftovers(&self.world.killed.borrow(), tag).is_empty() && Instant::now() < until {
             pause(Duration::from_millis(10)).await;
@@ -366,7 +366,7 @@ pub(crate) fn copy_store(from: &Path, to: &Path) {
     }
 }
 
-/// Runs a command of the client against the daemon, which must say that all is well.
+/// Runs a command of the client against the daemon, which must succeed.
 async fn command(data: &Path, args: &[&str]) {
     let output = tokio::process::Command::new(program())
         .args(["--color", "never", "--data"])

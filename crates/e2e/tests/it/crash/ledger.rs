@@ -12,7 +12,7 @@ use super::rng::Rng;
 /// One run that is wanted. Asked for again after every crash until it is acknowledged.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// The Idempotency-Key; the task holds it, too.
+    /// The Idempotency-Key; the task contains it, too.
     pub(crate) key: String,
     pub(crate) request: RunCreate,
     /// Also the number of its workspace.
@@ -33,7 +33,7 @@ pub(crate) struct View {
     pub(crate) status: RunStatus,
     pub(crate) tool_calls: usize,
     pub(crate) steps: usize,
-    /// `Err` says where a replay diverged.
+    /// `Err` names the position of the divergence.
     pub(crate) verified: Result<(), String>,
 }
 
@@ -78,7 +78,7 @@ impl Ledger {
         self.idle.insert(plan);
     }
 
-    /// Requests that a crash cut off are free to be made again.
+    /// Requests that a crash cut off may be repeated.
     pub(crate) fn all_idle(&mut self) {
         self.idle = self.pending.clone();
     }
@@ -113,7 +113,7 @@ impl Ledger {
     /// Plans a run of this agent.
     pub(crate) fn plan_for(&mut self, agent: &str, tag: &str, work: &Path) -> usize {
         let key = format!("{tag}-{}", self.plans.len());
-        // For the rules, a text to remember; for a script, nothing in particular.
+        // For the rules, a text to store; for a script, any text.
         let task = format!("remember:crash: {key}");
         self.add(agent, key, task, work)
     }
@@ -147,7 +147,7 @@ impl Ledger {
         self.plans.get(*plan)
     }
 
-    /// To be taken before a request is sent, for [`Self::observe`].
+    /// To be called before a request is sent, for [`Self::observe`].
     pub(crate) fn now(&self) -> u64 {
         self.heard
     }

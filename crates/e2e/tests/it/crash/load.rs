@@ -55,7 +55,7 @@ impl World {
         self.rng.borrow_mut().one_in(n)
     }
 
-    /// Loads the daemon until it is gone.
+    /// Loads the daemon until it has ended.
     pub(crate) async fn load(&self, client: &Client, appetite: Appetite) {
         self.ledger.borrow_mut().all_idle();
         let creators = async {
@@ -82,7 +82,7 @@ impl World {
     fn note(&self, err: &ClientError) {
         let fine = match err {
             ClientError::Connect { .. } | ClientError::Broken { .. } => true,
-            // A drain refuses, and what has just ended takes no orders.
+            // A drain refuses requests, and an ended run accepts no orders.
             ClientError::Refused(problem) => matches!(problem.status, 409 | 503),
             ClientError::Tls { .. }
             | ClientError::Timeout { .. }

@@ -1,4 +1,4 @@
-//! The dashboard in a real Chromium: what every page looks like to axe, and the errands of a person.
+//! The dashboard in a real Chromium: the findings of axe on every page, and the tasks of a person.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
@@ -16,7 +16,7 @@ use crate::home::{Home, done};
 /// The script that drives the browser.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/dashboard/chromium.mjs");
 
-/// Texts of agents that a browser would run, load or go to as markup.
+/// Texts of agents that a browser would run, load or follow as markup.
 const HOSTILE: [&str; 5] = [
     "<script>alert(1);document.title='owned'</script>",
     "\"'></textarea></pre><img src=x onerror=alert(2)>",

@@ -1,4 +1,4 @@
-//! Fleets and agents on their pages, and what the start form takes.
+//! Fleets and agents on their pages, and the fields of the start form.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
@@ -82,7 +82,7 @@ async fn a_fleet_is_scaled_paused_restarted_and_rolled_back_on_its_page() {
         now.contains("<summary>4 runs") && now.contains("href=\"/resources/fleet/web\""),
         "{now}"
     );
-    // Those of a lineage are one line, too, and lead to the lineage.
+    // Those of a lineage are one line, too, with a link to the lineage.
     lineage(&home, 4);
     let now = root.text("/").await;
     assert_eq!(now.matches("<summary>4 runs").count(), 2, "{now}");

@@ -81,7 +81,7 @@ async fn work_is_shown_merged_and_discarded_on_its_page() {
     assert_eq!(merged.headers()[LOCATION].to_str().unwrap(), format!("/runs/{fix}/changes"));
     assert_eq!(std::fs::read_to_string(project.join("story.txt")).unwrap(), "twice\nupon\n");
     assert!(ann.text(&format!("/runs/{fix}/changes")).await.contains(", by ann."));
-    // The other one changed the same line: it is refused, says which file, and stays.
+    // The other run changed the same line: its merge is refused with the file, and it stays.
     let sent = [&decide("merge")[..], &[("next", "/")]].concat();
     let refused = ann.post(&format!("/runs/{clash}/done"), &sent).await;
     assert_eq!(refused.status(), StatusCode::CONFLICT);

@@ -30,7 +30,7 @@ fn shop(home: &Home) -> PathBuf {
     shop
 }
 
-/// A run of a scripted agent, or of a program, that has come to `status`; its id.
+/// Starts a run of a scripted agent, or of a program, and waits for `status`; returns its id.
 fn run(home: &Home, at: &Path, words: &[&str], status: &str) -> String {
     let mut command = home.command(&[&["run", "-o", "name"], words].concat());
     let output = command.current_dir(at).env_remove("OVERMIND_ONCE").output().unwrap();

@@ -37,13 +37,13 @@ async fn a_call_is_explained_over_http_with_its_agents_permissions() {
     let rm = actions.iter().find(|action| action["program"] == "rm").unwrap();
     assert_eq!(rm["touches"][0], json!({"kind": "delete", "target": "src"}));
     assert_eq!(rm["via"], json!(["env", "sh"]));
-    // The command line says the same of the same call.
+    // The command line prints the same for the same call.
     let line = ["policy", "explain", "--command", "env sh -c 'rm -rf src'", "-o", "json"];
     let other = home.run(&line).ok().json();
     for part in ["decision", "reason", "risk", "rule", "policy"] {
         assert_eq!(said[part], other["verdict"][part], "{part}");
     }
-    // The definition of an agent is asked as well: its sandbox, its approvals, its tools.
+    // The definition of an agent counts as well: its sandbox, its approvals, its tools.
     assert_eq!(say(json!({"command": "ls", "agent": "sh"})).await["sandbox"], "none");
     assert_eq!(say(json!({"command": "ls"})).await["decision"], "allow");
     let asks = say(json!({"command": "ls", "agent": "careful"})).await;
@@ -55,7 +55,7 @@ async fn a_call_is_explained_over_http_with_its_agents_permissions() {
     assert_eq!((&without["decision"], &without["rule"]["id"]), (&json!("deny"), &json!("tools")));
     let misfit = say(json!({"tool": "read_file", "args": {"path": 7}})).await;
     assert_eq!((&misfit["decision"], &misfit["rule"]["place"]), (&json!("deny"), &json!("schema")));
-    // Text of strangers makes the same call stricter.
+    // Untrusted text makes the same call stricter.
     let curl = json!({"command": "curl https://example.com", "untrusted": true, "private": true});
     assert_eq!(say(curl).await["decision"], "deny");
 

@@ -29,7 +29,7 @@ pub(super) struct Known {
     pub(super) letter: String,
 }
 
-/// A place that takes requests: method, path, whose words its refusals are in, a body that is right.
+/// A route: method, path, the API of its refusals, and a valid body.
 type Place = (&'static str, &'static str, Shape, &'static str);
 
 const CHAT: &str = r#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
@@ -193,7 +193,7 @@ fn bent(rng: &mut Rng, token: &str) -> String {
     String::from_utf8(bytes).expect("it was text")
 }
 
-/// A right request with a wrong proof of who asks.
+/// A valid request with an invalid token.
 fn token(rng: &mut Rng, known: &Known) -> Case {
     let place = any(rng);
     let (_, path, shape, _) = place;
@@ -439,7 +439,7 @@ fn not_his(rng: &mut Rng, known: &Known) -> Case {
     request.case("ann takes what is not hers", own, expect)
 }
 
-/// Paths, methods and queries that mean nothing, or something else elsewhere.
+/// Paths, methods and queries without a meaning, or with another one elsewhere.
 fn path(rng: &mut Rng, known: &Known) -> Case {
     let own = Shape::Problem;
     let noise = word(rng, 12);

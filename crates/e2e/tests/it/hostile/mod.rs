@@ -36,7 +36,7 @@ const REQUESTS: (u64, u64) = (1_500, 20_000);
 const HANDS: usize = 8;
 /// The memory by which the server may grow: bodies in progress, and blocks that the allocator keeps.
 const GROWTH_KIB: u64 = 160 << 10;
-/// Rates are tested elsewhere; here each refusal is to have a reason of its own.
+/// Rates are tested elsewhere; here each refusal must have its own reason.
 const CONFIG: &str = "[server]\nrequests_per_second = 0\n";
 
 /// A listener that records all received data.
@@ -102,7 +102,7 @@ fn permissions() -> Value {
     }})
 }
 
-/// Starts a session whose token and placeholder it writes down, and answers both with its id.
+/// Starts a session that writes its token and placeholder to a file, and returns both with its id.
 fn session(home: &Commands, name: &str) -> (String, String, String) {
     let file = home.0.work().join(format!("{name}.tokens"));
     let words = format!(
@@ -251,7 +251,7 @@ impl World {
         self.metric("overmind_http_connections_broken_total", |_| true)
     }
 
-    /// Most memory that the server ever had, in KiB.
+    /// The maximum memory of the server, in KiB.
     fn peak(&mut self) -> u64 {
         let status = format!("/proc/{}/status", self.home.0.server().id());
         let status = std::fs::read_to_string(status).unwrap();
@@ -400,7 +400,7 @@ fn bad_requests_are_refused_and_counted_and_nothing_leaks() {
     let ours: u64 = by_status.values().sum();
     let (bare, contained) = (tally.broken.into_inner(), tally.contained.into_inner());
     eprintln!("bad requests: {by_status:?}, no HTTP {bare}, contained {contained}");
-    // A generator that makes one kind alone would prove little.
+    // A generator of a single kind would prove little.
     for status in [400, 401, 403, 404, 405, 413, 421, 422] {
         assert!(by_status.contains_key(&status), "no request was refused with {status}");
     }

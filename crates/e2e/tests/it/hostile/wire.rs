@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The API whose error format a refusal must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// RFC 9457, as all of our own API.
+    /// RFC 9457, as in our whole API.
     Problem,
     OpenAi,
     Anthropic,

@@ -89,7 +89,7 @@ impl Gateway {
         ends
     }
 
-    /// The end of the only call so far that ended as `fits` says.
+    /// The end of the only call so far that matches `fits`.
     fn end(&self, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
         until(what, || {
             let ends = self.ends();
@@ -408,7 +408,7 @@ fn a_service_call_ends_with_its_token_and_with_its_grant() {
             let mut asked = listener.accept().unwrap().0;
             assert!(head(&mut asked).starts_with("GET /v2/issues/1 "));
             end();
-            // The service is left.
+            // The connection to the service is closed.
             asked.set_read_timeout(Some(PATIENCE)).unwrap();
             assert_eq!(asked.read(&mut [0; 1]).unwrap(), 0);
             call.join().unwrap()

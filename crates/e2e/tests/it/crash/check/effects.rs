@@ -158,7 +158,7 @@ pub(super) fn memory(evidence: &Evidence, story: &Story, found: &mut Found) {
     }
 }
 
-/// A call that is done again saves once.
+/// A repeated call saves once.
 pub(super) fn artifacts(_: &Evidence, story: &Story, found: &mut Found) {
     let told = story.of_kind("artifact.saved").count();
     // The original of a fork did the repeated steps.
