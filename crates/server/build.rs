@@ -1,4 +1,4 @@
-//! Packs the OpenAPI document, so that the program carries the text and not what makes it.
+//! Packs the OpenAPI document, so that the program contains the text and not its generator.
 //!
 //! Making it from the code takes half a megabyte of code of its own; packed, the text takes a
 //! twentieth of that. `cargo xtask openapi` makes it, and a test compares it with the code.

@@ -257,7 +257,7 @@ impl Engine {
         }
     }
 
-    /// Changes an agent. A patch that changes nothing makes no new version.
+    /// Changes an agent. A patch without changes creates no new version.
     ///
     /// # Errors
     ///

@@ -75,7 +75,7 @@ impl Caller {
         Self { on_host, ..Self::new(part.name(), Rights::System(part)) }
     }
 
-    /// The role that it calls with; a run's own token has none.
+    /// The caller's role; a run's own token has none.
     pub fn role(&self) -> Option<Role> {
         match self.rights {
             Rights::Role(role) => Some(role),

@@ -21,7 +21,7 @@ use crate::sessions::open_statuses;
 
 /// Longest text that is sent at once, in bytes.
 const SEND_BYTES: usize = 200_000;
-/// How long a program may take to read what is sent.
+/// How long a program may take to read sent text.
 const TYPING: Duration = Duration::from_secs(10);
 
 impl From<ProcessError> for EngineError {
@@ -159,7 +159,7 @@ impl Engine {
         Ok(row)
     }
 
-    /// Writes what a person says to the log of a run's program, if it has one.
+    /// Writes a person's message to the log of a run's program, if it has one.
     async fn note_told(&self, by: &Caller, id: SessionId, text: &str) {
         let Ok(processes) = self.processes() else { return };
         let row = self.find_session(id).await;

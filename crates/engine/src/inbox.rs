@@ -66,7 +66,7 @@ impl Engine {
         self.find_item(id).await
     }
 
-    /// Decides about the work that a run has left, as `done` does.
+    /// Decides about the work of a run, like `done`.
     async fn work_answer(
         &self,
         by: &Caller,

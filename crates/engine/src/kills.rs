@@ -124,7 +124,7 @@ impl Engine {
         let found = rows
             .iter()
             .filter(|row| {
-                // A session whose environment is being made may be a command.
+                // A session whose environment is being created may be a command.
                 let prepares = row.room.as_ref().is_some_and(|room| room.made.is_none());
                 (row.command.is_some() || prepares) && !is_closing(row) && own != Some(row.id)
             })

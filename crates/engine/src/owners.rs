@@ -33,7 +33,7 @@ const ALL: Duration = Duration::from_mins(5);
 /// Records that are read at once.
 const PAGE: u32 = 500;
 
-/// A kind whose records own sessions.
+/// A kind with records that own sessions.
 pub(crate) struct Owning {
     /// The loop's name.
     pub(crate) name: &'static str,
@@ -226,7 +226,7 @@ async fn any(running: &mut HashMap<SessionId, watch::Receiver<u64>>) -> SessionI
     }
     let moves = running.iter_mut().map(|(id, moves)| {
         Box::pin(async move {
-            // A session whose watcher is gone is visited as well.
+            // A session without a watcher is visited as well.
             let _ = moves.changed().await;
             *id
         })
@@ -307,7 +307,7 @@ impl Engine {
         Ok(found)
     }
 
-    /// All records of a kind whose time has come, the longest due first.
+    /// All due records of a kind, the longest due first.
     pub(crate) async fn records_due(
         &self,
         kind: &str,

@@ -33,7 +33,7 @@ use crate::error::EngineError;
 /// How often a write is decided again if others write the same records.
 const TRIES: u32 = 8;
 
-/// Why nothing was done with records.
+/// Why an operation on records failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// All errors, each with the index of its request, from 0.

@@ -1,4 +1,4 @@
-//! Verify, fork, diff: what a complete log makes possible.
+//! Verify, fork, diff: operations on a complete log.
 
 use std::sync::Arc;
 

@@ -174,7 +174,7 @@ impl Engine {
         let Stay { order, made, closed } = self.stay(&row).await?;
         let work = self.rooms()?.work(&order, &made, closed.as_ref()).await;
         if work.as_ref().map_or(true, |work| work.files == 0 && work.commits == 0) {
-            // Its place is more useful than the message that nothing is left to decide.
+            // The location is more useful than the message that no work is left to decide.
             merged_already(&row)?;
         }
         Ok(work?)

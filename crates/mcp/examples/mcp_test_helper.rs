@@ -110,7 +110,7 @@ fn serve(mode: &str, mark: &str) {
                 .write_all(b"Welcome!\n{\"half\": \n\xff\xfe\n[1,2\n{}\n{\"jsonrpc\":\"2.0\"}\n");
         }
         "stubborn" => {
-            // A daemon of its own, which leaves group and session.
+            // A separate daemon, which leaves group and session.
             let script = format!("setsid sleep {mark} & exec sleep {mark}");
             let _ = Command::new("sh").args(["-c", &script]).spawn();
         }

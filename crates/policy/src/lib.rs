@@ -1,4 +1,4 @@
-//! Finds what a tool call would do, and decides by a policy: allow, ask, deny.
+//! Finds the effects of a tool call, and decides with a policy: allow, ask, deny.
 //!
 //! [`Policy::parse`] reads a policy file and [`Policy::default`] is the built-in one;
 //! [`PolicyGate`] implements the port [`overmind_core::gate::Gate`] with the policy in force.

@@ -127,7 +127,7 @@ impl Cgroups {
     ///
     /// # Errors
     ///
-    /// Fails if a directory that could be made at the start can no longer be made.
+    /// Fails if a directory that could be created at the start can no longer be created.
     pub(crate) fn make(&self, limits: Option<&SandboxLimits>) -> io::Result<Group> {
         let mut group = Group {
             directories: Vec::with_capacity(self.bases.len()),

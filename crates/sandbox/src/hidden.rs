@@ -1,4 +1,4 @@
-//! Hides the server's own files from every sandbox, whatever it is asked to show.
+//! Hides the server's own files from every sandbox, in all shown directories.
 //!
 //! A directory that a session gets may contain the server's data directory, or a file of its
 //! configuration, under any name: through a link, a bind mount, or a project beside them. [`masks`]

@@ -263,7 +263,7 @@ impl Namespace {
     /// Blocks the thread; call it at the end of a daemon.
     pub fn settled(&self) {
         self.pool.close();
-        // If no command ran, nothing can be left.
+        // If no command ran, no process can be left.
         if let Some(cgroups) = self.cgroups.get()
             && !cgroups.settled(SETTLE)
         {

@@ -40,7 +40,7 @@ pub(crate) struct Cx {
     /// Cancelled when the server is told to stop. Open streams end then.
     pub(crate) stop: CancellationToken,
     pub(crate) viewers: Arc<Viewers>,
-    /// Bodies of requests whose callers have proved who they are, and of forms.
+    /// Bodies of authenticated requests, and of forms.
     pub(crate) bodies: Bodies,
     pub(crate) forms: Bodies,
     /// Links that sign in to the dashboard once.

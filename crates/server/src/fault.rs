@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use overmind_api::{FieldError, Problem, ProblemKind};
 use overmind_engine::EngineError;
 
-/// Why a request was not done, with what its response needs beside the body.
+/// Why a request failed, with the headers that its response needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
     problem: Box<Problem>,

@@ -53,7 +53,7 @@ impl Source {
 }
 
 impl Peer {
-    /// `None`: what comes from it is not counted.
+    /// `None`: its connections are not counted.
     pub(crate) fn source(&self) -> Option<Source> {
         match (self.door_of, self.tcp) {
             (Some(session), _) => Some(Source::Sandbox(session)),
@@ -83,7 +83,7 @@ impl Front {
         Self { router: routes::router(Arc::clone(&cx)), cx, ids: RequestIds::new() }
     }
 
-    /// Answers one request. Never fails: what goes wrong is a problem in the response.
+    /// Answers one request. Never fails: errors become a problem in the response.
     pub(crate) async fn handle(&self, peer: Peer, mut request: Request) -> Response {
         let began = Instant::now();
         let id = self.ids.of(request.headers());
@@ -123,7 +123,7 @@ impl Front {
         } else {
             let (caller, peer) = (caller.as_deref().unwrap_or("-"), peer.shown());
             let path = without_tokens(&path);
-            // Somebody may ask for what is called like a whole command, secrets and all.
+            // A request may name a whole command, including secrets.
             let shown = status >= 400 || tracing::enabled!(tracing::Level::DEBUG);
             let path = if shown { self.cx.engine.masked(&path) } else { path.into_owned() };
             // Refused requests are logged by default; the others at debug only.
@@ -221,7 +221,7 @@ fn wants_page(headers: &HeaderMap) -> bool {
     accept.is_some_and(|accept| accept.contains("text/html"))
 }
 
-/// A path for the log: what looks like a token of ours, put there by mistake, is left out.
+/// A path for the log: text that looks like a token of ours, put there by mistake, is left out.
 fn without_tokens(path: &str) -> Cow<'_, str> {
     let is_token = |part: &str| MINTED.iter().any(|minted| part.contains(minted.prefix));
     if !path.split('/').any(is_token) {

@@ -14,7 +14,7 @@ const MOST: usize = 8;
 /// A link that was made.
 struct Link {
     made: Instant,
-    /// The name of the caller who made it.
+    /// The name of the caller who created it.
     by: String,
     /// The token that the link signs in with.
     token: String,

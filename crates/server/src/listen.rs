@@ -100,7 +100,7 @@ pub(crate) enum Kind {
         listener: TcpListener,
         tls: Option<Tls>,
     },
-    /// `agents`: what comes is from inside a sandbox; see [`crate::agents`].
+    /// `agents`: connections come from inside a sandbox; see [`crate::agents`].
     Unix {
         listener: UnixListener,
         file: SocketFile,

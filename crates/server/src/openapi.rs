@@ -1,4 +1,4 @@
-//! The OpenAPI document: the text that is served, and what makes it from the code.
+//! The OpenAPI document: the served text, and its generator.
 //!
 //! The second is there only with the feature `openapi`, which the crate's own tests and the example
 //! of the same name have: a program that is installed carries the text.

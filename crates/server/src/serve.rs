@@ -173,7 +173,7 @@ impl Acceptor {
 
     fn unix(&self, stream: UnixStream, file: &SocketFile, agents: bool) {
         let cx = &self.front.cx;
-        // The file's mode says the same; this holds even if someone changes it.
+        // The file's mode has the same effect; this applies even if the mode is changed.
         let ours = stream.peer_cred().is_ok_and(|who| who.uid() == file.uid || who.uid() == 0);
         if !ours {
             tracing::warn!("a connection of another user was refused");

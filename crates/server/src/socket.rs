@@ -1,4 +1,4 @@
-//! A connection that may not stall: what we write must be taken within a time.
+//! A connection that may not stall: a write must be accepted within a time limit.
 
 use std::future::Future;
 use std::io;

@@ -35,7 +35,7 @@ const RESUBSCRIBE: Duration = Duration::from_millis(500);
 
 /// The subject of a stream.
 pub(crate) trait Source: Send + 'static {
-    /// Reads what comes next, as far as `by` may: at most a page, as messages of [`message`].
+    /// Reads the next messages, as far as `by` may: at most a page, as messages of [`message`].
     fn look(
         &mut self,
         cx: &Cx,
@@ -52,7 +52,7 @@ pub(crate) enum Look {
     More(String),
     /// There is nothing to send now.
     Nothing,
-    /// The last that there is to say, which may be nothing.
+    /// The last message, which may be empty.
     Last(String),
 }
 
@@ -80,7 +80,7 @@ impl<S: Source> Stream<S> {
                 self.ended = true;
                 return Some(": the server is shutting down; resume with Last-Event-ID\n\n".into());
             }
-            // Marked as seen before the look, so that what comes meanwhile wakes the wait below.
+            // Marked as seen before the read, so that later changes wake the wait below.
             self.watch.borrow_and_update();
             match self.looked().await {
                 Ok(Look::More(text)) => return Some(text.into()),
@@ -174,7 +174,7 @@ pub(crate) fn resume_after<T>(
     })
 }
 
-/// The number to resume after, of a stream that can be asked for nothing else.
+/// The number to resume after, of a stream without filters.
 pub(crate) struct Resume(pub(crate) Option<u64>);
 
 impl<S: Send + Sync> FromRequestParts<S> for Resume {

@@ -17,7 +17,7 @@ const PAGE: u32 = 128;
 /// `(seq, part)` of a timeline item; the SSE id is `seq.part`.
 pub(crate) type Place = (u64, u8);
 
-/// The part of `event: done`, after every item: who resumes after it has everything.
+/// The part of `event: done`, after every item: a client that resumes after it has everything.
 const DONE: u8 = u8::MAX;
 
 /// Whether a client that resumes here already got `done`, if the run has ended.

@@ -24,7 +24,7 @@ use crate::cx::Cx;
 use crate::fault::Fault;
 use crate::proof::Proof;
 
-/// How long a program may take to read what is typed. Nothing is shown meanwhile.
+/// How long a program may take to read typed text. Nothing is shown meanwhile.
 const TYPING: Duration = Duration::from_secs(2);
 /// From our answer to the client's first frame.
 const UPGRADE: Duration = Duration::from_secs(10);

@@ -36,7 +36,7 @@ pub struct FakeTools {
     pub dropped: AtomicUsize,
     /// The live channel that each call may write to.
     pub live: Mutex<Vec<LiveSink>>,
-    /// Stands for what a call would read: a change of it is a change of what a call does.
+    /// Represents the data that a call would read: a change of it changes the call's effect.
     pub surroundings: AtomicUsize,
     /// The measurement of the sandbox of `run_shell` and `hang`.
     pub attested: Mutex<Option<Arc<Attested>>>,
@@ -167,7 +167,7 @@ impl Toolbox for FakeTools {
     }
 }
 
-/// A policy that decides by what a test says about a tool and its arguments.
+/// A policy whose verdict a test selects by tool and arguments.
 pub struct FakeGate {
     decide: Box<dyn Fn(&GateRequest) -> Decision + Send + Sync>,
     version: Mutex<String>,

@@ -170,7 +170,7 @@ impl Gateway {
         Ok(Self { tools, specs: specs.into(), sources: Sources::default(), sandboxes, canaries })
     }
 
-    /// Adds tools that come and go. They are validated and allowed like all others.
+    /// Adds tools that appear and disappear. They are validated and allowed like all others.
     ///
     /// # Errors
     ///

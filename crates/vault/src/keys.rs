@@ -35,7 +35,7 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// Tells people which place is affected, what is wrong, and what to do.
+    /// Tells people the position, the error, and the remedy.
     pub fn look(&self) -> Result<Option<Found>, String> {
         let Some((kept, file)) = self.read()? else { return Ok(None) };
         Ok(Some(Found { kept, passphrase: file.kdf.is_some() }))

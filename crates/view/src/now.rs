@@ -1,4 +1,4 @@
-//! The first page: what needs a person, which runs work, and which are done.
+//! The first page: items that need a person, working runs, and finished ones.
 
 use overmind_api::{InboxItem, InboxKind, Run, RunStatus, Timestamp};
 use serde_json::Value;

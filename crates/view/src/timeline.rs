@@ -185,7 +185,7 @@ impl Told {
     }
 
     fn with(mut self, detail: &str) -> Self {
-        // Sequences that steer a terminal are left out; what else is unsafe becomes visible.
+        // Sequences that control a terminal are left out; other unsafe characters become visible.
         let text = clean::passing(detail.trim_end(), false);
         self.detail = clean::cut(&text, MOST).into_owned();
         self

@@ -45,7 +45,7 @@ impl Budget {
 pub struct Copied {
     pub files: u64,
     pub bytes: u64,
-    /// Files whose blocks are shared with the original, so that they take no space yet.
+    /// Files that share their blocks with the original, so that they take no space yet.
     pub shared: u64,
     /// Sockets, pipes, devices and the server's own files, which are not copied.
     pub skipped: u64,

@@ -76,7 +76,7 @@ impl Trees {
             match self.bring_to(ground, half, &mut template) {
                 Ok(true) => return Ok(Some((template, Taken::Updated))),
                 Ok(false) => {}
-                // Another one is made; what is wrong with this one is no session's fault.
+                // Another one is created; the defect of this one is not the session's fault.
                 Err(err) => {
                     tracing::warn!(tree = %place.display(), %err, "updating a waiting tree")
                 }

@@ -14,7 +14,7 @@ use super::{Cortex, count};
 /// The document's key in the store.
 pub(crate) const TOOL_SERVERS: &str = "mcp_servers";
 
-/// Connects the servers, which are made first, to the Cortex. It holds only a weak reference.
+/// Connects the servers, which are created first, to the Cortex. It holds only a weak reference.
 #[derive(Debug, Default)]
 pub(crate) struct ToolServersKeeper {
     cortex: watch::Sender<Option<Weak<Cortex>>>,

@@ -263,7 +263,7 @@ impl Cortex {
                 }
                 ToCortex::Called { call, outcome, latency_ms, attested } => {
                     if let Some(waiting) = lock(&self.calls).remove(&call) {
-                        // A caller that left gets nothing; its task records the result anyway.
+                        // A disconnected caller gets no answer; its task records the result nevertheless.
                         let _ = waiting.send(Called { outcome, latency_ms, attested });
                     }
                 }
@@ -574,7 +574,7 @@ impl Cortex {
         if agents.len() >= KEPT_AGENTS {
             agents.clear();
         }
-        // Two writers may come here in either order; the newer version is kept.
+        // Two writers may arrive here in either order; the newer version is kept.
         match agents.get(&agent.id) {
             Some(known) if known.version > agent.version => {}
             Some(_) | None => {

@@ -581,7 +581,7 @@ impl Lives {
             && silence >= *after
         {
             look.judged += 1;
-            // A program that has written nothing asks nothing.
+            // A program without output asks no question.
             if activity.offset > 0 {
                 self.judge(key, kept.provider, silence, look, say).await;
             }

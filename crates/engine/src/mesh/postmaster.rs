@@ -152,7 +152,7 @@ impl Dispatcher {
                 engine.cortex.mesh.post.done(agent);
             });
         }
-        // While all lanes are busy nothing can begin; a lane that becomes free notifies.
+        // While all lanes are busy, nothing can start; a free lane notifies.
         let retry = post.wakes_at().filter(|_| self.lanes.available_permits() > 0);
         Report { said, again: Some(retry.map_or(self.sweep, |at| at.min(self.sweep))) }
     }

@@ -62,7 +62,7 @@ impl Engine {
             );
             return Err(EngineError::conflict(message));
         }
-        // Its output comes first: without the row nothing would find it again.
+        // Its output is removed first: without the row, nothing would find it again.
         if let Some(processes) = &self.processes {
             processes.forget(id).await.map_err(|err| match err {
                 ProcessError::AlreadyLive { .. } => {

@@ -1,4 +1,4 @@
-//! Records who used what: at most one event for each secret, session and minute.
+//! Records the uses of secrets: at most one event for each secret, session and minute.
 //!
 //! The first use in a minute is recorded at once; later ones are counted, and the count is recorded
 //! after the minute. A kill loses at most the counts of the last minute.

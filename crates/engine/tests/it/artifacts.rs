@@ -102,7 +102,7 @@ async fn saving_a_name_again_creates_a_version_and_an_event() {
     assert_eq!(of_artifacts, ["artifact.saved", "artifact.saved", "artifact.deleted"]);
     engine.session_cancel(&world.by, run).await.unwrap();
     world.ended(run).await;
-    // Also when it has ended: what people add to it is no decision of its.
+    // Also after its end: additions of people are no decisions of the run.
     engine.artifact_save(&world.by, run, draft("late", "x")).await.unwrap();
     world.check(&[run]).await;
 }

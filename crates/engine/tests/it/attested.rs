@@ -81,7 +81,7 @@ async fn a_direct_call_names_the_measurement_of_its_sandbox() {
     assert_eq!(events[1].value().get("attestation"), None, "it ran in no sandbox");
     let kept = world.store.attestation_fetch(attested.digest.clone()).await.unwrap();
     assert_eq!(kept.unwrap().attested, *attested);
-    // The run was over: its row is what it was.
+    // The run had ended: its row is unchanged.
     assert_eq!(world.ended(run).await.attestation, None);
     world.check(&[run]).await;
 }

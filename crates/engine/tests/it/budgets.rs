@@ -245,7 +245,7 @@ async fn a_new_day_starts_at_midnight_and_late_settlements_belong_to_the_old_day
     let days = bank.world.engine.costs(&bank.world.by, query).await.unwrap();
     let days: Vec<_> = days.into_iter().map(|day| (day.key, day.microusd)).collect();
     assert_eq!(days, [("2026-01-02".to_owned(), 50), ("2026-01-01".to_owned(), 100)]);
-    // A limit that is set now knows what was spent before.
+    // A new limit includes earlier spending.
     let month = bank.limit(Scope::Swarm, Period::Month, 1_000).await;
     assert_eq!(bank.stands(month).await, (150, 0));
 }
@@ -356,7 +356,7 @@ async fn only_admins_raise_limits_of_the_swarm_or_a_colony() {
         }
         let view = engine.budget_fetch(&bank.world.by, id).await.unwrap();
         assert_eq!(view.limit.microusd_in(view.start), Some(5));
-        // To say no needs no such rights.
+        // A denial needs no such rights.
         engine.inbox_answer(&op, of(second).id, InboxAnswer::Deny { reason: None }).await.unwrap();
         engine.inbox_answer(&bank.world.by, of(first).id, yes).await.unwrap();
         assert_eq!(bank.world.ended(first).await.final_answer.as_deref(), Some("done"));
@@ -668,7 +668,7 @@ async fn usage_above_a_reservation_is_recorded_and_reported() {
     let _: Timestamp = events[0].ts;
 }
 
-/// A reply that costs nothing.
+/// A free reply.
 fn free(reply: Result<ModelReply, ModelFailure>) -> Result<ModelReply, ModelFailure> {
     reply.map(|reply| ModelReply { cost_microusd: Some(0), ..reply })
 }

@@ -1,4 +1,4 @@
-//! Calls that carry a canary, and results that hold one.
+//! Calls with a canary, and results with one.
 
 use std::sync::Arc;
 

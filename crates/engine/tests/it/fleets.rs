@@ -27,7 +27,7 @@ async fn apply(world: &World, agent: &str, replicas: u32) {
     world.engine.record_apply(&world.by, vec![wish], false).await.expect("it is valid");
 }
 
-/// Passes are made until one passes over all fleets.
+/// Passes run until one skips all fleets.
 async fn still(world: &World) {
     let passes = async {
         loop {

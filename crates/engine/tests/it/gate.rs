@@ -17,7 +17,7 @@ use crate::world::World;
 
 const DEPLOY: &str = "deploy";
 
-/// Shell commands are asked about, and writing is forbidden.
+/// Shell commands ask, and writes are denied.
 fn policy() -> Arc<FakeGate> {
     FakeGate::new(|request| match request.tool.as_str() {
         "run_shell" => Verdict::Ask,
@@ -50,7 +50,7 @@ async fn approve(world: &World, row: &SessionRow) {
     decided.expect("it waits for this approval");
 }
 
-/// Waits until another approval than that of `row` is asked for.
+/// Waits until another approval than that of `row` is requested.
 async fn asked_anew(world: &World, row: &SessionRow) -> SessionRow {
     loop {
         let now = asked(world, row.id).await;

@@ -28,7 +28,7 @@ fn ask(question: &str) -> Reply {
     calls(&[("ask_user", json!({"message": question}))])
 }
 
-/// Shell commands are asked about.
+/// Shell commands ask.
 fn gate() -> Arc<FakeGate> {
     FakeGate::new(|request| match request.tool.as_str() {
         "run_shell" => Verdict::Ask,

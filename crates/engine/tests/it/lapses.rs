@@ -302,7 +302,7 @@ async fn a_call_ends_once_whenever_its_key_is_revoked() {
         let (by, key) = world.somebody(&format!("key {n}")).await;
         let (asks, revokes) = (Arc::clone(&world), Arc::clone(&world));
         calls.spawn(async move {
-            // Some begin a little later.
+            // Some start a little later.
             for _ in 0..n % 16 {
                 tokio::task::yield_now().await;
             }

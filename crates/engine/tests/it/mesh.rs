@@ -53,7 +53,7 @@ async fn permit(world: &World, entries: &[(&str, Permissions)]) {
         .expect("the matrix is sound");
 }
 
-/// A named agent with a session of it that hangs in a tool, and the session's own caller.
+/// A named agent with a session that hangs in a tool, and the session's own caller.
 async fn at_work(world: &World, name: &str) -> (SessionId, Caller) {
     let agent = world.agent("gpt-test", |draft| draft.name = name.to_owned()).await;
     let run = world.run(&agent, "work").await;

@@ -14,7 +14,7 @@ async fn world() -> World {
     World::new(FakeTools::ok(), FakeModels::new([])).await
 }
 
-/// A task whose session waits for a human.
+/// A task whose session waits for a person.
 const ASKS: &str = "curl the page for me";
 
 fn draft(agent: &str, name: Option<&str>, parent: Option<&str>) -> SessionDraft {

@@ -311,7 +311,7 @@ async fn a_record_is_deleted_at_its_expiry_and_not_before() {
     assert_eq!(stage.collect().await, "");
     assert!(stage.there("a").await.is_some());
     let mut changes = stage.world.engine.record_watch();
-    // The clock alone begins the pass.
+    // Only the clock starts the pass.
     stage.clock.advance(minute * 2);
     while stage.there("a").await.is_some() {
         changes.changed().await.unwrap();

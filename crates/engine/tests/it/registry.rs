@@ -65,7 +65,7 @@ async fn the_built_in_command_agent_exists_and_gives_no_rights() {
     let operator = Caller::new("bob", Rights::Role(Role::Operator));
     let refused = world.engine.session_create(&operator, session_draft("command", "true")).await;
     assert!(matches!(refused, Err(EngineError::Forbidden { .. })), "{refused:?}");
-    // A key of its name would be taken for it.
+    // A key with its name would be confused with it.
     let refused = world.engine.key_create(&world.by, "command", Role::Viewer).await;
     assert!(matches!(refused, Err(EngineError::Conflict { .. })), "{:?}", refused.err());
     world.engine.agent_remove(&world.by, "command").await.unwrap();
@@ -192,7 +192,7 @@ async fn a_session_token_is_refused_from_the_commit_that_ends_its_session() {
             }
         };
         let end = async {
-            // Known by then, and asked for without a pause.
+            // Known by then, and requested without a pause.
             for _ in 0..50 {
                 assert!(world.engine.authenticate(&token).await.is_ok());
             }

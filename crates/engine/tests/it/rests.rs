@@ -1,4 +1,4 @@
-//! Rests that keep services have an end; others have none.
+//! Idle sessions with services end after a time; others do not.
 
 use std::sync::Arc;
 use std::time::Duration;

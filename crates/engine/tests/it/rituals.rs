@@ -59,7 +59,7 @@ async fn world(dir: &Arc<TempDir>, clock: &Arc<ManualClock>) -> World {
     World::priced(Arc::clone(dir), FakeModels::new([]), clock, Arc::new(NoPrices)).await
 }
 
-/// The ticks that have a quest, with when that was made.
+/// The ticks with a quest, and the time of its creation.
 async fn fired(world: &World) -> BTreeMap<Timestamp, Timestamp> {
     let ritual = kind::find(KINDS, "ritual").expect("the product has it");
     let name = Name::parse("nightly").expect("a name");

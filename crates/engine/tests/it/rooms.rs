@@ -357,7 +357,7 @@ async fn processes_left_by_a_crash_are_killed_before_the_environment_is_released
     let house = House::new().await;
     let run = house.run().await;
     house.up(run).await;
-    // It was to be killed, and the server ends before that is done.
+    // It was being killed, and the server ends before the kill.
     house.processes.deaf.store(true, Ordering::SeqCst);
     let cancel = house.world.engine.session_cancel(&house.world.by, run);
     tokio::select! {
@@ -527,7 +527,7 @@ async fn operators_see_leaks_and_admins_fix_them() {
     house.world.check(&[run]).await;
 }
 
-/// The events about measurements: of what, and the digest.
+/// The events about measurements: the program, and the digest.
 async fn attested(house: &House, run: SessionId) -> Vec<(Option<String>, String)> {
     let stream = Some(StreamId::Session(run));
     let query = EventQuery { stream, after: 0, kinds: &[SANDBOX_ATTESTED], limit: 1000 };
@@ -584,7 +584,7 @@ async fn sandboxes_of_environment_programs_are_recorded_before_it_is_ready() {
             said("service db", &second),
         ]
     );
-    // Each record can be had by its program's name, and was signed.
+    // Each record is found by its program's name, and is signed.
     let (engine, by) = (&house.world.engine, &house.world.by);
     for (of, attested) in [("setup: npm ci", &first), ("service db", &second)] {
         let kept = engine.session_attestation(by, run, Some(of)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Runs with a program of their caller's, and what registers itself for letters to others.
+//! Runs with a program of their caller, and attempts to register for messages to others.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
@@ -38,7 +38,7 @@ fn of(session: SessionId) -> Caller {
     Caller::new(session.to_string(), Rights::Session { session, epoch: 1 })
 }
 
-/// A run of the agent that this caller starts with such a program; `None`: the agent's own.
+/// A run of the agent that this caller starts with such a program; `None`: with the agent's own.
 async fn run(world: &World, by: &Caller, agent: &str, argv: Option<&str>) -> SessionId {
     let command =
         argv.map(|argv| CommandSpec { argv: vec![argv.into()], ..CommandSpec::default() });
@@ -80,7 +80,7 @@ async fn a_program_of_a_lesser_key_has_no_mesh_identity() {
     assert!(matches!(refused, Err(EngineError::Forbidden { .. })), "{refused:?}");
     let registered = engine.mesh_register(&of(brought), None, vec!["x".into()]).await;
     assert!(matches!(registered, Err(EngineError::Forbidden { .. })), "{registered:?}");
-    // A revoked key does not make its runs another's, and a later key of its name is another.
+    // Runs of a revoked key do not belong to a later key of its name.
     let keys = engine.key_list(admin, overmind_core::store::Page { limit: 9, after: None }).await;
     let id = keys.unwrap().into_iter().find(|key| key.name == "ci").unwrap().id;
     engine.key_revoke(admin, id).await.unwrap();
@@ -125,7 +125,7 @@ async fn only_permitted_capabilities_are_registered() {
     };
     let sent = engine.letter_send(admin, None, draft).await.unwrap();
     assert_eq!(sent.to, "deployer");
-    // It is asked about by the same words.
+    // It asks with the same text.
     let asked = engine.acl_can(admin, Some("other"), Verb::Subscribe, "capability:deploy-prod");
     assert!(!asked.await.unwrap().1.allowed);
     // Runs may register capabilities that a key has registered for their agent.

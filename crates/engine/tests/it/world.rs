@@ -41,7 +41,7 @@ pub(crate) struct World {
 /// The process port, the sandbox port, and the environment port.
 type Commands = (Option<Arc<dyn Processes>>, Option<Arc<dyn Enclose>>, Option<Arc<dyn Rooms>>);
 
-/// The time, and what models cost.
+/// The clock, and the prices of models.
 type Money = (Arc<dyn Clock>, Arc<dyn Prices>);
 
 fn plain() -> Money {
@@ -268,7 +268,7 @@ impl World {
         self.until(id, &[Succeeded, Failed, Canceled]).await
     }
 
-    /// Waits until `ready` holds.
+    /// Waits until `ready` is true.
     pub(crate) async fn until_true(&self, what: &str, ready: impl Fn() -> bool) {
         let wait = async {
             while !ready() {
@@ -306,7 +306,7 @@ impl World {
     }
 }
 
-/// A session of this agent with this task, and nothing else wanted of it.
+/// A session of this agent with this task, and no other options.
 pub(crate) fn session_draft(agent: &str, task: &str) -> SessionDraft {
     SessionDraft {
         agent: agent.into(),

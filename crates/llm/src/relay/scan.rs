@@ -290,7 +290,7 @@ impl Lines {
             }
     }
 
-    /// Takes from an event what it shows about the answer's end. Most events show nothing.
+    /// Reads from an event what it contains about the answer's end. Most events contain nothing.
     fn ending(&mut self, seen: &Seen<'_>, inner: Option<&Inner<'_>>) {
         let ending = &mut self.tally.ending;
         if ending.id.is_none() {

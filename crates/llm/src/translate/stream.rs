@@ -224,7 +224,7 @@ struct ToChat {
     model: String,
     created: i64,
     include_usage: bool,
-    /// For each call that has begun, whether it had arguments.
+    /// For each started call, whether it had arguments.
     calls: Vec<bool>,
 }
 

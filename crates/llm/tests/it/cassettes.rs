@@ -54,7 +54,7 @@ async fn only_the_conversation_selects_the_turn() {
     let history = || {
         vec![user("mend it"), assistant("x", &[("1", "t", json!({}))]), result("1", "hello you")]
     };
-    // A new gateway each time: nothing is remembered, as after a restart.
+    // A new gateway each time, without any state, as after a restart.
     for _ in 0..2 {
         let reply = reply(&gateway(), &ask("scripted:fix", history())).await;
         assert_eq!((reply.text.as_str(), reply.stop), ("It says hello.", StopReason::End));

@@ -152,7 +152,7 @@ async fn truncated_streams_are_never_complete() {
         let say = Say::text("some text").call("c", "t", &json!({ "a": 1 })).usage(5, 5);
         let n_events = stream_of(wire, &say, false).len();
         let one = |n| Answer::say(say.clone()).cut_after(n);
-        // The last events: chat says why it stops two events before its end, Anthropic one.
+        // The last events: chat sends its finish reason two events before its end, Anthropic one.
         let telling = match wire {
             Wire::Chat => n_events - 2,
             Wire::Responses => n_events,

@@ -164,7 +164,7 @@ async fn openai_gets_its_own_parameters() {
     let body = sent(&chat, openai).await;
     assert_eq!((&body["reasoning_effort"], &body["temperature"]), (&json!("low"), &Value::Null));
 
-    // The configured effort is for reasoning models that are given none.
+    // The configured effort is for reasoning models without their own setting.
     let configured = |url: &str| Provider { reasoning_effort: Some("high".into()), ..openai(url) };
     let body = sent(&ModelRequest { model: "gpt-5".into(), ..base.clone() }, configured).await;
     assert_eq!(body["reasoning"]["effort"], "high");
@@ -215,7 +215,7 @@ async fn anthropic_thinking_is_requested_as_the_model_generation_expects() {
             (&thinking, &config),
             "{name} {effort:?}"
         );
-        // Neither goes together with thinking.
+        // Neither can be combined with thinking.
         let want = if thinking.is_null() { "any" } else { "auto" };
         assert_eq!(body["tool_choice"]["type"], want, "{name}");
         assert_eq!(body["temperature"].is_null(), !thinking.is_null(), "{name}");
@@ -258,7 +258,7 @@ async fn a_tool_call_can_be_required_if_there_are_tools() {
 
 #[tokio::test]
 async fn every_disordered_conversation_is_ordered_for_every_provider() {
-    // The upstream refuses what any of the providers would refuse; `assert_clean` is the test.
+    // The upstream refuses everything that a provider would refuse; `assert_clean` is the test.
     let odd =
         "weird id/with:chars and far more than sixty-four characters in it, which nobody takes";
     let disorders: Vec<Vec<Message>> = vec![
@@ -463,7 +463,7 @@ async fn reasoning_is_not_passed_to_other_formats_or_models() {
 
 #[tokio::test]
 async fn a_conversation_without_signed_thinking_is_continued_without_thinking() {
-    // Budgeted thinking demands that the last message with calls begins with it.
+    // Budgeted thinking requires that the last message with calls begins with it.
     let request = ModelRequest {
         reasoning_effort: Some("high".into()),
         ..ask_with_tools(

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 /// A key that is found wherever it leaks.
 pub(crate) const KEY: &str = "sk-test-0123456789abcdef";
 
-/// The name of a model that goes to the upstream in this format.
+/// The name of a model that is sent to the upstream in this format.
 pub(crate) fn model(wire: Wire) -> &'static str {
     match wire {
         Wire::Chat => "openai-chat:small-1",

@@ -193,7 +193,7 @@ const MAX_SERVERS: usize = 64;
 const DRAIN: Duration = Duration::from_secs(15);
 
 impl McpServers {
-    /// Makes an instance without servers, until [`begin`](Self::begin).
+    /// Creates an instance without servers, until [`begin`](Self::begin) was called.
     pub fn new(parts: Parts) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             parts,

@@ -106,7 +106,7 @@ async fn servers_answer_in_parallel_when_the_daemon_starts() {
     *bench.settings.document.lock().unwrap() = Some(saved);
     let again = Bench::with(bench.settings.clone()).await;
     within(again.servers.settled()).await;
-    // All of them began before the first one's time was over.
+    // All of them started before the first one's timeout.
     let tries: Vec<_> = again
         .servers
         .list()

@@ -101,7 +101,7 @@ async fn poisoned_tools_are_refused_individually_and_their_text_is_hidden() {
     assert!(why("long").contains("20000 bytes"));
     assert!(why("bomb").contains("larger than"));
     assert!(why("remote").contains("outside of itself"));
-    // It offers a tool called run_shell itself, so that word is its own here; the tool is not.
+    // It offers its own tool called run_shell, so that word is valid here; the tool is not.
     assert_eq!(bench.offered().len(), 12, "{:?}", bench.offered());
     assert!(!format!("{view:?}").contains("Ignore all rules"), "refused texts are not shown");
     let pinned = bench.servers.pin("evil", Some("hidden"), None).await;

@@ -50,7 +50,7 @@ async fn a_replaced_or_disabled_server_leaves_nothing_behind() {
     bench.servers.put(config).await.unwrap();
     let new = living(&mark);
     assert!(!old.is_empty() && !new.is_empty(), "{old:?} {new:?}");
-    // Not by their number: what builds a sandbox may still be there in one of the looks.
+    // Not by their number, because processes that build a sandbox may be in one of the scans.
     assert!(old.is_disjoint(&new), "the old one went before the new one came: {old:?} {new:?}");
     bench.servers.set_enabled("s", false).await.unwrap();
     assert_eq!(alive(&mark), 0);
@@ -96,7 +96,7 @@ async fn servers_end_with_a_killed_daemon() {
         let line = lines.next().unwrap().unwrap();
         assert!(line.contains("\"ready\""), "{line}");
     }
-    // The daemon's own arguments have the mark as well.
+    // The daemon's own arguments contain the mark as well.
     assert!(alive(&mark) > 4, "{}", alive(&mark));
     daemon.kill().unwrap();
     daemon.wait().unwrap();

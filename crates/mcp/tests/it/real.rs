@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::support::{Bench, state};
 
-/// A program that reads what `read_only` shows.
+/// A program that reads the directories of `read_only`.
 fn program(id: &str, argv: &[&str], read_only: Vec<PathBuf>) -> ServerConfig {
     let (command, args) = argv.split_first().unwrap();
     ServerConfig::new(

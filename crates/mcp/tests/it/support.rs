@@ -153,7 +153,7 @@ impl Bench {
     }
 }
 
-/// Far above what anything takes, so that a hang is a failure and not a day.
+/// Far above any normal duration, so that a hang is a failure.
 pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), future).await.expect("it ends")
 }
@@ -193,7 +193,7 @@ pub(crate) fn state<'a>(view: &'a ServerView, tool: &str) -> &'a str {
     found.map_or("absent", |tool| tool.state.as_str())
 }
 
-/// Processes of the whole machine whose command line has `mark`.
+/// Processes of the whole machine whose command line contains `mark`.
 pub(crate) fn alive(mark: &str) -> usize {
     living(mark).len()
 }
@@ -209,7 +209,7 @@ pub(crate) fn living(mark: &str) -> BTreeSet<PathBuf> {
         .collect()
 }
 
-/// Waits until nothing on the machine has the mark.
+/// Waits until no process on the machine has the mark.
 pub(crate) async fn gone(mark: &str) {
     within(async {
         while alive(mark) > 0 {

@@ -35,7 +35,7 @@ impl Drop for Endpoint {
 type Answer = Arc<dyn Fn(&Value) -> Option<String> + Send + Sync>;
 
 impl Endpoint {
-    /// `answer` makes the whole HTTP response from a request's body; `None` never answers.
+    /// `answer` creates the whole HTTP response from a request's body; `None` never answers.
     pub(crate) async fn start(
         answer: impl Fn(&Value) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
@@ -58,7 +58,7 @@ impl Endpoint {
         Arc::new(HttpEmbedder::new(config(&self.url, model, dims), Arc::<Books>::default()))
     }
 
-    /// One whose calls stand in `books`.
+    /// An endpoint whose calls are recorded in `books`.
     pub(crate) fn embedder_in(&self, model: &str, books: &Arc<Books>) -> Arc<HttpEmbedder> {
         let meter = Arc::clone(books) as Arc<dyn Meter>;
         Arc::new(HttpEmbedder::new(config(&self.url, model, None), meter))

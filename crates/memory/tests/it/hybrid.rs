@@ -226,7 +226,7 @@ async fn a_server_without_tls_behind_an_https_url_is_an_error_and_not_a_panic() 
     let embedder = HttpEmbedder::new(config(&url, "m", None), Arc::<Books>::default());
     let behalf = Behalf::default();
     let (asked, accepted) = tokio::join!(embedder.embed("x", &behalf), async {
-        // A machine without root certificates never comes here.
+        // A machine without root certificates never reaches this.
         let accept = tokio::time::timeout(std::time::Duration::from_secs(5), listener.accept());
         drop(accept.await);
     });

@@ -1,4 +1,4 @@
-//! Items that end, are replaced, are filtered, come from somewhere, and get new vectors.
+//! Items with lifetimes, replacements, filters, sources, and new vectors.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -10,7 +10,7 @@ use overmind_testkit::ids::SeededIds;
 
 pub(crate) const COLLECTION: &str = "notes";
 
-/// A memory over a store in a directory of its own.
+/// A memory over a store in a separate directory.
 pub(crate) struct Bench {
     pub(crate) memory: MemoryService,
     pub(crate) store: Arc<dyn Store>,

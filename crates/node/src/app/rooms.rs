@@ -76,7 +76,7 @@ impl Backends for Names {
 }
 
 fn find(serving: &[Serving], run: &str, service: Option<&str>) -> Found {
-    // Whoever names a run so that its label is another run's must not get that run's visitors.
+    // A run whose label equals another run's must not get that run's visitors.
     let called: Vec<_> = serving.iter().filter(|one| label(&one.name) == run).collect();
     let found = match called[..] {
         [found] => found,

@@ -1,7 +1,7 @@
 //! The whole product in this process, through the typed client: every operation of the API once
 //! with real tools, memory and store, and what only the whole can show.
 //!
-//! Statuses and error texts are tested at the byte in the server's own crate.
+//! Statuses and exact error texts are tested in the server's own crate.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 

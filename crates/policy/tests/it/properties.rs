@@ -259,7 +259,7 @@ proptest! {
         let policy = &*POLICY;
         let bare = policy.judge(&shell(&text)).decision;
         let wrapped = policy.judge(&shell(&format!("(\n{text}\n)"))).decision;
-        // One level more may be one too many, which is asked.
+        // One level more may exceed the limit, which asks.
         prop_assert!(wrapped >= bare.min(Decision::Ask), "{:?}: {} then {}", text, bare, wrapped);
     }
 

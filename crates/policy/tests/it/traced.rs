@@ -18,7 +18,7 @@ use overmind_testkit::soak;
 
 use super::corpus::{bypasses, harmless, shell};
 
-/// Real programs: they run others, and do nothing else that is not confined here.
+/// Real programs: they run others, and have no other unconfined effect.
 const REAL: &[&str] = &[
     "sh", "bash", "dash", "env", "nice", "ionice", "nohup", "setsid", "stdbuf", "timeout", "xargs",
     "find", "echo", "printf", "cat", "seq", "true", "false", "base64", "rev", "sed", "awk", "mawk",
@@ -82,7 +82,7 @@ fn executed(root: &Path, strace: &str, command: &str) -> Option<BTreeSet<String>
 
 /// Whether a command may run here at all: nothing with an absolute path, whatever it would do.
 fn runnable(command: &str) -> bool {
-    // A program named by an absolute path would be the machine's own and no stand-in.
+    // A program with an absolute path would be the machine's own and no stand-in.
     !command.contains(['\0', '\r', '\u{1b}'])
         && !command.contains("/bin")
         && !command.contains("/sbin")
@@ -96,7 +96,7 @@ fn runnable(command: &str) -> bool {
         && !command.contains("/dev/sd")
 }
 
-/// A place with stand-ins for every program that any command names, so that what runs is seen.
+/// A directory with stand-ins for every named program, so that executed programs are recorded.
 fn stage(names: &BTreeSet<String>) -> tempfile::TempDir {
     let scratch = tempfile::tempdir().unwrap();
     let root = scratch.path();

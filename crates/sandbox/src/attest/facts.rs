@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::MAX_ANSWER_BYTES;
 
-/// The answer of the probe. Lists hold what is *open* to the command, so empty lists are good.
+/// The answer of the probe. Lists contain what is *open* to the command, so empty lists are good.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     /// The nonce of the questions, which shows that this is their answer.
@@ -83,7 +83,7 @@ pub struct Facts {
     pub unknown: Vec<String>,
 }
 
-/// What the emulator gave to a virtual machine, as seen by its root.
+/// The devices that the emulator gave to a virtual machine, as seen by its root.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineFacts {
     pub interfaces: Vec<String>,

@@ -367,7 +367,7 @@ fn expected(
         }
         CheckName::Devices => {
             let pass = match &facts.machine {
-                // Its own kernel's devices are its own; only the devices from the emulator count.
+                // Devices of its own kernel are accepted; only the devices from the emulator count.
                 Some(found) => found.devices.is_empty(),
                 None => {
                     let given = |found: &String| subject.devices.contains(found);
@@ -639,7 +639,7 @@ mod tests {
         ] {
             assert_eq!(failed(&facts), [name], "{facts:?}");
         }
-        // With services of its own: those ports and no other, each to its own end.
+        // With services: only those ports, each to its own target.
         let with = || Subject { reaches: vec![20_001, 443], ..mesh() };
         let failed = |facts: &Facts| judge(with(), facts).failed().count();
         let listeners = || expected_listeners(true, &[20_001, 443]);

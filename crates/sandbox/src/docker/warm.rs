@@ -257,7 +257,7 @@ impl Pool {
             pool.lock().coming.retain(|coming| *coming != key);
             match made {
                 Ok(Ok(warm)) => pool.keep(key, warm, most),
-                // The next call makes its own container and reports the error.
+                // The next call creates its own container and reports the error.
                 Ok(Err(why)) => tracing::debug!(%why, "no container waits"),
                 Err(_elapsed) => tracing::debug!("a container that shall wait came too late"),
             }

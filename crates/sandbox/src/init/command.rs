@@ -13,7 +13,7 @@ use crate::init::mutation::{Layer, skips};
 use crate::init::spec::{Doing, Limits, Report, Spec, Step, Stop};
 use crate::sys::{self, CStrings, Fork};
 
-/// A command that is ready to start: every step that the request can make fail is done.
+/// A command that is ready to start: every step that can fail because of the request is done.
 pub(crate) struct Prepared<'a> {
     /// The paths at which the program may be, in search order.
     candidates: Vec<CString>,

@@ -106,7 +106,7 @@ pub(crate) fn shown() -> Option<&'static std::path::Path> {
     }
 }
 
-/// The socket to which a test makes the proxy lead.
+/// The socket to which a test redirects the relay.
 #[cfg(feature = "mutations")]
 pub(crate) fn door() -> Option<&'static std::path::Path> {
     match MUTATION.get() {

@@ -1,4 +1,4 @@
-//! Outgoing connections of a sandbox whose network is the mesh: to the services of its own session.
+//! Outgoing connections of a sandbox whose network is the mesh: to the session's services.
 //!
 //! A socket belongs to the network in which it was made, wherever its process goes later. So the
 //! launcher makes [`MOST`] of them before it leaves the host's network, and every outgoing

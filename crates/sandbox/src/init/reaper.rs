@@ -7,7 +7,7 @@
 //! ending descendants of the reaper until the reaper itself has ended means that all of them have
 //! ended. `workspace::services::tree` does that, in this process of the daemon or a later one.
 //!
-//! A malicious command can kill its own reaper: nothing forbids that at this level.
+//! A malicious command can kill its own reaper: this level does not prevent it.
 
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};

@@ -195,7 +195,7 @@ pub(crate) fn become_guest() -> ! {
     for _ in 0..DRAIN {
         say(Kind::Nothing, b"");
     }
-    // The command's output is at the host already; this flushes what the kernel still holds.
+    // The host already has the command's output; this flushes the rest in the kernel.
     rustix::fs::sync();
     let _ = rustix::system::reboot(rustix::system::RebootCommand::Restart);
     sys::exit_now(1)

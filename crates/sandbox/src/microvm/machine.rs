@@ -92,7 +92,7 @@ exec "$0" "$@""#;
 /// The exit code of the emulator when the firmware has finished: twice the written value plus one.
 pub(crate) const TRIAL_CODE: i32 = 33;
 
-/// The emulator's own filter: it can start no program and not change its own privileges.
+/// The emulator's own filter: it cannot start programs or change its own privileges.
 const FILTER: &str =
     "-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
 

@@ -91,7 +91,7 @@ async fn refused(mutation: Mutation, options: Options, expected: &[CheckName]) {
     assert_eq!(untouched, "hello\n", "{label}: nothing runs in less than was asked for");
 }
 
-/// One test for each layer: left out, the checks that must notice.
+/// One test for each layer: without it, the named checks must fail.
 macro_rules! missing {
     ($($name:ident: $layer:ident => $($check:ident)+;)*) => {
         $(
@@ -235,7 +235,7 @@ async fn the_probe_runs_without_libraries_of_the_host() {
         .output()
         .unwrap();
     let words = String::from_utf8_lossy(&output.stderr);
-    // It came as far as its questions, of which there were none.
+    // It reached its questions, of which there were none.
     assert!(words.contains("the sandbox probe: "), "{output:?}");
     assert_eq!(output.status.code(), Some(1));
 }

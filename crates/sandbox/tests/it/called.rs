@@ -21,7 +21,7 @@ use crate::support::{
     NAMESPACE, Place, Subject, init_program, marker, pause, processes_with, until,
 };
 
-/// Each request in a room whose worktree is its workspace.
+/// Each request in an environment whose worktree is its workspace.
 #[derive(Debug)]
 struct Rooms {
     enclosures: Arc<Enclosures>,

@@ -1,6 +1,6 @@
 //! Requirements for every driver, and allowed differences ([`Gives`](crate::support::Gives)).
 //!
-//! Scripts keep to what both a full system and busybox understand.
+//! Scripts use only features that both a full system and busybox have.
 
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::sync::{Arc, Mutex};
@@ -417,7 +417,7 @@ pub(crate) async fn the_hosts_files_are_out_of_sight(subject: &Subject) {
 pub(crate) async fn the_hosts_processes_are_out_of_sight(subject: &Subject) {
     let place = Place::new();
     let marker = marker();
-    // `read` is the shell's own, so that there is one process and it ends with its input.
+    // `read` is a shell builtin, so that there is one process and it ends with its input.
     let mut stranger = std::process::Command::new("sh")
         .args(["-c", "read never", &marker])
         .stdin(std::process::Stdio::piped())
@@ -526,7 +526,7 @@ pub(crate) async fn a_disk_filler_is_bounded(subject: &Subject) {
         return; // It is the host's own /tmp.
     }
     let place = Place::new();
-    // Many files, each within its own bound.
+    // Many files, each within its own limit.
     let mut request = place
         .sh("i=0; while [ $i -lt 60 ] && head -c 100000 /dev/zero > /tmp/f$i 2>/dev/null; do \
          i=$((i+1)); done; echo $i");
@@ -574,7 +574,7 @@ pub(crate) async fn many_runs_leave_nothing_behind(subject: &Subject) {
     };
     one().await;
     let before = Holdings::now();
-    // A container takes a hundred times as long to make.
+    // Creating a container takes a hundred times as long.
     let rounds = if subject.gives.signals { soak::count(8, 50) } else { soak::count(1, 5) };
     for _ in 0..rounds {
         tokio::join!(one(), one(), one(), one());
@@ -589,7 +589,7 @@ pub(crate) async fn many_runs_leave_nothing_behind(subject: &Subject) {
     assert_eq!(processes_with(&marker), [0u32; 0]);
 }
 
-/// Deaf to signals, forked away, talkative, quick: what an agent's commands are like.
+/// Commands like those of an agent: ignoring signals, forking away, with much output, quick.
 const HABITS: &[&str] = &[
     "echo hi",
     "trap '' TERM HUP INT; sleep 300",
@@ -606,7 +606,7 @@ pub(crate) async fn a_thousand_calls_dropped_at_random_leave_nothing_behind(subj
     let marker = marker();
     assert_eq!(subject.run(place.sh(&format!(": {marker}"))).await.exit, Exit::Code(0));
     let before = Holdings::now();
-    // A container or a guest takes a hundred times as long to make.
+    // Creating a container or a guest takes a hundred times as long.
     let quick = matches!(subject.sandbox.level(), SandboxLevel::None | SandboxLevel::Namespace);
     let (calls, latest) = if quick { (soak::count(100, 1000), 40) } else { (24, 1500) };
     let mut random = 0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(std::process::id());

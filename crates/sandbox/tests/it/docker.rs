@@ -1,4 +1,4 @@
-//! The `docker` driver: the suite and its own, against a real engine; its refusals without one.
+//! The `docker` driver: the suite and special cases, with a real engine; its refusals without one.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ mod needs_docker_conformance {
     crate::conformance::suite!(super::subject);
 }
 
-/// A driver whose containers wait: from its second call on, each case runs in one that did.
+/// A driver with prepared containers: from its second call on, each case runs in one.
 async fn warm_subject() -> Option<Subject> {
     let socket = engine().await?;
     let docker = Arc::new(Docker::new(Options { waiting: 4, ..options(&socket) }));
@@ -331,7 +331,7 @@ async fn missing_broken_and_silent_engines_have_distinct_errors() {
 
 #[tokio::test]
 async fn an_image_without_a_digest_is_refused_if_digests_are_required() {
-    // No engine is asked: the name decides.
+    // No engine is called: the name decides.
     let docker = Docker::new(Options {
         enforce_pinned_image: true,
         image: "alpine:3.20".to_owned(),
@@ -507,7 +507,7 @@ async fn needs_docker_no_container_outlives_a_killed_daemon() {
     until("the keeper has ended as well", || processes_with(&options.instance).is_empty()).await;
 }
 
-/// Run by the test above, in a process of its own.
+/// The test above runs this in a separate process.
 #[tokio::test]
 #[ignore = "the other half of needs_docker_no_container_outlives_a_killed_daemon"]
 #[expect(clippy::disallowed_methods, reason = "another process tells it what to do")]
@@ -557,7 +557,7 @@ async fn needs_docker_a_container_passes_every_check_and_is_measured_once() {
     assert_ne!(other.attestation.config, first.attestation.config);
 }
 
-/// Each layer of a container that an engine's settings, or a change of ours, could take away.
+/// Each layer of a container that an engine's settings, or a change of the code, could remove.
 #[tokio::test]
 async fn needs_docker_a_container_without_a_layer_is_refused_and_runs_nothing() {
     let Some(socket) = engine().await else { return };

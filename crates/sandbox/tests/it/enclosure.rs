@@ -101,7 +101,7 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Processes of the whole machine whose command line has `mark`.
+/// Processes of the whole machine whose command line contains `mark`.
 fn marked(mark: &str) -> Vec<i32> {
     let all = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
     all.filter_map(|entry| {
@@ -135,7 +135,7 @@ async fn a_command_sees_only_its_own_directory() {
         let (_, out) = place.run(place.plan(&format!("ls {} 2>&1", path.display()))).await;
         assert!(out.contains("No such file"), "{hidden}: {out}");
     }
-    // Its home outlives a life and is its own alone.
+    // Its home survives an attempt and is private.
     let (_, out) = place.run(place.plan("ls ~")).await;
     assert_eq!(out, "kept\n");
     let other = EnclosePlan { session: SessionId::from_u128(8), ..place.plan("ls ~") };
@@ -308,7 +308,7 @@ async fn the_command_controls_its_terminal_with_keys_sizes_and_jobs() {
     read_until(&mut terminal, "got ");
     assert_eq!(child.wait().unwrap().code(), Some(9));
 
-    // A shell for people has jobs; terminals can be made inside.
+    // An interactive shell has jobs; terminals can be created inside.
     let argv = ["bash", "--norc", "-i"].map(str::to_owned).into();
     let plan = EnclosePlan { terminal: true, argv, ..place.plan("") };
     let (mut child, mut terminal) = in_a_terminal(place.command(plan).await);

@@ -1,4 +1,4 @@
-//! Integration tests: one conformance suite over all drivers, and what is special to each.
+//! Integration tests: one conformance suite over all drivers, and special cases of each.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails at that line")]
 

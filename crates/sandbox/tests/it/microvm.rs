@@ -28,7 +28,7 @@ fn driver_with(dir: &str, acceleration: Acceleration) -> Microvm {
     Microvm::new(options, outer())
 }
 
-/// Emulated: what is tested must be the same on every machine.
+/// Emulated, so that the tests are the same on every machine.
 fn driver(dir: &str) -> Microvm {
     driver_with(dir, Acceleration::Emulation)
 }
@@ -48,7 +48,7 @@ async fn kvm_driver(dir: &str) -> Option<Microvm> {
     }
 }
 
-/// The directory with an image, made by the first test that asks.
+/// The directory with an image, built by the first test that needs it.
 fn home() -> Option<String> {
     let dir = counterpart("MICROVM")?;
     if current(Path::new(&dir)).is_none() {
@@ -347,7 +347,7 @@ async fn needs_qemu_a_kvm_machine_without_a_layer_is_refused() {
     }
 }
 
-/// Each layer of a machine left out, or something given to it that it must not have.
+/// Each layer of a machine left out, or a forbidden device added.
 async fn each_lacking_a_layer_is_refused(dir: &str, acceleration: Acceleration) {
     let broken = [
         (Mutation::MoreDevices, vec![CheckName::Devices]),

@@ -133,7 +133,7 @@ async fn a_healthy_machine_passes_the_check() {
     assert_eq!(Namespace::new(options()).check().await, Ok(()));
 }
 
-/// Tries what the filter must refuse, and prints each call's error number.
+/// Tries the system calls that the filter must refuse, and prints each call's error number.
 const CALLS: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>
@@ -562,7 +562,7 @@ async fn a_killed_daemon_leaves_nothing_running() {
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    // In each sandbox the command and its own daemon.
+    // The command and its own daemon in each sandbox.
     until("both trees run", || processes_with(&marker).len() >= 4).await;
     daemon.kill().unwrap();
     daemon.wait().unwrap();
@@ -601,7 +601,7 @@ async fn figures() {
         let status = tokio::process::Command::new("/bin/true").status().await.unwrap();
         times[0].push(start.elapsed());
         assert!(status.success());
-        // The floor as a person could have it: one program that makes the namespace and waits.
+        // The floor of a user's own solution: one program that creates the namespace and waits.
         let start = Instant::now();
         let status = tokio::process::Command::new("/usr/bin/unshare")
             .args(["--user", "--pid", "--fork", "/bin/true"])

@@ -1,4 +1,4 @@
-//! Long-lived children with pipes: they can be talked to, and nothing of them stays.
+//! Long-lived children with pipes: they can be talked to, and leave nothing behind.
 
 use std::fs::File;
 use std::io::Write;
@@ -47,7 +47,7 @@ fn receiver(end: OwnedFd) -> pipe::Receiver {
     pipe::Receiver::from_owned_fd(end).unwrap()
 }
 
-/// Processes of the whole machine whose command line has `mark`.
+/// Processes of the whole machine whose command line contains `mark`.
 fn marked(mark: &str) -> usize {
     let all = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
     all.filter(|entry| {

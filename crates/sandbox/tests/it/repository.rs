@@ -29,7 +29,7 @@ fn checkout(place: &Place) {
     git(&work, &["worktree", "add", "-q", place.at("data").join("linked").to_str().unwrap()]);
 }
 
-/// Every file below a directory that decides about what git does, with its text.
+/// Every file below a directory that affects git, with its text.
 fn decides(dir: &Path) -> Vec<(String, String)> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap().flatten() {
@@ -128,7 +128,7 @@ async fn sandboxed_commands_cannot_change_git_control_files() {
     assert_eq!(words, Vec::<&str>::new(), "{out}");
     assert_eq!(decides(&git_dir), before, "{out}");
 
-    // And the person's own git is as it was, in submodules and linked worktrees too.
+    // And the person's own git is unchanged, in submodules and linked worktrees too.
     for at in ["work", "work/libs/one", "data/linked"] {
         git(&place.at(at), &["status", "--porcelain"]);
         git(&place.at(at), &["fsck"]);

@@ -1,4 +1,4 @@
-//! Commands that are services: they outlive who started them, and reach no server.
+//! Commands that are services: they survive their starter, and reach no server.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -125,7 +125,7 @@ async fn a_service_has_no_relay_and_sees_no_server_socket() {
         "{LOOK}print(at(socket.AF_INET, ('127.0.0.1', 80)), at(socket.AF_UNIX, '{}'))",
         api.display()
     );
-    // A run reaches either by its own network; a service neither.
+    // A run reaches both on its own network; a service neither.
     for (network, server, wanted) in [
         (Network::Mesh, true, "reached FileNotFoundError\n"),
         (Network::Mesh, false, "ConnectionRefusedError FileNotFoundError\n"),

@@ -28,7 +28,7 @@ pub(crate) struct Subject {
     pub(crate) inside: Option<&'static str>,
     /// Objects that must outlive the driver.
     pub(crate) _keep: Option<TempDir>,
-    /// Ends what a driver keeps between calls.
+    /// Ends the resources that a driver keeps between calls.
     pub(crate) close: Option<Close>,
 }
 
@@ -36,10 +36,10 @@ pub(crate) type Close = Box<dyn Fn() -> Fut<'static, ()> + Send + Sync>;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Gives {
-    /// A root file system of its own, a read-only workspace, a bounded `/tmp`.
+    /// A separate root file system, a read-only workspace, a bounded `/tmp`.
     pub(crate) files: bool,
     pub(crate) network: bool,
-    /// Processes of its own, bounded in number.
+    /// Its own processes, limited in number.
     pub(crate) processes: bool,
     /// No capabilities, no-new-privs, a system call filter, not root.
     pub(crate) privileges: bool,
@@ -58,7 +58,7 @@ pub(crate) const NAMESPACE: Gives = Gives {
     exact_environment: true,
 };
 
-/// The engine reports 128 plus the signal, and adds PATH, HOME, HOSTNAME and the image's own.
+/// The engine reports 128 plus the signal, and adds PATH, HOME, HOSTNAME and variables of the image.
 pub(crate) const DOCKER: Gives = Gives { signals: false, exact_environment: false, ..NAMESPACE };
 
 /// By the `namespace` driver inside.
@@ -130,7 +130,7 @@ pub(crate) fn open_to_all(path: &Path) {
 }
 
 impl Subject {
-    /// When all calls have ended: nothing that waits for the next one is a leak.
+    /// When all calls have ended: a prepared sandbox is no leak.
     pub(crate) async fn close(&self) {
         if let Some(close) = &self.close {
             close().await;
@@ -148,7 +148,7 @@ impl Subject {
         }
     }
 
-    /// Runs a script that must succeed, and gives what it wrote.
+    /// Runs a script that must succeed, and returns its output.
     #[track_caller]
     pub(crate) fn says(&self, place: &Place, script: &str) -> impl Future<Output = String> + '_ {
         let at = std::panic::Location::caller();
@@ -230,7 +230,7 @@ pub(crate) fn marker() -> String {
     format!("marker-{}-{next}-end", std::process::id())
 }
 
-/// The processes of the host whose arguments contain `marker`, whatever namespace they are in.
+/// The processes of the host whose arguments contain `marker`, in any namespace.
 pub(crate) fn processes_with(marker: &str) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap() {
@@ -243,7 +243,7 @@ pub(crate) fn processes_with(marker: &str) -> Vec<u32> {
     found
 }
 
-/// Waits until `condition` holds; the pause only spares the processor.
+/// Waits until `condition` is true; the pause only saves processor time.
 pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {
@@ -342,7 +342,7 @@ fn namespaces_besides_own(pids: &[u32]) -> usize {
     all.difference(&own).count()
 }
 
-/// Groups that a driver in this process has made, in any hierarchy.
+/// Cgroups that a driver in this process has created, in any hierarchy.
 fn own_cgroups(directory: &Path, prefix: &str, depth: u32) -> usize {
     let Ok(entries) = std::fs::read_dir(directory) else { return 0 };
     let directories = entries.flatten().filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -362,7 +362,7 @@ fn of_others(mount: &str) -> bool {
         .any(|part| mount.contains(part))
 }
 
-/// The most memory that this process has had so far, in bytes.
+/// The maximum memory of this process so far, in bytes.
 pub(crate) fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -391,7 +391,7 @@ pub(crate) fn device_with_state() -> Option<PathBuf> {
     found
 }
 
-/// A listener on the host's loopback; a sandbox with a network of its own cannot reach it.
+/// A listener on the host's loopback; a sandbox with its own network cannot reach it.
 pub(crate) fn host_listener() -> (std::net::TcpListener, u16) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -1,4 +1,4 @@
-//! Inits that wait: the same sandbox as without, for one call, and nothing of them stays.
+//! Prepared inits: the same sandbox as without them, for one call, without remains.
 
 use std::path::PathBuf;
 
@@ -147,7 +147,7 @@ async fn the_end_discards_prepared_sandboxes() {
     assert_eq!(driver.warmth().waiting, 0, "and none is kept any more");
 }
 
-/// The children of a process. Each test is a process of its own.
+/// The children of a process. Each test is a separate process.
 fn children(of: u32) -> Vec<Pid> {
     let of = of.to_string();
     let mut found = Vec::new();

@@ -84,7 +84,7 @@ pub(crate) async fn acl_put(
     change(cx, caller, agent, headers, Some(body.value.into())).await
 }
 
-/// Takes an agent's entry away: what the file says counts again.
+/// Removes an agent's entry: the file's entry applies again.
 #[cfg_attr(feature = "openapi", utoipa::path(
     delete, path = "/mesh/permissions/{agent}", tag = "mesh",
     params(("agent" = String, Path)),

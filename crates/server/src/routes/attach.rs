@@ -73,7 +73,7 @@ pub(crate) async fn run_attach(
     let upgrade = hyper::upgrade::on(&mut request);
     let seat = cx.viewers.seat(id, &cx.config)?;
     let (engine, serving) = (cx.engine.clone(), Arc::clone(&cx));
-    // Whoever was let in is also seen out, whatever becomes of this request.
+    // Every admitted viewer is also deregistered, whatever the outcome of this request.
     cx.detached(async move {
         let attached = engine.session_attach(&caller, id, mode == AttachMode::Read, size).await?;
         let tasks = serving.tasks.clone();

@@ -1,4 +1,4 @@
-//! `/api/budgets`, `/api/costs`, `/api/halt`: what may be spent, what was, and the end of it all.
+//! `/api/budgets`, `/api/costs`, `/api/halt`: limits, costs, and the emergency stop.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn shown(view: LimitView) -> Budget {
     Budget { scope_name: view.name, ..budget }
 }
 
-/// Lists all limits, the widest scope first, with what is used, reserved and left.
+/// Lists all limits, the widest scope first, with the used, reserved and remaining amounts.
 #[cfg_attr(feature = "openapi", utoipa::path(
     get, path = "/api/budgets", tag = "budgets",
     responses((status = 200, body = [Budget]))

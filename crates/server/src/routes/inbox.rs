@@ -24,7 +24,7 @@ use crate::page::{Window, json, list};
 use crate::proof::Proof;
 use crate::sse::{self, Resume};
 
-/// Lists what waits for a human, asked last first.
+/// Lists items that wait for a person, newest first.
 #[cfg_attr(feature = "openapi", utoipa::path(
     get, path = "/api/inbox", tag = "inbox", params(InboxListQuery),
     responses((status = 200, body = [InboxItem]), (status = 404, description = "`Run not found`, for `run_id`"))

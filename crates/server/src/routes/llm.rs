@@ -191,7 +191,7 @@ async fn attend(
     if door.what == What::Call(Endpoint::Responses) && *request.method() == Method::GET {
         return Ok(no_socket());
     }
-    // Only those who do not prove who they are count by address: the others are known.
+    // Only unauthenticated callers count by address: the others are known.
     let proved = match auth::token(request.headers()) {
         Ok(token) => cx.engine.relay_caller(token).await.map_err(unknown),
         Err(fault) => Err(RefusalKind::Unauthenticated.because(&fault)),
@@ -305,7 +305,7 @@ async fn read(
     Ok((Call { endpoint, query, headers, body, peek, at, sent: Sent::default() }, lease))
 }
 
-/// Bytes as they come. Dropped with its connection, it lets go of the provider's.
+/// Bytes as they arrive. Dropping it with its connection closes the provider's.
 fn stream_of(body: RelayedBody) -> Body {
     let pieces = stream::unfold(body, |mut body| async move {
         let piece: Result<Bytes, _> = body.next().await?;

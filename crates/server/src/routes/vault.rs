@@ -260,7 +260,7 @@ pub(crate) async fn service_list(
     Ok(list(&uri, limit, all, |view| Hex(view.service.name.clone()).to_string(), service_info))
 }
 
-/// Declares a service, also in place of a built-in one. Admins only: it says where a key goes.
+/// Declares a service, also in place of a built-in one. Admins only: it controls where a key is sent.
 #[cfg_attr(feature = "openapi", utoipa::path(
     put, path = "/api/vault/services/{name}", tag = "vault", request_body = ServicePut,
     params(("name" = String, Path)),

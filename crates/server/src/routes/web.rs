@@ -170,7 +170,7 @@ impl Api<'_> {
 impl Port for Api<'_> {
     fn visitor<'a>(&'a self, secret: &'a str) -> Fut<'a, Result<Visitor, Refusal>> {
         Box::pin(async move {
-            // A cookie holds what a sign-in minted, and no other token.
+            // A cookie contains the key of a sign-in, and no other token.
             if !is_of_a_sign_in(secret) {
                 let message = "this is not the key of a sign-in".to_owned();
                 return Err(Refusal { status: StatusCode::UNAUTHORIZED, message });
@@ -221,7 +221,7 @@ impl Port for Api<'_> {
     }
 }
 
-/// A run's own token cannot sign in; it would see nothing.
+/// A run's own token cannot sign in, and could see nothing.
 fn role(caller: &Caller) -> Role {
     caller.role().unwrap_or(Role::Model)
 }

@@ -232,7 +232,7 @@ async fn a_repeated_create_with_the_same_key_creates_one_agent() {
     assert_eq!(first.fine()["id"], second.fine()["id"]);
     let other = post("k1", &body.replace("once", "twice")).send().await;
     assert!(other.problem(409).contains("Idempotency-Key"));
-    // Another key is another order, and the name is taken.
+    // Another key is another request, and the name is taken.
     assert!(post("k2", body).send().await.problem(409).contains("once"));
     for bad in ["", "a b", &"x".repeat(256)] {
         assert_eq!(

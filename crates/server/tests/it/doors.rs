@@ -1,4 +1,4 @@
-//! The socket that the doors of sandboxes lead to.
+//! The socket to which the relays of sandboxes lead.
 
 use std::path::Path;
 

@@ -243,7 +243,7 @@ struct Message {
     data: Value,
 }
 
-/// Whole messages; chunk sizes stand between them on lines of their own and are no fields.
+/// Whole messages; chunk sizes are between them on separate lines and are no fields.
 fn messages(text: &str) -> Vec<Message> {
     let Some((_, whole)) = text.rsplit_once("\n\n").map(|(whole, rest)| (rest, whole)) else {
         return Vec::new();
@@ -282,7 +282,7 @@ async fn the_stream_sends_open_items_then_changes_and_resumes_without_loss() {
     assert_eq!(what, [("opened", second["id"].clone()), ("closed", first["id"].clone())]);
     let place = told[2].id.clone().expect("each change has a place");
     drop(news);
-    // It has taken its reply of the model before the next run asks for one.
+    // It has received its model's reply before the next run requests one.
     world.until(&first_run, "succeeded").await;
 
     // Changes that nobody received.

@@ -63,7 +63,7 @@ async fn viewers_and_run_tokens_cannot_kill() {
     for body in [json!({"ids": [run]}), json!({"all": true})] {
         kill(&viewer, body).await.problem(403);
     }
-    // A run ends what it has started, and neither itself nor others.
+    // A run may end its own children, but neither itself nor others.
     assert_eq!(kill(&own, json!({"all": true})).await.fine()["results"], json!([]));
     let itself = kill(&own, json!({"ids": [run]})).await.fine();
     assert_eq!(itself["results"][0]["problem"]["status"], 403, "{itself}");

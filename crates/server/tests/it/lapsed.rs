@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::watch::{Message, Watch};
 use crate::world::World;
 
-/// All of a stream that is still to come. It must have an end.
+/// The rest of a stream, which must end.
 async fn rest(watch: &mut Watch) -> Vec<Message> {
     let mut all = Vec::new();
     while let Some(message) = watch.next().await {
@@ -50,7 +50,7 @@ async fn every_stream_of_a_revoked_key_ends() {
         let mut other = Watch::open(&world, path, crate::world::ADMIN, None).await;
         let key = format!("/api/keys/{}", made["key"]["id"].as_str().unwrap());
         assert_eq!(world.request("DELETE", &key).send().await.status, 200);
-        // From here on nothing is for it.
+        // From here on, it may receive nothing.
         let after = format!("/mesh/blackboard/after/{n}");
         let put = world.request("PUT", &after).json("\"nobody is told\"").send().await;
         assert_eq!(put.status, 200, "{}", put.body);

@@ -15,7 +15,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::world::{World, exchange, patiently};
 
-/// A certificate for `localhost` and its key, made for this test alone.
+/// A certificate for `localhost` and its key, created for this test.
 fn certificate(dir: &Path) -> (PathBuf, PathBuf) {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
     let (chain, key) = (dir.join("cert.pem"), dir.join("key.pem"));

@@ -1,4 +1,4 @@
-//! Names of what runs serve, byte by byte.
+//! Host names of services, byte by byte.
 
 use std::sync::Arc;
 

@@ -44,7 +44,7 @@ async fn the_global_log_streams_from_now_or_after_a_number() {
     let (mut stream, mut text) = (world.connect().await, String::new());
     let request = world.request("GET", "/api/events/stream");
     stream.write_all(request.text().as_bytes()).await.unwrap();
-    // From here on: the place was taken before the head was sent.
+    // From here on: the position was taken before the head was sent.
     read_until(&mut stream, &mut text, "text/event-stream").await;
     let other = world.ended_run().await;
     read_until(&mut stream, &mut text, "\"run.succeeded\"").await;
@@ -87,7 +87,7 @@ async fn a_replay_streams_every_item_in_order_and_ends() {
     let kinds: std::collections::BTreeSet<_> =
         messages.iter().map(|(.., data)| data["kind"].as_str().unwrap()).collect();
     assert!(kinds.contains("event") && kinds.contains("step") && kinds.contains("tool_call"));
-    // A step comes again when it changes: first without, then with its end.
+    // A step is sent again when it changes: first without, then with its end.
     let tool_steps: Vec<_> = messages
         .iter()
         .map(|(.., data)| data)

@@ -88,7 +88,7 @@ async fn owned_records_are_deleted_or_kept_as_requested() {
     assert!(wrong.problem(422).contains("metadata.ownerReferences[0].uid"), "{}", wrong.body);
 }
 
-/// The document and the server agree on what names an owner.
+/// The document and the server agree on the form of an owner.
 #[tokio::test]
 async fn an_owner_is_accepted_in_each_form_but_not_in_two() {
     let world = World::new().await;

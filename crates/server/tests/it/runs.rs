@@ -202,7 +202,7 @@ async fn an_ended_run_shows_its_timeline_with_the_exact_keys() {
     let numbers: Vec<u64> = events.iter().map(|event| event["seq"].as_u64().unwrap()).collect();
     assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
 
-    // Pages of a run's lists go upwards.
+    // Pages of a run's lists are ascending.
     let first = world.get(&format!("{path}/events?limit=2")).await;
     assert_eq!(first.fine(), json!(events[..2]));
     let link = first.header("link").unwrap();

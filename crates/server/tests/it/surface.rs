@@ -93,7 +93,7 @@ async fn unknown_paths_are_404_and_wrong_methods_405_with_allow() {
         let answer = world.request(method, path).send().await;
         let text = format!("{path} does not take {method}; the Allow header says what it takes");
         if path == "/api/memory/store" {
-            // `store` could be an item's id: then only DELETE is left, or POST on the fixed path.
+            // `store` could be an item's id: then only DELETE remains, or POST on the fixed path.
             assert_eq!(answer.status, 405, "{}", answer.body);
             continue;
         }
@@ -572,7 +572,7 @@ async fn an_idempotency_key_is_honoured_or_refused_on_every_route() {
     taken.sort();
     assert_eq!(taken, wanted);
     assert!(refused > 60, "{refused}");
-    // The other name of the same routes, and a refusal that did nothing.
+    // The alias of the same routes, and a refusal without effect.
     let post = world.request("POST", "/api/sessions/kill").header("Idempotency-Key", "once");
     let answer = post.json("{}").send().await;
     assert!(answer.json()["hint"].as_str().unwrap().contains("POST /api/runs"), "{}", answer.body);

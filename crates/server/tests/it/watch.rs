@@ -51,7 +51,7 @@ impl Watch {
         count > 0
     }
 
-    /// The next message, those that only say how far the stream has looked too; `None` at its end.
+    /// The next message, including position updates; `None` at the end of the stream.
     pub(crate) async fn next(&mut self) -> Option<Message> {
         loop {
             if let Some((message, rest)) = self.text.split_once("\n\n") {

@@ -1,4 +1,4 @@
-//! One server for one test, and a client that may say anything.
+//! One server for one test, and a client that can send anything.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -52,7 +52,7 @@ impl World {
         Self::whole(change, FakeTools::ok(), models, |_| vec![]).await
     }
 
-    /// `more` makes listeners beside the one on loopback.
+    /// `more` creates listeners besides the one on loopback.
     pub(crate) async fn whole(
         change: impl FnOnce(&mut ServerConfig),
         tools: Arc<FakeTools>,
@@ -90,7 +90,7 @@ impl World {
         Self { engine, tools, processes, rooms, address, stop, serving, dir }
     }
 
-    /// Stops the server and waits until it says how that went.
+    /// Stops the server and waits for its result.
     pub(crate) async fn stopped(self) -> Drained {
         self.stop.cancel();
         patiently("the server to stop", self.serving).await.expect("the server did not panic")
@@ -239,7 +239,7 @@ pub(crate) struct Request<'w> {
 }
 
 impl Request<'_> {
-    /// Adds a header; those of that name go.
+    /// Adds a header; earlier ones of that name are removed.
     pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.retain(|(other, _)| !other.eq_ignore_ascii_case(name));
         self.headers.push((name.into(), value.into()));
@@ -294,7 +294,7 @@ pub(crate) async fn exchange(
     bytes: &str,
 ) -> Response {
     let work = async {
-        // A server that answers early closes while we still write; its answer is what counts.
+        // A server that answers early closes while we still write; its answer counts.
         let _ = stream.write_all(bytes.as_bytes()).await;
         let mut text = Vec::new();
         let _ = stream.read_to_end(&mut text).await;

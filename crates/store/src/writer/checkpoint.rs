@@ -59,7 +59,7 @@ impl Digest {
     }
 }
 
-/// Signs what is not signed yet, in the current transaction; `None` if there is nothing.
+/// Signs unsigned events in the current transaction; `None` if there are none.
 pub(super) fn sign(
     conn: &Connection,
     log: &mut Log,

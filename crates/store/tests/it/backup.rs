@@ -72,7 +72,7 @@ async fn a_restored_store_equals_the_backup() {
     store.backup(copy.clone()).await.unwrap();
     store.commit(one_event(StreamId::System, json!({ "n": 2 }))).await.unwrap();
 
-    // A live store is not replaced, whatever is asked.
+    // A running store is never replaced.
     for replace in [Replace::Never, Replace::KeepAside] {
         let err = restore(&copy, &path, replace).unwrap_err();
         assert!(matches!(err, StoreError::Locked { .. }), "{err:?}");
@@ -96,7 +96,7 @@ async fn a_restored_store_equals_the_backup() {
     assert_eq!(old.events(ALL).await.unwrap().len(), 2, "the old store is whole");
     drop(old);
 
-    // To a place where nothing is, and a second time over the first.
+    // To an empty place, and a second time over the first.
     let fresh = dir.path().join("new/s.db");
     assert_eq!(restore(&copy, &fresh, Replace::Never).unwrap(), None);
     let again = restore(&copy, &path, Replace::KeepAside).unwrap().unwrap();

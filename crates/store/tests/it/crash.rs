@@ -120,7 +120,7 @@ pub(crate) fn watch(
         let said = line.strip_suffix('\n').and_then(|line| line.split_once(' '));
         let numbers = said
             .and_then(|(writer, n)| Some((writer.parse::<u64>().ok()?, n.parse::<u64>().ok()?)));
-        // Other lines are the test harness's own.
+        // Other lines belong to the test harness.
         if let Some((writer, n)) = numbers {
             let last: &mut u64 = acknowledged.entry(writer).or_default();
             *last = n.max(*last);

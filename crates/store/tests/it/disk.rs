@@ -87,7 +87,7 @@ async fn futures_of<T: Send>(futures: impl Iterator<Item = overmind_core::Fut<'_
     waiting.into_iter().map(|(_, answer)| answer.unwrap()).collect()
 }
 
-/// A small file system in memory, gone when dropped.
+/// A small file system in memory, removed when dropped.
 struct Tmpfs(PathBuf);
 
 impl Tmpfs {

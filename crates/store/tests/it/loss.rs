@@ -15,7 +15,7 @@ const ALL: EventQuery = EventQuery { stream: None, after: 0, kinds: &[], limit: 
 /// Events of the store that [`killed`] leaves: as many in each of two streams.
 const EVENTS: u64 = 40;
 
-/// A store as a kill leaves it: all of its events in the write-ahead log.
+/// A store after a kill: all of its events in the write-ahead log.
 async fn killed(dir: &Path) -> PathBuf {
     let live = dir.join("live");
     fs::create_dir(&live).unwrap();
@@ -200,7 +200,7 @@ async fn a_damaged_or_foreign_witness_raises_no_false_alarm() {
     for at in (0..usize::try_from(EVENTS).unwrap() * 128).step_by(409) {
         let mut bytes = pristine.clone();
         bytes[at] ^= 1;
-        // One promise is gone; the others still show a loss.
+        // One promise is lost; the others still show a loss.
         put_back(&bytes);
         remove(&path);
         let err = Sqlite::open(Options::new(&path)).unwrap_err();

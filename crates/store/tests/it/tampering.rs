@@ -256,7 +256,7 @@ fn a_retention_record_explains_only_the_events_it_names() {
     let path = dir.path().join("s.db");
     build(&path);
     let conn = Connection::open(&path).unwrap();
-    // An unreadable record is a finding of its own.
+    // An unreadable record is a separate finding.
     conn.execute(
         "UPDATE events SET kind = 'retention.pruned', payload = '{\"stream\":\"x\"}'
          WHERE global = 4",

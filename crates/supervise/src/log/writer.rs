@@ -509,7 +509,7 @@ mod tests {
         let text = std::fs::read_to_string(dir.path().join(data_name(11))).unwrap();
         assert_eq!(text, format!("--- {REMOVED} ---\nee\nfour\n--- ended: exit code 0 ---\n"));
         assert_eq!(records(dir.path(), 11)[0].line, 2, "lines are counted on");
-        // With nothing left to write into, the command is not held up.
+        // With no file left to write to, the command is not blocked.
         let gone = dir.path().to_owned();
         dir.close().unwrap();
         put(&mut writer, b"to nobody\n", 4);

@@ -26,7 +26,7 @@ pub(crate) struct LostLife {
 /// A process that cannot be killed in this time is stuck in the kernel.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// Kills all processes that are left of lost ones, and returns how many each had. Blocks.
+/// Kills all remaining processes of lost ones, and returns how many each had. Blocks.
 ///
 /// The environments of all processes are read once for all of them, and again until nothing more is
 /// found.

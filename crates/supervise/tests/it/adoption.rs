@@ -1,4 +1,4 @@
-//! The daemon dies; what it started does not.
+//! The daemon dies; its programs continue.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixListener;
@@ -18,7 +18,7 @@ use crate::common::{
     session, shell, text,
 };
 
-/// A daemon of its own, with lives of a command.
+/// A separate daemon, with attempts of a command.
 struct Daemon {
     child: Child,
     base: u128,
@@ -62,7 +62,7 @@ async fn live(supervisor: &Supervisor) -> Vec<ProcessKey> {
         .collect()
 }
 
-/// The raw output of a session, markers left out.
+/// The raw output of a session, without markers.
 async fn output(supervisor: &Supervisor, session: SessionId, follow: bool) -> Vec<u8> {
     let mut reader = supervisor.pieces(session, 0, follow).await.unwrap();
     let mut all = Vec::new();

@@ -72,7 +72,7 @@ async fn the_terminal_has_the_size_of_the_last_active_viewer() {
     until(&mut small, "20 90").await;
     let mut large = place.supervisor.attach(key, sized(200, 50)).await.unwrap();
     until(&mut large, "50 200").await;
-    // One that only looks has no say.
+    // A read-only viewer has no influence.
     let looking = AttachOptions { read_only: true, ..sized(10, 10) };
     let mut idle = place.supervisor.attach(key, looking).await.unwrap();
     idle.resize(TerminalSize { columns: 11, rows: 11 }).await.unwrap();
@@ -81,10 +81,10 @@ async fn the_terminal_has_the_size_of_the_last_active_viewer() {
     assert!(seen.contains("20 90") && !seen.contains("11 11"), "{seen}");
     small.resize(TerminalSize { columns: 91, rows: 21 }).await.unwrap();
     until(&mut small, "21 91").await;
-    // It leaves: the other's size counts again.
+    // It disconnects: the other viewer's size counts again.
     drop(small);
     let seen = until(&mut large, "21 91").await;
-    // Both sizes may have come in one piece.
+    // Both sizes may have arrived in one piece.
     if !seen.rsplit("21 91").next().is_some_and(|after| after.contains("50 200")) {
         until(&mut large, "50 200").await;
     }
@@ -126,7 +126,7 @@ async fn a_slow_viewer_does_not_block_others_and_gets_a_gap() {
 struct Person {
     viewer: Box<dyn Attachment>,
     screen: vt100::Parser,
-    /// How often the screen was painted anew, and how much was left out.
+    /// How often the screen was redrawn, and how much was left out.
     painted: u32,
     skipped: u64,
 }

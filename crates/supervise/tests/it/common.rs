@@ -161,7 +161,7 @@ pub(crate) fn all_marked() -> Vec<(i32, String)> {
     numbers().filter_map(|pid| Some((pid, life(pid)?))).collect()
 }
 
-/// Processes whose command line contains something.
+/// Processes whose command line contains a text.
 pub(crate) fn with_words(words: &str) -> HashSet<i32> {
     numbers()
         .filter(|pid| {
@@ -199,7 +199,7 @@ pub(crate) fn kill(pid: i32, signal: rustix::process::Signal) {
     }
 }
 
-/// Control groups that are left of a session.
+/// Remaining control groups of a session.
 pub(crate) fn groups(session: SessionId) -> Vec<PathBuf> {
     let name = format!("overmind-life-{session}.");
     let mut found = Vec::new();

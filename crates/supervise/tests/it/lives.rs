@@ -336,7 +336,7 @@ async fn messages_about_an_earlier_attempt_do_not_affect_the_new_one() {
     let mut spec = shell(new, "echo two; exec sleep 1000");
     spec.opening = Some((NoteKind::Restart, "restart #1 at noon".to_owned()));
     place.supervisor.start(spec).await.unwrap();
-    // Everything that names the old life is refused, and says why.
+    // Every message that names the old attempt is refused with the reason.
     let stale = |err: ProcessError| {
         assert!(matches!(err, ProcessError::Stale { newest: 2, .. }), "{err}");
     };
@@ -345,7 +345,7 @@ async fn messages_about_an_earlier_attempt_do_not_affect_the_new_one() {
     stale(place.supervisor.usage(old).await.unwrap_err());
     assert!(place.supervisor.ended(old).await.is_err());
     assert_eq!(place.supervisor.activity(old), None);
-    // Its late acknowledgement takes nothing from the new one.
+    // Its late acknowledgement does not affect the new one.
     place.supervisor.acknowledge(old).await.unwrap();
     let live = place.supervisor.start(shell(old, "true")).await.unwrap_err();
     assert!(matches!(live, ProcessError::AlreadyLive { live } if live == new), "{live}");
@@ -359,7 +359,7 @@ async fn messages_about_an_earlier_attempt_do_not_affect_the_new_one() {
         "one\n--- ended: exit code 1 ---\n--- restart #1 at noon ---\ntwo\n--- killed: test ---\n\
          --- ended: signal 9 ---\n"
     );
-    // Also for a daemon that remembers nothing: the log does.
+    // Also for a daemon without state, because the log contains it.
     let other = Place::supervisor(place.dir.path());
     place.supervisor.acknowledge(new).await.unwrap();
     let (step, reason) = refusal(other.start(shell(old, "true")).await.unwrap_err());

@@ -1,4 +1,4 @@
-//! Reading what was written.
+//! Reading the written log.
 
 use std::time::Duration;
 
@@ -143,7 +143,7 @@ async fn a_removed_session_leaves_nothing_and_a_running_one_is_kept() {
     assert_eq!(place.text(key.session).await, "");
 }
 
-/// A small disk of its own; `None` where this user may not mount one.
+/// A small separate disk; `None` if this user may not mount one.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
@@ -213,7 +213,7 @@ async fn a_full_disk_blocks_the_command_without_loss() {
     supervisor.acknowledge(second).await.unwrap();
 }
 
-/// All that the files of a session hold.
+/// The content of all files of a session.
 fn on_disk(dir: &std::path::Path) -> Vec<u8> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap().flatten() {
@@ -234,7 +234,7 @@ async fn secrets_of_a_command_are_masked_before_its_output_is_on_disk() {
         let key = first(session());
         let mut spec = ProcessSpec {
             io,
-            // Whole, in pieces that are written one by one, encoded, and begun only.
+            // Whole, in pieces that are written one by one, encoded, and partly.
             ..shell(
                 key,
                 "echo one $KEY two; printf '%s' value-of-a-; read x; echo secret-4711; \
@@ -246,7 +246,7 @@ async fn secrets_of_a_command_are_masked_before_its_output_is_on_disk() {
         spec.env.push(("OTHER".to_owned(), token.clone()));
         spec.secrets = vec![secret.to_owned()];
         place.supervisor.start(spec).await.unwrap();
-        // The beginning of what may be a secret is not held back for longer than a moment.
+        // A possible start of a secret is withheld only briefly.
         place.until_says(key.session, "value-of-a-").await;
         place.supervisor.write(key, b"\n".to_vec(), Duration::from_secs(10)).await.unwrap();
         place.exit(key).await;

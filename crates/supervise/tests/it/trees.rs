@@ -173,14 +173,14 @@ async fn shims_do_not_depend_on_their_parent_process() {
     let zygote = parent(u32::try_from(keeper).unwrap());
     kill(zygote, Signal::KILL);
     eventually("it is gone", async || !lives(zygote)).await;
-    // The next start finds out and makes another.
+    // The next start detects this and creates another.
     let other = first(session());
     assert_eq!(place.run(shell(other, "exit 6")).await.status, ExitStatus::Code(6));
     place.supervisor.end(key, End::Stop { grace: Duration::from_secs(20) }, None).await.unwrap();
     assert_eq!(place.exit(key).await.status, ExitStatus::Code(0));
 }
 
-/// Children of a process, by what they are called.
+/// Children of a process, by their names.
 fn children(of: i32) -> Vec<(i32, String)> {
     let listed = std::fs::read_to_string(format!("/proc/{of}/task/{of}/children"));
     let pids = listed.unwrap_or_default();
@@ -197,7 +197,7 @@ async fn a_spare_shim_is_replaced_when_used_and_ends_with_the_daemon() {
     let keeper = parent(started.pid);
     let zygote = parent(u32::try_from(keeper).unwrap());
     let waiting = || -> Vec<i32> {
-        // A keeper has a name of its own from when it is given something.
+        // A shim gets its own name when it gets an order.
         let all = children(zygote).into_iter();
         all.filter(|(_, name)| name == "overmind-zygote").map(|(pid, _)| pid).collect()
     };

@@ -170,7 +170,7 @@ pub(super) async fn guards_hold_or_refuse(store: &dyn Store, world: &World) {
     let ended = |epoch| with(Guard::SessionEnded { session: row.id, epoch });
     store.commit(epoch(3)).await.unwrap();
     refused(store.commit(ended(3)).await);
-    // A refusal says in its type what it is about.
+    // The type of a refusal names its subject.
     let about = async |commit: Commit| match store.commit(commit).await {
         Err(StoreError::Conflict { what, guard: Some(0) }) => *what,
         other => panic!("{other:?}"),

@@ -77,7 +77,7 @@ pub(super) async fn what_supersedes_takes_the_place_and_the_old_is_history(
         assert!(matches!(refused, StoreError::Conflict { .. }), "{refused:?}");
         assert_eq!(store.memory_fetch(third.id).await.unwrap(), None, "nothing of it happened");
     }
-    // The old one does not come back when the new one goes.
+    // The old one is not restored when the new one is removed.
     store.commit(one_change(Change::MemoryDelete(new.id))).await.unwrap();
     assert_eq!(words(store, "c", &["bee"], 9).await, [""; 0]);
 }
@@ -279,7 +279,7 @@ pub(super) async fn common_words_hide_no_rare_ones(store: &dyn Store, world: &Wo
 }
 
 pub(super) async fn items_of_only_common_words_are_found(store: &dyn Store, world: &World) {
-    // More than a search may score one by one: the words of most items say nothing here.
+    // More than a search may score one by one: the words of most items are ignored here.
     const ITEMS: usize = 10_600;
     let mut texts: Vec<String> = (0..ITEMS)
         .map(|n| {

@@ -45,7 +45,7 @@ pub const NOTE: KindInfo = KindInfo {
     schema: || json!({ "type": "object" }),
 };
 
-/// A store of records, and what makes records for it.
+/// A store of records, and the data for its records.
 #[derive(Debug)]
 struct Bench<S> {
     store: Arc<S>,

@@ -152,7 +152,7 @@ fn chat(say: &Say) -> Vec<String> {
             "index": index, "id": id, "type": "function", "function": { "name": name, "arguments": "" },
         }] })));
     }
-    // Parallel calls come interleaved: nothing forbids it.
+    // Parallel calls arrive interleaved, which is allowed.
     let args: Vec<Vec<String>> = say.calls.iter().map(|(_, _, args)| tokens(args)).collect();
     for step in 0..args.iter().map(Vec::len).max().unwrap_or(0) {
         for (index, pieces) in args.iter().enumerate() {

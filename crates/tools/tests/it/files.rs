@@ -1,4 +1,4 @@
-//! Reading, writing, editing and listing, where nothing is hostile.
+//! Reading, writing, editing and listing, without attacks.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -188,7 +188,7 @@ async fn an_edit_keeps_line_ends_the_byte_order_mark_and_other_text() {
     assert_eq!(bench.get("f"), before.replace("second", "2nd"));
     let read = bench.good("read_file", json!({"path": "f"})).await;
     assert_eq!(read["content"], before.replace("second", "2nd"));
-    // The mark is part of the first line, and an edit of that line leaves it where it is.
+    // The mark is part of the first line, and an edit of that line keeps its position.
     bench.good("edit_file", json!({"path": "f", "old": "first", "new": "1st"})).await;
     assert!(bench.get("f").starts_with("\u{feff}1st\r\n"));
 }

@@ -1,4 +1,4 @@
-//! The order of a call, the registry and what surrounds a handler.
+//! The order of checks of a call, the registry, and the code around a handler.
 
 use std::sync::Arc;
 

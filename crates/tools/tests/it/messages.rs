@@ -12,7 +12,7 @@ use crate::support::Bench;
 #[derive(Debug)]
 struct Wide;
 
-/// A tool with every keyword that has a sentence of its own.
+/// A tool with every keyword that has its own message.
 impl Tool for Wide {
     fn spec(&self) -> ToolSpec {
         ToolSpec {

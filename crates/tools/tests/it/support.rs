@@ -142,7 +142,7 @@ pub(crate) fn names_in(dir: &Path) -> Vec<String> {
 pub(crate) struct FakeSandbox {
     pub(crate) asked: Mutex<Vec<SandboxRequest>>,
     pub(crate) answer: Mutex<Result<SandboxResult, SandboxError>>,
-    /// When set, the next command never ends, and holds this until it is dropped.
+    /// If set, the next command never ends, and holds this until it is dropped.
     pub(crate) hang: Mutex<Option<tokio::sync::oneshot::Sender<()>>>,
 }
 

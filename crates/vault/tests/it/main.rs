@@ -173,7 +173,7 @@ fn a_wrong_passphrase_is_reported_and_the_right_one_unlocks_later() {
     assert!(none.open(&name("a"), 1, &sealed).is_err());
     none.unlock(&needed, Some(&secret(right))).unwrap();
     assert_eq!(none.open(&name("a"), 1, &sealed).unwrap().expose(), "text-text");
-    // A wrong one afterwards does not lock what is open.
+    // A later wrong one does not lock an open vault.
     assert!(none.unlock(&needed, Some(&secret("wrong horse"))).is_err());
     assert!(none.open(&name("a"), 1, &sealed).is_ok());
 }

@@ -56,7 +56,7 @@ pub struct Config {
     pub earlier: bool,
 }
 
-/// How the session's own checkout is made.
+/// The options of the session's own checkout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorktreeConfig {
     /// The revision from which it starts; the project's current commit if absent.
@@ -75,7 +75,7 @@ pub struct WorktreeConfig {
 /// How a large ignored directory of the project is handled in a session's worktree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectoryStrategy {
-    /// A symbolic link to the project's own: nothing is copied, and everybody sees writes.
+    /// A symbolic link to the project's own: nothing is copied, and writes are visible to everybody.
     Share,
     /// A copy that shares blocks if the file system supports that; otherwise an error.
     Reflink,
@@ -217,7 +217,7 @@ pub enum Server {
     UrlFrom(String),
 }
 
-/// The template that a new database is copied from, and what makes it out of date.
+/// The template from which a new database is copied, and the files whose change makes it outdated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatabaseTemplate {
     /// Patterns of files below the worktree; a change in any of them makes a new template.

@@ -1,4 +1,4 @@
-//! Runs a PostgreSQL server of Overmind's own, for projects that name none.
+//! Runs Overmind's own PostgreSQL server, for projects that name none.
 //!
 //! It is started at the first need from the machine's programs, once for the data directory, and
 //! shared by all sessions: a database in it costs a tenth of a server. It listens on the loopback

@@ -290,7 +290,7 @@ impl Site<'_> {
             cpu_millis: container.cpu_millis,
         };
         let step = {
-            // The first service of the session that comes here makes the network.
+            // The first service of the session creates the network.
             let _alone = self.workspace.network.lock().await;
             let network = Step::Network { name: plan.network.clone() };
             let step = self.journal.intend(&network)?;

@@ -460,7 +460,7 @@ impl Workspace {
                     }
                 })
                 .await?;
-                // Whoever writes a file of that name from now on wants to save it.
+                // A new file of that name is the user's work, and is saved.
                 match &self.options.tree {
                     Some(tree) => tree.leave_out(&path, false).await.map(drop),
                     None => Ok(()),

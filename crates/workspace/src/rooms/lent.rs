@@ -47,7 +47,7 @@ fn make(base: &Path, session: SessionId, files: &[(String, String)]) -> io::Resu
     if dir.has_dir(Path::new(&name)) {
         return Ok(place);
     }
-    // Two that make it at once have directories of their own.
+    // Two concurrent creations have separate directories.
     let partial = format!("{name}.{}-{:?}", std::process::id(), std::thread::current().id());
     absent(remove_all(&dir, Path::new(&partial)))?;
     let made = write(&dir.sub_made(Path::new(&partial))?, files)
@@ -139,7 +139,7 @@ mod tests {
         }
         assert_eq!(std::fs::read_dir(&base).unwrap().count(), 0);
         assert!(!temp.path().join("x").exists());
-        // A link in place of the directory is not taken for it, and nothing behind it is removed.
+        // A link in place of the directory is not followed, and its target is not removed.
         let outside = temp.path().join("outside");
         std::fs::create_dir(&outside).unwrap();
         std::fs::write(outside.join("kept"), "").unwrap();

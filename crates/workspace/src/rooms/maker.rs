@@ -264,7 +264,7 @@ impl Maker {
         })
     }
 
-    /// Variables of a tree: what keeps its git within it, and who commits there.
+    /// Variables of a tree: they keep its git within it, and set the author of commits.
     fn env_of(&self, tree: &TreeIntent) -> BTreeMap<String, String> {
         let within = session_env(tree)
             .into_iter()
@@ -453,7 +453,7 @@ impl Maker {
             self.note_ending(&intent.session, &ended).map_err(|err| err.to_string())
         };
         if closed.kept.is_none() {
-            // Noted before it is removed: afterwards nothing says where its work is.
+            // Recorded before it is removed: afterwards nothing shows where its work is.
             note(&closed)?;
             if let Err(err) = self.0.trees.undo(tree) {
                 self.stay_or_fail(tree, err, &mut closed)?;

@@ -188,7 +188,7 @@ impl Drop for LocalRooms {
 }
 
 impl LocalRooms {
-    /// Remembers where things go. Nothing is read or made before it is needed.
+    /// Stores the locations. Nothing is read or created before it is needed.
     pub fn open(options: Options) -> Self {
         Self {
             options,
@@ -221,7 +221,7 @@ impl LocalRooms {
     /// the database server is stopped if no session has an environment.
     pub async fn shutdown(&self) {
         self.pools.end().await;
-        // Never asked for in this life and in none before.
+        // Never requested by this daemon or an earlier one.
         if self.core.get().is_none() && !self.was_used() {
             return;
         }
@@ -605,7 +605,7 @@ fn made(lease: &Lease) -> RoomMade {
     }
 }
 
-/// Services whose first port speaks HTTP, as far as the project's file says: processes and containers.
+/// Services whose first port uses HTTP, according to the project's file: processes and containers.
 fn http_services(lease: &Lease) -> impl Iterator<Item = (&str, u16)> {
     lease.ports.keys().filter_map(|name| {
         let (service, _) = name.split_once('/')?;

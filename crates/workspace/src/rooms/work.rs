@@ -30,7 +30,7 @@ pub(super) enum Where {
     Nowhere { why: Option<String> },
 }
 
-/// Names and places of one order, on their own: they go where blocking is allowed.
+/// Names and paths of one order, as owned values for a blocking thread.
 #[derive(Clone, Debug)]
 pub(super) struct About {
     pub(super) session: String,
@@ -176,7 +176,7 @@ impl LocalRooms {
             (RoomDone::Discard, Where::Tree { intent, open }) => {
                 self.give_up(&core, &about, *intent, open).await
             }
-            // Whoever named it may have pushed it, or work on it.
+            // The user who named it may have pushed it, or work on it.
             (RoomDone::Discard, Where::Branch { branch, published: true, .. }) => {
                 Err(say::conflict(format!(
                     "the work of {} is on {branch}, which was asked for with --pr-branch and is yours: \
@@ -298,7 +298,7 @@ impl LocalRooms {
         })
     }
 
-    /// Its work goes to its branch, and the tree goes.
+    /// Its work is saved on its branch, and the tree is removed.
     async fn put_aside(
         &self,
         core: &Arc<Core>,
@@ -384,7 +384,7 @@ pub(super) fn last_commit(maker: &Maker, intent: &TreeIntent) -> Result<Option<S
     }))
 }
 
-/// Removes a kept tree whose work is decided. What is saved nowhere keeps it.
+/// Removes a kept tree with decided work. Unsaved work keeps it.
 fn remove(
     maker: &Maker,
     about: &About,

@@ -96,7 +96,7 @@ pub(crate) async fn run(
         return Err(start("it has no words".to_owned()));
     }
     if let Some(directory) = &spec.cgroup {
-        // It is removed after each run that leaves nothing in it.
+        // It is removed after each run that leaves it empty.
         let _ = std::fs::create_dir(directory);
     }
     let bare = Launch::bare(&spec.argv, &spec.env, &spec.cwd);

@@ -310,7 +310,7 @@ mod tests {
         let (_, _, reaches) = seen(mesh.look(&[1002, 80], &many));
         assert_eq!((reaches.len(), reaches[0], reaches[1]), (MAX_REACHED, 1002, 2000));
         assert_eq!(seen(mesh.after(&room)), (Network::Mesh, vec![], room.to_vec()));
-        // With nothing to carry there is nothing.
+        // Without files to carry, nothing is done.
         assert_eq!(seen(mesh.service(&[], &[])), (Network::None, vec![], vec![]));
         assert_eq!(seen(mesh.after(&[])), (Network::None, vec![], vec![]));
     }

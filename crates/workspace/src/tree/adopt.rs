@@ -249,7 +249,7 @@ fn stashes(theirs: &Dir) -> std::io::Result<Vec<(String, String)>> {
         .collect())
 }
 
-/// Takes over the objects that we lack. The inner error says what the session's repository lacks.
+/// Imports the missing objects. The inner error names the objects that the session's repository lacks.
 fn fetch(
     git: &Git,
     theirs: &Dir,

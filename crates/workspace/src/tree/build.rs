@@ -40,7 +40,7 @@ pub(crate) struct Unit {
     pub(crate) ours: HostPath,
     /// The session's git directory, from the top of the tree.
     pub(crate) theirs: HostPath,
-    /// The repository that it comes from, where its objects are and its work goes back to.
+    /// The repository from which it was created, which contains its objects and receives its work.
     pub(crate) source: HostPath,
     pub(crate) base: Option<String>,
 }
@@ -448,7 +448,7 @@ enum Store {
 enum Arrived {
     Whole,
     Missing,
-    /// It is no file, the server's own, or another file than its name says.
+    /// It is no file, belongs to the server, or its content does not match its name.
     Unsound,
 }
 

@@ -163,7 +163,7 @@ fn parse(list: &Answer) -> Seen {
         &list.stdout
     };
     for part in whole.split(|byte| *byte == 0).filter(|part| part.len() > 2) {
-        // The path is what comes after so many fields, and may have spaces itself.
+        // The path is the text after so many fields, and may contain spaces itself.
         let path = |count: usize| part.splitn(count + 1, |byte| *byte == b' ').nth(count);
         match part[0] {
             b'1' => {

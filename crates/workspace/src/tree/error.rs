@@ -142,7 +142,7 @@ pub enum TreeError {
     },
 }
 
-/// Says of an I/O error what was attempted, and on what.
+/// Adds the operation and the object to an I/O error.
 pub(crate) trait At<T> {
     fn at(self, attempt: &'static str, path: impl AsRef<Path>) -> Result<T, TreeError>;
 }

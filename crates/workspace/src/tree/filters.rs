@@ -28,7 +28,7 @@ type All = BTreeMap<String, String>;
 ///
 /// # Errors
 ///
-/// When git does not say what is set.
+/// Returns an error if git cannot list the settings.
 pub(crate) fn of_user(
     git: &Git,
     source: &Source,

@@ -318,7 +318,7 @@ impl Trees {
         let nested = nested(&held, &shots);
         let main = shots.first().ok_or_else(|| TreeError::Gone { place: held.place.clone() })?;
         let ours = held.place.join("ours");
-        // A commit of its own even when all was committed: its date is when the time begins to run.
+        // A separate commit even if everything was committed: its date starts the retention time.
         let parents: Vec<&str> = main.tip.as_deref().into_iter().collect();
         let last = commit(&self.git, &ours, &main.tree, &parents, stamp)?;
         let saved_as = match held.notes.intent.source() {
@@ -510,7 +510,7 @@ impl Trees {
         Ok(refs.all.iter().any(|r| r.id == id && !r.name.starts_with(&base)))
     }
 
-    /// Saves the last commit that we know of a tree whose directory is gone.
+    /// Saves the last known commit of a tree whose directory was removed.
     fn save_last_known(&self, held: &mut Held) -> Result<(), TreeError> {
         let Some(source) = held.notes.intent.source().filter(|s| s.is_there()) else {
             return Ok(());

@@ -41,7 +41,7 @@ const REFS: &str = "refs/overmind/snapshots";
 const PRIVATE: &str = "snapshots";
 /// The remains of removed trees, in the project's directory.
 const RETIRED: &str = ".snapshots";
-/// States that are kept of one session; the oldest go first.
+/// The maximum number of states of one session; the oldest are removed first.
 const MOST_KEPT: usize = 200;
 /// New and changed files that one state takes.
 const BOUND: Bound = Bound { all: 1 << 30, each: 64 << 20 };

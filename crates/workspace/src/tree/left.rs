@@ -196,7 +196,7 @@ impl Trees {
             .line();
         let message = format!("the last state of {session}, which was discarded");
         let stamp = Stamp { message: &message, now, by: &[] };
-        // A commit of its own: its date is when the time begins to run.
+        // A separate commit: its date starts the retention time.
         let last = commit(self.git(), &scratch.0, &tree, &[&found.tip], stamp)?;
         self.send(&scratch.0, &found.source, &[&last])?;
         let refs = References::read(self.git(), &found.source)?;

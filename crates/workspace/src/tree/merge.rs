@@ -36,7 +36,7 @@ pub struct MergeInto<'a> {
     pub message: &'a str,
     /// Seconds since 1970.
     pub now: i64,
-    /// The home of the primary's user, whose configuration (filters above all) holds for their files.
+    /// The home of the primary's user, whose configuration (above all filters) applies to their files.
     pub home: Option<&'a Path>,
 }
 

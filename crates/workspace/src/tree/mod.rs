@@ -169,7 +169,7 @@ impl Trees {
         Own::of(&self.off_limits)
     }
 
-    /// That a project may be given to a session: all of the repository that it lies in.
+    /// Whether a project may be given to a session: its whole repository.
     pub(crate) fn may_be_given(&self, project: &Path, source: &Source) -> Result<(), TreeError> {
         if source.common.starts_with(&self.root) {
             let why = "is in the tree of a session".to_owned();
@@ -293,7 +293,7 @@ impl Trees {
         Ok(())
     }
 
-    /// Removes locks in git directories of ours that a git has left which was killed: none is at work now.
+    /// Removes locks of killed git processes in our git directories: no git works there now.
     fn clear_locks(&self) -> Result<(), TreeError> {
         for home in self.homes()? {
             let places = directories(&home)?.into_iter();

@@ -68,7 +68,7 @@ impl<'de> Deserialize<'de> for HostPath {
     }
 }
 
-/// A tree that is to be made, and all that is needed to undo it from nothing, in any state.
+/// A planned tree, with all data that is needed to undo it in any state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TreeIntent {
     /// The session's name within its project, as directory and branch have it.
@@ -313,7 +313,7 @@ impl Trees {
             dir.replace(list, &text, 0o644)
         };
         edit(&paths.ours).at("writing", paths.ours.join(list))?;
-        // Theirs may be anything by now. It only says what they are shown.
+        // Theirs may have any content by now. It only determines what they are shown.
         if let Err(err) = edit(&paths.theirs)
             .and_then(|()| crate::owner::give(&paths.work, &paths.theirs.join(list)))
         {
@@ -401,7 +401,7 @@ impl Trees {
         }))
     }
 
-    /// Every finished tree, as found on disk: what a leak check compares with what it believes.
+    /// Every finished tree on disk, for the comparison of a leak check.
     ///
     /// # Errors
     ///

@@ -430,7 +430,7 @@ impl Trees {
         Err(TreeError::NoSuchBase { base: base.to_owned(), repo: repo.to_owned() })
     }
 
-    /// Makes a planned tree. It appears in one step, finished; a failure takes back what was begun.
+    /// Creates a planned tree. It appears in one step, finished; a failure removes the partial tree.
     ///
     /// # Errors
     ///

@@ -227,7 +227,7 @@ impl Bound {
 pub(super) struct Taken {
     /// Whether the index has something else than before.
     pub(super) changed: bool,
-    /// Repositories found in them: what is in them is left out.
+    /// Repositories found in them: their content is left out.
     pub(super) nested: Vec<PathBuf>,
     /// Files that are too large.
     pub(super) left_out: Vec<PathBuf>,

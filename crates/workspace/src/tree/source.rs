@@ -327,7 +327,7 @@ pub(crate) struct Settings {
     pub(crate) exclude: Vec<u8>,
 }
 
-/// Keys that are data: they shape what is checked out, compared or shown, and run nothing.
+/// Keys that are data: they affect what is checked out, compared or shown, and run nothing.
 const DATA: &[(&str, &[&str])] = &[
     (
         "core",

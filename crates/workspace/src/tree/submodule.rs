@@ -1,4 +1,4 @@
-//! Submodules: found in the primary's own store, so that none needs the network.
+//! Submodules: taken from the primary's own store, so that none needs the network.
 
 use std::path::{Component, Path, PathBuf};
 

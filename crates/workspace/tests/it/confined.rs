@@ -31,7 +31,7 @@ struct Marks {
 }
 
 impl Marks {
-    /// Plans of programs whose words contain this.
+    /// Plans of programs whose arguments contain this.
     fn asked(&self, word: &str) -> Vec<EnclosePlan> {
         let asked = self.asked.lock().unwrap();
         asked.iter().filter(|plan| plan.argv.join(" ").contains(word)).cloned().collect()
@@ -114,7 +114,7 @@ fn request(bench: &Bench, level: SandboxLevel) -> LeaseRequest {
     LeaseRequest { sandbox, ..request }
 }
 
-/// Everything that a lease starts, each of which notes what it is and whether it was enclosed.
+/// Everything that a lease starts, each of which records its name and whether it was sandboxed.
 const APP: &str = "
   names: [PORT]
 services:
@@ -261,7 +261,7 @@ async fn services_without_an_available_sandbox_do_not_start() {
     let bench = Bench::new();
     let marks = Arc::new(Marks::default());
     let workspace = open(&bench, &marks);
-    // Not at all: nothing has run, and all of it is undone.
+    // Not at all: nothing ran, and everything is undone.
     marks.refuse(true);
     let request = || request(&bench, SandboxLevel::Namespace);
     let err = workspace.build(request(), &bench.told).await.unwrap_err();
@@ -288,7 +288,7 @@ async fn services_without_an_available_sandbox_do_not_start() {
     until("it stays ended", || ended().is_some()).await;
     assert!(ended().unwrap().contains("no sandbox today"));
     assert_eq!(noted(&file)[&marked("web")], 1);
-    // Not by the next daemon either, which takes up what still runs.
+    // Not by the next daemon either, which adopts the running programs.
     drop(workspace);
     let workspace = open(&bench, &marks);
     let resumed = workspace.resume(&Quiet).await;

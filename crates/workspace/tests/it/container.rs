@@ -1,4 +1,4 @@
-//! Containers in a real engine, from an image that is made here.
+//! Containers in a real engine, from an image that is built here.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -91,7 +91,7 @@ async fn needs_docker_each_session_has_its_own_container_network_and_volume() {
         urls.push(url);
     }
     assert_ne!(urls[0], urls[1]);
-    // Other tests, and earlier ones that failed, have networks of their own.
+    // Other tests, and earlier failed ones, have their own networks.
     let ours: Vec<String> = networks().await.into_iter().filter(|n| !before.contains(n)).collect();
     assert_eq!(ours.len(), 2, "{ours:?}");
 
@@ -111,7 +111,7 @@ async fn needs_docker_each_session_has_its_own_container_network_and_volume() {
     let stranger = overmind_workspace::lease::Workspace::open(options).unwrap();
     assert_eq!(stranger.leaks().await, [], "another data directory sees none of ours");
     for finding in found.iter().filter(|one| one.kind != LeakKind::Worktree) {
-        // Whatever it answers, it changes nothing.
+        // Whatever the answer is, it changes nothing.
         let _ = stranger.fix(finding).await;
     }
     assert_eq!(workspace.leaks().await, found);

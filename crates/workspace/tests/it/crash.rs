@@ -13,7 +13,7 @@ use overmind_workspace::lease::{LeasePhase, TreeEnd};
 
 use crate::support::{Bench, git, processes_of, variable};
 
-/// Kills this process at the `n`th point that it comes to.
+/// Kills this process at its `n`th failpoint.
 pub(crate) fn die_at(n: u32) {
     static SEEN: AtomicU32 = AtomicU32::new(0);
     overmind_core::failpoint::arm(Box::new(move |_| {

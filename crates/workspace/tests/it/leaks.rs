@@ -51,7 +51,7 @@ async fn everything_left_by_a_lost_session_is_found_and_removed() {
     stranger.kill().unwrap();
     stranger.wait().unwrap();
 
-    // A finding that is no longer true removes nothing of the session that came after it.
+    // An outdated finding removes nothing of the later session.
     let again = workspace.build(bench.request("s1", APP), &bench.told).await.unwrap();
     for finding in &found {
         assert!(

@@ -33,7 +33,7 @@ async fn without_a_project_file_a_session_gets_one_port() {
             report.undone,
             ["ports for PORT", "the directory for temporary files", "the worktree"]
         );
-        // Once more does nothing and is no error.
+        // A repeated call does nothing and is no error.
         workspace.teardown(session, TreeEnd::Park, &bench.told).await.unwrap();
     }
     bench.assert_nothing_left(&workspace).await;
@@ -241,7 +241,7 @@ services:
 async fn independent_services_start_concurrently_and_dependents_wait() {
     let bench = Bench::new();
     let workspace = bench.workspace();
-    // Each of the two waits for the other to have begun: one after the other they would not end.
+    // Each of the two waits for the start of the other: in sequence they would not end.
     let text = "
 services:
   a: {strategy: process, command: 'touch a; exec sleep 86161', ready: {command: test -f b}}

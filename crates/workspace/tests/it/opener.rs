@@ -93,7 +93,7 @@ impl Shape {
             Self::HardLink => std::fs::hard_link(own.join("key"), at).unwrap(),
             Self::Pipe => node(FileType::Fifo, 0).unwrap(),
             Self::Socket => drop(UnixListener::bind(at).unwrap()),
-            // `/dev/zero`; only root makes one.
+            // `/dev/zero`; only root can create one.
             Self::Device => {
                 return node(FileType::CharacterDevice, rustix::fs::makedev(1, 5)).is_ok();
             }
@@ -300,7 +300,7 @@ async fn scripts_that_link_out_of_the_tree_are_refused_and_inner_links_followed(
     symlink("db/real.sql", yard.repo.join("t.sql")).unwrap();
     commit(&yard.repo, "a link within");
     tried(&yard, 2).await.unwrap();
-    // The project's file itself may be one, too; but not to what git keeps.
+    // The project's file itself may be a link, too; but not to files of git.
     std::fs::rename(yard.repo.join(".overmind.yml"), yard.repo.join("db/o.yml")).unwrap();
     symlink("db/o.yml", yard.repo.join(".overmind.yml")).unwrap();
     tried(&yard, 3).await.unwrap();

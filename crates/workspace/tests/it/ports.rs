@@ -116,7 +116,7 @@ fn two_data_directories_share_a_range_and_ports_of_dead_owners_are_freed() {
     let (first, second) = (ports(dir.path()), ports(dir.path()));
     assert_eq!(first.take(&names(1), &(low..=low), &one).unwrap()["P0"], low);
     assert!(second.take(&names(1), &(low..=low), &two).is_err());
-    // Somebody else's release does nothing.
+    // A release by another owner does nothing.
     second.release([low], &two);
     assert!(second.take(&names(1), &(low..=low), &two).is_err());
     // Without its journal, the port is free again.

@@ -64,7 +64,7 @@ async fn needs_postgres_two_sessions_have_separate_copies() {
         .unwrap();
     assert_eq!((count(urls[0]).await, count(urls[1]).await), (2, 1));
 
-    // Its role gets into no other database: the other session's, the template, the server's own.
+    // Its role can connect to no other database: the other session's, the template, the server's own.
     let databases: Vec<String> = one
         .query("SELECT datname::text FROM pg_database WHERE datname <> current_database()", &[])
         .await
@@ -94,7 +94,7 @@ async fn needs_postgres_two_sessions_have_separate_copies() {
     let wrong = urls[0].replace(leases[0].values.get("db", "password").unwrap(), "wrong");
     assert!(connect(&wrong).await.is_err());
 
-    // A changed migration makes another template; the same one does not.
+    // A changed migration creates another template; the same one does not.
     let files = [FILES[0], ("more.sql", "INSERT INTO users (name) VALUES ('x'), ('y'), ('z');")];
     let request = bench.request_with("s3", APP, &files);
     let third = workspace.build(request, &bench.told).await.unwrap();

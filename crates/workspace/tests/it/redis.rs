@@ -1,4 +1,4 @@
-//! A Redis of a session's own, and indexes of a shared one.
+//! A Redis of the session's own, and indexes of a shared one.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;

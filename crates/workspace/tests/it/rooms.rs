@@ -43,7 +43,7 @@ impl Yard {
         yard
     }
 
-    /// One that another process made.
+    /// An environment that another process created.
     pub(crate) fn at(root: PathBuf) -> Self {
         Self { repo: root.join("repo"), root, told: Arc::default(), _dir: None }
     }
@@ -439,7 +439,7 @@ async fn discarded_work_can_be_restored_for_a_limited_time() {
     let yard = Yard::with_git();
     yard.file("");
     let rooms = yard.rooms();
-    // While the room is open, from a kept tree, and from a branch.
+    // While the environment is open, from a kept tree, and from a branch.
     for (number, end) in [(1, None), (2, Some(RoomEnd::Keep)), (3, Some(RoomEnd::Park))] {
         let order = yard.order(number, "gone");
         let made = yard.prepare(&rooms, &order).await;
@@ -535,7 +535,7 @@ async fn a_branch_for_a_push_contains_all_work_while_the_session_continues() {
     assert!(top(&made).exists());
     let closed = yard.close(&rooms, &order, RoomEnd::Park).await;
     let parked = closed.branch.clone().unwrap();
-    // Under another name, at the same commit; then by the name that is taken.
+    // Under another name, at the same commit; then under the taken name.
     let outcome = rooms.done(&order, &made, Some(&closed), named("pr/two")).await.unwrap();
     assert_eq!(outcome.branch.as_deref(), Some("pr/two"));
     assert_eq!(outcome.commit, closed.commit);

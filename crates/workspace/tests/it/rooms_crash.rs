@@ -99,7 +99,7 @@ async fn go_on(yard: &Yard, rooms: &LocalRooms, log: &Log, session: u128) {
     log.write(session, &Stage::Closed(closed));
 }
 
-/// Goes on with the open session, then makes one more; and then waits to be killed, if it is to be.
+/// Continues the open session, then creates one more; and then waits to be killed, if requested.
 #[tokio::test]
 #[ignore = "the other half of the crash tests"]
 async fn a_server_that_is_killed() {
@@ -141,7 +141,7 @@ impl Rng {
     }
 }
 
-/// A server that has begun. What it prints has a reader as long as it lives.
+/// A started server. Its output is read as long as it runs.
 struct Server {
     child: Child,
     _lines: std::io::Lines<BufReader<ChildStdout>>,
@@ -274,7 +274,7 @@ fn seed() -> u64 {
     })
 }
 
-/// Kills servers at any moment of a life; every few lives one is left alone.
+/// Kills servers at any moment; every few rounds one is left alone.
 async fn at_any_moment(kills: usize, files: usize, pool: u32, shell: bool) {
     let kills = soak::count(kills, kills * 40);
     let seed = seed();

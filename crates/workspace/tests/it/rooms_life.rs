@@ -41,7 +41,7 @@ async fn needed_environments_are_reopened_and_others_closed_with_their_work_save
     let closed = yard.close(&rooms, &other, RoomEnd::Discard).await;
     assert_eq!(closed.branch.as_deref(), Some("overmind/other"));
 
-    // An orderly end leaves the service, too; one that died meanwhile is started again.
+    // A normal end leaves the service running, too; a service that died meanwhile is restarted.
     rooms.shutdown().await;
     drop(rooms);
     assert!(get(ports.0, "/index.html").ends_with("hello\n"));

@@ -1,4 +1,4 @@
-//! A data directory, a project and a workspace of a test's own.
+//! A data directory, a project and a workspace for one test.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
@@ -153,7 +153,7 @@ impl Bench {
         bench
     }
 
-    /// A bench that another process made.
+    /// A bench that another process created.
     pub(crate) fn at(root: PathBuf) -> Self {
         Self { root, _dir: None, told: Told::default(), docker: None }
     }
@@ -264,7 +264,7 @@ pub(crate) fn git(dir: &Path, words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Waits for what another process does.
+/// Waits for an action of another process.
 pub(crate) async fn until(what: &str, mut is: impl FnMut() -> bool) {
     for _ in 0..3000 {
         if is() {

@@ -56,7 +56,7 @@ fn status_and_diff_show_all_changes_of_a_session() {
     assert!(patch.contains("+fn g() {}") && patch.contains("+two") && !diff.cut);
     let short = world.trees.diff(&made.intent, 20).unwrap();
     assert!(short.cut && short.patch.len() <= 20);
-    // The session's own index is not ours to touch.
+    // We must not change the session's own index.
     assert_eq!(git(&made.path, &["status", "--porcelain"]), " M src/lib.rs\n?? new.txt");
 }
 
@@ -235,7 +235,7 @@ fn a_kept_tree_stays_and_a_discarded_one_is_recoverable_for_a_while() {
     assert_eq!(git(&world.repo, &["branch", "--list", "overmind/*"]), "");
     assert_eq!(git(&world.repo, &["show", "refs/overmind/discarded/s:u.txt"]), "untracked");
     assert_eq!(git(&world.repo, &["show", "refs/overmind/discarded/s:a.txt"]), "committed");
-    // A second of that name does not take its place.
+    // A second one of that name does not replace it.
     let second = world.prepare("s");
     let gone = world.trees.discard(&second.intent, 3_000_000).unwrap();
     assert_eq!(gone.saved_as, "refs/overmind/discarded/s-2");
@@ -244,7 +244,7 @@ fn a_kept_tree_stays_and_a_discarded_one_is_recoverable_for_a_while() {
     assert_eq!(world.trees.sweep(2_000_000).unwrap().discarded, 1);
     let left = git(&world.repo, &["for-each-ref", "--format=%(refname)", "refs/overmind"]);
     assert_eq!(left, "refs/overmind/discarded/s-2");
-    // Discarded is what it was then; later work is work.
+    // The discarded work is that of its time; later work is separate.
     let third = world.prepare("s");
     write(&third.path, "x", "x");
     world.trees.discard(&third.intent, 1).unwrap();
@@ -303,7 +303,7 @@ fn a_lock_of_another_git_is_reported_and_a_retry_works() {
         "{err}"
     );
     std::fs::remove_file(&ours).unwrap();
-    // The session's own lock does not concern us.
+    // The session's own lock does not affect us.
     std::fs::write(made.path.join(".git/index.lock"), "").unwrap();
     world.trees.park(&made.intent, "wip", 5).unwrap();
     world.trees.remove(&made.intent).unwrap();

@@ -1,4 +1,4 @@
-//! Git actions that a session may try, and that none of them reaches the primary or this program.
+//! Git actions of a session that must not reach the primary or this program.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -78,7 +78,7 @@ fn git_commands_of_a_session_never_change_the_primary() {
     assert_eq!(git(&world.repo, &["stash", "list"]).lines().count(), 1);
 }
 
-/// Everything by which a repository can make git run a program.
+/// Every way in which a repository can make git run a program.
 fn arm(tree: &Path, git_dir: &Path, command: &str, mark: &Path) {
     let hooks = git_dir.join("hooks");
     for hook in [
@@ -126,7 +126,7 @@ fn arm(tree: &Path, git_dir: &Path, command: &str, mark: &Path) {
 fn the_server_runs_no_program_of_a_repository() {
     let world = World::new();
     let (mark, command) = trap(&world);
-    // A submodule and a nested repository are looked into by git with their own configuration.
+    // Git reads a submodule and a nested repository with their own configuration.
     let lib = world.dir.path().join("lib");
     std::fs::create_dir(&lib).unwrap();
     git(&lib, &["init", "-q", "-b", "main"]);
@@ -228,7 +228,7 @@ fn objects_that_git_refuses_are_not_published_but_recoverable() {
 fn a_repository_replaced_by_a_redirect_reaches_no_other_repository() {
     for how in ["file", "link", "objects", "reference", "alternates", "loose"] {
         let world = World::new();
-        // Another project, whose contents this session must not get.
+        // Another project, whose contents this session must not read.
         let other = world.dir.path().join("other");
         std::fs::create_dir(&other).unwrap();
         git(&other, &["init", "-q", "-b", "main"]);

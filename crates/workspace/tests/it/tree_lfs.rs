@@ -148,7 +148,7 @@ fn needs_git_lfs_a_foreign_or_wrong_object_store_is_not_used() {
     std::fs::write(&object, "another file\n").unwrap();
     said("an-object-is-another-file", 1);
 
-    // And nothing of that stays.
+    // And nothing of that is left.
     std::fs::remove_file(&object).unwrap();
     std::fs::rename(others("object"), &object).unwrap();
     let made = trees.prepare(&Request::new(&world.repo, "whole")).unwrap();

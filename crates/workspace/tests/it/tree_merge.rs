@@ -60,7 +60,7 @@ fn eight_concurrent_merges_succeed_and_leave_nothing_in_the_checkout() {
         write(&made.path, &format!("of-{n}.txt"), "work\n");
         commit(&made.path, "work");
     }
-    // A user whose editor asks for the status all the while.
+    // A user whose editor requests the status all the time.
     let stop = AtomicBool::new(false);
     let merged = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -114,7 +114,7 @@ fn a_changed_or_untracked_file_in_the_way_refuses_the_merge() {
         write(&made.path, "src/lib.rs", "fn s() {}\n");
         commit(&made.path, "work");
         write(&world.repo, file, text);
-        // Git may note new times of files in the index; nothing else may change.
+        // Git may record new times of files in the index; nothing else may change.
         git(&world.repo, &["update-index", "-q", "--refresh"]).clear();
         let strip = |mut all: std::collections::BTreeMap<_, _>| {
             all.retain(|path: &PathBuf, _| {

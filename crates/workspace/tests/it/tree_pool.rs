@@ -32,7 +32,7 @@ fn a_prepared_tree_equals_a_new_one() {
     assert_eq!(git(&made.path, &["branch", "--show-current"]), "overmind/s");
     git(&made.path, &["rev-parse", "later"]);
     assert_eq!(git(&made.path, &["status", "--porcelain"]), "");
-    // Its index knows the files: none is read again.
+    // Its index knows the files, so none is read again.
     assert_eq!(git(&made.path, &["diff-files", "--name-only"]), "");
     assert!(world.trees.status(&made.intent).unwrap().is_saved());
     write(&made.path, "a.txt", "two\n");
@@ -59,7 +59,7 @@ fn a_prepared_tree_is_updated_in_the_background_or_when_it_is_taken() {
     let filled = fill(&world, TWO);
     assert_eq!((filled.updated, filled.made, filled.ready), (1, 1, 2));
     assert_eq!(world.prepare("t").taken, Taken::Ready);
-    // Even when the old head is gone for good.
+    // Even if the old head is removed permanently.
     git(&world.repo, &["reset", "-q", "--hard", "HEAD~1"]);
     let filled = fill(&world, TWO);
     assert_eq!((filled.updated, filled.ready), (1, 2));

@@ -263,7 +263,7 @@ fn ignored_files_are_copied_by_the_include_list_and_never_over_tracked_ones() {
             .any(|w| matches!(w, Warning::IncludeSkipped { path, .. } if path == ".env.out"))
     );
     assert_eq!(git(&made.path, &["status", "--porcelain"]), "");
-    // A copy: what the session writes into it stays the session's.
+    // A copy: the session's changes in it stay in the session.
     std::fs::write(made.path.join(".env"), "KEY=9").unwrap();
     assert_eq!(read(&world.repo.join(".env")), "KEY=1");
 }

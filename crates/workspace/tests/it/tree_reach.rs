@@ -95,7 +95,7 @@ fn an_admin_uses_a_foreign_repository_only_if_it_names_the_directory() {
     std::fs::create_dir(at("copy")).unwrap();
     std::fs::copy(moved.join(".git"), at("copy/.git")).unwrap();
     refused(&at("copy"), "worktree repair");
-    // A git directory that is kept apart.
+    // A git directory at a separate place.
     let apart = at("apart");
     std::fs::create_dir(&apart).unwrap();
     git(&apart, &["init", "-q", "-b", "main", "--separate-git-dir", at("git").to_str().unwrap()]);
@@ -214,7 +214,7 @@ fn a_project_replaced_by_a_link_during_creation_reveals_nothing() {
             }
         });
         for number in 0..80 {
-            // A copy and a worktree: each has ways of its own.
+            // A copy and a worktree: each has its own code path.
             let reach = match number % 2 {
                 0 => within(&[root], true),
                 _ => RoomReach::Nothing,

@@ -40,7 +40,7 @@ impl World {
     }
 }
 
-/// Runs git as a user would, with nothing of this machine's configuration.
+/// Runs git like a user, without the configuration of this machine.
 pub(crate) fn try_git(dir: &Path, args: &[&str]) -> Result<String, String> {
     let output = Command::new("git")
         .current_dir(dir)

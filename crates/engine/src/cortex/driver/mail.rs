@@ -19,7 +19,7 @@ use crate::error::EngineError;
 /// A message to a session.
 #[derive(Debug)]
 pub(crate) enum Mail {
-    /// The session is new: `opening` makes it, and it begins in the same commit.
+    /// The session is new: `opening` creates it, and it starts in the same commit.
     Begin {
         opening: Box<Commit>,
         reply: oneshot::Sender<Result<(), StoreError>>,

@@ -221,7 +221,7 @@ fn dns_queries_are_answered_at_once_with_no_such_name() {
     door.end();
 }
 
-/// A service of the host's, and what leads to it.
+/// A service of the host, and the port that leads to it.
 fn way_out() -> (TcpListener, TcpListener, SocketAddr) {
     let service = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let inside = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -329,7 +329,7 @@ fn the_last_output_of_an_ended_program_is_delivered() {
     let (port, at) = (own.local_addr().unwrap().port(), host.local_addr().unwrap());
     let out = [(inside, service.local_addr().unwrap())];
     let (mut door, at_server, _) = door(&socket, &[(host, port)], &out);
-    // One has come in and gets its answer in the end: more than the kernel holds.
+    // An inbound connection gets its answer at the end: more than the kernel buffers.
     let asks = TcpStream::connect(at).unwrap();
     door.wait([ended().as_fd()]).unwrap();
     let (mut came, _) = own.accept().unwrap();
@@ -337,7 +337,7 @@ fn the_last_output_of_an_ended_program_is_delivered() {
     let said = text.clone();
     let answers = std::thread::spawn(move || came.write_all(&said).unwrap());
     let hears = std::thread::spawn(move || heard(&asks));
-    // Others came from inside and left before the door had a look; more than are let in at once.
+    // Others connected from inside and left before the relay accepted them; more than the limit.
     for _ in 0..=ACCEPTED {
         TcpStream::connect(at_service).unwrap().write_all(b"to a service").unwrap();
     }
