@@ -58,6 +58,51 @@ fn services_get_their_usual_variables_in_the_proposal() {
 }
 
 #[test]
+fn what_a_compose_service_loses_is_named() {
+    let compose = r#"
+services:
+  app:
+    image: acme/app
+    command: serve --listen "0.0.0.0:8080" --motto 'two words'
+    env_file: app.env
+    environment: [PLAIN=x, HOST_VAR]
+    healthcheck: {test: [CMD, "true"]}
+    extends: {file: common.yml, service: base}
+    user: "1000"
+    container_name: app
+  search:
+    image: elasticsearch:8
+    command: sh -c "never ends
+    environment: {discovery.type: single-node, UNSET: null, KEPT: "null"}
+"#;
+    let sources = Sources { compose: Some(compose.to_owned()), ..Sources::default() };
+    let (config, text) = accepted(&sources);
+    assert_eq!(config.services.len(), 2);
+    let words = r#"["serve", "--listen", "0.0.0.0:8080", "--motto", "two words"]"#;
+    assert!(text.contains(words), "{text}");
+    for said in [
+        "`app` has `env_file`, `healthcheck`, `extends`, `user`: left out",
+        "`app` takes variables from the machine: `HOST_VAR`; give them values in `env`",
+        "the command of `search` has a quote without its end: left out",
+        "`search` has variables with names that no shell has: `discovery.type`: left out",
+        "`search` takes variables from the machine: `UNSET`",
+    ] {
+        assert!(text.contains(said), "{said} in\n{text}");
+    }
+    assert!(text.contains("KEPT: \"null\"") && !text.contains("UNSET:"), "{text}");
+}
+
+#[test]
+fn files_may_begin_with_a_byte_order_mark() {
+    let dir = tempfile::tempdir().unwrap();
+    let package = "\u{feff}{\"scripts\": {\"dev\": \"vite\"}}";
+    std::fs::write(dir.path().join("package.json"), package).unwrap();
+    let proposal = Sources::read(dir.path()).propose();
+    assert!(proposal.text.contains("npm run dev"), "{}", proposal.text);
+    assert_eq!(proposal.notes, [""; 0]);
+}
+
+#[test]
 fn a_rails_project_with_compose_and_a_procfile() {
     let sources = Sources {
         compose: Some(COMPOSE.to_owned()),

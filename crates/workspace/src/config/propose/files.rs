@@ -66,11 +66,19 @@ pub(super) fn engine_of(image: &str) -> Option<Engine> {
 fn entry(name: &str, node: &Node, notes: &mut Vec<String>) -> ComposeEntry {
     let image = node.get("image").and_then(Node::text).map(interpolated);
     let engine = image.as_deref().and_then(engine_of);
-    let command =
-        node.get("command").filter(|node| !node.is_null()).map(|command| match command.text() {
-            Some(line) => line.split_whitespace().map(interpolated).collect(),
-            None => command.items().iter().filter_map(Node::text).map(interpolated).collect(),
-        });
+    let command = node.get("command").filter(|node| !node.is_null());
+    let command = command.and_then(|command| match command.text() {
+        Some(line) => {
+            let words = shlex::split(&interpolated(line));
+            if words.is_none() {
+                notes
+                    .push(format!("the command of `{name}` has a quote without its end: left out"));
+            }
+            words
+        }
+        None => Some(command.items().iter().filter_map(Node::text).map(interpolated).collect()),
+    });
+    notes.extend(left_out(name, node));
     let mut ports: Vec<ComposePort> = Vec::new();
     for port in node.get("ports").map(Node::items).unwrap_or_default() {
         match published(port) {
@@ -128,7 +136,7 @@ fn entry(name: &str, node: &Node, notes: &mut Vec<String>) -> ComposeEntry {
         image,
         engine,
         command,
-        env: environment(node),
+        env: environment(name, node, notes),
         ports,
         volumes,
         mounts,
@@ -136,26 +144,65 @@ fn entry(name: &str, node: &Node, notes: &mut Vec<String>) -> ComposeEntry {
     }
 }
 
-fn environment(node: &Node) -> Vec<(String, String)> {
+/// Fields of a compose service that are carried over.
+const CARRIED: [&str; 7] =
+    ["build", "command", "depends_on", "environment", "image", "ports", "volumes"];
+/// Fields without a meaning for a service of one run.
+const WITHOUT_MEANING: [&str; 6] =
+    ["container_name", "labels", "logging", "networks", "profiles", "restart"];
+
+/// Names the fields of a compose service that a proposal does not contain.
+fn left_out(name: &str, node: &Node) -> Option<String> {
+    let fields = node.entries().into_iter().map(|(field, _, _)| field);
+    let other = |field: &&str| {
+        !CARRIED.contains(field) && !WITHOUT_MEANING.contains(field) && !field.starts_with("x-")
+    };
+    let fields: Vec<String> = fields.filter(other).map(|field| format!("`{field}`")).collect();
+    (!fields.is_empty()).then(|| format!("`{name}` has {}: left out", fields.join(", ")))
+}
+
+/// The variables of a compose service. Those without a value, and those whose names are none for a
+/// shell, become notes.
+fn environment(service: &str, node: &Node, notes: &mut Vec<String>) -> Vec<(String, String)> {
     let Some(environment) = node.get("environment") else { return Vec::new() };
-    let pairs: Vec<(String, String)> = match &environment.value {
+    let pairs: Vec<(String, Option<String>)> = match &environment.value {
         Value::List(items) => {
-            let pair = |text: &str| {
-                let (name, value) = text.split_once('=')?;
-                Some((name.to_owned(), interpolated(value)))
+            let pair = |text: &str| match text.split_once('=') {
+                Some((name, value)) => (name.to_owned(), Some(interpolated(value))),
+                None => (text.to_owned(), None),
             };
-            items.iter().filter_map(Node::text).filter_map(pair).collect()
+            items.iter().filter_map(Node::text).map(pair).collect()
         }
         Value::Map(_) | Value::Scalar { .. } => environment
             .entries()
             .into_iter()
             .map(|(name, _, value)| {
-                (name.to_owned(), interpolated(value.text().unwrap_or_default()))
+                let text = Some(value).filter(|value| !value.is_null());
+                (name.to_owned(), text.map(|text| interpolated(text.text().unwrap_or_default())))
             })
             .collect(),
     };
-    let fine = |(name, _): &(String, String)| crate::env::dotenv::is_variable(name);
-    pairs.into_iter().filter(fine).collect()
+    let (mut known, mut odd, mut unset) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, value) in pairs {
+        match value {
+            _ if !crate::env::dotenv::is_variable(&name) => odd.push(format!("`{name}`")),
+            None => unset.push(format!("`{name}`")),
+            Some(value) => known.push((name, value)),
+        }
+    }
+    if !odd.is_empty() {
+        let odd = odd.join(", ");
+        notes.push(format!(
+            "`{service}` has variables with names that no shell has: {odd}: left out"
+        ));
+    }
+    if !unset.is_empty() {
+        let unset = unset.join(", ");
+        notes.push(format!(
+            "`{service}` takes variables from the machine: {unset}; give them values in `env`"
+        ));
+    }
+    known
 }
 
 /// Parses `8080:80`, `127.0.0.1:8080:80/tcp`, `80`, or the long form.

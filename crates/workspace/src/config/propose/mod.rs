@@ -15,6 +15,8 @@ use files::{Compose, ComposeEntry, Engine};
 use super::yaml;
 use crate::opener::{self, Own};
 
+/// Some editors write it at the beginning of a file.
+const BYTE_ORDER_MARK: char = '\u{feff}';
 /// The largest file that is read.
 const LARGEST: u64 = 1 << 20;
 
@@ -81,7 +83,11 @@ impl Sources {
         let first = |names: &[&str]| {
             names.iter().find_map(|name| {
                 let text = opener::text(project, Path::new(name), LARGEST, &Own::default());
-                String::from_utf8(text.ok()??).ok()
+                let text = String::from_utf8(text.ok()??).ok()?;
+                Some(match text.strip_prefix(BYTE_ORDER_MARK) {
+                    Some(text) => text.to_owned(),
+                    None => text,
+                })
             })
         };
         let listed = std::fs::read_dir(project).into_iter().flatten().flatten();
