@@ -12,7 +12,7 @@ pub struct LogsArgs {
     /// Only the last N lines
     #[arg(short = 'n', long, value_name = "N")]
     pub tail: Option<u64>,
-    /// Only lines since this time, or since so long ago: 500ms, 90s, 10m, 2h, 1d
+    /// Only lines since this time, or of the last 500ms, 90s, 10m, 2h or 1d
     #[arg(long, value_name = "TIME", conflicts_with = "tail")]
     pub since: Option<String>,
     /// Only lines that match this regular expression

@@ -36,7 +36,7 @@ Examples:
   overmind agent get coder
   overmind agent get coder -o yaml > coder.yaml")]
     Get {
-        /// Its name, its id, or a unique part of it
+        /// The agent: its name, its id, or a unique part of it
         agent: String,
     },
     /// Change an agent; each change creates a version, and running sessions keep theirs
@@ -46,7 +46,7 @@ Examples:
   overmind agent edit coder --enable
   overmind agent edit coder --if-version 3 --role \"…\"")]
     Edit {
-        /// Its name, its id, or a unique part of it
+        /// The agent: its name, its id, or a unique part of it
         agent: String,
         #[command(flatten)]
         flags: Box<AgentFlags>,
@@ -90,7 +90,7 @@ Examples:
   overmind agent versions coder
   overmind agent versions coder -o json | jq '.[].role'")]
     Versions {
-        /// Its name, its id, or a unique part of it
+        /// The agent: its name, its id, or a unique part of it
         agent: String,
     },
 }
@@ -336,7 +336,7 @@ Example:
 Example:
   overmind key revoke ci")]
     Revoke {
-        /// Its name, its id, or a unique part of it
+        /// The key: its name, its id, or a unique part of it
         key: String,
     },
 }
@@ -395,7 +395,7 @@ Examples:
   overmind config get server.listen
   overmind config get log.level -o json       with its source")]
     Get {
-        /// Its key, as `config show` prints it
+        /// The key of the setting, as `config show` prints it
         key: String,
     },
     /// Set a setting in the configuration file; the rest of the file stays as it is
@@ -407,9 +407,9 @@ Examples:
 
 The server reads the file when it starts.")]
     Set {
-        /// Its key, as `config show` prints it
+        /// The key of the setting, as `config show` prints it
         key: String,
-        /// Its value; lists are separated by commas; `-` reads it from standard input
+        /// The value of the setting; lists are separated by commas; `-` reads standard input
         value: String,
     },
     /// Remove a setting from the configuration file, so that its default applies
@@ -417,7 +417,7 @@ The server reads the file when it starts.")]
 Example:
   overmind config unset log.level")]
     Unset {
-        /// Its key, as `config show` prints it
+        /// The key of the setting, as `config show` prints it
         key: String,
     },
     /// Change the configuration file in your editor; only a valid file is saved

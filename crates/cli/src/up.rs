@@ -442,7 +442,7 @@ pub fn down(cx: &Context, args: &DownArgs) -> Outcome {
         return stopped(cx, pid, "killed; interrupted work continues at the next start");
     }
     Err(Failure::failed(format!("process {pid} does not end, not even by SIGKILL"))
-        .hint("it probably hangs in the kernel, waiting for a disk"))
+        .hint("the process probably waits for a disk in the kernel"))
 }
 
 /// The names of runs that are not over when a server stops.

@@ -432,7 +432,7 @@ pub enum ProcessError {
     Refused { program: String, step: &'static str, reason: String },
     #[error("{what} of process {key}: {reason}")]
     Keeper { key: ProcessKey, what: &'static str, reason: String },
-    #[error("the keeper of {key} speaks protocol {theirs}, this daemon {ours}: {remedy}")]
+    #[error("the shim of {key} uses protocol {theirs}, this daemon {ours}: {remedy}")]
     Protocol { key: ProcessKey, theirs: u32, ours: u32, remedy: &'static str },
     #[error(
         "writing to {key}: {taken} of {given} bytes accepted in time: the program does not read"

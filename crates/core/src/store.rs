@@ -296,7 +296,7 @@ pub enum StoreError {
     #[error("{} has lost acknowledged events: {detail}; its write-ahead log was damaged or removed, or an older copy was put in its place", path.display())]
     Lost { path: PathBuf, detail: String },
     /// A newer version of the program wrote the file.
-    #[error("{} has schema {found}, this program knows up to {known}: use the newer program, or restore a backup made by this one", path.display())]
+    #[error("{} has schema {found}, and this program supports at most {known}: use the newer program, or restore a backup made by this one", path.display())]
     TooNew { path: PathBuf, found: u32, known: u32 },
     /// The store was closed, or its writer ended after a fatal failure.
     #[error("the store is closed: {detail}")]

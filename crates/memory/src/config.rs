@@ -69,8 +69,8 @@ pub enum ConfigError {
     )]
     NoPath,
     #[error(
-        "OVERMIND_EMBEDDING_PROVIDER is `file` but this program was built without the reading of \
-         model files: build it with them (`cargo install --path crates/overmind --features \
+        "OVERMIND_EMBEDDING_PROVIDER is `file` but this program was built without support for \
+         model files: add the support (`cargo install --path crates/overmind --features \
          model-files`), or set the provider to `openai` and OVERMIND_OPENAI_EMBEDDINGS_URL to a \
          server that speaks OpenAI's embeddings format"
     )]
@@ -81,8 +81,8 @@ pub enum ConfigError {
     )]
     Provider { given: String },
     #[error(
-        "OVERMIND_EMBEDDING_PROVIDER is `openai`, and OpenAI's other URLs are changed in a way that \
-         names no server of embeddings: set OVERMIND_OPENAI_EMBEDDINGS_URL"
+        "OVERMIND_EMBEDDING_PROVIDER is `openai`, and the embeddings server cannot be \
+         derived from OpenAI's other URLs: set OVERMIND_OPENAI_EMBEDDINGS_URL"
     )]
     Beside,
     #[error("OVERMIND_OPENAI_EMBEDDINGS_URL is not usable: {why}")]

@@ -72,7 +72,7 @@ impl Fault {
         if self.problem.known_kind() == Some(ProblemKind::Conflict) {
             let error = std::mem::take(&mut self.problem.error);
             *self.problem = Problem::new(ProblemKind::Stale, error)
-                .with_hint("read it again, look at what changed, and repeat with its ETag");
+                .with_hint("read the object again, check the change, and repeat with the new ETag");
         }
         self
     }

@@ -103,7 +103,7 @@ pub enum GitError {
         #[source]
         source: io::Error,
     },
-    #[error("talking with git, to {what}")]
+    #[error("communicating with git, to {what}")]
     Talk {
         what: String,
         #[source]
@@ -111,11 +111,11 @@ pub enum GitError {
     },
     #[error("git did not {what} within {} s and was ended", after.as_secs())]
     TimedOut { what: String, after: Duration },
-    #[error("git's answer was cut at {limit} bytes; it was asked to {what}")]
+    #[error("the output of git exceeded {limit} bytes; git was asked to {what}")]
     TooMuch { what: String, limit: u64 },
     #[error(
-        "{} exists, so git could not {what}: another git is at work there, or one died; remove the \
-         file when none is",
+        "{} exists, so git could not {what}: another git process runs there, or was killed; \
+         remove the file if none runs",
         lock.display()
     )]
     Locked { what: String, lock: PathBuf },

@@ -311,7 +311,7 @@ impl Docker {
         self.keeper.ensure(&self.options).map_err(|err| SandboxError::Failed {
             level: SandboxLevel::Docker.as_str(),
             message: format!(
-                "cannot start the keeper {}: {err}",
+                "cannot start the watchdog {}: {err}",
                 self.options.init_program.display()
             ),
         })?;

@@ -73,10 +73,10 @@ pub enum ServiceError {
          `rooms.servers` of the server's configuration, or gives a URL by `url_env`"
     )]
     NotGranted { address: String },
-    #[error("a Redis of its own needs `redis-server` or `valkey-server`, and neither is installed")]
+    #[error("an embedded Redis needs `redis-server` or `valkey-server`, and neither is installed")]
     NoRedis,
     #[error(
-        "with `sandbox.run_as` a Redis of its own keeps its files in the session's temporary \
+        "with `sandbox.run_as` an embedded Redis keeps its files in the session's temporary \
          directory, and `isolation.tmp` is false"
     )]
     RedisPlace,

@@ -33,15 +33,15 @@ pub enum ComposeError {
     )]
     Missing { service: String, why: String },
     #[error(
-        "`{service}` is a compose project, and `docker compose` is {found}: {}.{} is the first that \
-         is asked what a project is made of", LEAST.0, LEAST.1
+        "`{service}` is a compose project, and `docker compose` is {found}: Overmind needs \
+         version {}.{} or newer", LEAST.0, LEAST.1
     )]
     Old { service: String, found: String },
     #[error("`docker compose {what}` for {project}: {why}")]
     Failed { project: String, what: String, why: String },
     #[error(
         "the compose project `{service}` is refused, and nothing of it was started: {what}. A service may \
-         have what stays in its own containers; see \"Compose\" in docs/overmind-yml.md"
+         use only resources inside its own containers; see \"Compose\" in docs/overmind-yml.md"
     )]
     Refused { service: String, what: String },
 }

@@ -92,7 +92,7 @@ pub enum RunnerError {
         #[source]
         source: io::Error,
     },
-    #[error("ending {id}: the processes {pids:?} are still there")]
+    #[error("ending {id}: the processes {pids:?} are still running")]
     Survivors { id: String, pids: Vec<u32> },
     #[error("`{what}` is not started: {why}")]
     Sandbox { what: String, why: String },
