@@ -106,7 +106,7 @@ pub(crate) async fn agent_fetch(
     Ok(response)
 }
 
-/// Changes an agent. What is not given stays.
+/// Changes an agent. Omitted fields are unchanged.
 #[cfg_attr(feature = "openapi", utoipa::path(
     patch, path = "/api/agents/{id}", tag = "agents", request_body = AgentPatch,
     params(
@@ -139,7 +139,7 @@ pub(crate) async fn agent_patch(
     Ok(tagged(&convert::agent(changed)))
 }
 
-/// Disables an agent: no new runs; those under way go on.
+/// Disables an agent: it gets no new runs, and current runs continue.
 #[cfg_attr(feature = "openapi", utoipa::path(
     post, path = "/api/agents/{id}/disable", tag = "agents",
     params(("id" = String, Path, description = "Id or exact name")),
@@ -162,7 +162,7 @@ pub(crate) async fn agent_disable(
     responses(
         (status = 200, body = Agent),
         (status = 404, description = "`Agent not found`"),
-        (status = 409, description = "A run of it is under way"),
+        (status = 409, description = "One of its runs has not ended"),
     )
 ))]
 pub(crate) async fn agent_remove(

@@ -72,7 +72,7 @@ pub(crate) async fn artifact_list(
         (status = 403, description = "`Agent X cannot read artifacts/Y/NAME`"),
         (status = 404, description = "`Run not found` or `Artifact not found: NAME`"),
         (status = 416, description = "There is no such part"),
-        (status = 422, description = "The name is none"),
+        (status = 422, description = "The name is invalid"),
     )
 ))]
 pub(crate) async fn artifact_fetch(
@@ -206,7 +206,7 @@ fn pieces(
 
 /// Saves an artifact: the body is its content, at most 16 MiB.
 ///
-/// The same name again is a new version, and the content before it is gone. Secrets in a text are
+/// Saving the same name again creates a new version and removes the earlier content. Secrets in a text are
 /// masked before it is kept; what is no text and holds one is refused. An operator may, and the run
 /// itself.
 #[cfg_attr(feature = "openapi", utoipa::path(

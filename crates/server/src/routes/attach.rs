@@ -38,7 +38,7 @@ use crate::viewer;
         (status = 404, description = "`Run not found`"),
         (status = 409, description = "The run has ended, has no process now, or no terminal"),
         (status = 422, description = "A parameter is wrong"),
-        (status = 429, description = "As many viewers are attached as may be"),
+        (status = 429, description = "The maximum number of viewers is attached"),
     )
 ))]
 pub(crate) async fn run_attach(
@@ -107,7 +107,7 @@ pub(crate) fn usage_of(usage: &Usage, activity: &Activity) -> ProcessUsage {
     }
 }
 
-/// What the processes of all runs use now: one measurement for everybody who asks within half a
+/// The resource use of all runs' processes: one measurement for all requests within half a
 /// second, by one look at the machine.
 #[cfg_attr(feature = "openapi", utoipa::path(
     get, path = "/api/runs/usage", tag = "runs",

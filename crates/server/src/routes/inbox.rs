@@ -72,7 +72,7 @@ pub(crate) async fn inbox_fetch(
     Ok(json(&InboxItem::from(cx.engine.inbox_fetch(&caller, id).await?)))
 }
 
-/// Answers an item. The first answer counts; a second one is told who gave it.
+/// Answers an item. The first answer counts; the second gets a conflict that names the first.
 ///
 /// An approval that comes after `expires_at` leaves the item `expired`, and the same is asked
 /// anew in another item.
@@ -104,7 +104,7 @@ pub(crate) async fn inbox_answer(
 #[cfg_attr(feature = "openapi", utoipa::path(
     post, path = "/api/inbox/answer", tag = "inbox", request_body = InboxBatch,
     responses(
-        (status = 200, description = "What became of each; `ok` when all were answered", body = InboxBatchDone),
+        (status = 200, description = "The result of each; `ok` if all were answered", body = InboxBatchDone),
         (status = 422, description = "A field is wrong; `errors` names it"),
     )
 ))]

@@ -19,7 +19,7 @@ use crate::page::json;
 #[cfg_attr(feature = "openapi", utoipa::path(
     post, path = "/api/runs/kill", tag = "runs", request_body = RunsKill,
     responses(
-        (status = 200, description = "What became of each; `ok` when all were told", body = RunsKilled),
+        (status = 200, description = "The result of each; `ok` if all succeeded", body = RunsKilled),
         (status = 422, description = "A field is wrong; `errors` names it"),
     )
 ))]

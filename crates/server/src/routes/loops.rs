@@ -26,7 +26,7 @@ pub(crate) async fn loop_list(
     Ok(json(&all))
 }
 
-/// Pauses a loop, also over restarts. A pass under way goes on.
+/// Pauses a loop, also over restarts. A pass in progress continues.
 #[cfg_attr(feature = "openapi", utoipa::path(
     post, path = "/api/loops/{name}/pause", tag = "server",
     params(("name" = String, Path, example = "retention")),

@@ -56,7 +56,7 @@ pub(crate) async fn mcp_fetch(
     request_body = McpServerPut,
     responses(
         (status = 200, body = McpServers),
-        (status = 409, description = "The server cannot be added as things stand"),
+        (status = 409, description = "The server cannot be added now"),
         (status = 422, description = "A field is wrong; `errors` names it"),
     )
 ))]

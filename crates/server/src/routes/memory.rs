@@ -26,7 +26,7 @@ use crate::page::{Window, json, list};
     post, path = "/api/memory/store", tag = "memory", request_body = MemoryStore,
     responses(
         (status = 200, body = MemoryStored),
-        (status = 409, description = "What it supersedes is not there, or was replaced before"),
+        (status = 409, description = "The item that it supersedes does not exist, or was replaced before"),
         (status = 422, description = "A field is wrong; `errors` names it"),
     )
 ))]

@@ -104,8 +104,8 @@ pub(crate) async fn board_get(
     responses(
         (status = 200, body = BlackboardEntry),
         (status = 403, description = "`Agent X cannot write K`"),
-        (status = 409, description = "It stands at another version, or is below `history/` and there"),
-        (status = 412, description = "As 409, when a header asked"),
+        (status = 409, description = "It has another version, or is below `history/` and exists"),
+        (status = 412, description = "Like 409, if a header required the version"),
         (status = 422, description = "The key, the value or the ttl is wrong"),
     )
 ))]
@@ -142,7 +142,7 @@ fn wanted_version(headers: &HeaderMap, query: &mut Query) -> Result<(Option<u64>
     }
 }
 
-/// Deletes a key. What is below `history/` stays.
+/// Deletes a key. Keys below `history/` cannot be deleted.
 #[cfg_attr(feature = "openapi", utoipa::path(
     delete, path = "/mesh/blackboard/{key}", tag = "mesh",
     params(("key" = String, Path, description = "With its slashes"),
@@ -151,7 +151,7 @@ fn wanted_version(headers: &HeaderMap, query: &mut Query) -> Result<(Option<u64>
         (status = 200, body = Okay),
         (status = 403, description = "`Agent X cannot write K`"),
         (status = 404, description = "`Key not found: K`"),
-        (status = 409, description = "It stands at another version, or is below `history/`"),
+        (status = 409, description = "It has another version, or is below `history/`"),
     )
 ))]
 pub(crate) async fn board_delete(
@@ -232,7 +232,7 @@ pub(crate) async fn board_watch(
     Ok(sse::Stream::new(cx, proof, source).into_response())
 }
 
-/// Sends a letter to an agent. It is durable when this answers, and delivered at least once.
+/// Sends a message to an agent. It is durable when this answers, and delivered at least once.
 #[cfg_attr(feature = "openapi", utoipa::path(
     post, path = "/mesh/message", tag = "mesh", request_body = AgentMessage,
     responses(
@@ -265,7 +265,7 @@ pub(crate) async fn message_send(
     Ok(json(&MessageReceived { received: true, from, kind, id: sent.id, to: sent.to }))
 }
 
-/// Lists letters in the order in which they came. Nothing is handed out by it.
+/// Lists letters in the order in which they came. It delivers no messages.
 #[cfg_attr(feature = "openapi", utoipa::path(
     get, path = "/mesh/messages", tag = "mesh", params(LetterListQuery),
     responses((status = 200, body = [Letter]))
@@ -314,7 +314,7 @@ pub(crate) async fn message_receive(
     Ok(json(&letters))
 }
 
-/// Acknowledges letters, dead ones too: they are gone.
+/// Acknowledges messages, also dead ones, and removes them.
 #[cfg_attr(feature = "openapi", utoipa::path(
     post, path = "/mesh/messages/ack", tag = "mesh", request_body = LetterIds,
     responses((status = 200, body = LetterDone))
@@ -344,7 +344,7 @@ pub(crate) async fn message_requeue(
     Ok(json(&LetterDone { ok: true, ids }))
 }
 
-/// Publishes to a topic: one letter for each agent with a subscription that fits.
+/// Publishes to a topic: one message for each agent with a matching subscription.
 #[cfg_attr(feature = "openapi", utoipa::path(
     post, path = "/mesh/publish", tag = "mesh", request_body = MeshEvent,
     responses(
@@ -463,7 +463,7 @@ pub(crate) async fn mesh_agent_list(
     Ok(json(&shown))
 }
 
-/// Starts a child run: of an agent that is there, or of a new one made after the caller's own.
+/// Starts a child run: of an existing agent, or of a new one with the caller's tools and limits.
 ///
 /// A run's own token starts it beneath that run, at most 4 deep and 8 at once.
 #[cfg_attr(feature = "openapi", utoipa::path(

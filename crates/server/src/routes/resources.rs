@@ -130,7 +130,7 @@ pub(crate) async fn resource_fetch(
     Ok(json(&Resource::of(record)))
 }
 
-/// What was written of a resource, oldest first: the newest 200 events, of those that are among the
+/// The events of a resource, oldest first: the newest 200, of those that are among the
 /// newest 5,000 of all resources. Of a run the first 200 of its log.
 #[cfg_attr(feature = "openapi", utoipa::path(
     get, path = "/api/resources/{kind}/{name}/events", tag = "resources",

@@ -17,7 +17,7 @@ use crate::page::json;
     responses(
         (status = 200, body = RoomWork),
         (status = 404, description = "`Run not found`, or nothing of its work is there any more"),
-        (status = 409, description = "The run has no room, or it is still being made"),
+        (status = 409, description = "The run has no environment, or it is still being created"),
     )
 ))]
 pub(crate) async fn run_work(

@@ -30,7 +30,7 @@ use crate::proof::Proof;
 use crate::sse::{self, Stream};
 use crate::timeline_stream::{TimelineSource, is_done, parse_place};
 
-/// Starts a run: queued at once, under way as soon as there is room.
+/// Starts a run: it is queued at once, and starts as soon as a slot is free.
 #[cfg_attr(feature = "openapi", utoipa::path(
     post, path = "/api/runs", tag = "runs", request_body = RunCreate,
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repeated request answer with the first one's run")),
@@ -283,7 +283,7 @@ pub(crate) async fn run_decide(
     Ok(json(&Run::from(cx.detached(work).await?)))
 }
 
-/// What the sandbox of the run's commands, or of a program of its room, was measured to give, as it was
+/// The measurement of the sandbox of the run's commands, or of a program of its environment, as it was
 /// signed.
 #[cfg_attr(feature = "openapi", utoipa::path(
     get, path = "/api/runs/{id}/attestation", tag = "runs",

@@ -154,7 +154,7 @@ forwards! {
 
 /// Calls an action of a service by its name.
 ///
-/// Who calls is told by the token alone. What the service refuses is an answer with `success: false`.
+/// Only the token identifies the caller. A refusal of the service is an answer with `success: false`.
 #[cfg_attr(feature = "openapi", utoipa::path(
     post, path = "/mesh/api", tag = "vault", request_body = ApiProxyRequest,
     params(("agent_id" = Option<String>, Query, description = "The caller's own agent, as earlier clients say; any other is refused")),

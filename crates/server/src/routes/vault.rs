@@ -164,7 +164,7 @@ pub(crate) async fn secret_put(
     Ok(json(&secret_info(cx.detached(work).await?)))
 }
 
-/// Gives a secret that is there a new value, or that of an earlier version.
+/// Gives an existing secret a new value, or that of an earlier version.
 #[cfg_attr(feature = "openapi", utoipa::path(
     post, path = "/api/vault/secrets/{name}/rotate", tag = "vault",
     request_body = SecretRotate, params(("name" = String, Path)),
@@ -288,12 +288,12 @@ pub(crate) async fn service_put(
     Ok(json(&service_info(cx.detached(work).await?)))
 }
 
-/// Takes a declaration back; a built-in service of that name is there again.
+/// Removes a declaration; a built-in service of that name applies again.
 #[cfg_attr(feature = "openapi", utoipa::path(
     delete, path = "/api/vault/services/{name}", tag = "vault",
     params(("name" = String, Path)),
     responses((status = 200, body = Okay), (status = 404, description = "`Service not found`"),
-        (status = 409, description = "It is built in, or stands in the server's own file"))
+        (status = 409, description = "It is built in, or declared in the server's own file"))
 ))]
 pub(crate) async fn service_remove(
     State(cx): State<Arc<Cx>>,
