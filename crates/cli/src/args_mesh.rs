@@ -260,7 +260,7 @@ Examples:
     Set {
         /// The agent's name, or `default`
         agent: String,
-        /// Its lists as JSON; `-` reads standard input
+        /// The permissions as JSON; `-` reads standard input
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
     },

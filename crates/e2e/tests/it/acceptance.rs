@@ -220,7 +220,7 @@ fn the_main_job(terminal: bool) {
 }
 
 #[test]
-fn needs_claude_code_to_go_on_in_its_conversation_as_a_run_of_a_lineage_that_was_killed() {
+fn needs_claude_code_a_killed_run_of_a_lineage_continues_its_conversation() {
     let Some(bin) = counterpart("CLAUDE_CODE") else { return };
     let person = Person::new(&bin, false);
     let at = person.newcomer.project();
@@ -257,17 +257,17 @@ fn needs_claude_code_to_go_on_in_its_conversation_as_a_run_of_a_lineage_that_was
 }
 
 #[test]
-fn needs_claude_code_for_the_main_job_at_a_terminal() {
+fn needs_claude_code_the_main_job_succeeds_at_a_terminal() {
     the_main_job(true);
 }
 
 #[test]
-fn needs_claude_code_for_the_main_job_piped() {
+fn needs_claude_code_the_main_job_succeeds_with_pipes() {
     the_main_job(false);
 }
 
 #[test]
-fn needs_claude_code_to_say_hi_within_a_limit_that_holds_only_what_is_counted() {
+fn needs_claude_code_a_greeting_fits_a_limit_for_the_counted_tokens() {
     let Some(bin) = counterpart("CLAUDE_CODE") else { return };
     // A token of its prompts has some four bytes.
     let tokens = |request: &Received| request.body.to_string().len() as u64 / 4;

@@ -271,7 +271,7 @@ fn was_told(shop: &Shop, name: &str) {
 }
 
 #[test]
-fn needs_claude_code_to_be_told_what_a_context_says_and_to_read_its_files() {
+fn needs_claude_code_a_context_reaches_the_model_and_its_files_are_read() {
     let Some(bin) = counterpart("CLAUDE_CODE") else { return };
     let shop = Shop::new(&bin, |request| match (has_tools(request), answered(request)) {
         (false, _) => says("A title"),
@@ -291,7 +291,7 @@ fn needs_claude_code_to_be_told_what_a_context_says_and_to_read_its_files() {
 }
 
 #[test]
-fn needs_codex_to_be_told_what_a_context_says_and_to_read_its_files() {
+fn needs_codex_a_context_reaches_the_model_and_its_files_are_read() {
     let Some(bin) = counterpart("CODEX") else { return };
     let shop = Shop::new(&bin, |request| match answered(request) {
         0 => call(0, "exec_command", &json!({"cmd": READ})),
@@ -310,7 +310,7 @@ fn kill_9(pid: &Value) {
 }
 
 #[test]
-fn needs_claude_code_to_edit_and_test_in_a_sandbox_without_a_question_and_with_the_key_outside() {
+fn needs_claude_code_it_edits_and_tests_in_a_sandbox_without_questions_or_the_key() {
     let Some(bin) = counterpart("CLAUDE_CODE") else { return };
     let shop = Shop::new(&bin, as_claude);
     let run = shop.run(&["run", "--agent", "claude", "--name", "fix", "make the test pass"]).ok();
@@ -326,7 +326,7 @@ fn needs_claude_code_to_edit_and_test_in_a_sandbox_without_a_question_and_with_t
 }
 
 #[test]
-fn needs_claude_code_in_a_sandbox_to_go_on_with_its_conversation_after_it_was_killed() {
+fn needs_claude_code_a_killed_sandboxed_run_continues_its_conversation() {
     let Some(bin) = counterpart("CLAUDE_CODE") else { return };
     let hung = AtomicBool::new(false);
     let shop = Shop::new(&bin, move |request| {
@@ -360,7 +360,7 @@ fn needs_claude_code_in_a_sandbox_to_go_on_with_its_conversation_after_it_was_ki
 }
 
 #[test]
-fn needs_claude_code_without_a_sandbox_to_ask_and_to_go_on_when_it_is_allowed() {
+fn needs_claude_code_without_a_sandbox_it_asks_and_continues_when_allowed() {
     let Some(bin) = counterpart("CLAUDE_CODE") else { return };
     let mut shop = Shop::new(&bin, as_claude);
     let run = shop.begin_asking("fix");
@@ -396,7 +396,7 @@ fn needs_claude_code_without_a_sandbox_to_ask_and_to_go_on_when_it_is_allowed() 
 }
 
 #[test]
-fn needs_claude_code_to_continue_after_a_denial() {
+fn needs_claude_code_it_continues_after_a_denial() {
     let Some(bin) = counterpart("CLAUDE_CODE") else { return };
     let mut shop = Shop::new(&bin, |request| match answered(request) {
         3 => as_claude(request).drip(Duration::from_secs(1)),
@@ -422,7 +422,7 @@ fn needs_claude_code_to_continue_after_a_denial() {
 }
 
 #[test]
-fn needs_claude_code_to_fail_if_a_requested_permission_is_denied() {
+fn needs_claude_code_a_task_fails_if_a_requested_permission_is_denied() {
     let Some(bin) = counterpart("CLAUDE_CODE") else { return };
     let shop = Shop::new(&bin, as_claude);
     // In this mode, Claude Code denies actions that it would otherwise ask a person about.
@@ -446,7 +446,7 @@ fn needs_claude_code_to_fail_if_a_requested_permission_is_denied() {
 }
 
 #[test]
-fn needs_claude_code_to_get_a_persons_answer_to_a_question_of_its_model() {
+fn needs_claude_code_a_question_of_its_model_gets_the_persons_answer() {
     let Some(bin) = counterpart("CLAUDE_CODE") else { return };
     let database = json!({"question": "Which database?", "header": "Database", "multiSelect": true,
     "options": [
@@ -494,7 +494,7 @@ fn needs_claude_code_to_get_a_persons_answer_to_a_question_of_its_model() {
 }
 
 #[test]
-fn needs_claude_code_to_go_on_when_the_budget_that_ended_it_is_raised() {
+fn needs_claude_code_a_run_that_a_budget_ended_continues_after_a_raise() {
     let Some(bin) = counterpart("CLAUDE_CODE") else { return };
     // Its first call spends so much that the next one does not fit.
     let shop = Shop::new(&bin, |request| match (has_tools(request), answered(request)) {
@@ -529,7 +529,7 @@ fn needs_claude_code_to_go_on_when_the_budget_that_ended_it_is_raised() {
 }
 
 #[test]
-fn needs_codex_to_edit_and_test_in_a_sandbox_with_the_key_outside() {
+fn needs_codex_it_edits_and_tests_in_a_sandbox_without_the_key() {
     let Some(bin) = counterpart("CODEX") else { return };
     let shop = Shop::new(&bin, |request| match answered(request) {
         0 => call(0, "exec_command", &json!({"cmd": "sed -i s/41/42/ answer.txt"})),
@@ -556,7 +556,7 @@ const MEND: &str =
     "sed -i s/41/42/ answer.txt; sh test.sh; cp answer.txt /tmp/seen; env; cat .env; true";
 
 #[test]
-fn needs_opencode_to_edit_and_test_in_a_sandbox_with_the_key_outside() {
+fn needs_opencode_it_edits_and_tests_in_a_sandbox_without_the_key() {
     let Some(bin) = counterpart("OPENCODE") else { return };
     let shop = Shop::new(&bin, |request| {
         let results = request.body["messages"].to_string().matches("\"tool_call_id\"").count();
@@ -597,7 +597,7 @@ fn as_gemini(request: &Received) -> Answer {
 }
 
 #[test]
-fn needs_gemini_cli_to_edit_and_test_in_a_sandbox_with_the_key_outside() {
+fn needs_gemini_cli_it_edits_and_tests_in_a_sandbox_without_the_key() {
     let Some(bin) = counterpart("GEMINI_CLI") else { return };
     let shop = Shop::of(&bin, Script::by(as_gemini).every_path().for_strangers());
     let named = ["run", "--agent", "gemini", "--model", "gemini-2.5-flash"];
@@ -615,7 +615,7 @@ fn needs_gemini_cli_to_edit_and_test_in_a_sandbox_with_the_key_outside() {
 }
 
 #[test]
-fn needs_gemini_cli_with_a_key_of_its_own_to_work_in_a_sandbox_with_the_hosts_network() {
+fn needs_gemini_cli_with_its_own_key_it_works_in_a_sandbox_with_the_hosts_network() {
     let Some(bin) = counterpart("GEMINI_CLI") else { return };
     let shop = Shop::of(&bin, Script::by(as_gemini).every_path().for_strangers());
     let base = format!("GOOGLE_GEMINI_BASE_URL={}", shop.upstream.base_url());

@@ -414,7 +414,7 @@ fn after_tool(request: &Received) -> bool {
 const QUIET: &str = "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1";
 
 #[test]
-fn needs_claude_code_in_a_sandbox_to_work_through_the_relay_across_a_server_kill() {
+fn needs_claude_code_a_sandboxed_run_works_through_the_relay_across_a_server_kill() {
     let Some(bin) = counterpart("CLAUDE_CODE") else { return };
     let (told, heard) = std::sync::mpsc::channel();
     let mut meshed = Meshed::new(&bin, move |request| {
@@ -459,7 +459,7 @@ fn needs_claude_code_in_a_sandbox_to_work_through_the_relay_across_a_server_kill
 }
 
 #[test]
-fn needs_claude_code_in_a_sandbox_with_a_worthless_token() {
+fn needs_claude_code_a_sandboxed_run_calls_models_with_a_worthless_token() {
     let Some(bin) = counterpart("CLAUDE_CODE") else { return };
     let meshed = Meshed::new(&bin, |_| says("Abracadabra."));
     meshed.agent("claude", &bin, &json!({"model": "upstream-1", "env": [QUIET]}));
@@ -470,7 +470,7 @@ fn needs_claude_code_in_a_sandbox_with_a_worthless_token() {
 }
 
 #[test]
-fn needs_codex_in_a_sandbox_with_a_worthless_token() {
+fn needs_codex_a_sandboxed_run_calls_models_with_a_worthless_token() {
     let Some(bin) = counterpart("CODEX") else { return };
     let meshed = Meshed::new(&bin, |_| says("Abracadabra."));
     meshed.agent("codex", &bin, &json!({"model": "upstream-1"}));
@@ -481,7 +481,7 @@ fn needs_codex_in_a_sandbox_with_a_worthless_token() {
 }
 
 #[test]
-fn needs_claude_code_and_llama_for_an_answer_of_a_real_model_by_another_api() {
+fn needs_claude_code_and_llama_a_real_model_answers_through_another_api() {
     let (Some(bin), Some(llama)) = (counterpart("CLAUDE_CODE"), counterpart("LLAMA")) else {
         return;
     };

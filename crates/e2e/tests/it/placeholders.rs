@@ -200,7 +200,7 @@ fn gemini(request: &Received) -> Answer {
 }
 
 #[test]
-fn needs_gemini_cli_to_ask_its_service_with_a_placeholder_and_no_flag() {
+fn needs_gemini_cli_it_calls_its_service_with_a_placeholder_and_no_flag() {
     let Some(bin) = counterpart("GEMINI_CLI") else { return };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let script = Script::by(gemini).every_path().for_strangers();

@@ -138,7 +138,7 @@ fn made(path: &Path) -> Option<String> {
 }
 
 #[test]
-fn needs_claude_code_for_a_task_with_a_tool_a_result_and_its_cost() {
+fn needs_claude_code_a_task_has_a_tool_call_a_result_and_a_cost() {
     let Some(bin) = counterpart("CLAUDE_CODE") else { return };
     let home = up(&bin);
     let file = home.0.work().canonicalize().unwrap().join("made.txt");
@@ -170,7 +170,7 @@ fn needs_claude_code_for_a_task_with_a_tool_a_result_and_its_cost() {
 }
 
 #[test]
-fn needs_claude_code_to_go_on_after_the_server_and_then_it_itself_were_killed() {
+fn needs_claude_code_a_run_continues_after_kills_of_the_server_and_of_itself() {
     let Some(bin) = counterpart("CLAUDE_CODE") else { return };
     let mut home = up(&bin);
     let file = home.0.work().canonicalize().unwrap().join("made.txt");
@@ -213,7 +213,7 @@ fn needs_claude_code_to_go_on_after_the_server_and_then_it_itself_were_killed() 
 }
 
 #[test]
-fn needs_claude_code_to_be_talked_to_and_to_ask_for_permission() {
+fn needs_claude_code_a_session_accepts_messages_and_asks_for_permission() {
     let Some(bin) = counterpart("CLAUDE_CODE") else { return };
     let mut home = up(&bin);
     let outside = home.0.path().canonicalize().unwrap().join("outside.txt");
@@ -254,7 +254,7 @@ fn needs_claude_code_to_be_talked_to_and_to_ask_for_permission() {
 }
 
 #[test]
-fn needs_claude_code_to_fail_in_its_own_words() {
+fn needs_claude_code_a_failure_has_its_own_message() {
     let Some(bin) = counterpart("CLAUDE_CODE") else { return };
     let home = up(&bin);
     let model = Model::new(|_| Answer::status(400, "invalid_request_error", "no such model here"));
@@ -297,7 +297,7 @@ fn codex(home: &Commands, model: &Model) {
 }
 
 #[test]
-fn needs_codex_for_a_task_that_goes_on_after_it_was_killed() {
+fn needs_codex_a_task_continues_after_a_kill() {
     let Some(bin) = counterpart("CODEX") else { return };
     let mut home = up(&bin);
     let model = Model::new(|request| {

@@ -32,7 +32,7 @@ fn answer(request: &Received) -> Answer {
 }
 
 #[test]
-fn needs_python_sdks_of_openai_and_anthropic_for_all_that_they_can() {
+fn needs_python_sdks_of_openai_and_anthropic_work_with_the_gateway() {
     let Some(packages) = counterpart("PYTHON_SDKS") else { return };
     let gateway = Gateway::new(Script::by(answer).every_path());
     let done = Command::new("python3")
@@ -80,7 +80,7 @@ fn uses_namespace(request: &Received) -> Answer {
 }
 
 #[test]
-fn needs_codex_to_use_its_tools_with_a_model_of_another_api() {
+fn needs_codex_its_tools_work_with_a_model_of_another_api() {
     let Some(bin) = counterpart("CODEX") else { return };
     let path = format!("{bin}:/usr/local/bin:/usr/bin:/bin");
     for model in ["openai-chat:small-1", "anthropic-messages:small-1"] {
@@ -125,7 +125,7 @@ fn one_shot(gateway: &Gateway, flags: &[&str]) {
 }
 
 #[test]
-fn needs_claude_code_to_be_asked_with_a_worthless_token_and_no_flag() {
+fn needs_claude_code_it_calls_models_with_a_worthless_token_and_no_flag() {
     let Some(bin) = counterpart("CLAUDE_CODE") else { return };
     let path = format!("{bin}:/usr/local/bin:/usr/bin:/bin");
     let prices = tempfile::NamedTempFile::new().unwrap();
@@ -151,7 +151,7 @@ fn needs_claude_code_to_be_asked_with_a_worthless_token_and_no_flag() {
 }
 
 #[test]
-fn needs_codex_to_be_asked_with_a_worthless_token_and_no_flag() {
+fn needs_codex_it_calls_models_with_a_worthless_token_and_no_flag() {
     let Some(bin) = counterpart("CODEX") else { return };
     let path = format!("{bin}:/usr/local/bin:/usr/bin:/bin");
     let gateway = Gateway::with(Script::by(agent), &[("PATH", &path)], "");

@@ -324,7 +324,7 @@ fn an_invalid_telemetry_setting_is_refused_at_the_start_without_its_secret() {
 }
 
 #[test]
-fn needs_promtool_to_accept_the_metrics_of_a_busy_server() {
+fn needs_promtool_the_metrics_of_a_busy_server_are_valid() {
     use std::io::Write as _;
     let Some(promtool) = counterpart("PROMTOOL") else { return };
     let script = Script::by(agent);
