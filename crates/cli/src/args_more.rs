@@ -268,7 +268,7 @@ Examples:
 Example:
   overmind memory get 019a")]
     Get {
-        /// Its id, or a unique beginning or end of it
+        /// The text: its id, or a unique beginning or end of it
         id: String,
     },
     /// Recompute the vectors of texts that were embedded with another model
@@ -298,7 +298,7 @@ Examples:
 Example:
   overmind memory rm 019a 019b")]
     Rm {
-        /// Ids, or unique beginnings or ends of them
+        /// The texts: ids, or unique beginnings or ends of them
         #[arg(required = true)]
         ids: Vec<String>,
     },

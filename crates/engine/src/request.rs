@@ -107,7 +107,7 @@ pub struct SessionQuery {
     /// Only sessions that this session started.
     pub parent: Option<SessionId>,
     pub name: Option<NameFilter>,
-    /// Only sessions for this record.
+    /// Selects only the sessions that this record owns.
     pub owner: Option<RecordId>,
     pub selector: Selector,
 }

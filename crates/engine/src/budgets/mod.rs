@@ -366,7 +366,7 @@ impl Budgets {
         }
     }
 
-    /// A refusal with a readable name of the scope whose limit it is.
+    /// A refusal that contains a readable name of the limit's scope.
     async fn named(&self, refusal: Refusal) -> Refusal {
         let Some(scope) = refusal.scope() else { return refusal };
         match self.name_of(scope).await {
