@@ -218,8 +218,8 @@ pub enum CommandError {
     )]
     Limits,
     #[error(
-        "grants must be absolute paths without `..`, and not `/`; at most {MAX_GRANTS} to read \
-            and as many to write"
+        "granted paths must be absolute, without `..`, and not `/`; at most {MAX_GRANTS} for \
+            reading and as many for writing"
     )]
     Grant,
 }
