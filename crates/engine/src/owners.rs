@@ -121,7 +121,7 @@ impl Owners {
     fn follow(&mut self, id: SessionId) {
         let engine = &self.engine;
         self.running.entry(id).or_insert_with(|| {
-            // It may have ended before this.
+            // The session may have ended before this.
             self.moved.insert(id);
             engine.cortex.watchers.watch(StreamId::Session(id))
         });

@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_is_requested_wherever_the_stream_options_are() {
+    fn usage_is_requested_at_any_position_of_the_stream_options() {
         for text in [
             r#"{"model":"m","stream":true}"#,
             r#"{"stream_options":{"include_usage":false},"model":"m"}"#,

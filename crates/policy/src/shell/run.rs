@@ -335,7 +335,7 @@ impl Call<'_, '_> {
                 let value = value_of(arg);
                 if value != arg.as_str() && (value.contains('/') || is_open(value)) {
                     self.path(kind, value);
-                    // The files of `--reference=FILE` and similar options are at least read.
+                    // Files of options such as `--reference=FILE` count as read.
                     self.path(TouchKind::Read, value);
                 } else if let Some(at) = arg.find(['/', super::expand::HOME]) {
                     self.path(kind, &arg[at..]);
