@@ -771,7 +771,7 @@ pub struct PsArgs {
     /// Only runs that were started for this one: an id, a name, or a unique part of one
     #[arg(long, value_name = "RUN", conflicts_with_all = ["agent", "status"])]
     pub children: Option<String>,
-    /// At most this many, newest first [default: 1000 rows of a table, and all of them for -q and -o
+    /// Maximum number of runs, newest first [default: 1000 rows of a table, and all of them for -q and -o
     /// json, yaml and name]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub limit: Option<u32>,

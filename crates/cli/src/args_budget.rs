@@ -80,7 +80,7 @@ pub struct CostsArgs {
     /// Last day [default: today]
     #[arg(long, value_name = "DAY")]
     pub until: Option<String>,
-    /// At most this many rows
+    /// Maximum number of rows
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub limit: u32,
 }

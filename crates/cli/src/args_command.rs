@@ -172,7 +172,7 @@ pub struct StopArgs {
     /// Also the runs that were started for them
     #[arg(long, conflicts_with = "grace")]
     pub cascade: bool,
-    /// Return at once; without it `stop` returns when they have ended, so that `done` can follow
+    /// Return at once, instead of waiting until the runs have ended
     #[arg(long)]
     pub no_wait: bool,
 }

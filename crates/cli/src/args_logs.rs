@@ -9,7 +9,7 @@ pub struct LogsArgs {
     /// Continue until the run is idle or ends
     #[arg(short, long)]
     pub follow: bool,
-    /// Only the last N lines
+    /// Print only the last N lines
     #[arg(short = 'n', long, value_name = "N")]
     pub tail: Option<u64>,
     /// Only lines since this time, or of the last 500ms, 90s, 10m, 2h or 1d
@@ -33,7 +33,7 @@ pub struct EventsArgs {
     /// Keep running, and print events as they happen
     #[arg(short, long)]
     pub follow: bool,
-    /// At most this many (without --follow)
+    /// Maximum number of events (without --follow)
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub limit: u32,
     /// One line of JSON for each event, with its offset for --from first. Continues as

@@ -82,7 +82,7 @@ Example:
 
 #[derive(Debug, Args)]
 pub struct McpAddArgs {
-    /// Its name: a-z, 0-9, `-` and `_`
+    /// The name of the server: a-z, 0-9, `-` and `_`
     #[arg(required_unless_present = "file")]
     pub id: Option<String>,
     /// The program and its arguments

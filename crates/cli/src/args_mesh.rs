@@ -65,7 +65,7 @@ Examples:
     Rm {
         /// The key
         key: String,
-        /// Only if this is its current version
+        /// Only if this is the current version of the key
         #[arg(long, value_name = "N")]
         if_version: Option<u64>,
     },

@@ -103,7 +103,7 @@ pub struct AgentFlags {
     /// Its name
     #[arg(long)]
     pub name: Option<String>,
-    /// Its role: the core of its system prompt
+    /// The role of the agent: the core of its system prompt
     #[arg(long, value_name = "TEXT")]
     pub role: Option<String>,
     /// The model: gpt-5.5, claude-sonnet-5-5, openai-chat:NAME, scripted:FILE, deterministic, …
@@ -117,7 +117,7 @@ pub struct AgentFlags {
     /// Who decides: rules (deterministic) or a model
     #[arg(long, value_enum)]
     pub policy: Option<PolicyArg>,
-    /// How its commands are isolated from this machine
+    /// How the agent's commands are isolated from this machine
     #[arg(long, value_enum)]
     pub sandbox: Option<SandboxArg>,
     /// Tools whose calls always wait for a human; `*` is all
@@ -213,7 +213,7 @@ Example:
         run: String,
         /// The tool
         tool: String,
-        /// Its arguments, a JSON object
+        /// The arguments of the tool, a JSON object
         #[arg(default_value = "{}")]
         args: String,
     },

@@ -30,7 +30,7 @@ pub struct ApplyArgs {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "server")]
     #[arg(value_name = "WHERE", value_parser = ["server", "client", "none"])]
     pub dry_run: Option<String>,
-    /// Then delete resources that match the selector, have no owner and are in no document
+    /// Also delete resources that match the selector, have no owner and are in no document
     #[arg(long, requires = "selector")]
     pub prune: bool,
     /// Labels that the documents must have

@@ -61,7 +61,7 @@ pub struct DoneArgs {
     /// The runs: whole names, ids, or unique parts of ids
     #[arg(required = true, value_name = "RUN")]
     pub ids: Vec<String>,
-    /// Merge its work into what is checked out in the project
+    /// Merge the work into the checked-out branch of the project
     #[arg(long)]
     pub merge: bool,
     /// Merge into this branch instead
