@@ -15,7 +15,7 @@ Examples:
     List {
         /// The run: an id, a name, or a unique part of one [default: the newest; in a run: itself]
         run: Option<String>,
-        /// At most this many
+        /// Maximum number of artifacts
         #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         limit: u32,
     },

@@ -200,13 +200,13 @@ pub struct SendArgs {
     /// Read the text from standard input, and do not record it in log and events
     #[arg(long, conflicts_with = "words")]
     pub secret: bool,
-    /// Without a line end
+    /// Do not add a line end
     #[arg(long)]
     pub raw: bool,
     /// Follow the run until it is idle or ends; the default on a terminal
     #[arg(short, long, conflicts_with_all = ["wait", "raw"])]
     pub follow: bool,
-    /// Return as soon as it has been sent; the default without a terminal
+    /// Return as soon as the text has been sent; the default without a terminal
     #[arg(short, long, conflicts_with_all = ["follow", "wait"])]
     pub detach: bool,
     /// Wait until the run asks for input, ends, or prints nothing for a while; print its output

@@ -29,7 +29,7 @@ pub struct InboxArgs {
     /// Keep running, and print items as they are added and answered
     #[arg(short, long, conflicts_with_all = ["all", "flat"])]
     pub watch: bool,
-    /// At most this many
+    /// Maximum number of items
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub limit: u32,
 }

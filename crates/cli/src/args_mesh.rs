@@ -44,7 +44,7 @@ Examples:
         /// Prefix of the keys, without wildcards
         #[arg(default_value = "")]
         prefix: String,
-        /// At most this many
+        /// Maximum number of keys
         #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         limit: u32,
     },
@@ -161,7 +161,7 @@ Examples:
         /// List dead messages instead
         #[arg(long)]
         dead: bool,
-        /// At most this many
+        /// Maximum number of messages
         #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         limit: u32,
     },
@@ -174,7 +174,7 @@ Examples:
         /// Agent of the mailbox [default in a run: its own agent]
         #[arg(long, value_name = "AGENT")]
         agent: Option<String>,
-        /// At most this many
+        /// Maximum number of messages
         #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
         limit: u32,
         /// How long to wait for the first one, up to 30s; a bare number is seconds

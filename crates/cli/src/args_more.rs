@@ -26,7 +26,7 @@ Examples:
   overmind agent list
   overmind agent list -o wide")]
     List {
-        /// At most this many
+        /// Maximum number of agents
         #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         limit: u32,
     },
@@ -253,7 +253,7 @@ Examples:
         query: String,
         #[arg(long, default_value = "default")]
         collection: String,
-        /// At most this many
+        /// Maximum number of texts
         #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=50))]
         top: u32,
         /// Only texts whose metadata fit: field=value,… or JSON such as {"year": {"gte": 2024}}
@@ -289,7 +289,7 @@ Examples:
         /// Only this collection
         #[arg(long)]
         collection: Option<String>,
-        /// At most this many
+        /// Maximum number of texts
         #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         limit: u32,
     },

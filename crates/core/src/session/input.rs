@@ -147,7 +147,7 @@ pub enum Input {
         epoch: u32,
         hive: HiveId,
     },
-    /// The session had ended and is restored: a conversation becomes idle, and any other session
+    /// A session that had ended is restored: a conversation becomes idle, and any other session
     /// starts again.
     Restored {
         by: String,

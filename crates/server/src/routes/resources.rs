@@ -400,7 +400,7 @@ pub(crate) async fn resource_watch(
     Ok(sse::Stream::new(cx, proof, source).into_response())
 }
 
-/// `{kind}`: any word for it.
+/// `{kind}` of a path: any name or alias of a kind.
 pub(crate) struct OfKind(&'static KindInfo);
 
 /// `{kind}/{name}`.
