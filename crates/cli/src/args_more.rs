@@ -491,7 +491,7 @@ pub struct BenchArgs {
 
 #[derive(Clone, Debug, Args)]
 pub struct DemoArgs {
-    /// A real model instead of the script
+    /// Use a real model instead of the script
     #[arg(long)]
     pub model: Option<String>,
     /// Server that speaks OpenAI's chat format (Ollama, vLLM, …); needs --model

@@ -325,7 +325,7 @@ mod tests {
 
     const SECRET: &str = "s3cret-value-of-it";
 
-    /// The shown text of these pieces; a piece with that mark is followed by a pause.
+    /// The text shown for these pieces; a piece with `true` is followed by a pause.
     fn shown(pieces: &[(&[u8], bool)]) -> String {
         let mut mask = StreamMask::new(&[SECRET.to_owned()]);
         let (mut out, mut room) = (Vec::new(), Vec::new());

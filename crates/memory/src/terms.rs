@@ -70,7 +70,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn words_hold_nothing_but_words_and_are_stable(query in any::<String>()) {
+        fn terms_contain_only_letters_digits_and_marks_and_are_stable(query in any::<String>()) {
             let words = terms(&query);
             prop_assert!(words.len() <= MAX_TERMS);
             for word in &words {
@@ -78,7 +78,7 @@ mod tests {
                 // Lower-casing may yield a mark after a letter (`İ`), never anything else.
                 prop_assert!(word.chars().all(|c| c.is_alphanumeric() || is_mark(c)), "{word:?}");
             }
-            // The words of the words are the words.
+            // The terms of the joined terms are the same.
             prop_assert_eq!(terms(&words.join(" ")), words);
         }
     }

@@ -30,7 +30,7 @@ pub struct FakeProcesses {
     pub deaf: AtomicBool,
     /// Lines that are not output.
     pub notes: Mutex<Vec<String>>,
-    /// Lives end as soon as they begin, and well.
+    /// Every process ends successfully as soon as it starts.
     brief: bool,
 }
 
