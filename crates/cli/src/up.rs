@@ -260,6 +260,9 @@ fn detach(cx: &Context, args: &UpArgs) -> Outcome {
                     ("log", cell(log.display().to_string())),
                 ]
             })?;
+            if cx.out.for_people() {
+                found(&left(&server, &config.data)).iter().for_each(|line| cx.out.note(line));
+            }
             Ok(Exit::Done)
         }
         Some(Said::Failed { exit, message, hint }) => {
@@ -452,9 +455,11 @@ struct Left {
     go_on: Vec<String>,
     /// Those of built-in agents continue at the next start.
     continue_later: Vec<String>,
+    /// They wait for a person.
+    wait: Vec<String>,
 }
 
-/// The programs that keep running after a server; none if the server does not report them.
+/// The runs that are not over; none if the server does not report them.
 fn left(server: &ServerFile, data: &DataDir) -> Left {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else { return Left::default() };
@@ -472,12 +477,10 @@ fn left(server: &ServerFile, data: &DataDir) -> Left {
         match run.status {
             _ if lives => left.go_on.push(run.name),
             RunStatus::Queued | RunStatus::Running => left.continue_later.push(run.name),
-            RunStatus::AwaitingInput
-            | RunStatus::AwaitingApproval
-            | RunStatus::Idle
-            | RunStatus::Succeeded
-            | RunStatus::Failed
-            | RunStatus::Canceled => {}
+            RunStatus::AwaitingInput | RunStatus::AwaitingApproval | RunStatus::Idle => {
+                left.wait.push(run.name);
+            }
+            RunStatus::Succeeded | RunStatus::Failed | RunStatus::Canceled => {}
         }
     }
     left
@@ -496,28 +499,44 @@ fn stopped(cx: &Context, pid: u32, how: &str, left: &Left, data: &DataDir) -> Ou
     Ok(Exit::Done)
 }
 
+/// Counts runs and names the first ones. The verb for one run, and for several.
+fn counted(names: &[String], one: &str, many: &str) -> String {
+    let named = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = match names.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let verb = if names.len() == 1 { one } else { many };
+    format!("{} {verb}: {named}{more}", when::counted(names.len() as u64, "run"))
+}
+
+/// Lines for a person about the runs that a server finds at its start.
+fn found(left: &Left) -> Vec<String> {
+    let mut lines = Vec::new();
+    let working = [left.go_on.as_slice(), &left.continue_later].concat();
+    if !working.is_empty() {
+        lines.push(counted(&working, "goes on", "go on"));
+    }
+    if !left.wait.is_empty() {
+        let wait = counted(&left.wait, "waits for you", "wait for you");
+        lines.push(format!("{wait}; see `overmind ps` and `overmind inbox`"));
+    }
+    lines
+}
+
 /// Lines for a person about what a server leaves. `database`: the process of its
 /// PostgreSQL server.
 fn remains(left: &Left, database: Option<u32>) -> Vec<String> {
-    let runs = |names: &[String], one: &str, many: &str| {
-        let named = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-        let more = match names.len().saturating_sub(NAMED) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        let verb = if names.len() == 1 { one } else { many };
-        format!("{} {verb}: {named}{more}", when::counted(names.len() as u64, "run"))
-    };
     let mut lines = Vec::new();
     if !left.go_on.is_empty() {
-        let runs = runs(&left.go_on, "goes on without it", "go on without it");
+        let runs = counted(&left.go_on, "goes on without it", "go on without it");
         lines.push(format!(
             "{runs}; the next `overmind up` finds them again; to end them: `overmind up -d`, \
              `overmind kill --all`, `overmind down`"
         ));
     }
     if !left.continue_later.is_empty() {
-        lines.push(runs(
+        lines.push(counted(
             &left.continue_later,
             "continues at the next `overmind up`",
             "continue at the next `overmind up`",
@@ -566,7 +585,7 @@ mod tests {
     fn stopping_the_server_reports_how_many_runs_continue_and_names_three() {
         let names = |count: usize| (0..count).map(|n| format!("r{n}")).collect::<Vec<_>>();
         assert_eq!(remains(&Left::default(), None), Vec::<String>::new());
-        let left = Left { go_on: names(1), continue_later: names(5) };
+        let left = Left { go_on: names(1), continue_later: names(5), wait: names(2) };
         let lines = remains(&left, Some(7));
         assert!(lines[0].starts_with("1 run goes on without it: r0; "), "{lines:?}");
         assert_eq!(
@@ -574,6 +593,14 @@ mod tests {
             [
                 "5 runs continue at the next `overmind up`: r0, r1, r2 and 2 more",
                 "the PostgreSQL server of its runs goes on too (pid 7); to end it: kill -INT 7",
+            ]
+        );
+        assert_eq!(found(&Left::default()), Vec::<String>::new());
+        assert_eq!(
+            found(&left),
+            [
+                "6 runs go on: r0, r0, r1 and 3 more",
+                "2 runs wait for you: r0, r1; see `overmind ps` and `overmind inbox`",
             ]
         );
     }

@@ -288,6 +288,18 @@ mod tests {
     }
 
     #[test]
+    fn the_help_of_every_visible_command_has_an_example() {
+        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+            let has = |command: &Command| {
+                let after = command.get_after_help().or(command.get_after_long_help());
+                after.is_some_and(|after| after.to_string().contains("overmind "))
+            };
+            let any = has(command) || command.get_subcommands().any(has);
+            assert!(any, "`{}` has no example", command.get_name());
+        }
+    }
+
+    #[test]
     fn a_group_with_the_name_of_a_command_lists_that_command() {
         let whole = Cli::command();
         for group in GROUPS {

@@ -91,6 +91,18 @@ fn an_idle_run_survives_a_crash_and_stopping_it_succeeds() {
 }
 
 #[test]
+fn the_next_start_names_the_runs_that_wait_for_a_person() {
+    let mut house = house();
+    fix(&house, &["--wait"]);
+    house.run(&["down"]).ok();
+    house.home.0.ended();
+    let started = house.run(&["up", "-d", "--listen", "none"]).ok();
+    started.says("1 run waits for you: fix; see `overmind ps` and `overmind inbox`");
+    let again = house.run(&["down"]).ok();
+    assert!(!again.err.contains("fix"), "an idle run does not continue: {}", again.err);
+}
+
+#[test]
 fn an_ended_run_continues_with_its_conversation_and_files() {
     let house = house();
     let run = fix(&house, &["--once", "--wait"]);
