@@ -348,14 +348,14 @@ async fn begin(
             }
             (false, _) => {
                 let command = draft.command.as_ref().unwrap_or(own);
-                if words.is_empty() && wants_task(&agent, command, args.once) {
+                if run_refused::is_blank(&words) && wants_task(&agent, command, args.once) {
                     return Err(run_refused::no_task(&agent));
                 }
                 draft.task = words.join(" ");
             }
         }
     } else {
-        if words.is_empty() {
+        if run_refused::is_blank(&words) {
             return Err(run_refused::no_task(&agent));
         }
         if args.command.over(Command::default()).is_some() {

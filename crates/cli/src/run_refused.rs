@@ -52,6 +52,11 @@ pub(crate) fn no_option(given: &str) -> Failure {
     .hint(OPTIONS)
 }
 
+/// Whether the words of a task say nothing: there are none, or they are empty or only white space.
+pub(crate) fn is_blank(words: &[String]) -> bool {
+    words.iter().all(|word| word.trim().is_empty())
+}
+
 /// The refusal of a run without a task, with a command that has one.
 pub(crate) fn no_task(agent: &Agent) -> Failure {
     Failure::usage(format!("a task is missing: tell `{}` what to do", agent.name))

@@ -438,7 +438,12 @@ fn the_log_of_claude_code_shows_sent_messages_in_order() {
     home.start(&["--listen", "none"], &[("PATH", &path)]);
     let person =
         |args: &[&str]| done(home.command(args).env_remove("OVERMIND_ONCE").output().unwrap()).ok();
-    for none in [&["run", "--agent", "claude"][..], &["run", "claude", "--name", "x"]] {
+    for none in [
+        &["run", "--agent", "claude"][..],
+        &["run", "claude", "--name", "x"],
+        &["run", "claude", ""],
+        &["run", "--agent", "claude", " \t"],
+    ] {
         let refused = home.run(none).fails(2);
         refused.says("a task is missing").says("overmind run --agent claude \"fix the failing");
     }

@@ -222,7 +222,9 @@ fn a_run_works_in_the_given_directory() {
     home.run(&gone).fails(1).says("nowhere").says("No such file");
     let nobody = "agt_00000000000000000000000000000000";
     home.run(&["run", nobody, "x"]).fails(3).says("no agent").says("overmind agent list");
-    home.run(&["run", "sh"]).fails(2).says("a task is missing: tell `sh`");
+    for none in [&["run", "sh"][..], &["run", "sh", ""], &["run", "--agent", "sh", " ", "\n"]] {
+        home.run(none).fails(2).says("a task is missing: tell `sh`");
+    }
 }
 
 #[test]
