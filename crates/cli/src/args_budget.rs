@@ -4,7 +4,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 #[derive(Clone, Debug, Subcommand)]
 pub enum BudgetCommand {
-    /// Set a limit, or replace it
+    /// Set a limit, or change its amounts
     #[command(after_help = "\
 Examples:
   overmind budget set swarm --usd 50 --per month
@@ -12,6 +12,8 @@ Examples:
   overmind budget set agent:coder --usd 4 --per day --soft     warns once a day
   overmind budget set key:ci --usd 10 --per month              calls of models with this API key
   overmind budget set session:019a --tokens 2000000 --per total
+  overmind budget set agent:coder --tokens 2000000 --per day   beside the dollars, which stay
+  overmind budget set agent:coder --no-usd --per day           only the tokens stay
 
 A call begins only if the most that it may cost fits into every limit that applies. Days and months
 are those of UTC; weeks begin on Monday.")]
@@ -38,12 +40,18 @@ pub struct BudgetSetArgs {
     /// `swarm`, `colony:default`, `agent:NAME`, `session:RUN`, `key:NAME`, or a resource with runs:
     /// `fleet/NAME`, `ritual/NAME`
     pub scope: String,
-    /// US dollars
-    #[arg(long, value_name = "N", required_unless_present = "tokens")]
+    /// US dollars [default: unchanged]
+    #[arg(long, value_name = "N", required_unless_present_any = ["tokens", "no_usd", "no_tokens"])]
     pub usd: Option<f64>,
-    /// Input and output tokens together
+    /// Input and output tokens together [default: unchanged]
     #[arg(long, value_name = "N")]
     pub tokens: Option<u64>,
+    /// Remove the limit in dollars
+    #[arg(long, conflicts_with = "usd")]
+    pub no_usd: bool,
+    /// Remove the limit in tokens
+    #[arg(long, conflicts_with = "tokens")]
+    pub no_tokens: bool,
     /// The period after which spending starts again from zero
     #[arg(long, value_enum, value_name = "PERIOD")]
     pub per: PeriodArg,
@@ -69,7 +77,10 @@ Examples:
   overmind costs                              this month, by agent
   overmind costs --by run
   overmind costs --by day --since 2026-11-01
-  overmind costs --by model -o json")]
+  overmind costs --by model -o json
+
+A cost begins with `≤` if it is an upper bound, because a call broke off. Calls of models without a
+price are in no sum: the cost names their number.")]
 pub struct CostsArgs {
     /// The field by which costs are grouped
     #[arg(long, value_enum, value_name = "WHAT", default_value = "agent")]

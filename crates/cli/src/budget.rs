@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use futures_util::{StreamExt as _, stream};
 use overmind_api::{
     Budget, BudgetPut, Cost, CostBy, CostsQuery, HaltMode, HaltRequest, HaltState, InboxRaise,
-    LimitId, Period, UnknownPrice,
+    LimitId, Period, UnknownPrice, usd_of,
 };
 use overmind_core::budget::{PriceRow, Prices as _};
 use overmind_core::nearest::nearest;
@@ -32,7 +32,10 @@ pub async fn run(cx: &Context, command: BudgetCommand) -> Outcome {
     let remote = Remote::connect(cx)?;
     match command {
         BudgetCommand::Set(args) => {
-            let budget = set(&remote, args).await?;
+            let (budget, kept) = set(&remote, args).await?;
+            if let Some(kept) = kept.filter(|_| cx.out.for_people()) {
+                cx.out.note(&kept);
+            }
             shown(cx, &[budget])?;
         }
         BudgetCommand::List => {
@@ -62,23 +65,57 @@ async fn scope_of(remote: &Remote, given: &str) -> Result<String, Failure> {
     })
 }
 
-async fn set(remote: &Remote, args: BudgetSetArgs) -> Result<Budget, Failure> {
-    let BudgetSetArgs { scope, usd, tokens, per, soft, allow_unknown_price } = args;
-    let scope = scope_of(remote, &scope).await?;
-    let put = BudgetPut {
-        scope,
-        per: match per {
-            PeriodArg::Day => Period::Day,
-            PeriodArg::Week => Period::Week,
-            PeriodArg::Month => Period::Month,
-            PeriodArg::Total => Period::Total,
-        },
-        usd,
-        tokens,
-        soft,
-        unknown_price: allow_unknown_price.then_some(UnknownPrice::Allow),
+/// Sets a limit. Returns it with a note about an amount that was kept.
+async fn set(remote: &Remote, args: BudgetSetArgs) -> Result<(Budget, Option<String>), Failure> {
+    let scope = scope_of(remote, &args.scope).await?;
+    let per = match args.per {
+        PeriodArg::Day => Period::Day,
+        PeriodArg::Week => Period::Week,
+        PeriodArg::Month => Period::Month,
+        PeriodArg::Total => Period::Total,
     };
-    Ok(remote.client().budget_put(&put).await?)
+    let all = remote.client().budget_list().await?;
+    let before = all.iter().find(|one| {
+        (one.scope == scope || named(one) == scope) && one.per == per && one.soft == args.soft
+    });
+    let (put, kept) = merged(&args, scope, per, before)?;
+    Ok((remote.client().budget_put(&put).await?, kept))
+}
+
+/// The limit that replaces `before`: an amount that is neither given nor removed stays, without what
+/// was added for one window. Whether calls without a price are allowed stays with the dollars.
+fn merged(
+    args: &BudgetSetArgs,
+    scope: String,
+    per: Period,
+    before: Option<&Budget>,
+) -> Result<(BudgetPut, Option<String>), Failure> {
+    let &BudgetSetArgs { usd, tokens, no_usd, no_tokens, soft, .. } = args;
+    let old_usd = before.and_then(|one| Some(one.microusd?.saturating_sub(one.extra.microusd)));
+    let old_tokens = before.and_then(|one| Some(one.tokens?.saturating_sub(one.extra.tokens)));
+    let kept_usd = old_usd.filter(|_| usd.is_none() && !no_usd);
+    let kept_tokens = old_tokens.filter(|_| tokens.is_none() && !no_tokens);
+    let unknown_price = match before {
+        _ if args.allow_unknown_price => Some(UnknownPrice::Allow),
+        Some(before) if kept_usd.is_some() => Some(before.unknown_price),
+        Some(_) | None => None,
+    };
+    let usd = usd.or(kept_usd.map(usd_of));
+    let tokens = tokens.or(kept_tokens);
+    if usd.is_none() && tokens.is_none() {
+        let given = &args.scope;
+        return Err(Failure::usage(format!("the limit of {given} would have no amount"))
+            .hint(format!("give --usd or --tokens, or remove it: overmind budget rm {given}")));
+    }
+    let note = match (kept_usd, kept_tokens) {
+        (None, None) => None,
+        (Some(usd), _) => Some(format!("{} stays; --no-usd removes it", when::dollars(usd))),
+        (None, Some(tokens)) => {
+            let tokens = when::thousands(tokens);
+            Some(format!("{tokens} tokens stay; --no-tokens removes them"))
+        }
+    };
+    Ok((BudgetPut { scope, per, usd, tokens, soft, unknown_price }, note))
 }
 
 /// The limit that an argument names: by its id, a part of the id, or its scope as [`set`] accepts it.
@@ -214,16 +251,13 @@ pub async fn costs(cx: &Context, args: &CostsArgs) -> Outcome {
             table = table.right(column);
         }
         for cost in &costs {
-            let Cost { key, calls, microusd, unpriced_calls, at_most_calls, .. } = cost;
-            let less = if cost.is_at_most() { "≤ " } else { "" };
+            let Cost { key, calls, unpriced_calls, at_most_calls, .. } = cost;
             let name = names.get(key).unwrap_or(key);
             let name = if name.is_empty() { dim("-") } else { cell(name.clone()) };
-            // Not all of it is known.
-            let more = if *unpriced_calls > 0 { "+?" } else { "" };
             let number = |number: u64| cell(when::thousands(number));
             let mut row = vec![
                 name,
-                cell(format!("{less}{}{more}", when::dollars(*microusd))),
+                cell(in_words(cost)),
                 number(*calls),
                 number(cost.input_tokens),
                 number(cost.output_tokens),
@@ -245,6 +279,17 @@ pub async fn costs(cx: &Context, args: &CostsArgs) -> Outcome {
     show::list(&cx.out, &costs, |cost| cost.key.clone(), table, "nothing was spent")?;
     show::tell_limit(&cx.out, costs.len(), args.limit);
     Ok(Exit::Done)
+}
+
+/// A cost with what is not known of it.
+fn in_words(cost: &Cost) -> String {
+    let less = if cost.is_at_most() { "≤ " } else { "" };
+    let known = format!("{less}{}", when::dollars(cost.microusd));
+    match cost.unpriced_calls {
+        0 => known,
+        1 => format!("{known} and 1 call without a price"),
+        more => format!("{known} and {} calls without a price", when::thousands(more)),
+    }
 }
 
 /// The names of the agents or runs that caused costs, by their ids. What was removed has none.
@@ -403,4 +448,74 @@ fn rows(cx: &Context, rows: &[PriceRow]) -> Result<(), Failure> {
 pub fn raise(args: &RaiseArgs) -> Option<InboxRaise> {
     let RaiseArgs { usd, tokens, for_good } = args.clone();
     (usd.is_some() || tokens.is_some() || for_good).then_some(InboxRaise { usd, tokens, for_good })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(usd: Option<u64>, tokens: Option<u64>) -> Budget {
+        serde_json::from_value(json!({
+            "id": "lim_4f1c02d3a9e18b57a6d2f3c4b5a69788", "scope": "swarm", "per": "day",
+            "soft": false, "microusd": usd, "tokens": tokens,
+            "extra": {"microusd": usd.map_or(0, |_| 500_000), "tokens": tokens.map_or(0, |_| 7)},
+            "unknown_price": "allow", "source": "set", "used": {"microusd": 0, "tokens": 0},
+            "reserved": {"microusd": 0, "tokens": 0}, "left": {"microusd": null, "tokens": null},
+            "unpriced_calls": 0, "starts_at": null, "resets_at": null, "by": "admin",
+            "created_at": "2026-11-22T00:00:00Z", "updated_at": "2026-11-22T00:00:00Z",
+        }))
+        .unwrap()
+    }
+
+    fn args(usd: Option<f64>, tokens: Option<u64>, no_usd: bool, no_tokens: bool) -> BudgetSetArgs {
+        let (scope, per) = ("swarm".to_owned(), PeriodArg::Day);
+        let (soft, allow_unknown_price) = (false, false);
+        BudgetSetArgs { scope, usd, tokens, no_usd, no_tokens, per, soft, allow_unknown_price }
+    }
+
+    #[test]
+    fn the_amount_of_the_other_unit_stays_unless_it_is_removed() {
+        let (dollars, both) = (budget(Some(5_500_000), None), budget(Some(5_500_000), Some(1_007)));
+        let merge = |args: &BudgetSetArgs, before: Option<&Budget>| {
+            merged(args, "swarm".to_owned(), Period::Day, before)
+        };
+        let (put, note) = merge(&args(None, Some(9), false, false), Some(&dollars)).unwrap();
+        assert_eq!((put.usd, put.tokens), (Some(5.0), Some(9)));
+        assert_eq!(put.unknown_price, Some(UnknownPrice::Allow));
+        assert_eq!(note.unwrap(), "$5.00 stays; --no-usd removes it");
+
+        let (put, note) = merge(&args(Some(2.0), None, false, false), Some(&both)).unwrap();
+        assert_eq!((put.usd, put.tokens, put.unknown_price), (Some(2.0), Some(1_000), None));
+        assert_eq!(note.unwrap(), "1,000 tokens stay; --no-tokens removes them");
+
+        let (put, note) = merge(&args(None, Some(9), true, false), Some(&both)).unwrap();
+        assert_eq!((put.usd, put.tokens, note), (None, Some(9), None));
+        let (put, _) = merge(&args(None, None, true, false), Some(&both)).unwrap();
+        assert_eq!((put.usd, put.tokens), (None, Some(1_000)));
+        let (put, note) = merge(&args(Some(2.0), None, false, false), None).unwrap();
+        assert_eq!((put.usd, put.tokens, note), (Some(2.0), None, None));
+        let refused = merge(&args(None, None, true, false), Some(&dollars)).unwrap_err();
+        assert_eq!(refused.exit, Exit::Usage);
+        assert!(refused.hint.unwrap().contains("overmind budget rm swarm"));
+    }
+
+    #[test]
+    fn a_cost_names_its_calls_without_a_price() {
+        let cost = |unpriced: u64, at_most: u64| Cost {
+            key: "m-1".to_owned(),
+            calls: 3,
+            microusd: 0,
+            unpriced_calls: unpriced,
+            at_most_calls: at_most,
+            input_tokens: 0,
+            output_tokens: 0,
+            cached_input_tokens: 0,
+            cache_write_tokens: 0,
+            reasoning_tokens: 0,
+        };
+        assert_eq!(in_words(&cost(0, 0)), "$0");
+        assert_eq!(in_words(&cost(0, 1)), "≤ $0");
+        assert_eq!(in_words(&cost(1, 1)), "$0 and 1 call without a price");
+        assert_eq!(in_words(&cost(1_200, 0)), "$0 and 1,200 calls without a price");
+    }
 }

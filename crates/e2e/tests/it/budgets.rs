@@ -222,6 +222,21 @@ fn budgets_are_set_shown_and_removed() {
     home.run(&["budget", "list"]).ok().says("there are no limits");
     home.run(&["budget", "set", "agent:worker", "--usd", "5", "--per", "day"]).ok().shows("$5");
     home.run(&["budget", "set", "agent:worker", "--tokens", "9", "--per", "total", "--soft"]).ok();
+    // Each command changes one amount, and `--no-…` removes it.
+    let day = |more: &[&str]| {
+        let all = [&["budget", "set", "agent:worker", "--per", "day"], more].concat();
+        home.run(&all)
+    };
+    day(&["--tokens", "90000000"])
+        .ok()
+        .shows("$5.00, 90,000,000 tok")
+        .says("$5.00 stays; --no-usd");
+    day(&["--usd", "6"]).ok().shows("$6.00, 90,000,000 tok").says("--no-tokens removes them");
+    let json = day(&["--no-tokens", "-o", "json"]).ok();
+    assert!(json.err.is_empty(), "{}", json.err);
+    let left = json.json()[0].clone();
+    assert_eq!((&left["microusd"], &left["tokens"]), (&6_000_000.into(), &Value::Null), "{left}");
+    day(&["--no-usd"]).fails(2).says("would have no amount").says("overmind budget rm");
     home.run(&["budget", "set", "agent:nobody", "--usd", "5", "--per", "day"]).fails(3);
     home.run(&["budget", "set", "hive:x", "--usd", "5", "--per", "day"])
         .fails(2)

@@ -507,7 +507,7 @@ fn a_spent_budget_refuses_in_the_providers_format_without_a_call() {
     assert_eq!((got.status, &got.json()["error"]["type"]), (429, &json!("insufficient_quota")));
     // Counting tokens is free, and is forwarded nevertheless.
     assert_eq!(gateway.ask("anthropic/v1/messages/count_tokens", &messages("hi")).status, 404);
-    set(&["--usd", "5", "--per", "total"]);
+    set(&["--usd", "5", "--no-tokens", "--per", "total"]);
     let got = gateway.ask("openai/v1/chat/completions", &chat("hi"));
     assert_eq!((got.status, &got.json()["error"]["code"]), (403, &json!("price_unknown")));
     gateway.home.run(&["halt", "--reason", "a loop"]).ok();
