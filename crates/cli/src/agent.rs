@@ -25,7 +25,9 @@ pub async fn run(cx: &Context, command: AgentCommand) -> Outcome {
     let remote = Remote::connect(cx)?;
     match command {
         AgentCommand::Create(flags) => {
-            let found = match draft(&flags)?.keys().any(|key| key == "model" || key == "command") {
+            let given = draft(&flags)?;
+            let chose_tools = given.contains_key("tools_allowed");
+            let found = match given.keys().any(|key| key == "model" || key == "command") {
                 true => Found::default(),
                 false => found(cx, &remote).await,
             };
@@ -43,7 +45,14 @@ pub async fn run(cx: &Context, command: AgentCommand) -> Outcome {
                 );
                 if failure.exit == Exit::Conflict { failure.hint(ways) } else { failure }
             })?;
-            changed(cx, &agent, "created")
+            changed(cx, &agent, "created")?;
+            if cx.out.for_people()
+                && !chose_tools
+                && let Some(note) = tools_note(&agent)
+            {
+                cx.out.note(&note);
+            }
+            Ok(Exit::Done)
         }
         AgentCommand::List { limit } => {
             list(cx, &remote, limit).await?;
@@ -271,6 +280,16 @@ fn changed(cx: &Context, agent: &Agent, what: &str) -> Outcome {
         vec![("agent", cell(text))]
     })?;
     Ok(Exit::Done)
+}
+
+/// A line that names the tools of an agent for which nobody chose any. A command has none.
+fn tools_note(agent: &Agent) -> Option<String> {
+    let tools = match agent.tools_allowed.as_slice() {
+        _ if agent.command.is_some() => return None,
+        [] => "none".to_owned(),
+        tools => tools.join(", "),
+    };
+    Some(format!("tools: {tools} (choose with --tools)"))
 }
 
 /// Refuses an agent whose model no provider can serve now, before anything is started.

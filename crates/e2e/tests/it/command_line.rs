@@ -140,6 +140,22 @@ fn a_misspelt_model_gets_a_suggestion() {
     made.says("did you mean the model `gpt-5-mini`?");
 }
 
+#[test]
+fn a_new_agent_without_chosen_tools_says_which_it_has() {
+    let home = Home::up();
+    let made = home.run(&["agent", "create", "--name", "x", "--model", "gpt-5-mini"]).ok();
+    let chosen =
+        "tools: run_shell, read_file, write_file, edit_file, list_files (choose with --tools)";
+    made.says(chosen);
+    for (name, more) in
+        [("y", ["--tools", "read_file"]), ("z", ["-o", "json"]), ("w", ["-o", "name"])]
+    {
+        let create = ["agent", "create", "--name", name, "--model", "gpt-5-mini"];
+        let made = home.run(&[&create[..], &more].concat()).ok();
+        assert!(!made.err.contains("tools:"), "{}", made.err);
+    }
+}
+
 /// The completions that a shell's script offers for the words, the last of which is partial.
 fn asked(home: &Home, shell: &str, words: &[&str]) -> Done {
     let index = (words.len() - 1).to_string();
