@@ -431,7 +431,7 @@ impl Session {
                 let Some(living) = self.living() else { return };
                 living.ending = Some(Ending::Silent { seconds: *seconds });
                 let Some(effect) = living.effect else { return };
-                let reason = format!("killed: no activity for {seconds}s");
+                let reason = format!("no activity for {seconds}s");
                 self.order(effect, LifeOrder::End { how: StopHow::Kill, reason }, out);
             }
             Notice::Told(told) => self.told(told, now, out),
@@ -690,7 +690,7 @@ impl Session {
         let (how, reason) = match ending {
             Some(Ending::Asked { how, by, rested: _ }) => (how, format!("stopped by {by}")),
             Some(Ending::Silent { seconds }) => {
-                (StopHow::Kill, format!("killed: no activity for {seconds}s"))
+                (StopHow::Kill, format!("no activity for {seconds}s"))
             }
             None => return,
         };

@@ -563,7 +563,7 @@ fn a_stop_overrides_the_restart_policy_and_can_become_a_kill() {
 fn silence_fails_an_attempt_but_not_the_session() {
     let mut world = World::up(command(RestartRules { when: RestartWhen::OnFailure, ..always() }));
     world.notice(Notice::Silent { seconds: 30 });
-    let reason = "killed: no activity for 30s".to_owned();
+    let reason = "no activity for 30s".to_owned();
     assert_eq!(world.orders, [LifeOrder::End { how: StopHow::Kill, reason }]);
     // It ended with 0 after all, and yet it was stuck.
     world.ends(0);
