@@ -37,6 +37,33 @@ fn errors_name_line_and_column() {
 }
 
 #[test]
+fn every_policy_in_the_documentation_is_accepted() {
+    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let mut found = Vec::new();
+    let mut dirs = vec![docs];
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+                for block in text.split("```toml\n").skip(1) {
+                    let block = block.split("```").next().unwrap();
+                    if block.contains("[[rule]]") {
+                        Policy::parse(block, &name).unwrap_or_else(|err| panic!("{err}\n{block}"));
+                        found.push(name.clone());
+                    }
+                }
+            }
+        }
+    }
+    let of = |name: &str| found.iter().filter(|one| *one == name).count();
+    assert!(of("mcp.md") >= 1 && of("policy.md") >= 2, "{found:?}");
+}
+
+#[test]
 fn the_strictest_rule_wins_in_any_order() {
     let allow = "[[rule]]\nid = \"a\"\nverdict = \"allow\"\neffects = [\"delete\"]\n";
     let deny =
