@@ -161,6 +161,9 @@ pub struct Key {
     pub revoked_at: Option<Timestamp>,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub colony: ColonyId,
+    /// The name of the colony that the key is bound to. Other keys reach every colony.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub colony_name: Option<String>,
 }
 
 impl From<row::ApiKey> for Key {
@@ -172,6 +175,7 @@ impl From<row::ApiKey> for Key {
             created_at: key.created_at,
             revoked_at: key.revoked_at,
             colony: key.colony,
+            colony_name: None,
         }
     }
 }
@@ -185,6 +189,9 @@ pub struct KeyCreate {
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 100))]
     pub name: String,
     pub role: Role,
+    /// The colony to which the key is bound: it reaches nothing outside of it. Not for admins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub colony: Option<String>,
 }
 
 impl KeyCreate {
@@ -402,6 +409,7 @@ mod tests {
             created_at: Timestamp::from_micros(0),
             revoked_at: None,
             colony: ColonyId::DEFAULT,
+            colony_name: None,
         };
         let made = KeyCreated { key, secret: "ovk_very_secret".into() };
         assert!(!format!("{made:?}").contains("very_secret"));

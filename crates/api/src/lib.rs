@@ -94,10 +94,10 @@ pub use query::{
 };
 pub use raw::RawJson;
 pub use resource::{
-    KindView, Manifest, OwnerReference, RESOURCE_API_VERSION, Resource, ResourceApplied,
-    ResourceApply, ResourceDeleteQuery, ResourceDeleted, ResourceGone, ResourceListQuery,
-    ResourceMeta, ResourceOwned, ResourceSnapshot, ResourcesApplied, kind_of, kind_title,
-    ritual_ticks,
+    COLONY_HEADER, KindView, Manifest, OwnerReference, RESOURCE_API_VERSION, Resource,
+    ResourceApplied, ResourceApply, ResourceDeleteQuery, ResourceDeleted, ResourceGone,
+    ResourceListQuery, ResourceMeta, ResourceOwned, ResourceSnapshot, ResourcesApplied, kind_of,
+    kind_title, ritual_ticks,
 };
 pub use room::{
     FileChange, Leak, Leaks, Room, RoomAction, RoomAttested, RoomChanges, RoomDecision, RoomDone,

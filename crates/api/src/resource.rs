@@ -13,6 +13,10 @@ use serde_json::Value;
 
 pub use manifest::{Manifest, RESOURCE_API_VERSION};
 
+/// The header with the name of the colony that a request is for, or `*`: lists contain every colony
+/// that the caller may reach. Without it, the colony is the key's own, or `default`.
+pub const COLONY_HEADER: &str = "overmind-colony";
+
 /// A resource: an object that the user declares or the server shows.
 ///
 /// The field names are those of Kubernetes. To change a resource, a client sends the same document;
@@ -75,8 +79,8 @@ pub struct OwnerReference {
 }
 
 impl Resource {
-    /// Converts a record to its form in the API.
-    pub fn of(record: Record) -> Self {
+    /// Converts a record to its form in the API. `colony` is the name of its colony.
+    pub fn of(record: Record, colony: String) -> Self {
         let Record { id, key, generation, labels, annotations, owner, spec, status, .. } = record;
         let owner = owner.map(|owner| OwnerReference { uid: owner.to_string() });
         Self {
@@ -84,7 +88,7 @@ impl Resource {
             kind: kind_title(key.kind.as_str()),
             metadata: ResourceMeta {
                 name: key.name.as_str().to_owned(),
-                colony: overmind_core::ids::ColonyId::DEFAULT_NAME.to_owned(),
+                colony,
                 uid: id.to_string(),
                 labels,
                 annotations,

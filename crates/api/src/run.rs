@@ -33,6 +33,9 @@ pub struct Run {
     /// is `null`.
     #[serde(default)]
     pub agent_name: Option<String>,
+    /// The name of its colony, unless that is `default`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub colony_name: Option<String>,
     pub task: String,
     pub status: RunStatus,
     /// Maximum number of steps of the run; 0 means no limit.
@@ -117,6 +120,9 @@ pub struct RunBasic {
     pub agent_id: AgentId,
     /// The agent's current name; `null` in the answer to a kill.
     pub agent_name: Option<String>,
+    /// The name of its colony, unless that is `default`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub colony_name: Option<String>,
     pub task: String,
     pub status: RunStatus,
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
@@ -191,6 +197,7 @@ impl From<SessionRow> for RunBasic {
             parent_id: row.parent,
             agent_id: row.agent,
             agent_name: None,
+            colony_name: None,
             task: row.task,
             status: row.status.into(),
             created_at: row.created_at,
@@ -216,6 +223,7 @@ impl From<SessionRow> for Run {
             parent_id: row.parent,
             agent_id: row.agent,
             agent_name: None,
+            colony_name: None,
             task: row.task,
             status: row.status.into(),
             step_limit: row.step_limit,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
+pub use crate::args_global::Global;
 use crate::args_inbox::{AnswerArgs, ApproveArgs, DenyArgs, InboxArgs};
 pub use crate::args_logs::{EventsArgs, LogsArgs};
 use crate::args_mcp::McpCommand;
@@ -16,7 +17,6 @@ use crate::args_more::{
     AgentCommand, AuditCommand, BenchArgs, ConfigCommand, DemoArgs, KeyCommand, MemoryCommand,
     SandboxCommand, ToolCommand,
 };
-use crate::args_shape::{Shape, ShapeParser};
 use crate::duration;
 
 const AFTER_HELP: &str = "\
@@ -38,37 +38,6 @@ pub struct Cli {
     pub global: Global,
     #[command(subcommand)]
     pub command: Command,
-}
-
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Global options")]
-pub struct Global {
-    /// Directory of this Overmind's data [default: $OVERMIND_DATA, else ~/.local/share/overmind]
-    #[arg(long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub data: Option<PathBuf>,
-    /// Configuration file [default: <data>/overmind.toml]
-    #[allow(rustdoc::invalid_html_tags, reason = "it is the text of --help")]
-    #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub config: Option<PathBuf>,
-    /// Server to talk to: a URL or unix:PATH [default: the socket in the data directory]
-    #[arg(long, global = true, value_name = "URL", value_hint = ValueHint::Url)]
-    pub server: Option<String>,
-    /// How to show results: wide adds columns and absolute times, name prints ids alone
-    #[arg(short, long, global = true, value_parser = ShapeParser, value_name = "FORMAT")]
-    #[arg(default_value = "table")]
-    pub output: Shape,
-    /// The same as --output json
-    #[arg(long, global = true, conflicts_with = "output")]
-    pub json: bool,
-    /// When to use colour; auto is on a terminal
-    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value = "auto")]
-    pub color: When,
-    /// Print only results and errors
-    #[arg(short, long, global = true)]
-    pub quiet: bool,
-    /// Print more: the server used, and reasons for decisions
-    #[arg(short, long, global = true, conflicts_with = "quiet")]
-    pub verbose: bool,
 }
 
 // No documentation on the values: it would make the help of every command three times as long.
@@ -304,6 +273,9 @@ Examples:
     },
     /// Create and change resources from files: all of them or none
     Apply(crate::args_resource::ApplyArgs),
+    /// Create a colony: a group of runs, agents and resources with names of its own
+    #[command(subcommand)]
+    Create(crate::create::CreateCommand),
     /// Show everything about resources
     Describe(crate::args_resource::DescribeArgs),
     /// Delete resources
@@ -756,6 +728,9 @@ pub struct PsArgs {
     /// Also runs that have ended
     #[arg(short, long)]
     pub all: bool,
+    /// Runs of all colonies
+    #[arg(short = 'A', long)]
+    pub all_colonies: bool,
     /// Only runs in one of these states, separated by commas; the states of JSON also work
     #[arg(long, value_enum, value_name = "STATE", value_delimiter = ',')]
     pub status: Vec<crate::args_command::Status>,

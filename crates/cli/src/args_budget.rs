@@ -71,6 +71,17 @@ pub enum PeriodArg {
     Total,
 }
 
+impl From<PeriodArg> for overmind_api::Period {
+    fn from(period: PeriodArg) -> Self {
+        match period {
+            PeriodArg::Day => Self::Day,
+            PeriodArg::Week => Self::Week,
+            PeriodArg::Month => Self::Month,
+            PeriodArg::Total => Self::Total,
+        }
+    }
+}
+
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:

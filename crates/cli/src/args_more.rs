@@ -311,6 +311,7 @@ pub enum KeyCommand {
 Example:
   OVERMIND_TOKEN=$(overmind key create ci --role operator -o name)
   OPENAI_API_KEY=$(overmind key create my-script --scope model -o name)
+  OVERMIND_TOKEN=$(overmind key create bob --colony team-a -o name)   reaches only team-a
 
 A key for a program that does one thing has a scope instead of a role: `model` calls models by the
 gateway, `mcp` calls tools by MCP, `runs` starts runs, reads their logs and answers the inbox.

@@ -207,7 +207,9 @@ fn global(args: &[OsString]) -> Global {
     let mut words = args.iter().skip(1);
     while let Some(word) = words.next() {
         let text = word.to_string_lossy();
-        let named = ["--data", "--server", "--config"].into_iter().find(|it| text.starts_with(it));
+        let named = ["--data", "--server", "--config", "--colony", "--namespace"]
+            .into_iter()
+            .find(|it| text.starts_with(it));
         match named {
             Some(name) if text == name => {
                 said.extend([word.clone()].into_iter().chain(words.next().cloned()))

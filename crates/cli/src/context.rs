@@ -4,11 +4,14 @@ use std::path::PathBuf;
 
 use overmind_core::time::{Clock as _, Timestamp};
 use overmind_node::app::clock::SystemClock;
-use overmind_node::config::{Config, DataDir, Env, Flags, settings};
+use overmind_node::config::{Config, DataDir, Env, Flags, env as variables, settings};
 
 use crate::args::{Global, UpArgs};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
+
+/// The value of the colony's header that asks for all of them.
+const ALL_COLONIES: &str = "*";
 
 #[derive(Clone, Debug)]
 pub struct Context {
@@ -29,6 +32,18 @@ impl Context {
         })?;
         let out = Output::new(&global, &env);
         Ok(Self { global, env, cwd, out })
+    }
+
+    /// The colony that the flags or the environment name.
+    pub fn colony(&self) -> Option<&str> {
+        self.global.colony.as_deref().or_else(|| self.env.text(variables::COLONY))
+    }
+
+    /// The same, but lists contain every colony.
+    #[must_use]
+    pub fn in_all_colonies(&self) -> Self {
+        let global = Global { colony: Some(ALL_COLONIES.to_owned()), ..self.global.clone() };
+        Self { global, ..self.clone() }
     }
 
     /// The data directory that the flags and the environment name.

@@ -64,6 +64,7 @@ fn example(line: &str) -> Option<Vec<String>> {
 /// Why this program would not take the words; `None` when it would.
 fn refused(given: &[String]) -> Option<String> {
     let all = std::iter::once("overmind").chain(given.iter().map(String::as_str));
+    let all = crate::parse::colony_spelled(all.map(Into::into).collect());
     let err = Cli::command().try_get_matches_from(all).err()?;
     match err.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => None,

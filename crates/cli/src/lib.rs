@@ -14,6 +14,7 @@ pub mod args;
 pub mod args_artifact;
 pub mod args_budget;
 pub mod args_command;
+pub mod args_global;
 pub mod args_inbox;
 pub mod args_logs;
 pub mod args_mcp;
@@ -33,6 +34,7 @@ pub mod command;
 pub mod complete;
 pub mod config_cmd;
 pub mod context;
+mod create;
 mod cron;
 pub mod dash;
 pub mod demo;
@@ -195,6 +197,7 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Diff { a, b, .. } => {
             session::diff(cx, &a.unwrap_or_default(), &b.unwrap_or_default()).await
         }
+        Command::Create(command) => create::create(cx, &command).await,
         Command::Apply(args) => Box::pin(resource_apply::apply(cx, &args)).await,
         Command::Describe(args) => Box::pin(resource::describe(cx, &args)).await,
         Command::Delete(args) => Box::pin(resource::delete(cx, &args)).await,

@@ -19,7 +19,7 @@ use crate::whole;
 
 /// Parses the arguments of the process. Prints help and usage errors itself, and ends with 0 or 2.
 pub fn parse() -> Cli {
-    let args: Vec<OsString> = std::env::args_os().collect();
+    let args = colony_spelled(std::env::args_os().collect());
     let mut cli = quickly(&args).unwrap_or_else(|| {
         let found = whole::command().try_get_matches_from(&args);
         let cli = found.and_then(|mut found| Cli::from_arg_matches_mut(&mut found));
@@ -29,6 +29,35 @@ pub fn parse() -> Cli {
         cli.global.output = Format::Json.into();
     }
     cli
+}
+
+/// Global options with a value, which may stand before the command.
+const VALUED: [&str; 8] =
+    ["--data", "--config", "--server", "--output", "-o", "--color", "--colony", "--namespace"];
+/// Commands that take `-n` as kubectl's do, also behind their name. Others have a meaning for it.
+const KUBECTL: [&str; 9] =
+    ["get", "describe", "apply", "diff", "edit", "delete", "label", "create", "ps"];
+
+/// The arguments with `--colony` for each `-n` that means it: before the command and, for some
+/// commands, also behind it.
+pub(crate) fn colony_spelled(mut args: Vec<OsString>) -> Vec<OsString> {
+    let (mut at, mut command) = (1, None::<String>);
+    while let Some(arg) = args.get(at).and_then(|arg| arg.to_str()).map(str::to_owned) {
+        match arg.as_str() {
+            "--" => break,
+            "-n" => args[at] = "--colony".into(),
+            other if command.is_none() && !other.starts_with('-') => {
+                if !KUBECTL.contains(&other) {
+                    break;
+                }
+                command = Some(other.to_owned());
+            }
+            _ => {}
+        }
+        let valued = args[at].to_str().is_some_and(|arg| VALUED.contains(&arg));
+        at += if valued { 2 } else { 1 };
+    }
+    args
 }
 
 /// Whether `--` precedes the last words of the arguments.
@@ -47,7 +76,7 @@ pub fn after_dashes(words: &[String]) -> bool {
 pub fn interspersed(without: Option<&str>) -> Result<(Global, RunArgs), clap::Error> {
     let words = |words: clap::Arg| words.trailing_var_arg(false).allow_hyphen_values(false);
     let run = RunArgs::augment_args(clap::Command::new("run")).mut_arg("words", words);
-    let mut args: Vec<OsString> = std::env::args_os().collect();
+    let mut args = colony_spelled(std::env::args_os().collect());
     if let Some(at) = args.iter().position(|arg| without.is_some_and(|word| arg == word)) {
         args.remove(at);
     }
@@ -200,6 +229,23 @@ mod tests {
             let quick = quickly(&args).unwrap_or_else(|| panic!("{line}: not read quickly"));
             assert_eq!(format!("{quick:?}"), format!("{whole:?}"), "{line}");
         }
+    }
+
+    #[test]
+    fn n_before_a_command_names_a_colony_and_behind_one_what_the_command_says() {
+        for (said, means) in [
+            ("overmind -n team-a ps", "overmind --colony team-a ps"),
+            ("overmind -o json -n a get runs", "overmind -o json --colony a get runs"),
+            ("overmind get -n a runs", "overmind get --colony a runs"),
+            ("overmind -n a logs x -n 5", "overmind --colony a logs x -n 5"),
+            ("overmind --data -n logs x -n 5", "overmind --data -n logs x -n 5"),
+            ("overmind run make -n 5", "overmind run make -n 5"),
+            ("overmind ps -- -n", "overmind ps -- -n"),
+        ] {
+            assert_eq!(colony_spelled(words(said)), words(means), "{said}");
+        }
+        let cli = quickly(&colony_spelled(words("overmind -n team-a ps -A"))).unwrap();
+        assert_eq!(cli.global.colony.as_deref(), Some("team-a"));
     }
 
     #[test]

@@ -25,6 +25,8 @@ const AT_ONCE: u32 = 100_000;
 ///
 /// Returns an error if the runs could not be listed.
 pub async fn ps(cx: &Context, args: &PsArgs) -> Outcome {
+    let all = args.all_colonies.then(|| cx.in_all_colonies());
+    let cx = all.as_ref().unwrap_or(cx);
     let remote = Remote::connect(cx)?;
     let agent = match &args.agent {
         Some(given) => Some(remote.find_agent(given).await?.id.to_string()),

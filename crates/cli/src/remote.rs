@@ -161,6 +161,7 @@ impl Remote {
         let options = Options {
             ca_file: cx.env.path(env::CA_FILE),
             traceparent: span.map(|span| span.to_string()),
+            colony: cx.colony().map(str::to_owned),
             ..Options::default()
         };
         let own = cx.env.text(env::SESSION_ID).filter(|_| token.expose().starts_with(OWN_TOKEN));

@@ -247,10 +247,14 @@ pub(crate) fn short_table(
     let projects = projects(runs.iter().filter_map(|run| run.project.as_deref()));
     // Runs of one project need no column for it.
     let several = projects.len() > 1;
+    let colonies: HashSet<_> = runs.iter().map(|run| run.colony_name.as_deref()).collect();
+    let colonies = colonies.len() > 1;
     let mut columns = vec![
-        "RUN", "AGENT", "PROJECT", "STATE", "AGE", "COST", "BRANCH", "CHANGES", "EXIT", "TASK",
+        "COLONY", "RUN", "AGENT", "PROJECT", "STATE", "AGE", "COST", "BRANCH", "CHANGES", "EXIT",
+        "TASK",
     ];
     columns.retain(|column| several || *column != "PROJECT");
+    columns.retain(|column| colonies || *column != "COLONY");
     let mut table = Table::new(&columns).right("COST").right("EXIT");
     for (run, branch) in runs.iter().zip(branches) {
         // The cost of models; a program's cost is shown only if it used some.
@@ -262,10 +266,12 @@ pub(crate) fn short_table(
             (None, None) => None,
         };
         let project = run.project.as_deref().and_then(|project| projects.get(project).cloned());
-        let mut row = vec![
+        let mut row = Vec::new();
+        row.extend(colonies.then(|| cell(run.colony_name.as_deref().unwrap_or("default"))));
+        row.extend([
             cell(format!("{branch}{}", run.name)),
             agent_cell(run.agent_name.as_ref(), run.agent_id),
-        ];
+        ]);
         row.extend(several.then(|| or_dash(project)));
         row.extend([
             state_cell(run, over.contains(&run.id)),
@@ -304,6 +310,7 @@ pub(crate) fn wide_table(runs: &[Run], branches: &[String], over: &HashSet<Sessi
         "CHANGES",
         "ROOM",
         "WORKSPACE",
+        "COLONY",
         "TASK",
     ])
     .right("RESTARTS")
@@ -340,6 +347,7 @@ pub(crate) fn wide_table(runs: &[Run], branches: &[String], over: &HashSet<Sessi
             room::changes_cell(run.room.as_ref().and_then(|room| room.changes)),
             room::phase_cell(run),
             cell(&run.workspace),
+            cell(run.colony_name.as_deref().unwrap_or("default")),
             cell(&run.task),
         ]);
     }

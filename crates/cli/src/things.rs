@@ -259,18 +259,23 @@ pub async fn key(cx: &Context, command: KeyCommand) -> Outcome {
     match command {
         KeyCommand::Create { name, role, scope } => {
             let word = scope.map_or_else(|| spelled(role), spelled);
+            // The variable is not meant: it would bind keys silently.
+            let colony = cx.global.colony.clone();
             let role = Role::parse(&word).expect("the words of the flag are the API's");
-            let made = remote.key_create(&KeyCreate { name, role }).await?;
+            let made = remote.key_create(&KeyCreate { name, role, colony }).await?;
             match cx.out.format {
                 Format::Json | Format::Yaml => cx.out.value(&show::to_value(&made))?,
                 // The secret is what scripts want: the id can be listed, this can not.
                 Format::Name => cx.out.line(&made.secret)?,
                 Format::Table | Format::Wide => {
                     cx.out.line(&made.secret)?;
+                    let bound = made.key.colony_name.as_ref();
+                    let bound = bound.map(|colony| format!(" in the colony {colony} alone"));
                     cx.out.note(&format!(
-                        "key `{}` has the role {}; it is shown only once",
+                        "key `{}` has the role {}{}; it is shown only once",
                         clean::line(&made.key.name),
-                        made.key.role
+                        made.key.role,
+                        clean::line(&bound.unwrap_or_default())
                     ));
                 }
             }
@@ -292,7 +297,10 @@ async fn keys(cx: &Context, remote: &Remote) -> Result<(), Failure> {
         &keys,
         |key| key.id.to_string(),
         |wide| {
-            let mut table = Table::new(&["ID", "NAME", "ROLE", "STATE", "CREATED"]);
+            let bound = keys.iter().any(|key| key.colony_name.is_some());
+            let mut header = vec!["ID", "NAME", "ROLE", "STATE", "CREATED"];
+            header.extend(bound.then_some("COLONY"));
+            let mut table = Table::new(&header);
             for key in &keys {
                 let id = key.id.to_string();
                 let state = match key.revoked_at {
@@ -300,7 +308,8 @@ async fn keys(cx: &Context, remote: &Remote) -> Result<(), Failure> {
                     Some(at) if wide => (format!("revoked {at}"), Tone::Dim),
                     Some(at) => (format!("revoked {} ago", when::ago(at, cx.now())), Tone::Dim),
                 };
-                table.row(vec![
+                let colony = key.colony_name.as_deref().unwrap_or("-");
+                let mut row = vec![
                     cell(if wide { &id } else { ids::short(&id) }),
                     cell(&key.name),
                     cell(key.role.as_str()),
@@ -310,7 +319,9 @@ async fn keys(cx: &Context, remote: &Remote) -> Result<(), Failure> {
                     } else {
                         when::ago(key.created_at, cx.now())
                     }),
-                ]);
+                ];
+                row.extend(bound.then(|| cell(colony)));
+                table.row(row);
             }
             table
         },
@@ -324,6 +335,8 @@ async fn keys(cx: &Context, remote: &Remote) -> Result<(), Failure> {
 ///
 /// Returns an error if the things could not be listed.
 pub async fn get(cx: &Context, args: &GetArgs) -> Outcome {
+    let all = args.all_colonies.then(|| cx.in_all_colonies());
+    let cx = all.as_ref().unwrap_or(cx);
     let Ok(kind) = Kind::from_str(&args.kind, true) else {
         return crate::resource::get(cx, args).await;
     };

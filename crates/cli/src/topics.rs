@@ -88,6 +88,7 @@ Variables that the commands read
   OVERMIND_CONFIG       configuration file, as --config         [<data>/overmind.toml]
   OVERMIND_SERVER       server to talk to, as --server          [the socket in the data directory]
   OVERMIND_TOKEN        key to it, made by `overmind key create`
+  OVERMIND_COLONY       colony to work in, as --colony          [default]
   NO_COLOR              no colours, as --color never
 
 Every setting of overmind.toml has one, too: `overmind config show -o wide` lists them, and says

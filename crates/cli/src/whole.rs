@@ -41,6 +41,7 @@ pub const GROUPS: [Group; 6] = [
         about: "Declare resources, schedules and fleets, and change them",
         commands: &[
             "describe",
+            "create",
             "cron",
             "scale",
             "rollout",

@@ -13,7 +13,7 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::upgrade::Upgraded;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use overmind_api::Problem;
+use overmind_api::{COLONY_HEADER, Problem};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -40,6 +40,8 @@ pub struct Options {
     pub request_timeout: Duration,
     /// The trace span of all requests, in the form of the header `traceparent`.
     pub traceparent: Option<String>,
+    /// The colony of all requests; `*` lists those of all colonies.
+    pub colony: Option<String>,
 }
 
 impl Default for Options {
@@ -49,6 +51,7 @@ impl Default for Options {
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(60),
             traceparent: None,
+            colony: None,
         }
     }
 }
@@ -238,6 +241,9 @@ impl Connections {
         }
         if let Some(span) = &self.options.traceparent {
             request = request.header("traceparent", span);
+        }
+        if let Some(colony) = &self.options.colony {
+            request = request.header(COLONY_HEADER, colony);
         }
         let is_named = call.headers.iter().any(|(name, _)| *name == header::CONTENT_TYPE);
         if call.body.is_some() && !is_named {

@@ -29,6 +29,10 @@ pub enum ConflictKind {
     ModelCall,
     /// The file of a store.
     Store,
+    /// A colony's quota of sessions that have not ended.
+    Quota,
+    /// Content of a colony that is to be deleted: its sort.
+    Colony,
     /// The file of a backup.
     Backup,
 }
@@ -44,6 +48,8 @@ pub enum Stands {
     Epoch(u32),
     /// The object is at this place, or has this name.
     At(String),
+    /// At most this many objects.
+    AtMost(u64),
     /// The object has changed; its actual state was not read.
     Changed,
 }
@@ -92,6 +98,8 @@ impl Conflict {
             }
             ConflictKind::Reservation => format!("a reservation of {name}"),
             ConflictKind::ModelCall => format!("model call {name}"),
+            ConflictKind::Quota => format!("the quota of colony {name}"),
+            ConflictKind::Colony => format!("{name} in the colony"),
             ConflictKind::Permissions
             | ConflictKind::Record
             | ConflictKind::Store
@@ -136,6 +144,9 @@ impl fmt::Display for Conflict {
                      before"
                 );
             }
+            (ConflictKind::Quota, Stands::AtMost(most), _) => {
+                return write!(f, "{thing} is reached: {most} runs have not ended");
+            }
             (ConflictKind::Step, Stands::At(place), _) => {
                 return write!(f, "{thing} stands at another place than {place}");
             }
@@ -155,6 +166,7 @@ impl fmt::Display for Conflict {
             }
             (Stands::Epoch(at), _) => write!(f, "{thing} stands at epoch {at}"),
             (Stands::At(place), _) => write!(f, "{thing} is {place}"),
+            (Stands::AtMost(most), _) => write!(f, "{thing} is limited to {most}"),
             (Stands::Changed, _) => write!(f, "{thing} has moved on meanwhile"),
         }
     }

@@ -53,6 +53,8 @@ pub struct FairQueue {
     round: VecDeque<ColonyId>,
     running: HashMap<SessionId, Ticket>,
     waiting: HashMap<SessionId, Ticket>,
+    /// The own limits of colonies that have one.
+    quotas: HashMap<ColonyId, u32>,
 }
 
 impl FairQueue {
@@ -63,7 +65,23 @@ impl FairQueue {
             round: VecDeque::new(),
             running: HashMap::new(),
             waiting: HashMap::new(),
+            quotas: HashMap::new(),
         }
+    }
+
+    /// Sets the own limit of a colony; `None` removes it. The limit of all colonies also applies.
+    /// Running sessions continue.
+    pub fn set_quota(&mut self, colony: ColonyId, most: Option<u32>) {
+        match most {
+            Some(most) => drop(self.quotas.insert(colony, most)),
+            None => drop(self.quotas.remove(&colony)),
+        }
+        self.relist(colony);
+    }
+
+    /// The number of running sessions of a colony.
+    pub fn running_of(&self, colony: ColonyId) -> u32 {
+        self.colonies.get(&colony).map_or(0, |colony| colony.running)
     }
 
     pub fn waiting(&self) -> usize {
@@ -101,9 +119,10 @@ impl FairQueue {
             return None;
         }
         while let Some(colony_id) = self.round.pop_front() {
+            let bound = self.colony_bound(colony_id);
             let colony = self.colonies.get_mut(&colony_id).expect("a listed colony exists");
             colony.listed = false;
-            if let Some(ticket) = Self::pop_agent(colony, &self.waiting, self.bounds.per_colony) {
+            if let Some(ticket) = Self::pop_agent(colony, &self.waiting, bound) {
                 self.waiting.remove(&ticket.session);
                 self.running.insert(ticket.session, ticket);
                 self.relist(colony_id);
@@ -156,7 +175,7 @@ impl FairQueue {
         let room = self.waiting.is_empty()
             && !self.running.contains_key(&ticket.session)
             && self.running.len() < self.bounds.total as usize
-            && of_colony < self.bounds.per_colony
+            && of_colony < self.colony_bound(ticket.colony)
             && of_agent < self.agent_bound(ticket.agent_bound);
         if room {
             self.run_now(ticket);
@@ -198,6 +217,11 @@ impl FairQueue {
         self.relist(ticket.colony);
     }
 
+    fn colony_bound(&self, colony: ColonyId) -> u32 {
+        let own = self.quotas.get(&colony).copied();
+        own.map_or(self.bounds.per_colony, |own| own.min(self.bounds.per_colony))
+    }
+
     fn agent_bound(&self, own: u32) -> u32 {
         if own == 0 { self.bounds.per_agent } else { own }
     }
@@ -218,8 +242,9 @@ impl FairQueue {
     }
 
     fn relist(&mut self, colony_id: ColonyId) {
+        let bound = self.colony_bound(colony_id);
         let Some(colony) = self.colonies.get_mut(&colony_id) else { return };
-        if !colony.listed && !colony.round.is_empty() && colony.running < self.bounds.per_colony {
+        if !colony.listed && !colony.round.is_empty() && colony.running < bound {
             colony.listed = true;
             self.round.push_back(colony_id);
         }
@@ -243,6 +268,29 @@ mod tests {
 
     fn queue(total: u32, per_colony: u32, per_agent: u32) -> FairQueue {
         FairQueue::new(Bounds { total, per_colony, per_agent })
+    }
+
+    #[test]
+    fn a_colony_runs_no_more_than_its_own_quota_and_goes_on_when_it_is_raised() {
+        let mut q = queue(100, 100, 100);
+        let own = ColonyId::from_u128(2);
+        q.set_quota(own, Some(1));
+        assert!(q.claim(ticket(1, 1, 2)));
+        assert!(!q.claim(ticket(2, 1, 2)), "the quota is reached");
+        for n in 2..5 {
+            q.push(ticket(n, 1, 2));
+        }
+        q.push(ticket(9, 2, 1));
+        assert_eq!(q.pop().map(|ticket| ticket.colony), Some(ColonyId::from_u128(1)));
+        assert_eq!(q.pop(), None);
+        assert_eq!(q.running_of(own), 1);
+        q.finished(SessionId::from_u128(1));
+        assert_eq!(q.pop().map(|ticket| ticket.session), Some(SessionId::from_u128(2)));
+        assert_eq!(q.pop(), None);
+        q.set_quota(own, Some(2));
+        assert_eq!(q.pop().map(|ticket| ticket.session), Some(SessionId::from_u128(3)));
+        q.set_quota(own, None);
+        assert_eq!(q.pop().map(|ticket| ticket.session), Some(SessionId::from_u128(4)));
     }
 
     #[test]

@@ -141,6 +141,11 @@ pub enum Guard {
     AgentNameFree { colony: ColonyId, name: String, except: Option<AgentId> },
     /// The colony has no session with this name that has not ended.
     NameFree { colony: ColonyId, name: String },
+    /// The colony has fewer than `most` sessions that have not ended.
+    ColonyHasRoom { colony: ColonyId, most: u32 },
+    /// No session, no agent except removed ones, no record, and no key that is not revoked belongs
+    /// to the colony.
+    ColonyEmpty { colony: ColonyId },
     /// The key of the shared state is at exactly this version; `None`: it does not exist.
     BoardVersion { colony: ColonyId, key: Key, version: Option<u64> },
     /// The record is at exactly this version; `None`: it does not exist.

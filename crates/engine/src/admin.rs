@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use overmind_core::ids::{ColonyId, MemoryId};
+use overmind_core::ids::MemoryId;
 use overmind_core::memory::{
     MemoryDraft, MemoryError, MemoryFilter, MemoryHit, MemoryItem, MemoryQuery, Provenance,
     Reembedded, Trust, named_key,
@@ -75,7 +75,7 @@ impl Engine {
         new: MemoryNew,
     ) -> Result<MemoryItem, EngineError> {
         by.require(Role::Operator)?;
-        let colony = ColonyId::DEFAULT;
+        let colony = by.colony;
         let keyed = new.key.as_ref().map(|key| (key.clone(), new.text.clone()));
         let draft = MemoryDraft {
             metadata: new.metadata,
@@ -111,7 +111,7 @@ impl Engine {
         by.require(Role::Viewer)?;
         let found = self.cortex.store.memory_fetch(id).await?;
         found
-            .filter(|item| !item.is_expired(self.cortex.clock.now()))
+            .filter(|item| !item.is_expired(self.cortex.clock.now()) && by.reaches(item.colony))
             .ok_or_else(|| EngineError::not_found("Memory item"))
     }
 
@@ -143,7 +143,7 @@ impl Engine {
         if !(1..=50).contains(&top_k) {
             return Err(EngineError::invalid("top_k", "top_k must be 1 to 50"));
         }
-        let colony = ColonyId::DEFAULT;
+        let colony = by.colony;
         let top_k = top_k as usize;
         let (session, caller) = (None, by.name.clone());
         let query =
@@ -163,7 +163,7 @@ impl Engine {
         page: Page<MemoryId>,
     ) -> Result<Vec<MemoryItem>, EngineError> {
         by.require(Role::Viewer)?;
-        let scope = MemoryScope::new(ColonyId::DEFAULT, collection, self.cortex.clock.now());
+        let scope = MemoryScope::new(by.colony, collection, self.cortex.clock.now());
         Ok(self.cortex.store.memory_list(scope, page).await?)
     }
 
@@ -174,7 +174,8 @@ impl Engine {
     /// [`EngineError::NotFound`].
     pub async fn memory_delete(&self, by: &Caller, id: MemoryId) -> Result<(), EngineError> {
         by.require(Role::Operator)?;
-        let Some(item) = self.cortex.store.memory_fetch(id).await? else {
+        let found = self.cortex.store.memory_fetch(id).await?;
+        let Some(item) = found.filter(|item| by.reaches(item.colony)) else {
             return Err(EngineError::not_found("Memory item"));
         };
         let payload = json!({"by": by.name, "memory_id": id, "collection": item.collection});

@@ -66,7 +66,10 @@ impl Engine {
             may_name_credentials(by)?;
         }
         granted_by(by, &CommandSpec::default(), spec.command.as_ref())?;
-        self.may_write_granted(by, &spec.name)?;
+        self.may_hold_secrets(by.colony, &spec)?;
+        if by.colony == ColonyId::DEFAULT {
+            self.may_write_granted(by, &spec.name)?;
+        }
         self.may_be_called(by, &spec.name).await?;
         if spec.sandbox == SandboxLevel::None {
             by.require_host(NO_SANDBOX)?;
@@ -147,20 +150,33 @@ impl Engine {
     ) -> Result<Vec<Agent>, EngineError> {
         let Rights::Session { session, .. } = by.rights else {
             by.require(Role::Viewer)?;
-            return Ok(self.cortex.store.agent_list(page).await?);
+            let sight = by.sight();
+            return self.agents_of(page, |agent| sight.sees(agent.colony)).await;
         };
         let who = self.who_session(session).await?;
         let matrix = self.permissions();
+        let shown = |agent: &Agent| {
+            who.agent == Some(agent.id)
+                || (by.reaches(agent.colony)
+                    && matrix.may_in_line(&who.line, Verb::Spawn, &agent.spec.name).allowed)
+        };
+        self.agents_of(page, shown).await
+    }
+
+    /// A page of the agents that `shown` selects.
+    async fn agents_of(
+        &self,
+        page: Page<AgentId>,
+        shown: impl Fn(&Agent) -> bool,
+    ) -> Result<Vec<Agent>, EngineError> {
         let (mut found, mut after) = (Vec::new(), page.after);
         loop {
             let rows = self.cortex.store.agent_list(Page { limit: page.limit, after }).await?;
+            let whole = rows.len() < page.limit as usize;
             let Some(last) = rows.last() else { return Ok(found) };
             after = Some(last.id);
-            found.extend(rows.into_iter().filter(|agent| {
-                who.agent == Some(agent.id)
-                    || matrix.may_in_line(&who.line, Verb::Spawn, &agent.spec.name).allowed
-            }));
-            if found.len() >= page.limit as usize {
+            found.extend(rows.into_iter().filter(|agent| shown(agent)));
+            if whole || found.len() >= page.limit as usize {
                 found.truncate(page.limit as usize);
                 return Ok(found);
             }
@@ -175,9 +191,9 @@ impl Engine {
     pub async fn agent_fetch(&self, by: &Caller, agent: &str) -> Result<Agent, EngineError> {
         let Rights::Session { session, .. } = by.rights else {
             by.require(Role::Viewer)?;
-            return self.agent_wanted(agent).await;
+            return self.agent_wanted(by, agent).await;
         };
-        let found = self.agent_wanted(agent).await?;
+        let found = self.agent_wanted(by, agent).await?;
         let who = self.who_session(session).await?;
         if who.agent != Some(found.id) {
             self.may_start(&who, &found.spec.name).await?;
@@ -197,10 +213,11 @@ impl Engine {
         Err(EngineError::invalid(field, message))
     }
 
-    pub(crate) async fn find_agent(&self, agent: &str) -> Result<Agent, EngineError> {
+    /// The agent with this id that the caller reaches, or with this name in the caller's colony.
+    pub(crate) async fn find_agent(&self, by: &Caller, agent: &str) -> Result<Agent, EngineError> {
         let found = match agent.parse::<AgentId>() {
-            Ok(id) => self.cortex.agent(id).await?,
-            Err(_) => self.cortex.agent_named(ColonyId::DEFAULT, agent).await?,
+            Ok(id) => self.cortex.agent(id).await?.filter(|agent| by.reaches(agent.colony)),
+            Err(_) => self.cortex.agent_named(by.colony, agent).await?,
         };
         found.map(Arc::unwrap_or_clone).ok_or_else(|| EngineError::not_found("Agent"))
     }
@@ -208,10 +225,14 @@ impl Engine {
     /// The agent that a caller reads, changes or starts. The agent of commands always exists for
     /// callers that name it: it is made if it is missing. To only look a name up, call
     /// [`Self::find_agent`].
-    pub(crate) async fn agent_wanted(&self, agent: &str) -> Result<Agent, EngineError> {
-        match self.find_agent(agent).await {
+    pub(crate) async fn agent_wanted(
+        &self,
+        by: &Caller,
+        agent: &str,
+    ) -> Result<Agent, EngineError> {
+        match self.find_agent(by, agent).await {
             Err(EngineError::NotFound { .. }) if agent == COMMANDS => {
-                self.agent_of_commands().await
+                self.agent_of_commands(by.colony).await
             }
             found => found,
         }
@@ -219,7 +240,7 @@ impl Engine {
 
     /// Makes the agent of commands. It belongs to the server itself: its definition does not limit
     /// what the author of a record may run.
-    async fn agent_of_commands(&self) -> Result<Agent, EngineError> {
+    async fn agent_of_commands(&self, colony: ColonyId) -> Result<Agent, EngineError> {
         if self.key_named(COMMANDS).await?.is_some() {
             let message = format!(
                 "a key is called `{COMMANDS}`, which is the name of the agent of commands: revoke it and \
@@ -227,7 +248,7 @@ impl Engine {
             );
             return Err(EngineError::conflict(message));
         }
-        let by = Caller::system(Part::Reconcilers);
+        let by = Caller::system(Part::Reconcilers).within(colony);
         let agent = self.first_version(&by, AgentSpec::of_commands());
         let mut commit = agent_commit("agent.created", &by, &agent);
         commit.guards.push(name_free(&agent));
@@ -238,7 +259,7 @@ impl Engine {
                 Ok(Arc::unwrap_or_clone(agent))
             }
             // Another caller has just named it, too.
-            Err(StoreError::Conflict { .. }) => self.find_agent(COMMANDS).await,
+            Err(StoreError::Conflict { .. }) => self.find_agent(&by, COMMANDS).await,
             Err(err) => Err(err.into()),
         }
     }
@@ -247,7 +268,7 @@ impl Engine {
         let now = self.cortex.clock.now();
         Agent {
             id: AgentId::mint(&*self.cortex.ids),
-            colony: ColonyId::DEFAULT,
+            colony: by.colony,
             spec,
             status: AgentStatus::Active,
             version: 1,
@@ -270,7 +291,7 @@ impl Engine {
     ) -> Result<AgentView, EngineError> {
         by.require(Role::Operator)?;
         for _ in 0..TRIES {
-            let old = self.agent_wanted(agent).await?;
+            let old = self.agent_wanted(by, agent).await?;
             if let Some(wanted) = patch.if_version
                 && wanted != old.version
             {
@@ -307,8 +328,11 @@ impl Engine {
                 self.may_be_called(by, &new.spec.name).await?;
             }
             if new.spec != old.spec {
-                self.may_write_granted(by, &old.spec.name)?;
-                self.may_write_granted(by, &new.spec.name)?;
+                self.may_hold_secrets(old.colony, &new.spec)?;
+                if old.colony == ColonyId::DEFAULT {
+                    self.may_write_granted(by, &old.spec.name)?;
+                    self.may_write_granted(by, &new.spec.name)?;
+                }
             }
             if new.spec.sandbox == SandboxLevel::None && new.spec != old.spec {
                 by.require_host(NO_SANDBOX)?;
@@ -366,6 +390,20 @@ impl Engine {
         Ok(self.agent_patch(by, agent, patch).await?.agent)
     }
 
+    /// Refuses credentials for agents of other colonies than `default`: grants name agents, and names
+    /// belong to a colony.
+    fn may_hold_secrets(&self, colony: ColonyId, spec: &AgentSpec) -> Result<(), EngineError> {
+        if colony == ColonyId::DEFAULT || !has_credentials(spec) {
+            return Ok(());
+        }
+        let message = format!(
+            "agents of the colony `{}` get no secrets and services: the vault's grants are for agents \
+             of the colony `default` alone. Leave `env_from` out",
+            self.colony_name(colony)
+        );
+        Err(EngineError::invalid("command.env_from", message))
+    }
+
     /// Refuses callers other than admins to define an agent of this name if the vault grants
     /// something to agents of that name, because the caller's agent would get it. A grant to all
     /// (`*`) is meant for such agents, too.
@@ -421,7 +459,7 @@ impl Engine {
         page: Page<u32>,
     ) -> Result<Vec<Agent>, EngineError> {
         by.require(Role::Viewer)?;
-        let agent = self.find_agent(agent).await?;
+        let agent = self.find_agent(by, agent).await?;
         Ok(self.cortex.store.agent_versions(agent.id, page).await?)
     }
 

@@ -1,6 +1,6 @@
 //! The caller of the engine, and its permissions.
 
-use overmind_core::ids::{ApiKeyId, SessionId};
+use overmind_core::ids::{ApiKeyId, ColonyId, SessionId};
 use overmind_core::row::Role;
 use overmind_core::trace::Traceparent;
 
@@ -20,6 +20,33 @@ pub struct Caller {
     pub key: Option<ApiKeyId>,
     /// It starts children of this session in its name, which may begin where that one works.
     pub child_of: Option<SessionId>,
+    /// The colony in which names are looked up and new objects are made.
+    pub colony: ColonyId,
+    /// Whether lists contain the objects of every colony that it may reach.
+    pub all: bool,
+    /// The only colony that it reaches, also by ids. `None`: every colony.
+    pub wall: Option<ColonyId>,
+}
+
+/// The colonies whose objects a list contains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    All,
+    One(ColonyId),
+}
+
+impl Sight {
+    /// As a condition of a list: `None` for all colonies.
+    pub fn only(self) -> Option<ColonyId> {
+        match self {
+            Self::All => None,
+            Self::One(colony) => Some(colony),
+        }
+    }
+
+    pub fn sees(self, colony: ColonyId) -> bool {
+        self.only().is_none_or(|only| only == colony)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,11 +116,44 @@ impl Caller {
     }
 
     pub fn new(name: impl Into<String>, rights: Rights) -> Self {
-        Self { name: name.into(), rights, trace: None, on_host: false, key: None, child_of: None }
+        Self {
+            name: name.into(),
+            rights,
+            trace: None,
+            on_host: false,
+            key: None,
+            child_of: None,
+            colony: ColonyId::DEFAULT,
+            all: false,
+            wall: None,
+        }
+    }
+
+    /// The same caller, in this colony and no other.
+    pub(crate) fn within(self, colony: ColonyId) -> Self {
+        Self { colony, all: false, wall: Some(colony), ..self }
+    }
+
+    /// The colonies whose objects it is shown in lists.
+    pub fn sight(&self) -> Sight {
+        match self.wall {
+            Some(wall) => Sight::One(wall),
+            None if self.all => Sight::All,
+            None => Sight::One(self.colony),
+        }
+    }
+
+    /// Whether it may reach objects of this colony by their ids.
+    pub fn reaches(&self, colony: ColonyId) -> bool {
+        self.wall.is_none_or(|wall| wall == colony)
     }
 
     /// The scope of its Idempotency-Keys for this kind of things.
     pub(crate) fn repeats(&self, things: &str) -> String {
+        let things = match self.colony {
+            ColonyId::DEFAULT => things.to_owned(),
+            colony => format!("{colony}/{things}"),
+        };
         match self.key {
             Some(key) => format!("{}/{key}/{things}", self.name),
             None => format!("{}/{things}", self.name),
@@ -166,5 +226,34 @@ impl Caller {
             }),
             Rights::Role(_) | Rights::System(_) => self.require(least),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: ColonyId = ColonyId::from_u128(1);
+    const B: ColonyId = ColonyId::from_u128(2);
+
+    #[test]
+    fn a_bound_caller_sees_and_reaches_one_colony_whatever_it_asks_for() {
+        let free = Caller { colony: A, ..Caller::admin() };
+        assert_eq!(free.sight(), Sight::One(A));
+        assert!(free.reaches(B), "its ids reach every colony");
+        assert_eq!(Caller { all: true, ..free.clone() }.sight(), Sight::All);
+        let bound = free.within(A);
+        for bound in [Caller { all: true, ..bound.clone() }, Caller { colony: B, ..bound }] {
+            assert_eq!(bound.sight(), Sight::One(A));
+            assert!(bound.reaches(A) && !bound.reaches(B));
+        }
+        assert!(Sight::All.sees(B) && !Sight::One(A).sees(B));
+    }
+
+    #[test]
+    fn a_repeated_request_in_another_colony_is_another_request() {
+        let by = Caller::admin();
+        assert_eq!(by.repeats("runs"), "admin/runs");
+        assert_ne!(Caller { colony: B, ..by.clone() }.repeats("runs"), by.repeats("runs"));
     }
 }

@@ -1,7 +1,6 @@
 //! Explains a call without making it: the verdicts of the policy and of the agent's own definition.
 
 use overmind_core::gate::{Decision, GateVerdict, Labels, RuleRef};
-use overmind_core::ids::ColonyId;
 use overmind_core::row::Role;
 use overmind_core::sandbox::SandboxLevel;
 use serde_json::Value;
@@ -66,7 +65,7 @@ impl Engine {
         let name = agent.as_ref().map_or("", |agent| agent.name.as_str());
         let workspace = self.cortex.config.workspace.to_string_lossy();
         let ExplainDraft { tool, args, labels, worktree, .. } = draft;
-        let colony = ColonyId::DEFAULT;
+        let colony = self.colony_name(by.colony);
         let mut request = gate_request(colony, name, sandbox, &workspace, &tool, &args);
         request.labels = labels;
         request.room = worktree && sandbox != SandboxLevel::None;

@@ -13,7 +13,7 @@ use overmind_core::fleet::{
     FINALIZER, FleetSpec, FleetStatus, Plan, Seen, Slot, Template, decide, lineage, pack_name,
     sentinel, why_ended,
 };
-use overmind_core::ids::{AgentId, RecordId};
+use overmind_core::ids::{AgentId, ColonyId, RecordId};
 use overmind_core::record::decide::{Draft, RecordWrite, Stamp, put, status as status_write};
 use overmind_core::record::kinds::fleet::{FLEET, LINEAGE, OPEN, PACK, SENTINEL};
 use overmind_core::record::rows::RecordQuery;
@@ -136,7 +136,8 @@ impl Engine {
             let now = self.cortex.clock.now();
             let deleting = record.deleting.is_some();
             let (at, hives) = (record.generation, self.hives());
-            let (known, size_again) = self.fleet_size(&mut spec, &status, now).await?;
+            let (known, size_again) =
+                self.fleet_size(&mut spec, &status, record.key.colony, now).await?;
             let mut plan = (of.decide)(&spec, at, &known, &seen, deleting, now, &hives);
             plan.again = sooner(plan.again, size_again);
             turned.again = plan.again;
@@ -166,6 +167,7 @@ impl Engine {
         &self,
         spec: &mut FleetSpec,
         status: &FleetStatus,
+        colony: ColonyId,
         now: Timestamp,
     ) -> Result<(FleetStatus, Option<Timestamp>), EngineError> {
         let mut known = status.clone();
@@ -174,7 +176,7 @@ impl Engine {
             return Ok((known, None));
         };
         let waiting = match &scale.queue {
-            Some(queue) => self.waiting_for(&queue.agent).await?,
+            Some(queue) => self.waiting_for(colony, &queue.agent).await?,
             None => 0,
         };
         let (scaled, again) = scale.decide(spec.replicas, waiting, status.scaled.as_ref(), now);
@@ -184,8 +186,9 @@ impl Engine {
     }
 
     /// The number of messages that wait in an agent's mailbox; 0 for a missing agent.
-    async fn waiting_for(&self, agent: &str) -> Result<u32, EngineError> {
-        let id = match self.agent_wanted(agent).await {
+    async fn waiting_for(&self, colony: ColonyId, agent: &str) -> Result<u32, EngineError> {
+        let by = system().within(colony);
+        let id = match self.agent_wanted(&by, agent).await {
             Ok(agent) => agent.id,
             Err(EngineError::NotFound { .. }) => return Ok(0),
             Err(err) => return Err(err),
@@ -299,7 +302,7 @@ impl Engine {
         if !row.status.is_terminal() {
             return Ok(());
         }
-        self.author(status.author.as_ref()).await?;
+        self.author(status.author.as_ref(), row.colony).await?;
         if self.budgets().halted().is_some() {
             let message = "everything is halted: `overmind resume` lets it go on".to_owned();
             return Err(EngineError::Unavailable { message });
@@ -428,7 +431,8 @@ impl Engine {
             let keeps = revision(&pack).is_some_and(|n| n >= oldest || used.contains(&n));
             if !keeps {
                 let how = CascadeWish::Background;
-                let done = self.record_delete(&system(), &PACK, &pack.key.name, how, None).await;
+                let by = system().within(pack.key.colony);
+                let done = self.record_delete(&by, &PACK, &pack.key.name, how, None).await;
                 if let Err(err) = done {
                     tracing::debug!(error = %err, pack = %pack.key, "a pack was not deleted");
                 }

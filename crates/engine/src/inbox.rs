@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use futures_util::future::join_all;
 use overmind_core::Fut;
 use overmind_core::gate::GateRequest;
-use overmind_core::ids::{ApprovalId, ColonyId, InboxId};
+use overmind_core::ids::{ApprovalId, InboxId};
 use overmind_core::inbox::{
     InboxCounts, InboxCursor, InboxFilter, InboxItem, InboxKind, InboxState,
 };
@@ -51,7 +51,7 @@ impl Engine {
     ) -> Result<Vec<InboxItem>, EngineError> {
         by.require(Role::Viewer)?;
         let InboxQuery { state, kind, session, group } = query;
-        let colony = Some(ColonyId::DEFAULT);
+        let colony = by.sight().only();
         let filter = InboxFilter { colony, state, kind, session, group };
         Ok(self.cortex.store.inbox_list(filter, page).await?)
     }
@@ -63,7 +63,7 @@ impl Engine {
     /// [`EngineError::NotFound`] if there is no such item.
     pub async fn inbox_fetch(&self, by: &Caller, id: InboxId) -> Result<InboxItem, EngineError> {
         by.require(Role::Viewer)?;
-        self.find_item(id).await
+        self.find_item_for(by, id).await
     }
 
     /// Decides about the work of a run, like `done`.
@@ -115,9 +115,13 @@ impl Engine {
 
     pub(crate) async fn find_item(&self, id: InboxId) -> Result<InboxItem, EngineError> {
         let found = self.cortex.store.inbox_fetch(id).await?;
-        found
-            .filter(|item| item.colony == ColonyId::DEFAULT)
-            .ok_or_else(|| EngineError::not_found("Inbox item"))
+        found.ok_or_else(|| EngineError::not_found("Inbox item"))
+    }
+
+    /// The item, if the caller reaches its colony.
+    async fn find_item_for(&self, by: &Caller, id: InboxId) -> Result<InboxItem, EngineError> {
+        let item = self.find_item(id).await?;
+        if by.reaches(item.colony) { Ok(item) } else { Err(EngineError::not_found("Inbox item")) }
     }
 
     /// Answers an item. The first answer counts; returns the item after it.
@@ -135,7 +139,7 @@ impl Engine {
         answer: InboxAnswer,
     ) -> Result<InboxItem, EngineError> {
         by.require(Role::Runs)?;
-        let item = self.find_item(id).await?;
+        let item = self.find_item_for(by, id).await?;
         match self.answer_item(by, item, answer.clone()).await {
             Err(err @ EngineError::Conflict { .. }) => match self.asked_anew(by, id).await? {
                 Some(item) => self.answer_item(by, item, answer).await,
@@ -154,7 +158,8 @@ impl Engine {
         }
         let (state, kind) = (Some(InboxState::Open), Some(InboxKind::Question));
         let query = InboxQuery { state, kind, session: item.session, group: None };
-        let open = self.inbox_list(by, query, newest()).await?;
+        let by = Caller { colony: item.colony, ..by.clone() };
+        let open = self.inbox_list(&by, query, newest()).await?;
         let same =
             |other: &InboxItem| (&other.title, &other.details) == (&item.title, &item.details);
         Ok(open.into_iter().find(same))
@@ -260,7 +265,7 @@ impl Engine {
             async move {
                 let done = async {
                     if let Some(group) = group
-                        && self.find_item(id).await?.group.as_deref() != Some(group)
+                        && self.find_item_for(by, id).await?.group.as_deref() != Some(group)
                     {
                         return Err(EngineError::conflict(format!("it is not of group {group}")));
                     }
@@ -325,7 +330,8 @@ impl Engine {
         answered.sort_by_key(|item| std::cmp::Reverse((item.answered_at, item.id)));
         let mut alike: BTreeMap<String, Alike> = BTreeMap::new();
         for item in answered {
-            let Some(request) = request_of(&item) else { continue };
+            let colony = self.colony_name(item.colony);
+            let Some(request) = request_of(&item, colony) else { continue };
             let key = serde_json::to_string(&request).unwrap_or_default();
             let alike = alike.entry(key).or_default();
             if item.state == InboxState::Denied {
@@ -355,7 +361,7 @@ impl Engine {
     /// [`EngineError::Forbidden`].
     pub async fn inbox_counts(&self, by: &Caller) -> Result<(InboxCounts, u64), EngineError> {
         by.require(Role::Viewer)?;
-        Ok(self.cortex.store.inbox_counts(ColonyId::DEFAULT).await?)
+        Ok(self.cortex.store.inbox_counts(by.colony).await?)
     }
 
     /// Items that changed after the change `after`, in their current state.
@@ -370,7 +376,7 @@ impl Engine {
         limit: u32,
     ) -> Result<Vec<InboxItem>, EngineError> {
         by.require(Role::Viewer)?;
-        Ok(self.cortex.store.inbox_changes(ColonyId::DEFAULT, after, limit).await?)
+        Ok(self.cortex.store.inbox_changes(by.colony, after, limit).await?)
     }
 
     /// A counter that changes with the inbox. Call [`Engine::inbox_changes`] again then.
@@ -480,13 +486,13 @@ pub(crate) fn closed(item: &InboxItem) -> EngineError {
 }
 
 /// The call that was asked about; `None` if the item does not contain all of it.
-fn request_of(item: &InboxItem) -> Option<GateRequest> {
+fn request_of(item: &InboxItem, colony: String) -> Option<GateRequest> {
     if item.details.get("args_cut").is_some() {
         return None;
     }
     let sandbox = SandboxLevel::parse(item.detail("sandbox")?)?;
     Some(gate_request(
-        item.colony,
+        colony,
         &item.agent_name,
         sandbox,
         item.detail("workspace")?,

@@ -10,6 +10,7 @@ use subtle::ConstantTimeEq;
 
 use crate::Engine;
 use crate::caller::{Caller, Part, Rights};
+use crate::colonies::bindable;
 use crate::cortex::{Cortex, tokens};
 use crate::error::EngineError;
 use crate::passes::{Holder, Pass};
@@ -125,6 +126,10 @@ impl Engine {
         let key = key.filter(|key| key.revoked_at.is_none()).ok_or_else(wrong)?;
         let caller = Caller::new(sign_in::acts_as(key.name), Rights::Role(key.role));
         let caller = Caller { key: Some(key.id), ..caller };
+        let caller = match key.colony {
+            ColonyId::DEFAULT => caller,
+            colony => caller.within(colony),
+        };
         self.cortex.identities.keep(hash, caller.clone(), read);
         Ok(caller)
     }
@@ -140,15 +145,17 @@ impl Engine {
     }
 
     async fn session_caller(&self, session: SessionId, epoch: u32) -> Option<Caller> {
-        let caller = || Caller::new(session.to_string(), Rights::Session { session, epoch });
-        let read = match self.cortex.tokens.is_good(session, epoch) {
-            Ok(good) => return good.then(caller),
+        let caller = |colony: ColonyId| {
+            Caller::new(session.to_string(), Rights::Session { session, epoch }).within(colony)
+        };
+        let read = match self.cortex.tokens.colony_of(session, epoch) {
+            Ok(colony) => return colony.map(caller),
             Err(read) => read,
         };
         let row = self.cortex.store.session_fetch(session).await.ok()??;
         let start = tokens::start_of(&row)?;
-        self.cortex.tokens.keep(session, start, read);
-        (start == epoch).then(caller)
+        self.cortex.tokens.keep(session, start, row.colony, read);
+        (start == epoch).then(|| caller(row.colony))
     }
 
     /// The token for a session's own processes, valid until it ends or starts again.
@@ -167,7 +174,31 @@ impl Engine {
         name: &str,
         role: Role,
     ) -> Result<NewKey, EngineError> {
+        self.key_create_in(by, name, role, None).await
+    }
+
+    /// Works as [`Self::key_create`]. With a colony, the key is bound to it.
+    ///
+    /// # Errors
+    ///
+    /// Also [`EngineError::NotFound`] for the colony, and [`EngineError::Invalid`] for a role that
+    /// cannot be bound.
+    pub async fn key_create_in(
+        &self,
+        by: &Caller,
+        name: &str,
+        role: Role,
+        colony: Option<&str>,
+    ) -> Result<NewKey, EngineError> {
         by.require(Role::Admin)?;
+        let colony = match colony {
+            Some(colony) => {
+                let colony = self.colony_named(by, colony)?;
+                bindable(role, colony)?;
+                colony
+            }
+            None => ColonyId::DEFAULT,
+        };
         let name = name.trim();
         if name.is_empty() || name.chars().count() > 100 {
             return Err(EngineError::invalid("name", "name must be 1 to 100 printable characters"));
@@ -178,7 +209,7 @@ impl Engine {
         if let Some(message) = reserved(name) {
             return Err(EngineError::invalid("name", message));
         }
-        if name == COMMANDS || self.find_agent(name).await.is_ok() {
+        if name == COMMANDS || self.find_agent(&Caller::admin(), name).await.is_ok() {
             let message = format!("an agent is called `{name}`: give the key another name");
             return Err(EngineError::conflict(message));
         }
@@ -187,7 +218,7 @@ impl Engine {
             format!("ovk_{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
         let key = ApiKey {
             id: ApiKeyId::mint(&*self.cortex.ids),
-            colony: ColonyId::DEFAULT,
+            colony,
             name: name.to_owned(),
             role,
             hash: *blake3::hash(secret.as_bytes()).as_bytes(),
@@ -269,7 +300,10 @@ impl Engine {
             stream: StreamId::System,
             kind,
             ts: self.cortex.clock.now(),
-            payload: json!({"by": by.name, "key_id": key.id, "name": key.name, "role": key.role}),
+            payload: json!({
+                "by": by.name, "key_id": key.id, "name": key.name, "role": key.role,
+                "colony": self.colony_name(key.colony),
+            }),
         };
         let changes = vec![Change::ApiKeyPut(Box::new(key.clone()))];
         self.cortex.store.commit(Commit { guards: vec![], events: vec![event], changes }).await?;

@@ -76,7 +76,7 @@ impl Engine {
                 (ids, None, false)
             }
             Kills::All { after } => {
-                let (sessions, next) = self.open_commands(own, after).await?;
+                let (sessions, next) = self.open_commands(by, own, after).await?;
                 (sessions, next, true)
             }
         };
@@ -111,12 +111,18 @@ impl Engine {
     /// With `own`, only sessions below it.
     async fn open_commands(
         &self,
+        by: &Caller,
         own: Option<SessionId>,
         after: Option<SessionId>,
     ) -> Result<(Vec<SessionId>, Option<SessionId>), EngineError> {
         let works = |status: &SessionStatus| *status != SessionStatus::Idle;
         let statuses = open_statuses().into_iter().filter(works).collect();
-        let filter = SessionFilter { statuses, tree: own, ..SessionFilter::default() };
+        let filter = SessionFilter {
+            colony: by.sight().only(),
+            statuses,
+            tree: own,
+            ..SessionFilter::default()
+        };
         let limit = u32::try_from(MAX_KILLS).unwrap_or(SCAN);
         let rows = self.cortex.store.session_list(filter, Page { after, limit }).await?;
         let full = rows.len() >= MAX_KILLS;

@@ -12,6 +12,7 @@ mod attach;
 mod budgets;
 pub mod bus;
 pub mod caller;
+mod colonies;
 mod commands;
 mod cortex;
 mod credentials;
@@ -60,7 +61,7 @@ use overmind_core::bus::HiveBus;
 use overmind_core::canary::Planter;
 use overmind_core::enclosure::Enclose;
 use overmind_core::gate::Gate;
-use overmind_core::ids::{HiveId, IdSource};
+use overmind_core::ids::{ColonyId, HiveId, IdSource};
 use overmind_core::memory::Memory;
 use overmind_core::model::Models;
 use overmind_core::off_limits::OffLimits;
@@ -78,7 +79,8 @@ pub use self::admin::MemoryNew;
 use self::attach::Measured;
 pub use self::attach::{Attached, LifeUsage, Usages};
 pub use self::budgets::{BudgetError, Budgets, Halting, LimitView, NewLimit, Raise, Ticket};
-pub use self::caller::{Caller, Rights};
+pub use self::caller::{Caller, Rights, Sight};
+pub use self::colonies::ColonyWish;
 use self::cortex::{Cortex, CortexParts, TOOL_SERVERS, ToolServersKeeper, keep_toolset};
 pub use self::credentials::Credentials;
 pub use self::error::EngineError;
@@ -145,6 +147,12 @@ pub struct Config {
 }
 
 impl Config {
+    /// Whether sessions of this colony that name no directory have one of their own. A shared one
+    /// belongs to the colony `default`.
+    fn is_private(&self, colony: ColonyId) -> bool {
+        self.private || colony != ColonyId::DEFAULT
+    }
+
     fn bounds(&self) -> Bounds {
         Bounds {
             total: self.max_running,
@@ -330,6 +338,7 @@ impl Engine {
         let hearing = Arc::clone(&cortex);
         backstage.spawn(move |stop| hearing.hear(stop));
         cortex.budgets.unbind_lost().await?;
+        cortex.colonies_load(caller::Part::Reconcilers.name()).await?;
         let recovered = cortex.recover().await?;
         if recovered > 0 {
             tracing::info!(sessions = recovered, "sessions recovered");

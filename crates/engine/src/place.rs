@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use overmind_core::ids::SessionId;
+use overmind_core::ids::{ColonyId, SessionId};
 use overmind_core::room::{RoomReach, RoomWish};
 use overmind_core::row::SessionRow;
 
@@ -65,7 +65,7 @@ impl Engine {
         }
         let config = &self.cortex.config;
         let workspace = match wanted {
-            None if config.private => {
+            None if config.is_private(by.colony) => {
                 let own = resolved(&config.workspace).join(id.to_string());
                 own.to_string_lossy().into_owned()
             }
@@ -219,13 +219,14 @@ impl Engine {
     }
 
     /// Whether this directory in the server's workspace does not belong to another run: each run
-    /// without a project has its own there.
+    /// without a project has its own there. Everything else there
+    /// belongs to the colony `default` alone.
     async fn is_nobody_elses(&self, by: &Caller, beneath: &Path) -> Result<bool, EngineError> {
         let first = beneath.iter().next().and_then(|first| first.to_str());
         let Some(run) = first.and_then(|first| first.parse::<SessionId>().ok()) else {
-            return Ok(true);
+            return Ok(by.colony == ColonyId::DEFAULT);
         };
         let row = self.cortex.store.session_fetch(run).await?;
-        Ok(row.is_some_and(|row| row.created_by == by.name))
+        Ok(row.is_some_and(|row| row.created_by == by.name && row.colony == by.colony))
     }
 }

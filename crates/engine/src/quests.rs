@@ -112,7 +112,8 @@ impl Engine {
             End::Delete => {
                 let how = CascadeWish::Background;
                 let was = Some(record.changed).filter(|changed| *changed > 0);
-                let done = self.record_delete(&system(), &QUEST, &record.key.name, how, was).await;
+                let by = system().within(record.key.colony);
+                let done = self.record_delete(&by, &QUEST, &record.key.name, how, was).await;
                 done.map(|_| true).map_err(told)
             }
             End::Release => {

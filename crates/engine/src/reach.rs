@@ -49,7 +49,10 @@ impl Engine {
         id: SessionId,
     ) -> Result<(), EngineError> {
         match by.rights {
-            Rights::Role(_) | Rights::System(_) => by.require(least),
+            Rights::Role(_) | Rights::System(_) => {
+                by.require(least)?;
+                self.session_within(by, id).await
+            }
             Rights::Session { session, .. } if session == id => Ok(()),
             Rights::Session { session, .. } => self.way_up(session, id).await.map(drop),
         }
@@ -189,7 +192,10 @@ impl Engine {
         id: SessionId,
     ) -> Result<(), EngineError> {
         let own = match by.rights {
-            Rights::Role(_) | Rights::System(_) => return by.require(least),
+            Rights::Role(_) | Rights::System(_) => {
+                by.require(least)?;
+                return self.session_within(by, id).await;
+            }
             Rights::Session { session, .. } => session,
         };
         let refused = |message: &str| Err(EngineError::Forbidden { message: message.into() });

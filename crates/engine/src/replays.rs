@@ -135,8 +135,10 @@ impl Engine {
         let (session, mut commit) = repeat.finish()?;
         let colony = session.row().colony;
         commit.guards.extend(named.map(|name| Guard::NameFree { colony, name }));
+        self.cortex.admit(session.row(), &mut commit)?;
         // The name may be taken.
-        self.cortex.store.commit(commit).await?;
+        let made = self.cortex.store.commit(commit).await;
+        made.map_err(|err| self.cortex.explained(colony, err.into()))?;
         if session.waiting().is_some() {
             self.cortex.inbox_moved();
         }

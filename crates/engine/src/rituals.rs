@@ -185,7 +185,8 @@ impl Engine {
             for name in plan.delete {
                 let Ok(name) = Name::parse(&name) else { continue };
                 let how = CascadeWish::Background;
-                let done = self.record_delete(&system(), &QUEST, &name, how, None).await;
+                let by = system().within(record.key.colony);
+                let done = self.record_delete(&by, &QUEST, &name, how, None).await;
                 if let Err(err) = done {
                     tracing::debug!(error = %err, %name, "a quest of a ritual was not deleted");
                 }

@@ -58,7 +58,10 @@ impl Engine {
             .collect();
         for id in moved {
             match self.cortex.store.session_fetch(id).await? {
-                Some(row) => changes.rows.push(row),
+                Some(row) if by.sight().sees(row.colony) => changes.rows.push(row),
+                Some(_) => {}
+                // Its colony is not known any more.
+                None if by.wall.is_some() => {}
                 None => changes.gone.push(id),
             }
         }

@@ -8,7 +8,7 @@ use overmind_core::attest::Kept;
 use overmind_core::budget::CostRow;
 use overmind_core::command::{CommandKind, CommandSpec, MAX_ARGUMENT, StopHow};
 use overmind_core::conflict::ConflictKind;
-use overmind_core::ids::{AgentId, ApprovalId, SessionId};
+use overmind_core::ids::{AgentId, ApprovalId, ColonyId, SessionId};
 use overmind_core::name;
 use overmind_core::record::bounds::check_labels;
 use overmind_core::room::stay::RoomPhase;
@@ -24,7 +24,7 @@ use tokio::sync::watch;
 
 use crate::Engine;
 use crate::agents::{granted_by, sandbox_of_commands};
-use crate::caller::{Caller, Rights};
+use crate::caller::{Caller, Part, Rights};
 use crate::cortex::{Order, count, shutting_down};
 use crate::error::EngineError;
 use crate::given;
@@ -96,7 +96,11 @@ impl Engine {
             let message = format!("task must have at most {TASK_BYTES} bytes");
             return Err(EngineError::invalid("task", message));
         }
-        let agent = self.agent_wanted(&draft.agent).await?;
+        let agent = self.agent_wanted(by, &draft.agent).await?;
+        if agent.colony != by.colony {
+            // Its id was named, and it belongs to another colony.
+            return Err(EngineError::not_found("Agent"));
+        }
         // It is for exactly the version that is started.
         let lent = draft.owner.map(|_| quests::lent(by, &agent));
         let by = lent.as_ref().unwrap_or(by);
@@ -117,7 +121,7 @@ impl Engine {
         let (contexts, foreign) = self.contexts_given(by, &draft.contexts).await?;
         let claims = self.claims_given(by, &draft.claims).await?;
         let parent_row = match &draft.parent {
-            Some(parent) => Some(self.find_parent(parent).await?),
+            Some(parent) => Some(self.find_parent(by, parent).await?),
             None => None,
         };
         let parent = parent_row.as_ref().map(|row| row.id);
@@ -127,7 +131,9 @@ impl Engine {
         let writer = quests::lent_less(by, &agent).filter(|_| draft.owner.is_none() && !by.on_host);
         let own = agent.spec.command.clone();
         let agent_spec = with_command(by, agent.spec, draft.command.clone())?;
-        if own.zip(agent_spec.command.as_ref()).is_some_and(|(own, now)| !now.runs_as(&own)) {
+        let is_default = by.colony == ColonyId::DEFAULT;
+        let both = own.zip(agent_spec.command.as_ref());
+        if is_default && both.is_some_and(|(own, now)| !now.runs_as(&own)) {
             self.may_write_granted(by, &agent_spec.name)?;
         }
         let agent_spec = with_sandbox(agent_spec, draft.sandbox)?;
@@ -156,7 +162,7 @@ impl Engine {
         }
         let trusted = reaches_host(&agent_spec, draft.room.as_ref())
             || agent_spec.command.as_ref().is_some_and(|command| !command.env_from.is_empty())
-            || self.vault.granted_by_name(&agent_spec.name).is_some();
+            || (is_default && self.vault.granted_by_name(&agent_spec.name).is_some());
         if let Some(name) = foreign.filter(|_| trusted) {
             let message = format!(
                 "context {name} was written by somebody who is no admin, and its variables decide what a \
@@ -169,7 +175,8 @@ impl Engine {
             self.brings_no_files(by, id, &agent_spec.name, &workspace).await?;
         }
         let room = {
-            let project = project || (agent_spec.command.is_some() && !self.cortex.config.private);
+            let private = self.cortex.config.is_private(by.colony);
+            let project = project || (agent_spec.command.is_some() && !private);
             let wish = self.room_wish(draft.room.clone(), project)?;
             wish.map(|wish| RoomWish { reach, ..wish })
         };
@@ -228,8 +235,9 @@ impl Engine {
             let name = draft.name.clone().unwrap_or_else(|| name::generate(id, attempt));
             let spec = Spec { name, ..spec.clone() };
             let key = draft.idempotency.as_ref().map(|key| (scope, key));
-            let (session, commit) = self.beginning(spec, toolset, key);
+            let (session, mut commit) = self.beginning(spec, toolset, key);
             let row = session.row().clone();
+            self.cortex.admit(&row, &mut commit)?;
             match self.cortex.make(session, commit).await {
                 Ok(()) => {
                     count(&self.cortex.counters.created);
@@ -242,7 +250,12 @@ impl Engine {
                         return Ok(Created { value: row, replayed: true });
                     }
                     // It may also be that the generated name was taken.
-                    let err = EngineError::from(err);
+                    let err = self.cortex.explained(row.colony, err.into());
+                    if err.is_conflict_of(ConflictKind::Record) && attempt < NAME_ATTEMPTS {
+                        // The colony was changed at the same time.
+                        self.cortex.colonies_load(Part::Reconcilers.name()).await?;
+                        continue;
+                    }
                     let again = draft.name.is_none() && attempt < NAME_ATTEMPTS;
                     if !again || !err.is_conflict_of(ConflictKind::SessionName) {
                         return Err(err);
@@ -297,11 +310,12 @@ impl Engine {
     }
 
     /// The parent of a new session: by its id, or by its name while it has not ended.
-    async fn find_parent(&self, given: &str) -> Result<SessionRow, EngineError> {
+    async fn find_parent(&self, by: &Caller, given: &str) -> Result<SessionRow, EngineError> {
         let found = match given.parse::<SessionId>() {
             Ok(id) => self.cortex.store.session_fetch(id).await?,
             Err(_) => {
                 let filter = SessionFilter {
+                    colony: Some(by.colony),
                     name: Some(NameFilter::Is(given.to_owned())),
                     statuses: open_statuses(),
                     ..SessionFilter::default()
@@ -310,7 +324,8 @@ impl Engine {
                 self.cortex.store.session_list(filter, page).await?.pop()
             }
         };
-        let parent = found.ok_or_else(|| EngineError::not_found("Parent"))?;
+        let parent = found.filter(|row| row.colony == by.colony);
+        let parent = parent.ok_or_else(|| EngineError::not_found("Parent"))?;
         if parent.status.is_terminal() || is_closing(&parent) {
             return Err(EngineError::conflict("Parent is already finished"));
         }
@@ -377,8 +392,8 @@ impl Engine {
             Rights::Session { session, .. } => Some(session),
         };
         let SessionQuery { statuses, agent, parent, name, owner, selector } = query;
-        let filter =
-            SessionFilter { colony: None, agent, statuses, parent, tree, name, owner, selector };
+        let colony = by.sight().only();
+        let filter = SessionFilter { colony, agent, statuses, parent, tree, name, owner, selector };
         self.settled(self.cortex.store.session_list(filter, page).await?).await
     }
 

@@ -11,7 +11,7 @@ use overmind_core::attest::AttestationRef;
 use overmind_core::bus::{Assignment, ToHive};
 use overmind_core::canary::{self, Alarm};
 use overmind_core::gate::{self, Labels};
-use overmind_core::ids::{AgentId, ColonyId, EffectId, SessionId};
+use overmind_core::ids::{AgentId, EffectId, SessionId};
 use overmind_core::mesh::{DESK_TOOLS, DOOR_MEMORY, DOOR_TOOLS};
 use overmind_core::row::{Role, SessionRow};
 use overmind_core::sandbox::SandboxLevel;
@@ -238,7 +238,7 @@ impl Engine {
                     workspace: self.workspace_of_keys(),
                     room: None,
                     name: by.name.clone(),
-                    colony: ColonyId::DEFAULT,
+                    colony: by.colony,
                     agent: AgentId::from_u128(0),
                     agent_name: by.name.clone(),
                     tools_allowed: Arc::from([tool.clone()]),
@@ -298,8 +298,8 @@ impl Engine {
             return Some(Refusal::No(ToolOutcome::failure("bad_args", why)));
         }
         let gate = self.cortex.gate.as_ref()?;
-        let request =
-            gate_request(ColonyId::DEFAULT, &by.name, SandboxLevel::Namespace, "", tool, args);
+        let colony = self.colony_name(by.colony);
+        let request = gate_request(colony, &by.name, SandboxLevel::Namespace, "", tool, args);
         let verdict = gate.judge(&request);
         match verdict.decision {
             gate::Decision::Allow => None,

@@ -60,7 +60,7 @@ impl Engine {
         place: &Path,
     ) -> Result<Declared, EngineError> {
         let mut found = Declared::Nowhere;
-        let for_them = each_project(&*self.records, |record| {
+        let for_them = each_project(&*self.records, Some(by.colony), |record| {
             match project::allows(record, &by.name, place) {
                 Some(true) => return Some(Declared::ForThem),
                 Some(false) => found = Declared::ForOthers(record.key.name.clone()),
@@ -79,8 +79,11 @@ impl Engine {
         place: &Path,
     ) -> Result<Vec<PathBuf>, EngineError> {
         let mut found = Vec::new();
-        each_project(&*self.records, |record| {
-            let path = project::path_for(record, &by.name);
+        // A Project of any colony bounds an admin there: runs of others may write to it.
+        let colony = if by.is_admin() { None } else { Some(by.colony) };
+        each_project(&*self.records, colony, |record| {
+            let own = record.key.colony == by.colony;
+            let path = project::path_for(record, &by.name).filter(|_| own);
             found.extend(path.or_else(|| {
                 let (path, _) = project::read(record).filter(|_| by.is_admin())?;
                 place.starts_with(&path).then_some(path)

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use overmind_core::ids::SessionId;
+use overmind_core::ids::{ColonyId, SessionId};
 use overmind_core::row::Role;
 use overmind_core::store::{Store, StoreError};
 use overmind_core::time::{Clock, Timestamp};
@@ -155,7 +155,7 @@ pub struct Bound {
     pub session: SessionId,
     /// The start for which it was made.
     pub start: u32,
-    pub colony: overmind_core::ids::ColonyId,
+    pub colony: ColonyId,
     pub agent: overmind_core::ids::AgentId,
     pub agent_name: String,
     pub service: Arc<Service>,
@@ -375,7 +375,8 @@ impl Vault {
     async fn bound(&self, placeholder: Placeholder) -> Option<Bound> {
         let Placeholder { session, start, service } = placeholder;
         let row = self.parts.store.session_fetch(session).await.ok()??;
-        if tokens::start_of(&row) != Some(start) {
+        // Grants name agents of the colony `default`.
+        if tokens::start_of(&row) != Some(start) || row.colony != ColonyId::DEFAULT {
             return None;
         }
         let agent = self.parts.store.agent_fetch(row.agent).await.ok()??;

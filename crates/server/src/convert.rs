@@ -6,7 +6,7 @@ use overmind_core::relay::Dialect;
 use overmind_engine::Raise;
 use overmind_engine::request::{AgentDraft, AgentPatch, Decision, ForkDraft, InboxAnswer};
 use overmind_engine::view::{
-    AgentView, DiffReport, DiffRow, Divergence, InboxGroup, InboxProposal, ModelCallView, NewKey,
+    AgentView, DiffReport, DiffRow, Divergence, InboxGroup, InboxProposal, ModelCallView,
     Readiness, Status, TimelineData, TimelineItem, ToolCallView, VerifyReport,
 };
 
@@ -174,10 +174,6 @@ pub(crate) fn diff(report: DiffReport) -> api::Diff {
         common: report.common,
         rows: report.rows.into_iter().map(row).collect(),
     }
-}
-
-pub(crate) fn new_key(made: NewKey) -> api::KeyCreated {
-    api::KeyCreated { key: made.key.into(), secret: made.secret }
 }
 
 pub(crate) fn ready(readiness: Readiness) -> api::Ready {

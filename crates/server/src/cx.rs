@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Instant;
 
+use overmind_core::ids::ColonyId;
 use overmind_engine::{Caller, Engine, EngineError};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -65,6 +66,11 @@ impl Cx {
             engine,
             config,
         }
+    }
+
+    /// The name of a colony, unless it is `default`.
+    pub(crate) fn colony_name(&self, colony: ColonyId) -> Option<String> {
+        (colony != ColonyId::DEFAULT).then(|| self.engine.colony_name(colony))
     }
 
     /// Counts one request of an address, or of a sandbox.

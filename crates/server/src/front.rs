@@ -22,6 +22,7 @@ use tracing::{Instrument, Span};
 use crate::agents;
 use crate::auth;
 use crate::bodies::Sender;
+use crate::colony;
 use crate::cx::Cx;
 use crate::fault::Fault;
 use crate::routes::{self, Template};
@@ -185,9 +186,10 @@ impl Front {
         // Doors find the token themselves: it stands where a client of a service puts its key.
         let open = routes::services::is_door(path) || (reads && path == "/readyz");
         if !open {
-            let mut caller = cx.engine.authenticate(auth::token(request.headers())?).await?;
-            caller.trace = trace(request.headers());
+            let caller = cx.engine.authenticate(auth::token(request.headers())?).await?;
             *name = Some(caller.name.clone());
+            let mut caller = cx.engine.in_colony(caller, &colony::wish(request.headers())?)?;
+            caller.trace = trace(request.headers());
             if let Some(session) = peer.door_of {
                 agents::is_run(&caller, session)?;
             }

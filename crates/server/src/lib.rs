@@ -21,6 +21,7 @@
 mod agents;
 mod auth;
 mod bodies;
+mod colony;
 mod config;
 mod convert;
 mod cx;

@@ -6,15 +6,17 @@
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use overmind_engine::{Caller, EngineError, LAPSED};
+use overmind_engine::{Caller, ColonyWish, EngineError, LAPSED};
 
 use crate::auth;
+use crate::colony;
 use crate::cx::Cx;
 use crate::fault::Fault;
 
 /// The token that a request came with.
 pub(crate) struct Proof {
     token: String,
+    colony: ColonyWish,
 }
 
 impl Proof {
@@ -23,14 +25,15 @@ impl Proof {
     /// # Errors
     ///
     /// [`EngineError::Unauthenticated`] when the token is worth nothing any more; what the store says
-    /// when that cannot be found out.
+    /// when that cannot be found out. [`EngineError::NotFound`] when the request's colony was deleted.
     pub(crate) async fn again(&self, cx: &Cx) -> Result<Caller, EngineError> {
-        cx.engine.authenticate(&self.token).await.map_err(|err| match err {
+        let caller = cx.engine.authenticate(&self.token).await.map_err(|err| match err {
             EngineError::Unauthenticated { message: _ } => {
                 EngineError::Unauthenticated { message: LAPSED.to_owned() }
             }
             err => err,
-        })
+        })?;
+        cx.engine.in_colony(caller, &self.colony)
     }
 }
 
@@ -38,6 +41,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Proof {
     type Rejection = Fault;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Fault> {
-        Ok(Self { token: auth::token(&parts.headers)?.to_owned() })
+        let colony = colony::wish(&parts.headers)?;
+        Ok(Self { token: auth::token(&parts.headers)?.to_owned(), colony })
     }
 }

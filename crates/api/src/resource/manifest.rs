@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use overmind_core::ids::ColonyId;
 use overmind_core::record::kinds::{not_a, unknown_fields};
 use overmind_core::record::{FieldError, Kind, KindInfo, Name, Owner, OwnerWish};
 use serde_json::{Map, Value};
@@ -40,6 +39,8 @@ pub struct Manifest {
     pub finalizers: Option<Vec<String>>,
     pub owner: Option<OwnerWish>,
     pub resource_version: Option<u64>,
+    /// The name of the colony, if the document has one.
+    pub colony: Option<String>,
     /// The spec, an object. The kind checks it later.
     pub spec: Value,
 }
@@ -76,7 +77,7 @@ impl Manifest {
         };
         reader.unknown("metadata", metadata, METADATA);
         let name = reader.name(metadata, fields.contains_key("metadata"));
-        reader.colony(metadata);
+        let colony = reader.colony(metadata);
         let labels = reader.texts(metadata, "labels");
         let annotations = reader.texts(metadata, "annotations");
         let finalizers = reader.finalizers(metadata);
@@ -95,6 +96,7 @@ impl Manifest {
                 finalizers,
                 owner,
                 resource_version,
+                colony,
                 spec,
             }),
             (info, _) => {
@@ -179,14 +181,16 @@ impl Reader {
         None
     }
 
-    fn colony(&mut self, metadata: &Map<String, Value>) {
+    fn colony(&mut self, metadata: &Map<String, Value>) -> Option<String> {
         match metadata.get("colony") {
             None => {}
-            Some(Value::String(name)) if name == ColonyId::DEFAULT_NAME => {}
-            Some(_) => {
-                self.refuse("metadata.colony", "must be `default`: there is one colony so far")
-            }
+            Some(Value::String(name)) => match Name::parse(name) {
+                Ok(_) => return Some(name.clone()),
+                Err(err) => self.refuse("metadata.colony", err.0),
+            },
+            Some(other) => self.wrong.push(not_a("metadata.colony", "a text", other)),
         }
+        None
     }
 
     fn texts(&mut self, metadata: &Map<String, Value>, field: &str) -> BTreeMap<String, String> {
@@ -343,7 +347,7 @@ mod tests {
     fn all_mistakes_of_a_document_are_reported_together() {
         let wrong = Manifest::read(&json!({
             "apiVersion": "v1", "kind": "Contxt", "metdata": {},
-            "metadata": {"name": "A/b", "lables": {}, "colony": "x", "labels": {"a": 1}},
+            "metadata": {"name": "A/b", "lables": {}, "colony": "X", "labels": {"a": 1}},
             "spec": {"promt": "p"},
         }));
         let all: Vec<String> = wrong.unwrap_err().iter().map(ToString::to_string).collect();
@@ -353,7 +357,7 @@ mod tests {
             "metdata is not a field; did you mean `metadata`?",
             "metadata.name may have small letters, digits, hyphens and dots, not `A` at position 1",
             "metadata.lables is not a field; did you mean `labels`?",
-            "metadata.colony must be `default`: there is one colony so far",
+            "metadata.colony may have small letters, digits, hyphens and dots, not `X` at position 1",
             "metadata.labels.a must be a text, not a number; put it in quotes",
         ] {
             assert!(all.iter().any(|one| one == want), "{want}\n{all:#?}");

@@ -167,7 +167,7 @@ impl Resource {
         Self { spec: Value::Object(spec), status: Value::Object(status), ..one }
     }
 
-    /// Returns the resource of a part that exists once: hive, colony, swarm, cortex, oracle,
+    /// Returns the resource of a part that exists once: hive, swarm, cortex, oracle,
     /// akasha.
     pub fn of_status(info: &KindInfo, status: &Status) -> Option<Self> {
         let (since, phase) = (status.started_at, &status.ready.state);
@@ -179,7 +179,6 @@ impl Resource {
                     "version": version});
                 ("local", of)
             }
-            "colony" => (ColonyId::DEFAULT_NAME, json!({"phase": "active"})),
             "swarm" => ("local", json!({"phase": phase, "hives": 1, "running": running})),
             "cortex" => ("local", json!({"phase": phase, "version": version})),
             "oracle" => {

@@ -59,7 +59,7 @@ pub struct KindInfo {
 pub const KINDS: &[KindInfo] = &[
     kinds::shown::AGENT,
     kinds::shown::AKASHA,
-    kinds::shown::COLONY,
+    kinds::colony::COLONY,
     kinds::context::CONTEXT,
     kinds::shown::CORTEX,
     kinds::fleet::FLEET,

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use super::FieldError;
 use crate::nearest::nearest;
 
+pub mod colony;
 pub mod context;
 pub mod fleet;
 pub mod memory_claim;

@@ -9,6 +9,7 @@ mod bounds;
 mod budgets;
 mod built_in_rooms;
 mod coders;
+mod colonies;
 mod command_line;
 mod command_line_people;
 mod commands;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use overmind_core::agent::Agent;
 use overmind_core::budget::{
     BudgetChange, CallRecord, CostQuery, CostRow, Halt, Limit, Period, Scope, Source, Unit,
     UnknownPrice, Window,
@@ -120,7 +119,7 @@ impl Budgets {
     }
 
     /// Sets a limit, which is in force and on disk when this returns.
-    async fn put_limit(
+    pub(super) async fn put_limit(
         &self,
         limit: Limit,
         kind: &'static str,
@@ -153,7 +152,7 @@ impl Budgets {
         done(answer).await
     }
 
-    async fn remove_limit(&self, id: LimitId, by: &str) -> Result<Limit, EngineError> {
+    pub(super) async fn remove_limit(&self, id: LimitId, by: &str) -> Result<Limit, EngineError> {
         let _turn = self.0.limits.lock().await;
         let (limit, last) = {
             let ledger = self.ledger();
@@ -177,50 +176,6 @@ impl Budgets {
         let commit = Commit { guards: Vec::new(), events: vec![event], changes };
         self.alone(commit, Then::Remove(id)).await?;
         Ok(limit)
-    }
-
-    /// Sets the limit of an agent to that of its definition.
-    pub(crate) async fn follow(&self, agent: &Agent, by: &str) -> Result<(), EngineError> {
-        let scope = Scope::Agent(agent.id);
-        let wanted = agent.spec.budget.as_ref();
-        let now = self.0.clock.now();
-        let declared: Vec<Limit> = {
-            let ledger = self.ledger();
-            let of_agent =
-                |limit: &&Limit| limit.scope == scope && limit.source == Source::Definition;
-            ledger.limits().filter(of_agent).cloned().collect()
-        };
-        for old in &declared {
-            let stays = wanted.is_some_and(|new| (new.per, new.soft) == (old.period, old.soft));
-            if !stays {
-                self.remove_limit(old.id, by).await?;
-            }
-        }
-        let Some(wanted) = wanted else { return Ok(()) };
-        let id = LimitId::of(scope, wanted.per, wanted.soft);
-        let known = declared.into_iter().find(|limit| limit.id == id);
-        let same = known.as_ref().is_some_and(|known| {
-            (known.microusd, known.tokens, known.unknown_price)
-                == (wanted.microusd, wanted.tokens, wanted.unknown_price)
-        });
-        if same {
-            return Ok(());
-        }
-        let limit = Limit {
-            id,
-            scope,
-            period: wanted.per,
-            soft: wanted.soft,
-            microusd: wanted.microusd,
-            tokens: wanted.tokens,
-            unknown_price: wanted.unknown_price,
-            source: Source::Definition,
-            extra: known.as_ref().and_then(|known| known.extra),
-            by: by.to_owned(),
-            created_at: known.map_or(now, |known| known.created_at),
-            updated_at: now,
-        };
-        self.put_limit(limit, "budget.limit_set", by, Vec::new()).await
     }
 
     /// Limits the spending of a session that is about to be made.
@@ -360,12 +315,17 @@ impl Engine {
     pub async fn budget_scope(&self, by: &Caller, text: &str) -> Result<Scope, EngineError> {
         by.require(Role::Viewer)?;
         if let Some(agent) = text.strip_prefix("agent:") {
-            return Ok(Scope::Agent(self.find_agent(agent).await?.id));
+            return Ok(Scope::Agent(self.find_agent(by, agent).await?.id));
         }
         if let Some((kind, name)) = text.split_once('/')
             && !kind.contains(':')
         {
-            return self.owner_scope(kind, name).await;
+            return self.owner_scope(by, kind, name).await;
+        }
+        if let Some(name) = text.strip_prefix("colony:")
+            && name.parse::<ColonyId>().is_err()
+        {
+            return Ok(Scope::Colony(self.colony_named(by, name)?));
         }
         let scope: Scope =
             text.parse().map_err(|err| EngineError::invalid("scope", format!("{err}")))?;
@@ -374,7 +334,9 @@ impl Engine {
                 let found = self.cortex.store.session_fetch(id).await?;
                 found.map(|_| scope).ok_or_else(|| EngineError::not_found("Run"))
             }
-            Scope::Colony(id) if id != ColonyId::DEFAULT => Err(EngineError::not_found("Colony")),
+            Scope::Colony(id) if !self.cortex.colonies.exists(id) => {
+                Err(EngineError::not_found("Colony"))
+            }
             Scope::Key(name) if !self.is_key(name.as_str()).await? => {
                 Err(EngineError::not_found("API key"))
             }
@@ -387,7 +349,7 @@ impl Engine {
     }
 
     /// The scope of a record whose runs a limit applies to.
-    async fn owner_scope(&self, kind: &str, name: &str) -> Result<Scope, EngineError> {
+    async fn owner_scope(&self, by: &Caller, kind: &str, name: &str) -> Result<Scope, EngineError> {
         let info =
             find(KINDS, kind).map_err(|err| EngineError::invalid("scope", err.to_string()))?;
         if !starts_runs(info.name) {
@@ -400,7 +362,9 @@ impl Engine {
         }
         let name =
             Name::parse(name).map_err(|err| EngineError::invalid("scope", err.to_string()))?;
-        let record = self.record_fetch(&Caller::system(Part::Reconcilers), info, &name).await?;
+        let record = self
+            .record_fetch(&Caller::system(Part::Reconcilers).within(by.colony), info, &name)
+            .await?;
         Ok(Scope::Owner(record.id))
     }
 

@@ -6,6 +6,7 @@
 //! at the next start. If the disk refuses a reservation, it is undone.
 
 mod admin;
+mod follow;
 mod meter;
 mod native;
 mod turn;
@@ -20,7 +21,7 @@ use overmind_core::budget::{
     Ask, CallRecord, Ended, Halt, KeyName, Ledger, Prices, Refusal, Reservation, Scope, Settled,
     Spend,
 };
-use overmind_core::ids::{CallId, IdSource, RecordId, SessionId};
+use overmind_core::ids::{CallId, ColonyId, IdSource, RecordId, SessionId};
 use overmind_core::model::Usage;
 use overmind_core::record::Owner;
 use overmind_core::record::rows::RecordRows;
@@ -391,6 +392,11 @@ impl Budgets {
             Scope::Owner(id) => {
                 let record = records.record_by_id(id).await.ok()??;
                 Some(record.key.to_string())
+            }
+            Scope::Colony(id) if id != ColonyId::DEFAULT => {
+                let record = RecordId::from_u128(id.as_u128());
+                let record = records.record_by_id(record).await.ok()??;
+                Some(format!("colony:{}", record.key.name))
             }
             Scope::Swarm | Scope::Colony(_) | Scope::Key(_) => None,
         }

@@ -405,10 +405,13 @@ impl Driver {
         let (session, epoch, colony) = (self.id, row.epoch, row.colony);
         match row.status.is_terminal() {
             false => vec![Guard::SessionEpoch { session, epoch }],
-            true => vec![
+            true => [
                 Guard::SessionEnded { session, epoch },
                 Guard::NameFree { colony, name: row.name.clone() },
-            ],
+            ]
+            .into_iter()
+            .chain(self.cortex.room_in(colony))
+            .collect(),
         }
     }
 

@@ -5,7 +5,7 @@ use overmind_core::canary::{self, Alarm, Sighting};
 use overmind_core::gate::{
     Decision, GateRequest, GateVerdict, Labels, PolicyVersion, Risk, RuleRef, scratch_of,
 };
-use overmind_core::ids::{ColonyId, SessionId};
+use overmind_core::ids::SessionId;
 use overmind_core::masking::masked_kind;
 use overmind_core::row::SessionRow;
 use overmind_core::sandbox::SandboxLevel;
@@ -135,7 +135,14 @@ impl Cortex {
         // "off" is a policy that allows everything.
         let Some(gate) = &self.gate else { return no_policy() };
         let (sandbox, workspace) = (agent.sandbox, row.directory().to_string_lossy());
-        let mut request = gate_request(row.colony, &agent.name, sandbox, &workspace, tool, args);
+        let mut request = gate_request(
+            self.colonies.name(row.colony),
+            &agent.name,
+            sandbox,
+            &workspace,
+            tool,
+            args,
+        );
         if sandbox == SandboxLevel::Namespace && row.has_worktree() {
             // Its commands see the workspace at its host path.
             request.workspace = workspace.into_owned();
@@ -170,13 +177,16 @@ impl Cortex {
     /// for it.
     fn has_room_of_its_own(&self, row: &SessionRow) -> bool {
         let config = &self.config;
-        row.has_worktree() || config.private && row.directory().starts_with(&config.workspace)
+        let in_own =
+            config.is_private(row.colony) && row.directory().starts_with(&config.workspace);
+        row.has_worktree() || in_own
     }
 }
 
-/// A call in the form of the policy, for a session that has not read anything yet.
+/// A call in the form of the policy, for a session that has not read anything yet. `colony` is the
+/// name of the colony.
 pub(crate) fn gate_request(
-    colony: ColonyId,
+    colony: String,
     agent: &str,
     sandbox: SandboxLevel,
     workspace: &str,
@@ -185,7 +195,7 @@ pub(crate) fn gate_request(
 ) -> GateRequest {
     let inside = sandbox != SandboxLevel::None;
     GateRequest {
-        colony: colony_name(colony),
+        colony,
         agent: agent.to_owned(),
         tool: tool.to_owned(),
         args: args.clone(),
@@ -196,14 +206,6 @@ pub(crate) fn gate_request(
         sandbox,
         labels: Labels::default(),
         room: false,
-    }
-}
-
-/// The colony's name, as people and their policies use it: its id as text if it has no name here.
-fn colony_name(colony: ColonyId) -> String {
-    match colony {
-        ColonyId::DEFAULT => ColonyId::DEFAULT_NAME.to_owned(),
-        other => other.to_string(),
     }
 }
 

@@ -11,6 +11,7 @@ mod inbox;
 mod keeper;
 mod load;
 pub(crate) mod projects;
+mod quota;
 pub(crate) mod tokens;
 mod unrecorded;
 mod watch;
@@ -51,6 +52,7 @@ pub(crate) use self::watch::Watchers;
 use crate::Config;
 use crate::alarms::Alarms;
 use crate::budgets::Budgets;
+use crate::colonies::Colonies;
 use crate::error::EngineError;
 use crate::mesh::MeshState;
 use crate::passes::Passes;
@@ -96,6 +98,7 @@ pub(crate) struct Cortex {
     draining: AtomicBool,
     /// Why the store refuses writes now, if it does.
     degraded: tokio::sync::watch::Sender<Option<String>>,
+    pub(crate) colonies: Colonies,
     queue: Mutex<FairQueue>,
     drivers: Mutex<HashMap<SessionId, Slot>>,
     fresh: Mutex<HashMap<SessionId, Box<Session>>>,
@@ -206,6 +209,7 @@ impl Cortex {
             alarms: Alarms::default(),
             troubles: Troubles::default(),
             mesh: MeshState::default(),
+            colonies: Colonies::default(),
             draining: AtomicBool::new(false),
             degraded: tokio::sync::watch::Sender::new(None),
             drivers: Mutex::default(),

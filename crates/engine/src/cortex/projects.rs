@@ -18,15 +18,16 @@ use crate::place::resolved;
 /// Maximum number of parent sessions that are read.
 const DEEPEST: usize = 64;
 
-/// Shows each Project that is not being deleted, until there is an answer.
+/// Shows each Project of a colony, or of all, that is not being deleted, until there is an answer.
 pub(crate) async fn each_project<T>(
     records: &dyn RecordRows,
+    colony: Option<ColonyId>,
     mut show: impl FnMut(&Record) -> Option<T>,
 ) -> Result<Option<T>, StoreError> {
     let mut after = None;
     loop {
         let query = RecordQuery {
-            colony: Some(ColonyId::DEFAULT),
+            colony,
             kind: Kind::parse(PROJECT.name).ok(),
             after,
             limit: 500,
@@ -59,7 +60,7 @@ impl Cortex {
             return Ok(None);
         }
         let mut others = None;
-        let for_them = each_project(&*self.records, |record| {
+        let for_them = each_project(&*self.records, Some(row.colony), |record| {
             match project::allows(record, &name, place)? {
                 true => return Some(()),
                 false => others = Some(record.key.name.clone()),

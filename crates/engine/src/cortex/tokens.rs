@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use overmind_core::ids::SessionId;
+use overmind_core::ids::{ColonyId, SessionId};
 use overmind_core::row::SessionRow;
 
 use super::lock;
@@ -20,8 +20,9 @@ pub(crate) struct Tokens(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// The start or process number whose token is valid, for sessions that have not ended.
-    known: HashMap<SessionId, u32>,
+    /// The start or process number whose token is valid, for sessions that have not ended, and the
+    /// colony of the session.
+    known: HashMap<SessionId, (u32, ColonyId)>,
     /// Sessions whose rows are being written. One driver writes a session, so once each.
     moving: HashMap<SessionId, u32>,
     /// Incremented by each write: a read that began before it is not cached.
@@ -47,18 +48,22 @@ pub(crate) struct Moving<'a> {
 }
 
 impl Tokens {
-    /// Whether the token of this start is valid; `Err` if the row must be read and then cached with
-    /// [`Tokens::keep`].
-    pub(crate) fn is_good(&self, session: SessionId, start: u32) -> Result<bool, ReadAt> {
+    /// The session's colony, if the token of this start is valid; `Err` if the row must be read and
+    /// then cached with [`Tokens::keep`].
+    pub(crate) fn colony_of(
+        &self,
+        session: SessionId,
+        start: u32,
+    ) -> Result<Option<ColonyId>, ReadAt> {
         let inner = lock(&self.0);
         match inner.known.get(&session) {
-            Some(known) => Ok(*known == start),
+            Some((known, colony)) => Ok((*known == start).then_some(*colony)),
             None => Err(ReadAt(inner.generation)),
         }
     }
 
     /// Caches the row of a session that has not ended, unless a row was written since.
-    pub(crate) fn keep(&self, session: SessionId, start: u32, read: ReadAt) {
+    pub(crate) fn keep(&self, session: SessionId, start: u32, colony: ColonyId, read: ReadAt) {
         let mut inner = lock(&self.0);
         if inner.generation != read.0 || inner.moving.contains_key(&session) {
             return;
@@ -66,7 +71,7 @@ impl Tokens {
         if inner.known.len() >= MAX_KNOWN {
             inner.known.clear();
         }
-        inner.known.insert(session, start);
+        inner.known.insert(session, (start, colony));
     }
 
     /// Returns a guard that the caller must hold while a commit writes the session's row.
@@ -97,25 +102,27 @@ mod tests {
     use super::*;
 
     const ONE: SessionId = SessionId::from_u128(1);
+    const A: ColonyId = ColonyId::from_u128(2);
 
     #[test]
     fn a_cached_row_is_read_again_after_a_write() {
         let tokens = Tokens::default();
-        let read = tokens.is_good(ONE, 3).unwrap_err();
-        tokens.keep(ONE, 3, read);
-        assert!(tokens.is_good(ONE, 3).unwrap());
-        assert!(!tokens.is_good(ONE, 2).unwrap(), "the token of an earlier start");
+        let read = tokens.colony_of(ONE, 3).unwrap_err();
+        tokens.keep(ONE, 3, A, read);
+        assert_eq!(tokens.colony_of(ONE, 3).unwrap(), Some(A));
+        assert_eq!(tokens.colony_of(ONE, 2).unwrap(), None, "the token of an earlier start");
         let moving = tokens.moving(ONE);
-        let between = tokens.is_good(ONE, 3).unwrap_err();
-        tokens.keep(ONE, 3, between);
-        assert!(tokens.is_good(ONE, 3).is_err(), "what is read during the write is not kept");
+        let between = tokens.colony_of(ONE, 3).unwrap_err();
+        tokens.keep(ONE, 3, A, between);
+        assert!(tokens.colony_of(ONE, 3).is_err(), "what is read during the write is not kept");
         drop(moving);
-        tokens.keep(ONE, 3, between);
-        assert!(tokens.is_good(ONE, 3).is_err(), "nor afterwards");
-        tokens.keep(ONE, 3, read);
-        assert!(tokens.is_good(ONE, 3).is_err(), "nor what was read before");
-        let read = tokens.is_good(ONE, 4).unwrap_err();
-        tokens.keep(ONE, 4, read);
-        assert!(!tokens.is_good(ONE, 3).unwrap() && tokens.is_good(ONE, 4).unwrap());
+        tokens.keep(ONE, 3, A, between);
+        assert!(tokens.colony_of(ONE, 3).is_err(), "nor afterwards");
+        tokens.keep(ONE, 3, A, read);
+        assert!(tokens.colony_of(ONE, 3).is_err(), "nor what was read before");
+        let read = tokens.colony_of(ONE, 4).unwrap_err();
+        tokens.keep(ONE, 4, A, read);
+        assert_eq!(tokens.colony_of(ONE, 3).unwrap(), None);
+        assert_eq!(tokens.colony_of(ONE, 4).unwrap(), Some(A));
     }
 }

@@ -17,7 +17,7 @@ use overmind_core::command::{Launch, LifeEnded, LifeOrder, LifeWord, Notice, Sto
 use overmind_core::enclosure::{
     DOOR_URL, Enclose, EnclosePlan, Enclosed, Lent, Network, Surroundings,
 };
-use overmind_core::ids::{EffectId, SessionId};
+use overmind_core::ids::{ColonyId, EffectId, SessionId};
 use overmind_core::process::prompt::{self, Judged, Provider};
 use overmind_core::process::provider::launch;
 use overmind_core::process::{
@@ -370,6 +370,14 @@ impl Lives {
         }
         for (name, value) in &launch.env {
             set(name, value.clone());
+        }
+        if assignment.colony != ColonyId::DEFAULT && !launch.env_from.is_empty() {
+            // Grants name agents, and names belong to a colony.
+            return Err(
+                "runs of other colonies than `default` get no secrets and services: leave \
+                        `env_from` out"
+                    .to_owned(),
+            );
         }
         for (name, credential) in &launch.env_from {
             if let Some(service) = credential.strip_prefix(SERVICE) {

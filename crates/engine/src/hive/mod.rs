@@ -365,7 +365,7 @@ impl Hive {
         effect: EffectId,
         live: LiveSink,
     ) -> ToolContext {
-        self.make_private(&assignment.workspace);
+        self.make_private(assignment.session, &assignment.workspace);
         let variables = match &self.stays {
             Some(stays) if assignment.room.is_some() => {
                 stays.environment(assignment.session).await.unwrap_or_else(|err| {
@@ -422,9 +422,11 @@ impl Hive {
         Arc::clone(self.enclosures.as_ref()?).sandbox(plan)
     }
 
-    /// Makes the directory of a session that names no project, when it is first needed.
-    fn make_private(&self, workspace: &Path) {
-        if !self.private.as_ref().is_some_and(|base| workspace.starts_with(base)) {
+    /// Makes the directory of a session that names no project, when it is first needed. In a shared
+    /// workspace, sessions of other colonies than `default` have one, too.
+    fn make_private(&self, session: SessionId, workspace: &Path) {
+        let is_private = self.private.as_ref().is_some_and(|base| workspace.starts_with(base));
+        if !is_private && !workspace.ends_with(session.to_string()) {
             return;
         }
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(workspace);
@@ -471,7 +473,7 @@ impl Hive {
     /// Runs a command, and forwards reports about it.
     async fn live(&self, assignment: &Assignment, effect: EffectId, birth: Box<Birth>) -> Done {
         failpoint::point("hive.before_effect");
-        self.make_private(&assignment.workspace);
+        self.make_private(assignment.session, &assignment.workspace);
         let Some(lives) = &self.lives else {
             let reason = "this hive runs no commands".to_owned();
             let end = LifeEnded::lost(reason, self.clock.now());

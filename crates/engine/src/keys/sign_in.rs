@@ -60,6 +60,15 @@ impl Engine {
     ///
     /// [`EngineError::Forbidden`] for the tokens of runs, and for keys that may not read runs.
     pub async fn sign_in(&self, by: &Caller, lifetime: Duration) -> Result<NewKey, EngineError> {
+        if let Some(colony) = by.wall.filter(|_| by.role().is_some()) {
+            let message = format!(
+                "`{}` cannot sign in to the dashboard: it is bound to the colony `{}`, and the \
+                 dashboard shows the whole server",
+                by.name,
+                self.colony_name(colony)
+            );
+            return Err(EngineError::Forbidden { message });
+        }
         let role = match by.rights {
             Rights::Role(role @ (Role::Viewer | Role::Runs | Role::Operator | Role::Admin)) => role,
             Rights::Role(Role::Mcp | Role::Model) | Rights::System(_) | Rights::Session { .. } => {

@@ -222,6 +222,7 @@ impl Cortex {
     async fn artifact_share(&self, who: &Who, agent: &str, row: &Artifact) -> Result<Key, String> {
         let key = shared_key(agent, &row.name)
             .ok_or("no key of the shared state can say the agent's name and the artifact's")?;
+        who.in_mesh().map_err(|err| err.to_string())?;
         let verdict = self.mesh.acl.matrix().may_in_line(&who.line, Verb::Write, key.as_str());
         if !verdict.allowed {
             let what = format!("Agent {agent} cannot write {key}");
@@ -283,6 +284,7 @@ impl Engine {
     /// [`EngineError::Forbidden`] or [`EngineError::NotFound`].
     pub async fn artifact_may_save(&self, by: &Caller, run: SessionId) -> Result<(), EngineError> {
         by.require_for(Role::Operator, run)?;
+        self.session_within(by, run).await?;
         self.find_session(run).await.map(|_| ())
     }
 
@@ -357,6 +359,7 @@ impl Engine {
         name: &str,
     ) -> Result<(), EngineError> {
         by.require(Role::Operator)?;
+        self.session_within(by, run).await?;
         self.find_session(run).await?;
         let name = parsed(name)?;
         let owner = self.who_session(run).await?;
@@ -426,7 +429,7 @@ impl Engine {
         run: SessionId,
         page: Page<u64>,
     ) -> Result<Vec<Artifact>, EngineError> {
-        let agent = self.who_session(run).await?.name;
+        let agent = self.sharer(run).await?;
         let matrix = self.permissions();
         let prefix = format!("{SHARED}{agent}/");
         let verdict = matrix.may_beneath(&who.line, Verb::Read, &prefix);
@@ -473,13 +476,23 @@ impl Engine {
         self.opened(run, &name).await
     }
 
+    /// The agent of a run whose artifacts others may be permitted to read: one of the colony
+    /// `default`.
+    async fn sharer(&self, run: SessionId) -> Result<String, EngineError> {
+        let owner = self.who_session(run).await?;
+        match owner.in_mesh() {
+            Ok(()) => Ok(owner.name),
+            Err(_) => Err(EngineError::not_found("Run")),
+        }
+    }
+
     async fn may_read_artifact(
         &self,
         who: &Who,
         run: SessionId,
         name: &ArtifactName,
     ) -> Result<(), EngineError> {
-        let agent = self.who_session(run).await?.name;
+        let agent = self.sharer(run).await?;
         let object = shared_key(&agent, name);
         // An object without a valid key cannot be permitted to others.
         let object =

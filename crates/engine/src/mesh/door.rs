@@ -101,6 +101,27 @@ impl Engine {
             Some(key) => self.who(key, None).await?,
             None => self.who_session(session).await?,
         };
+        match &act {
+            MeshAct::Spawn(_)
+            | MeshAct::Ask { .. }
+            | MeshAct::Answer { .. }
+            | MeshAct::SaveArtifact { .. }
+            | MeshAct::ListArtifacts { .. }
+            | MeshAct::ReadArtifact { .. }
+            | MeshAct::CostLeft => {}
+            MeshAct::Read { .. }
+            | MeshAct::Write { .. }
+            | MeshAct::Delete { .. }
+            | MeshAct::List { .. }
+            | MeshAct::Publish { .. }
+            | MeshAct::Subscribe { .. }
+            | MeshAct::Unsubscribe { .. }
+            | MeshAct::Send { .. }
+            | MeshAct::Receive { .. }
+            | MeshAct::Acknowledge { .. }
+            | MeshAct::Agents
+            | MeshAct::History { .. } => who.in_mesh()?,
+        }
         match act {
             MeshAct::Read { key } => match self.board_get_as(&who, &key).await {
                 Ok(entry) => Ok(json!({

@@ -159,7 +159,7 @@ impl Engine {
         who: &Who,
         agent: &str,
     ) -> Result<(String, String, String), EngineError> {
-        let found = match self.find_agent(agent).await {
+        let found = match self.find_agent(&who.looks(), agent).await {
             Ok(found) => Some(found),
             Err(EngineError::NotFound { .. }) => None,
             Err(err) => return Err(err),

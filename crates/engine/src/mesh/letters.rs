@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::postmaster::Post;
+use super::who::mesh_looks;
 use super::{SCAN, Who, checked_ttl, event, explained};
 use crate::Engine;
 use crate::caller::{Caller, Rights};
@@ -269,7 +270,7 @@ impl Engine {
             let Some(first) = first else { return Ok(None) };
             return Ok(self.cortex.agent(first).await?.map(Arc::unwrap_or_clone));
         }
-        match self.find_agent(to).await {
+        match self.find_agent(&mesh_looks(), to).await {
             Ok(agent) => Ok(Some(agent)),
             Err(EngineError::NotFound { .. }) => Ok(None),
             Err(err) => Err(err),

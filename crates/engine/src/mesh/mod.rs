@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
 use overmind_core::acl::Verdict;
-use overmind_core::ids::{AgentId, SessionId};
+use overmind_core::ids::{AgentId, ColonyId, SessionId};
 use overmind_core::mesh::{MAX_VALUE, Registration, Subscription};
 use overmind_core::store::{Change, Commit, Guard, NewEvent, Store, StoreError, StreamId};
 use overmind_core::time::Timestamp;
@@ -54,6 +54,7 @@ struct Link {
     agent: AgentId,
     /// It runs a program of a caller who may not use the mesh, and not the agent's program.
     stranger: bool,
+    colony: ColonyId,
 }
 
 /// The mesh's state in memory.

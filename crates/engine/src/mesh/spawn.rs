@@ -40,7 +40,7 @@ fn in_name_of(parent: &SessionRow) -> Caller {
     let mut caller = Caller::new(parent.id.to_string(), Rights::Role(Role::Operator));
     caller.on_host = level_of(parent) == SandboxLevel::None;
     caller.child_of = Some(parent.id);
-    caller
+    caller.within(parent.colony)
 }
 
 /// The level of a session: its agent's, or the stronger one that its project requires.
@@ -145,7 +145,7 @@ impl Engine {
         }
         super::checked_ttl(wish.ttl)?;
         let there = match &wish.agent {
-            Some(agent) => Some(self.agent_wanted(agent).await?),
+            Some(agent) => Some(self.agent_wanted(&who.looks(), agent).await?),
             None => None,
         };
         let object = there.as_ref().map_or(wish.role.as_str(), |agent| &agent.spec.name).to_owned();
@@ -193,7 +193,7 @@ impl Engine {
         };
         if let Some(parent) = &parent {
             let above = self.spec_of(parent.id).await?;
-            let spec = self.find_agent(&draft.agent).await?.spec;
+            let spec = self.find_agent(&as_operator, &draft.agent).await?.spec;
             within_parents(&spec, &mut draft, parent, above.agent.command.as_ref())?;
         }
         let session = Box::pin(self.session_create(&as_operator, draft)).await?.value;
@@ -228,7 +228,7 @@ impl Engine {
             let message = "a run may start children of its own only: leave `parent` out";
             return Err(EngineError::Forbidden { message: message.into() });
         }
-        let agent = self.agent_wanted(&draft.agent).await?.spec;
+        let agent = self.agent_wanted(by, &draft.agent).await?.spec;
         self.may_start(&who, &agent.name).await?;
         // The set-up of an environment from a branch has the host's network, and a run may write a
         // branch itself.
@@ -258,8 +258,8 @@ impl Engine {
         let config = &self.cortex.config;
         let inside = std::path::Path::new(&parent.workspace).starts_with(&config.workspace);
         let shared = match &parent.command {
-            Some(_) => !(config.private && inside),
-            None => !config.private && inside,
+            Some(_) => !(config.is_private(parent.colony) && inside),
+            None => !config.is_private(parent.colony) && inside,
         };
         (parent.room.is_none() && shared).then(|| parent.workspace.clone())
     }

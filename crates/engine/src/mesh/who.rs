@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use overmind_core::acl::{DEFAULT, Verb, Verdict};
-use overmind_core::ids::{AgentId, SessionId};
+use overmind_core::ids::{AgentId, ColonyId, SessionId};
 use overmind_core::row::{Role, SessionRow};
 use overmind_core::store::Page;
 use serde_json::json;
@@ -33,9 +33,26 @@ pub(crate) struct Who {
     /// A run with a program of a caller who may not use the mesh: it has no letters and
     /// subscriptions, and the permissions of an agent without an entry.
     pub(crate) stranger: bool,
+    /// The colony of its run, or that a key's request is for.
+    pub(crate) colony: ColonyId,
 }
 
 impl Who {
+    /// A caller that looks up names in the same colony, and has no rights.
+    pub(crate) fn looks(&self) -> Caller {
+        Caller::new(self.name.clone(), Rights::Role(Role::Viewer)).within(self.colony)
+    }
+
+    /// Refuses runs of other colonies than `default`: the mesh is there alone.
+    pub(crate) fn in_mesh(&self) -> Result<(), EngineError> {
+        if self.colony == ColonyId::DEFAULT {
+            return Ok(());
+        }
+        let message = "shared state, topics, messages and shared artifacts exist in the colony \
+                       `default` alone, and this run belongs to another";
+        Err(EngineError::Forbidden { message: message.into() })
+    }
+
     /// The same rights, with another name in the log.
     pub(super) fn in_name_of(self, name: String) -> Self {
         Self { name, ..self }
@@ -43,6 +60,7 @@ impl Who {
 
     /// Refuses callers that are no agent, and runs with a program that is not their agent's.
     pub(crate) fn agent(&self) -> Result<AgentId, EngineError> {
+        self.in_mesh()?;
         if self.stranger {
             let message = format!(
                 "this run has a program of its own, and was started by a key that may not use the \
@@ -62,6 +80,11 @@ impl Who {
     }
 }
 
+/// The caller that looks up the agents of the mesh, which are those of the colony `default`.
+pub(super) fn mesh_looks() -> Caller {
+    Caller::admin().within(ColonyId::DEFAULT)
+}
+
 impl Engine {
     /// Identifies a caller in the mesh. `given` is the identity in the request, if any.
     ///
@@ -77,6 +100,7 @@ impl Engine {
                 line: Vec::new(),
                 role: by.role(),
                 stranger: false,
+                colony: by.colony,
             },
             Rights::Session { session, .. } => self.who_session(*session).await?,
         };
@@ -115,6 +139,7 @@ impl Engine {
             line: names,
             role: None,
             stranger: first.is_some_and(|link| link.stranger),
+            colony: first.map_or(ColonyId::DEFAULT, |link| link.colony),
         })
     }
 
@@ -136,8 +161,9 @@ impl Engine {
         }
         let (mut links, mut stranger) = (Vec::with_capacity(rows.len()), false);
         for row in rows.iter().rev() {
-            stranger = self.is_stranger(row, stranger).await?;
-            links.push(Link { agent: row.agent, stranger });
+            // Permissions name agents, and names belong to a colony.
+            stranger = row.colony != ColonyId::DEFAULT || self.is_stranger(row, stranger).await?;
+            links.push(Link { agent: row.agent, stranger, colony: row.colony });
         }
         links.reverse();
         let line: Line = links.into();
@@ -227,6 +253,15 @@ impl Engine {
         verdict: Verdict,
         what: impl FnOnce() -> String,
     ) -> Result<(), EngineError> {
+        match verb {
+            Verb::Model | Verb::Spawn => {}
+            Verb::Read
+            | Verb::Message
+            | Verb::Publish
+            | Verb::Subscribe
+            | Verb::Write
+            | Verb::Api => who.in_mesh()?,
+        }
         if let Some(role) = who.role {
             let least = match verb {
                 Verb::Read => Role::Viewer,
@@ -274,7 +309,7 @@ impl Engine {
                 let Some(agent) = agent else {
                     return Err(EngineError::invalid("agent_id", "agent_id must name an agent"));
                 };
-                Ok((who, self.find_agent(agent).await?.id))
+                Ok((who, self.find_agent(by, agent).await?.id))
             }
         }
     }

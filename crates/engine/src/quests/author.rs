@@ -8,6 +8,7 @@
 
 use overmind_core::agent::Agent;
 use overmind_core::fleet;
+use overmind_core::ids::ColonyId;
 use overmind_core::quest::{Author, FINALIZER};
 use overmind_core::record::decide::Put;
 use overmind_core::record::kinds::context::CONTEXT;
@@ -165,12 +166,17 @@ pub(crate) fn is_of_an_admin(record: &Record) -> bool {
 }
 
 impl Engine {
-    /// The author as a caller, with the rights that they had then and still have.
+    /// The author as a caller in the record's colony, with the rights that they had then and still
+    /// have.
     ///
     /// # Errors
     ///
     /// [`EngineError::Forbidden`] if no author is known, or the author's key was revoked.
-    pub(crate) async fn author(&self, author: Option<&Author>) -> Result<Caller, EngineError> {
+    pub(crate) async fn author(
+        &self,
+        author: Option<&Author>,
+        colony: ColonyId,
+    ) -> Result<Caller, EngineError> {
         let Some(author) = author else {
             let message = "the author of the spec is unknown: apply it again".to_owned();
             return Err(EngineError::Forbidden { message });
@@ -178,11 +184,15 @@ impl Engine {
         let admin = Caller::admin();
         if author.name == admin.name && author.role == Role::Admin {
             // No key can have this name.
-            return Ok(admin);
+            return Ok(admin.within(colony));
         }
         if let Some(key) = self.key_named(&author.name).await? {
             let role = key.role.min(author.role);
-            return Ok(Caller::new(author.name.clone(), Rights::Role(role)));
+            if key.colony != ColonyId::DEFAULT && key.colony != colony {
+                let message = format!("the key `{}` belongs to another colony", author.name);
+                return Err(EngineError::Forbidden { message });
+            }
+            return Ok(Caller::new(author.name.clone(), Rights::Role(role)).within(colony));
         }
         let message = format!(
             "the key `{}` that wrote the spec is revoked: a caller who may run it must apply it \

@@ -82,7 +82,7 @@ impl Engine {
         if self.attempt_made(record, number).await?.is_some() {
             return Ok(());
         }
-        let by = self.author(author).await?;
+        let by = self.author(author, record.key.colony).await?;
         let command = spec.command.clone().map(|argv| CommandSpec {
             argv,
             exact: true,
@@ -125,7 +125,7 @@ impl Engine {
                 })
             }
             Err(EngineError::Forbidden { message }) => {
-                let agent = self.find_agent(&spec.agent).await.ok();
+                let agent = self.find_agent(&by, &spec.agent).await.ok();
                 let why = agent.and_then(|agent| lent_less(&by, &agent));
                 // It comes first, because only the first part of a long message is kept.
                 let message = why.map_or(message.clone(), |why| format!("{why}. {message}"));
@@ -143,6 +143,7 @@ pub(crate) fn reason(refused: &EngineError) -> (&'static str, String) {
         EngineError::Unauthenticated { .. } | EngineError::Forbidden { .. } => "Forbidden",
         EngineError::Untrusted { .. } => "Untrusted",
         EngineError::NotFound { .. } => "NotFound",
+        err if err.is_conflict_of(ConflictKind::Quota) => "QuotaReached",
         EngineError::Conflict { .. } => "Conflict",
         EngineError::Busy { .. } | EngineError::Unavailable { .. } | EngineError::Store(_) => {
             "Unavailable"

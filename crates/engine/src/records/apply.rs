@@ -6,6 +6,7 @@ use overmind_core::ids::{ColonyId, RecordId};
 use overmind_core::record::decide::{
     self, Deletion, Draft, Outcome, Put, RecordWrite, Refusal, Stamp,
 };
+use overmind_core::record::kinds::colony::{COLONY, default_record, is_of_swarm};
 use overmind_core::record::rows::{RecordChange, RecordQuery};
 use overmind_core::record::{
     FieldError, KINDS, KindInfo, Name, Owner, OwnerWish, Record, RecordKey, RecordVerb, Selector,
@@ -110,7 +111,12 @@ impl Engine {
                 return Ok(AllApplied { applied, pruned });
             }
             match self.committed(&by.name, puts, &pruned).await {
-                Ok(applied) => return Ok(AllApplied { applied, pruned }),
+                Ok(applied) => {
+                    if applied.iter().any(|one| one.record.key.kind.as_str() == COLONY.name) {
+                        self.cortex.colonies_load(&by.name).await?;
+                    }
+                    return Ok(AllApplied { applied, pruned });
+                }
                 // Another writer was faster: its records are read, and decided on.
                 Err(StoreError::Conflict { .. }) => {}
                 Err(err) => return Err(err.into()),
@@ -131,9 +137,11 @@ impl Engine {
         let named: HashSet<(&str, &Name)> =
             wishes.iter().map(|wish| (wish.info.name, &wish.name)).collect();
         let mut found = Vec::new();
-        for info in KINDS.iter().filter(|info| info.changed_by.is_none()) {
+        // A colony is deleted by its name alone.
+        let pruned = |info: &&KindInfo| info.changed_by.is_none() && !is_of_swarm(info);
+        for info in KINDS.iter().filter(pruned) {
             let mut query = RecordQuery {
-                colony: Some(ColonyId::DEFAULT),
+                colony: Some(by.colony),
                 kind: Some(super::kind(info)?),
                 selector: selector.clone(),
                 limit: PAGE,
@@ -176,8 +184,12 @@ impl Engine {
         let mut refused = None;
         let (mut there, mut ids) = (Vec::with_capacity(wishes.len()), HashMap::new());
         for wish in wishes {
-            let found = self.records.record_fetch(key(wish.info, wish.name.clone())?).await?;
-            let new = || RecordId::mint(&*self.cortex.ids);
+            let found = self.records.record_fetch(key(by, wish.info, wish.name.clone())?).await?;
+            let is_default = is_of_swarm(wish.info) && wish.name.as_str() == ColonyId::DEFAULT_NAME;
+            let new = || match is_default {
+                true => default_record(),
+                false => RecordId::mint(&*self.cortex.ids),
+            };
             let id = found.as_ref().map_or_else(new, |record| record.id);
             ids.insert((wish.info.name, &wish.name), id);
             there.push((id, found));
@@ -191,7 +203,7 @@ impl Engine {
                 ));
                 continue;
             }
-            let key = key(wish.info, wish.name.clone())?;
+            let key = key(by, wish.info, wish.name.clone())?;
             let version = found.as_ref().map_or(0, |record| record.changed);
             if let Some(wanted) = wish.was.filter(|was| *was != version) {
                 refused.get_or_insert(RecordError::Changed { key, wanted, found: version });
@@ -201,7 +213,7 @@ impl Engine {
                 wrong.push((at, error));
                 continue;
             }
-            let owner = match self.owner_wished(wish, id, &ids).await? {
+            let owner = match self.owner_wished(by, wish, id, &ids).await? {
                 Ok(owner) => {
                     if owner != found.as_ref().and_then(|found| found.owner) {
                         self.may_own(by, wish.info, owner).await?;
@@ -293,6 +305,7 @@ impl Engine {
     /// The requested owner, or why it cannot be one. `ids` are those of all requests.
     async fn owner_wished(
         &self,
+        by: &Caller,
         wish: &RecordWish,
         own: RecordId,
         ids: &HashMap<(&str, &Name), RecordId>,
@@ -303,17 +316,22 @@ impl Engine {
         };
         match &wish.owner {
             None => Ok(Ok(None)),
+            Some(_) if is_of_swarm(wish.info) => {
+                refused("uid", "must be left out: a colony is deleted by itself alone")
+            }
             Some(OwnerWish::Is(Owner::Record(id))) if *id == own => {
                 refused("uid", "must not be the record itself")
             }
             Some(OwnerWish::Is(Owner::Record(id))) => match self.records.record_by_id(*id).await? {
-                Some(_) => Ok(Ok(Some(Owner::Record(*id)))),
-                None => refused("uid", "names no record that exists"),
+                Some(owner) if owner.key.colony == by.colony && !is_colony(&owner) => {
+                    Ok(Ok(Some(Owner::Record(*id))))
+                }
+                Some(_) | None => refused("uid", "names no record that exists"),
             },
             Some(OwnerWish::Is(Owner::Session(id))) => {
                 match self.cortex.store.session_fetch(*id).await? {
-                    Some(_) => Ok(Ok(Some(Owner::Session(*id)))),
-                    None => refused("uid", "names no run that exists"),
+                    Some(row) if row.colony == by.colony => Ok(Ok(Some(Owner::Session(*id)))),
+                    Some(_) | None => refused("uid", "names no run that exists"),
                 }
             }
             Some(OwnerWish::Named(kind, name)) => {
@@ -321,8 +339,9 @@ impl Engine {
                     Some(id) => Some(*id),
                     None => {
                         let (kind, name) = (kind.clone(), name.clone());
-                        let key = RecordKey { kind, colony: ColonyId::DEFAULT, name };
-                        self.records.record_fetch(key).await?.map(|record| record.id)
+                        let key = RecordKey { kind, colony: by.colony, name };
+                        let found = self.records.record_fetch(key).await?;
+                        found.filter(|owner| !is_colony(owner)).map(|record| record.id)
                     }
                 };
                 match found {
@@ -391,6 +410,10 @@ fn foreign_finalizer(by: &Caller, wish: &RecordWish, found: Option<&Record>) -> 
     let new = wished.iter().find(|one| !own.contains(one) && !had.contains(one))?;
     let problem = format!("has `{}`, and only an admin may set finalizers", new.escape_debug());
     Some(FieldError::new("metadata.finalizers", problem).hint("leave it out"))
+}
+
+fn is_colony(record: &Record) -> bool {
+    record.key.kind.as_str() == COLONY.name
 }
 
 /// The second of two requests for one record is an error.

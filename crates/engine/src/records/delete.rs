@@ -1,14 +1,17 @@
 //! Deletes records with the records that they own.
 
 use overmind_core::conflict::{Conflict, ConflictKind, Stands};
+use overmind_core::ids::ColonyId;
 use overmind_core::record::decide::{self, Cascade, Deletion, Stamp};
+use overmind_core::record::kinds::colony::{COLONY, id_of, is_of_swarm};
 use overmind_core::record::rows::{RecordChange, RecordQuery};
 use overmind_core::record::{KindInfo, Name, Owner, Record, RecordVerb};
-use overmind_core::store::{Commit, StoreError};
+use overmind_core::store::{Commit, Guard, StoreError};
 
 use super::{RecordError, TRIES, absent, key};
 use crate::Engine;
 use crate::caller::Caller;
+use crate::error::EngineError;
 
 /// Records that are read at once.
 pub(super) const PAGE: u32 = 500;
@@ -51,7 +54,11 @@ impl Engine {
         was: Option<u64>,
     ) -> Result<RecordDeleted, RecordError> {
         by.require((info.role)(RecordVerb::Delete))?;
-        let key = key(info, name.clone())?;
+        let key = key(by, info, name.clone())?;
+        if is_of_swarm(info) && name.as_str() == ColonyId::DEFAULT_NAME {
+            let message = "the colony `default` always exists and cannot be deleted";
+            return Err(EngineError::conflict(message).into());
+        }
         for _ in 0..TRIES {
             let found = self.records.record_fetch(key.clone()).await?;
             let record = found.ok_or_else(|| absent(&key))?;
@@ -59,7 +66,14 @@ impl Engine {
                 return Err(RecordError::Changed { key, wanted, found: record.changed });
             }
             match self.deleted(&by.name, record, cascade).await {
+                Ok(done) if is_of_swarm(info) => {
+                    self.cortex.colonies_load(&by.name).await?;
+                    return Ok(done);
+                }
                 Ok(done) => return Ok(done),
+                Err(StoreError::Conflict { what, .. }) if what.kind == ConflictKind::Colony => {
+                    return Err(not_empty(name, &what.name).into());
+                }
                 Err(StoreError::Conflict { .. }) => {}
                 Err(err) => return Err(err.into()),
             }
@@ -76,6 +90,9 @@ impl Engine {
         let owner = Owner::Record(record.id);
         let stamp = Stamp { now: self.cortex.clock.now(), by };
         let mut commit = Commit { guards: vec![], events: vec![], changes: vec![] };
+        if record.key.kind.as_str() == COLONY.name {
+            commit.guards.push(Guard::ColonyEmpty { colony: id_of(record.id) });
+        }
         match cascade {
             CascadeWish::Background => {}
             CascadeWish::Orphan => {
@@ -198,6 +215,15 @@ impl Engine {
             }
         }
     }
+}
+
+/// Why a colony is not deleted.
+fn not_empty(name: &Name, what: &str) -> EngineError {
+    EngineError::conflict(format!(
+        "the colony `{name}` is not empty: there is {what} in it. Remove its runs (also those that \
+         have ended), agents and resources (`overmind -n {name} ps -a`, `overmind -n {name} get \
+         agents`), and revoke its keys (`overmind key list`)"
+    ))
 }
 
 /// Whether a record is gone as soon as it owns nothing.

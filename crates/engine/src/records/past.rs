@@ -1,6 +1,5 @@
 //! The history of a record, and the records and sessions that it owns.
 
-use overmind_core::ids::ColonyId;
 use overmind_core::record::rows::RecordQuery;
 use overmind_core::record::{KindInfo, Name, Owner, Record};
 use overmind_core::row::SessionRow;
@@ -67,13 +66,17 @@ impl Engine {
     ) -> Result<RecordOwned, EngineError> {
         let record = self.record_fetch(by, info, name).await?;
         let query = RecordQuery {
-            colony: Some(ColonyId::DEFAULT),
+            colony: Some(record.key.colony),
             owner: Some(Owner::Record(record.id)),
             limit: OWNED,
             ..RecordQuery::default()
         };
         let records = self.records.record_list(query).await?.records;
-        let filter = SessionFilter { owner: Some(record.id), ..SessionFilter::default() };
+        let filter = SessionFilter {
+            colony: Some(record.key.colony),
+            owner: Some(record.id),
+            ..SessionFilter::default()
+        };
         let page = Page { after: None, limit: OWNED };
         let sessions = self.cortex.store.session_list(filter, page).await?;
         Ok(RecordOwned { records, sessions })

@@ -243,7 +243,7 @@ impl Engine {
                 return Ok(Party {
                     session: None,
                     agent: None,
-                    colony: ColonyId::DEFAULT,
+                    colony: by.colony,
                     models: None,
                     trail: None,
                 });

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use overmind_core::ids::{ColonyId, InboxId};
+use overmind_core::ids::InboxId;
 use overmind_core::inbox::{InboxFilter, InboxItem, InboxKind, InboxState};
 use overmind_core::row::SessionRow;
 use overmind_core::store::{Change, Commit, Guard, NewEvent, Page, StreamId};
@@ -157,7 +157,7 @@ impl Engine {
         let now = self.cortex.clock.now();
         let item = InboxItem {
             agent_name: by.name.clone(),
-            ..InboxItem::open(id, ColonyId::DEFAULT, InboxKind::Question, title, details, now)
+            ..InboxItem::open(id, by.colony, InboxKind::Question, title, details, now)
         };
         let event = NewEvent {
             stream: StreamId::System,

@@ -279,6 +279,7 @@ impl Engine {
             Rights::Session { session, .. } => {
                 let row = self.cortex.store.session_fetch(session).await?;
                 let row = row.ok_or_else(|| EngineError::not_found("Run"))?;
+                self.only_default(&proved, "the vault's services")?;
                 let agent = self.cortex.store.agent_fetch(row.agent).await?;
                 let agent = agent.ok_or_else(|| EngineError::not_found("Agent"))?.spec.name;
                 if !self.still_granted(&pass, &agent, service) {

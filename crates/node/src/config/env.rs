@@ -20,6 +20,8 @@ pub const DATA: &str = "OVERMIND_DATA";
 pub const CONFIG: &str = "OVERMIND_CONFIG";
 /// The server's address for commands of the client.
 pub const SERVER: &str = "OVERMIND_SERVER";
+/// The colony of the client's commands.
+pub const COLONY: &str = "OVERMIND_COLONY";
 /// The token for commands of the client.
 pub const TOKEN: &str = "OVERMIND_TOKEN";
 /// Makes `run` end with the answer, as `--once` does, unless it is empty or `0`.
@@ -105,6 +107,7 @@ pub const NAMES: &[&str] = &[
     DATA,
     CONFIG,
     SERVER,
+    COLONY,
     TOKEN,
     SESSION_ID,
     ONCE,

@@ -220,8 +220,10 @@ async fn admin_routes_show_metrics_keys_audits_backups_and_retention() {
     let place = Place::new();
     let app = place.start().await;
     let admin = Client::connect(tcp(&app), Some(&place.token())).unwrap();
-    let made =
-        admin.key_create(&KeyCreate { name: "ci".into(), role: Role::Operator }).await.unwrap();
+    let made = admin
+        .key_create(&KeyCreate { name: "ci".into(), role: Role::Operator, colony: None })
+        .await
+        .unwrap();
     let operator = Client::connect(tcp(&app), Some(&made.secret)).unwrap();
     operator.agent_create(&agent("worker"), None).await.unwrap();
     let started = operator.run_create(&run("worker", "write: c.txt: x"), None).await.unwrap();

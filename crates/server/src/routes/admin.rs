@@ -8,14 +8,15 @@ use axum::extract::State;
 use axum::http::{HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
 use overmind_api::{
-    AuditReport, BackupDone, BackupRequest, Event, Key, KeyCreate, PruneDone, PruneRequest, Tool,
-    Version,
+    AuditReport, BackupDone, BackupRequest, Event, Key, KeyCreate, KeyCreated, PruneDone,
+    PruneRequest, Tool, Version,
 };
 #[cfg(feature = "openapi")]
-use overmind_api::{KeyCreated, ListQuery, ProviderKeyView, Status};
+use overmind_api::{ListQuery, ProviderKeyView, Status};
 use overmind_core::ids::ApiKeyId;
-use overmind_core::row::Role;
+use overmind_core::row::{ApiKey, Role};
 use overmind_core::store::Page;
+use overmind_engine::view::NewKey;
 
 use crate::config::ProviderKey;
 use crate::convert;
@@ -128,11 +129,18 @@ pub(crate) async fn key_create(
     body: Body<KeyCreate>,
 ) -> Result<Response, Fault> {
     Fault::unless_empty(body.value.check())?;
-    let KeyCreate { name, role } = body.value;
+    let KeyCreate { name, role, colony } = body.value;
     let engine = cx.engine.clone();
-    let made =
-        cx.detached(async move { engine.key_create(&caller, &name, role.into()).await }).await?;
-    Ok(json(&convert::new_key(made)))
+    let work =
+        async move { engine.key_create_in(&caller, &name, role.into(), colony.as_deref()).await };
+    let NewKey { key, secret } = cx.detached(work).await?;
+    Ok(json(&KeyCreated { key: key_shown(&cx, key), secret }))
+}
+
+/// A key with the name of its colony.
+fn key_shown(cx: &Cx, key: ApiKey) -> Key {
+    let colony_name = cx.colony_name(key.colony);
+    Key { colony_name, ..Key::from(key) }
 }
 
 /// Lists API keys, newest first, revoked ones included.
@@ -148,7 +156,7 @@ pub(crate) async fn key_list(
 ) -> Result<Response, Fault> {
     let limit = window.limit;
     let keys = cx.engine.key_list(&caller, window.into()).await?;
-    Ok(list(&uri, limit, keys, |key| key.id.to_string(), Key::from))
+    Ok(list(&uri, limit, keys, |key| key.id.to_string(), |key| key_shown(&cx, key)))
 }
 
 /// Revokes an API key at once.

@@ -123,7 +123,9 @@ pub(crate) async fn run_usages(
 ) -> Result<Response, Fault> {
     query.finish()?;
     let usages = cx.engine.usages(&caller).await?;
-    let runs = usages.lives.iter().map(|life| RunUsage {
+    let sight = caller.sight();
+    let shown = usages.lives.iter().filter(|life| sight.sees(life.row.colony));
+    let runs = shown.map(|life| RunUsage {
         run_id: life.row.id,
         name: life.row.name.clone(),
         status: life.row.status.into(),

@@ -4,16 +4,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::LazyLock;
 
-use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderName, Method, Uri};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use axum::{RequestExt as _, Router};
+
 use overmind_api::ProblemKind;
 use overmind_engine::Caller;
 
-use self::roles::{Needs, Own};
+use self::roles::{Needs, Of, Own};
 use crate::cx::Cx;
+use crate::extract::RunPath;
 use crate::fault::Fault;
 
 pub(crate) mod acl;
@@ -77,6 +79,8 @@ pub(crate) struct Route {
     pub(crate) needs: Needs,
     /// The access of a run's own token through the route.
     pub(crate) own: Own,
+    /// What it does for keys that are bound to a colony.
+    pub(crate) of: Of,
     pub(crate) keys: Keys,
 }
 
@@ -90,7 +94,7 @@ macro_rules! keys {
 }
 
 macro_rules! routes {
-    ($($pace:ident $needs:ident $own:ident $method:ident $path:literal $($keys:ident)? => $handler:path;)*) => {
+    ($($pace:ident $needs:ident $own:ident $of:ident $method:ident $path:literal $($keys:ident)? => $handler:path;)*) => {
         /// Every route of the API.
         pub(crate) const ROUTES: &[Route] = &[
             $(Route {
@@ -99,6 +103,7 @@ macro_rules! routes {
                 pace: Pace::$pace,
                 needs: Needs::$needs,
                 own: Own::$own,
+                of: Of::$of,
                 keys: keys!($($keys)?),
             },)*
         ];
@@ -110,166 +115,166 @@ macro_rules! routes {
     };
 }
 
-// How long it may take · which roles and scopes of keys · what a run's own token reaches · method · path ·
-// what it does with an `Idempotency-Key`, where it does not refuse one.
+// How long it may take · which roles and scopes of keys · what a run's own token reaches · what keys that are
+// bound to a colony reach · method · path · what it does with an `Idempotency-Key`, where it does not refuse one.
 routes! {
-    Quick Anyone All get "/health" => health::health;
-    Quick Anyone All get "/healthz" => health::healthz;
-    Quick Anyone All get "/readyz" => health::readyz;
-    Quick Viewer Nothing get "/metrics" => health::metrics;
+    Quick Anyone All Swarm get "/health" => health::health;
+    Quick Anyone All Swarm get "/healthz" => health::healthz;
+    Quick Anyone All Swarm get "/readyz" => health::readyz;
+    Quick Viewer Nothing Swarm get "/metrics" => health::metrics;
 
-    Quick Operator Nothing post "/api/agents" Honours => agents::agent_create;
-    Quick Viewer AsAgent get "/api/agents" => agents::agent_list;
-    Quick ViewerOrRuns AsAgent get "/api/agents/{id}" => agents::agent_fetch;
-    Quick Operator Nothing patch "/api/agents/{id}" => agents::agent_patch;
-    Quick Operator Nothing delete "/api/agents/{id}" => agents::agent_remove;
-    Quick Operator Nothing post "/api/agents/{id}/disable" => agents::agent_disable;
-    Quick ViewerOrRuns Nothing get "/api/agents/{id}/versions" => agents::agent_versions;
+    Quick Operator Nothing Colony post "/api/agents" Honours => agents::agent_create;
+    Quick Viewer AsAgent Colony get "/api/agents" => agents::agent_list;
+    Quick ViewerOrRuns AsAgent Colony get "/api/agents/{id}" => agents::agent_fetch;
+    Quick Operator Nothing Colony patch "/api/agents/{id}" => agents::agent_patch;
+    Quick Operator Nothing Colony delete "/api/agents/{id}" => agents::agent_remove;
+    Quick Operator Nothing Colony post "/api/agents/{id}/disable" => agents::agent_disable;
+    Quick ViewerOrRuns Nothing Colony get "/api/agents/{id}/versions" => agents::agent_versions;
 
-    Quick OperatorOrRuns AsAgent post "/api/runs" Honours => runs::run_create;
-    Quick ViewerOrRuns Tree get "/api/runs" => runs::run_list;
-    Quick ViewerOrRuns Nothing get "/api/runs/usage" => attach::run_usages;
-    Quick Operator Below post "/api/runs/kill" => kills::run_kill_all;
-    Quick ViewerOrRuns Tree get "/api/runs/{id}" => runs::run_fetch;
-    Long Admin Nothing delete "/api/runs/{id}" => runs::run_remove;
-    Quick OperatorOrRuns Below post "/api/runs/{id}/cancel" => runs::run_cancel;
-    Quick OperatorOrRuns Nothing post "/api/runs/{id}/input" => runs::run_input;
-    Quick OperatorOrRuns Below post "/api/runs/{id}/stop" => commands::run_stop;
-    Quick OperatorOrRuns Below post "/api/runs/{id}/send" => commands::run_send;
-    Long ViewerOrRuns Tree get "/api/runs/{id}/work" => rooms::run_work;
-    Long Operator Nothing post "/api/runs/{id}/done" => rooms::run_done;
-    Long Operator Nothing post "/api/runs/{id}/undo" => rooms::run_undo;
-    Quick ViewerOrRuns Tree get "/api/runs/{id}/usage" => commands::run_usage;
-    Quick ViewerOrRuns Tree get "/api/runs/{id}/log" => commands::run_log;
-    Quick ViewerOrRuns Tree get "/api/runs/{id}/attach" => attach::run_attach;
-    Quick OperatorOrRuns Nothing post "/api/runs/{id}/approvals/{approval_id}" => runs::run_decide;
-    Quick ViewerOrRuns Tree get "/api/runs/{id}/artifacts" => artifacts::artifact_list;
-    Quick ViewerOrRuns Tree get "/api/runs/{id}/artifacts/{*name}" => artifacts::artifact_fetch;
-    Long Operator Itself put "/api/runs/{id}/artifacts/{*name}" => artifacts::artifact_put;
-    Quick Operator Nothing delete "/api/runs/{id}/artifacts/{*name}" => artifacts::artifact_delete;
-    Quick ViewerOrRuns Tree get "/api/runs/{id}/attestation" => runs::run_attestation;
-    Quick ViewerOrRuns Tree get "/api/runs/{id}/steps" => runs::run_steps;
-    Quick ViewerOrRuns Tree get "/api/runs/{id}/tool-calls" => runs::run_tool_calls;
-    Quick ViewerOrRuns Tree get "/api/runs/{id}/model-calls" => runs::run_model_calls;
-    Quick ViewerOrRuns Tree get "/api/runs/{id}/events" => runs::run_events;
-    Quick ViewerOrRuns Tree get "/api/runs/{id}/replay" => runs::run_replay;
-    Long Operator Itself post "/api/runs/{id}/tools/call" => runs::run_tool_call;
-    Long ViewerOrRuns Tree get "/api/runs/{id}/verify" => runs::run_verify;
-    Long OperatorOrRuns Nothing post "/api/runs/{id}/fork" => runs::run_fork;
-    Long Viewer Nothing get "/api/diff" => runs::run_diff;
+    Quick OperatorOrRuns AsAgent Colony post "/api/runs" Honours => runs::run_create;
+    Quick ViewerOrRuns Tree Colony get "/api/runs" => runs::run_list;
+    Quick ViewerOrRuns Nothing Colony get "/api/runs/usage" => attach::run_usages;
+    Quick Operator Below Colony post "/api/runs/kill" => kills::run_kill_all;
+    Quick ViewerOrRuns Tree Run get "/api/runs/{id}" => runs::run_fetch;
+    Long Admin Nothing Run delete "/api/runs/{id}" => runs::run_remove;
+    Quick OperatorOrRuns Below Run post "/api/runs/{id}/cancel" => runs::run_cancel;
+    Quick OperatorOrRuns Nothing Run post "/api/runs/{id}/input" => runs::run_input;
+    Quick OperatorOrRuns Below Run post "/api/runs/{id}/stop" => commands::run_stop;
+    Quick OperatorOrRuns Below Run post "/api/runs/{id}/send" => commands::run_send;
+    Long ViewerOrRuns Tree Run get "/api/runs/{id}/work" => rooms::run_work;
+    Long Operator Nothing Run post "/api/runs/{id}/done" => rooms::run_done;
+    Long Operator Nothing Run post "/api/runs/{id}/undo" => rooms::run_undo;
+    Quick ViewerOrRuns Tree Run get "/api/runs/{id}/usage" => commands::run_usage;
+    Quick ViewerOrRuns Tree Run get "/api/runs/{id}/log" => commands::run_log;
+    Quick ViewerOrRuns Tree Run get "/api/runs/{id}/attach" => attach::run_attach;
+    Quick OperatorOrRuns Nothing Run post "/api/runs/{id}/approvals/{approval_id}" => runs::run_decide;
+    Quick ViewerOrRuns Tree Run get "/api/runs/{id}/artifacts" => artifacts::artifact_list;
+    Quick ViewerOrRuns Tree Run get "/api/runs/{id}/artifacts/{*name}" => artifacts::artifact_fetch;
+    Long Operator Itself Run put "/api/runs/{id}/artifacts/{*name}" => artifacts::artifact_put;
+    Quick Operator Nothing Run delete "/api/runs/{id}/artifacts/{*name}" => artifacts::artifact_delete;
+    Quick ViewerOrRuns Tree Run get "/api/runs/{id}/attestation" => runs::run_attestation;
+    Quick ViewerOrRuns Tree Run get "/api/runs/{id}/steps" => runs::run_steps;
+    Quick ViewerOrRuns Tree Run get "/api/runs/{id}/tool-calls" => runs::run_tool_calls;
+    Quick ViewerOrRuns Tree Run get "/api/runs/{id}/model-calls" => runs::run_model_calls;
+    Quick ViewerOrRuns Tree Run get "/api/runs/{id}/events" => runs::run_events;
+    Quick ViewerOrRuns Tree Run get "/api/runs/{id}/replay" => runs::run_replay;
+    Long Operator Itself Run post "/api/runs/{id}/tools/call" => runs::run_tool_call;
+    Long ViewerOrRuns Tree Run get "/api/runs/{id}/verify" => runs::run_verify;
+    Long OperatorOrRuns Nothing Run post "/api/runs/{id}/fork" => runs::run_fork;
+    Long Viewer Nothing Swarm get "/api/diff" => runs::run_diff;
 
-    Long Operator Nothing get "/api/rooms/leaks" => rooms::room_leaks;
-    Long Admin Nothing post "/api/rooms/fix" => rooms::room_fix;
+    Long Operator Nothing Swarm get "/api/rooms/leaks" => rooms::room_leaks;
+    Long Admin Nothing Swarm post "/api/rooms/fix" => rooms::room_fix;
 
-    Quick Admin Nothing get "/api/projects/trust" => projects::project_trust;
-    Quick Admin Nothing put "/api/projects/trust" => projects::project_confirm;
-    Quick Admin Nothing delete "/api/projects/trust" => projects::project_revoke;
+    Quick Admin Nothing Swarm get "/api/projects/trust" => projects::project_trust;
+    Quick Admin Nothing Swarm put "/api/projects/trust" => projects::project_confirm;
+    Quick Admin Nothing Swarm delete "/api/projects/trust" => projects::project_revoke;
 
-    Quick Viewer Nothing get "/api/kinds" => resources::kind_list;
-    Long Operator Nothing post "/api/resources" => resources::resource_apply;
-    Quick Viewer Nothing get "/api/resources/{kind}" => resources::resource_list;
-    Quick Viewer Nothing get "/api/resources/{kind}/watch" => resources::resource_watch;
-    Quick Viewer Nothing get "/api/resources/{kind}/{name}" => resources::resource_fetch;
-    Quick Viewer Nothing get "/api/resources/{kind}/{name}/events" => resources::resource_events;
-    Quick Viewer Nothing get "/api/resources/{kind}/{name}/owned" => resources::resource_owned;
-    Quick Operator Nothing put "/api/resources/{kind}/{name}" => resources::resource_put;
-    Quick Operator Nothing delete "/api/resources/{kind}/{name}" => resources::resource_delete;
+    Quick Viewer Nothing Colony get "/api/kinds" => resources::kind_list;
+    Long Operator Nothing Colony post "/api/resources" => resources::resource_apply;
+    Quick Viewer Nothing Colony get "/api/resources/{kind}" => resources::resource_list;
+    Quick Viewer Nothing Colony get "/api/resources/{kind}/watch" => resources::resource_watch;
+    Quick Viewer Nothing Colony get "/api/resources/{kind}/{name}" => resources::resource_fetch;
+    Quick Viewer Nothing Colony get "/api/resources/{kind}/{name}/events" => resources::resource_events;
+    Quick Viewer Nothing Colony get "/api/resources/{kind}/{name}/owned" => resources::resource_owned;
+    Quick Operator Nothing Colony put "/api/resources/{kind}/{name}" => resources::resource_put;
+    Quick Operator Nothing Colony delete "/api/resources/{kind}/{name}" => resources::resource_delete;
 
-    Quick ViewerOrRuns Nothing get "/api/inbox" => inbox::inbox_list;
-    Quick OperatorOrRuns Nothing post "/api/inbox/answer" => inbox::inbox_answer_all;
-    Quick ViewerOrRuns Nothing get "/api/inbox/groups" => inbox::inbox_groups;
-    Quick ViewerOrRuns Nothing get "/api/inbox/proposals" => inbox::inbox_proposals;
-    Quick ViewerOrRuns Nothing get "/api/inbox/events" => inbox::inbox_events;
-    Quick ViewerOrRuns Nothing get "/api/inbox/{id}" => inbox::inbox_fetch;
-    Quick OperatorOrRuns Nothing post "/api/inbox/{id}/answer" => inbox::inbox_answer;
+    Quick ViewerOrRuns Nothing Colony get "/api/inbox" => inbox::inbox_list;
+    Quick OperatorOrRuns Nothing Colony post "/api/inbox/answer" => inbox::inbox_answer_all;
+    Quick ViewerOrRuns Nothing Colony get "/api/inbox/groups" => inbox::inbox_groups;
+    Quick ViewerOrRuns Nothing Swarm get "/api/inbox/proposals" => inbox::inbox_proposals;
+    Quick ViewerOrRuns Nothing Colony get "/api/inbox/events" => inbox::inbox_events;
+    Quick ViewerOrRuns Nothing Colony get "/api/inbox/{id}" => inbox::inbox_fetch;
+    Quick OperatorOrRuns Nothing Colony post "/api/inbox/{id}/answer" => inbox::inbox_answer;
 
-    Quick Operator Nothing post "/api/memory/store" => memory::memory_store;
-    Quick Viewer Nothing post "/api/memory/search" => memory::memory_search;
-    Quick Viewer Nothing get "/api/memory" => memory::memory_list;
-    Long Admin Nothing post "/api/memory/reembed" => memory::memory_reembed;
-    Quick Viewer Nothing get "/api/memory/{id}" => memory::memory_fetch;
-    Quick Operator Nothing delete "/api/memory/{id}" => memory::memory_delete;
+    Quick Operator Nothing Colony post "/api/memory/store" => memory::memory_store;
+    Quick Viewer Nothing Colony post "/api/memory/search" => memory::memory_search;
+    Quick Viewer Nothing Colony get "/api/memory" => memory::memory_list;
+    Long Admin Nothing Swarm post "/api/memory/reembed" => memory::memory_reembed;
+    Quick Viewer Nothing Colony get "/api/memory/{id}" => memory::memory_fetch;
+    Quick Operator Nothing Colony delete "/api/memory/{id}" => memory::memory_delete;
 
-    Quick Viewer Nothing get "/api/tools" => admin::tool_list;
-    Quick Viewer Nothing get "/api/events" => admin::event_list;
-    Quick Viewer Nothing get "/api/events/stream" => admin::event_stream;
-    Quick Admin Nothing get "/api/settings/{name}" => admin::setting_fetch;
-    Quick Viewer Nothing get "/api/settings/mcp/servers" => mcp::mcp_list;
-    Long Admin Nothing post "/api/settings/mcp/servers" => mcp::mcp_put;
-    Quick Viewer Nothing get "/api/settings/mcp/servers/{id}" => mcp::mcp_fetch;
-    Long Admin Nothing delete "/api/settings/mcp/servers/{id}" => mcp::mcp_remove;
-    Quick Admin Nothing post "/api/settings/mcp/servers/{id}/pin" => mcp::mcp_pin;
-    Quick Admin Nothing post "/api/settings/mcp/servers/{id}/unpin" => mcp::mcp_unpin;
-    Quick Viewer Nothing post "/api/policy/explain" => policy::policy_explain;
-    Quick Admin Nothing post "/api/keys" => admin::key_create;
-    Quick Admin Nothing get "/api/keys" => admin::key_list;
-    Quick Admin Nothing delete "/api/keys/{id}" => admin::key_revoke;
-    Quick Viewer Nothing post "/api/sign-in/links" => sign_in::link_create;
-    Quick Viewer Nothing get "/api/loops" => loops::loop_list;
-    Quick Admin Nothing post "/api/loops/{name}/pause" => loops::loop_pause;
-    Quick Admin Nothing post "/api/loops/{name}/resume" => loops::loop_resume;
-    Long Admin Nothing post "/api/loops/{name}/run" => loops::loop_run;
-    Quick Viewer Nothing get "/api/status" => admin::status;
-    Quick ViewerOrRuns All get "/api/version" => admin::version;
-    Long Viewer Nothing get "/api/audit/verify" => admin::audit_verify;
-    Long Admin Nothing post "/api/backup" => admin::backup;
-    Long Admin Nothing post "/api/prune" => admin::prune;
-    Quick ViewerOrRuns All get "/api/openapi.json" => admin::openapi;
+    Quick Viewer Nothing Colony get "/api/tools" => admin::tool_list;
+    Quick Viewer Nothing Swarm get "/api/events" => admin::event_list;
+    Quick Viewer Nothing Swarm get "/api/events/stream" => admin::event_stream;
+    Quick Admin Nothing Swarm get "/api/settings/{name}" => admin::setting_fetch;
+    Quick Viewer Nothing Swarm get "/api/settings/mcp/servers" => mcp::mcp_list;
+    Long Admin Nothing Swarm post "/api/settings/mcp/servers" => mcp::mcp_put;
+    Quick Viewer Nothing Swarm get "/api/settings/mcp/servers/{id}" => mcp::mcp_fetch;
+    Long Admin Nothing Swarm delete "/api/settings/mcp/servers/{id}" => mcp::mcp_remove;
+    Quick Admin Nothing Swarm post "/api/settings/mcp/servers/{id}/pin" => mcp::mcp_pin;
+    Quick Admin Nothing Swarm post "/api/settings/mcp/servers/{id}/unpin" => mcp::mcp_unpin;
+    Quick Viewer Nothing Swarm post "/api/policy/explain" => policy::policy_explain;
+    Quick Admin Nothing Swarm post "/api/keys" => admin::key_create;
+    Quick Admin Nothing Swarm get "/api/keys" => admin::key_list;
+    Quick Admin Nothing Swarm delete "/api/keys/{id}" => admin::key_revoke;
+    Quick Viewer Nothing Swarm post "/api/sign-in/links" => sign_in::link_create;
+    Quick Viewer Nothing Swarm get "/api/loops" => loops::loop_list;
+    Quick Admin Nothing Swarm post "/api/loops/{name}/pause" => loops::loop_pause;
+    Quick Admin Nothing Swarm post "/api/loops/{name}/resume" => loops::loop_resume;
+    Long Admin Nothing Swarm post "/api/loops/{name}/run" => loops::loop_run;
+    Quick Viewer Nothing Swarm get "/api/status" => admin::status;
+    Quick ViewerOrRuns All Colony get "/api/version" => admin::version;
+    Long Viewer Nothing Swarm get "/api/audit/verify" => admin::audit_verify;
+    Long Admin Nothing Swarm post "/api/backup" => admin::backup;
+    Long Admin Nothing Swarm post "/api/prune" => admin::prune;
+    Quick ViewerOrRuns All Colony get "/api/openapi.json" => admin::openapi;
 
-    Quick Viewer Nothing get "/api/vault" => vault::vault_status;
-    Quick Admin Nothing post "/api/vault/unlock" => vault::vault_unlock;
-    Long Admin Nothing post "/api/vault/rotate-master" => vault::vault_rotate_master;
-    Quick Admin Nothing post "/api/vault/import" => vault::secret_import;
-    Quick Admin Nothing get "/api/vault/secrets" => vault::secret_list;
-    Quick Admin Nothing put "/api/vault/secrets/{name}" => vault::secret_put;
-    Quick Admin Nothing delete "/api/vault/secrets/{name}" => vault::secret_remove;
-    Quick Admin Nothing post "/api/vault/secrets/{name}/rotate" => vault::secret_rotate;
-    Quick Viewer Nothing get "/api/vault/services" => vault::service_list;
-    Quick Admin Nothing put "/api/vault/services/{name}" => vault::service_put;
-    Quick Admin Nothing delete "/api/vault/services/{name}" => vault::service_remove;
-    Quick Admin Nothing get "/api/vault/grants" => vault::grant_list;
-    Quick Admin Nothing post "/api/vault/grants" => vault::grant_put;
-    Quick Admin Nothing post "/api/vault/grants/revoke" => vault::grant_revoke;
-    Long Admin AsAgent get "/api/services/{service}/{*path}" PassesOn => services::service_get;
-    Long Admin AsAgent post "/api/services/{service}/{*path}" PassesOn => services::service_post;
-    Long Admin AsAgent put "/api/services/{service}/{*path}" PassesOn => services::service_call_put;
-    Long Admin AsAgent patch "/api/services/{service}/{*path}" PassesOn => services::service_patch;
-    Long Admin AsAgent delete "/api/services/{service}/{*path}" PassesOn => services::service_delete;
-    Long Admin AsAgent post "/mesh/api" => services::mesh_api;
-    Quick Viewer Nothing get "/api/budgets" => budgets::budget_list;
-    Quick Admin Nothing put "/api/budgets" => budgets::budget_put;
-    Quick Viewer Nothing get "/api/budgets/{id}" => budgets::budget_fetch;
-    Quick Admin Nothing delete "/api/budgets/{id}" => budgets::budget_remove;
-    Quick Viewer Nothing get "/api/costs" => budgets::cost_list;
-    Quick Viewer Nothing get "/api/halt" => budgets::halt_fetch;
-    Long Operator Nothing post "/api/halt" => budgets::halt;
-    Long Operator Nothing post "/api/resume" => budgets::resume;
-    Quick Viewer AsAgent get "/mesh/blackboard" => mesh::board_list;
-    Quick Viewer AsAgent get "/mesh/blackboard/{*key}" => mesh::board_get;
-    Quick Operator AsAgent put "/mesh/blackboard/{*key}" => mesh::board_put;
-    Quick Operator AsAgent delete "/mesh/blackboard/{*key}" => mesh::board_delete;
-    Quick Viewer AsAgent get "/mesh/history/{*key}" => mesh::board_history;
-    Quick Viewer AsAgent get "/mesh/watch" => mesh::board_watch;
-    Quick Operator AsAgent post "/mesh/message" => mesh::message_send;
-    Quick Viewer AsAgent get "/mesh/messages" => mesh::message_list;
-    Long Operator AsAgent post "/mesh/messages/receive" => mesh::message_receive;
-    Quick Operator AsAgent post "/mesh/messages/ack" => mesh::message_ack;
-    Quick Operator AsAgent post "/mesh/messages/requeue" => mesh::message_requeue;
-    Quick Operator AsAgent post "/mesh/publish" => mesh::topic_publish;
-    Quick Operator AsAgent post "/mesh/subscribe" => mesh::topic_subscribe;
-    Quick Operator AsAgent delete "/mesh/subscribe" => mesh::topic_unsubscribe;
-    Quick Viewer AsAgent get "/mesh/subscriptions" => mesh::topic_list;
-    Quick Operator AsAgent post "/mesh/register" => mesh::register;
-    Quick Viewer AsAgent get "/mesh/agents" => mesh::mesh_agent_list;
-    Quick Viewer AsAgent get "/mesh/agents/{id}/history" => mesh::agent_history;
-    Quick Operator AsAgent post "/mesh/spawn" => mesh::spawn;
-    Quick Viewer Nothing get "/mesh/permissions" => acl::acl_list;
-    Quick Viewer Itself get "/mesh/permissions/{agent}" => acl::acl_effective;
-    Quick Admin Nothing put "/mesh/permissions/{agent}" => acl::acl_put;
-    Quick Admin Nothing delete "/mesh/permissions/{agent}" => acl::acl_delete;
-    Quick Viewer Itself get "/mesh/can" => acl::can;
+    Quick Viewer Nothing Swarm get "/api/vault" => vault::vault_status;
+    Quick Admin Nothing Swarm post "/api/vault/unlock" => vault::vault_unlock;
+    Long Admin Nothing Swarm post "/api/vault/rotate-master" => vault::vault_rotate_master;
+    Quick Admin Nothing Swarm post "/api/vault/import" => vault::secret_import;
+    Quick Admin Nothing Swarm get "/api/vault/secrets" => vault::secret_list;
+    Quick Admin Nothing Swarm put "/api/vault/secrets/{name}" => vault::secret_put;
+    Quick Admin Nothing Swarm delete "/api/vault/secrets/{name}" => vault::secret_remove;
+    Quick Admin Nothing Swarm post "/api/vault/secrets/{name}/rotate" => vault::secret_rotate;
+    Quick Viewer Nothing Swarm get "/api/vault/services" => vault::service_list;
+    Quick Admin Nothing Swarm put "/api/vault/services/{name}" => vault::service_put;
+    Quick Admin Nothing Swarm delete "/api/vault/services/{name}" => vault::service_remove;
+    Quick Admin Nothing Swarm get "/api/vault/grants" => vault::grant_list;
+    Quick Admin Nothing Swarm post "/api/vault/grants" => vault::grant_put;
+    Quick Admin Nothing Swarm post "/api/vault/grants/revoke" => vault::grant_revoke;
+    Long Admin AsAgent Swarm get "/api/services/{service}/{*path}" PassesOn => services::service_get;
+    Long Admin AsAgent Swarm post "/api/services/{service}/{*path}" PassesOn => services::service_post;
+    Long Admin AsAgent Swarm put "/api/services/{service}/{*path}" PassesOn => services::service_call_put;
+    Long Admin AsAgent Swarm patch "/api/services/{service}/{*path}" PassesOn => services::service_patch;
+    Long Admin AsAgent Swarm delete "/api/services/{service}/{*path}" PassesOn => services::service_delete;
+    Long Admin AsAgent Swarm post "/mesh/api" => services::mesh_api;
+    Quick Viewer Nothing Swarm get "/api/budgets" => budgets::budget_list;
+    Quick Admin Nothing Swarm put "/api/budgets" => budgets::budget_put;
+    Quick Viewer Nothing Swarm get "/api/budgets/{id}" => budgets::budget_fetch;
+    Quick Admin Nothing Swarm delete "/api/budgets/{id}" => budgets::budget_remove;
+    Quick Viewer Nothing Swarm get "/api/costs" => budgets::cost_list;
+    Quick Viewer Nothing Swarm get "/api/halt" => budgets::halt_fetch;
+    Long Operator Nothing Swarm post "/api/halt" => budgets::halt;
+    Long Operator Nothing Swarm post "/api/resume" => budgets::resume;
+    Quick Viewer AsAgent Default get "/mesh/blackboard" => mesh::board_list;
+    Quick Viewer AsAgent Default get "/mesh/blackboard/{*key}" => mesh::board_get;
+    Quick Operator AsAgent Default put "/mesh/blackboard/{*key}" => mesh::board_put;
+    Quick Operator AsAgent Default delete "/mesh/blackboard/{*key}" => mesh::board_delete;
+    Quick Viewer AsAgent Default get "/mesh/history/{*key}" => mesh::board_history;
+    Quick Viewer AsAgent Default get "/mesh/watch" => mesh::board_watch;
+    Quick Operator AsAgent Default post "/mesh/message" => mesh::message_send;
+    Quick Viewer AsAgent Default get "/mesh/messages" => mesh::message_list;
+    Long Operator AsAgent Default post "/mesh/messages/receive" => mesh::message_receive;
+    Quick Operator AsAgent Default post "/mesh/messages/ack" => mesh::message_ack;
+    Quick Operator AsAgent Default post "/mesh/messages/requeue" => mesh::message_requeue;
+    Quick Operator AsAgent Default post "/mesh/publish" => mesh::topic_publish;
+    Quick Operator AsAgent Default post "/mesh/subscribe" => mesh::topic_subscribe;
+    Quick Operator AsAgent Default delete "/mesh/subscribe" => mesh::topic_unsubscribe;
+    Quick Viewer AsAgent Default get "/mesh/subscriptions" => mesh::topic_list;
+    Quick Operator AsAgent Default post "/mesh/register" => mesh::register;
+    Quick Viewer AsAgent Default get "/mesh/agents" => mesh::mesh_agent_list;
+    Quick Viewer AsAgent Default get "/mesh/agents/{id}/history" => mesh::agent_history;
+    Quick Operator AsAgent Default post "/mesh/spawn" => mesh::spawn;
+    Quick Viewer Nothing Default get "/mesh/permissions" => acl::acl_list;
+    Quick Viewer Itself Default get "/mesh/permissions/{agent}" => acl::acl_effective;
+    Quick Admin Nothing Default put "/mesh/permissions/{agent}" => acl::acl_put;
+    Quick Admin Nothing Default delete "/mesh/permissions/{agent}" => acl::acl_delete;
+    Quick Viewer Itself Default get "/mesh/can" => acl::can;
 
-    Long OperatorOrMcp AsAgent post "/mcp" => door::door;
+    Long OperatorOrMcp AsAgent Swarm post "/mcp" => door::door;
 }
 
 /// Adds a route, and its alias: what is served under `/api/runs` is also under `/api/sessions`, and
@@ -341,14 +346,14 @@ pub(crate) struct Template(pub(crate) &'static str);
 async fn within_its_time(
     State(cx): State<Arc<Cx>>,
     matched: MatchedPath,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     let known = LINES.get(matched.as_str());
     let lines = known.expect("the table and the router are made from the same lines");
     // A method that the path does not take has no line: it is refused behind this.
     if let Some(route) = lines.of(request.method())
-        && let Err(fault) = may_begin(route, &request)
+        && let Err(fault) = may_begin(&cx, route, &mut request).await
     {
         let mut response = fault.into_response();
         response.extensions_mut().insert(Template(lines.path));
@@ -371,9 +376,14 @@ async fn within_its_time(
 }
 
 /// The requirements for a request before its handler begins.
-fn may_begin(route: &Route, request: &Request) -> Result<(), Fault> {
+async fn may_begin(cx: &Cx, route: &Route, request: &mut Request) -> Result<(), Fault> {
     if let Some(caller) = request.extensions().get::<Caller>() {
-        roles::check(caller, route)?;
+        roles::check(cx, caller, route)?;
+        if route.of == Of::Run && caller.wall.is_some() {
+            let caller = caller.clone();
+            let run = request.extract_parts::<RunPath>().await?;
+            cx.engine.session_within(&caller, run.0).await?;
+        }
     }
     let carries = request.headers().contains_key(IDEMPOTENCY_KEY);
     if carries && route.keys == Keys::Refuses && route.method != "get" {

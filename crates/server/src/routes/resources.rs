@@ -16,8 +16,11 @@ use overmind_api::{ResourceDeleteQuery, ResourceListQuery, ResourceSnapshot};
 use overmind_core::ids::SessionId;
 use overmind_core::record::condition::{ConditionStatus, conditions};
 use overmind_core::record::decide::Outcome;
+use overmind_core::record::kinds::colony::is_of_swarm;
 use overmind_core::record::kinds::shown::SESSION;
-use overmind_core::record::{self, KINDS, KindInfo, Name, Owner, Record, Selector};
+use overmind_core::record::{
+    self, KINDS, Kind, KindInfo, Name, Owner, Record, RecordKey, Selector,
+};
 use overmind_core::store::Page;
 use overmind_engine::request::SessionQuery;
 use overmind_engine::{
@@ -88,17 +91,16 @@ pub(crate) async fn resource_list(
         let wish = shown::Wish { selector: &selector, owner, after, limit: window.limit };
         shown::list(&cx, &caller, info, wish).await?
     } else {
-        let after = after.map(|name| Name::parse(&name)).transpose();
-        let after = after.map_err(|err| Fault::invalid("cursor", err.to_string()))?;
+        let after = after.map(|text| key_of(&caller, info, &text)).transpose()?;
         let filter = RecordFilter { selector, owner, after, limit: window.limit };
         let page = cx.engine.record_list(&caller, info, filter).await?;
         let next = page.records.last().filter(|_| page.more);
-        let next = next.map(|record| record.key.name.as_str().to_owned());
+        let next = next.map(|record| format!("{}/{}", record.key.colony, record.key.name));
         let mut records = page.records;
         for record in &mut records {
             shown::trust(&cx, &caller, record).await;
         }
-        (records.into_iter().map(Resource::of).collect(), next)
+        (records.into_iter().map(|record| resource(&cx, record)).collect(), next)
     };
     let mut response = json(&resources);
     let next = next.map(|next| Hex(next).to_string());
@@ -127,7 +129,27 @@ pub(crate) async fn resource_fetch(
     }
     let mut record = cx.engine.record_fetch(&caller, info, &named(info, &name)?).await?;
     shown::trust(&cx, &caller, &mut record).await;
-    Ok(json(&Resource::of(record)))
+    Ok(json(&resource(&cx, record)))
+}
+
+/// A record as it is shown.
+fn resource(cx: &Cx, record: Record) -> Resource {
+    let colony = cx.engine.colony_name(record.key.colony);
+    Resource::of(record, colony)
+}
+
+/// The record after which a list continues: its colony's id and its name. Older cursors have the name
+/// alone.
+fn key_of(by: &Caller, info: &KindInfo, text: &str) -> Result<RecordKey, Fault> {
+    let (colony, name) = match text.split_once('/') {
+        Some((colony, name)) => (colony.parse().ok(), name),
+        None => (Some(by.colony), text),
+    };
+    let name = Name::parse(name).map_err(|err| Fault::invalid("cursor", err.to_string()))?;
+    match (Kind::parse(info.name), colony) {
+        (Ok(kind), Some(colony)) => Ok(RecordKey { kind, colony, name }),
+        (_, _) => Err(Fault::invalid("cursor", "is none that a list of this kind has answered")),
+    }
 }
 
 /// The events of a resource, oldest first: the newest 200, of those that are among the
@@ -230,13 +252,16 @@ pub(crate) async fn resource_put(
     if manifest.name != name {
         return Err(Fault::invalid("metadata.name", "must be the name in the path"));
     }
+    if let Some(wrong) = foreign(&cx, &caller, &manifest) {
+        return Err(mistakes([(None, wrong)]));
+    }
     let applied = applied(&cx, caller, vec![wish(manifest)], None, false).await?;
     let applied = applied.map_err(|err| fault(err, |_| None))?;
     let Some(applied) = applied.applied.into_iter().next() else {
         return Err(Fault::internal("an apply answered nothing", &name));
     };
     let created = applied.outcome == Outcome::Created;
-    let mut response = json(&shown(applied));
+    let mut response = json(&shown(&cx, applied));
     if created {
         *response.status_mut() = StatusCode::CREATED;
     }
@@ -276,6 +301,7 @@ pub(crate) async fn resource_apply(
     for (at, document) in body.documents.iter().enumerate() {
         match Manifest::read(document) {
             Ok(manifest) => {
+                wrong.extend(foreign(&cx, &caller, &manifest).map(|one| (Some(at), one)));
                 places.push(at);
                 wishes.push(wish(manifest));
             }
@@ -287,8 +313,8 @@ pub(crate) async fn resource_apply(
     let place = |at: usize| places.get(at).copied();
     match applied(&cx, caller, wishes, prune, dry).await? {
         Ok(AllApplied { applied, pruned }) if wrong.is_empty() => Ok(json(&ResourcesApplied {
-            results: applied.into_iter().map(shown).collect(),
-            pruned: pruned.into_iter().map(Resource::of).collect(),
+            results: applied.into_iter().map(|one| shown(&cx, one)).collect(),
+            pruned: pruned.into_iter().map(|record| resource(&cx, record)).collect(),
         })),
         Err(RecordError::Invalid(more)) => {
             wrong.extend(more.into_iter().map(|(at, one)| (place(at), one)));
@@ -456,14 +482,25 @@ pub(crate) fn selector_of(query: &mut Query) -> Result<Selector, Fault> {
 }
 
 fn wish(manifest: Manifest) -> RecordWish {
-    let Manifest { info, name, labels, annotations, finalizers, owner, resource_version, spec } =
-        manifest;
+    let Manifest { info, name, labels, annotations, finalizers, owner, .. } = manifest;
+    let (resource_version, spec) = (manifest.resource_version, manifest.spec);
     RecordWish { info, name, labels, annotations, spec, finalizers, owner, was: resource_version }
 }
 
-fn shown(applied: Applied) -> ResourceApplied {
+/// Why a document is not for the request's colony.
+fn foreign(cx: &Cx, by: &Caller, manifest: &Manifest) -> Option<record::FieldError> {
+    let (said, own) = (manifest.colony.as_ref()?, cx.engine.colony_name(by.colony));
+    if *said == own || is_of_swarm(manifest.info) {
+        return None;
+    }
+    let problem = format!("is `{said}`, and the request is for the colony `{own}`");
+    let error = record::FieldError::new("metadata.colony", problem);
+    Some(error.hint(format!("apply it with `-n {said}`, or leave the field out")))
+}
+
+fn shown(cx: &Cx, applied: Applied) -> ResourceApplied {
     let outcome = applied.outcome.as_str().to_owned();
-    ResourceApplied { outcome, resource: Resource::of(applied.record) }
+    ResourceApplied { outcome, resource: resource(cx, applied.record) }
 }
 
 async fn applied(

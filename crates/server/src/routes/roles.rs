@@ -9,6 +9,7 @@ use overmind_core::row::Role;
 use overmind_engine::Caller;
 
 use super::{ROUTES, Route};
+use crate::cx::Cx;
 use crate::fault::Fault;
 
 /// The requirement of a route for an API key.
@@ -91,13 +92,65 @@ impl Own {
     }
 }
 
+/// What a route does for a key that is bound to a colony, and for requests that name one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// It is about the whole server. Bound keys may not call it, and the colony of a request does
+    /// not matter.
+    Swarm,
+    /// It is about things of the colony `default` alone: bound keys and requests for another colony
+    /// are refused.
+    Default,
+    /// It reads and changes things of the caller's colony alone.
+    Colony,
+    /// `{id}` is a run, which must belong to the colony of a bound key.
+    Run,
+}
+
+impl Of {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Swarm | Self::Default => "–",
+            Self::Colony | Self::Run => "its colony",
+        }
+    }
+}
+
 /// Refuses a caller that the route is not for. Which run, which agent, which key of the shared state is
 /// the engine's to judge.
 ///
 /// # Errors
 ///
 /// 403.
-pub(super) fn check(caller: &Caller, route: &Route) -> Result<(), Fault> {
+pub(super) fn check(cx: &Cx, caller: &Caller, route: &Route) -> Result<(), Fault> {
+    may_call(caller, route)?;
+    match route.of {
+        Of::Colony | Of::Run => Ok(()),
+        Of::Default => Ok(cx.engine.only_default(caller, &named(route))?),
+        Of::Swarm => may_call_of_swarm(cx, caller, route),
+    }
+}
+
+/// Refuses a key that is bound to a colony; the limits of a run's own token are in another column.
+fn may_call_of_swarm(cx: &Cx, caller: &Caller, route: &Route) -> Result<(), Fault> {
+    let Some(wall) = caller.wall.filter(|_| caller.role().is_some()) else { return Ok(()) };
+    if route.needs == Needs::Anyone {
+        return Ok(());
+    }
+    let text = format!(
+        "`{}` is bound to the colony `{}` and cannot do this: {} is about the whole server",
+        caller.name,
+        cx.engine.colony_name(wall),
+        named(route)
+    );
+    Err(Fault::new(ProblemKind::Forbidden, text))
+}
+
+fn named(route: &Route) -> String {
+    format!("{} {}", route.method.to_uppercase(), route.path)
+}
+
+fn may_call(caller: &Caller, route: &Route) -> Result<(), Fault> {
     let Some(role) = caller.role() else {
         return match route.own {
             Own::Nothing => {
@@ -124,16 +177,27 @@ const COLUMNS: [Role; 6] =
 pub fn roles_document() -> String {
     let mut text = String::from(INTRODUCTION);
     let heads: Vec<&str> = COLUMNS.iter().map(|role| role.as_str()).collect();
-    let _ = writeln!(text, "| route | {} | a run |\n|---|{}", heads.join(" | "), "---|".repeat(7));
-    let mut line = |what: &str, may: [bool; 6], own: Own| {
+    let _ = writeln!(
+        text,
+        "| route | {} | a run | a bound key |\n|---|{}",
+        heads.join(" | "),
+        "---|".repeat(8)
+    );
+    let mut line = |what: &str, may: [bool; 6], of: Of, own: Own| {
         let cells: Vec<&str> = may.iter().map(|may| if *may { "yes" } else { "–" }).collect();
-        let _ = writeln!(text, "| {what} | {} | {} |", cells.join(" | "), own.as_str());
+        let _ = writeln!(
+            text,
+            "| {what} | {} | {} | {} |",
+            cells.join(" | "),
+            own.as_str(),
+            of.as_str()
+        );
     };
     for route in ROUTES {
         let what = format!("`{} {}`", route.method.to_uppercase(), route.path);
-        line(&what, COLUMNS.map(|role| route.needs.met_by(role)), route.own);
+        line(&what, COLUMNS.map(|role| route.needs.met_by(role)), route.of, route.own);
     }
-    line("`/llm/…`", [false, true, true, true, false, false], Own::AsAgent);
+    line("`/llm/…`", [false, true, true, true, false, false], Of::Colony, Own::AsAgent);
     text
 }
 
@@ -153,7 +217,10 @@ does one thing). The admin token of the data directory is an admin. This page is
 | `mcp` | call tools by MCP (`/mcp`), and nothing else |
 | `runs` | start and end runs, read them and their logs, answer the inbox; not agents, policy, memory, budgets or keys |
 
-The last column is a run's own token (`OVERMIND_TOKEN` inside the run). *Its tree*: that run and all runs below it. *Below it*: the runs that it or one of
+The column *a bound key* is for keys that are bound to a [colony](colonies.md) (`--colony NAME`): they reach what their role may, in that
+colony alone. All other routes are closed to them.
+
+The column *a run* is a run's own token (`OVERMIND_TOKEN` inside the run). *Its tree*: that run and all runs below it. *Below it*: the runs that it or one of
 them started; a run that somebody else started there can be read and not ended. All other runs answer 404. *As its agent may*: as the
 [permissions](mesh.md#permissions) of its agent and of all agents above it say, `spawn` for runs and agents.
 

@@ -139,18 +139,21 @@ pub(crate) async fn run_list(
     let alarms = |run: &SessionRow| cx.engine.session_alarms(run.id);
     let trouble = |run: &SessionRow| trouble(&cx, run);
     let agent_name = |run: &SessionRow| names.get(&run.agent).cloned();
+    let colony_name = |run: &SessionRow| cx.colony_name(run.colony);
     let cursor = |run: &SessionRow| run.id.to_string();
     Ok(match view {
         RunView::Full => list(&uri, limit, runs, cursor, |run| Run {
             alarms: alarms(&run),
             trouble: trouble(&run),
             agent_name: agent_name(&run),
+            colony_name: colony_name(&run),
             ..run.into()
         }),
         RunView::Basic => list(&uri, limit, runs, cursor, |run| RunBasic {
             alarms: alarms(&run),
             trouble: trouble(&run),
             agent_name: agent_name(&run),
+            colony_name: colony_name(&run),
             ..run.into()
         }),
     })
@@ -169,7 +172,8 @@ pub(crate) async fn run_fetch(
     let run = cx.engine.session_fetch(&caller, id).await?;
     let agent_name = cx.engine.agent_names(&[run.agent]).await?.remove(&run.agent);
     let (alarms, trouble) = (cx.engine.session_alarms(id), trouble(&cx, &run));
-    Ok(json(&Run { alarms, trouble, agent_name, ..run.into() }))
+    let colony_name = cx.colony_name(run.colony);
+    Ok(json(&Run { alarms, trouble, agent_name, colony_name, ..run.into() }))
 }
 
 /// Why its model calls fail, of a run that makes them.

@@ -7,6 +7,7 @@
 
 mod agents;
 mod artifacts;
+mod colonies;
 mod doors;
 mod hostile;
 mod inbox;

@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::json;
 
 use super::log::Log;
-use super::{memory, mesh};
+use super::{colonies, memory, mesh};
 use crate::error::{Fault, Outcome, Reach};
 use crate::prepare::{Prepared, Session, Write, json_text};
 use crate::read::rows::{agent_status_text, blob, int, opt_blob, opt_time};
@@ -132,6 +132,8 @@ fn check(conn: &Connection, guard: &Guard) -> Outcome<()> {
             }
             Ok(())
         }
+        Guard::ColonyHasRoom { colony, most } => colonies::has_room(conn, *colony, *most),
+        Guard::ColonyEmpty { colony } => colonies::is_empty(conn, *colony),
         Guard::BoardVersion { colony, key, version } => {
             mesh::board_stands_at(conn, *colony, key, *version)
         }

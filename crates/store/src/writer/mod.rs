@@ -11,6 +11,7 @@
 
 pub(crate) mod apply;
 pub(crate) mod checkpoint;
+mod colonies;
 pub(crate) mod log;
 pub(crate) mod memory;
 pub(crate) mod mesh;

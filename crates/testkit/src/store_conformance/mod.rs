@@ -31,6 +31,7 @@ use crate::ids::SeededIds;
 
 mod artifacts;
 mod budgets;
+mod colonies;
 mod inbox;
 mod log;
 mod memory;
@@ -106,6 +107,8 @@ cases! {
     inbox::sessions_that_wait_without_an_item_are_found
     inbox::retention_takes_the_items_of_a_session_along
     inbox::secrets_never_come_to_rest_in_the_inbox
+    colonies::starts_at_the_same_time_keep_the_quota
+    colonies::a_colony_with_anything_in_it_is_not_empty
     budgets::limits_windows_and_reservations_round_trip
     budgets::windows_stop_at_the_cap_and_at_nothing
     budgets::calls_are_added_up_by_day

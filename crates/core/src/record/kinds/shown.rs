@@ -92,15 +92,6 @@ pub const HIVE: KindInfo = shown(
     || schema("A machine that runs sessions."),
 );
 
-pub const COLONY: KindInfo = shown(
-    "colony",
-    "colonies",
-    &["namespace", "namespaces", "ns"],
-    "no command yet: there is one, `default`",
-    &[column("STATUS", |record, _| text(record, "/status/phase"))],
-    || schema("The group that every resource belongs to."),
-);
-
 pub const SECRET: KindInfo = shown(
     "secret",
     "secrets",

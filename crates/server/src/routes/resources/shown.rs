@@ -44,6 +44,7 @@ pub(super) async fn list(
     info: &'static KindInfo,
     wish: Wish<'_>,
 ) -> Result<Found, EngineError> {
+    walled(cx, by, info)?;
     let (limit, after) = (wish.limit, wish.after.as_deref());
     let full = |count: usize| u32::try_from(count).is_ok_and(|count| count >= limit);
     let (mut found, next): Found = match info.name {
@@ -62,7 +63,7 @@ pub(super) async fn list(
             let page = Page { after: id::<AgentId>(after)?, limit };
             let all = cx.engine.agent_list(by, page).await?;
             let next = all.last().filter(|_| full(all.len())).map(|agent| agent.id.to_string());
-            (all.into_iter().map(|agent| Resource::of_agent(&Agent::from(agent))).collect(), next)
+            (all.into_iter().map(|agent| agent_shown(cx, agent)).collect(), next)
         }
         "secret" => {
             let all = cx.engine.secret_list(by, after, limit)?;
@@ -74,7 +75,7 @@ pub(super) async fn list(
             let page = Page { after: id::<MemoryId>(after)?, limit };
             let all = cx.engine.memory_list(by, None, page).await?;
             let next = all.last().filter(|_| full(all.len())).map(|item| item.id.to_string());
-            let shown = |item| Resource::of_memory(&MemoryItem::from(item));
+            let shown = |item| memory_shown(cx, item);
             (all.into_iter().map(shown).collect(), next)
         }
         "weaver" => {
@@ -91,6 +92,22 @@ pub(super) async fn list(
     Ok((found, next))
 }
 
+/// Refuses a key that is bound to a colony things that belong to none.
+fn walled(cx: &Cx, by: &Caller, info: &KindInfo) -> Result<(), EngineError> {
+    let Some(wall) = by.wall else { return Ok(()) };
+    match info.name {
+        "session" | "agent" | "memory" => Ok(()),
+        _ => Err(EngineError::Forbidden {
+            message: format!(
+                "`{}` is bound to the colony `{}` and cannot read {}, which are of the whole server",
+                by.name,
+                cx.engine.colony_name(wall),
+                info.plural
+            ),
+        }),
+    }
+}
+
 /// One, by its name or its id.
 pub(super) async fn fetch(
     cx: &Cx,
@@ -98,6 +115,7 @@ pub(super) async fn fetch(
     info: &'static KindInfo,
     name: &str,
 ) -> Result<Resource, Fault> {
+    walled(cx, by, info)?;
     match info.name {
         "session" => {
             let id = match name.parse::<SessionId>() {
@@ -117,12 +135,12 @@ pub(super) async fn fetch(
         }
         "agent" => {
             let agent = cx.engine.agent_fetch(by, name).await?;
-            Ok(Resource::of_agent(&Agent::from(agent)))
+            Ok(agent_shown(cx, agent))
         }
         "memory" => {
             let id = name.parse::<MemoryId>().map_err(|_| missing(info, name))?;
             let item = cx.engine.memory_fetch(by, id).await?;
-            Ok(Resource::of_memory(&MemoryItem::from(item)))
+            Ok(memory_shown(cx, item))
         }
         _ => {
             let mut after = None;
@@ -137,6 +155,21 @@ pub(super) async fn fetch(
             }
         }
     }
+}
+
+fn in_colony(mut shown: Resource, colony: String) -> Resource {
+    shown.metadata.colony = colony;
+    shown
+}
+
+fn agent_shown(cx: &Cx, agent: overmind_core::agent::Agent) -> Resource {
+    let colony = cx.engine.colony_name(agent.colony);
+    in_colony(Resource::of_agent(&Agent::from(agent)), colony)
+}
+
+fn memory_shown(cx: &Cx, item: overmind_core::memory::MemoryItem) -> Resource {
+    let colony = cx.engine.colony_name(item.colony);
+    in_colony(Resource::of_memory(&MemoryItem::from(item)), colony)
 }
 
 fn missing(info: &KindInfo, name: &str) -> Fault {
@@ -169,7 +202,8 @@ pub(super) async fn sessions(cx: &Cx, rows: Vec<SessionRow>) -> Result<Vec<Resou
     let names: HashMap<_, _> = cx.engine.agent_names(&agents).await?;
     let shown = |row: SessionRow| {
         let agent_name = names.get(&row.agent).cloned();
-        Resource::of_run(&Run { agent_name, ..row.into() })
+        let colony = cx.engine.colony_name(row.colony);
+        in_colony(Resource::of_run(&Run { agent_name, ..row.into() }), colony)
     };
     Ok(rows.into_iter().map(shown).collect())
 }

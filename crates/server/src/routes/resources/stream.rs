@@ -1,9 +1,9 @@
 //! Records of a kind as a [stream](crate::sse): existing ones, then changes.
 
-use overmind_api::{Resource, ResourceGone, ResourceSnapshot, kind_title};
+use overmind_api::{ResourceGone, ResourceSnapshot, kind_title};
 use overmind_core::ids::RecordId;
 use overmind_core::record::rows::RecordNews;
-use overmind_core::record::{KindInfo, Name, RecordKey, Selector};
+use overmind_core::record::{KindInfo, RecordKey, Selector};
 use overmind_engine::{Caller, EngineError, RecordError, RecordFilter};
 use tokio::sync::watch;
 
@@ -15,8 +15,8 @@ const PAGE: u32 = 100;
 
 /// The position of a stream.
 enum At {
-    /// Sends existing ones: after this name; the number of the first page, once it was read.
-    Snapshot(Option<Name>, Option<u64>),
+    /// Sends existing ones: after this record; the number of the first page, once it was read.
+    Snapshot(Option<RecordKey>, Option<u64>),
     /// Sending what changes after this number.
     Following(u64),
 }
@@ -57,9 +57,9 @@ impl Source for RecordSource {
                 };
                 let page = cx.engine.record_list(by, self.info, filter).await?;
                 let number = first.unwrap_or(page.at);
-                let last = page.records.last().map(|record| record.key.name.clone());
+                let last = page.records.last().map(|record| record.key.clone());
                 for record in page.records {
-                    say(&mut text, None::<u64>, Some("put"), &Resource::of(record));
+                    say(&mut text, None::<u64>, Some("put"), &super::resource(cx, record));
                 }
                 match last.filter(|_| page.more) {
                     Some(last) => self.at = At::Snapshot(Some(last), Some(number)),
@@ -90,7 +90,12 @@ impl Source for RecordSource {
                     let number = news.changed();
                     match news {
                         RecordNews::Put(record) if self.selector.matches(&record.labels) => {
-                            say(&mut text, Some(number), Some("put"), &Resource::of(*record));
+                            say(
+                                &mut text,
+                                Some(number),
+                                Some("put"),
+                                &super::resource(cx, *record),
+                            );
                         }
                         RecordNews::Put(record) => {
                             Self::gone(&mut text, number, record.id, &record.key);
