@@ -290,7 +290,11 @@ mod tests {
 
     #[test]
     fn the_help_of_every_visible_command_has_an_example() {
-        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+        let mut whole = Cli::command();
+        // Until then, the commands lack what their arguments add.
+        whole.build();
+        let shown = |command: &&Command| !command.is_hide_set() && command.get_name() != "help";
+        for command in whole.get_subcommands().filter(shown) {
             let has = |command: &Command| {
                 let after = command.get_after_help().or(command.get_after_long_help());
                 after.is_some_and(|after| after.to_string().contains("overmind "))

@@ -266,7 +266,9 @@ fn an_agents_grants_apply_to_its_commands_and_only_admins_set_them() {
     home.0.run_env(&[("OVERMIND_TOKEN", key.line())], &args).fails(6).says("admin");
     home.run(&args[2..]).ok();
     for odd in ["relative", "/", "/a/../b"] {
-        home.agent(&agent("odd", json!({"read": [odd]}))).fails(2).says("absolute paths");
+        home.agent(&agent("odd", json!({"read": [odd]})))
+            .fails(2)
+            .says("granted paths must be absolute");
     }
     home.check();
 }

@@ -319,7 +319,7 @@ impl Case<'_> {
             if self.name == "rebasing" {
                 // The rebase will move it.
                 let said = self.run(&["done", &agent, "--merge", "--into", "topic"]).fails(5);
-                said.says("a rebase of this branch is under way");
+                said.says("a rebase of this branch is in progress");
             }
             self.run(&["done", &agent, "--pr-branch", &format!("{branch}-2")]).ok();
         }

@@ -97,7 +97,7 @@ async fn poisoned_tools_are_refused_individually_and_their_text_is_hidden() {
     assert!(why("reаd").contains("not ASCII"));
     assert!(why("read_mail").contains("too similar") && why("read-mail").contains("too similar"));
     assert!(why("others").contains("mcp.bank.pay"));
-    assert!(why("run_shell").contains("the program has a tool of that name"));
+    assert!(why("run_shell").contains("the program has a tool of the same or a similar name"));
     assert!(why("long").contains("20000 bytes"));
     assert!(why("bomb").contains("larger than"));
     assert!(why("remote").contains("outside of itself"));
