@@ -317,7 +317,7 @@ async fn file_tools_read_but_never_write_dot_git() {
         let edit = json!({"path": path, "old": "core", "new": "planted"});
         for (tool, arguments) in [("write_file", write), ("edit_file", edit)] {
             let (code, message) = bench.bad(tool, arguments).await;
-            let known = code == "forbidden" && message.contains("is a repository's own");
+            let known = code == "forbidden" && message.contains("belongs to a git repository");
             // No text can be edited, and no file can be created there.
             let nothing = tool == "edit_file"
                 && ["not_found", "no_match", "tool_error"].contains(&code.as_str());

@@ -387,7 +387,7 @@ async fn a_compose_project_gets_its_own_name_and_ports_or_a_reason() {
                 env: {WEB: '${stack.web_3000}'}\n";
     for (version, wanted) in [
         (None, "is not installed (docker: 'compose' is not a docker command.)"),
-        (Some("2.20.3"), "`docker compose` is 2.20.3: 2.24 is the first"),
+        (Some("2.20.3"), "`docker compose` is 2.20.3: Overmind needs version 2.24 or newer"),
     ] {
         let workspace = with_compose(&bench, version);
         let err = workspace.build(bench.request("s1", text), &bench.told).await.unwrap_err();
