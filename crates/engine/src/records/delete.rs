@@ -43,8 +43,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`EngineError::Forbidden`](crate::EngineError::Forbidden),
-    /// [`EngineError::NotFound`](crate::EngineError::NotFound), [`RecordError::Changed`].
+    /// [`EngineError::Forbidden`],
+    /// [`EngineError::NotFound`], [`RecordError::Changed`].
     pub async fn record_delete(
         &self,
         by: &Caller,
