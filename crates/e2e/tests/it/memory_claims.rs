@@ -50,6 +50,7 @@ fn a_claimed_directory_outlives_runs_and_server_and_is_read_only_in_a_sandbox() 
     apply(&home, "MemoryClaim", "team.notes", &json!({"readOnly": true})).ok();
     shell(&home, &["team.notes"], "namespace", reads).ok().shows("rule-41").shows("no-write");
     home.run(&["get", "pvc"]).ok().shows("team.notes").shows("read-only");
+    home.run(&["get", "memoryclaim", "team.notes", "-o", "yaml"]).ok().shows("kind: MemoryClaim");
 }
 
 #[test]

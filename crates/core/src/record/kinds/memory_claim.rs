@@ -12,9 +12,18 @@ use crate::row::Role;
 const MAX_COLLECTION: usize = 64;
 
 pub const MEMORY_CLAIM: KindInfo = KindInfo {
-    name: "memoryclaim",
-    plural: "memoryclaims",
-    aliases: &["claim", "claims", "mc", "pvc", "persistentvolumeclaim", "persistentvolumeclaims"],
+    name: "memory-claim",
+    plural: "memory-claims",
+    aliases: &[
+        "memoryclaim",
+        "memoryclaims",
+        "claim",
+        "claims",
+        "mc",
+        "pvc",
+        "persistentvolumeclaim",
+        "persistentvolumeclaims",
+    ],
     check,
     terms: |_| Vec::new(),
     due: |_, _| None,
